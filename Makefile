@@ -1,0 +1,122 @@
+# What can be done with this project; `make help` lists it. Needs Python >= 3.11, a C compiler, make.
+# Everything runs in .venv, which is made by the first target that needs it.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+VENV := .venv
+BIN := $(VENV)/bin
+RUN := $(BIN)/python
+PIP := $(RUN) -m pip --disable-pip-version-check --quiet
+
+# The first Python that is new enough; `make PYTHON=...` names another.
+PYTHON ?= $(firstword $(foreach one,python3 python3.14 python3.13 python3.12 python3.11,$(shell \
+	$(one) -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $(one))))
+
+NATIVE := $(wildcard native/*.py native/*.h native/format/*.h native/src/*.[ch])
+BUILT := $(VENV)/.native-built
+PYTEST := $(RUN) -m pytest -q
+
+# What stands in front of a name is a folder of the checkout, never another timerstore.
+export PYTHONPATH := $(CURDIR)
+
+.PHONY: help
+help:
+	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 18
+
+# --- environment --------------------------------------------------------------------------------
+# One virtual environment; a stamp says which set of dependencies is in it.
+
+$(VENV)/.made:
+	@test -n "$(PYTHON)" || { echo "Python >= 3.11 is needed, and none was found in PATH." \
+		"Name one: make PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@echo "making $(VENV) with $(PYTHON)"
+	@rm -rf $(VENV)
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "$(PYTHON) cannot make a virtual" \
+		"environment; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@touch $@
+
+# Compiles what changed since; a second run costs nothing.
+$(BUILT): $(VENV)/.has-run $(NATIVE)
+	@$(RUN) native/build.py
+	@touch $@
+
+$(VENV)/.has-run: $(VENV)/.made pyproject.toml
+	@echo "installing timerstore"
+	@$(PIP) install "setuptools>=77" "cffi>=1.17"
+	@$(PIP) install --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.has-%: $(VENV)/.has-run
+	@echo "installing what $* needs"
+	@$(PIP) install --no-build-isolation --editable ".[$*]"
+	@touch $@
+
+.PHONY: build
+build: $(BUILT) ## compile, ready to import in .venv
+
+# --- programs -----------------------------------------------------------------------------------
+
+.PHONY: demo
+demo: $(VENV)/.has-demo $(BUILT) ## a year of flight reminders on a clock turned by hand
+	@$(RUN) -m benchmarks.demo_flights $(ARGS)
+
+.PHONY: demo-live
+demo-live: $(VENV)/.has-demo $(BUILT) ## 200,000 reminders in real time, killed half-way
+	@$(RUN) -m benchmarks.demo_live $(ARGS)
+
+.PHONY: bench
+bench: $(VENV)/.has-bench $(BUILT) ## speed, beside LMDB and SQLite; JSON lines
+	@$(RUN) -m benchmarks.bench_end_to_end $(ARGS)
+
+# --- tests --------------------------------------------------------------------------------------
+
+.PHONY: test
+test: $(VENV)/.has-dev $(BUILT) ## all tests but the long ones
+	$(PYTEST) -m "not deep and not stress" $(ARGS)
+
+.PHONY: test-property
+test-property: $(VENV)/.has-dev $(BUILT) ## Hypothesis, longer; HYPOTHESIS_PROFILE=nightly for a night
+	HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-ci} $(PYTEST) --timeout=0 tests/property $(ARGS)
+
+.PHONY: test-crash
+test-crash: $(VENV)/.has-dev $(BUILT) ## children killed at named points and at random
+	$(PYTEST) --timeout=0 tests/crash $(ARGS)
+
+.PHONY: test-stress
+test-stress: $(VENV)/.has-dev $(BUILT) ## real threads and real time
+	$(PYTEST) --timeout=0 -m stress $(ARGS)
+
+.PHONY: native-test
+native-test: ## the C by itself, under AddressSanitizer and UBSan, any warning an error
+	@$(MAKE) --no-print-directory -C native/test run PYTHON=$(PYTHON)
+
+# --- checks -------------------------------------------------------------------------------------
+
+.PHONY: check fmt lint types floors
+check: fmt lint types floors ## layout, lint, types, floors
+
+fmt: $(VENV)/.has-dev
+	$(BIN)/ruff format --check .
+
+lint: $(VENV)/.has-dev
+	$(BIN)/ruff check .
+
+types: $(VENV)/.has-dev $(BUILT)
+	$(BIN)/mypy
+	$(BIN)/mypy native/build.py
+
+floors: $(VENV)/.has-dev
+	$(BIN)/lint-imports --no-cache
+
+.PHONY: ci
+ci: check native-test test test-property test-crash ## all that must pass
+
+.PHONY: clean
+clean: ## remove what was made, .venv too
+	$(MAKE) --no-print-directory -C native/test clean
+	rm -rf $(VENV) build dist native/_native.c native/format/crc32_table.h timerstore/*.so *.egg-info
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

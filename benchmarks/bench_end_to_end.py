@@ -1,0 +1,159 @@
+"""The whole way in one process: put_many, all services, pull_batch, on a turned clock.
+
+Data:     n messages, due times uniform over a horizon, bodies that do not compress.
+Threads:  none: the services are stepped, so that the phases can be told apart. Each run is a
+          process of its own.
+Holds:    timed is what the store does. Making bodies before a put, and checking order, identity and
+          due times of what was pulled, is not.
+Fails:    WorkError where a message is missing, doubled, early, or out of order.
+
+Phases: put (put_many of lists or of one buffer), enqueue (all services at the starting time: into
+timer log and wheel), deliver (the clock turned over the horizon, in one go and in `stops` steps,
+all services settled at each: also durable then), pull. Memory is told while all n are pending:
+resident beyond the mapped files of the store, less the same before the store was opened.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import timerstore
+from benchmarks import harness
+from benchmarks.harness import START_MS, Result, Stopwatch, Work, need
+from timerstore import StoreConfig, TimerStore
+from timerstore.testing import ManualClock, Stepper
+
+TOPIC = "bench"
+FULL: dict[str, Any] = {
+    "n": 1_000_000,
+    "body": 128,
+    "batch": 10_000,
+    "horizon_s": 600,
+    "stops": 600,
+    "rounds": 3,
+}
+SMOKE: dict[str, Any] = {
+    "n": 3_000,
+    "body": 64,
+    "batch": 500,
+    "horizon_s": 60,
+    "stops": 12,
+    "rounds": 1,
+}
+
+
+def once(work: Work, root: Path, config: StoreConfig, parameters: dict[str, Any]) -> Result:
+    """One run in a fresh directory."""
+    batch, stops, form = parameters["batch"], parameters["stops"], parameters["form"]
+    horizon_ms = parameters["horizon_s"] * 1000
+    put, enqueue, deliver, pull = (Stopwatch() for _ in range(4))
+    turns = np.linspace(0, horizon_ms, stops + 1)[1:].astype(np.int64) + START_MS
+    before = harness.memory(root)
+    clock = ManualClock(START_MS)
+    with timerstore.open(root, config, clock=clock, threads=False) as store:
+        stepper = Stepper(store)
+        _put_all(store, work, batch, form, put)
+        with enqueue:
+            stepper.settle()
+        pending = harness.memory(root)
+        on_disk = harness.disk(root)
+        for now_ms in turns.tolist():
+            clock.set(now_ms)
+            with deliver:
+                stepper.settle()
+        rows, late = _pull_all(store, work, batch, pull)
+    _check(work, rows)
+    need(int(late.min()) >= 0, "something came early")
+    seconds = {
+        "put": put.seconds,
+        "enqueue": enqueue.seconds,
+        "deliver": deliver.seconds,
+        "pull": pull.seconds,
+    }
+    total = sum(seconds.values())
+    beyond = pending.beyond_bytes - before.beyond_bytes
+    figures: dict[str, Any] = {
+        f"{name}_ns": taken * 1e9 / work.n for name, taken in seconds.items()
+    }
+    figures |= {
+        "seconds": total,
+        "beyond_files_bytes": beyond,
+        "beyond_files_bytes_per_pending": beyond / work.n,
+        "anonymous_bytes": pending.anonymous_bytes - before.anonymous_bytes,
+        "disk_bytes_per_pending": on_disk.allocated_bytes / work.n,
+        "disk_bytes_per_message_after": harness.disk(root).allocated_bytes / work.n,
+        "lateness_max_ms": int(late.max()),
+    }
+    return Result(
+        "end_to_end",
+        parameters,
+        work.n,
+        work.n / total,
+        "ns a message of a put_many",
+        harness.spread(np.array(put.laps_ns) / batch),
+        f"{config.flush}, durable when settled",
+        harness.digest(rows, work.due_ms),
+        figures,
+    )
+
+
+def _put_all(store: TimerStore, work: Work, batch: int, form: str, watch: Stopwatch) -> None:
+    for begin in range(0, work.n, batch):
+        end = min(begin + batch, work.n)
+        bodies: Any = work.part(begin, end) if form == "buffer" else work.bodies(begin, end)
+        with watch:
+            receipts = store.put_many(TOPIC, bodies, deliver_ms=work.due_ms[begin:end])
+        need(len(receipts) == end - begin, "put_many acknowledged another number than was put")
+
+
+def _pull_all(
+    store: TimerStore, work: Work, batch: int, watch: Stopwatch
+) -> tuple[harness.Int64, harness.Int64]:
+    rows = [np.zeros(0, dtype=np.int64)]
+    late = [np.zeros(0, dtype=np.int64)]
+    offset = 0
+    while True:
+        with watch:
+            pulled = store.pull_batch(TOPIC, 0, offset, max_count=batch)
+        if not len(pulled):
+            break
+        rows.append(harness.rows_of(pulled.bodies, work.body_bytes))
+        late.append(pulled.delivered_ms - work.due_ms[rows[-1]])
+        offset = int(pulled.next_offset)
+    return np.concatenate(rows), np.concatenate(late)
+
+
+def _check(work: Work, rows: harness.Int64) -> None:
+    need(len(rows) == work.n, f"{len(rows)} came out, {work.n} were put")
+    need(bool((np.bincount(rows, minlength=work.n) == 1).all()), "something lost or doubled")
+    need(bool((rows == work.due_order()).all()), "not in the order of (due, put)")
+
+
+def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iterator[Result]:
+    """Three variants in turn, `rounds` times over."""
+    parameters = dict(parameters)
+    rounds, stops = parameters.pop("rounds"), parameters.pop("stops")
+    config = harness.small_config(flush="async") if smoke else StoreConfig(flush="async")
+    horizon_ms = parameters["horizon_s"] * 1000
+    work = harness.make_work(parameters["n"], parameters["body"], horizon_ms)
+    for _ in range(rounds):
+        for stop, form in ((1, "list"), (1, "buffer"), (stops, "list")):
+            told = {**parameters, "stops": stop, "form": form}
+            with harness.workspace(directory) as root:
+                job = partial(once, work, root, config, told)
+                yield harness.isolated(job, fork=not smoke)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print one line a run."""
+    return harness.main_of(__doc__, FULL, SMOKE, run, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,331 @@
+/* The door of the C part: every name that Python may call or read, and nothing else.
+ *
+ * Read twice: by the C compiler (through timerstore.h) and by cffi, hence no #include and no #if.
+ * C works on memory it is handed: it keeps nothing, allocates nothing, opens nothing. Each call
+ * lets go of the GIL; what may run beside what is said at each name. "Under the append lock" and
+ * "under the timer lock" name locks of the Python side (commitlog/commit_log.py, timer/wheel.py).
+ *
+ * Answers: >= 0 is a count or an offset; negative is one of enum ts_status.
+ */
+
+enum ts_status {
+    TS_OK = 0,
+    TS_CORRUPT = -1,      /* bytes from disk break their format; .fault_offset tells where */
+    TS_FULL = -2,         /* no space on disk */
+    TS_VERSION = -3,      /* a known file of an unknown version */
+    TS_INVALID = -4,      /* the caller's argument */
+    TS_NEED_SEGMENT = -10, /* .need: number of a segment that must be mapped first */
+    TS_NEED_ROUTE = -11,   /* .need: log offset of a record whose topic and queue have no route */
+    TS_NEED_ROOM = -12,    /* .need: bytes that do not fit the reserved part or the staging half */
+    TS_NEED_STATES = -13,  /* .need: timer id that has no block in the state table */
+    TS_BLOCKED = -14       /* every slot that could take the request still waits to be read */
+};
+
+/* What a timer id is. Two bits, monotone: 0 or 1 to 2 or 3. */
+enum ts_state { TS_NONE = 0, TS_WAITING = 1, TS_HANDED = 2, TS_CANCELLED = 3 };
+
+/* What one scanned record means to the fold (timerstore/commitlog/fold.py). */
+enum ts_kind {
+    TS_KIND_ORDINARY = 0,
+    TS_KIND_TIMER = 1,
+    TS_KIND_DELETE = 2,
+    TS_KIND_DELIVERED = 3,
+    TS_KIND_LEVEL = 4,
+    TS_KIND_LEVEL_DELIVERED = 5,
+    TS_KIND_UNUSABLE = 6
+};
+
+enum ts_route_kind { TS_ROUTE_REAL = 0, TS_ROUTE_TIMER = 1, TS_ROUTE_LEVELS = 2 };
+
+/* Flags of requests and due entries. */
+enum ts_flag { TS_FLAG_DELETE = 1, TS_FLAG_UNUSABLE = 2, TS_FLAG_ROLL = 4 };
+
+/* Fixed-size segments of one append-only space, as far as they are mapped. One view a caller. */
+typedef struct {
+    const uint8_t **segments; /* [number - first_segment]; NULL: not mapped */
+    int64_t first_segment;
+    int64_t segment_count;
+    int64_t segment_bytes;
+    int64_t end;              /* offsets from here on are not in the files */
+    int64_t need;             /* out, with TS_NEED_* */
+    int64_t fault_offset;     /* out, with TS_CORRUPT */
+    int32_t fault;            /* out, with TS_CORRUPT: enum ts_fault */
+} ts_view;
+
+enum ts_fault {
+    TS_FAULT_NONE = 0,
+    TS_FAULT_END = 1,           /* zeros: the log ends here */
+    TS_FAULT_SHORT = 2,         /* a length reaches beyond the segment */
+    TS_FAULT_MAGIC = 3,
+    TS_FAULT_LENGTHS = 4,       /* lengths inside the record do not add up */
+    TS_FAULT_POSITION = 5,      /* PHYSICALOFFSET is not the record's position */
+    TS_FAULT_BODY_CRC = 6,
+    TS_FAULT_PROPERTY_CRC = 7,
+    TS_FAULT_TOPIC = 8,         /* the record belongs to another topic or queue */
+    TS_FAULT_PROPERTIES = 9,    /* a property that must be there is not, or does not parse */
+    TS_FAULT_CHAIN = 10         /* a timer unit that its slot cannot hold */
+};
+
+/* One queue of one topic. next_offset and pending: under the append lock. */
+typedef struct {
+    int64_t next_offset;  /* queue offset that the next record of this queue gets */
+    int64_t pending;      /* timers that wait for this topic and queue */
+    int32_t index;        /* of this route, dense from 0 */
+    int32_t kind;         /* enum ts_route_kind */
+    int32_t queue_id;
+    int32_t topic_hash;   /* Java's hashCode of the topic */
+    int32_t topic_size;
+    int32_t real_size;
+    uint8_t topic[256];
+    uint8_t real[320];    /* REAL_TOPIC and REAL_QID as property text */
+} ts_route;
+
+/* Open addressing; written by Python only, entries are never removed. */
+typedef struct {
+    ts_route **slots;
+    uint64_t mask;
+} ts_routes;
+
+/* Two bits per timer id, in chunks as they lie on disk. */
+typedef struct {
+    uint8_t **blocks;     /* 128 chunks of 480 bytes (1920 ids) each, then 128 dirty flags */
+    int64_t end;          /* ids below have a block */
+    int64_t waiting;      /* how many ids wait */
+} ts_states;
+
+/* The commit log's end. Everything here: under the append lock. */
+typedef struct {
+    uint8_t *staging;         /* the active half */
+    int64_t *filled_mark;     /* in the staging's header: bytes of the half a recovery may trust */
+    int64_t staging_bytes;    /* a half is written out beyond; one record and a blank always fit */
+    int64_t base;             /* log offset of staging[0] */
+    int64_t filled;           /* bytes of the half in use */
+    int64_t room_end;         /* log offset up to which records may reach */
+    int64_t segment_bytes;
+    int64_t need;             /* out, with TS_NEED_* */
+    int64_t precision_ms;
+    int64_t last_store_ms;    /* out: store time of the newest record */
+    int64_t last_queue_offset; /* out of single puts */
+    int64_t unique_counter;   /* low 48 bits of the next UNIQ_KEY */
+    ts_route *timer_route;
+    ts_states *states;
+    uint32_t store_id;
+    int32_t property_crc;     /* whether records carry __CRC32# */
+    uint8_t host[8];          /* store host and born host: IPv4 and port */
+    uint8_t unique_prefix[20];
+} ts_log;
+
+/* One timer-topic message on its way to the wheel. */
+typedef struct {
+    int64_t id;
+    int64_t log_offset;
+    int64_t due_ms;
+    int64_t out_ms;
+    int64_t queue_offset;
+    int32_t size;
+    int32_t topic_hash;
+    int32_t flags;
+    int32_t roll_times;
+} ts_request;
+
+/* A timer unit read from a slot's chain. */
+typedef struct {
+    int64_t log_offset;
+    int64_t slot;       /* slot number: time / precision */
+    int64_t write_ms;
+    int32_t size;
+    int32_t magic;
+} ts_chained;
+
+/* A message of a loaded slot, ordered by (wake_ms, id). */
+typedef struct {
+    int64_t wake_ms;    /* when something is to be done: due, or roll */
+    int64_t id;
+    int64_t due_ms;
+    int64_t log_offset;
+    int64_t slot;       /* the slot its unit is linked in: what a checkpoint must keep */
+    int64_t write_ms;
+    int32_t size;
+    int32_t flags;
+} ts_due;
+
+/* A record encoded before the append lock is taken. */
+typedef struct {
+    int64_t id;
+    int64_t at;         /* offset in the scratch buffer */
+    int64_t slot;
+    int64_t placed;     /* out: log offset, or -1 where the id no longer waited */
+    ts_route *route;    /* where it goes */
+    ts_route *real;     /* whose pending count it changes */
+    int32_t size;
+    int32_t flags;
+} ts_draft;
+
+typedef struct {
+    uint8_t *slots;        /* 32 bytes each */
+    uint8_t *dirty_pages;  /* one byte per 4096 bytes of slots */
+    int64_t slot_count;
+    int64_t precision_ms;
+} ts_wheel;
+
+/* How the enqueue side may place; filled anew for each call. */
+typedef struct {
+    int64_t pos;             /* in, out: timer log position of the next unit */
+    int64_t segment_bytes;   /* of the timer log */
+    int64_t write_slot;      /* slot number of the present */
+    int64_t frontier;        /* slots below are loaded: what would go there is late */
+    int64_t reuse_below;     /* what a slot still holds of a lap before may be overwritten below */
+    int64_t roll_slots;
+    int64_t bytes;           /* out: bytes written to the unit buffer */
+    int64_t first_slot;      /* out: lowest slot that took a unit, INT64_MAX: none */
+    int32_t late_count;      /* out */
+    int32_t cut;             /* out: 1 where the timer-log segment was finished with a blank */
+} ts_link;
+
+typedef struct {
+    ts_due *entries;
+    int64_t count;
+    int64_t capacity;
+} ts_heap;
+
+/* One record as the fold sees it. */
+typedef struct {
+    int64_t log_offset;
+    int64_t queue_offset;
+    int64_t store_ms;
+    int64_t due_ms;
+    int64_t out_ms;
+    int64_t timer_id;
+    uint64_t identity;
+    uint64_t bare_identity;
+    int32_t size;
+    int32_t kind;
+    uint32_t store_id;
+    int32_t roll_times;
+    int32_t delay_level;
+    int32_t queue_id;
+    int32_t topic_hash;
+    int32_t route;
+} ts_scanned;
+
+/* One record as a pull gives it. Bodies and properties go to buffers of the caller. */
+typedef struct {
+    int64_t queue_offset;
+    int64_t log_offset;
+    int64_t born_ms;
+    int64_t store_ms;
+    int64_t due_ms;
+    int64_t delivered_ms;
+    int64_t body_at;
+    int64_t properties_at;
+    int32_t body_size;
+    int32_t properties_size;
+    int32_t size;
+    int32_t queue_id;
+    int32_t flag;
+    int32_t sys_flag;
+    int32_t reconsume_times;
+    int32_t body_crc;
+    uint8_t born_host[20];
+    uint8_t store_host[20];
+    int32_t born_host_size;
+    int32_t store_host_size;
+} ts_pulled;
+
+/* checksum.c */
+uint32_t ts_crc32(uint32_t crc, const uint8_t *data, int64_t size);
+
+/* hash.c: pure */
+int32_t ts_topic_hash(const uint8_t *utf8, int32_t size);
+uint64_t ts_identity(const uint8_t *data, int64_t size);
+uint64_t ts_route_key(const uint8_t *topic, int32_t topic_size, int32_t queue_id);
+
+/* append.c: all under the append lock. due_ms at or before now_ms: to the real topic at once. */
+int64_t ts_put_one(ts_log *log, ts_route *route, const uint8_t *body, int32_t body_size,
+                   int64_t due_ms, const uint8_t *properties, int32_t properties_size,
+                   int64_t now_ms);
+int32_t ts_put_many(ts_log *log, ts_route *route, int32_t from, int32_t count,
+                    const uint8_t *bodies, const int64_t *body_offsets, const int64_t *due_ms,
+                    const uint8_t *properties, int32_t properties_size,
+                    const uint8_t *extra, const int64_t *extra_offsets,
+                    int64_t first_unique, int64_t now_ms,
+                    int64_t *log_offsets, int64_t *queue_offsets);
+int64_t ts_cancel(ts_log *log, ts_route *real, int64_t id, const uint8_t *properties,
+                  int32_t properties_size, int64_t now_ms);
+int32_t ts_blank(ts_log *log);
+/* The record of the vectors: any header, one property text, as a plain writer would write it. */
+int32_t ts_encode(uint8_t *out, int32_t out_bytes, const uint8_t *topic, int32_t topic_size,
+                  int32_t queue_id, int64_t queue_offset, int64_t log_offset, int32_t flag,
+                  int32_t sys_flag, int64_t born_ms, const uint8_t *born_host, int64_t store_ms,
+                  const uint8_t *store_host, const uint8_t *body, int32_t body_size,
+                  const uint8_t *properties, int32_t properties_size, int32_t property_crc);
+
+/* deliver.c: encode needs no lock, place runs under the append lock. */
+int32_t ts_deliver_encode(ts_view *view, const ts_routes *routes, const ts_log *log,
+                          ts_route *timer_route, int64_t frontier, const ts_due *due, int32_t count, int64_t now_ms,
+                          uint8_t *scratch, int64_t scratch_bytes, ts_draft *drafts);
+int32_t ts_deliver_place(ts_log *log, const uint8_t *scratch, ts_draft *drafts, int32_t from,
+                         int32_t count, int64_t now_ms);
+
+/* dispatch.c: reads the log between from and view->end. */
+int32_t ts_dispatch(ts_view *view, const ts_routes *routes, const int64_t *level_delay_ms,
+                    int32_t level_count, int64_t from, int64_t *next, int32_t capacity,
+                    uint8_t *units, int32_t *route_indexes, int64_t *queue_offsets);
+
+/* scan.c: as a recovery reads. ts_scan stops at the first record that is none (view->fault). */
+int32_t ts_scan(ts_view *view, const ts_routes *routes, int64_t precision_ms, int64_t from,
+                int64_t *next, int32_t capacity, ts_scanned *out);
+int32_t ts_record_at(ts_view *view, int64_t log_offset, int64_t *topic_at, int32_t *topic_size,
+                     int64_t *properties_at, int32_t *properties_size, int32_t *queue_id,
+                     int32_t *size);
+
+/* states.c. set, fold and copy under the append lock. */
+int32_t ts_state_get(const ts_states *states, int64_t id);
+int32_t ts_state_set(ts_states *states, int64_t id, int32_t state);
+void ts_states_set_many(ts_states *states, const int64_t *ids, int64_t count, int32_t state);
+int32_t ts_states_fold(ts_states *states, ts_route **routes, const ts_scanned *scanned,
+                       int32_t count, uint32_t store_id, int64_t *need);
+int64_t ts_states_copy_dirty(ts_states *states, int64_t *chunks, uint8_t *payloads,
+                             int64_t capacity);
+int64_t ts_states_waiting(const ts_states *states, int64_t from, int64_t *ids, int64_t capacity,
+                          int64_t *next);
+
+/* timer.c. link and load under the timer lock. */
+int32_t ts_timer_requests(ts_view *view, const uint8_t *units, int32_t count,
+                          int64_t queue_offset, uint32_t store_id, int64_t precision_ms,
+                          ts_request *out);
+int32_t ts_timer_link(ts_wheel *wheel, ts_link *link, const ts_states *states,
+                      const ts_request *requests, int32_t count, uint8_t *units,
+                      int64_t units_bytes, ts_due *late);
+int64_t ts_wheel_next(const ts_wheel *wheel, int64_t from, int64_t to);
+int32_t ts_wheel_load(ts_view *timer_log, const ts_wheel *wheel, int64_t slot, int64_t *pos,
+                      int32_t capacity, ts_chained *out);
+int64_t ts_wheel_copy_dirty(ts_wheel *wheel, int64_t *pages, uint8_t *out, int64_t capacity);
+int64_t ts_wheel_cut(ts_view *timer_log, ts_wheel *wheel, int64_t timer_log_end);
+int32_t ts_wheel_slot(const ts_wheel *wheel, int64_t slot, int64_t *first_pos, int64_t *last_pos,
+                      int32_t *count);
+void ts_wheel_clear(ts_wheel *wheel, int64_t slot);
+int32_t ts_due_load(ts_view *view, const ts_states *states, uint32_t store_id,
+                    int64_t precision_ms, int64_t frontier, const ts_chained *chained,
+                    int32_t count, ts_due *out);
+
+/* heap.c: the open slot; the Python side holds its lock. */
+void ts_heap_push(ts_heap *heap, const ts_due *in, int64_t count);
+int64_t ts_heap_pop(ts_heap *heap, int64_t until_ms, int64_t frontier, int64_t precision_ms,
+                    ts_due *out, int64_t capacity);
+
+/* pull.c */
+int32_t ts_pull(ts_view *view, const ts_route *route, const uint8_t *units, int32_t count,
+                int64_t queue_offset, int64_t visible_end, int64_t precision_ms, ts_pulled *out,
+                uint8_t *bodies, int64_t bodies_bytes, uint8_t *properties,
+                int64_t properties_bytes);
+int64_t ts_units_below(const uint8_t *units, int64_t count, int64_t log_end);
+
+/* sync.c: the only file that calls the OS, reached through files/disk.py alone. */
+int32_t ts_zero_range(int32_t fd, int64_t offset, int64_t size);
+
+/* small.c: fixed little files, as arrays of their fields in order (format/timer_check.h,
+ * format/store_checkpoint.h, format/queue_unit.h, format/timer_unit.h). */
+void ts_timer_check_pack(const int64_t *fields, uint8_t *out);
+int32_t ts_timer_check_unpack(const uint8_t *at, int64_t available, int64_t *fields);
+void ts_store_checkpoint_pack(const int64_t *fields, uint8_t *out);

@@ -1,0 +1,116 @@
+/* Timer-log unit, and the blank that ends a timer-log segment.
+ *
+ *  0      4          12      16         24      28           36     40           44         52
+ *  | size | prev pos | magic | write ms | delay | log offset | size | topic hash | reserved |
+ *
+ * | offset | bytes | type | unit  | meaning                                                    |
+ * |--------|-------|------|-------|------------------------------------------------------------|
+ * | 0      | 4     | i32  | bytes | size of the unit: 52                                       |
+ * | 4      | 8     | i64  | bytes | timer-log position of the slot's previous unit; -1: none   |
+ * | 12     | 4     | i32  | bits  | TS_TIMER_MAGIC_DEFAULT, _ROLL, _DELETE                     |
+ * | 16     | 8     | i64  | ms    | write time when it was linked, floored to the precision    |
+ * | 24     | 4     | i32  | ms    | slot time less write time                                  |
+ * | 28     | 8     | i64  | bytes | log offset of the message in the timer topic               |
+ * | 36     | 4     | i32  | bytes | size of that message                                       |
+ * | 40     | 4     | i32  | -     | Java's hash of the real topic, 0 without                   |
+ * | 44     | 8     | i64  | -     | reserved, 0                                                |
+ *
+ * Byte order: big-endian. Slot time = write ms + delay; of a unit that rolls, the time it rolls.
+ *
+ * Valid if and only if: size = 52 and magic is 0 to 15. Zeros fail by their size.
+ *
+ * Blank, in the 16 bytes or more that no unit may take (a unit is appended if 52 + 16 are left):
+ *
+ * | 0      | 4     | i32  | bytes | rest of the segment, this field included                   |
+ * | 4      | 8     | i64  | -     | 0                                                          |
+ * | 12     | 4     | i32  | -     | 0xCBD43194, the same number as the commit log's blank      |
+ *
+ * Versions: one in every release.
+ */
+#ifndef TS_FORMAT_TIMER_UNIT_H
+#define TS_FORMAT_TIMER_UNIT_H
+
+#include "bytes.h"
+
+#define TS_TIMER_UNIT_BYTES 52
+#define TS_TIMER_BLANK_BYTES 16
+#define TS_TIMER_BLANK_MAGIC ((int32_t)(-875286124)) /* 0xCBD43194 */
+
+#define TS_TIMER_AT_SIZE 0
+#define TS_TIMER_AT_PREV_POS 4
+#define TS_TIMER_AT_MAGIC 12
+#define TS_TIMER_AT_WRITE_MS 16
+#define TS_TIMER_AT_DELAY_MS 24
+#define TS_TIMER_AT_LOG_OFFSET 28
+#define TS_TIMER_AT_MESSAGE_SIZE 36
+#define TS_TIMER_AT_TOPIC_HASH 40
+#define TS_TIMER_AT_RESERVED 44
+
+#define TS_TIMER_MAGIC_DEFAULT 1 /* always set by those who write */
+#define TS_TIMER_MAGIC_ROLL 2
+#define TS_TIMER_MAGIC_DELETE 4
+#define TS_TIMER_MAGIC_MAX 15
+#define TS_TIMER_PREV_NONE (-1)
+
+_Static_assert(TS_TIMER_AT_RESERVED + 8 == TS_TIMER_UNIT_BYTES, "size of a timer unit");
+_Static_assert(TS_TIMER_BLANK_MAGIC == (int32_t)0xCBD43194u, "magic of a timer-log blank");
+
+typedef struct ts_timer_unit {
+    int64_t prev_pos;
+    int32_t magic;
+    int64_t write_ms;
+    int32_t delay_ms;
+    int64_t log_offset;
+    int32_t size; /* of the message, not of the unit */
+    int32_t topic_hash;
+    int64_t reserved;
+} ts_timer_unit;
+
+static inline void ts_timer_unit_put(uint8_t *at, const ts_timer_unit *unit)
+{
+    ts_put_i32(at + TS_TIMER_AT_SIZE, TS_TIMER_UNIT_BYTES);
+    ts_put_i64(at + TS_TIMER_AT_PREV_POS, unit->prev_pos);
+    ts_put_i32(at + TS_TIMER_AT_MAGIC, unit->magic);
+    ts_put_i64(at + TS_TIMER_AT_WRITE_MS, unit->write_ms);
+    ts_put_i32(at + TS_TIMER_AT_DELAY_MS, unit->delay_ms);
+    ts_put_i64(at + TS_TIMER_AT_LOG_OFFSET, unit->log_offset);
+    ts_put_i32(at + TS_TIMER_AT_MESSAGE_SIZE, unit->size);
+    ts_put_i32(at + TS_TIMER_AT_TOPIC_HASH, unit->topic_hash);
+    ts_put_i64(at + TS_TIMER_AT_RESERVED, unit->reserved);
+}
+
+/* The unit at `at`, 52 bytes: 0, or -1 where it is none. */
+static inline int ts_timer_unit_get(const uint8_t *at, ts_timer_unit *unit)
+{
+    unit->magic = ts_get_i32(at + TS_TIMER_AT_MAGIC);
+    if (ts_get_i32(at + TS_TIMER_AT_SIZE) != TS_TIMER_UNIT_BYTES || unit->magic < 0 ||
+        unit->magic > TS_TIMER_MAGIC_MAX)
+        return -1;
+    unit->prev_pos = ts_get_i64(at + TS_TIMER_AT_PREV_POS);
+    unit->write_ms = ts_get_i64(at + TS_TIMER_AT_WRITE_MS);
+    unit->delay_ms = ts_get_i32(at + TS_TIMER_AT_DELAY_MS);
+    unit->log_offset = ts_get_i64(at + TS_TIMER_AT_LOG_OFFSET);
+    unit->size = ts_get_i32(at + TS_TIMER_AT_MESSAGE_SIZE);
+    unit->topic_hash = ts_get_i32(at + TS_TIMER_AT_TOPIC_HASH);
+    unit->reserved = ts_get_i64(at + TS_TIMER_AT_RESERVED);
+    return 0;
+}
+
+/* A blank over the segment's `remaining` bytes, 16 or more: writes the first 16. */
+static inline void ts_timer_blank_put(uint8_t *at, int32_t remaining)
+{
+    ts_put_i32(at, remaining);
+    ts_put_i64(at + 4, 0);
+    ts_put_i32(at + 12, TS_TIMER_BLANK_MAGIC);
+}
+
+/* Whether a blank lies at `at`, and how many bytes it spans: 16 or more. */
+static inline int ts_timer_blank_is(const uint8_t *at, int64_t available, int32_t *remaining)
+{
+    if (available < TS_TIMER_BLANK_BYTES || ts_get_i32(at + 12) != TS_TIMER_BLANK_MAGIC)
+        return 0;
+    *remaining = ts_get_i32(at);
+    return *remaining >= TS_TIMER_BLANK_BYTES;
+}
+
+#endif

@@ -1,0 +1,98 @@
+/* Dispatch: the log's tail becomes queue units. */
+#include "../format/properties.h"
+#include "../format/queue_unit.h"
+#include "hash.h"
+#include "parse.h"
+#include "walk.h"
+
+static int64_t level_due_ms(const ts_record *record, const ts_text *level,
+                            const int64_t *level_delay_ms, int32_t level_count)
+{
+    int64_t n = 0;
+
+    if (ts_decimal_get_i64(level->at, level->size, &n) != 0 || n <= 0)
+        return -1;
+    if (n > level_count)
+        n = level_count;
+    return record->store_ms + (n > 0 ? level_delay_ms[n - 1] : 1000);
+}
+
+/* The queue unit's tagsCode: the tag's hash, for waiting level messages the due time. */
+static int64_t tags_code(const ts_record *record, const ts_route *route,
+                         const int64_t *level_delay_ms, int32_t level_count)
+{
+    ts_text name, value;
+    int32_t at = 0;
+    int64_t code = 0;
+
+    while (ts_pair_next(record->properties, record->properties_size, &at, &name, &value)) {
+        if (value.size == 0)
+            continue;
+        if (TS_IS(&name, "TAGS"))
+            code = ts_java_hash(value.at, value.size);
+        else if (route->kind == TS_ROUTE_LEVELS && TS_IS(&name, "DELAY")) {
+            int64_t due = level_due_ms(record, &value, level_delay_ms, level_count);
+            if (due >= 0)
+                return due;
+        }
+    }
+    return code;
+}
+
+int32_t ts_dispatch(ts_view *view, const ts_routes *routes, const int64_t *level_delay_ms,
+                    int32_t level_count, int64_t from, int64_t *next, int32_t capacity,
+                    uint8_t *units, int32_t *route_indexes, int64_t *queue_offsets)
+{
+    int64_t offset = from;
+    int32_t count = 0, status = TS_OK;
+
+    *next = from;
+    while (count < capacity && offset < view->end) {
+        ts_record record;
+        ts_route *route;
+
+        status = ts_walk(view, &offset, &record);
+        if (status == TS_CORRUPT && view->fault == TS_FAULT_END && offset >= view->end) {
+            *next = offset; /* a blank was the last thing there */
+            break;
+        }
+        if (status != TS_OK)
+            break;
+        if (ts_is_queued(&record)) {
+            route = ts_route_find(routes, record.topic, record.topic_size, record.queue_id);
+            if (route == NULL) {
+                view->need = offset;
+                status = TS_NEED_ROUTE;
+                break;
+            }
+            ts_queue_unit_put(units + (int64_t)count * 20, offset, record.size,
+                              tags_code(&record, route, level_delay_ms, level_count));
+            route_indexes[count] = route->index;
+            queue_offsets[count] = record.queue_offset;
+            count++;
+        }
+        offset += record.size;
+        *next = offset;
+    }
+    if (count > 0 || status == TS_OK || *next > from)
+        return count;
+    return status;
+}
+
+int64_t ts_units_below(const uint8_t *units, int64_t count, int64_t log_end)
+{
+    int64_t low = 0, high = count;
+
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        int64_t log_offset = 0, tags = 0;
+        int32_t size = 0;
+
+        ts_queue_unit_get(units + middle * 20, &log_offset, &size, &tags);
+        if (size > 0 && log_offset >= 0 && log_offset + size <= log_end)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}

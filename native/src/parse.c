@@ -1,0 +1,83 @@
+#include "parse.h"
+
+#include "../format/properties.h"
+
+static int64_t number(const ts_text *value, ts_marks *marks)
+{
+    int64_t n = 0;
+
+    if (ts_decimal_get_i64(value->at, value->size, &n) != 0 || n < 0) {
+        marks->broken = 1;
+        return -1;
+    }
+    return n;
+}
+
+static int32_t small_number(const ts_text *value, ts_marks *marks, int32_t otherwise)
+{
+    int64_t n = number(value, marks);
+
+    if (n > INT32_MAX) {
+        marks->broken = 1;
+        n = -1;
+    }
+    return n < 0 ? otherwise : (int32_t)n;
+}
+
+static void timer_mark(const ts_text *name, const ts_text *value, ts_marks *marks)
+{
+    if (TS_IS(name, "TIMER_OUT_MS"))
+        marks->out_ms = number(value, marks);
+    else if (TS_IS(name, "TIMER_DELIVER_MS"))
+        marks->deliver_ms = number(value, marks);
+    else if (TS_IS(name, "TIMER_DELAY_SEC") || TS_IS(name, "TIMER_DELAY_MS"))
+        marks->relative = 1;
+    else if (TS_IS(name, "TIMER_DEL_UNIQKEY"))
+        marks->delete_key = *value;
+    else if (TS_IS(name, "TIMER_ROLL_TIMES"))
+        marks->roll_times = small_number(value, marks, 0);
+}
+
+void ts_marks_get(const uint8_t *properties, int32_t size, ts_marks *marks)
+{
+    ts_text name, value;
+    int32_t at = 0;
+
+    memset(marks, 0, sizeof *marks);
+    marks->out_ms = marks->deliver_ms = marks->timer_id = -1;
+    marks->real_queue = -1;
+    while (ts_pair_next(properties, size, &at, &name, &value)) {
+        if (name.size < 4 || value.size == 0)
+            continue; /* none of the marks is shorter; an empty value counts as absent */
+        switch (name.at[0]) {
+        case 'T':
+            if (name.size > 6 && memcmp(name.at, "TIMER_", 6) == 0) {
+                timer_mark(&name, &value, marks);
+            } else if (TS_IS(&name, "TAGS")) {
+                marks->tags = value;
+            } else if (TS_IS(&name, "TS_ID") && value.size == 16) {
+                uint64_t id = 0;
+                if (ts_timer_id_get(value.at, &marks->store_id, &id) == 0 &&
+                    id <= (uint64_t)INT64_MAX)
+                    marks->timer_id = (int64_t)id;
+            }
+            break;
+        case 'R':
+            if (TS_IS(&name, "REAL_TOPIC"))
+                marks->real_topic = value;
+            else if (TS_IS(&name, "REAL_QID"))
+                marks->real_queue = small_number(&value, marks, -1);
+            break;
+        case 'U':
+            if (TS_IS(&name, "UNIQ_KEY"))
+                marks->unique_key = value;
+            break;
+        case 'D':
+            if (TS_IS(&name, "DELAY"))
+                marks->delay_level = small_number(&value, marks, 0);
+            break;
+        default:
+            break;
+        }
+    }
+}

@@ -1,0 +1,84 @@
+/* A record's properties, as far as the timer cares. */
+#ifndef TS_PARSE_H
+#define TS_PARSE_H
+
+#include "../timerstore.h"
+#include "../format/record.h"
+
+typedef struct {
+    const uint8_t *at; /* NULL: not there */
+    int32_t size;
+} ts_text;
+
+typedef struct {
+    ts_text real_topic;
+    ts_text unique_key;
+    ts_text delete_key;
+    ts_text tags;
+    int64_t out_ms;      /* -1: not there */
+    int64_t deliver_ms;  /* -1: not there */
+    int64_t timer_id;    /* -1: not there */
+    uint32_t store_id;
+    int32_t real_queue;  /* -1: not there */
+    int32_t roll_times;
+    int32_t delay_level;
+    int32_t relative;    /* a relative delay stands beside */
+    int32_t broken;      /* a number that does not parse */
+} ts_marks;
+
+void ts_marks_get(const uint8_t *properties, int32_t size, ts_marks *marks);
+
+/* When the message is due, from its marks: 0 where it is no timer. */
+static inline int64_t ts_marks_due(const ts_marks *marks, int64_t precision_ms)
+{
+    if (marks->out_ms < 0)
+        return 0;
+    if (marks->deliver_ms >= 0 && !marks->relative)
+        return marks->deliver_ms;
+    return marks->out_ms + precision_ms;
+}
+
+/* The slot that is read before anything due in it: due lies in (slot, slot + 1] precisions. */
+static inline int64_t ts_slot_of(int64_t due_ms, int64_t precision_ms)
+{
+    return (due_ms - 1) / precision_ms;
+}
+
+/* Whether a record of the timer topic can be delivered at all. */
+static inline int32_t ts_marks_usable(const ts_marks *marks)
+{
+    return marks->out_ms >= 0 && marks->real_topic.at != NULL && marks->real_topic.size > 0 &&
+           marks->real_topic.size < 256 && marks->real_queue >= 0 && !marks->broken;
+}
+
+/* One pair of the text at *at; moves on. 0 at the end. A pair without separator is passed over. */
+static inline int32_t ts_pair_next(const uint8_t *text, int32_t size, int32_t *at,
+                                   ts_text *name, ts_text *value)
+{
+    while (*at < size) {
+        const uint8_t *from = text + *at;
+        size_t left = (size_t)(size - *at);
+        const uint8_t *end = memchr(from, 2, left);
+        size_t pair = end == NULL ? left : (size_t)(end - from);
+        const uint8_t *split = memchr(from, 1, pair);
+
+        *at += (int32_t)(end == NULL ? pair : pair + 1);
+        if (split == NULL)
+            continue;
+        name->at = from;
+        name->size = (int32_t)(split - from);
+        value->at = split + 1;
+        value->size = (int32_t)pair - name->size - 1;
+        return 1;
+    }
+    return 0;
+}
+
+static inline int32_t ts_text_is(const ts_text *text, const char *name, int32_t size)
+{
+    return text->size == size && memcmp(text->at, name, (size_t)size) == 0;
+}
+
+#define TS_IS(text, literal) ts_text_is((text), (literal), (int32_t)sizeof(literal) - 1)
+
+#endif

@@ -1,0 +1,89 @@
+/* Pulling: queue units become messages in buffers of the caller. */
+#include "../format/queue_unit.h"
+#include "encode.h"
+#include "parse.h"
+#include "view.h"
+
+static int32_t belongs(const ts_record *record, const ts_route *route, int64_t queue_offset)
+{
+    return record->queue_id == route->queue_id && record->queue_offset == queue_offset &&
+           record->topic_size == route->topic_size &&
+           memcmp(record->topic, route->topic, (size_t)route->topic_size) == 0;
+}
+
+static void fill(const ts_record *record, int64_t precision_ms, ts_pulled *out)
+{
+    ts_marks marks;
+    int64_t due;
+
+    ts_marks_get(record->properties, record->properties_size, &marks);
+    due = ts_marks_due(&marks, precision_ms);
+    out->queue_offset = record->queue_offset;
+    out->log_offset = record->log_offset;
+    out->born_ms = record->born_ms;
+    out->store_ms = record->store_ms;
+    out->due_ms = due > 0 ? due : record->store_ms;
+    out->delivered_ms = record->store_ms;
+    out->body_size = record->body_size;
+    out->properties_size = record->properties_size;
+    out->size = record->size;
+    out->queue_id = record->queue_id;
+    out->flag = record->flag;
+    out->sys_flag = record->sys_flag;
+    out->reconsume_times = record->reconsume_times;
+    out->body_crc = record->body_crc;
+    out->born_host_size = record->born_host_size;
+    out->store_host_size = record->store_host_size;
+    ts_copy(out->born_host, record->born_host, record->born_host_size);
+    ts_copy(out->store_host, record->store_host, record->store_host_size);
+}
+
+int32_t ts_pull(ts_view *view, const ts_route *route, const uint8_t *units, int32_t count,
+                int64_t queue_offset, int64_t visible_end, int64_t precision_ms, ts_pulled *out,
+                uint8_t *bodies, int64_t bodies_bytes, uint8_t *properties,
+                int64_t properties_bytes)
+{
+    int64_t body_at = 0, properties_at = 0, log_offset, tags;
+    int32_t i, unit_size, status = TS_OK;
+
+    for (i = 0; i < count; i++) {
+        ts_record record;
+
+        if (i + 8 < count) {
+            ts_queue_unit_get(units + (int64_t)(i + 8) * 20, &log_offset, &unit_size, &tags);
+            ts_view_prefetch(view, log_offset < 0 ? 0 : log_offset);
+        }
+        ts_queue_unit_get(units + (int64_t)i * 20, &log_offset, &unit_size, &tags);
+        if (log_offset < 0 || unit_size <= 0 || log_offset + unit_size > visible_end)
+            break; /* not durable yet: the rest neither */
+        status = ts_view_record(view, log_offset, &record);
+        if (status != TS_OK)
+            break;
+        if (record.size != unit_size || !belongs(&record, route, queue_offset + i)) {
+            status = ts_view_fault(view, log_offset, TS_FAULT_TOPIC);
+            break;
+        }
+        status = ts_record_check(&record);
+        if (status != TS_FAULT_NONE) {
+            status = ts_view_fault(view, log_offset, status);
+            break;
+        }
+        if (body_at + record.body_size > bodies_bytes ||
+            properties_at + record.properties_size > properties_bytes) {
+            view->need = record.size;
+            status = TS_NEED_ROOM;
+            break;
+        }
+        fill(&record, precision_ms, &out[i]);
+        out[i].body_at = body_at;
+        out[i].properties_at = properties_at;
+        ts_copy(bodies + body_at, record.body, record.body_size);
+        ts_copy(properties + properties_at, record.properties, record.properties_size);
+        body_at += record.body_size;
+        properties_at += record.properties_size;
+    }
+    if (i == 0)
+        return status;
+    view->fault = status; /* why not all: TS_OK, or a status */
+    return i;
+}

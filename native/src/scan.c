@@ -1,0 +1,137 @@
+/* Scanning as a recovery does: every check, and what each record means to the fold. */
+#include "hash.h"
+#include "parse.h"
+#include "walk.h"
+
+static int32_t kind_of(const ts_route *own, const ts_marks *marks)
+{
+    if (own->kind == TS_ROUTE_TIMER) {
+        if (marks->delete_key.at != NULL)
+            return TS_KIND_DELETE;
+        return ts_marks_usable(marks) ? TS_KIND_TIMER : TS_KIND_UNUSABLE;
+    }
+    if (own->kind == TS_ROUTE_LEVELS)
+        return TS_KIND_LEVEL;
+    if (marks->out_ms >= 0)
+        return TS_KIND_DELIVERED;
+    if (marks->delay_level > 0 && marks->real_topic.at != NULL)
+        return TS_KIND_LEVEL_DELIVERED;
+    return marks->timer_id >= 0 ? TS_KIND_DELIVERED : TS_KIND_ORDINARY;
+}
+
+static uint64_t identity_of(const uint8_t *topic, int32_t topic_size, const ts_text *key)
+{
+    uint64_t state = ts_identity_more(TS_IDENTITY_START, topic, topic_size);
+
+    state = ts_identity_more(state, (const uint8_t *)"+", 1);
+    return ts_identity_end(ts_identity_more(state, key->at, key->size));
+}
+
+static void describe(const ts_record *record, const ts_route *own, const ts_marks *marks,
+                     int64_t precision_ms, ts_scanned *out)
+{
+    const ts_text *key = &marks->unique_key;
+
+    out->log_offset = record->log_offset;
+    out->queue_offset = record->queue_offset;
+    out->store_ms = record->store_ms;
+    out->due_ms = ts_marks_due(marks, precision_ms);
+    out->out_ms = marks->out_ms < 0 ? 0 : marks->out_ms;
+    out->timer_id = marks->timer_id;
+    out->store_id = marks->store_id;
+    out->size = record->size;
+    out->kind = kind_of(own, marks);
+    out->roll_times = marks->roll_times;
+    out->delay_level = marks->delay_level;
+    out->queue_id = record->queue_id;
+    if (out->kind == TS_KIND_DELETE) {
+        out->identity = ts_identity(marks->delete_key.at, marks->delete_key.size);
+        out->bare_identity = out->identity;
+    } else if (out->kind == TS_KIND_TIMER || out->kind == TS_KIND_LEVEL) {
+        out->identity = identity_of(marks->real_topic.at, marks->real_topic.size, key);
+        out->bare_identity = ts_identity(key->at, key->size);
+    } else {
+        out->identity = identity_of(record->topic, record->topic_size, key);
+        out->bare_identity = ts_identity(key->at, key->size);
+    }
+}
+
+/* The queue whose pending count the record changes: its real one. */
+static ts_route *counted_route(const ts_routes *routes, ts_route *own, const ts_marks *marks)
+{
+    if (own->kind != TS_ROUTE_TIMER || !ts_marks_usable(marks))
+        return own;
+    return ts_route_find(routes, marks->real_topic.at, marks->real_topic.size,
+                         marks->real_queue);
+}
+
+static int32_t scan_one(ts_view *view, const ts_routes *routes, int64_t precision_ms,
+                        int64_t *offset, ts_scanned *out)
+{
+    ts_record record;
+    ts_marks marks;
+    ts_route *own, *counted;
+    int32_t fault, status = ts_walk(view, offset, &record);
+
+    if (status != TS_OK)
+        return status;
+    fault = ts_record_check(&record);
+    if (fault != TS_FAULT_NONE)
+        return ts_view_fault(view, *offset, fault);
+    ts_marks_get(record.properties, record.properties_size, &marks);
+    own = ts_route_find(routes, record.topic, record.topic_size, record.queue_id);
+    counted = own == NULL ? NULL : counted_route(routes, own, &marks);
+    if (counted == NULL) {
+        view->need = *offset;
+        return TS_NEED_ROUTE;
+    }
+    describe(&record, own, &marks, precision_ms, out);
+    out->topic_hash = counted->topic_hash;
+    out->route = counted->index;
+    if (!ts_is_queued(&record)) {
+        out->kind = TS_KIND_ORDINARY;
+        out->route = -1; /* in no queue */
+    }
+    *offset += record.size;
+    return TS_OK;
+}
+
+int32_t ts_scan(ts_view *view, const ts_routes *routes, int64_t precision_ms, int64_t from,
+                int64_t *next, int32_t capacity, ts_scanned *out)
+{
+    int64_t offset = from;
+    int32_t count = 0, status = TS_OK;
+
+    view->fault = TS_FAULT_NONE;
+    *next = from;
+    while (count < capacity) {
+        status = scan_one(view, routes, precision_ms, &offset, &out[count]);
+        if (status != TS_OK)
+            break;
+        count++;
+        *next = offset;
+    }
+    if (status == TS_CORRUPT) {
+        *next = view->fault_offset; /* behind a blank this is the next segment's start */
+        return count;
+    }
+    return count > 0 ? count : status;
+}
+
+int32_t ts_record_at(ts_view *view, int64_t log_offset, int64_t *topic_at, int32_t *topic_size,
+                     int64_t *properties_at, int32_t *properties_size, int32_t *queue_id,
+                     int32_t *size)
+{
+    ts_record record;
+    int32_t status = ts_view_record(view, log_offset, &record);
+
+    if (status != TS_OK)
+        return status;
+    *topic_at = record.topic - record.base;
+    *topic_size = record.topic_size;
+    *properties_at = record.properties - record.base;
+    *properties_size = record.properties_size;
+    *queue_id = record.queue_id;
+    *size = record.size;
+    return TS_OK;
+}

@@ -1,0 +1,61 @@
+/* A view's bytes: from an offset to mapped memory. */
+#ifndef TS_VIEW_H
+#define TS_VIEW_H
+
+#include "../timerstore.h"
+#include "../format/record.h"
+
+/* Bytes at offset and how many of them lie in its segment and below the view's end; NULL with
+ * view->need set where the segment is not mapped, NULL with need < 0 where there is nothing. */
+static inline const uint8_t *ts_view_at(ts_view *view, int64_t offset, int64_t *available)
+{
+    int64_t number, in_segment, left;
+
+    view->need = -1;
+    if (offset < 0 || offset >= view->end)
+        return NULL;
+    number = offset / view->segment_bytes;
+    in_segment = offset - number * view->segment_bytes;
+    if (number < view->first_segment)
+        return NULL;
+    if (number - view->first_segment >= view->segment_count ||
+        view->segments[number - view->first_segment] == NULL) {
+        view->need = number;
+        return NULL;
+    }
+    left = view->segment_bytes - in_segment;
+    if (left > view->end - offset)
+        left = view->end - offset;
+    *available = left;
+    return view->segments[number - view->first_segment] + in_segment;
+}
+
+/* Ask for the line early; never faults on an address that is not mapped. */
+static inline void ts_view_prefetch(const ts_view *view, int64_t offset)
+{
+    int64_t number = offset / view->segment_bytes - view->first_segment;
+
+    if (number >= 0 && number < view->segment_count && view->segments[number] != NULL) {
+        const uint8_t *at = view->segments[number] + offset % view->segment_bytes;
+        __builtin_prefetch(at);
+        __builtin_prefetch(at + 64);
+        __builtin_prefetch(at + 128);
+        __builtin_prefetch(at + 192);
+    }
+}
+
+/* Why a record could not be had, as a status; view->fault says more. */
+static inline int32_t ts_view_fault(ts_view *view, int64_t offset, int32_t fault)
+{
+    view->fault = fault;
+    view->fault_offset = offset;
+    return TS_CORRUPT;
+}
+
+/* The record at offset; its position and lengths are checked, its CRCs are not. */
+int32_t ts_view_record(ts_view *view, int64_t offset, ts_record *record);
+
+/* Body and property CRC of a record that ts_view_record gave: 0 or an enum ts_fault. */
+int32_t ts_record_check(const ts_record *record);
+
+#endif

@@ -1,0 +1,79 @@
+/* What the C tests share: a check that stops, hex text, buffers that end where they must. */
+#ifndef TS_TEST_CHECK_H
+#define TS_TEST_CHECK_H
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A macro for the sake of the line and the text; the work is in check_that. */
+#define CHECK(condition) check_that((condition) ? 1 : 0, #condition, __FILE__, __LINE__)
+
+static inline void check_that(int holds, const char *what, const char *file, int line)
+{
+    if (holds)
+        return;
+    fprintf(stderr, "%s:%d: does not hold: %s\n", file, line, what);
+    exit(1);
+}
+
+/* Exactly size bytes from the heap: the address sanitizer sees the first byte beyond. */
+static inline uint8_t *check_copy(const uint8_t *from, size_t size)
+{
+    uint8_t *copy = malloc(size);
+
+    CHECK(copy != NULL || size == 0);
+    if (size > 0)
+        memcpy(copy, from, size);
+    return copy;
+}
+
+static inline int check_digit(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    if (c >= 'a' && c <= 'f')
+        return c - 'a' + 10;
+    return -1;
+}
+
+/* Bytes of a hex text, spaces passed over; how many. */
+static inline size_t check_hex(const char *text, uint8_t *out, size_t capacity)
+{
+    size_t count = 0;
+    int high = -1;
+
+    for (; *text != '\0'; text++) {
+        int digit = check_digit(*text);
+
+        if (digit < 0)
+            continue;
+        if (high < 0) {
+            high = digit;
+            continue;
+        }
+        CHECK(count < capacity);
+        out[count++] = (uint8_t)(high << 4 | digit);
+        high = -1;
+    }
+    CHECK(high < 0);
+    return count;
+}
+
+/* Whether size bytes are those of a hex text. */
+static inline int check_is_hex(const uint8_t *got, size_t size, const char *text)
+{
+    uint8_t wanted[512];
+
+    return check_hex(text, wanted, sizeof wanted) == size && memcmp(got, wanted, size) == 0;
+}
+
+/* The same numbers in every run (a linear congruential generator; its upper half is used). */
+static inline uint32_t check_random(uint64_t *state)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(*state >> 32);
+}
+
+#endif

@@ -1,0 +1,24 @@
+"""Settings of all tests: Hypothesis profiles.
+
+dev is the default; ci looks longer and always at the same examples; nightly looks for hours.
+"""
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+_SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+settings.register_profile(
+    "dev", max_examples=50, stateful_step_count=30, deadline=None, print_blob=True,
+    suppress_health_check=_SLOW_IS_FINE,
+)  # fmt: skip
+settings.register_profile(
+    "ci", max_examples=400, stateful_step_count=60, deadline=None, print_blob=True,
+    derandomize=True, suppress_health_check=_SLOW_IS_FINE,
+)  # fmt: skip
+settings.register_profile(
+    "nightly", max_examples=20_000, stateful_step_count=120, deadline=None, print_blob=True,
+    suppress_health_check=_SLOW_IS_FINE,
+)  # fmt: skip
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))

@@ -1,0 +1,108 @@
+"""From records to the array that the fold reads: the scan of native/src/scan.c, in plain Python.
+
+Data:     disk_reader.Record in, fold.SCAN_DTYPE out.
+Holds:    one row a record, in log order. Identities are hashes of this file's own: rows of two
+          scanners are not to be mixed, equal keys only have equal hashes within one.
+Source:   store format, sections 2.2, 7, 9, 11.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tests.support import disk_reader as disk
+from timerstore.commitlog.fold import SCAN_DTYPE, Kind, Scan
+
+
+def identity(text: str) -> int:
+    """64 bits of a key."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+def number(properties: Mapping[str, str], name: str) -> int | None:
+    """A property as a number; None where it is missing or none."""
+    try:
+        return int(properties[name])
+    except (KeyError, ValueError):
+        return None
+
+
+def due_ms(properties: Mapping[str, str], out_ms: int, precision_ms: int) -> int:
+    """When a timer is due: as asked where that stands alone, else a slot after TIMER_OUT_MS."""
+    asked = number(properties, "TIMER_DELIVER_MS")
+    relative = "TIMER_DELAY_SEC" in properties or "TIMER_DELAY_MS" in properties
+    return out_ms + precision_ms if asked is None or relative else asked
+
+
+def kind_of(record: disk.Record) -> Kind:
+    """What a record is to the fold.
+
+    A delivered copy stands in its REAL_TOPIC. What a consumer sent on to another topic with all its
+    properties is an ordinary message, and so is a half message that waits for its commit.
+    """
+    given = record.properties
+    out = number(given, "TIMER_OUT_MS")
+    if record.topic == disk.TIMER_TOPIC:
+        if out is None:
+            return Kind.UNUSABLE
+        if "TIMER_DEL_UNIQKEY" in given:
+            return Kind.DELETE
+        usable = "REAL_TOPIC" in given and number(given, "REAL_QID") is not None
+        return Kind.TIMER if usable else Kind.UNUSABLE
+    if record.topic == disk.LEVEL_TOPIC:
+        return Kind.LEVEL
+    if given.get("REAL_TOPIC") != record.topic:
+        return Kind.ORDINARY
+    if record.transaction in (disk.PREPARED, disk.ROLLED_BACK):
+        return Kind.ORDINARY
+    if out is not None:
+        return Kind.DELIVERED
+    return Kind.LEVEL_DELIVERED if "DELAY" in given else Kind.ORDINARY
+
+
+def scan_row(record: disk.Record, precision_ms: int) -> dict[str, Any]:
+    """One record's fields of SCAN_DTYPE; what is not named is 0."""
+    given, kind = record.properties, kind_of(record)
+    key = given.get("UNIQ_KEY", "")
+    waits = kind in (Kind.TIMER, Kind.LEVEL)
+    topic = given.get("REAL_TOPIC", "") if waits else record.topic
+    out_ms = number(given, "TIMER_OUT_MS") or 0
+    timed = kind in (Kind.TIMER, Kind.DELETE, Kind.DELIVERED)
+    row: dict[str, Any] = {
+        "log_offset": record.log_offset,
+        "queue_offset": record.queue_offset,
+        "store_ms": record.store_ms,
+        "due_ms": due_ms(given, out_ms, precision_ms) if timed else record.store_ms,
+        "out_ms": out_ms,
+        "timer_id": -1,
+        "identity": identity(f"{topic}+{key}"),
+        "bare_identity": identity(key),
+        "size": record.size,
+        "kind": kind,
+        "roll_times": number(given, "TIMER_ROLL_TIMES") or 0,
+        "delay_level": number(given, "DELAY") or 0,
+        "queue_id": record.queue_id,
+        "topic_hash": disk.java_hash(topic),
+    }
+    if kind == Kind.DELETE:
+        value = identity(given["TIMER_DEL_UNIQKEY"])
+        row["identity"] = row["bare_identity"] = value
+    if record.timer_id is not None and record.timer_id[1] < 1 << 63:
+        row["store_id"], row["timer_id"] = record.timer_id
+    return row
+
+
+def scan_array(records: Iterable[disk.Record], precision_ms: int = 1000) -> Scan:
+    """Rows of a whole log."""
+    return rows_array([scan_row(record, precision_ms) for record in records])
+
+
+def rows_array(rows: list[dict[str, Any]]) -> Scan:
+    """SCAN_DTYPE array of rows given as dicts; what is not named is 0."""
+    scan = np.zeros(len(rows), SCAN_DTYPE)
+    for at, row in enumerate(rows):
+        for name, value in row.items():
+            scan[name][at] = value
+    return scan

@@ -1,0 +1,72 @@
+from pathlib import Path
+
+import pytest
+
+from timerstore.errors import CorruptError, MessageError
+from timerstore.layout import tree
+from timerstore.layout.tree import Tree
+
+
+def test_names():
+    store = Tree(Path("/s"))
+    names = {
+        "commitlog": store.commit_log,
+        "consumequeue/orders/3": store.queue("orders", 3),
+        "index": store.index,
+        "timerlog": store.timer_log,
+        "timerwheel": store.timer_wheel,
+        "checkpoint": store.checkpoint,
+        "abort": store.abort,
+        "abort.bak": store.abort_backup,
+        "lock": store.lock,
+        "config/topics.json": store.topics_json,
+        "config/topics.json.bak": tree.backup_of(store.topics_json),
+        "config/timercheck": store.timer_check,
+        "config/timermetrics": store.timer_metrics,
+        "timerstore/watermark": store.watermark,
+        "timerstore/state": store.state,
+        "timerstore/staging": store.staging,
+        "timerstore/counts": store.counts,
+    }
+    for name, path in names.items():
+        assert path == Path("/s") / name
+
+
+@pytest.mark.parametrize("offset", [0, 1, 1_073_741_824, 2**63 - 1])
+def test_segment_names(offset):
+    name = tree.segment_name(offset)
+    assert len(name) == 20
+    assert tree.segment_offset(name) == offset
+
+
+@pytest.mark.parametrize("name", ["", "1", "0" * 19, "0" * 21, "9" * 20, "0" * 19 + "a", "٠" * 20])
+def test_stray_names_among_segments(name):
+    with pytest.raises(CorruptError):
+        tree.segment_offset(name)
+
+
+@pytest.mark.parametrize("offset", [-1, 2**63])
+def test_offsets_without_a_name(offset):
+    with pytest.raises(ValueError, match="segment offset"):
+        tree.segment_name(offset)
+
+
+@pytest.mark.parametrize("topic", ["orders", "%RETRY%g", "a" * 255, "A-b_c|9"])
+def test_topics_that_name_a_folder(topic):
+    assert tree.topic_component(topic) == topic
+
+
+@pytest.mark.parametrize(
+    "topic", ["", ".", "..", "a/b", "/", "a\\b", "a\x00", "a" * 256, "a.b", "é", "a\n", " "]
+)
+def test_topics_that_do_not(topic):
+    with pytest.raises(MessageError):
+        tree.topic_component(topic)
+
+
+def test_queue_numbers():
+    assert tree.queue_number("17") == 17
+    for name in ("", "-1", "01", "a", "2147483648", "1.bak"):
+        assert tree.queue_number(name) is None
+    with pytest.raises(ValueError, match="queue"):
+        Tree(Path("/s")).queue("t", -1)

@@ -1,0 +1,40 @@
+import time
+
+import pytest
+
+from timerstore.clock import SystemClock
+from timerstore.testing import ManualClock
+
+
+def test_system_clock_tells_the_time():
+    clock = SystemClock()
+    before = time.time_ns() // 1_000_000
+    assert before <= clock.now_ms <= time.time_ns() // 1_000_000
+    assert clock.monotonic_ns <= clock.monotonic_ns
+    assert not clock.by_hand
+    clock.subscribe(lambda: None)()
+
+
+def test_manual_clock_goes_back_but_its_monotonic_side_does_not():
+    clock = ManualClock(1000)
+    assert (clock.now_ms, clock.monotonic_ns, clock.by_hand) == (1000, 0, True)
+    clock.advance(5)
+    assert (clock.now_ms, clock.monotonic_ns) == (1005, 5_000_000)
+    clock.set(900)
+    assert (clock.now_ms, clock.monotonic_ns) == (900, 5_000_000)
+    clock.set(902)
+    assert (clock.now_ms, clock.monotonic_ns) == (902, 7_000_000)
+    with pytest.raises(ValueError, match="at least 0"):
+        clock.advance(-1)
+
+
+def test_listeners_hear_every_turn_until_they_leave():
+    clock = ManualClock(0)
+    heard = []
+    leave = clock.subscribe(lambda: heard.append(clock.now_ms))
+    clock.advance(1)
+    clock.set(0)
+    leave()
+    leave()
+    clock.advance(1)
+    assert heard == [1, 0]

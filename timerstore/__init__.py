@@ -1,0 +1,60 @@
+"""timerstore: messages that are due later, handed to their topics once and never early.
+
+store = timerstore.open("orders.store")
+store.put("orders", b"close 4711", delay=1800)
+"""
+
+from timerstore.config import StoreConfig
+from timerstore.errors import (
+    BusyError,
+    ClosedError,
+    ConfigError,
+    CorruptError,
+    FailedError,
+    FlushTimeoutError,
+    ForkedError,
+    FormatVersionError,
+    FullError,
+    LockedError,
+    MessageError,
+    TimerStoreError,
+)
+from timerstore.message import (
+    CancelResult,
+    Message,
+    MessageBatch,
+    PendingTimer,
+    PullResult,
+    PullStatus,
+    PutBatch,
+    PutReceipt,
+    Report,
+)
+from timerstore.store import TimerStore, open  # noqa: A004
+
+__all__ = [
+    "BusyError",
+    "CancelResult",
+    "ClosedError",
+    "ConfigError",
+    "CorruptError",
+    "FailedError",
+    "FlushTimeoutError",
+    "ForkedError",
+    "FormatVersionError",
+    "FullError",
+    "LockedError",
+    "Message",
+    "MessageBatch",
+    "MessageError",
+    "PendingTimer",
+    "PullResult",
+    "PullStatus",
+    "PutBatch",
+    "PutReceipt",
+    "Report",
+    "StoreConfig",
+    "TimerStore",
+    "TimerStoreError",
+    "open",
+]

@@ -1,0 +1,481 @@
+"""What `put` and `put_many` are given, checked before anything is written.
+
+Holds:    (1) what passes fits its record, and so does every copy that delivery makes of it;
+          (2) everything that is wrong with one argument is said at once.
+Fails:    MessageError, always; nothing else comes out of here.
+Source:   store-format.md 2.1 (properties), 2.6 (limits), 7.1 (names); design.md section 3 (times).
+"""
+
+import math
+import operator
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import numpy.typing as npt
+
+from timerstore.errors import MessageError
+
+TOPIC_BYTES_MAX = 127
+QUEUE_COUNT_MAX = 1024
+"""Queues that a put may grow a topic to: each has files of its own."""
+
+Body = bytes | memoryview
+Int64Array = npt.NDArray[np.int64]
+
+_SYSTEM_TOPICS = frozenset({"rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX"})
+_TOPIC = re.compile(r"[A-Za-z0-9%_|-]+")
+_CONTROL = re.compile("[\x00-\x1f]")
+
+DROPPED_NAMES = frozenset({"TS_ID"})
+"""A caller's value is left out without a word: a forwarded message carries its old store's."""
+
+RESERVED_PREFIX = "TIMER_"
+RESERVED_NAMES = {
+    "TAGS": "give it as tags=",
+    "KEYS": "give them as keys=",
+    "UNIQ_KEY": "the store makes it",
+    "REAL_TOPIC": "the store makes it",
+    "REAL_QID": "the store makes it",
+    "DELAY": "give the time as delay=, deliver_at= or deliver_ms=",
+    "__CRC32#": "the store makes it",
+    "INNER_NUM": "batch queues are not written",
+    "INNER_BASE": "batch queues are not written",
+    "INNER_MULTI_DISPATCH": "a broker would dispatch by it",
+    "INNER_MULTI_QUEUE_OFFSET": "a broker would dispatch by it",
+    "TRAN_MSG": "transactions are not written",
+}
+"""Names that mean something to the engine or to a broker; so does all that begins with TIMER_."""
+
+_INT64_DIGITS = 19
+_INT32_DIGITS = 10
+_ENGINE_PROPERTIES = {  # name -> longest value, without the real topic, which is added by topic
+    "UNIQ_KEY": 32,
+    "TIMER_DELIVER_MS": _INT64_DIGITS,
+    "TIMER_OUT_MS": _INT64_DIGITS,
+    "REAL_TOPIC": 0,
+    "REAL_QID": _INT32_DIGITS,
+    "TS_ID": 16,
+    "TIMER_ENQUEUE_MS": _INT64_DIGITS,
+    "TIMER_DEQUEUE_MS": _INT64_DIGITS,
+    "TIMER_ROLL_TIMES": _INT32_DIGITS,
+    "__CRC32#": 10,
+}
+PROPERTIES_HEADROOM_BYTES = sum(len(name) + size + 2 for name, size in _ENGINE_PROPERTIES.items())
+"""Most that the engine adds to a message's properties over its life, the real topic not counted."""
+
+_RECORD_FIXED_BYTES = 91 + 24  # a record around body, topic and properties; both hosts may be IPv6
+_TIMER_TOPIC_BYTES = len("rmq_sys_wheel_timer")
+
+
+def check_topic(topic: object) -> bytes:
+    """Give the topic's bytes, cheaply from the second time; MessageError on one that is wrong."""
+    try:
+        return _topics_checked[topic]  # type: ignore[index]  # what is no text is not in there
+    except (KeyError, TypeError):
+        raw = _topic_bytes(topic)
+    if len(_topics_checked) >= _TOPICS_CHECKED_MAX:
+        _topics_checked.clear()
+    _topics_checked[raw.decode()] = raw
+    return raw
+
+
+# What _topic_bytes answered before: it depends on its argument alone, so all stores may share this.
+_topics_checked: dict[str, bytes] = {}
+_TOPICS_CHECKED_MAX = 4096
+
+
+def _topic_bytes(topic: object) -> bytes:
+    if not isinstance(topic, str):
+        raise MessageError(f"topic: wanted text, got {type(topic).__name__}")
+    problems = []
+    raw = topic.encode("utf-8", "surrogatepass")
+    if not 1 <= len(raw) <= TOPIC_BYTES_MAX:
+        problems.append(f"topic: wanted 1 to {TOPIC_BYTES_MAX} bytes, got {len(raw)}")
+    if topic and not _TOPIC.fullmatch(topic):
+        wrong = sorted({one for one in topic if not _TOPIC.fullmatch(one)})[:8]
+        problems.append(
+            "topic: wanted ASCII letters, digits, %, _, - and |, "
+            f"got {', '.join(map(repr, wrong))} in {_short(topic)}"
+        )
+    if topic in _SYSTEM_TOPICS:
+        problems.append(f"topic: {topic} is the engine's own")
+    if problems:
+        raise MessageError(problems)
+    return raw
+
+
+def check_queue_id(queue_id: object) -> int:
+    """Give the queue number; MessageError unless it is 0 to QUEUE_COUNT_MAX - 1."""
+    number = _whole(queue_id)
+    if number is None or not 0 <= number < QUEUE_COUNT_MAX:
+        raise MessageError(f"queue_id: wanted 0 to {QUEUE_COUNT_MAX - 1}, got {_short(queue_id)}")
+    return number
+
+
+def check_body(body: object, body_bytes_max: int) -> Body:
+    """Give the body as bytes, or as a view of single bytes of what was given."""
+    if type(body) is bytes and len(body) <= body_bytes_max:
+        return body
+    view: Body = body if type(body) is bytes else _view_of(body, "body")
+    if len(view) > body_bytes_max:
+        raise MessageError(f"body: wanted at most {body_bytes_max} bytes, got {len(view)}")
+    return view
+
+
+def _view_of(data: object, what: str) -> memoryview:
+    try:
+        view = memoryview(data)  # type: ignore[arg-type]  # the question is whether it is a buffer
+    except TypeError as error:
+        hint = "; encode it first" if isinstance(data, str) else ""
+        raise MessageError(f"{what}: wanted bytes, got {type(data).__name__}{hint}") from error
+    if not view.c_contiguous:
+        raise MessageError(f"{what}: wanted contiguous bytes, got a view with steps")
+    return view.cast("B") if view.format != "B" or view.ndim != 1 else view
+
+
+def body_bytes_limit(message_bytes_max: int, record_bytes_max: int, topic: bytes) -> int:
+    """Give how large a body without properties may be, so that every copy of it fits a record."""
+    return min(message_bytes_max, room_bytes(record_bytes_max, topic))
+
+
+def room_bytes(record_bytes_max: int, topic: bytes) -> int:
+    """Give what body and the caller's properties may have together in one record; may be < 0."""
+    name_bytes = max(len(topic), _TIMER_TOPIC_BYTES)
+    headroom = PROPERTIES_HEADROOM_BYTES + len(topic)
+    return record_bytes_max - _RECORD_FIXED_BYTES - name_bytes - headroom
+
+
+def check_sizes(
+    body_bytes: int,
+    own_properties_bytes: int,
+    topic: bytes,
+    *,
+    properties_bytes_max: int,
+    record_bytes_max: int,
+) -> None:
+    """See that body and properties fit, with what the engine will add until delivery."""
+    problems = []
+    limit = properties_bytes_max - PROPERTIES_HEADROOM_BYTES - len(topic)
+    if own_properties_bytes > limit:
+        problems.append(
+            f"properties: wanted at most {limit} bytes with tags and keys "
+            f"({properties_bytes_max} less what delivery adds), got {own_properties_bytes}"
+        )
+    room = room_bytes(record_bytes_max, topic)
+    if body_bytes + own_properties_bytes > room:
+        problems.append(
+            f"message: wanted at most {room} bytes of body and properties "
+            f"(a record of {record_bytes_max}), got {body_bytes} + {own_properties_bytes}"
+        )
+    if problems:
+        raise MessageError(problems)
+
+
+def encode_properties(
+    tags: str | None, keys: str | Iterable[str], properties: Mapping[str, str] | None
+) -> bytes:
+    """Write tags, keys and properties in their on-disk form: name 0x01 value 0x02.
+
+    One key may be given as plain text. Raises MessageError with every name and value that is wrong.
+    """
+    if tags is None and not keys and not properties:
+        return b""
+    problems: list[str] = []
+    pairs: list[tuple[str, str]] = []
+    if tags is not None:
+        pairs.append(("TAGS", tags))
+    joined = _joined_keys(keys, problems)
+    if joined:
+        pairs.append(("KEYS", joined))
+    pairs.extend(_own_pairs(properties, problems))
+    text = []
+    for name, value in pairs:
+        if _is_clean(name, value, problems):
+            text.append(f"{name}\x01{value}\x02")
+    if problems:
+        raise MessageError(problems)
+    return "".join(text).encode()
+
+
+def _joined_keys(keys: object, problems: list[str]) -> str:
+    try:
+        parts = [keys] if isinstance(keys, str) else list(keys)  # type: ignore[call-overload]
+    except TypeError:
+        problems.append(f"keys: wanted text or several, got {type(keys).__name__}")
+        return ""
+    for key in parts:
+        if not isinstance(key, str):
+            problems.append(f"keys: wanted text, got {type(key).__name__} {_short(key)}")
+        elif not key or key.split() != [key]:
+            problems.append(f"keys: wanted one without spaces, not empty, got {_short(key)}")
+    return "" if problems else " ".join(parts)
+
+
+def _own_pairs(properties: object, problems: list[str]) -> list[tuple[str, str]]:
+    if not properties and properties is not False and properties != 0:
+        return []
+    if not isinstance(properties, Mapping):
+        problems.append(f"properties: wanted a mapping, got {type(properties).__name__}")
+        return []
+    pairs = []
+    for name, value in properties.items():
+        if name in DROPPED_NAMES:
+            continue
+        why = RESERVED_NAMES.get(name)
+        if why is None and isinstance(name, str) and name.startswith(RESERVED_PREFIX):
+            why = "the engine's own"
+        if why is not None:
+            problems.append(f"property {_short(name)}: this name is reserved; {why}")
+        else:
+            pairs.append((name, value))
+    return pairs
+
+
+def _is_clean(name: object, value: object, problems: list[str]) -> bool:
+    before = len(problems)
+    for what, text in (("name", name), ("value", value)):
+        if not isinstance(text, str):
+            problems.append(
+                f"property {_short(name)}: wanted text as {what}, got {type(text).__name__}"
+            )
+        elif not text:
+            problems.append(f"property {_short(name)}: wanted a {what}, got an empty one")
+        elif _CONTROL.search(text):
+            problems.append(f"property {_short(name)}: control characters in its {what}")
+        elif not _is_utf8(text):
+            problems.append(f"property {_short(name)}: half a surrogate pair in its {what}")
+    return len(problems) == before
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def resolve_due_ms(
+    now_ms: int,
+    delay: timedelta | float | None,
+    deliver_at: datetime | None,
+    deliver_ms: int | None,
+    delay_ms_max: int,
+) -> int | None:
+    """Give when a message is due, epoch ms; None: now (no time given, or one that has passed).
+
+    Parts of a millisecond round up: never early. `delay` below zero, NaN, infinite or of another
+    type, a naive `deliver_at`, two times at once, more than `delay_ms_max` ahead: MessageError.
+    """
+    if delay is None and deliver_at is None:
+        if deliver_ms is None:
+            return None
+        if type(deliver_ms) is int and deliver_ms - now_ms <= delay_ms_max:
+            return deliver_ms if deliver_ms > now_ms else None
+    name, due_ms = _named_due_ms(now_ms, delay, deliver_at, deliver_ms)
+    if due_ms <= now_ms:
+        return None
+    if due_ms - now_ms > delay_ms_max:
+        raise MessageError(
+            f"{name}: wanted at most {delay_ms_max} ms from now, got {due_ms - now_ms}"
+        )
+    return due_ms
+
+
+def _named_due_ms(
+    now_ms: int, delay: object, deliver_at: object, deliver_ms: object
+) -> tuple[str, int]:
+    """Give the argument that says the time, and the time."""
+    if (delay is not None) + (deliver_at is not None) + (deliver_ms is not None) != 1:
+        given = {"delay": delay, "deliver_at": deliver_at, "deliver_ms": deliver_ms}
+        names = ", ".join(name for name, value in given.items() if value is not None)
+        raise MessageError(f"time: wanted one of delay, deliver_at, deliver_ms, got {names}")
+    if delay is not None:
+        return "delay", now_ms + _delay_ms(delay)
+    if deliver_at is not None:
+        return "deliver_at", _moment_ms(deliver_at)
+    number = _whole(deliver_ms)
+    if number is None:
+        raise MessageError(
+            f"deliver_ms: wanted a whole number of ms since 1970, got {_short(deliver_ms)}"
+        )
+    return "deliver_ms", number
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def _delay_ms(delay: object) -> int:
+    # A float is rounded to the microsecond first: 16.1 * 1000 is a little above 16100.
+    if type(delay) is float and 0.0 <= delay < 1e9:
+        return -(-int(delay * 1e6 + 0.5) // 1000)
+    if isinstance(delay, timedelta):
+        microseconds = delay // _MICROSECOND
+    elif isinstance(delay, float):
+        if not math.isfinite(delay):
+            raise MessageError(f"delay: wanted a finite number of seconds, got {delay}")
+        microseconds = round(delay * 1e6) if abs(delay) < 1e15 else int(delay) * 1_000_000
+    else:
+        seconds = _whole(delay)
+        if seconds is None:
+            raise MessageError(f"delay: wanted seconds or a timedelta, got {_short(delay)}")
+        microseconds = seconds * 1_000_000
+    if microseconds < 0:
+        raise MessageError(f"delay: wanted 0 or more, got {_short(delay)}")
+    return -(-microseconds // 1000)
+
+
+def _moment_ms(moment: object) -> int:
+    if not isinstance(moment, datetime):
+        raise MessageError(f"deliver_at: wanted a datetime, got {_short(moment)}")
+    if moment.tzinfo is None or moment.utcoffset() is None:
+        raise MessageError(f"deliver_at: wanted a datetime with its time zone, got {moment!r}")
+    return -(-((moment - _EPOCH) // _MICROSECOND) // 1000)
+
+
+def resolve_due_array(
+    now_ms: int,
+    count: int,
+    delay: object,
+    deliver_ms: object,
+    delay_ms_max: int,
+) -> Int64Array:
+    """Give when each of `count` messages is due, epoch ms; 0: now. One value stands for all.
+
+    `deliver_ms` are whole numbers, `delay` seconds or a timedelta. Fails like resolve_due_ms.
+    """
+    if delay is not None and deliver_ms is not None:
+        raise MessageError("time: wanted one of delay, deliver_ms, got both")
+    if delay is None and deliver_ms is None:
+        return np.zeros(count, np.int64)
+    name = "delay" if delay is not None else "deliver_ms"
+    given = delay if delay is not None else deliver_ms
+    if isinstance(given, timedelta):
+        due = np.full(count, _far(now_ms + _delay_ms(given)), np.int64)
+    elif name == "delay":
+        due = now_ms + _delays_ms(_numbers(given, count, name))
+    else:
+        numbers = _numbers(given, count, name)
+        if numbers.dtype.kind == "f":
+            raise MessageError("deliver_ms: wanted whole numbers of ms since 1970, got fractions")
+        due = numbers.astype(np.int64)
+    latest_ms = now_ms + delay_ms_max
+    _refuse(due > latest_ms, f"{name}: wanted due times of at most {latest_ms} ms", due)
+    return np.where(due > now_ms, due, 0)
+
+
+def _far(due_ms: int) -> int:
+    return min(due_ms, 2**62)
+
+
+def _numbers(given: object, count: int, name: str) -> npt.NDArray[np.int64 | np.float64]:
+    try:
+        numbers = np.asarray(given)
+    except (TypeError, ValueError) as error:
+        raise MessageError(f"{name}: wanted numbers, got {_short(given)}") from error
+    if numbers.size == 0 and count == 0:
+        return np.zeros(0, np.int64)
+    if numbers.dtype.kind not in "iuf":
+        raise MessageError(f"{name}: wanted numbers, got {numbers.dtype} from {_short(given)}")
+    if numbers.dtype.kind == "u":
+        _refuse(numbers > 2**62, f"{name}: wanted less than 2^62", numbers)
+        numbers = numbers.astype(np.int64)
+    if numbers.ndim == 0:
+        numbers = np.full(count, numbers)
+    if numbers.shape != (count,):
+        raise MessageError(
+            f"{name}: wanted one value, or one for each of {count} bodies, got {numbers.shape}"
+        )
+    return numbers
+
+
+def _delays_ms(seconds: npt.NDArray[np.int64 | np.float64]) -> Int64Array:
+    if seconds.dtype.kind == "f":
+        _refuse(~np.isfinite(seconds), "delay: wanted finite numbers of seconds", seconds)
+        bounded = np.minimum(seconds, 9e12)  # far beyond delay_ms_max, and within int64 as us
+        microseconds = np.rint(bounded * 1e6).astype(np.int64)
+    else:
+        microseconds = np.minimum(seconds, 9_000_000_000_000).astype(np.int64) * 1_000_000
+    _refuse(seconds < 0, "delay: wanted 0 or more", seconds)
+    return -(-microseconds // 1000)
+
+
+def _refuse(wrong: npt.NDArray[np.bool_], message: str, values: npt.NDArray[np.generic]) -> None:
+    """Raise MessageError where any is wrong: how many, and the first few."""
+    places = np.flatnonzero(wrong)
+    if len(places):
+        some = ", ".join(f"{values[k]} at {k}" for k in places[:5])
+        raise MessageError(f"{message}; {len(places)} are not: {some}")
+
+
+def gather_bodies(bodies: object, body_bytes_max: int) -> tuple[Body, Int64Array]:
+    """Give the bodies of a batch as one buffer and `count + 1` offsets into it.
+
+    `bodies` is a sequence of bytes-likes, or a pair (buffer, offsets) which is used as it is.
+    """
+    if isinstance(bodies, tuple) and len(bodies) == 2 and isinstance(bodies[1], np.ndarray):
+        return _checked_spans(_view_of(bodies[0], "bodies"), bodies[1], body_bytes_max)
+    if isinstance(bodies, str | bytes | bytearray | memoryview) or not isinstance(bodies, Sequence):
+        raise MessageError(
+            "bodies: wanted a sequence of bytes-likes, or (buffer, array of offsets), "
+            f"got {type(bodies).__name__}"
+        )
+    offsets = np.zeros(len(bodies) + 1, np.int64)
+    try:
+        joined = b"".join(bodies)
+        np.cumsum(np.fromiter(map(len, bodies), np.int64, len(bodies)), out=offsets[1:])
+        if offsets[-1] != len(joined):  # a view of wider elements: its len is not its bytes
+            views = [_view_of(body, "bodies") for body in bodies]
+            np.cumsum(np.fromiter(map(len, views), np.int64, len(views)), out=offsets[1:])
+    except (TypeError, BufferError) as error:
+        raise MessageError(_wrong_bodies(bodies)) from error
+    return _checked_spans(joined, offsets, body_bytes_max)
+
+
+def _wrong_bodies(bodies: Sequence[object]) -> list[str]:
+    problems: list[str] = []
+    for k, body in enumerate(bodies):
+        try:
+            _view_of(body, f"bodies[{k}]")
+        except MessageError as error:
+            problems.extend(error.problems)
+    return problems or ["bodies: wanted bytes-likes"]
+
+
+def _checked_spans(
+    data: Body, offsets: npt.NDArray[np.generic], body_bytes_max: int
+) -> tuple[Body, Int64Array]:
+    if offsets.ndim != 1 or offsets.dtype.kind not in "iu" or len(offsets) < 1:
+        raise MessageError(
+            f"bodies: wanted one row of whole offsets, count + 1 of them, got {offsets.dtype} "
+            f"of shape {offsets.shape}"
+        )
+    spans = offsets.astype(np.int64, copy=False)
+    sizes = np.diff(spans)
+    if int(spans[0]) < 0 or int(spans[-1]) > len(data) or bool((sizes < 0).any()):
+        raise MessageError(
+            f"bodies: wanted offsets that rise from 0 or more to at most {len(data)}, "
+            f"got {spans[0]} to {spans[-1]}"
+        )
+    _refuse(sizes > body_bytes_max, f"bodies: wanted at most {body_bytes_max} bytes", sizes)
+    return data, np.ascontiguousarray(spans)
+
+
+def _whole(value: object) -> int | None:
+    """Give a whole number, numpy's too, as int; None for bool and for anything else."""
+    if type(value) is int:
+        return value
+    if isinstance(value, bool | np.bool_):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]  # the question is whether it has one
+    except TypeError:
+        return None
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

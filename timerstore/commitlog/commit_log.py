@@ -1,0 +1,161 @@
+"""Commit log: all messages in order of arrival; the truth.
+
+Data:     native/format/record.h; segments in commitlog/, staging.py before that.
+Threads:  any may append, under `lock`; one at a time writes out (`_write_lock`) or syncs
+          (`_sync_lock`).
+Locks:    _sync_lock, then _write_lock, then lock. `lock` is held for copying only: no system call
+          under it.
+Holds:    durable <= written <= end; space is reserved, and a segment's name durable, before a record
+          is placed; after the first failed sync nothing is acknowledged any more.
+Fails:    FullError before anything was appended; FailedError for good after a failed sync.
+Source:   exactly-once.md section 3, perf.md advice 1 and 7; decisions 0002, 0003.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from timerstore.clock import Clock
+from timerstore.commitlog.staging import Staging
+from timerstore.config import StoreConfig
+from timerstore.errors import FailedError, MessageError, TimerStoreError
+from timerstore.files.segments import Segments
+from timerstore.native import ffi, lib
+
+_BLANK_BYTES = 16
+
+
+class CommitLog:
+    """The log's end: appending, writing out, syncing."""
+
+    def __init__(
+        self, config: StoreConfig, clock: Clock, segments: Segments, staging: Staging, end: int
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self.segments = segments
+        self._staging = staging
+        self.lock = threading.Lock()
+        self._write_lock = threading.Lock()
+        self._sync_lock = threading.Lock()
+        self.written = end
+        self.durable = end
+        self.failed: TimerStoreError | None = None
+        self.on_durable: list[Callable[[], None]] = []
+        staging.start(end)
+        segments.reserve_from(end)
+        self.native: Any = ffi.new("ts_log *")
+        self._point_at(end)
+        self.native.staging_bytes = min(config.staging_bytes, staging.half_bytes - _BLANK_BYTES)
+        self.native.segment_bytes = segments.segment_bytes
+        self.native.precision_ms = config.precision_ms
+        self.native.property_crc = config.property_crc
+        self.native.room_end = end  # nothing is reserved yet
+
+    @property
+    def end(self) -> int:
+        """Log offset that the next record gets."""
+        return int(self.native.base + self.native.filled)
+
+    def check_alive(self) -> None:
+        """Raise what poisoned the log."""
+        if self.failed is not None:
+            raise FailedError(
+                f"the store has failed and must be reopened: {self.failed}",
+                where=self.segments.directory,
+            ) from self.failed
+
+    def _point_at(self, base: int) -> None:
+        which = self._staging.active
+        self.native.staging = self._staging.half(which)
+        self.native.filled_mark = self._staging.mark(which)
+        self.native.base = base
+        self.native.filled = 0
+
+    def make_room(self, size: int) -> None:
+        """Let `size` more bytes fit: writes out, reserves space, goes on to the next segment."""
+        limit = min(self._config.record_bytes_max, self._staging.half_bytes - _BLANK_BYTES)
+        if size > limit:
+            raise MessageError(f"record: wanted at most {limit} bytes, got {size}")
+        self.check_alive()
+        with self._write_lock:
+            end = self.end  # grows meanwhile, never shrinks: then the caller comes again
+            left = self.segments.segment_bytes - end % self.segments.segment_bytes
+            if self.native.filled + size > self.native.staging_bytes:
+                self._write_out_held(roll=False)
+            if size + _BLANK_BYTES <= left:
+                self._reserve(min(end + size + self._config.staging_bytes, end + left))
+                return
+            following = end + left
+            self.segments.create(following // self.segments.segment_bytes)
+            self.segments.reserve(following + size)
+            self._write_out_held(roll=True)
+            self._reserve(following + size)
+
+    def _reserve(self, offset: int) -> None:
+        reserved = self.segments.reserve(offset)
+        with self.lock:
+            end = self.end
+            segment_end = end - end % self.segments.segment_bytes + self.segments.segment_bytes
+            self.native.room_end = min(reserved, segment_end - _BLANK_BYTES)
+
+    def write_out(self) -> int:
+        """Write what is staged to the segments; the log offset behind it."""
+        if self.native.filled:
+            with self._write_lock:
+                self._write_out_held(roll=False)
+        return self.written
+
+    def _write_out_held(self, *, roll: bool) -> None:
+        self.check_alive()
+        with self.lock:
+            if not roll and not self.native.filled:
+                return
+            base = int(self.native.base)
+            if roll:
+                status = lib.ts_blank(self.native)
+                assert status == 0, "a blank always fits: room_end keeps its bytes"
+            size = int(self.native.filled)
+            end = base + size
+            if roll:
+                end += -end % self.segments.segment_bytes
+            old = self._staging.swap(end)
+            self._point_at(end)
+            if roll:
+                self.native.room_end = end
+        try:
+            self.segments.write(base, self._staging.bytes_of(old, size))
+        except TimerStoreError as error:
+            # The space was reserved: this is no full disk, and the half cannot be taken back.
+            self.fail(error)
+            raise
+        self.written = end
+
+    def sync_through(self, offset: int) -> None:
+        """Return when the log is durable below `offset`; one sync serves all who wait."""
+        while self.durable < offset:
+            with self._sync_lock:
+                self.check_alive()
+                if self.durable >= offset:
+                    return
+                written = self.write_out()
+                try:
+                    self.segments.sync()
+                except TimerStoreError as error:
+                    self.fail(error)
+                    raise
+                self.durable = written
+            for listener in self.on_durable:
+                listener()
+
+    def fail(self, error: TimerStoreError) -> None:
+        """Poison the log: nothing is acknowledged after this."""
+        if self.failed is None:
+            self.failed = error
+        for listener in self.on_durable:
+            listener()
+
+    def close(self) -> None:
+        """Let go of the files. Everything was written out, or the log has failed."""
+        self._staging.close()
+        self.segments.close()

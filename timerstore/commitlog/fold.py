@@ -1,0 +1,441 @@
+"""What one scan of the whole commit log says about every timer: waiting, handed or cancelled.
+
+Used where the state side file is missing or does not fit, and once when a broker's store is
+imported. Two kinds of evidence are folded, in this order:
+
+1. *By id.* A record whose TS_ID names an own store id belongs to timer `q`, whatever else it says.
+   The first delivery or delete record of a `q` in log order decides it. The copy that lives is the
+   one with the highest roll count, of equal ones the last. A store id is own if the caller says so,
+   or if a source vouches for it: its `q` is its own queue offset, and no source of that store id
+   has a `q` above its queue offset. Other store ids count as no TS_ID at all.
+2. *By matching*, for what a broker wrote: groups of equal (identity, out_ms), read in log order.
+
+    | record             | in its group                                                         |
+    |--------------------|----------------------------------------------------------------------|
+    | timer, no rolls    | one more message                                                     |
+    | timer, rolls > 0   | a copy: evidence that an older copy went on. Only where none without |
+    |                    | rolls is left (retention) do a group's copies stand for one message  |
+    | delivered          | hands the earliest message not yet handed; where none is, it is      |
+    |                    | doubled, or an orphan if nothing in the group precedes it            |
+
+   Of n messages the n copies with most rolls live (of equal ones the last), and the most rolled
+   is the earliest message. Every other copy is superseded: neither waiting nor handed, not listed.
+   A message's id is the queue offset of its living copy.
+
+   One message, rolled twice, its first roll doubled by a crash, then delivered and delivered again:
+
+        queue offset    4     9     12    15    -          -
+        record          t0    t1    t1    t2    delivered  delivered
+        result: 15 is handed; 4, 9, 12 do not appear; the second delivery is doubled.
+
+*Imported messages that we went on with* carry our TS_ID on later copies while their source has
+none: such a record claims the source at queue offset `q`, with the whole group around it. If the
+claim is a delivery or a delete, that message is decided and leaves the matching. If it is only a
+copy (rolled by us, or moved), the message stays in the matching with that copy as the living one.
+
+*Delete records without a TS_ID* act as the ancestor's do: it reads a slot's delete records first,
+then drops every message of that slot with the same key. So a delete cancels all messages with its
+out_ms whose identity (topic + key) or bare identity (key, the form up to 5.3.1) is its value, also
+one stored after it: the put check refuses deletes that are already due, so both lay in the slot
+before it was read. What the log shows delivered stays handed. Only of our own messages (with
+TS_ID) those stored after the delete are spared: while we run, no such delete is honoured, and a key
+that a caller uses again must not be cancelled by a rebuild.
+
+*Fixed levels* are matched by (identity, delay_level) in the same way; they have no ids. A delivery
+that carries both TIMER_OUT_MS and DELAY, and that no timer explains, is taken as a level's.
+
+Threads:  none; pure functions on arrays.
+Holds:    ids_waiting, ids_handed, ids_cancelled are ascending and share no id. Nothing is dropped
+          because it is odd: what does not fit is counted in the result.
+Fails:    ValueError if the array is not SCAN_DTYPE or not in log order.
+Source:   exactly-once protocol, sections 1, 2, 8; store format, sections 7, 8, 11.
+Cost:     sorts, so O(n log n) time; beside the scan (96 bytes a record) about 130 bytes for each
+          timer and delivery. Measured with 2 M rows: 240 MB, 1 s with ids, 2.5 s by matching.
+          Identities are 64-bit hashes: among 10^8 keys two that differ collide with probability
+          3e-4, and only if TIMER_OUT_MS is the same too does it matter.
+Known:    two sends with equal key and TIMER_OUT_MS of which only the later one rolled (a clock that
+          was set back) swap places: of two equal messages the less rolled copy lives.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from timerstore.commitlog.multiset import (
+    Group,
+    Int64,
+    Mask,
+    Rows,
+    find,
+    grouped,
+    numbered,
+    rank,
+    walk,
+)
+
+Scan = npt.NDArray[np.void]
+
+SCAN_DTYPE: np.dtype[np.void] = np.dtype(
+    [
+        ("log_offset", np.int64),
+        ("queue_offset", np.int64),
+        ("store_ms", np.int64),
+        ("due_ms", np.int64),
+        ("out_ms", np.int64),
+        ("timer_id", np.int64),
+        ("identity", np.uint64),
+        ("bare_identity", np.uint64),
+        ("size", np.int32),
+        ("kind", np.int32),
+        ("store_id", np.uint32),
+        ("roll_times", np.int32),
+        ("delay_level", np.int32),
+        ("queue_id", np.int32),
+        ("topic_hash", np.int32),
+        ("route", np.int32),
+    ],
+    align=True,
+)
+
+
+class Kind(IntEnum):
+    """What a scanned record is to the fold; the numbers are enum ts_kind of native/api.h."""
+
+    ORDINARY = 0
+    TIMER = 1
+    DELETE = 2
+    DELIVERED = 3
+    LEVEL = 4
+    LEVEL_DELIVERED = 5
+    UNUSABLE = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Result of `fold`. Rows are places in the scan; arrays ascend unless they follow another."""
+
+    store_id: int | None
+    """Own store id: the caller's, or that of the last source that vouches; None without any."""
+    store_ids: tuple[int, ...]
+    """Every store id that was taken as own."""
+    ids_waiting: Int64
+    rows_waiting: Rows
+    """Row of each waiting id's living copy, in the order of ids_waiting."""
+    offsets_waiting: Int64
+    """Log offset of each waiting id's living copy, in the order of ids_waiting."""
+    ids_handed: Int64
+    ids_cancelled: Int64
+    next_id: int
+    """Above every queue offset and every own timer id that was seen."""
+    doubled_rows: Rows
+    """Deliveries beyond what their sources account for, levels included."""
+    orphan_rows: Rows
+    """Deliveries without any source before them in the log."""
+    handed_though_cancelled: int
+    """Messages that a delete record names and that were delivered all the same."""
+    unusable_rows: Rows
+    """Records in the timer topic that cannot be delivered (kind UNUSABLE)."""
+    level_rows_waiting: Rows
+    """Messages of fixed levels that are not delivered yet."""
+    level_handed_count: int
+
+    @property
+    def cancelled_count(self) -> int:
+        """How many messages were cancelled."""
+        return len(self.ids_cancelled)
+
+    @property
+    def doubled_count(self) -> int:
+        """How many deliveries exceed their sources."""
+        return len(self.doubled_rows)
+
+
+def fold(scan: Scan, store_id: int | None = None) -> Fold:
+    """Fold the records of a whole log. `store_id`: the own one, where a side file still tells."""
+    if scan.dtype != SCAN_DTYPE:
+        raise ValueError(f"scan has dtype {scan.dtype}, wanted SCAN_DTYPE")
+    if len(scan) > 1 and not bool(np.all(np.diff(scan["log_offset"]) > 0)):
+        raise ValueError("scan is not in log order")
+    own_ids, own_id = _own_store_ids(scan, store_id)
+    own = _own_mask(scan, own_ids, own_id)
+    families, by_id_doubled, both = _fold_families(scan, own)
+    matched = _match_timers(scan, own, families)
+    levels = _match_levels(scan, matched.orphan_rows)
+    timers = matched.timers
+    named = _named_by_deletes(scan, own, timers)
+    timers.state[named & (timers.state == _WAITING)] = _CANCELLED
+    timers = timers.take(np.argsort(timers.ids, kind="stable"))
+    waiting = timers.state == _WAITING
+    return Fold(
+        store_id=own_id,
+        store_ids=own_ids,
+        ids_waiting=timers.ids[waiting],
+        rows_waiting=timers.rows[waiting],
+        offsets_waiting=scan["log_offset"][timers.rows[waiting]],
+        ids_handed=timers.ids[timers.state == _HANDED],
+        ids_cancelled=timers.ids[timers.state == _CANCELLED],
+        next_id=_next_id(scan, own),
+        doubled_rows=np.sort(
+            np.concatenate([by_id_doubled, matched.doubled_rows, levels.doubled_rows])
+        ),
+        orphan_rows=np.sort(levels.orphan_rows),
+        handed_though_cancelled=both + int(np.sum(matched.timers.state[named] == _HANDED)),
+        unusable_rows=np.flatnonzero(scan["kind"] == Kind.UNUSABLE),
+        level_rows_waiting=levels.waiting_rows,
+        level_handed_count=levels.handed_count,
+    )
+
+
+_WAITING, _HANDED, _CANCELLED = 1, 2, 3
+
+
+@dataclass(slots=True)
+class _Timers:
+    """One entry a timer."""
+
+    ids: Int64
+    rows: Rows
+    """Living copy; -1 where only evidence is left in the log."""
+    state: Int64
+    since: Int64
+    """Log offset of the first copy with an own id, else -1: older deletes by key spare it."""
+
+    def take(self, places: Rows | Mask) -> "_Timers":
+        """Some of them, in the order given."""
+        return _Timers(self.ids[places], self.rows[places], self.state[places], self.since[places])
+
+
+def _next_id(scan: Scan, own: Mask) -> int:
+    """First id above everything that the timer queue and own ids have used."""
+    queued = np.isin(scan["kind"], (Kind.TIMER, Kind.DELETE, Kind.UNUSABLE))
+    seen = np.concatenate([scan["queue_offset"][queued], scan["timer_id"][own]])
+    return int(seen.max()) + 1 if len(seen) else 0
+
+
+# --- by id ----------------------------------------------------------------------------------------
+
+
+def _own_store_ids(scan: Scan, store_id: int | None) -> tuple[tuple[int, ...], int | None]:
+    """Own store ids, and the one that is used from here on."""
+    if store_id is not None:
+        return (store_id,), store_id
+    sources = (scan["kind"] == Kind.TIMER) & (scan["timer_id"] >= 0)
+    vouching = scan["store_id"][sources & (scan["timer_id"] == scan["queue_offset"])]
+    denied = scan["store_id"][sources & (scan["timer_id"] > scan["queue_offset"])]
+    vouching = vouching[~np.isin(vouching, denied)]
+    if not len(vouching):
+        return (), None
+    return tuple(int(each) for each in np.unique(vouching)), int(vouching[-1])
+
+
+def _own_mask(scan: Scan, own_ids: tuple[int, ...], own_id: int | None) -> Mask:
+    """Records that belong to a timer by their TS_ID."""
+    own: Mask = np.isin(scan["kind"], (Kind.TIMER, Kind.DELETE, Kind.DELIVERED))
+    own &= (scan["timer_id"] >= 0) & np.isin(scan["store_id"], np.array(own_ids, np.uint32))
+    if len(own_ids) > 1:
+        # Several store ids vouch (a side file was lost in between, or a stranger fits by chance):
+        # `q` belongs to the one whose source has it; other records with that `q` are strangers.
+        vouching = own & (scan["kind"] == Kind.TIMER) & (scan["timer_id"] == scan["queue_offset"])
+        source = find(scan["timer_id"], scan["timer_id"][vouching])
+        owner = scan["store_id"][vouching]
+        own &= (source < 0) | (owner[source] == scan["store_id"]) | (scan["store_id"] == own_id)
+    return own
+
+
+def _fold_families(scan: Scan, own: Mask) -> tuple[_Timers, Rows, int]:
+    """Timers known by id, ascending; rows of doubled deliveries; how many are cancelled and handed.
+
+    Assignments to repeated places run backward or forward on purpose: the last one stays.
+    """
+    rows = np.flatnonzero(own)
+    timer_id, kind = scan["timer_id"][rows], scan["kind"][rows]
+    ids, place = numbered(timer_id)
+
+    living = np.full(len(ids), -1, np.intp)
+    since = np.full(len(ids), -1, np.int64)
+    copies = np.flatnonzero(kind == Kind.TIMER)
+    since[place[copies[::-1]]] = scan["log_offset"][rows[copies[::-1]]]
+    ranked = copies[np.argsort(scan["roll_times"][rows[copies]], kind="stable")]
+    living[place[ranked]] = rows[ranked]
+
+    state = np.full(len(ids), _WAITING, np.int64)
+    evidence = np.flatnonzero(kind != Kind.TIMER)[::-1]
+    state[place[evidence]] = np.where(kind[evidence] == Kind.DELIVERED, _HANDED, _CANCELLED)
+
+    deliveries = np.flatnonzero(kind == Kind.DELIVERED)
+    delivered, once = np.unique(place[deliveries], return_index=True)
+    doubled = np.delete(rows[deliveries], once)
+    both = len(np.intersect1d(delivered, place[kind == Kind.DELETE]))
+    return _Timers(ids, living, state, since), doubled, both
+
+
+# --- by matching ----------------------------------------------------------------------------------
+
+
+class _Matched(NamedTuple):
+    timers: _Timers
+    """Those known by id and those of foreign sources together."""
+    doubled_rows: Rows
+    orphan_rows: Rows
+
+
+def _match_timers(scan: Scan, own: Mask, families: _Timers) -> _Matched:
+    """Match foreign timers with the deliveries that carry no own id."""
+    kind = scan["kind"]
+    rows = np.flatnonzero(((kind == Kind.TIMER) | (kind == Kind.DELIVERED)) & ~own)
+    group = grouped(scan, rows, "out_ms", "identity")
+    timer = kind[group.rows] == Kind.TIMER
+    original = _originals(scan, group, timer)
+    # Message i is the i-th original and the i-th living copy: a group has as many of each.
+    message_group = group.number[original]
+    living = _living(scan, group, timer, message_group)
+    messages = _Timers(
+        ids=scan["queue_offset"][living],
+        rows=living,
+        state=np.full(len(living), _WAITING, np.int64),
+        since=np.full(len(living), -1, np.int64),
+    )
+    claimed = _claim(
+        scan,
+        own,
+        group=group,
+        timer=timer,
+        families=families,
+        messages=messages,
+        message_group=message_group,
+    )
+
+    undecided = np.flatnonzero(messages.state == _WAITING)
+    gives = np.zeros(len(group.rows), bool)
+    gives[np.flatnonzero(original)[undecided]] = True
+    found = walk(group, gives, ~timer, timer)
+    open_group = message_group[undecided]
+    messages.state[undecided[rank(open_group) < found.handed[open_group]]] = _HANDED
+
+    rest = families.take(~claimed)
+    together = _Timers(
+        ids=np.concatenate([rest.ids, messages.ids]),
+        rows=np.concatenate([rest.rows, messages.rows]),
+        state=np.concatenate([rest.state, messages.state]),
+        since=np.concatenate([rest.since, messages.since]),
+    )
+    return _Matched(together, group.rows[found.doubled], group.rows[found.orphan])
+
+
+def _originals(scan: Scan, group: Group, timer: Mask) -> Mask:
+    """One row for each message: roll_times 0, or the first copy where no such is left."""
+    original: Mask = timer & (scan["roll_times"][group.rows] == 0)
+    missing = np.bincount(group.number[original], minlength=group.group_count) == 0
+    copies = np.flatnonzero(timer & missing[group.number])
+    _, first = np.unique(group.number[copies], return_index=True)
+    original[copies[first]] = True
+    return original
+
+
+def _living(scan: Scan, group: Group, timer: Mask, message_group: Rows) -> Rows:
+    """Of each group as many copies as it has messages, by rolls and then age, most first."""
+    rows, number = group.rows[timer], group.number[timer]
+    rolls = scan["roll_times"][rows].astype(np.int64)
+    latest = np.lexsort((-rows, -rolls, number))
+    wanted = np.bincount(message_group, minlength=group.group_count)
+    chosen = latest[rank(number[latest]) < wanted[number[latest]]]
+    earliest = np.lexsort((rows[chosen], -rolls[chosen], number[chosen]))
+    living: Rows = rows[chosen[earliest]]
+    return living
+
+
+def _claim(
+    scan: Scan,
+    own: Mask,
+    *,
+    group: Group,
+    timer: Mask,
+    families: _Timers,
+    messages: _Timers,
+    message_group: Rows,
+) -> Mask:
+    """Give messages to the families whose `q` is a foreign source's queue offset.
+
+    Changes `messages`; returns which families are in there now. Where the named source does not
+    live (a broker rolled it later), its group's first free message is taken, by decided families
+    first; one that finds none free stays on its own.
+    """
+    sources = own & (scan["kind"] == Kind.TIMER) & (scan["timer_id"] == scan["queue_offset"])
+    rows, number = group.rows[timer], group.number[timer]
+    at = find(families.ids, scan["queue_offset"][rows])
+    claims = np.flatnonzero((at >= 0) & ~np.isin(families.ids, scan["timer_id"][sources]))
+    place = find(rows[at[claims]], messages.rows)
+    taken = np.zeros(len(messages.ids), bool)
+    taken[place[place >= 0]] = True
+    rest = np.flatnonzero(place < 0)
+    rest = rest[np.argsort(families.state[claims[rest]] == _WAITING, kind="stable")]
+    for claim in rest.tolist():  # only after a broker's visit to an imported store: few
+        inside = number[at[claims[claim]]]
+        start, stop = np.searchsorted(message_group, [inside, inside + 1])
+        free = start + np.flatnonzero(~taken[start:stop])
+        if len(free):
+            place[claim] = free[0]
+            taken[free[0]] = True
+    claimed = np.zeros(len(families.ids), bool)
+    claimed[claims[place >= 0]] = True
+    winners, messages_won = claims[place >= 0], place[place >= 0]
+    messages.ids[messages_won] = families.ids[winners]
+    messages.rows[messages_won] = families.rows[winners]
+    messages.state[messages_won] = families.state[winners]
+    messages.since[messages_won] = families.since[winners]
+    return claimed
+
+
+def _named_by_deletes(scan: Scan, own: Mask, timers: _Timers) -> Mask:
+    """Which timers a delete record without an own id names, by key and TIMER_OUT_MS."""
+    deletes = scan[(scan["kind"] == Kind.DELETE) & ~own]
+    named = np.zeros(len(timers.ids), bool)
+    there = np.flatnonzero(timers.rows >= 0)
+    if not len(deletes) or not len(there):
+        return named
+    values, outs = np.unique(deletes["identity"]), np.unique(deletes["out_ms"])
+    codes = np.searchsorted(values, deletes["identity"]) * len(outs)
+    codes += np.searchsorted(outs, deletes["out_ms"])
+    known, last = np.unique(codes[::-1], return_index=True)
+    latest = deletes["log_offset"][::-1][last]
+    rows = timers.rows[there]
+    out = np.minimum(np.searchsorted(outs, scan["out_ms"][rows]), len(outs) - 1)
+    same_out = outs[out] == scan["out_ms"][rows]
+    for name in ("identity", "bare_identity"):
+        value = np.minimum(np.searchsorted(values, scan[name][rows]), len(values) - 1)
+        code = value * len(outs) + out
+        at = np.minimum(np.searchsorted(known, code), len(known) - 1)
+        hit = same_out & (values[value] == scan[name][rows]) & (known[at] == code)
+        named[there[hit & (latest[at] > timers.since[there])]] = True
+    return named
+
+
+# --- fixed levels ---------------------------------------------------------------------------------
+
+
+class _Levels(NamedTuple):
+    waiting_rows: Rows
+    handed_count: int
+    doubled_rows: Rows
+    orphan_rows: Rows
+
+
+def _match_levels(scan: Scan, orphan_rows: Rows) -> _Levels:
+    """Match messages of fixed levels with their deliveries; timers' orphans may be among these."""
+    leveled = scan["delay_level"][orphan_rows] > 0
+    rows = np.flatnonzero(np.isin(scan["kind"], (Kind.LEVEL, Kind.LEVEL_DELIVERED)))
+    rows = np.sort(np.concatenate([rows, orphan_rows[leveled]]))
+    group = grouped(scan, rows, "delay_level", "identity")
+    source = scan["kind"][group.rows] == Kind.LEVEL
+    found = walk(group, source, ~source, source)
+    source_group = group.number[source]
+    handed = rank(source_group) < found.handed[source_group]
+    return _Levels(
+        waiting_rows=np.sort(group.rows[source][~handed]),
+        handed_count=int(np.sum(handed)),
+        doubled_rows=group.rows[found.doubled],
+        orphan_rows=np.concatenate([orphan_rows[~leveled], group.rows[found.orphan]]),
+    )

@@ -1,0 +1,140 @@
+"""Recovering the commit log: where it ends, and that this end is on the disk.
+
+Holds:    (1) every byte that is accepted beyond what was known durable is written again and synced,
+          because after a failed sync the cache may show what the disk has not; (2) behind the end there
+          are zeros, and no later file, before anything acts on it; (3) doing it twice changes nothing.
+Fails:    CorruptError on damage that is no torn tail.
+Source:   exactly-once.md section 6, steps 1 to 3.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from timerstore.commitlog.fold import SCAN_DTYPE, Scan
+from timerstore.errors import CorruptError
+from timerstore.files.segments import Segments
+from timerstore.native import FAULTS, ffi, lib
+
+assert SCAN_DTYPE.itemsize == ffi.sizeof("ts_scanned"), "fold.py and api.h disagree"
+
+_BATCH = 65_536
+_REWRITE_BYTES = 1 << 20
+
+
+def restore_staged(segments: Segments, staged: list[tuple[int, bytes]], log_end: int) -> int:
+    """Write staged bytes to their place where they reach beyond `log_end`; how many bytes."""
+    restored = 0
+    for base, data in staged:
+        number = base // segments.segment_bytes
+        if base + len(data) > log_end and number in segments.numbers:
+            segments.write(base, data)
+            restored += len(data)
+    return restored
+
+
+def scan_batches(
+    segments: Segments,
+    routes: Callable[[], Any],
+    serve_route: Callable[[Any], None],
+    precision_ms: int,
+    begin: int,
+    limit: int,
+) -> Iterator[tuple[Scan, int, int]]:
+    """Read the records of [begin, limit) in batches: (records, end so far, why the log ends there:
+    enum ts_fault, none before the last)."""
+    offset = begin
+    following = ffi.new("int64_t *")
+    with segments.view(limit) as view:
+        while True:
+            part = np.empty(_BATCH, SCAN_DTYPE)
+            count = lib.ts_scan(
+                view,
+                routes(),
+                precision_ms,
+                offset,
+                following,
+                _BATCH,
+                ffi.from_buffer("ts_scanned[]", part),
+            )
+            if count == lib.TS_NEED_ROUTE:
+                serve_route(view)
+                continue
+            if count < 0:
+                segments.serve(view, count, "scan")
+                continue
+            offset = int(following[0])
+            yield part[:count], offset, int(view.fault)
+            if view.fault != lib.TS_FAULT_NONE:
+                return
+
+
+def scan(
+    segments: Segments,
+    routes: Callable[[], Any],
+    serve_route: Callable[[Any], None],
+    precision_ms: int,
+    begin: int,
+) -> tuple[Scan, int, int]:
+    """Read every record from `begin` on: (records, end, why it ended: enum ts_fault)."""
+    parts: list[Scan] = [np.empty(0, SCAN_DTYPE)]
+    end, fault = begin, 0
+    for part, end, fault in scan_batches(
+        segments, routes, serve_route, precision_ms, begin, segments.extent
+    ):
+        parts.append(part.copy())
+    return np.concatenate(parts), end, fault
+
+
+def refuse_damage_inside(segments: Segments, end: int, fault: int) -> None:
+    """CorruptError where the log goes on behind `end`: then its end is damage, no torn tail."""
+    for number in segments.numbers:
+        begin = number * segments.segment_bytes
+        if begin > end and _starts_validly(segments, begin):
+            raise CorruptError(
+                f"the commit log is damaged: {FAULTS.get(fault, 'unreadable')}",
+                where=f"{segments.path(end // segments.segment_bytes)} offset {end}",
+                wanted=f"a record, since {segments.path(number).name} starts with one",
+            )
+
+
+def _starts_validly(segments: Segments, begin: int) -> bool:
+    out = ffi.new("int64_t[2]")
+    sizes = ffi.new("int32_t[4]")
+    with segments.view(segments.extent) as view:
+        while True:
+            status = lib.ts_record_at(
+                view, begin, out, sizes, out + 1, sizes + 1, sizes + 2, sizes + 3
+            )
+            if status != lib.TS_NEED_SEGMENT:
+                return bool(status == 0)
+            segments.serve(view, status, "recovery")
+
+
+def settle_end(segments: Segments, trusted: int, end: int) -> None:
+    """Write again what lies in [trusted, end), sync it, then cut the log at `end`; durable."""
+    offset = trusted
+    while offset < end:
+        size = min(
+            _REWRITE_BYTES, end - offset, segments.segment_bytes - offset % segments.segment_bytes
+        )
+        if offset // segments.segment_bytes in segments.numbers:
+            segments.write(offset, segments.read(offset, size))
+        offset += size
+    segments.sync()
+    segments.cut(end)
+
+
+def first_offsets(scanned: Scan) -> tuple[dict[int, int], int | None]:
+    """Give the first queue offset by index of route, and that of the timer topic's queue."""
+    kinds = (lib.TS_KIND_TIMER, lib.TS_KIND_DELETE, lib.TS_KIND_UNUSABLE)
+    is_timer = np.isin(scanned["kind"], kinds)
+    others = scanned[~is_timer & (scanned["route"] >= 0)]
+    routes, rows = np.unique(others["route"], return_index=True)
+    offsets = others["queue_offset"][rows]
+    timers = scanned["queue_offset"][is_timer]
+    return (
+        dict(zip(routes.tolist(), offsets.tolist(), strict=True)),
+        int(timers[0]) if len(timers) else None,
+    )

@@ -1,0 +1,137 @@
+"""Every exception of timerstore.
+
+Fails:    each class says whose fault it is and whether trying again can help (`retryable`).
+Holds:    a C status belongs to one class: CLASS_OF_CODE is built from the classes' `code`.
+Source:   the tree is style.md section 6; the codes are enum ts_status of native/api.h, and
+          native.py compares the two when it is imported.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import ClassVar
+
+
+class TimerStoreError(Exception):
+    """Root of all errors; never raised itself.
+
+    The text is `message`, then `where` (file, offset), what was `wanted` and what was `got`, as far
+    as they are given. `retryable` overrides what the class says for this one error.
+    """
+
+    code: ClassVar[int | None] = None
+    retryable: bool = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        where: object = None,
+        wanted: object = None,
+        got: object = None,
+        retryable: bool | None = None,
+    ) -> None:
+        parts = [message]
+        if where is not None:
+            parts.append(f"at {where}")
+        if wanted is not None:
+            parts.append(f"wanted {wanted}")
+        if got is not None:
+            parts.append(f"got {got}")
+        super().__init__("; ".join(parts))
+        if retryable is not None:
+            self.retryable = retryable
+
+
+class _ProblemsError(TimerStoreError, ValueError):
+    """The caller's fault: carries every problem that was found, not only the first."""
+
+    def __init__(
+        self,
+        problems: str | Iterable[str],
+        *,
+        where: object = None,
+        wanted: object = None,
+        got: object = None,
+        retryable: bool | None = None,
+    ) -> None:
+        found = (problems,) if isinstance(problems, str) else tuple(problems)
+        super().__init__("; ".join(found), where=where, wanted=wanted, got=got, retryable=retryable)
+        self.problems: tuple[str, ...] = found
+
+
+class ConfigError(_ProblemsError):
+    """The configuration is wrong, or contradicts the files of the store; `problems` lists all."""
+
+
+class MessageError(_ProblemsError):
+    """A message, or what was asked of one, is wrong; `problems` lists all. Nothing was stored."""
+
+    code = -4
+
+
+class ClosedError(TimerStoreError):
+    """The store is shut."""
+
+
+class ForkedError(TimerStoreError):
+    """The store was opened by a parent process; a forked child must open its own."""
+
+
+class LockedError(TimerStoreError):
+    """The directory is held by another process, or a second time by this one."""
+
+
+class FailedError(TimerStoreError):
+    """Poisoned by a failed sync or by a file that changed under us; reopen to go on."""
+
+
+class CorruptError(TimerStoreError):
+    """Bytes on disk break their format."""
+
+    code = -1
+
+
+class FormatVersionError(CorruptError):
+    """A known magic with a version that this release does not read."""
+
+    code = -3
+
+
+class FullError(TimerStoreError):
+    """No space is left on the disk; nothing was stored. Works again when space returns."""
+
+    code = -2
+    retryable = True
+
+
+class BusyError(TimerStoreError):
+    """Refused by flow control; nothing was stored. Try again later."""
+
+    retryable = True
+
+
+class FlushTimeoutError(TimerStoreError):
+    """Stored, but not known to be durable yet. Try again with the same message id."""
+
+    retryable = True
+
+
+def _all_classes(root: type[TimerStoreError]) -> Iterator[type[TimerStoreError]]:
+    for child in root.__subclasses__():
+        yield child
+        yield from _all_classes(child)
+
+
+def _classes_by_code() -> dict[int, type[TimerStoreError]]:
+    table: dict[int, type[TimerStoreError]] = {}
+    for one in _all_classes(TimerStoreError):
+        code = one.__dict__.get("code")
+        if code is not None:
+            assert code < 0
+            assert code not in table, f"{one.__name__}: code {code} is taken"
+            table[code] = one
+    return table
+
+
+CLASS_OF_CODE: Mapping[int, type[TimerStoreError]] = MappingProxyType(_classes_by_code())
+"""C status (negative) to the class that says it; only `native.check` reads it."""

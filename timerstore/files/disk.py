@@ -1,0 +1,235 @@
+"""The seam to the operating system: every file call of the engine goes through here.
+
+Threads:  any. A File's descriptor closes when its last user lets go of it.
+Fails:    FullError on a full disk, quota or size limit; FailedError, with path, offset and errno, on
+          everything else that a disk can say. Reads beyond a file's end are FailedError too.
+"""
+
+import errno
+import fcntl
+import mmap
+import os
+import stat
+from pathlib import Path
+
+from timerstore.errors import FailedError, FullError, TimerStoreError
+from timerstore.native import lib
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_ZEROS = bytes(1 << 20)
+FILE_MODE = 0o600
+DIRECTORY_MODE = 0o700
+
+
+def os_error(error: OSError, what: str, where: object) -> TimerStoreError:
+    """Make the store's error of the system's."""
+    cls = FullError if error.errno in _FULL else FailedError
+    name = errno.errorcode.get(error.errno or 0, str(error.errno))
+    return cls(f"{what}: {error.strerror} ({name})", where=where)
+
+
+class File:
+    """One open regular file. `dirty` belongs to whoever writes it."""
+
+    __slots__ = ("fd", "path")
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path = path
+        self.fd = fd
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+    def write(self, data: bytes | memoryview, offset: int) -> None:
+        """Write all of data; in the page cache on return."""
+        view = memoryview(data)
+        try:
+            while view:
+                done = os.pwrite(self.fd, view, offset)
+                offset += done
+                view = view[done:]
+        except OSError as error:
+            raise os_error(error, "write", f"{self.path} offset {offset}") from error
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Read exactly `size` bytes."""
+        try:
+            data = os.pread(self.fd, size, offset)
+            while len(data) < size:
+                more = os.pread(self.fd, size - len(data), offset + len(data))
+                if not more:
+                    break
+                data += more
+        except OSError as error:
+            raise os_error(error, "read", f"{self.path} offset {offset}") from error
+        if len(data) < size:
+            raise FailedError(
+                "file is short",
+                where=f"{self.path} offset {offset}",
+                wanted=f"{size} bytes",
+                got=len(data),
+            )
+        return data
+
+    def sync(self) -> None:
+        """Make data and size durable. An error is final: the cache may lie from here on."""
+        try:
+            os.fdatasync(self.fd)
+        except OSError as error:
+            cls = FailedError
+            raise cls(f"sync: {error.strerror}", where=self.path, got=error.errno) from error
+
+    def size(self) -> int:
+        """Give the file's length, bytes."""
+        try:
+            return os.fstat(self.fd).st_size
+        except OSError as error:
+            raise os_error(error, "stat", self.path) from error
+
+    def resize(self, size: int) -> None:
+        """Set the length; new bytes are a hole of zeros."""
+        try:
+            os.ftruncate(self.fd, size)
+        except OSError as error:
+            raise os_error(error, "resize", self.path) from error
+
+    def reserve(self, offset: int, size: int) -> None:
+        """Take the blocks of a range, so that writing there cannot find the disk full."""
+        try:
+            os.posix_fallocate(self.fd, offset, size)
+        except OSError as error:
+            raise os_error(error, "reserve", f"{self.path} offset {offset}") from error
+
+    def zero(self, offset: int, size: int) -> None:
+        """Turn a range into zeros, keeping its blocks."""
+        if size <= 0:
+            return
+        status = lib.ts_zero_range(self.fd, offset, size)
+        if status == 0:
+            return
+        if -status not in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+            error = OSError(-status, os.strerror(-status))
+            raise os_error(error, "zero", f"{self.path} offset {offset}")
+        while size > 0:  # tmpfs, for one, cannot
+            part = min(size, len(_ZEROS))
+            self.write(memoryview(_ZEROS)[:part], offset)
+            offset += part
+            size -= part
+
+    def map_read(self, size: int) -> mmap.mmap:
+        """Map for reading."""
+        return self._map(size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+
+    def map_shared(self, size: int) -> mmap.mmap:
+        """Map for writing through to the file."""
+        return self._map(size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+
+    def map_private(self, size: int) -> mmap.mmap:
+        """Map for writing in memory only: the file changes by `write` alone."""
+        return self._map(size, access=mmap.ACCESS_COPY)
+
+    def _map(self, size: int, **how: int) -> mmap.mmap:
+        try:
+            return mmap.mmap(self.fd, size, **how)
+        except (OSError, ValueError) as error:
+            raise FailedError(f"map: {error}", where=self.path) from error
+
+    def lock_first_byte(self) -> bool:
+        """Take the record lock that a broker takes (byte 0); False where another process has it."""
+        try:
+            fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                return False
+            raise os_error(error, "lock", self.path) from error
+        return True
+
+
+class Disk:
+    """Files and directories by name."""
+
+    def open(self, path: Path, *, create: bool = False, read_only: bool = False) -> File:
+        """Open a regular file; anything else under that name is refused."""
+        flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        flags |= os.O_RDONLY if read_only else os.O_RDWR
+        if create:
+            flags |= os.O_CREAT
+        try:
+            fd = os.open(path, flags, FILE_MODE)
+        except OSError as error:
+            raise os_error(error, "open", path) from error
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise FailedError("open", where=path, wanted="a regular file", got="something else")
+        return File(path, fd)
+
+    def exists(self, path: Path) -> bool:
+        """Whether something has that name."""
+        return os.path.lexists(path)
+
+    def list(self, path: Path) -> list[str]:
+        """Give the names in a directory, sorted; none where there is no directory."""
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise os_error(error, "list", path) from error
+
+    def make_directory(self, path: Path) -> None:
+        """Make a directory and what lies above it; durable on return."""
+        missing = []
+        while not path.is_dir():
+            missing.append(path)
+            path = path.parent
+        for one in reversed(missing):
+            try:
+                os.mkdir(one, DIRECTORY_MODE)
+            except FileExistsError:
+                continue
+            except OSError as error:
+                raise os_error(error, "make directory", one) from error
+            self.sync_directory(one.parent)
+
+    def unlink(self, path: Path) -> None:
+        """Remove a name; durable after `sync_directory`."""
+        try:
+            os.unlink(path)
+        except OSError as error:
+            raise os_error(error, "unlink", path) from error
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Replace `new` by `old`; durable after `sync_directory`."""
+        try:
+            os.rename(old, new)
+        except OSError as error:
+            raise os_error(error, "rename", old) from error
+
+    def sync_directory(self, path: Path) -> None:
+        """Make the names in a directory durable."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise FailedError(f"sync directory: {error.strerror}", where=path) from error
+
+    def write_small(self, path: Path, data: bytes) -> None:
+        """Replace a small file whole: the old one or the new one, whatever happens; durable."""
+        temporary = path.with_name(path.name + ".tmp")
+        file = self.open(temporary, create=True)
+        file.resize(0)
+        file.write(data, 0)
+        file.sync()
+        del file
+        self.rename(temporary, path)
+        self.sync_directory(path.parent)
+
+    def read_small(self, path: Path) -> bytes | None:
+        """Give a small file whole, None where there is none."""
+        if not self.exists(path):
+            return None
+        file = self.open(path, read_only=True)
+        return file.read(0, file.size())

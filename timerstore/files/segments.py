@@ -1,0 +1,278 @@
+"""Segments: one append-only space in files of one size, named by their first offset.
+
+Data:     <directory>/<20 digits>; every file is as long as a segment, holes included.
+Threads:  one writer; any number of readers, who hold a view while C walks the maps.
+Holds:    (1) a file's name is durable before its first byte is written; (2) a view's maps stay until
+          it is let go; (3) what is written since the last sync is in `_dirty`.
+Fails:    CorruptError on names and lengths that do not belong there, FullError on a full disk.
+"""
+
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from mmap import mmap
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from timerstore.errors import CorruptError
+from timerstore.files.disk import Disk, File
+from timerstore.layout import tree
+from timerstore.native import ffi, lib, raise_fault, raise_status
+
+_MAPS_MAX = 512
+_OPEN_MAX = 16
+_NAME = re.compile(r"\d{20}")
+
+
+class _Map(NamedTuple):
+    memory: mmap
+    view: Any
+
+
+class Segments:
+    """The files of one space. Offsets are bytes from the space's start."""
+
+    def __init__(self, disk: Disk, directory: Path, segment_bytes: int, reserve_bytes: int) -> None:
+        self._disk = disk
+        self.directory = directory
+        self.segment_bytes = segment_bytes
+        self._reserve_bytes = max(4096, min(reserve_bytes, segment_bytes))
+        self.numbers: list[int] = []  # of the files, ascending
+        self._open: dict[int, File] = {}
+        self._dirty: dict[int, File] = {}
+        self._reserved_end = 0
+        self._maps: dict[int, _Map] = {}
+        self._tables: list[Any] = []  # all that were ever made: a reader may still walk an old one
+        self._table: Any = None
+        self._table_first = 0
+        self._table_size = 0
+        self._holders = 0
+        self._lock = threading.Lock()
+
+    # --- names ---
+
+    def load(self, *, repair: bool = True) -> None:
+        """Look at the files that are there. An empty last one is a leftover of its creation."""
+        found = []
+        names = self._disk.list(self.directory)
+        for name in names:
+            path = self.directory / name
+            if path.is_dir():
+                continue
+            if not _NAME.fullmatch(name) or int(name) % self.segment_bytes:
+                raise CorruptError(
+                    "a file that does not belong here",
+                    where=path,
+                    wanted=f"20 digits, a multiple of {self.segment_bytes}",
+                )
+            size = path.stat().st_size
+            if size != self.segment_bytes:
+                if repair and name == names[-1] and size == 0:
+                    self._disk.unlink(path)
+                    continue
+                raise CorruptError(
+                    "a segment of another size",
+                    where=path,
+                    wanted=f"{self.segment_bytes} bytes",
+                    got=size,
+                )
+            found.append(int(name) // self.segment_bytes)
+        self.numbers = found
+
+    @property
+    def begin(self) -> int:
+        """First offset that a file has; 0 where there is none."""
+        return self.numbers[0] * self.segment_bytes if self.numbers else 0
+
+    @property
+    def extent(self) -> int:
+        """Offset behind the last file."""
+        return (self.numbers[-1] + 1) * self.segment_bytes if self.numbers else 0
+
+    def path(self, number: int) -> Path:
+        """Give a segment's file name."""
+        return self.directory / tree.segment_name(number * self.segment_bytes)
+
+    def create(self, number: int) -> None:
+        """Make a segment's file, unless it is there; its name is durable on return."""
+        if number in self.numbers:
+            return
+        self._disk.make_directory(self.directory)
+        file = self._disk.open(self.path(number), create=True)
+        file.resize(self.segment_bytes)
+        file.sync()
+        self._disk.sync_directory(self.directory)
+        with self._lock:
+            self.numbers = sorted([*self.numbers, number])
+
+    def reserve(self, offset: int) -> int:
+        """Take disk space up to beyond `offset`; the offset up to which it now is, at most the end
+        of offset's segment. Files that others made may be sparse, so this starts anew after load."""
+        if offset <= self._reserved_end:
+            return self._reserved_end
+        number = (offset - 1) // self.segment_bytes
+        self.create(number)
+        begin = max(self._reserved_end, number * self.segment_bytes)
+        end = min(max(offset, begin + self._reserve_bytes), (number + 1) * self.segment_bytes)
+        self._file(number).reserve(begin - number * self.segment_bytes, end - begin)
+        self._reserved_end = end
+        return end
+
+    def reserve_from(self, offset: int) -> None:
+        """Say where reserving starts: the present end of what is written."""
+        self._reserved_end = offset // 4096 * 4096
+
+    # --- bytes ---
+
+    def _file(self, number: int) -> File:
+        file = self._open.get(number)
+        if file is None:
+            file = self._disk.open(self.path(number))
+            with self._lock:
+                if len(self._open) >= _OPEN_MAX:
+                    self._open.pop(next(iter(self._open)))
+                self._open[number] = file
+        return file
+
+    def _pieces(self, offset: int, size: int) -> Iterator[tuple[int, int, int]]:
+        while size > 0:
+            number, at = divmod(offset, self.segment_bytes)
+            part = min(size, self.segment_bytes - at)
+            yield number, at, part
+            offset += part
+            size -= part
+
+    def write(self, offset: int, data: bytes | memoryview) -> None:
+        """Write bytes, in as many segments as they touch. Their files must be there."""
+        view = memoryview(data)
+        done = 0
+        for number, at, part in self._pieces(offset, len(view)):
+            file = self._file(number)
+            self._dirty[number] = file
+            file.write(view[done : done + part], at)
+            done += part
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Read bytes, from as many segments as they touch."""
+        return b"".join(
+            self._file(number).read(at, part) for number, at, part in self._pieces(offset, size)
+        )
+
+    def sync(self) -> None:
+        """Make durable what was written before this call."""
+        for number in sorted(self._dirty):
+            file = self._dirty.pop(number)
+            file.sync()
+
+    def mark_dirty(self) -> None:
+        """After an unclean stop nothing in the cache is trusted to be on the disk."""
+        for number in self.numbers:
+            self._dirty[number] = self._file(number)
+
+    def cut(self, offset: int) -> None:
+        """End the space at offset: zeros behind it, later files gone; durable on return."""
+        number, at = divmod(offset, self.segment_bytes)
+        for late in [n for n in self.numbers if n > number or (n == number and at == 0)]:
+            self._forget(late)
+            self._disk.unlink(self.path(late))
+            self.numbers.remove(late)
+        if number in self.numbers and at:
+            file = self._file(number)
+            file.zero(at, self.segment_bytes - at)
+            self._dirty.pop(number, None)
+            file.sync()
+        if self.directory.is_dir():
+            self._disk.sync_directory(self.directory)
+        self.reserve_from(offset)
+
+    def remove_all(self) -> None:
+        """Remove every file; durable on return."""
+        for number in list(self.numbers):
+            self._forget(number)
+            self._disk.unlink(self.path(number))
+        self.numbers = []
+        self._reserved_end = 0
+        if self.directory.is_dir():
+            self._disk.sync_directory(self.directory)
+
+    def _forget(self, number: int) -> None:
+        with self._lock:
+            self._open.pop(number, None)
+            self._dirty.pop(number, None)
+            self._unmap(number)
+
+    # --- maps ---
+
+    @contextmanager
+    def view(self, end: int) -> Iterator[Any]:
+        """Give a `ts_view` of the bytes below `end`, for this caller alone."""
+        with self._lock:
+            self._holders += 1
+            if self._table is None:
+                self._grow_table(self.numbers[0] if self.numbers else 0, 64)
+        try:
+            view = ffi.new("ts_view *")
+            view.segment_bytes = self.segment_bytes
+            self._point(view)
+            view.end = end
+            yield view
+        finally:
+            with self._lock:
+                self._holders -= 1
+
+    def _point(self, view: Any) -> None:
+        view.segments = self._table
+        view.first_segment = self._table_first
+        view.segment_count = self._table_size
+
+    def serve(self, view: Any, status: int, what: str) -> None:
+        """Map what a call asked for, so that it can go on; raise what it found otherwise."""
+        if status == lib.TS_NEED_SEGMENT:
+            self._map(int(view.need))
+            with self._lock:
+                self._point(view)
+            return
+        if status == lib.TS_CORRUPT:
+            raise_fault(view, what, self.directory)
+        raise_status(status, what, self.directory)
+
+    def _map(self, number: int) -> None:
+        if number not in self.numbers:
+            raise CorruptError("a segment is missing", where=self.path(number))
+        file = self._file(number)
+        with self._lock:
+            if number in self._maps:
+                return
+            if len(self._maps) >= _MAPS_MAX and self._holders == 1:
+                for old in list(self._maps):
+                    self._unmap(old)
+            if not 0 <= number - self._table_first < self._table_size:
+                self._grow_table(min(number, self._table_first), number + 1)
+            memory = file.map_read(self.segment_bytes)
+            view = ffi.from_buffer("uint8_t[]", memory)
+            self._maps[number] = _Map(memory, view)
+            self._table[number - self._table_first] = view
+
+    def _grow_table(self, first: int, end: int) -> None:
+        size = max(2 * self._table_size, end - first + 64)
+        table = ffi.new("const uint8_t *[]", size)
+        for number, one in self._maps.items():
+            table[number - first] = one.view
+        self._tables.append(table)
+        self._table, self._table_first, self._table_size = table, first, size
+
+    def _unmap(self, number: int) -> None:
+        one = self._maps.pop(number, None)
+        if one is not None:
+            self._table[number - self._table_first] = ffi.NULL
+            ffi.release(one.view)
+            one.memory.close()
+
+    def close(self) -> None:
+        """Let go of files and maps. Nobody may hold a view."""
+        with self._lock:
+            for number in list(self._maps):
+                self._unmap(number)
+            self._open.clear()
+            self._dirty.clear()

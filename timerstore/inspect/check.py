@@ -1,0 +1,7 @@
+"""Check."""
+
+from timerstore.message import Report
+
+
+def check_store(opened: object) -> Report:
+    return Report()

@@ -1,0 +1,84 @@
+"""Handles: a pending message's name as text, to cancel it by.
+
+Data:     URL-safe base64 with padding of `v1 <topic> <broker> <timestamp> <id>`, and in ours
+          ` <q>`; the timestamp is the slot's OUT + 1 ms (store-format.md 11, exactly-once.md 4).
+Holds:    what `encode` writes `decode` reads back; anything else that `decode` takes is a broker's.
+Fails:    MessageError that says what is wrong with a handle.
+"""
+
+import base64
+import binascii
+import re
+from typing import NamedTuple
+
+from timerstore.errors import MessageError
+from timerstore.message import make_handle
+
+HANDLE_CHARACTERS_MAX = 4096
+"""Far above what topic (255), broker (127) and id (any string that fits a property) make."""
+
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
+_TIMER_ID = re.compile(r"-1|0|[1-9][0-9]{0,18}")
+_INT64_MAX = 2**63 - 1
+
+
+class Handle(NamedTuple):
+    """A handle taken apart. `timer_id` is None in a broker's, -1 where the message never waited."""
+
+    topic: str
+    broker_name: str
+    timestamp_ms: int
+    message_id: str
+    timer_id: int | None
+
+    @property
+    def out_ms(self) -> int:
+        """Time of the slot that the message waits in, or rolls to."""
+        return self.timestamp_ms - 1
+
+
+def encode(handle: Handle) -> str:
+    """Write a handle."""
+    return make_handle(*handle)
+
+
+def decode(text: str) -> Handle:
+    """Read a handle, ours or a broker's; MessageError on anything else.
+
+    Fields beyond the sixth are left alone, as a broker does; a sixth that is no number is refused.
+    """
+    if not isinstance(text, str):
+        raise MessageError(f"handle: wanted text, got {type(text).__name__}")
+    if not 0 < len(text) <= HANDLE_CHARACTERS_MAX:
+        raise MessageError(
+            f"handle: wanted 1 to {HANDLE_CHARACTERS_MAX} characters, got {len(text)}"
+        )
+    try:
+        raw = base64.b64decode(text.encode("ascii"), altchars=b"-_", validate=True)
+        fields = raw.decode("utf-8").split(" ")
+    except (binascii.Error, UnicodeError) as error:
+        raise MessageError(
+            f"handle: wanted URL-safe base64 of text ({error}), got {text!r}"
+        ) from error
+    return _from_fields(fields, text)
+
+
+def _from_fields(fields: list[str], text: str) -> Handle:
+    if len(fields) < 5 or fields[0] != "v1":
+        raise MessageError(
+            f"handle: wanted `v1` and four fields or more, got {len(fields)} fields "
+            f"beginning with {fields[0]!r} in {text!r}"
+        )
+    _, topic, broker_name, stamp, message_id = fields[:5]
+    problems = []
+    if not topic or not broker_name or not message_id:
+        problems.append(f"handle: a field is empty in {text!r}")
+    if not _NUMBER.fullmatch(stamp) or int(stamp) > _INT64_MAX:
+        problems.append(f"handle: wanted a time in ms, got {stamp!r}")
+    timer_id = fields[5] if len(fields) > 5 else None
+    if timer_id is not None and (not _TIMER_ID.fullmatch(timer_id) or int(timer_id) > _INT64_MAX):
+        problems.append(f"handle: wanted a timer id, got {timer_id!r}")
+    if problems:
+        raise MessageError(problems)
+    number = None if timer_id is None else int(timer_id)
+    return Handle(topic, broker_name, int(stamp), message_id, number)

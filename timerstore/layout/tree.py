@@ -1,0 +1,166 @@
+"""Names of the files and folders of a store.
+
+Data:     store-format.md section 1; our own side files lie in `timerstore/` at the root.
+Holds:    no name leaves the root: a topic becomes a path component in `topic_component` alone.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from timerstore.errors import CorruptError, MessageError
+
+WHEEL_TIMER_TOPIC = "rmq_sys_wheel_timer"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+
+_TOPIC = re.compile(r"[A-Za-z0-9%_|-]{1,255}")
+_SEGMENT = re.compile(r"[0-9]{20}")
+_QUEUE = re.compile(r"0|[1-9][0-9]{0,9}")
+_OFFSET_MAX = 2**63 - 1
+
+
+def segment_name(offset: int) -> str:
+    """Name the file whose first byte has this offset."""
+    if not 0 <= offset <= _OFFSET_MAX:
+        raise ValueError(f"segment offset: wanted 0 to {_OFFSET_MAX}, got {offset}")
+    return f"{offset:020d}"
+
+
+def segment_offset(name: str) -> int:
+    """Give the offset that a segment's name says; CorruptError on any other name."""
+    if not _SEGMENT.fullmatch(name) or int(name) > _OFFSET_MAX:
+        raise CorruptError(
+            "stray file among segments", wanted="a name of 20 digits", got=repr(name)
+        )
+    return int(name)
+
+
+def topic_component(topic: str) -> str:
+    """Turn a topic into one path component; the only place that does.
+
+    Lets through 1 to 255 of the characters that a topic may have (store-format.md 2.6), which
+    leaves out separators, dots, NUL and all that a file system could read otherwise. Anything else
+    is a MessageError.
+    """
+    if not _TOPIC.fullmatch(topic):
+        raise MessageError(
+            f"topic cannot name a folder: wanted 1 to 255 of A-Za-z0-9%_|-, got {topic!r}"
+        )
+    return topic
+
+
+def queue_number(name: str) -> int | None:
+    """Give the queue that a folder of a topic is for; None where it is for none."""
+    return int(name) if _QUEUE.fullmatch(name) and int(name) < 2**31 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """All paths of one store."""
+
+    root: Path
+
+    @property
+    def commit_log(self) -> Path:
+        """Folder of the message log."""
+        return self.root / "commitlog"
+
+    @property
+    def queues(self) -> Path:
+        """Folder of all consume queues."""
+        return self.root / "consumequeue"
+
+    def topic(self, topic: str) -> Path:
+        """Folder of one topic's queues."""
+        return self.queues / topic_component(topic)
+
+    def queue(self, topic: str, queue_id: int) -> Path:
+        """Folder of one consume queue."""
+        if not 0 <= queue_id < 2**31:
+            raise ValueError(f"queue: wanted 0 to {2**31 - 1}, got {queue_id}")
+        return self.topic(topic) / str(queue_id)
+
+    @property
+    def index(self) -> Path:
+        """Folder of the key index."""
+        return self.root / "index"
+
+    @property
+    def timer_log(self) -> Path:
+        """Folder of the timer log."""
+        return self.root / "timerlog"
+
+    @property
+    def timer_wheel(self) -> Path:
+        """The wheel."""
+        return self.root / "timerwheel"
+
+    @property
+    def checkpoint(self) -> Path:
+        """The ancestor's checkpoint."""
+        return self.root / "checkpoint"
+
+    @property
+    def abort(self) -> Path:
+        """There while the store is open; found at opening: it was not closed."""
+        return self.root / "abort"
+
+    @property
+    def abort_backup(self) -> Path:
+        """What the broker leaves behind when it writes `abort`."""
+        return self.root / "abort.bak"
+
+    @property
+    def lock(self) -> Path:
+        """The process lock."""
+        return self.root / "lock"
+
+    @property
+    def config(self) -> Path:
+        """Folder of topics, timer checkpoint and metrics."""
+        return self.root / "config"
+
+    @property
+    def topics_json(self) -> Path:
+        """Topics and their queue counts."""
+        return self.config / "topics.json"
+
+    @property
+    def timer_check(self) -> Path:
+        """The timer's checkpoint."""
+        return self.config / "timercheck"
+
+    @property
+    def timer_metrics(self) -> Path:
+        """Pending counts by topic."""
+        return self.config / "timermetrics"
+
+    @property
+    def side(self) -> Path:
+        """Folder of our own side files; a broker does not look into it."""
+        return self.root / "timerstore"
+
+    @property
+    def watermark(self) -> Path:
+        """What recovery may trust."""
+        return self.side / "watermark"
+
+    @property
+    def state(self) -> Path:
+        """State of every timer id, a cache."""
+        return self.side / "state"
+
+    @property
+    def staging(self) -> Path:
+        """Appended bytes on their way to the commit log."""
+        return self.side / "staging"
+
+    @property
+    def counts(self) -> Path:
+        """Pending counts, a cache."""
+        return self.side / "counts"
+
+
+def backup_of(path: Path) -> Path:
+    """Name the older copy that is kept beside a JSON file."""
+    return path.with_name(f"{path.name}.bak")

@@ -1,0 +1,62 @@
+"""timerstore/watermark: what a recovery may trust. Our own file; only Python touches it.
+
+Data:     two slots of 512 bytes, written in turn; little-endian:
+              0 magic "TSMARK01"    8 sequence           16 log_end (L)        24 timer_log_end (T)
+             32 timer_queue_offset (Q)  40 read_slot (R) 48 log_begin          56 state_chunk_count
+             64 state_digest       72 store_id           80 is_clean           88 precision_ms
+             96 wheel_slot_count  104 timer_id_end      112 CRC-32 of bytes 0-111
+Holds:    the newest valid slot counts; everything it speaks of was durable before it was written.
+Fails:    FormatVersionError on a magic of another version.
+"""
+
+import struct
+import zlib
+from typing import NamedTuple
+
+from timerstore.errors import FormatVersionError
+
+SLOT_BYTES = 512
+_MAGIC = b"TSMARK01"
+_FIELDS = struct.Struct("<8s7qQ5q")
+_CRC = struct.Struct("<I")
+
+
+class Watermark(NamedTuple):
+    """One slot."""
+
+    sequence: int
+    log_end: int
+    timer_log_end: int
+    timer_queue_offset: int
+    read_slot: int
+    log_begin: int
+    state_chunk_count: int
+    state_digest: int
+    store_id: int
+    is_clean: int
+    precision_ms: int
+    wheel_slot_count: int
+    timer_id_end: int
+
+
+def write(mark: Watermark) -> bytes:
+    """Give the slot's bytes."""
+    head = _FIELDS.pack(_MAGIC, *mark)
+    return (head + _CRC.pack(zlib.crc32(head))).ljust(SLOT_BYTES, b"\0")
+
+
+def read(data: bytes) -> Watermark | None:
+    """Give the newest valid slot of the file's bytes, None where neither is valid."""
+    best = None
+    for begin in (0, SLOT_BYTES):
+        head = data[begin : begin + _FIELDS.size]
+        crc = data[begin + _FIELDS.size : begin + _FIELDS.size + _CRC.size]
+        if len(crc) < _CRC.size or _CRC.unpack(crc)[0] != zlib.crc32(head):
+            continue
+        magic, *values = _FIELDS.unpack(head)
+        if magic != _MAGIC:
+            raise FormatVersionError("watermark", wanted=_MAGIC, got=magic)
+        mark = Watermark(*values)
+        if best is None or mark.sequence > best.sequence:
+            best = mark
+    return best

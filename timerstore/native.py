@@ -1,0 +1,54 @@
+"""The C part: its door, and how a status of it becomes an exception.
+
+Holds:    nothing else imports timerstore._native.
+Fails:    ImportError where the extension was not built for this Python.
+"""
+
+from typing import Any, NoReturn
+
+from timerstore._native import ffi as _ffi
+from timerstore._native import lib as _lib
+from timerstore.errors import CLASS_OF_CODE, CorruptError, FailedError
+
+ffi: Any = _ffi
+lib: Any = _lib
+
+FAULTS = {
+    _lib.TS_FAULT_END: "nothing is there",
+    _lib.TS_FAULT_SHORT: "a length reaches beyond the segment",
+    _lib.TS_FAULT_MAGIC: "the magic number is unknown",
+    _lib.TS_FAULT_LENGTHS: "the lengths do not add up",
+    _lib.TS_FAULT_POSITION: "the stored position is not the record's own",
+    _lib.TS_FAULT_BODY_CRC: "the body's CRC does not match",
+    _lib.TS_FAULT_PROPERTY_CRC: "the record's CRC does not match",
+    _lib.TS_FAULT_TOPIC: "the record is not the one that was pointed at",
+    _lib.TS_FAULT_PROPERTIES: "a timer property is missing or does not parse",
+    _lib.TS_FAULT_CHAIN: "a timer unit does not fit its slot's chain",
+}
+
+assert _lib.TS_CORRUPT == CorruptError.code, "errors.py and api.h disagree"
+
+
+def check(status: int, what: str, where: object = None) -> int:
+    """Give a count back, raise what a negative status stands for."""
+    if status >= 0:
+        return status
+    raise_status(status, what, where)
+
+
+def raise_status(status: int, what: str, where: object = None) -> NoReturn:
+    """Raise the class of a negative status."""
+    cls = CLASS_OF_CODE.get(status, FailedError)
+    raise cls(what, where=where, got=f"status {status}")
+
+
+def raise_fault(view: Any, what: str, path: object) -> NoReturn:
+    """Raise CorruptError for the place that a view's fault names."""
+    raise CorruptError(
+        f"{what}: {FAULTS.get(view.fault, 'damaged')}", where=f"{path} offset {view.fault_offset}"
+    )
+
+
+def address(buffer: Any) -> Any:
+    """Give the address of a numpy array or other buffer as `uint8_t *`; keeps the buffer alive."""
+    return ffi.from_buffer("uint8_t[]", buffer)

@@ -1,0 +1,418 @@
+"""Opening a directory: geometry, lock, recovery, and the rooms tied together; and closing it.
+
+Four ways in, told apart by the watermark, `abort` and the wheel's length:
+
+    nothing there                               a new store
+    closed by us, nobody was here since         go on from the watermark
+    ours, not closed                            recover from the watermark (exactly-once.md section 6)
+    a broker's, or side files do not fit        scan the whole log, fold it, build the rest anew
+
+Holds:    `abort` and the wheel's extra length are durable before anything is changed; they go last.
+"""
+
+import os
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from timerstore.clock import Clock
+from timerstore.commitlog.commit_log import CommitLog
+from timerstore.commitlog.fold import Fold, Scan, fold
+from timerstore.commitlog.recover import (
+    first_offsets,
+    refuse_damage_inside,
+    restore_staged,
+    scan,
+    settle_end,
+)
+from timerstore.commitlog.staging import Staging, leftovers
+from timerstore.config import StoreConfig
+from timerstore.errors import CorruptError, FailedError, TimerStoreError
+from timerstore.files.directory import Directory
+from timerstore.files.disk import Disk
+from timerstore.files.geometry import adopt_geometry
+from timerstore.files.segments import Segments
+from timerstore.layout import counts_json, watermark
+from timerstore.layout.tree import Tree
+from timerstore.layout.unique_key import make_prefix
+from timerstore.layout.watermark import Watermark
+from timerstore.metrics import Metrics
+from timerstore.native import ffi
+from timerstore.pull.pull import Puller
+from timerstore.queues.dispatch import Dispatch
+from timerstore.queues.lookup import route_needed
+from timerstore.queues.routes import Route, Routes
+from timerstore.timer import recover
+from timerstore.timer.cancel import Canceller
+from timerstore.timer.checkpoint import Checkpoint, Rooms
+from timerstore.timer.enqueue_put import EnqueuePut
+from timerstore.timer.handover import write_for_brokers
+from timerstore.timer.open_slot import OpenSlot
+from timerstore.timer.pending import PendingReader
+from timerstore.timer.pipeline import Pipeline, make_pipeline, requests_handoff
+from timerstore.timer.states import States
+from timerstore.timer.timer_log import TimerLog
+from timerstore.timer.wheel import OPEN_EXTRA_BYTES, SLOT_BYTES, Wheel
+
+
+class Recovered(NamedTuple):
+    """What recovery found out."""
+
+    log_end: int
+    dispatch_from: int
+    start: recover.Start
+    store_id: int
+    mark: Watermark | None
+    imported: Fold | None
+
+
+class Opened(NamedTuple):
+    """An open directory."""
+
+    config: StoreConfig
+    clock: Clock
+    disk: Disk
+    directory: Directory
+    metrics: Metrics
+    rooms: Rooms
+    timer_route: Route
+    checkpoint: Checkpoint
+    pipeline: Pipeline
+    puller: Puller
+    canceller: Canceller
+    pending: PendingReader
+    store_id: int
+    id_prefix: str
+    imported: Fold | None
+
+    def start(self) -> None:
+        """Start every thread."""
+        for service in (self.rooms.dispatch, *self.pipeline):
+            service.on_failure = self._failed
+        self.rooms.dispatch.start()
+        self.pipeline.start()
+        self.wake_all()
+
+    def _failed(self, name: str, error: BaseException) -> None:
+        cause = error if isinstance(error, TimerStoreError) else FailedError(f"{name}: {error!r}")
+        self.rooms.log.fail(cause)
+
+    def wake_all(self) -> None:
+        """Let every service and every waiting pull look again."""
+        self.rooms.dispatch.wake()
+        self.pipeline.wake_all()
+        self.puller.moved()
+
+    def close(self) -> None:
+        """Stop, complete the last checkpoint, let a broker in again, release the lock."""
+        self.puller.close()
+        self.pipeline.stop()
+        self.rooms.dispatch.stop()
+        is_clean = False
+        try:
+            if self.rooms.log.failed is None:
+                self.checkpoint.run(is_clean=True)
+                write_for_brokers(
+                    self.disk,
+                    self.directory.tree,
+                    self.config,
+                    self.clock,
+                    self.rooms,
+                    self.checkpoint,
+                )
+                is_clean = True
+        finally:
+            self.rooms.log.close()
+            self.rooms.routes.close()
+            self.rooms.timer_log.segments.close()
+            self.rooms.states.close()
+            self.rooms.wheel.close(as_broker_wants=is_clean)
+            if is_clean:
+                self.directory.mark_closed()
+            self.directory.release()
+
+
+def open_directory(
+    root: Path, config: StoreConfig | None, clock: Clock, *, threads: bool
+) -> Opened:
+    """Lock, recover, and make every room."""
+    disk = Disk()
+    directory = Directory(disk, root)
+    try:
+        return _Opening(disk, directory, config, clock).run(threads=threads)
+    except BaseException:
+        directory.release()
+        raise
+
+
+class _Opening:
+    """One opening, step by step."""
+
+    def __init__(
+        self, disk: Disk, directory: Directory, config: StoreConfig | None, clock: Clock
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._tree: Tree = directory.tree
+        raw = disk.read_small(self._tree.watermark)
+        self._mark = watermark.read(raw) if raw is not None else None
+        self._config = adopt_geometry(self._tree, config, self._mark)
+        self._clock = clock
+        self._metrics = Metrics()
+
+    def run(self, *, threads: bool) -> Opened:
+        config, tree, disk = self._config, self._tree, self._disk
+        was_open = self._directory.was_open
+        wheel_bytes = config.wheel_slot_count * SLOT_BYTES
+        wheel_is_ours = (
+            disk.exists(tree.timer_wheel)
+            and tree.timer_wheel.stat().st_size == wheel_bytes + OPEN_EXTRA_BYTES
+        )
+        disk.make_directory(tree.side)
+        self._directory.mark_open()
+        self._wheel = Wheel(disk, tree.timer_wheel, config.wheel_slot_count, config.precision_ms)
+        self._timer_log = TimerLog(
+            disk, tree.timer_log, config.timer_log_segment_bytes, config.reserve_bytes
+        )
+        self._segments = Segments(
+            disk, tree.commit_log, config.commit_log_segment_bytes, config.reserve_bytes
+        )
+        self._segments.load()
+        self._routes = Routes(disk, tree, config.queue_segment_bytes)
+        self._routes.load()
+        self._states = States()
+        self._open_slot = OpenSlot(config.precision_ms)
+        found = self._recover(was_open=was_open, wheel_is_ours=wheel_is_ours)
+        return self._tie(found, threads=threads)
+
+    # --- recovery ---
+
+    def _recover(self, *, was_open: bool, wheel_is_ours: bool) -> Recovered:
+        mark = self._mark
+        if mark is not None:
+            is_unclean = not mark.is_clean or (was_open and wheel_is_ours)
+            strangers = was_open and not wheel_is_ours
+            found = None if strangers else self._from_watermark(mark, is_unclean=is_unclean)
+            if found is not None:
+                return found
+        return self._anew(was_open=was_open)
+
+    def _serve_route(self, view: Any) -> None:
+        route_needed(self._segments, view, self._routes, self._clock.now_ms)
+
+    def _scan(self, begin: int) -> Any:
+        return scan(
+            self._segments,
+            lambda: self._routes.native,
+            self._serve_route,
+            self._config.precision_ms,
+            begin,
+        )
+
+    def _from_watermark(self, mark: Watermark, *, is_unclean: bool) -> Recovered | None:
+        """Go on from a watermark; None where the side files do not fit it, or a broker was here."""
+        tree, segments = self._tree, self._segments
+        staged = leftovers(self._disk, tree.staging) if is_unclean else []
+        if mark.log_end > segments.extent or segments.begin > mark.log_begin:
+            return None
+        restore_staged(segments, staged, mark.log_end)
+        scanned, end, fault = self._scan(mark.log_end)
+        if not is_unclean and len(scanned):
+            return None
+        self._states.open_file(self._disk, tree.state, anew=False)
+        if not self._states.read(mark.state_chunk_count, mark.state_digest, mark.log_end):
+            self._states = States()
+            return None
+        pending = counts_json.read(self._disk.read_small(tree.counts), mark.log_end)
+        if pending is None:
+            self._states = States()
+            return None
+        if is_unclean:
+            refuse_damage_inside(segments, end, fault)
+            settle_end(segments, mark.log_end, end)
+        for route in self._routes.by_index:
+            route.queue.recover(mark.log_end, segments.begin)
+            if is_unclean:
+                route.queue.cut()
+                route.queue.mark_dirty()
+        recover.set_pending(self._routes, pending, self._clock.now_ms)
+        recover.fold_forward(self._states, self._routes, scanned, mark.store_id)
+        if is_unclean:
+            recover.cut_back(self._wheel, self._timer_log, mark)
+        else:
+            self._timer_log.load(mark.timer_log_end)
+        recover.start_at(self._wheel, self._open_slot, mark.read_slot)
+        return Recovered(
+            end,
+            mark.log_end,
+            recover.Start(mark.timer_queue_offset, mark.read_slot),
+            mark.store_id,
+            mark,
+            None,
+        )
+
+    def _anew(self, *, was_open: bool) -> Recovered:
+        """Trust the commit log alone: fold it whole, build everything else from it."""
+        tree, segments, disk = self._tree, self._segments, self._disk
+        now_slot = self._clock.now_ms // self._config.precision_ms
+        begin = segments.begin
+        restore_staged(segments, leftovers(disk, tree.staging), begin)
+        scanned, end, fault = self._scan(begin)
+        refuse_damage_inside(segments, end, fault)
+        if not was_open:
+            self._refuse_shorter_log(end)
+        if self._mark is not None:
+            disk.unlink(tree.watermark)  # from here on only the log counts
+            disk.sync_directory(tree.side)
+        segments.mark_dirty()
+        settle_end(segments, end, end)
+        found = fold(scanned)
+        store_id = found.store_id or secrets.randbits(32) | 1
+        self._states.open_file(disk, tree.state, anew=True)
+        recover.fold_anew(self._states, self._routes, scanned, found)
+        self._restart_queues(scanned, begin, end)
+        self._wheel.clear_all()
+        self._timer_log.segments.load()
+        self._timer_log.remove_all()
+        recover.start_at(self._wheel, self._open_slot, now_slot)
+        queue = recover.timer_route(self._routes).queue
+        return Recovered(
+            end,
+            begin,
+            recover.Start(queue.min_offset, now_slot),
+            store_id,
+            None,
+            found if len(scanned) else None,
+        )
+
+    def _refuse_shorter_log(self, end: int) -> None:
+        """A store that was closed has every unit's record: else its log has lost something."""
+        for route in self._routes.by_index:
+            last = route.queue.last_record_end()
+            if last > end:
+                raise CorruptError(
+                    "the commit log is damaged: a queue knows more of it",
+                    where=f"{self._tree.commit_log} offset {end}",
+                    wanted=f"records up to {last}",
+                    got=f"end at {end}, topic {route.topic} queue {route.queue_id}",
+                )
+
+    def _restart_queues(self, scanned: Scan, begin: int, end: int) -> None:
+        """Every queue begins anew at its first record; those without one keep what they have."""
+        first, timer_first = first_offsets(scanned)
+        if timer_first is not None:
+            first[int(recover.timer_route(self._routes).native.index)] = timer_first
+        for route in self._routes.by_index:
+            offset = first.get(int(route.native.index))
+            if offset is not None:
+                route.queue.restart(offset)
+            else:
+                route.queue.recover(end, begin)
+                route.queue.cut()
+
+    # --- tying ---
+
+    def _tie(self, found: Recovered, *, threads: bool) -> Opened:
+        config, clock, metrics, tree = self._config, self._clock, self._metrics, self._tree
+        half_bytes = max(config.record_bytes_max, config.staging_bytes) + 64
+        staging = Staging(self._disk, tree.staging, half_bytes)
+        log = CommitLog(config, clock, self._segments, staging, found.log_end)
+        timer_route = recover.timer_route(self._routes)
+        dispatch = Dispatch(
+            metrics, clock, log, self._routes, config.level_delays, found.dispatch_from
+        )
+        dispatch.through(found.log_end)
+        recover.finish_queues(self._routes)
+        requests = requests_handoff()
+        enqueue_put = EnqueuePut(
+            metrics,
+            config,
+            clock,
+            self._wheel,
+            self._timer_log,
+            self._states,
+            self._open_slot,
+            found.start.timer_queue_offset,
+            requests,
+        )
+        rooms = Rooms(
+            log,
+            self._routes,
+            dispatch,
+            self._states,
+            self._wheel,
+            self._timer_log,
+            self._open_slot,
+            enqueue_put,
+        )
+        prefix = self._identify(log, timer_route, found.store_id)
+        checkpoint = Checkpoint(config, clock, self._disk, tree, rooms, found.store_id, found.mark)
+        checkpoint.run()
+        pipeline = make_pipeline(
+            metrics,
+            config,
+            clock,
+            rooms,
+            requests,
+            timer_route,
+            found.store_id,
+            found.start.timer_queue_offset,
+            checkpoint,
+            threads=threads,
+        )
+        _wake_enqueue(dispatch, timer_route, pipeline.enqueue_get.wake)
+        puller = Puller(config, clock, log, dispatch, pipeline.flush.request)
+        canceller = Canceller(
+            clock,
+            log,
+            dispatch,
+            self._routes,
+            timer_route,
+            self._states,
+            found.store_id,
+            config.precision_ms,
+        )
+        pending = PendingReader(config, rooms, timer_route, found.store_id)
+        return Opened(
+            config,
+            clock,
+            self._disk,
+            self._directory,
+            metrics,
+            rooms,
+            timer_route,
+            checkpoint,
+            pipeline,
+            puller,
+            canceller,
+            pending,
+            found.store_id,
+            prefix,
+            found.imported,
+        )
+
+    def _identify(self, log: CommitLog, timer_route: Route, store_id: int) -> str:
+        """Tell C who we are; the prefix of this opening's message ids."""
+        ip, port = self._config.store_address
+        host = bytes(map(int, ip.split("."))) + port.to_bytes(4, "big")
+        prefix = make_prefix(ip, os.getpid(), secrets.randbits(32))
+        native = log.native
+        native.timer_route = timer_route.native
+        native.states = self._states.native
+        native.store_id = store_id
+        native.unique_counter = (int(time.time() * 1000) & 0xFFFFFFFF) << 16
+        ffi.memmove(native.host, host, len(host))
+        ffi.memmove(native.unique_prefix, prefix.encode("ascii"), 20)
+        return prefix
+
+
+def _wake_enqueue(dispatch: Dispatch, timer_route: Route, wake: Callable[[], None]) -> None:
+    index = int(timer_route.native.index)
+
+    def arrived(touched: set[int]) -> None:
+        if index in touched:
+            wake()
+
+    dispatch.listeners.append(arrived)

@@ -1,0 +1,148 @@
+"""Consume queue: units of 20 bytes that point into the commit log.
+
+Data:     native/format/queue_unit.h; segments in consumequeue/<topic>/<queue>/.
+Threads:  dispatch appends; any read units below `count`; flush syncs.
+Holds:    unit k stands at byte 20 k; `count` passes a unit when it is in its file.
+Fails:    CorruptError on stray files.
+"""
+
+from pathlib import Path
+
+from timerstore.files.disk import Disk
+from timerstore.files.segments import Segments
+from timerstore.native import lib
+
+UNIT_BYTES = 20
+_BLANK_UNIT_SIZE = (0x7FFFFFFF).to_bytes(4, "big")
+_RESERVE_BYTES = 1 << 18
+
+
+class ConsumeQueue:
+    """One queue of one topic."""
+
+    def __init__(self, disk: Disk, directory: Path, segment_bytes: int) -> None:
+        self._segments = Segments(disk, directory, segment_bytes, _RESERVE_BYTES)
+        self.count = 0  # queue offset behind the last unit
+        self.min_offset = 0
+
+    def load(self) -> None:
+        """Look at the files; `recover` finds out how far they count."""
+        self._segments.load()
+
+    @property
+    def has_files(self) -> bool:
+        """Whether there is any file."""
+        return bool(self._segments.numbers)
+
+    def recover(self, log_end: int, log_begin: int) -> None:
+        """Count the units that point below log_end; what lies behind them is cut.
+
+        Units are in order of the log, so those that count are a prefix; blanks at the front stand
+        for messages that are gone.
+        """
+        begin = self._segments.begin // UNIT_BYTES
+        self.count = self._bisect(begin, self._segments.extent // UNIT_BYTES, log_end)
+        self.min_offset = self._first_at(begin, self.count, log_begin)
+
+    def cut(self) -> None:
+        """Zero what lies behind `count`; durable on return."""
+        if self._segments.numbers and self.count * UNIT_BYTES < self._segments.extent:
+            self._segments.cut(self.count * UNIT_BYTES)
+
+    def restart(self, offset: int) -> None:
+        """Begin anew, at a queue offset: everything is dispatched again."""
+        self._segments.remove_all()
+        self.count = self.min_offset = offset
+        if offset:
+            # What a broker writes before the first unit of a queue that does not start at 0.
+            first = offset * UNIT_BYTES // self._segments.segment_bytes
+            begin = first * self._segments.segment_bytes
+            self._segments.reserve_from(begin)
+            missing = offset - begin // UNIT_BYTES
+            if missing:
+                self._place(begin // UNIT_BYTES, (bytes(8) + _BLANK_UNIT_SIZE + bytes(8)) * missing)
+        else:
+            self._segments.reserve_from(0)
+
+    def reserve_from_end(self) -> None:
+        """Begin reserving space at the present end."""
+        self._segments.reserve_from(self.count * UNIT_BYTES)
+
+    def append(self, offset: int, units: bytes | memoryview) -> None:
+        """Add units, the first of them with queue offset `offset`: the present count, or below it
+        where they are written once more."""
+        end = offset + len(units) // UNIT_BYTES
+        assert offset <= self.count, "a gap in a queue"
+        self._place(offset, units)
+        self.count = max(self.count, end)
+
+    def _place(self, offset: int, units: bytes | memoryview) -> None:
+        at, end = offset * UNIT_BYTES, offset * UNIT_BYTES + len(units)
+        size = self._segments.segment_bytes
+        reached = at
+        while reached < end:  # each segment that is touched, then its space
+            reached = min(end, (reached // size + 1) * size)
+            self._segments.reserve(reached)
+        self._segments.write(at, units)
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Give the units [offset, offset + count), fewer where there are fewer."""
+        count = min(count, self.count - offset)
+        return self._segments.read(offset * UNIT_BYTES, count * UNIT_BYTES) if count > 0 else b""
+
+    def last_record_end(self) -> int:
+        """Where the record of the last unit ends, by what the files say; 0 without any."""
+        count = self._bisect(
+            self._segments.begin // UNIT_BYTES, self._segments.extent // UNIT_BYTES, 2**62
+        )
+        if count == self._segments.begin // UNIT_BYTES:
+            return 0
+        unit = self._segments.read((count - 1) * UNIT_BYTES, UNIT_BYTES)
+        if unit[8:12] == _BLANK_UNIT_SIZE:
+            return 0
+        return int.from_bytes(unit[:8], "big") + int.from_bytes(unit[8:12], "big")
+
+    def visible(self, log_end: int) -> int:
+        """Queue offset behind the last unit whose message lies below log_end."""
+        count = self.count
+        if count == self.min_offset or self._is_below(count - 1, log_end):
+            return count
+        return self._bisect(self.min_offset, count, log_end)
+
+    def _is_below(self, offset: int, log_end: int) -> bool:
+        unit = self._segments.read(offset * UNIT_BYTES, UNIT_BYTES)
+        return bool(lib.ts_units_below(unit, 1, log_end))
+
+    def _bisect(self, low: int, high: int, log_end: int) -> int:
+        while low < high:
+            middle = (low + high) // 2
+            unit = self._segments.read(middle * UNIT_BYTES, UNIT_BYTES)
+            is_blank = unit[8:12] == _BLANK_UNIT_SIZE and not any(unit[:8])
+            if is_blank or lib.ts_units_below(unit, 1, log_end):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _first_at(self, low: int, high: int, log_begin: int) -> int:
+        while low < high:
+            middle = (low + high) // 2
+            unit = self._segments.read(middle * UNIT_BYTES, UNIT_BYTES)
+            is_blank = unit[8:12] == _BLANK_UNIT_SIZE and not any(unit[:8])
+            if is_blank or int.from_bytes(unit[:8], "big") < log_begin:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def sync(self) -> None:
+        """Make durable what was written."""
+        self._segments.sync()
+
+    def mark_dirty(self) -> None:
+        """Trust nothing of the cache to be on the disk."""
+        self._segments.mark_dirty()
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._segments.close()

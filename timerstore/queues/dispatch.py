@@ -1,0 +1,128 @@
+"""Dispatch: the log's tail becomes queue units; whoever waits for a queue hears of it.
+
+Threads:  the dispatch thread, and flush, which brings it up to a checkpoint: one at a time, `_lock`.
+Locks:    _lock, then the commit log's.
+Holds:    (1) only bytes that are written out are dispatched; (2) units are in their files before
+          `dispatched` passes their records; (3) a queue has no gap.
+Fails:    CorruptError where the log does not read; FullError, retried.
+"""
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+
+from timerstore.clock import Clock
+from timerstore.commitlog.commit_log import CommitLog
+from timerstore.errors import CorruptError
+from timerstore.metrics import Metrics
+from timerstore.native import address, ffi, lib
+from timerstore.queues.consume_queue import UNIT_BYTES
+from timerstore.queues.levels import parse_level_delays
+from timerstore.queues.lookup import route_needed
+from timerstore.queues.routes import Routes
+from timerstore.service import Service
+
+_BATCH = 16_384
+
+
+class Dispatch(Service):
+    """Brings the queues up to the log."""
+
+    name = "dispatch"
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        clock: Clock,
+        log: CommitLog,
+        routes: Routes,
+        level_delays: str,
+        start: int,
+    ) -> None:
+        super().__init__(metrics)
+        self._clock = clock
+        self._log = log
+        self._routes = routes
+        self._lock = threading.Lock()
+        self.dispatched = start
+        self.listeners: list[Callable[[set[int]], None]] = []  # called with indexes of routes
+        delays = parse_level_delays(level_delays)
+        self._level_delays = ffi.new("int64_t[]", delays)
+        self._level_count = len(delays)
+        self._units = np.empty(_BATCH * UNIT_BYTES, np.uint8)
+        self._indexes = np.empty(_BATCH, np.int32)
+        self._offsets = np.empty(_BATCH, np.int64)
+
+    def step(self) -> bool:
+        """Dispatch one batch of what was appended."""
+        with self._lock:
+            return self._dispatch(self._log.write_out())
+
+    def through(self, offset: int) -> None:
+        """Dispatch up to a log offset at least."""
+        while self.dispatched < offset:
+            with self._lock:
+                self._dispatch(self._log.write_out())
+
+    def _dispatch(self, written: int) -> bool:
+        if self.dispatched >= written:
+            return False
+        following = ffi.new("int64_t *")
+        with self._log.segments.view(written) as view:
+            while True:
+                count = lib.ts_dispatch(
+                    view,
+                    self._routes.native,
+                    self._level_delays,
+                    self._level_count,
+                    self.dispatched,
+                    following,
+                    _BATCH,
+                    address(self._units),
+                    ffi.from_buffer("int32_t[]", self._indexes),
+                    ffi.from_buffer("int64_t[]", self._offsets),
+                )
+                if count >= 0:
+                    break
+                if count == lib.TS_NEED_ROUTE:
+                    route_needed(self._log.segments, view, self._routes, self._clock.now_ms)
+                else:
+                    self._log.segments.serve(view, count, "dispatch")
+        touched = self._append(count) if count else set()
+        self.dispatched = int(following[0])
+        self.metrics.add("dispatch_records", count)
+        for listener in self.listeners:
+            listener(touched)
+        return True
+
+    def _append(self, count: int) -> set[int]:
+        units = self._units[: count * UNIT_BYTES].reshape(count, UNIT_BYTES)
+        indexes, offsets = self._indexes[:count], self._offsets[:count]
+        first = int(indexes[0])
+        if (indexes == first).all():
+            self._append_one(first, offsets, units)
+            return {first}
+        order = np.argsort(indexes, kind="stable")
+        sorted_indexes = indexes[order]
+        edges = np.flatnonzero(np.diff(sorted_indexes)) + 1
+        for part in np.split(order, edges):
+            self._append_one(int(indexes[part[0]]), offsets[part], units[part])
+        return {int(sorted_indexes[0]), *(int(i) for i in sorted_indexes[edges])}
+
+    def _append_one(
+        self,
+        index: int,
+        offsets: "np.ndarray[tuple[int], np.dtype[np.int64]]",
+        units: "np.ndarray[tuple[int, int], np.dtype[np.uint8]]",
+    ) -> None:
+        route = self._routes.by_index[index]
+        begin = int(offsets[0])
+        if begin > route.queue.count or int(offsets[-1]) - begin != len(offsets) - 1:
+            raise CorruptError(
+                "queue offsets in the log have a gap",
+                where=f"topic {route.topic} queue {route.queue_id}",
+                wanted=f"{route.queue.count} and on",
+                got=f"{begin} to {int(offsets[-1])}",
+            )
+        route.queue.append(begin, memoryview(np.ascontiguousarray(units)).cast("B"))

@@ -1,0 +1,43 @@
+"""Which topic and queue a record belongs to, when C meets one that has no route yet."""
+
+from typing import Any
+
+from timerstore.files.segments import Segments
+from timerstore.layout.tree import WHEEL_TIMER_TOPIC
+from timerstore.message import parse_properties
+from timerstore.native import ffi, lib, raise_status
+from timerstore.queues.routes import Routes
+
+
+def record_fields(segments: Segments, view: Any, log_offset: int) -> tuple[bytes, int, bytes]:
+    """Give topic, queue number and property text of the record at an offset."""
+    out = ffi.new("int64_t[2]")
+    sizes = ffi.new("int32_t[4]")
+    while True:
+        status = lib.ts_record_at(
+            view, log_offset, out, sizes, out + 1, sizes + 1, sizes + 2, sizes + 3
+        )
+        if status == 0:
+            break
+        segments.serve(view, status, "record")
+    record = segments.read(log_offset, int(sizes[3]))
+    topic = record[out[0] : out[0] + sizes[0]]
+    return topic, int(sizes[2]), record[out[1] : out[1] + sizes[1]]
+
+
+def route_needed(segments: Segments, view: Any, routes: Routes, now_ms: int) -> None:
+    """Make the routes of the record at view.need: its own, and for a timer its real one."""
+    topic, queue_id, text = record_fields(segments, view, int(view.need))
+    before = len(routes.by_index)
+    routes.route_at(topic, queue_id, now_ms)
+    if topic.decode("ascii") == WHEEL_TIMER_TOPIC:
+        properties = parse_properties(text)
+        real, number = properties.get("REAL_TOPIC"), properties.get("REAL_QID", "")
+        if real and number.isdecimal():
+            routes.make(real, int(number), now_ms)
+    if len(routes.by_index) == before:
+        raise_status(
+            lib.TS_CORRUPT,
+            "a record names no queue that can be made",
+            f"{segments.directory} offset {int(view.need)}",
+        )

@@ -1,0 +1,160 @@
+"""Routes: topic and queue number to the queue, for Python and for C.
+
+Data:     config/topics.json; one ts_route (native/api.h) a queue.
+Threads:  any may look up; making one takes `_lock`.
+Locks:    `_lock`, then nothing.
+Holds:    (1) a route lives as long as the store; (2) a topic's name and queue count are in topics.json
+          before its first record is appended.
+"""
+
+import threading
+from typing import Any, NamedTuple
+
+from timerstore.files.disk import Disk
+from timerstore.layout import topics_json
+from timerstore.layout.tree import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC, Tree, backup_of
+from timerstore.native import ffi, lib
+from timerstore.queues.consume_queue import ConsumeQueue
+
+_KINDS = {WHEEL_TIMER_TOPIC: lib.TS_ROUTE_TIMER, SCHEDULE_TOPIC: lib.TS_ROUTE_LEVELS}
+
+
+class Route(NamedTuple):
+    """One queue of one topic."""
+
+    topic: str
+    queue_id: int
+    native: Any  # ts_route *
+    queue: ConsumeQueue
+
+
+class Routes:
+    """All queues of a store."""
+
+    def __init__(self, disk: Disk, tree: Tree, queue_segment_bytes: int) -> None:
+        self._disk = disk
+        self._tree = tree
+        self._queue_segment_bytes = queue_segment_bytes
+        self._lock = threading.Lock()
+        self._by_name: dict[tuple[str, int], Route] = {}
+        self.by_index: list[Route] = []
+        self._pointers: list[Any] = []  # every table that C may still walk
+        self.native: Any = None  # ts_routes *
+        self._table: Any = None
+        self._rebuild(64)
+        self._topics = topics_json.read(
+            disk.read_small(tree.topics_json), disk.read_small(backup_of(tree.topics_json))
+        )
+
+    # --- looking up ---
+
+    def get(self, topic: str, queue_id: int) -> Route | None:
+        """Give the route, None where it was never made."""
+        return self._by_name.get((topic, queue_id))
+
+    def queue_count(self, topic: str) -> int:
+        """How many queues the topic has; 0 where it is unknown."""
+        one = self._topics.topics.get(topic)
+        return one.queue_count if one is not None else 0
+
+    def topics(self) -> dict[str, int]:
+        """Give every topic with its queue count, system topics included."""
+        counts = {name: one.queue_count for name, one in self._topics.topics.items()}
+        for topic, queue_id in list(self._by_name):
+            counts[topic] = max(counts.get(topic, 0), queue_id + 1)
+        return counts
+
+    # --- making ---
+
+    def load(self) -> None:
+        """Make a route for every queue that has a folder or stands in topics.json."""
+        for topic in self._disk.list(self._tree.queues):
+            for name in self._disk.list(self._tree.queues / topic):
+                if name.isdecimal():
+                    self.make(topic, int(name), 0, persist=False)
+        self.make(WHEEL_TIMER_TOPIC, 0, 0, persist=False)
+
+    def make(self, topic: str, queue_id: int, now_ms: int, *, persist: bool = True) -> Route:
+        """Give the route, made where it is new; then also in topics.json, durably."""
+        with self._lock:
+            route = self._by_name.get((topic, queue_id))
+            if persist and self.queue_count(topic) <= queue_id:
+                self._persist(topic, queue_id + 1, now_ms)
+            if route is None:
+                route = self._make(topic, queue_id)
+            return route
+
+    def grow(self, topic: str, queue_count: int, now_ms: int) -> None:
+        """Give the topic at least so many queues."""
+        with self._lock:
+            if self.queue_count(topic) < queue_count:
+                self._persist(topic, queue_count, now_ms)
+
+    def _persist(self, topic: str, queue_count: int, now_ms: int) -> None:
+        self._topics = self._topics.with_topic(topic, queue_count, now_ms)
+        self._disk.make_directory(self._tree.config)
+        self._disk.write_small(self._tree.topics_json, topics_json.write(self._topics))
+
+    def _make(self, topic: str, queue_id: int) -> Route:
+        name = topic.encode("ascii")
+        native = ffi.new("ts_route *")
+        real = b"REAL_TOPIC\x01" + name + b"\x02REAL_QID\x01%d\x02" % queue_id
+        native.index = len(self.by_index)
+        native.kind = _KINDS.get(topic, lib.TS_ROUTE_REAL)
+        native.queue_id = queue_id
+        native.topic_hash = lib.ts_topic_hash(name, len(name))
+        native.topic_size = len(name)
+        native.real_size = len(real)
+        ffi.memmove(native.topic, name, len(name))
+        ffi.memmove(native.real, real, len(real))
+        queue = ConsumeQueue(
+            self._disk, self._tree.queue(topic, queue_id), self._queue_segment_bytes
+        )
+        queue.load()
+        route = Route(topic, queue_id, native, queue)
+        self.by_index.append(route)
+        self._by_name[topic, queue_id] = route
+        if 2 * len(self.by_index) > self.native.mask:
+            self._rebuild(4 * (int(self.native.mask) + 1))
+        else:
+            self._insert(route)
+        return route
+
+    def _rebuild(self, size: int) -> None:
+        table = ffi.new("ts_route *[]", size)
+        native = ffi.new("ts_routes *")
+        native.slots = table
+        native.mask = size - 1
+        self._table, mask = table, size - 1
+        for route in self.by_index:
+            self._insert_in(table, mask, route)
+        self._pointers.append((table, native))
+        self.native = native
+
+    def _insert(self, route: Route) -> None:
+        self._insert_in(self._table, int(self.native.mask), route)
+
+    def _insert_in(self, table: Any, mask: int, route: Route) -> None:
+        native = route.native
+        at = int(lib.ts_route_key(native.topic, native.topic_size, native.queue_id)) & mask
+        while table[at]:
+            at = (at + 1) & mask
+        table[at] = native
+
+    def native_by_index(self) -> Any:
+        """Give an array of all ts_route pointers, by index, for one call."""
+        return ffi.new("ts_route *[]", [route.native for route in self.by_index] or [ffi.NULL])
+
+    def route_at(self, topic: bytes, queue_id: int, now_ms: int) -> Route:
+        """Give the route that C asked for."""
+        return self.make(topic.decode("ascii"), queue_id, now_ms)
+
+    def sync(self) -> None:
+        """Make every queue file durable that was written since the last time."""
+        for route in list(self.by_index):
+            route.queue.sync()
+
+    def close(self) -> None:
+        """Let go of the files."""
+        for route in self.by_index:
+            route.queue.close()

@@ -1,0 +1,121 @@
+"""Service: one thread, one loop around a step. Handoff: a bounded queue between two services.
+
+Threads:  a Service's `step` runs in its own thread, or in whoever steps it by hand, never in both.
+Holds:    (1) `step` never sleeps and does a bounded amount; (2) nobody polls: who makes work wakes;
+          (3) an error that may pass is tried again, with back-off and a count, until it passes or the
+          store stops; any other stops the store.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from timerstore.errors import TimerStoreError
+from timerstore.metrics import Metrics
+
+IDLE_S_MAX = 10.0
+"""Longest wait for a wall time: after so long a clock that was set forward is noticed."""
+
+_BACKOFF_S_MIN = 0.01
+_BACKOFF_S_MAX = 1.0
+
+Item = TypeVar("Item")
+
+
+class Service:
+    """One of the named services. Subclasses give `name`, `step` and, where they wait for a time,
+    `idle_s`."""
+
+    name = "service"
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.metrics = metrics
+        self.on_failure: Callable[[str, BaseException], None] = _ignore
+        self._event = threading.Event()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    def step(self) -> bool:
+        """Do a bounded amount of work; whether there was any."""
+        raise NotImplementedError
+
+    def idle_s(self) -> float | None:
+        """How long to wait when there is nothing to do, seconds; None: until woken."""
+        return None
+
+    def wake(self) -> None:
+        """There is work."""
+        if not self._event.is_set():
+            self._event.set()
+
+    def start(self) -> None:
+        """Run in a thread of its own."""
+        self._thread = threading.Thread(
+            target=self._loop, name=f"timerstore-{self.name}", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish the step that runs and end the thread."""
+        self._stopping = True
+        self._event.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+            self._thread = None
+
+    def _loop(self) -> None:
+        backoff_s = _BACKOFF_S_MIN
+        while not self._stopping:
+            self._event.clear()
+            try:
+                if self.step():
+                    backoff_s = _BACKOFF_S_MIN
+                    continue
+            except TimerStoreError as error:
+                if not error.retryable:
+                    self._fail(error)
+                    return
+                self.metrics.add("service_retries", 1)
+                self._event.wait(backoff_s)
+                backoff_s = min(2 * backoff_s, _BACKOFF_S_MAX)
+                continue
+            except Exception as error:  # noqa: BLE001 - unforeseen: the store must stop
+                self._fail(error)
+                return
+            if not self._stopping:
+                self._event.wait(self.idle_s())
+
+    def _fail(self, error: BaseException) -> None:
+        logging.getLogger("timerstore.service").error("service=%s error=%r", self.name, error)
+        self.on_failure(self.name, error)
+
+
+def _ignore(_name: str, _error: BaseException) -> None:
+    return None
+
+
+class Handoff(Generic[Item]):
+    """At most `bound` items between two services; `put` is refused when it is full."""
+
+    def __init__(self, bound: int) -> None:
+        self._items: deque[Item] = deque()
+        self._bound = bound
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether another item would be one too many."""
+        return len(self._items) >= self._bound
+
+    def put(self, item: Item) -> None:
+        """Add an item; only the one upstream service calls this, after it looked at `is_full`."""
+        assert not self.is_full, "a handoff was overfilled"
+        self._items.append(item)
+
+    def take(self) -> Item | None:
+        """Take the oldest item, None where there is none."""
+        return self._items.popleft() if self._items else None

@@ -1,0 +1,549 @@
+"""TimerStore: one directory, opened; ties the rooms together.
+
+Threads:  every method from any thread; `close` waits for calls that run.
+Holds:    opening recovers before any service starts; closing completes a checkpoint, then tells a
+          broker that it may open the directory.
+Fails:    each error says what, where, wanted and got; after FailedError only reopening helps.
+"""
+
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from timerstore import arguments
+from timerstore.clock import Clock, SystemClock
+from timerstore.config import StoreConfig
+from timerstore.errors import ClosedError, ForkedError, MessageError
+from timerstore.inspect.check import check_store
+from timerstore.layout.handle import decode
+from timerstore.message import (
+    CancelResult,
+    MessageBatch,
+    PendingTimer,
+    PullResult,
+    PutBatch,
+    PutReceipt,
+    ReceiptOrigin,
+    Report,
+)
+from timerstore.native import ffi, lib, raise_status
+from timerstore.opening import Opened, open_directory
+from timerstore.queues.routes import Route
+from timerstore.service import Service
+
+_MANY_HOLD = 256
+_CHECKPOINT_EVERY = 64 << 20
+_BODY_TYPES = (bytes,)
+
+
+class _Target:
+    """A topic that was put to, with what a put of it needs at hand."""
+
+    __slots__ = ("name", "next_queue", "origin", "routes", "topic")
+
+    def __init__(self, topic: str, name: bytes, routes: list[Route], origin: ReceiptOrigin) -> None:
+        self.topic = topic
+        self.name = name
+        self.routes = routes
+        self.origin = origin
+        self.next_queue = 0
+
+
+class TimerStore:
+    """An open store; `timerstore.open` makes it."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        config: StoreConfig | None = None,
+        *,
+        clock: Clock | None = None,
+        threads: bool = True,
+    ) -> None:
+        self._clock = clock if clock is not None else SystemClock()
+        self._threads = threads
+        self._pid = os.getpid()
+        self._closed = False
+        self._close_lock = threading.Lock()
+        self._targets: dict[str, _Target] = {}
+        self._target_lock = threading.Lock()
+        opened = open_directory(Path(path), config, self._clock, threads=threads)
+        self._opened: Opened = opened
+        self.config = opened.config
+        self._log = opened.rooms.log
+        self._native = opened.rooms.log.native
+        self._lock = opened.rooms.log.lock
+        self._is_sync = self.config.flush == "sync"
+        self._fast_body_max: dict[str, int] = {}
+        self._unsubscribe = self._clock.subscribe(opened.wake_all)
+        if threads:
+            opened.start()
+
+    # --- putting ---
+
+    def put(
+        self,
+        topic: str,
+        body: bytes | bytearray | memoryview,
+        *,
+        delay: timedelta | float | None = None,
+        deliver_at: datetime | None = None,
+        deliver_ms: int | None = None,
+        tags: str | None = None,
+        keys: Sequence[str] | str = (),
+        properties: Mapping[str, str] | None = None,
+        queue_id: int | None = None,
+        flush: str | None = None,
+    ) -> PutReceipt:
+        """Store one message; it is in its topic when its time has come, now where none is given.
+
+        On return it is durable (`flush="sync"`) or will survive the process (`"async"`). At most one
+        of delay (seconds or timedelta), deliver_at (aware datetime), deliver_ms (epoch ms). Raises
+        MessageError on bad arguments, FullError, ClosedError, ForkedError, FailedError.
+        """
+        if self._closed or os.getpid() != self._pid:
+            self._check_open()
+        now_ms = self._clock.now_ms
+        config = self.config
+        target = self._targets.get(topic) if type(topic) is str else None
+        if target is None:
+            target = self._make_target(topic)
+        due_ms = arguments.resolve_due_ms(
+            now_ms, delay, deliver_at, deliver_ms, config.delay_ms_max
+        )
+        if tags is None and not keys and properties is None:
+            text = b""
+        else:
+            text = arguments.encode_properties(tags, keys, properties)
+        raw = arguments.check_body(body, config.message_bytes_max)
+        size = len(raw)
+        if text or size > self._fast_body_max[target.topic]:
+            arguments.check_sizes(
+                size,
+                len(text),
+                target.name,
+                properties_bytes_max=config.properties_bytes_max,
+                record_bytes_max=config.record_bytes_max,
+            )
+        if due_ms is None:
+            due_ms = 0
+        elif not config.timer_enabled:
+            raise MessageError("time: timers are off in this store (timer_enabled), got a due time")
+        route = self._route_of(target, queue_id)
+        source = raw if type(raw) is bytes else ffi.from_buffer("uint8_t[]", raw)
+        log_offset, number, counter = self._append(route.native, source, size, due_ms, text, now_ms)
+        if self._is_sync if flush is None else self._wants_sync(flush):
+            self._log.sync_through(log_offset + 1)
+        self._appended()
+        is_timer = due_ms > 0
+        return PutReceipt(
+            target.origin,
+            counter,
+            number if is_timer else -1,
+            route.queue_id,
+            None if is_timer else number,
+            log_offset,
+            due_ms if is_timer else now_ms,
+        )
+
+    def _append(
+        self, route: Any, body: Any, size: int, due_ms: int, text: bytes, now_ms: int
+    ) -> tuple[int, int, int]:
+        native = self._native
+        while True:
+            with self._lock:
+                if self._log.failed is not None:
+                    self._log.check_alive()
+                counter = native.unique_counter
+                log_offset = lib.ts_put_one(
+                    native, route, body, size, due_ms, text, len(text), now_ms
+                )
+                if log_offset >= 0:
+                    return log_offset, native.last_queue_offset, counter
+                need = int(native.need)
+            self._make_room(log_offset, need)
+
+    def _make_room(self, status: int, need: int) -> None:
+        if status == lib.TS_NEED_ROOM:
+            self._opened.checkpoint.wait()
+            self._log.make_room(need)
+        elif status == lib.TS_NEED_STATES:
+            self._opened.rooms.states.ensure(need)
+        else:
+            raise_status(status, "put")
+
+    def _appended(self) -> None:
+        self._opened.rooms.dispatch.wake()
+        self._opened.pipeline.flush.note()
+
+    def _wants_sync(self, flush: str) -> bool:
+        if flush not in ("sync", "async"):
+            raise MessageError(f"flush: wanted 'sync' or 'async', got {flush!r}")
+        return flush == "sync"
+
+    def put_many(
+        self,
+        topic: str,
+        bodies: Any,
+        *,
+        deliver_ms: Any = None,
+        delay: Any = None,
+        tags: str | None = None,
+        keys: Sequence[Any] | None = None,
+        queue_id: int | None = None,
+        flush: str | None = None,
+    ) -> PutBatch:
+        """Store many messages of one topic and queue, in their order.
+
+        `bodies`: a list of bytes-likes, or (buffer, array of count + 1 offsets). `deliver_ms` (epoch ms)
+        or `delay` (seconds): one value, or one a body; 0 or past: now. `keys`: one entry a body, a key
+        or a sequence of keys. All are checked before any is stored; after a crash a prefix may be.
+        """
+        self._check_open()
+        now_ms = self._clock.now_ms
+        config = self.config
+        target = self._targets.get(topic) if type(topic) is str else None
+        if target is None:
+            target = self._make_target(topic)
+        data, offsets = arguments.gather_bodies(bodies, config.message_bytes_max)
+        count = len(offsets) - 1
+        due = arguments.resolve_due_array(now_ms, count, delay, deliver_ms, config.delay_ms_max)
+        if not config.timer_enabled and bool((due > 0).any()):
+            raise MessageError("time: timers are off in this store (timer_enabled), got a due time")
+        text = arguments.encode_properties(tags, (), None)
+        extra, extra_offsets = _encode_keys(keys, count)
+        self._check_many(target, offsets, extra_offsets, len(text))
+        route = self._route_of(target, queue_id)
+        with self._lock:
+            first = int(self._native.unique_counter)
+            self._native.unique_counter = first + count
+        log_offsets = np.empty(count, np.int64)
+        numbers = np.empty(count, np.int64)
+        self._append_many(
+            route,
+            count,
+            data,
+            offsets,
+            due,
+            text,
+            extra,
+            extra_offsets,
+            first,
+            now_ms,
+            log_offsets,
+            numbers,
+        )
+        if count and (self._is_sync if flush is None else self._wants_sync(flush)):
+            self._log.sync_through(int(log_offsets[-1]) + 1)
+        self._appended()
+        is_timer = due > 0
+        return PutBatch(
+            target.origin,
+            first,
+            route.queue_id,
+            log_offsets,
+            np.where(is_timer, -1, numbers),
+            np.where(is_timer, due, now_ms),
+            np.where(is_timer, numbers, -1),
+        )
+
+    def _check_many(
+        self, target: _Target, offsets: Any, extra_offsets: Any, text_bytes: int
+    ) -> None:
+        if len(offsets) < 2:
+            return
+        sizes = np.diff(offsets)
+        extra = np.diff(extra_offsets) if extra_offsets is not None else np.zeros(1, np.int64)
+        arguments.check_sizes(
+            int((sizes + extra).max()) - int(extra.max()),
+            text_bytes + int(extra.max()),
+            target.name,
+            properties_bytes_max=self.config.properties_bytes_max,
+            record_bytes_max=self.config.record_bytes_max,
+        )
+
+    def _append_many(
+        self,
+        route: Route,
+        count: int,
+        data: Any,
+        offsets: Any,
+        due: Any,
+        text: bytes,
+        extra: Any,
+        extra_offsets: Any,
+        first: int,
+        now_ms: int,
+        log_offsets: Any,
+        numbers: Any,
+    ) -> None:
+        native = self._native
+        source = ffi.from_buffer("uint8_t[]", data)
+        spans = ffi.from_buffer("int64_t[]", np.ascontiguousarray(offsets))
+        dues = ffi.from_buffer("int64_t[]", due)
+        more = ffi.NULL if extra is None else ffi.from_buffer("uint8_t[]", extra)
+        more_spans = ffi.NULL if extra is None else ffi.from_buffer("int64_t[]", extra_offsets)
+        out, out_numbers = (
+            ffi.from_buffer("int64_t[]", log_offsets),
+            ffi.from_buffer("int64_t[]", numbers),
+        )
+        done = 0
+        while done < count:
+            with self._lock:
+                if self._log.failed is not None:
+                    self._log.check_alive()
+                got = lib.ts_put_many(
+                    native,
+                    route.native,
+                    done,
+                    min(count, done + _MANY_HOLD),
+                    source,
+                    spans,
+                    dues,
+                    text,
+                    len(text),
+                    more,
+                    more_spans,
+                    first,
+                    now_ms,
+                    out,
+                    out_numbers,
+                )
+                need = int(native.need)
+            if got >= 0:
+                done += got
+            else:
+                self._appended()  # room may have to come from the services
+                self._make_room(got, need)
+
+    # --- topics ---
+
+    def _make_target(self, topic: str) -> _Target:
+        name = arguments.check_topic(topic)
+        with self._target_lock:
+            target = self._targets.get(topic)
+            if target is None:
+                routes = self._opened.rooms.routes
+                now_ms = self._clock.now_ms
+                count = routes.queue_count(topic) or self.config.topic_queue_count
+                routes.grow(topic, count, now_ms)
+                made = [routes.make(topic, q, now_ms) for q in range(count)]
+                origin = ReceiptOrigin(
+                    topic, self._opened.id_prefix, self.config.broker_name, self.config.precision_ms
+                )
+                target = _Target(topic, name, made, origin)
+                self._fast_body_max[topic] = arguments.body_bytes_limit(
+                    self.config.message_bytes_max, self.config.record_bytes_max, name
+                )
+                self._targets[topic] = target
+            return target
+
+    def _route_of(self, target: _Target, queue_id: int | None) -> Route:
+        routes = target.routes
+        if queue_id is None:
+            if len(routes) == 1:
+                return routes[0]
+            at = target.next_queue
+            target.next_queue = (at + 1) % len(routes)
+            return routes[at % len(routes)]
+        if type(queue_id) is int and 0 <= queue_id < len(routes):
+            return routes[queue_id]
+        number = arguments.check_queue_id(queue_id)
+        with self._target_lock:
+            now_ms = self._clock.now_ms
+            self._opened.rooms.routes.grow(target.topic, number + 1, now_ms)
+            target.routes = [
+                self._opened.rooms.routes.make(target.topic, q, now_ms) for q in range(number + 1)
+            ]
+        return target.routes[number]
+
+    def topics(self) -> dict[str, int]:
+        """Give every topic with its queue count, system topics included."""
+        self._check_open()
+        return self._opened.rooms.routes.topics()
+
+    # --- pulling ---
+
+    def pull(
+        self, topic: str, queue_id: int, offset: int, *, max_count: int = 32, wait: float = 0.0
+    ) -> PullResult:
+        """Give messages of one queue from an offset on; waits up to `wait` seconds for the first.
+
+        Go on from `next_offset`, whatever the status. Raises MessageError where there is no such queue.
+        """
+        return self._opened.puller.pull(
+            *self._pull_arguments(topic, queue_id, offset, max_count, wait)
+        )
+
+    def pull_batch(
+        self, topic: str, queue_id: int, offset: int, *, max_count: int = 10_000, wait: float = 0.0
+    ) -> MessageBatch:
+        """Give messages of one queue as columns; otherwise as `pull`."""
+        return self._opened.puller.batch(
+            *self._pull_arguments(topic, queue_id, offset, max_count, wait)
+        )
+
+    def _pull_arguments(
+        self, topic: str, queue_id: int, offset: int, max_count: int, wait: float
+    ) -> tuple[Route, int, int, float]:
+        self._check_open()
+        route = self._opened.rooms.routes.get(topic, queue_id)
+        if route is None:
+            known = self._opened.rooms.routes.queue_count(topic)
+            if not isinstance(queue_id, int) or not 0 <= queue_id < known:
+                raise MessageError(f"queue: topic {topic!r} has {known} queues, got {queue_id!r}")
+            route = self._opened.rooms.routes.make(topic, queue_id, self._clock.now_ms)
+        problems = []
+        if type(offset) is not int or offset < 0:
+            problems.append(f"offset: wanted a whole number from 0 on, got {offset!r}")
+        if type(max_count) is not int or max_count < 1:
+            problems.append(f"max_count: wanted a whole number from 1 on, got {max_count!r}")
+        if not isinstance(wait, int | float) or not 0 <= wait < 1e9:
+            problems.append(f"wait: wanted seconds from 0 on, got {wait!r}")
+        if problems:
+            raise MessageError(problems)
+        return route, offset, max_count, wait
+
+    # --- what waits ---
+
+    def cancel(self, receipt_or_handle: PutReceipt | str) -> CancelResult:
+        """Cancel a message that waits; what the answer says is durable."""
+        self._check_open()
+        if isinstance(receipt_or_handle, PutReceipt):
+            if receipt_or_handle.queue_offset is not None:
+                return CancelResult.ALREADY_DELIVERED
+            text = receipt_or_handle.handle
+        else:
+            text = receipt_or_handle
+        result, end = self._opened.canceller.cancel(decode(text))
+        if end:
+            self._log.sync_through(end)
+        self._appended()
+        return result
+
+    def pending(
+        self, *, begin_ms: int | None = None, end_ms: int | None = None, topic: str | None = None
+    ) -> Iterator[PendingTimer]:
+        """Give the messages that wait and are due in [begin_ms, end_ms), in order of due time."""
+        self._check_open()
+        return self._opened.pending.read(begin_ms, end_ms, topic)
+
+    def stats(self) -> dict[str, Any]:
+        """Give counters and gauges: names as in metrics.py, sizes in bytes, times in ms."""
+        self._check_open()
+        rooms = self._opened.rooms
+        timer_route = self._opened.timer_route
+        frontier_ms = rooms.wheel.frontier * self.config.precision_ms
+        return {
+            **self._opened.metrics.values(),
+            "pending_messages": int(rooms.states.native.waiting),
+            "pending_by_topic": {
+                t: n for t, n in self._opened.checkpoint.pending_by_topic().items() if n
+            },
+            "log_end_bytes": rooms.log.end,
+            "log_durable_bytes": rooms.log.durable,
+            "dispatch_behind_bytes": rooms.log.end - rooms.dispatch.dispatched,
+            "enqueue_behind_messages": int(timer_route.native.next_offset)
+            - rooms.enqueue_put.linked_offset,
+            "dequeue_behind_ms": max(0, self._clock.now_ms - frontier_ms)
+            if rooms.wheel.next_used(
+                rooms.wheel.frontier, self._clock.now_ms // self.config.precision_ms
+            )
+            else 0,
+            "open_slot_messages": len(rooms.open_slot),
+            "timer_log_end_bytes": rooms.timer_log.end,
+        }
+
+    def flush(self) -> None:
+        """Make everything put so far durable, and complete a checkpoint."""
+        self._check_open()
+        self._log.sync_through(self._log.end)
+        self._opened.checkpoint.run()
+
+    def verify(self) -> Report:
+        """Check every invariant of the store as it is now; waits with appending meanwhile."""
+        self._check_open()
+        return check_store(self._opened)
+
+    def services(self) -> dict[str, Service]:
+        """Give the services by name, in the order in which a message meets them; for those who step
+        them by hand (timerstore.testing.Stepper)."""
+        if self._threads:
+            raise MessageError("services: this store's run in threads; open it with threads=False")
+        services = (self._opened.rooms.dispatch, *self._opened.pipeline)
+        return {service.name.replace("-", "_"): service for service in services}
+
+    # --- closing ---
+
+    def _check_open(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedError(
+                "a store belongs to the process that opened it",
+                where=self._opened.directory.root,
+                wanted=f"process {self._pid}",
+                got=f"process {os.getpid()}",
+            )
+        if self._closed:
+            raise ClosedError("the store is closed", where=self._opened.directory.root)
+
+    def close(self) -> None:
+        """Stop the services, complete a checkpoint, release the directory. A second call does nothing."""
+        if os.getpid() != self._pid:
+            self._check_open()
+        with self._close_lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._unsubscribe()
+            self._opened.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open"
+        return f"<TimerStore {str(self._opened.directory.root)!r} {state}>"
+
+
+def _encode_keys(keys: Sequence[Any] | None, count: int) -> tuple[Any, Any]:
+    """Give the keys of a batch as property texts and offsets, None twice where there are none."""
+    if keys is None:
+        return None, None
+    if isinstance(keys, str) or len(keys) != count:
+        got = "one text" if isinstance(keys, str) else str(len(keys))
+        raise MessageError(f"keys: wanted one entry for each of {count} bodies, got {got}")
+    texts = [arguments.encode_properties(None, one, None) for one in keys]
+    offsets = np.zeros(count + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, texts), np.int64, count), out=offsets[1:])
+    return b"".join(texts), offsets
+
+
+def open(
+    path: str | os.PathLike[str],
+    config: StoreConfig | None = None,
+    *,  # noqa: A001
+    clock: Clock | None = None,
+    threads: bool = True,
+    read_only: bool = False,
+) -> TimerStore:
+    """Open the store in a directory, which is made where it is not there.
+
+    `threads=False`: no service runs until it is stepped (timerstore.testing.Stepper).
+    """
+    if read_only:
+        raise MessageError("read_only: not in this release; open the directory for writing")
+    return TimerStore(path, config, clock=clock, threads=threads)

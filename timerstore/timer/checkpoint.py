@@ -1,0 +1,191 @@
+"""Checkpoint: what a recovery may trust, in the order that makes it true.
+
+Data:     layout/watermark.py and the files that it speaks of.
+Threads:  flush, close, and a put that finds too much log beyond the last one: one at a time, `_lock`.
+Locks:    _lock, then the wheel's, then the append lock, one after the other.
+Holds:    exactly-once.md section 5: between two enqueue steps note T, Q, R and copy the wheel's dirty
+          pages; in one hold of the append lock note L and copy the dirty states; then make durable, in
+          this order: log, queues and timer log, states and wheel, watermark.
+Fails:    FullError: nothing is lost, what was copied counts as dirty again; FailedError for good.
+"""
+
+import threading
+from typing import NamedTuple
+
+from timerstore.clock import Clock
+from timerstore.commitlog.commit_log import CommitLog
+from timerstore.config import StoreConfig
+from timerstore.errors import FailedError, TimerStoreError
+from timerstore.files.disk import Disk, File
+from timerstore.layout import counts_json, watermark
+from timerstore.layout.tree import Tree
+from timerstore.layout.watermark import Watermark
+from timerstore.queues.dispatch import Dispatch
+from timerstore.queues.routes import Routes
+from timerstore.timer.enqueue_put import EnqueuePut
+from timerstore.timer.open_slot import OpenSlot
+from timerstore.timer.states import DirtyChunks, States
+from timerstore.timer.timer_log import TimerLog
+from timerstore.timer.wheel import DirtyPages, Wheel
+
+
+class Rooms(NamedTuple):
+    """Whose state a checkpoint writes."""
+
+    log: CommitLog
+    routes: Routes
+    dispatch: Dispatch
+    states: States
+    wheel: Wheel
+    timer_log: TimerLog
+    open_slot: OpenSlot
+    enqueue_put: EnqueuePut
+
+
+class _Snapshot(NamedTuple):
+    timer_log_end: int
+    timer_queue_offset: int
+    read_slot: int
+    log_end: int
+    timer_id_end: int
+    pages: DirtyPages
+    chunks: DirtyChunks
+    pending: counts_json.Pending
+
+
+class Checkpoint:
+    """Writes checkpoints of one store."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        clock: Clock,
+        disk: Disk,
+        tree: Tree,
+        rooms: Rooms,
+        store_id: int,
+        last: Watermark | None,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._disk = disk
+        self._tree = tree
+        self._rooms = rooms
+        self._store_id = store_id
+        self._lock = threading.Lock()
+        self._file: File = disk.open(tree.watermark, create=True)
+        disk.sync_directory(tree.side)
+        self._sequence = last.sequence if last is not None else 0
+        self._entries: list[tuple[int, counts_json.Pending]] = []
+        self.completed: Watermark | None = None
+        self.completed_log_end = last.log_end if last is not None else 0
+        self.took_ns = 0
+
+    def wait(self) -> None:
+        """Keep the log beyond the last checkpoint within its bound; holding no lock."""
+        if self._rooms.log.end - self.completed_log_end > self._config.checkpoint_log_bytes_max:
+            self.run(only_if_beyond=True)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether anything happened since the last checkpoint."""
+        last = self.completed
+        return (
+            last is None
+            or last.is_clean == 1
+            or (last.log_end, last.timer_log_end, last.timer_queue_offset, last.read_slot)
+            != (
+                self._rooms.log.end,
+                self._rooms.timer_log.end,
+                self._rooms.enqueue_put.linked_offset,
+                self._rooms.open_slot.lowest_slot(self._rooms.wheel.frontier),
+            )
+        )
+
+    def run(self, *, is_clean: bool = False, only_if_beyond: bool = False) -> None:
+        """Complete one checkpoint. `is_clean`: no service runs, nothing comes after it."""
+        with self._lock:
+            limit = self._config.checkpoint_log_bytes_max
+            if only_if_beyond and self._rooms.log.end - self.completed_log_end <= limit:
+                return
+            start_ns = self._clock.monotonic_ns
+            self._rooms.log.check_alive()
+            taken = self._take()
+            try:
+                mark = self._write(taken, is_clean=is_clean)
+            except TimerStoreError as error:
+                with self._rooms.wheel.lock:
+                    self._rooms.wheel.mark_dirty(taken.pages)
+                with self._rooms.log.lock:
+                    self._rooms.states.mark_dirty(taken.chunks)
+                if isinstance(error, FailedError):
+                    self._rooms.log.fail(error)
+                raise
+            self.completed = mark
+            self.completed_log_end = mark.log_end
+            self._rooms.wheel.completed_read_slot = mark.read_slot
+            self.took_ns = self._clock.monotonic_ns - start_ns
+
+    def _take(self) -> _Snapshot:
+        rooms = self._rooms
+        with rooms.wheel.lock:
+            timer_log_end = rooms.timer_log.end
+            timer_queue_offset = rooms.enqueue_put.linked_offset
+            read_slot = rooms.open_slot.lowest_slot(rooms.wheel.frontier)
+            pages = rooms.wheel.copy_dirty()
+        with rooms.log.lock:
+            log_end = rooms.log.end
+            timer_id_end = int(rooms.log.native.timer_route.next_offset)
+            chunks = rooms.states.copy_dirty()
+            counted = [(r, int(r.native.pending)) for r in list(rooms.routes.by_index)]
+        pending: counts_json.Pending = {}
+        for route, count in counted:
+            if count:
+                pending.setdefault(route.topic, {})[route.queue_id] = count
+        return _Snapshot(
+            timer_log_end,
+            timer_queue_offset,
+            read_slot,
+            log_end,
+            timer_id_end,
+            pages,
+            chunks,
+            pending,
+        )
+
+    def _write(self, taken: _Snapshot, *, is_clean: bool) -> Watermark:
+        rooms = self._rooms
+        rooms.log.sync_through(taken.log_end)
+        rooms.dispatch.through(taken.log_end)
+        rooms.timer_log.sync()
+        rooms.routes.sync()
+        chunk_count, digest = rooms.states.write(taken.chunks, taken.log_end)
+        rooms.wheel.write(taken.pages)
+        self._entries = [*self._entries[-1:], (taken.log_end, taken.pending)]
+        self._disk.write_small(self._tree.counts, counts_json.write(self._entries))
+        self._sequence += 1
+        mark = Watermark(
+            sequence=self._sequence,
+            log_end=taken.log_end,
+            timer_log_end=taken.timer_log_end,
+            timer_queue_offset=taken.timer_queue_offset,
+            read_slot=taken.read_slot,
+            log_begin=rooms.log.segments.begin,
+            state_chunk_count=chunk_count,
+            state_digest=digest,
+            store_id=self._store_id,
+            is_clean=int(is_clean),
+            precision_ms=self._config.precision_ms,
+            wheel_slot_count=self._config.wheel_slot_count,
+            timer_id_end=taken.timer_id_end,
+        )
+        self._file.write(watermark.write(mark), self._sequence % 2 * watermark.SLOT_BYTES)
+        self._file.sync()
+        return mark
+
+    def pending_by_topic(self) -> dict[str, int]:
+        """Give the pending timers of every real topic, as they are."""
+        counts: dict[str, int] = {}
+        for route in list(self._rooms.routes.by_index):
+            counts[route.topic] = counts.get(route.topic, 0) + int(route.native.pending)
+        return counts

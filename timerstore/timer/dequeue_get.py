@@ -1,0 +1,136 @@
+"""dequeue-get: reads slots whose time has come and gives their units to dequeue-get-message.
+
+Threads:  dequeue-get.
+Locks:    the wheel's, for one batch.
+Holds:    (1) slots are read in order of time, each once in one opening; (2) a slot counts as read from
+          the moment its reading starts: what is linked into it after that is late, and goes to the open
+          slot by itself; (3) the open slot hears of a frontier only with the last unit below it.
+Fails:    CorruptError on a chain that does not belong to its slot.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from timerstore.clock import Clock
+from timerstore.config import StoreConfig
+from timerstore.metrics import Metrics
+from timerstore.native import ffi, lib
+from timerstore.service import IDLE_S_MAX, Handoff, Service
+from timerstore.timer.open_slot import OpenSlot
+from timerstore.timer.request import CHAINED, Loaded
+from timerstore.timer.timer_log import TimerLog
+from timerstore.timer.wheel import Wheel
+
+_BATCH = 16_384
+_LOADED_MAX = 262_144  # entries in the open slot beyond which no further slot is begun
+
+
+class DequeueGet(Service):
+    """From slots to units."""
+
+    name = "dequeue-get"
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        config: StoreConfig,
+        clock: Clock,
+        wheel: Wheel,
+        timer_log: TimerLog,
+        open_slot: OpenSlot,
+        out: Handoff[Loaded],
+        start_ns: int,
+    ) -> None:
+        super().__init__(metrics)
+        self._config = config
+        self._clock = clock
+        self._wheel = wheel
+        self._timer_log = timer_log
+        self._open_slot = open_slot
+        self._out = out
+        self._slot: int | None = None  # being read
+        self._pos: Any = ffi.new("int64_t *", -1)
+        self._passed = open_slot.frontier  # frontier that downstream was told
+        self._start_ns = start_ns + config.start_delay_ms * 1_000_000
+        self.downstream: Service | None = None
+
+    def step(self) -> bool:
+        """Read up to one batch of units."""
+        if self._config.stop_dequeue or self._out.is_full:
+            return False
+        if self._clock.monotonic_ns < self._start_ns:
+            return False
+        chained = np.empty(_BATCH, CHAINED)
+        count = 0
+        finished: list[int] = []
+        now_slot = self._clock.now_ms // self._config.precision_ms
+        with self._wheel.lock:
+            end = self._timer_log.end
+            with self._timer_log.segments.view(end) as view:
+                while count < _BATCH and (self._slot is not None or self._begin_slot(now_slot)):
+                    got = self._read(view, chained, count)
+                    count += got
+                    if self._pos[0] < 0:
+                        assert self._slot is not None
+                        finished.append(self._slot)
+                        self._slot = None
+            frontier = self._wheel.frontier if self._slot is None else self._slot
+        if not count and frontier == self._passed and not finished:
+            return False
+        self._out.put(Loaded(chained[:count], frontier))
+        self._passed = frontier
+        for slot in finished:
+            self._open_slot.done(slot, 1)
+        self.metrics.add("dequeue_get_units", count)
+        if self.downstream is not None:
+            self.downstream.wake()
+        return True
+
+    def _begin_slot(self, now_slot: int) -> bool:
+        wheel = self._wheel
+        if wheel.frontier > now_slot or len(self._open_slot) > _LOADED_MAX:
+            return False
+        slot = wheel.next_used(wheel.frontier, now_slot + 1)
+        wheel.earliest = None
+        wheel.frontier = now_slot + 1 if slot is None else slot + 1
+        if slot is None:
+            return False
+        self._slot = slot
+        self._pos[0] = -1
+        self._open_slot.expect(slot, 1)  # while it is being read
+        return True
+
+    def _read(self, view: Any, chained: Any, count: int) -> int:
+        while True:
+            got = lib.ts_wheel_load(
+                view,
+                self._wheel.native,
+                self._slot,
+                self._pos,
+                _BATCH - count,
+                ffi.from_buffer("ts_chained[]", chained) + count,
+            )
+            if got >= 0:
+                break
+            self._timer_log.segments.serve(view, got, "timer log")
+        if got:
+            assert self._slot is not None
+            self._open_slot.expect(self._slot, int(got))
+        return int(got)
+
+    def idle_s(self) -> float | None:
+        """Until the next used slot's time."""
+        if self._config.stop_dequeue or self._out.is_full or len(self._open_slot) > _LOADED_MAX:
+            return None
+        wheel = self._wheel
+        with wheel.lock:
+            if wheel.earliest is None:
+                found = wheel.next_used(wheel.frontier, wheel.frontier + wheel.slot_count)
+                wheel.earliest = 2**63 - 1 if found is None else found
+            earliest = wheel.earliest
+        if earliest == 2**63 - 1:
+            return None
+        wait_s = (earliest * self._config.precision_ms - self._clock.now_ms) / 1000
+        wait_s = max(wait_s, (self._start_ns - self._clock.monotonic_ns) / 1e9)
+        return min(max(wait_s, 0.0), IDLE_S_MAX)

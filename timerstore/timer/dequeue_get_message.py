@@ -1,0 +1,91 @@
+"""dequeue-get-message: reads the messages of units, and puts those that wait into the open slot.
+
+Threads:  dequeue-get-message.
+Holds:    a batch's frontier reaches the open slot with its last entry, not before.
+Fails:    CorruptError where a unit points at something that is no timer.
+"""
+
+import numpy as np
+
+from timerstore.commitlog.commit_log import CommitLog
+from timerstore.config import StoreConfig
+from timerstore.metrics import Metrics
+from timerstore.native import ffi, lib
+from timerstore.service import Handoff, Service
+from timerstore.timer.open_slot import OpenSlot
+from timerstore.timer.request import DUE, Loaded
+from timerstore.timer.states import States
+
+
+class DequeueGetMessage(Service):
+    """From units to due entries."""
+
+    name = "dequeue-get-message"
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        config: StoreConfig,
+        log: CommitLog,
+        states: States,
+        open_slot: OpenSlot,
+        store_id: int,
+        source: Handoff[Loaded],
+    ) -> None:
+        super().__init__(metrics)
+        self._config = config
+        self._log = log
+        self._states = states
+        self._open_slot = open_slot
+        self._store_id = store_id
+        self._source = source
+        self.upstream: Service | None = None
+        self.downstream: Service | None = None
+
+    def step(self) -> bool:
+        """Read the messages of one batch of units."""
+        loaded = self._source.take()
+        if loaded is None:
+            return False
+        chained, frontier = loaded
+        due = np.empty(len(chained), DUE)
+        kept = done = 0
+        with self._log.segments.view(self._log.write_out()) as view:
+            while done < len(chained):
+                got = lib.ts_due_load(
+                    view,
+                    self._states.native,
+                    self._store_id,
+                    self._config.precision_ms,
+                    frontier,
+                    ffi.from_buffer("ts_chained[]", chained) + done,
+                    len(chained) - done,
+                    ffi.from_buffer("ts_due[]", due) + kept,
+                )
+                if got < 0:
+                    self._log.segments.serve(view, got, "dequeue-get-message")
+                else:
+                    done += got
+                    kept += int(view.need)
+        self._open_slot.push(due[:kept], frontier)
+        self._drop(chained["slot"], due["slot"][:kept])
+        self.metrics.add("dequeue_put_skipped_messages", len(chained) - kept)
+        for service in (self.upstream, self.downstream):
+            if service is not None:
+                service.wake()
+        return True
+
+    def _drop(
+        self,
+        all_slots: "np.ndarray[tuple[int], np.dtype[np.int64]]",
+        kept_slots: "np.ndarray[tuple[int], np.dtype[np.int64]]",
+    ) -> None:
+        """What no longer waits needs no keeping."""
+        if len(all_slots) == len(kept_slots):
+            return
+        slots, counts = np.unique(all_slots, return_counts=True)
+        kept, kept_counts = np.unique(kept_slots, return_counts=True)
+        counts[np.searchsorted(slots, kept)] -= kept_counts
+        for slot, count in zip(slots.tolist(), counts.tolist(), strict=True):
+            if count:
+                self._open_slot.done(slot, count)

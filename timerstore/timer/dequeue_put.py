@@ -1,0 +1,167 @@
+"""dequeue-put: hands due messages to their topic, and rolls those that are due later.
+
+Threads:  dequeue-put.
+Locks:    the commit log's append lock, for at most 256 records at a time.
+Holds:    (1) an id is handed at most once: its state and its record's place change in one hold of the
+          append lock (exactly-once.md section 3); (2) never early: what is popped is due, and C refuses
+          to encode what is not; (3) what could not be placed goes back to the open slot.
+Fails:    FullError changes nothing and is retried; CorruptError where a source does not check.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from timerstore.clock import Clock
+from timerstore.commitlog.commit_log import CommitLog
+from timerstore.config import StoreConfig
+from timerstore.metrics import Metrics
+from timerstore.native import ffi, lib, raise_status
+from timerstore.queues.lookup import route_needed
+from timerstore.queues.routes import Route, Routes
+from timerstore.service import IDLE_S_MAX, Service
+from timerstore.timer.open_slot import OpenSlot
+from timerstore.timer.request import DRAFT, Records
+from timerstore.timer.states import States
+
+_BATCH = 16_384
+_HOLD = 256  # records placed in one hold of the append lock
+_SCRATCH_BYTES = 1 << 20
+
+
+class DequeuePut(Service):
+    """From due entries to records."""
+
+    name = "dequeue-put"
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        config: StoreConfig,
+        clock: Clock,
+        log: CommitLog,
+        routes: Routes,
+        timer_route: Route,
+        states: States,
+        open_slot: OpenSlot,
+        wait_for_checkpoint: Callable[[], None],
+    ) -> None:
+        super().__init__(metrics)
+        self._config = config
+        self._clock = clock
+        self._log = log
+        self._routes = routes
+        self._timer_route = timer_route
+        self._states = states
+        self._open_slot = open_slot
+        self._wait_for_checkpoint = wait_for_checkpoint
+        self._scratch = np.empty(_SCRATCH_BYTES, np.uint8)
+        self._drafts = np.empty(_HOLD, DRAFT)
+        self.downstream: list[Service] = []  # dispatch and flush
+        self.upstream: list[Service] = []  # who may wait for the open slot to empty
+
+    def step(self) -> bool:
+        """Hand over what is due, at most one batch."""
+        self._log.check_alive()
+        due, frontier = self._open_slot.pop(self._clock.now_ms, _BATCH)
+        if not len(due):
+            return False
+        self._wait_for_checkpoint()
+        done = 0
+        try:
+            while done < len(due):
+                done += self._some(due[done : done + _HOLD], frontier)
+        finally:
+            if done < len(due):
+                self._open_slot.push(due[done:])
+            for service in self.downstream + self.upstream:
+                service.wake()
+        return True
+
+    def _some(self, due: Records, frontier: int) -> int:
+        """How many entries are dealt with: handed, rolled, or found not to wait."""
+        now_ms = self._clock.now_ms
+        if now_ms < int(due["due_ms"].max()) and not (due["flags"] & lib.TS_FLAG_ROLL).all():
+            # The clock was set back since they were popped.
+            early = (due["due_ms"] > now_ms) & ((due["flags"] & lib.TS_FLAG_ROLL) == 0)
+            first = int(np.argmax(early)) if early.any() else len(due)
+            if first == 0:
+                self._open_slot.push(due[:1])
+                return 1
+            due = due[:first]
+        with self._log.segments.view(self._log.write_out()) as view:
+            count = self._encode(view, due, frontier, now_ms)
+        self._place(count, now_ms)
+        drafts = self._drafts[:count]
+        misfits = drafts["size"] == 0
+        if misfits.any():  # a foreign message without room for a roll: it waits here instead
+            self._keep(due[:count][misfits])
+        placed = drafts["placed"] >= 0
+        self._open_slot.done_many(due["slot"][:count][~misfits])
+        rolled = int(np.count_nonzero(placed & (drafts["flags"] != 0)))
+        self.metrics.add("dequeue_put_messages", int(np.count_nonzero(placed)) - rolled)
+        self.metrics.add("dequeue_put_rolled_messages", rolled)
+        self.metrics.add("dequeue_put_skipped_messages", int(np.count_nonzero(~placed)))
+        return count
+
+    def _encode(self, view: Any, due: Records, frontier: int, now_ms: int) -> int:
+        while True:
+            count = lib.ts_deliver_encode(
+                view,
+                self._routes.native,
+                self._log.native,
+                self._timer_route.native,
+                frontier,
+                ffi.from_buffer("ts_due[]", due),
+                len(due),
+                now_ms,
+                ffi.from_buffer("uint8_t[]", self._scratch),
+                len(self._scratch),
+                ffi.from_buffer("ts_draft[]", self._drafts),
+            )
+            if count > 0:
+                return int(count)
+            if count == lib.TS_NEED_ROUTE:
+                route_needed(self._log.segments, view, self._routes, now_ms)
+            elif count == lib.TS_NEED_ROOM:
+                self._scratch = np.empty(2 * int(view.need), np.uint8)
+            elif count == lib.TS_INVALID:
+                raise_status(count, "a message was released before it was due")
+            else:
+                self._log.segments.serve(view, count, "dequeue-put")
+
+    def _place(self, count: int, now_ms: int) -> None:
+        placed = 0
+        while placed < count:
+            with self._log.lock:
+                got = lib.ts_deliver_place(
+                    self._log.native,
+                    ffi.from_buffer("uint8_t[]", self._scratch),
+                    ffi.from_buffer("ts_draft[]", self._drafts),
+                    placed,
+                    count,
+                    now_ms,
+                )
+                need = int(self._log.native.need)
+            if got == lib.TS_NEED_ROOM:
+                self._log.make_room(need)
+            elif got == lib.TS_NEED_STATES:
+                self._states.ensure(need)
+            elif got < 0:
+                raise_status(got, "dequeue-put")
+            else:
+                placed += got
+
+    def _keep(self, due: Records) -> None:
+        kept = due.copy()
+        kept["flags"] = 0
+        kept["wake_ms"] = kept["due_ms"]
+        self._open_slot.push(kept)
+
+    def idle_s(self) -> float | None:
+        """Until the first entry's time."""
+        wake_ms = self._open_slot.next_wake_ms()
+        if wake_ms is None:
+            return None
+        return min(max((wake_ms - self._clock.now_ms) / 1000, 0.0), IDLE_S_MAX)

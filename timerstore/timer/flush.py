@@ -1,0 +1,98 @@
+"""flush: makes durable what was appended, and completes checkpoints.
+
+Threads:  flush.
+Holds:    what asks for a sync gets one at once; else nothing appended stays unsynced longer than the
+          flush interval; a checkpoint follows when its interval has passed, or the log has grown.
+Fails:    FullError in a checkpoint is retried; the first failed sync is final.
+"""
+
+from timerstore.clock import Clock
+from timerstore.commitlog.commit_log import CommitLog
+from timerstore.config import StoreConfig
+from timerstore.metrics import Metrics
+from timerstore.service import Service
+from timerstore.timer.checkpoint import Checkpoint
+
+_MS = 1_000_000
+_SHARE = 10  # of its time that flush may spend on checkpoints
+
+
+class Flush(Service):
+    """Syncs and checkpoints."""
+
+    name = "flush"
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        config: StoreConfig,
+        clock: Clock,
+        log: CommitLog,
+        checkpoint: Checkpoint,
+        *,
+        at_once: bool,
+    ) -> None:
+        super().__init__(metrics)
+        self._config = config
+        self._clock = clock
+        self._log = log
+        self._checkpoint = checkpoint
+        self._at_once = at_once  # stepped by hand: every step syncs what there is
+        self._wanted = False
+        self._synced_ns = clock.monotonic_ns
+        self._checkpoint_ns = clock.monotonic_ns
+        self.is_armed = False  # it will look by itself: a put need not wake it
+
+    def request(self) -> None:
+        """Somebody waits for what was appended so far."""
+        self._wanted = True
+        self.wake()
+
+    def note(self) -> None:
+        """Something was appended that nobody waits for."""
+        if not self.is_armed:
+            self.wake()
+
+    def step(self) -> bool:
+        """Sync, or complete a checkpoint, where one of them is due."""
+        self.is_armed = False
+        if self._log.durable < self._log.end and self._is_sync_due():
+            self._wanted = False
+            self._log.sync_through(self._log.end)
+            self._synced_ns = self._clock.monotonic_ns
+            self.metrics.add("flush_syncs", 1)
+            return True
+        self._wanted = False
+        if self._is_checkpoint_due():
+            self._checkpoint.run()
+            self._checkpoint_ns = self._clock.monotonic_ns
+            self.metrics.add("flush_checkpoints", 1)
+            return True
+        return False
+
+    def _is_sync_due(self) -> bool:
+        passed_ns = self._clock.monotonic_ns - self._synced_ns
+        return self._wanted or self._at_once or passed_ns >= self._config.flush_interval_ms * _MS
+
+    def _is_checkpoint_due(self) -> bool:
+        grown = self._log.end - self._checkpoint.completed_log_end
+        if grown >= self._config.checkpoint_log_bytes:
+            return True
+        return self._clock.monotonic_ns >= self._next_checkpoint_ns() and self._checkpoint.is_behind
+
+    def _next_checkpoint_ns(self) -> int:
+        interval_ns = self._config.checkpoint_interval_ms * _MS
+        return self._checkpoint_ns + max(interval_ns, _SHARE * self._checkpoint.took_ns)
+
+    def idle_s(self) -> float | None:
+        """Until the interval that runs first is over; without work, until woken."""
+        now_ns = self._clock.monotonic_ns
+        at_ns = []
+        if self._log.durable < self._log.end:
+            at_ns.append(self._synced_ns + self._config.flush_interval_ms * _MS)
+        if self._checkpoint.is_behind:
+            at_ns.append(self._next_checkpoint_ns())
+        if not at_ns:
+            return None
+        self.is_armed = True
+        return max((min(at_ns) - now_ns) / 1e9, 0.0)

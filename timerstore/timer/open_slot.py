@@ -1,0 +1,115 @@
+"""Open slot: loaded messages in order of (due time, timer id), released by time.
+
+Threads:  dequeue-get-message and enqueue-put push, dequeue-put pops, checkpoints ask for the lowest
+          slot: each under `_lock`.
+Holds:    (1) nothing leaves before its time; (2) nothing leaves while a slot that could hold something
+          earlier is not loaded whole (`frontier`); (3) `outstanding` counts, per slot, what was read
+          of it and is not in the log yet: a checkpoint keeps the lowest (R of exactly-once.md 5).
+"""
+
+import threading
+from typing import Any
+
+import numpy as np
+
+from timerstore.native import ffi, lib
+from timerstore.timer.request import DUE, Records
+
+_SIZE_MIN = 1024
+
+
+class OpenSlot:
+    """What has been read from the wheel and waits for its millisecond."""
+
+    def __init__(self, precision_ms: int) -> None:
+        self._precision_ms = precision_ms
+        self._lock = threading.Lock()
+        self._outstanding: dict[int, int] = {}
+        self._entries: Records = np.empty(_SIZE_MIN, DUE)
+        self._heap: Any = ffi.new("ts_heap *")
+        self._point()
+        self.frontier = 0
+
+    def _point(self) -> None:
+        self._view = ffi.from_buffer("ts_due[]", self._entries)
+        self._heap.entries = self._view
+        self._heap.capacity = len(self._entries)
+
+    def __len__(self) -> int:
+        return int(self._heap.count)
+
+    def expect(self, slot: int, count: int) -> None:
+        """So many of a slot are on their way into the log."""
+        with self._lock:
+            self._outstanding[slot] = self._outstanding.get(slot, 0) + count
+
+    def done(self, slot: int, count: int) -> None:
+        """So many of a slot are in the log, or need not get there."""
+        with self._lock:
+            self._done(slot, count)
+
+    def _done(self, slot: int, count: int) -> None:
+        left = self._outstanding[slot] - count
+        assert left >= 0, "more of a slot done than expected"
+        if left:
+            self._outstanding[slot] = left
+        else:
+            del self._outstanding[slot]
+
+    def done_many(self, slots: Records) -> None:
+        """The same for an array with one slot an entry."""
+        if not len(slots):
+            return
+        values, counts = np.unique(slots, return_counts=True)
+        with self._lock:
+            for slot, count in zip(values.tolist(), counts.tolist(), strict=True):
+                self._done(slot, count)
+
+    def lowest_slot(self, otherwise: int) -> int:
+        """Give the lowest slot that holds something outstanding."""
+        with self._lock:
+            return min(self._outstanding, default=otherwise)
+
+    def push(self, entries: Records, frontier: int | None = None) -> None:
+        """Add entries; then slots below `frontier` are loaded whole."""
+        with self._lock:
+            needed = int(self._heap.count) + len(entries)
+            if needed > len(self._entries):
+                larger = np.empty(max(needed, 2 * len(self._entries)), DUE)
+                larger[: int(self._heap.count)] = self._entries[: int(self._heap.count)]
+                self._entries = larger
+                self._point()
+            if len(entries):
+                lib.ts_heap_push(self._heap, ffi.from_buffer("ts_due[]", entries), len(entries))
+            if frontier is not None:
+                self.frontier = frontier
+
+    def expect_and_push(self, entries: Records) -> None:
+        """Late entries: they were read from no slot, but are linked in one."""
+        values, counts = np.unique(entries["slot"], return_counts=True)
+        for slot, count in zip(values.tolist(), counts.tolist(), strict=True):
+            self.expect(slot, count)
+        self.push(entries)
+
+    def pop(self, now_ms: int, capacity: int) -> tuple[Records, int]:
+        """Take what is to be done by now, in order; and the frontier that this was decided with."""
+        out = np.empty(min(capacity, max(1, len(self))), DUE)
+        with self._lock:
+            until_ms = min(now_ms, self.frontier * self._precision_ms)
+            count = lib.ts_heap_pop(
+                self._heap,
+                until_ms,
+                self.frontier,
+                self._precision_ms,
+                ffi.from_buffer("ts_due[]", out),
+                len(out),
+            )
+            return out[:count], self.frontier
+
+    def next_wake_ms(self) -> int | None:
+        """When the first entry is to be looked at; None: there is none, or its slot is not whole."""
+        with self._lock:
+            if not self._heap.count:
+                return None
+            wake_ms = int(self._heap.entries[0].wake_ms)
+            return wake_ms if wake_ms <= self.frontier * self._precision_ms else None

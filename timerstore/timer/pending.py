@@ -1,0 +1,173 @@
+"""Pending: which messages wait, read from the wheel and from what is not on it yet.
+
+Threads:  any.
+Locks:    the wheel's, while slots are read.
+Holds:    every message that waited when it was called and still waits comes out once; cost grows with
+          what is pending, not with what the log holds.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from timerstore.config import StoreConfig
+from timerstore.layout.handle import Handle, encode
+from timerstore.message import PendingTimer, parse_properties
+from timerstore.native import ffi, lib
+from timerstore.queues.lookup import record_fields
+from timerstore.queues.routes import Route
+from timerstore.timer.checkpoint import Rooms
+from timerstore.timer.request import CHAINED, DUE, REQUEST, Records
+
+_BATCH = 16_384
+_NO_ROLL = 2**62  # a frontier so far that no entry counts as one that rolls
+
+
+class PendingReader:
+    """Reads what waits in one store."""
+
+    def __init__(
+        self, config: StoreConfig, rooms: Rooms, timer_route: Route, store_id: int
+    ) -> None:
+        self._config = config
+        self._rooms = rooms
+        self._timer_route = timer_route
+        self._store_id = store_id
+
+    def read(
+        self, begin_ms: int | None = None, end_ms: int | None = None, topic: str | None = None
+    ) -> Iterator[PendingTimer]:
+        """Give what is due in [begin_ms, end_ms), in order of (due, put order)."""
+        entries = self.entries()
+        if begin_ms is not None:
+            entries = entries[entries["due_ms"] >= begin_ms]
+        if end_ms is not None:
+            entries = entries[entries["due_ms"] < end_ms]
+        for entry in entries:
+            one = self._describe(entry)
+            if topic is None or one.topic == topic:
+                yield one
+
+    def entries(self) -> Records:
+        """Give every waiting message as a due entry, in order of (due, id)."""
+        rooms = self._rooms
+        chained: list[Records] = []
+        with rooms.wheel.lock:
+            linked = rooms.enqueue_put.linked_offset
+            at = rooms.open_slot.lowest_slot(rooms.wheel.frontier)
+            end = rooms.wheel.frontier + rooms.wheel.slot_count
+            while (slot := rooms.wheel.next_used(at, end)) is not None:
+                chained.extend(self._chain(slot))
+                at = slot + 1
+        parts = [self._due(part) for part in chained]
+        parts.extend(self._backlog(linked))
+        entries = np.concatenate(parts) if parts else np.empty(0, DUE)
+        # A message that rolled just now may stand in its old slot and in its new one.
+        entries = entries[np.lexsort((entries["log_offset"], entries["id"]))]
+        newest = np.append(np.diff(entries["id"]) != 0, True)[: len(entries)]
+        entries = entries[newest]
+        return entries[np.lexsort((entries["id"], entries["due_ms"]))]
+
+    def _chain(self, slot: int) -> Iterator[Records]:
+        timer_log = self._rooms.timer_log
+        pos = ffi.new("int64_t *", -1)
+        with timer_log.segments.view(timer_log.end) as view:
+            while True:
+                part = np.empty(_BATCH, CHAINED)
+                got = lib.ts_wheel_load(
+                    view,
+                    self._rooms.wheel.native,
+                    slot,
+                    pos,
+                    _BATCH,
+                    ffi.from_buffer("ts_chained[]", part),
+                )
+                if got < 0:
+                    timer_log.segments.serve(view, got, "timer log")
+                    continue
+                yield part[:got]
+                if pos[0] < 0:
+                    return
+
+    def _due(self, chained: Records) -> Records:
+        log = self._rooms.log
+        due = np.empty(len(chained), DUE)
+        kept = done = 0
+        with log.segments.view(log.write_out()) as view:
+            while done < len(chained):
+                got = lib.ts_due_load(
+                    view,
+                    self._rooms.states.native,
+                    self._store_id,
+                    self._config.precision_ms,
+                    _NO_ROLL,
+                    ffi.from_buffer("ts_chained[]", chained) + done,
+                    len(chained) - done,
+                    ffi.from_buffer("ts_due[]", due) + kept,
+                )
+                if got < 0:
+                    log.segments.serve(view, got, "pending")
+                else:
+                    done += got
+                    kept += int(view.need)
+        return due[:kept]
+
+    def _backlog(self, begin: int) -> Iterator[Records]:
+        """What the timer topic holds and the wheel does not yet."""
+        rooms = self._rooms
+        with rooms.log.lock:
+            end = rooms.log.end
+        rooms.dispatch.through(end)
+        queue = self._timer_route.queue
+        while begin < queue.count:
+            units = queue.read(begin, _BATCH)
+            count = len(units) // 20
+            requests = np.empty(count, REQUEST)
+            done = 0
+            with rooms.log.segments.view(rooms.log.written) as view:
+                while done < count:
+                    got = lib.ts_timer_requests(
+                        view,
+                        ffi.from_buffer("uint8_t[]", units) + 20 * done,
+                        count - done,
+                        begin + done,
+                        self._store_id,
+                        self._config.precision_ms,
+                        ffi.from_buffer("ts_request[]", requests) + done,
+                    )
+                    if got < 0:
+                        rooms.log.segments.serve(view, got, "pending")
+                    else:
+                        done += got
+            begin += count
+            waits = np.fromiter(
+                (rooms.states.get(int(i)) == lib.TS_WAITING for i in requests["id"]), bool, count
+            )
+            waits &= requests["flags"] == 0
+            yield _as_due(requests[waits])
+
+    def _describe(self, entry: Records) -> PendingTimer:
+        log = self._rooms.log
+        with log.segments.view(log.written) as view:
+            _, _, text = record_fields(log.segments, view, int(entry["log_offset"]))
+        properties = parse_properties(text)
+        topic, key = properties.get("REAL_TOPIC", ""), properties.get("UNIQ_KEY", "")
+        timer_id = int(entry["id"])
+        out_ms = int(properties.get("TIMER_OUT_MS", "0"))
+        handle = encode(Handle(topic, self._config.broker_name, out_ms + 1, key, timer_id))
+        return PendingTimer(
+            message_id=key,
+            topic=topic,
+            queue_id=int(properties.get("REAL_QID", "0")),
+            due_ms=int(entry["due_ms"]),
+            timer_id=timer_id,
+            log_offset=int(entry["log_offset"]),
+            handle=handle,
+        )
+
+
+def _as_due(requests: Records) -> Records:
+    due = np.zeros(len(requests), DUE)
+    for name in ("id", "due_ms", "log_offset", "size"):
+        due[name] = requests[name]
+    return due

@@ -1,0 +1,123 @@
+"""Pipeline: makes the six services, ties their handoffs, starts and stops them in order.
+
+    wheel_timer's queue -> enqueue-get -> enqueue-put -> wheel, timer log
+    slot whose time has come -> dequeue-get -> dequeue-get-message -> open slot -> dequeue-put
+    flush makes durable what they did
+
+Holds:    downstream starts first and stops last.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from timerstore.clock import Clock
+from timerstore.config import StoreConfig
+from timerstore.metrics import Metrics
+from timerstore.queues.routes import Route
+from timerstore.service import Handoff, Service
+from timerstore.timer.checkpoint import Checkpoint, Rooms
+from timerstore.timer.dequeue_get import DequeueGet
+from timerstore.timer.dequeue_get_message import DequeueGetMessage
+from timerstore.timer.dequeue_put import DequeuePut
+from timerstore.timer.enqueue_get import EnqueueGet
+from timerstore.timer.enqueue_put import EnqueuePut
+from timerstore.timer.flush import Flush
+from timerstore.timer.request import Loaded, Records
+
+_BOUND = 4
+
+
+class Pipeline(NamedTuple):
+    """The six."""
+
+    enqueue_get: EnqueueGet
+    enqueue_put: EnqueuePut
+    dequeue_get: DequeueGet
+    dequeue_get_message: DequeueGetMessage
+    dequeue_put: DequeuePut
+    flush: Flush
+
+    def wake_all(self) -> None:
+        """Let every service look again: the clock was turned, or space returned."""
+        for service in self:
+            service.wake()
+
+    def start(self) -> None:
+        """Start the threads, downstream first."""
+        for service in reversed(self):
+            service.start()
+
+    def stop(self) -> None:
+        """Stop the threads, upstream first."""
+        for service in self:
+            service.stop()
+
+
+def make_pipeline(
+    metrics: Metrics,
+    config: StoreConfig,
+    clock: Clock,
+    rooms: Rooms,
+    requests: Handoff[Records],
+    timer_route: Route,
+    store_id: int,
+    start: int,
+    checkpoint: Checkpoint,
+    *,
+    threads: bool,
+) -> Pipeline:
+    """Make the services and tell each whom to wake. `start`: the queue offset to enqueue from."""
+    loaded: Handoff[Loaded] = Handoff(_BOUND)
+    enqueue_get = EnqueueGet(
+        metrics, config, rooms.log, rooms.dispatch, timer_route, store_id, start, requests
+    )
+    dequeue_get = DequeueGet(
+        metrics,
+        config,
+        clock,
+        rooms.wheel,
+        rooms.timer_log,
+        rooms.open_slot,
+        loaded,
+        clock.monotonic_ns,
+    )
+    get_message = DequeueGetMessage(
+        metrics, config, rooms.log, rooms.states, rooms.open_slot, store_id, loaded
+    )
+    dequeue_put = DequeuePut(
+        metrics,
+        config,
+        clock,
+        rooms.log,
+        rooms.routes,
+        timer_route,
+        rooms.states,
+        rooms.open_slot,
+        checkpoint.wait,
+    )
+    flush = Flush(metrics, config, clock, rooms.log, checkpoint, at_once=not threads)
+    enqueue_put = rooms.enqueue_put
+    enqueue_get.downstream = enqueue_put
+    enqueue_put.upstream = enqueue_get
+    enqueue_put.dequeue = [dequeue_get, dequeue_put]
+    dequeue_get.downstream = get_message
+    get_message.upstream, get_message.downstream = dequeue_get, dequeue_put
+    dequeue_put.downstream = [rooms.dispatch, _Requested(flush.request, metrics)]
+    dequeue_put.upstream = [dequeue_get, enqueue_put]
+    return Pipeline(enqueue_get, enqueue_put, dequeue_get, get_message, dequeue_put, flush)
+
+
+class _Requested(Service):
+    """Wakes flush as one who waits for it."""
+
+    def __init__(self, request: Callable[[], None], metrics: Metrics) -> None:
+        super().__init__(metrics)
+        self._request = request
+
+    def wake(self) -> None:
+        self._request()
+
+
+def requests_handoff() -> Handoff[Records]:
+    """Make the handoff between the two enqueue services."""
+    return Handoff(_BOUND)

@@ -1,0 +1,72 @@
+"""What travels between the six services: arrays of C structs (native/api.h), never objects."""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from timerstore.native import ffi
+
+REQUEST = np.dtype(
+    [
+        ("id", np.int64),
+        ("log_offset", np.int64),
+        ("due_ms", np.int64),
+        ("out_ms", np.int64),
+        ("queue_offset", np.int64),
+        ("size", np.int32),
+        ("topic_hash", np.int32),
+        ("flags", np.int32),
+        ("roll_times", np.int32),
+    ]
+)
+CHAINED = np.dtype(
+    [
+        ("log_offset", np.int64),
+        ("slot", np.int64),
+        ("write_ms", np.int64),
+        ("size", np.int32),
+        ("magic", np.int32),
+    ]
+)
+DUE = np.dtype(
+    [
+        ("wake_ms", np.int64),
+        ("id", np.int64),
+        ("due_ms", np.int64),
+        ("log_offset", np.int64),
+        ("slot", np.int64),
+        ("write_ms", np.int64),
+        ("size", np.int32),
+        ("flags", np.int32),
+    ]
+)
+DRAFT = np.dtype(
+    [
+        ("id", np.int64),
+        ("at", np.int64),
+        ("slot", np.int64),
+        ("placed", np.int64),
+        ("route", np.uintp),
+        ("real", np.uintp),
+        ("size", np.int32),
+        ("flags", np.int32),
+    ]
+)
+for _dtype, _name in (
+    (REQUEST, "ts_request"),
+    (CHAINED, "ts_chained"),
+    (DUE, "ts_due"),
+    (DRAFT, "ts_draft"),
+):
+    assert _dtype.itemsize == ffi.sizeof(_name), f"{_name}: request.py and api.h disagree"
+
+Records = npt.NDArray[np.void]
+
+
+class Loaded(NamedTuple):
+    """Units read from slots, and the frontier once they are in the open slot: every slot below it
+    is then loaded whole."""
+
+    chained: Records
+    frontier: int

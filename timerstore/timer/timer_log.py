@@ -1,0 +1,55 @@
+"""Timer log: appended units, chained backwards per slot.
+
+Data:     native/format/timer_unit.h; segments in timerlog/.
+Threads:  enqueue-put appends under the wheel's lock; dequeue-get reads below `end`; flush syncs.
+Holds:    (1) a unit's previous position is below its own; (2) its space is reserved before a slot
+          points at it.
+Fails:    CorruptError on a unit that breaks its format; FullError when the disk is.
+"""
+
+from pathlib import Path
+
+from timerstore.files.disk import Disk
+from timerstore.files.segments import Segments
+
+UNIT_BYTES = 52
+BLANK_BYTES = 16
+
+
+class TimerLog:
+    """The timer log of one store."""
+
+    def __init__(self, disk: Disk, directory: Path, segment_bytes: int, reserve_bytes: int) -> None:
+        self.segments = Segments(disk, directory, segment_bytes, reserve_bytes)
+        self.end = 0
+
+    def load(self, end: int) -> None:
+        """Look at the files; the log ends at `end`."""
+        self.segments.load()
+        self.end = end
+        self.segments.reserve_from(end)
+
+    def reserve(self, count: int) -> None:
+        """Take the space of `count` more units, as far as the present segment goes."""
+        size = self.segments.segment_bytes
+        segment_end = self.end - self.end % size + size
+        self.segments.reserve(min(self.end + count * UNIT_BYTES + BLANK_BYTES, segment_end))
+
+    def append(self, units: memoryview, end: int) -> None:
+        """Write what was linked; `end` is behind it, at the next segment after a blank."""
+        self.segments.write(self.end, units)
+        self.end = end
+
+    def cut(self, end: int) -> None:
+        """End the log at `end`, zeros behind it; durable."""
+        self.segments.cut(end)
+        self.end = end
+
+    def remove_all(self) -> None:
+        """Begin anew at 0."""
+        self.segments.remove_all()
+        self.end = 0
+
+    def sync(self) -> None:
+        """Make durable what was appended."""
+        self.segments.sync()

@@ -1,0 +1,116 @@
+"""Wheel: the ring of slots, and how far it has been read.
+
+Data:     native/format/wheel_slot.h; `timerwheel`, mapped privately: memory changes at once, the file
+          at checkpoints, by pages. While a store is open the file is 32 bytes longer, so that a broker
+          refuses it.
+Threads:  enqueue-put links, dequeue-get loads, checkpoints copy: each under `lock`.
+Locks:    lock, then the open slot's.
+Holds:    (1) slots below `frontier` have been read; (2) a slot is overwritten for a later lap only
+          where nothing in it can be needed after a crash (`reuse_below`).
+Fails:    ConfigError on a file of another size.
+"""
+
+import threading
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from timerstore.errors import ConfigError
+from timerstore.files.disk import Disk
+from timerstore.native import ffi, lib
+from timerstore.timer.request import Records
+
+SLOT_BYTES = 32
+PAGE_BYTES = 4096
+OPEN_EXTRA_BYTES = 32
+
+
+class DirtyPages(NamedTuple):
+    """Copies of the pages that changed since the last checkpoint."""
+
+    pages: Records
+    data: Records
+
+
+class Wheel:
+    """The wheel of one store."""
+
+    def __init__(self, disk: Disk, path: Path, slot_count: int, precision_ms: int) -> None:
+        self.path = path
+        self.slot_count = slot_count
+        self.precision_ms = precision_ms
+        self.lock = threading.Lock()
+        self.frontier = 0
+        self.completed_read_slot = 0  # R of the last completed checkpoint
+        self.earliest: int | None = (
+            None  # no used slot at or above `frontier` lies below; or unknown
+        )
+        size = slot_count * SLOT_BYTES
+        new = not disk.exists(path)
+        self._file = disk.open(path, create=True)
+        found = self._file.size()
+        if found not in (0, size, size + OPEN_EXTRA_BYTES):
+            raise ConfigError(
+                f"wheel_slot_count: {path} has {found} bytes, wanted {size} for "
+                f"{slot_count} slots of {SLOT_BYTES} bytes"
+            )
+        self._file.resize(size + OPEN_EXTRA_BYTES)
+        self._file.sync()
+        if new:
+            disk.sync_directory(path.parent)
+        self._memory = self._file.map_private(size)
+        self._view = ffi.from_buffer("uint8_t[]", self._memory, require_writable=True)
+        self._dirty = np.zeros((size + PAGE_BYTES - 1) // PAGE_BYTES, np.uint8)
+        self._dirty_view = ffi.from_buffer("uint8_t[]", self._dirty)
+        self.native: Any = ffi.new("ts_wheel *")
+        self.native.slots = self._view
+        self.native.dirty_pages = self._dirty_view
+        self.native.slot_count = slot_count
+        self.native.precision_ms = precision_ms
+
+    def clear_all(self) -> None:
+        """Empty every slot; written at the next checkpoint."""
+        ffi.memmove(self._view, bytes(self.slot_count * SLOT_BYTES), self.slot_count * SLOT_BYTES)
+        self._dirty[:] = 1
+
+    def next_used(self, begin: int, end: int) -> int | None:
+        """Give the first used slot in [begin, end)."""
+        slot = int(lib.ts_wheel_next(self.native, begin, end))
+        return None if slot < 0 else slot
+
+    def copy_dirty(self) -> DirtyPages:
+        """Copy what changed; under `lock`."""
+        count = int(np.count_nonzero(self._dirty))
+        pages = np.empty(max(1, count), np.int64)
+        data = np.zeros((max(1, count), PAGE_BYTES), np.uint8)
+        count = lib.ts_wheel_copy_dirty(
+            self.native,
+            ffi.from_buffer("int64_t[]", pages),
+            ffi.from_buffer("uint8_t[]", data),
+            count,
+        )
+        return DirtyPages(pages[:count], data[:count])
+
+    def mark_dirty(self, dirty: DirtyPages) -> None:
+        """Take back copies that could not be written."""
+        self._dirty[dirty.pages] = 1
+
+    def write(self, dirty: DirtyPages) -> None:
+        """Write copied pages to the file, durably."""
+        size = self.slot_count * SLOT_BYTES
+        pages = dirty.pages
+        edges = np.flatnonzero(np.diff(pages) != 1) + 1
+        for run in np.split(np.arange(len(pages)), edges) if len(pages) else []:
+            begin = int(pages[run[0]]) * PAGE_BYTES
+            raw = dirty.data[run[0] : run[-1] + 1].reshape(-1)[: size - begin]
+            self._file.write(memoryview(np.ascontiguousarray(raw)), begin)
+        self._file.sync()
+
+    def close(self, *, as_broker_wants: bool) -> None:
+        """Unmap; the file gets the length that a broker takes where it may open it."""
+        if as_broker_wants:
+            self._file.resize(self.slot_count * SLOT_BYTES)
+            self._file.sync()
+        ffi.release(self._view)
+        self._memory.close()

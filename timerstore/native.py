@@ -26,7 +26,7 @@ FAULTS = {
     _lib.TS_FAULT_CHAIN: "a timer unit does not fit its slot's chain",
 }
 
-assert _lib.TS_CORRUPT == CorruptError.code, "errors.py and api.h disagree"
+assert CorruptError.code == _lib.TS_CORRUPT, "errors.py and api.h disagree"
 
 
 def check(status: int, what: str, where: object = None) -> int:

@@ -30,6 +30,7 @@ from timerstore.commitlog.recover import (
 from timerstore.commitlog.staging import Staging, leftovers
 from timerstore.config import StoreConfig
 from timerstore.errors import CorruptError, FailedError, TimerStoreError
+from timerstore.failpoint import reach
 from timerstore.files.directory import Directory
 from timerstore.files.disk import Disk
 from timerstore.files.geometry import adopt_geometry
@@ -114,6 +115,7 @@ class Opened(NamedTuple):
         try:
             if self.rooms.log.failed is None:
                 self.checkpoint.run(is_clean=True)
+                reach("close_checkpointed")
                 write_for_brokers(
                     self.disk,
                     self.directory.tree,
@@ -123,6 +125,7 @@ class Opened(NamedTuple):
                     self.checkpoint,
                 )
                 is_clean = True
+                reach("close_written_for_brokers")
         finally:
             self.rooms.log.close()
             self.rooms.routes.close()
@@ -130,6 +133,7 @@ class Opened(NamedTuple):
             self.rooms.states.close()
             self.rooms.wheel.close(as_broker_wants=is_clean)
             if is_clean:
+                reach("close_wheel_restored")
                 self.directory.mark_closed()
             self.directory.release()
 
@@ -172,6 +176,7 @@ class _Opening:
         )
         disk.make_directory(tree.side)
         self._directory.mark_open()
+        reach("recover_marked_open")
         self._wheel = Wheel(disk, tree.timer_wheel, config.wheel_slot_count, config.precision_ms)
         self._timer_log = TimerLog(
             disk, tree.timer_log, config.timer_log_segment_bytes, config.reserve_bytes
@@ -218,6 +223,7 @@ class _Opening:
         if mark.log_end > segments.extent or segments.begin > mark.log_begin:
             return None
         restore_staged(segments, staged, mark.log_end)
+        reach("recover_staged_restored")
         scanned, end, fault = self._scan(mark.log_end)
         if not is_unclean and len(scanned):
             return None
@@ -232,11 +238,13 @@ class _Opening:
         if is_unclean:
             refuse_damage_inside(segments, end, fault)
             settle_end(segments, mark.log_end, end)
+            reach("recover_log_settled")
         for route in self._routes.by_index:
             route.queue.recover(mark.log_end, segments.begin)
             if is_unclean:
                 route.queue.cut()
                 route.queue.mark_dirty()
+        reach("recover_queues_cut")
         recover.set_pending(self._routes, pending, self._clock.now_ms)
         recover.fold_forward(self._states, self._routes, scanned, mark.store_id)
         if is_unclean:
@@ -266,6 +274,7 @@ class _Opening:
         if self._mark is not None:
             disk.unlink(tree.watermark)  # from here on only the log counts
             disk.sync_directory(tree.side)
+        reach("recover_anew_begun")
         segments.mark_dirty()
         settle_end(segments, end, end)
         found = fold(scanned)
@@ -273,6 +282,7 @@ class _Opening:
         self._states.open_file(disk, tree.state, anew=True)
         recover.fold_anew(self._states, self._routes, scanned, found)
         self._restart_queues(scanned, begin, end)
+        reach("recover_anew_queues_restarted")
         self._wheel.clear_all()
         self._timer_log.segments.load()
         self._timer_log.remove_all()
@@ -325,6 +335,7 @@ class _Opening:
         )
         dispatch.through(found.log_end)
         recover.finish_queues(self._routes)
+        reach("recover_dispatched")
         requests = requests_handoff()
         enqueue_put = EnqueuePut(
             metrics,

@@ -26,7 +26,8 @@ Item = TypeVar("Item")
 
 class Service:
     """One of the named services. Subclasses give `name`, `step` and, where they wait for a time,
-    `idle_s`."""
+    `idle_s`.
+    """
 
     name = "service"
 

@@ -20,6 +20,7 @@ from timerstore import arguments
 from timerstore.clock import Clock, SystemClock
 from timerstore.config import StoreConfig
 from timerstore.errors import ClosedError, ForkedError, MessageError
+from timerstore.failpoint import reach
 from timerstore.inspect.check import check_store
 from timerstore.layout.handle import decode
 from timerstore.message import (
@@ -138,6 +139,7 @@ class TimerStore:
         route = self._route_of(target, queue_id)
         source = raw if type(raw) is bytes else ffi.from_buffer("uint8_t[]", raw)
         log_offset, number, counter = self._append(route.native, source, size, due_ms, text, now_ms)
+        reach("put_appended")
         if self._is_sync if flush is None else self._wants_sync(flush):
             self._log.sync_through(log_offset + 1)
         self._appended()
@@ -318,6 +320,7 @@ class TimerStore:
                 need = int(native.need)
             if got >= 0:
                 done += got
+                reach("put_many_part_appended")
             else:
                 self._appended()  # room may have to come from the services
                 self._make_room(got, need)
@@ -422,6 +425,7 @@ class TimerStore:
         else:
             text = receipt_or_handle
         result, end = self._opened.canceller.cancel(decode(text))
+        reach("cancel_appended")
         if end:
             self._log.sync_through(end)
         self._appended()
@@ -473,7 +477,8 @@ class TimerStore:
 
     def services(self) -> dict[str, Service]:
         """Give the services by name, in the order in which a message meets them; for those who step
-        them by hand (timerstore.testing.Stepper)."""
+        them by hand (timerstore.testing.Stepper).
+        """
         if self._threads:
             raise MessageError("services: this store's run in threads; open it with threads=False")
         services = (self._opened.rooms.dispatch, *self._opened.pipeline)
@@ -535,7 +540,7 @@ def _encode_keys(keys: Sequence[Any] | None, count: int) -> tuple[Any, Any]:
 def open(
     path: str | os.PathLike[str],
     config: StoreConfig | None = None,
-    *,  # noqa: A001
+    *,
     clock: Clock | None = None,
     threads: bool = True,
     read_only: bool = False,

@@ -19,6 +19,7 @@ from timerstore.clock import Clock
 from timerstore.commitlog.staging import Staging
 from timerstore.config import StoreConfig
 from timerstore.errors import FailedError, MessageError, TimerStoreError
+from timerstore.failpoint import reach
 from timerstore.files.segments import Segments
 from timerstore.native import ffi, lib
 
@@ -123,6 +124,7 @@ class CommitLog:
             self._point_at(end)
             if roll:
                 self.native.room_end = end
+        reach("log_rolled" if roll else "log_half_swapped")
         try:
             self.segments.write(base, self._staging.bytes_of(old, size))
         except TimerStoreError as error:
@@ -130,6 +132,7 @@ class CommitLog:
             self.fail(error)
             raise
         self.written = end
+        reach("log_written_out")
 
     def sync_through(self, offset: int) -> None:
         """Return when the log is durable below `offset`; one sync serves all who wait."""
@@ -145,6 +148,7 @@ class CommitLog:
                     self.fail(error)
                     raise
                 self.durable = written
+            reach("log_synced")
             for listener in self.on_durable:
                 listener()
 

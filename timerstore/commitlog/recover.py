@@ -43,7 +43,8 @@ def scan_batches(
     limit: int,
 ) -> Iterator[tuple[Scan, int, int]]:
     """Read the records of [begin, limit) in batches: (records, end so far, why the log ends there:
-    enum ts_fault, none before the last)."""
+    enum ts_fault, none before the last).
+    """
     offset = begin
     following = ffi.new("int64_t *")
     with segments.view(limit) as view:

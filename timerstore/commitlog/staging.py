@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from timerstore.files.disk import Disk
 from timerstore.files.directory import boot_id
+from timerstore.files.disk import Disk
 from timerstore.native import ffi
 
 _HEAD_BYTES = 4096

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from timerstore.errors import CorruptError
+from timerstore.failpoint import reach
 from timerstore.files.disk import Disk, File
 from timerstore.layout import tree
 from timerstore.native import ffi, lib, raise_fault, raise_status
@@ -103,12 +104,14 @@ class Segments:
         file.resize(self.segment_bytes)
         file.sync()
         self._disk.sync_directory(self.directory)
+        reach("segment_created")
         with self._lock:
             self.numbers = sorted([*self.numbers, number])
 
     def reserve(self, offset: int) -> int:
         """Take disk space up to beyond `offset`; the offset up to which it now is, at most the end
-        of offset's segment. Files that others made may be sparse, so this starts anew after load."""
+        of offset's segment. Files that others made may be sparse, so this starts anew after load.
+        """
         if offset <= self._reserved_end:
             return self._reserved_end
         number = (offset - 1) // self.segment_bytes

@@ -70,7 +70,8 @@ class ConsumeQueue:
 
     def append(self, offset: int, units: bytes | memoryview) -> None:
         """Add units, the first of them with queue offset `offset`: the present count, or below it
-        where they are written once more."""
+        where they are written once more.
+        """
         end = offset + len(units) // UNIT_BYTES
         assert offset <= self.count, "a gap in a queue"
         self._place(offset, units)

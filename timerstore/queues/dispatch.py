@@ -15,6 +15,7 @@ import numpy as np
 from timerstore.clock import Clock
 from timerstore.commitlog.commit_log import CommitLog
 from timerstore.errors import CorruptError
+from timerstore.failpoint import reach
 from timerstore.metrics import Metrics
 from timerstore.native import address, ffi, lib
 from timerstore.queues.consume_queue import UNIT_BYTES
@@ -90,6 +91,7 @@ class Dispatch(Service):
                 else:
                     self._log.segments.serve(view, count, "dispatch")
         touched = self._append(count) if count else set()
+        reach("dispatch_queues_written")
         self.dispatched = int(following[0])
         self.metrics.add("dispatch_records", count)
         for listener in self.listeners:

@@ -10,6 +10,7 @@ Holds:    (1) a route lives as long as the store; (2) a topic's name and queue c
 import threading
 from typing import Any, NamedTuple
 
+from timerstore.failpoint import reach
 from timerstore.files.disk import Disk
 from timerstore.layout import topics_json
 from timerstore.layout.tree import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC, Tree, backup_of
@@ -94,6 +95,7 @@ class Routes:
         self._topics = self._topics.with_topic(topic, queue_count, now_ms)
         self._disk.make_directory(self._tree.config)
         self._disk.write_small(self._tree.topics_json, topics_json.write(self._topics))
+        reach("topics_json_written")
 
     def _make(self, topic: str, queue_id: int) -> Route:
         name = topic.encode("ascii")

@@ -16,6 +16,7 @@ from timerstore.clock import Clock
 from timerstore.commitlog.commit_log import CommitLog
 from timerstore.config import StoreConfig
 from timerstore.errors import FailedError, TimerStoreError
+from timerstore.failpoint import reach
 from timerstore.files.disk import Disk, File
 from timerstore.layout import counts_json, watermark
 from timerstore.layout.tree import Tree
@@ -111,6 +112,7 @@ class Checkpoint:
             start_ns = self._clock.monotonic_ns
             self._rooms.log.check_alive()
             taken = self._take()
+            reach("checkpoint_taken")
             try:
                 mark = self._write(taken, is_clean=is_clean)
             except TimerStoreError as error:
@@ -156,13 +158,18 @@ class Checkpoint:
     def _write(self, taken: _Snapshot, *, is_clean: bool) -> Watermark:
         rooms = self._rooms
         rooms.log.sync_through(taken.log_end)
+        reach("checkpoint_log_synced")
         rooms.dispatch.through(taken.log_end)
         rooms.timer_log.sync()
         rooms.routes.sync()
+        reach("checkpoint_queues_synced")
         chunk_count, digest = rooms.states.write(taken.chunks, taken.log_end)
+        reach("checkpoint_states_written")
         rooms.wheel.write(taken.pages)
+        reach("checkpoint_wheel_written")
         self._entries = [*self._entries[-1:], (taken.log_end, taken.pending)]
         self._disk.write_small(self._tree.counts, counts_json.write(self._entries))
+        reach("checkpoint_counts_written")
         self._sequence += 1
         mark = Watermark(
             sequence=self._sequence,
@@ -181,6 +188,7 @@ class Checkpoint:
         )
         self._file.write(watermark.write(mark), self._sequence % 2 * watermark.SLOT_BYTES)
         self._file.sync()
+        reach("checkpoint_watermark_written")
         return mark
 
     def pending_by_topic(self) -> dict[str, int]:

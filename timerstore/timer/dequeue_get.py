@@ -14,6 +14,7 @@ import numpy as np
 
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
+from timerstore.failpoint import reach
 from timerstore.metrics import Metrics
 from timerstore.native import ffi, lib
 from timerstore.service import IDLE_S_MAX, Handoff, Service
@@ -78,6 +79,7 @@ class DequeueGet(Service):
             frontier = self._wheel.frontier if self._slot is None else self._slot
         if not count and frontier == self._passed and not finished:
             return False
+        reach("dequeue_units_read")
         self._out.put(Loaded(chained[:count], frontier))
         self._passed = frontier
         for slot in finished:
@@ -99,6 +101,7 @@ class DequeueGet(Service):
         self._slot = slot
         self._pos[0] = -1
         self._open_slot.expect(slot, 1)  # while it is being read
+        reach("dequeue_slot_begun")
         return True
 
     def _read(self, view: Any, chained: Any, count: int) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 
 from timerstore.commitlog.commit_log import CommitLog
 from timerstore.config import StoreConfig
+from timerstore.failpoint import reach
 from timerstore.metrics import Metrics
 from timerstore.native import ffi, lib
 from timerstore.service import Handoff, Service
@@ -67,6 +68,7 @@ class DequeueGetMessage(Service):
                 else:
                     done += got
                     kept += int(view.need)
+        reach("dequeue_messages_loaded")
         self._open_slot.push(due[:kept], frontier)
         self._drop(chained["slot"], due["slot"][:kept])
         self.metrics.add("dequeue_put_skipped_messages", len(chained) - kept)

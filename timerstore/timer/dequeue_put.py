@@ -16,6 +16,7 @@ import numpy as np
 from timerstore.clock import Clock
 from timerstore.commitlog.commit_log import CommitLog
 from timerstore.config import StoreConfig
+from timerstore.failpoint import reach
 from timerstore.metrics import Metrics
 from timerstore.native import ffi, lib, raise_status
 from timerstore.queues.lookup import route_needed
@@ -92,7 +93,9 @@ class DequeuePut(Service):
             due = due[:first]
         with self._log.segments.view(self._log.write_out()) as view:
             count = self._encode(view, due, frontier, now_ms)
+        reach("deliver_encoded")
         self._place(count, now_ms)
+        reach("deliver_placed")
         drafts = self._drafts[:count]
         misfits = drafts["size"] == 0
         if misfits.any():  # a foreign message without room for a roll: it waits here instead

@@ -9,6 +9,7 @@ import numpy as np
 
 from timerstore.commitlog.commit_log import CommitLog
 from timerstore.config import StoreConfig
+from timerstore.failpoint import reach
 from timerstore.metrics import Metrics
 from timerstore.native import ffi, lib
 from timerstore.queues.dispatch import Dispatch
@@ -71,6 +72,7 @@ class EnqueueGet(Service):
                     self._log.segments.serve(view, got, "enqueue-get")
                 else:
                     done += got
+        reach("enqueue_requests_read")
         self._out.put(requests)
         self.queue_offset += count
         if self.downstream is not None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
+from timerstore.failpoint import reach
 from timerstore.metrics import Metrics
 from timerstore.native import ffi, lib, raise_status
 from timerstore.service import Handoff, Service
@@ -108,7 +109,9 @@ class EnqueuePut(Service):
                 return -1
             if count < 0:
                 raise_status(count, "link", self._timer_log.segments.directory)
+            reach("enqueue_slots_linked")
             self._timer_log.append(memoryview(self._units)[: link.bytes], int(link.pos))
+            reach("enqueue_units_written")
             if count:
                 self.linked_offset = int(requests["queue_offset"][count - 1]) + 1
             if wheel.earliest is not None:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from timerstore.commitlog.fold import Fold, Scan
+from timerstore.failpoint import reach
 from timerstore.layout import counts_json
 from timerstore.layout.watermark import Watermark
 from timerstore.native import ffi, lib
@@ -40,7 +41,9 @@ def cut_back(wheel: Wheel, timer_log: TimerLog, mark: Watermark) -> None:
                 break
             segments.serve(view, status, "timer log")
     wheel.write(wheel.copy_dirty())
+    reach("recover_wheel_written")
     timer_log.cut(mark.timer_log_end)
+    reach("recover_timer_log_cut")
 
 
 def start_at(wheel: Wheel, open_slot: OpenSlot, read_slot: int) -> None:

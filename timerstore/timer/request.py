@@ -66,7 +66,8 @@ Records = npt.NDArray[np.void]
 
 class Loaded(NamedTuple):
     """Units read from slots, and the frontier once they are in the open slot: every slot below it
-    is then loaded whole."""
+    is then loaded whole.
+    """
 
     chained: Records
     frontier: int

@@ -1,0 +1,57 @@
+"""Fail points: named moments at which a test may kill the process, or make a call fail.
+
+Holds:    (1) every name stands in NAMES, so that a test can see that each is reached; (2) without a
+          hook a point costs one look at a module variable.
+"""
+
+from collections.abc import Callable
+
+NAMES = (
+    "put_appended",
+    "put_many_part_appended",
+    "log_half_swapped",
+    "log_rolled",
+    "log_written_out",
+    "log_synced",
+    "segment_created",
+    "dispatch_queues_written",
+    "enqueue_requests_read",
+    "enqueue_slots_linked",
+    "enqueue_units_written",
+    "dequeue_slot_begun",
+    "dequeue_units_read",
+    "dequeue_messages_loaded",
+    "deliver_encoded",
+    "deliver_placed",
+    "cancel_appended",
+    "checkpoint_taken",
+    "checkpoint_log_synced",
+    "checkpoint_queues_synced",
+    "checkpoint_states_written",
+    "checkpoint_wheel_written",
+    "checkpoint_counts_written",
+    "checkpoint_watermark_written",
+    "recover_marked_open",
+    "recover_staged_restored",
+    "recover_log_settled",
+    "recover_queues_cut",
+    "recover_wheel_written",
+    "recover_timer_log_cut",
+    "recover_dispatched",
+    "recover_anew_begun",
+    "recover_anew_queues_restarted",
+    "close_checkpointed",
+    "close_written_for_brokers",
+    "close_wheel_restored",
+    "topics_json_written",
+)
+
+hook: Callable[[str], None] | None = None
+"""Called with a point's name when it is reached; tests set it."""
+
+
+def reach(name: str) -> None:
+    """Say that a point is reached."""
+    if hook is not None:
+        assert name in NAMES, f"a fail point that is not in NAMES: {name}"
+        hook(name)

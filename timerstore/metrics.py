@@ -1,6 +1,7 @@
 """Metrics: the one table of what is counted. Rooms count, doors export.
 
-Threads:  any; a count may miss a unit when two threads add at once, gauges are read from their owner.
+Threads:  any; a count may miss a unit when two threads add at once, gauges are read from their
+          owner.
 """
 
 import threading

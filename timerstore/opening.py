@@ -4,7 +4,7 @@ Four ways in, told apart by the watermark, `abort` and the wheel's length:
 
     nothing there                               a new store
     closed by us, nobody was here since         go on from the watermark
-    ours, not closed                            recover from the watermark (exactly-once.md section 6)
+    ours, not closed                            recover from the watermark (exactly-once.md 6)
     a broker's, or side files do not fit        scan the whole log, fold it, build the rest anew
 
 Holds:    `abort` and the wheel's extra length are durable before anything is changed; they go last.
@@ -48,11 +48,10 @@ from timerstore.queues.routes import Route, Routes
 from timerstore.timer import recover
 from timerstore.timer.cancel import Canceller
 from timerstore.timer.checkpoint import Checkpoint, Rooms
-from timerstore.timer.enqueue_put import EnqueuePut
 from timerstore.timer.handover import write_for_brokers
 from timerstore.timer.open_slot import OpenSlot
 from timerstore.timer.pending import PendingReader
-from timerstore.timer.pipeline import Pipeline, make_pipeline, requests_handoff
+from timerstore.timer.pipeline import Pipeline, make_pipeline
 from timerstore.timer.states import States
 from timerstore.timer.timer_log import TimerLog
 from timerstore.timer.wheel import OPEN_EXTRA_BYTES, SLOT_BYTES, Wheel
@@ -336,18 +335,7 @@ class _Opening:
         dispatch.through(found.log_end)
         recover.finish_queues(self._routes)
         reach("recover_dispatched")
-        requests = requests_handoff()
-        enqueue_put = EnqueuePut(
-            metrics,
-            config,
-            clock,
-            self._wheel,
-            self._timer_log,
-            self._states,
-            self._open_slot,
-            found.start.timer_queue_offset,
-            requests,
-        )
+        self._timer_log.linked_offset = found.start.timer_queue_offset
         rooms = Rooms(
             log,
             self._routes,
@@ -356,7 +344,6 @@ class _Opening:
             self._wheel,
             self._timer_log,
             self._open_slot,
-            enqueue_put,
         )
         prefix = self._identify(log, timer_route, found.store_id)
         checkpoint = Checkpoint(config, clock, self._disk, tree, rooms, found.store_id, found.mark)
@@ -366,7 +353,6 @@ class _Opening:
             config,
             clock,
             rooms,
-            requests,
             timer_route,
             found.store_id,
             found.start.timer_queue_offset,

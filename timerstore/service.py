@@ -2,8 +2,8 @@
 
 Threads:  a Service's `step` runs in its own thread, or in whoever steps it by hand, never in both.
 Holds:    (1) `step` never sleeps and does a bounded amount; (2) nobody polls: who makes work wakes;
-          (3) an error that may pass is tried again, with back-off and a count, until it passes or the
-          store stops; any other stops the store.
+          (3) an error that may pass is tried again, with back-off and a count, until it passes or
+          the store stops; any other stops the store.
 """
 
 import logging

@@ -104,9 +104,9 @@ class TimerStore:
     ) -> PutReceipt:
         """Store one message; it is in its topic when its time has come, now where none is given.
 
-        On return it is durable (`flush="sync"`) or will survive the process (`"async"`). At most one
-        of delay (seconds or timedelta), deliver_at (aware datetime), deliver_ms (epoch ms). Raises
-        MessageError on bad arguments, FullError, ClosedError, ForkedError, FailedError.
+        On return it is durable (`flush="sync"`) or will survive the process (`"async"`). At most
+        one of delay (seconds or timedelta), deliver_at (aware datetime), deliver_ms (epoch ms).
+        Raises MessageError on bad arguments, FullError, ClosedError, ForkedError, FailedError.
         """
         if self._closed or os.getpid() != self._pid:
             self._check_open()
@@ -203,9 +203,10 @@ class TimerStore:
     ) -> PutBatch:
         """Store many messages of one topic and queue, in their order.
 
-        `bodies`: a list of bytes-likes, or (buffer, array of count + 1 offsets). `deliver_ms` (epoch ms)
-        or `delay` (seconds): one value, or one a body; 0 or past: now. `keys`: one entry a body, a key
-        or a sequence of keys. All are checked before any is stored; after a crash a prefix may be.
+        `bodies`: a list of bytes-likes, or (buffer, array of count + 1 offsets). `deliver_ms`
+        (epoch ms) or `delay` (seconds): one value, or one a body; 0 or past: now. `keys`: one entry
+        a body, a key or a sequence of keys. All are checked before any is stored; after a crash a
+        prefix may be.
         """
         self._check_open()
         now_ms = self._clock.now_ms
@@ -378,7 +379,8 @@ class TimerStore:
     ) -> PullResult:
         """Give messages of one queue from an offset on; waits up to `wait` seconds for the first.
 
-        Go on from `next_offset`, whatever the status. Raises MessageError where there is no such queue.
+        Go on from `next_offset`, whatever the status. Raises MessageError where there is no such
+        queue.
         """
         return self._opened.puller.pull(
             *self._pull_arguments(topic, queue_id, offset, max_count, wait)
@@ -393,7 +395,7 @@ class TimerStore:
         )
 
     def _pull_arguments(
-        self, topic: str, queue_id: int, offset: int, max_count: int, wait: float
+        self, topic: str, queue_id: Any, offset: Any, max_count: Any, wait: Any
     ) -> tuple[Route, int, int, float]:
         self._check_open()
         route = self._opened.rooms.routes.get(topic, queue_id)
@@ -454,7 +456,7 @@ class TimerStore:
             "log_durable_bytes": rooms.log.durable,
             "dispatch_behind_bytes": rooms.log.end - rooms.dispatch.dispatched,
             "enqueue_behind_messages": int(timer_route.native.next_offset)
-            - rooms.enqueue_put.linked_offset,
+            - rooms.timer_log.linked_offset,
             "dequeue_behind_ms": max(0, self._clock.now_ms - frontier_ms)
             if rooms.wheel.next_used(
                 rooms.wheel.frontier, self._clock.now_ms // self.config.precision_ms
@@ -498,7 +500,10 @@ class TimerStore:
             raise ClosedError("the store is closed", where=self._opened.directory.root)
 
     def close(self) -> None:
-        """Stop the services, complete a checkpoint, release the directory. A second call does nothing."""
+        """Stop the services, complete a checkpoint, release the directory.
+
+        A second call does nothing.
+        """
         if os.getpid() != self._pid:
             self._check_open()
         with self._close_lock:
@@ -537,7 +542,7 @@ def _encode_keys(keys: Sequence[Any] | None, count: int) -> tuple[Any, Any]:
     return b"".join(texts), offsets
 
 
-def open(
+def open(  # noqa: A001 - read as `timerstore.open`, as in `gzip.open`; no file is opened here
     path: str | os.PathLike[str],
     config: StoreConfig | None = None,
     *,

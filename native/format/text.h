@@ -59,6 +59,13 @@ static inline int ts_decimal_get_i64(const uint8_t *at, int32_t size, int64_t *n
     if (i >= size)
         return -1;
     limit = (uint64_t)INT64_MAX + (negative ? 1u : 0u);
+    for (; i < size && i < 18; i++) { /* so many digits always fit */
+        unsigned digit = (unsigned)at[i] - '0';
+
+        if (digit > 9)
+            return -1;
+        n = n * 10 + digit;
+    }
     for (; i < size; i++) {
         unsigned digit = (unsigned)at[i] - '0';
 

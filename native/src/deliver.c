@@ -21,6 +21,14 @@ typedef struct {
     int32_t slim; /* the source leaves no space for what the ancestor adds */
 } copy_job;
 
+/* What stays the same from message to message within one call. */
+typedef struct {
+    ts_route *route;       /* where the last one went */
+    int64_t write_ms;      /* of the texts below */
+    uint8_t times[64];     /* TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS */
+    int32_t times_size;
+} last_job;
+
 /* Whether the pair is carried over as it is; the others are written anew or left out. */
 static int32_t is_carried(const ts_text *name, const copy_job *job)
 {
@@ -34,13 +42,31 @@ static int32_t is_carried(const ts_text *name, const copy_job *job)
     return 1;
 }
 
+static uint8_t *copy_times(uint8_t *out, const copy_job *job, last_job *last)
+{
+    if (last->times_size == 0 || last->write_ms != job->due->write_ms) {
+        uint8_t *end = TS_COPY_NUMBER(last->times, "TIMER_ENQUEUE_MS", job->due->write_ms);
+
+        end = TS_COPY_NUMBER(end, "TIMER_DEQUEUE_MS", job->now_ms);
+        last->times_size = (int32_t)(end - last->times);
+        last->write_ms = job->due->write_ms;
+    }
+    return ts_copy(out, last->times, last->times_size);
+}
+
 /* The copy's properties without its CRC; their size. */
-static int32_t copy_properties(uint8_t *out, const ts_record *source, const copy_job *job)
+static int32_t copy_properties(uint8_t *out, const ts_record *source, const copy_job *job,
+                               last_job *last)
 {
     uint8_t *start = out;
     ts_text name, value;
     int32_t at = 0;
 
+    if (job->marks->plain_size > 0 && !job->roll && !job->slim &&
+        job->marks->timer_id == job->due->id && job->marks->store_id == job->log->store_id) {
+        out = ts_copy(out, source->properties, job->marks->plain_size);
+        return (int32_t)(copy_times(out, job, last) - start);
+    }
     while (ts_pair_next(source->properties, source->properties_size, &at, &name, &value)) {
         if (!is_carried(&name, job))
             continue;
@@ -48,10 +74,8 @@ static int32_t copy_properties(uint8_t *out, const ts_record *source, const copy
         *out++ = 2;
     }
     out = ts_copy_timer_id(out, job->log->store_id, job->due->id);
-    if (!job->slim) {
-        out = TS_COPY_NUMBER(out, "TIMER_ENQUEUE_MS", job->due->write_ms);
-        out = TS_COPY_NUMBER(out, "TIMER_DEQUEUE_MS", job->now_ms);
-    }
+    if (!job->slim)
+        out = copy_times(out, job, last);
     if (job->roll)
         out = TS_COPY_NUMBER(out, "TIMER_ROLL_TIMES", job->marks->roll_times + 1);
     return (int32_t)(out - start);
@@ -59,7 +83,7 @@ static int32_t copy_properties(uint8_t *out, const ts_record *source, const copy
 
 /* The whole record but for what only its place can tell. 0 where it fits no format limit. */
 static int32_t encode_copy(uint8_t *out, const ts_record *source, const ts_route *route,
-                           copy_job *job)
+                           copy_job *job, last_job *last)
 {
     ts_record head = *source;
     uint8_t *text, *topic_end;
@@ -72,11 +96,11 @@ static int32_t encode_copy(uint8_t *out, const ts_record *source, const ts_route
     head.prepared_offset = 0;
     head.properties_size = 0;
     text = out + ts_record_bytes(&head);
-    head.properties_size = copy_properties(text, source, job);
+    head.properties_size = copy_properties(text, source, job, last);
     if (head.properties_size + crc_bytes > TS_PROPERTIES_BYTES_MAX) {
         crc_bytes = 0;
         job->slim = 1;
-        head.properties_size = copy_properties(text, source, job);
+        head.properties_size = copy_properties(text, source, job, last);
         if (head.properties_size > TS_PROPERTIES_BYTES_MAX)
             return 0;
     }
@@ -89,10 +113,23 @@ static int32_t encode_copy(uint8_t *out, const ts_record *source, const ts_route
     return head.size;
 }
 
+/* The route of the real topic: most often that of the message before. */
+static ts_route *real_route(const ts_routes *routes, const ts_marks *marks, last_job *last)
+{
+    const ts_route *before = last->route;
+
+    if (before == NULL || before->queue_id != marks->real_queue ||
+        before->topic_size != marks->real_topic.size ||
+        memcmp(before->topic, marks->real_topic.at, (size_t)before->topic_size) != 0)
+        last->route = ts_route_find(routes, marks->real_topic.at, marks->real_topic.size,
+                                    marks->real_queue);
+    return last->route;
+}
+
 static int32_t encode_one(ts_view *view, const ts_routes *routes, const ts_log *log,
                           ts_route *timer_route, int64_t frontier, const ts_due *due, int64_t now_ms,
                           uint8_t *scratch, int64_t scratch_at, int64_t scratch_bytes,
-                          ts_draft *draft)
+                          ts_draft *draft, last_job *last)
 {
     ts_record source;
     ts_marks marks;
@@ -104,15 +141,14 @@ static int32_t encode_one(ts_view *view, const ts_routes *routes, const ts_log *
     fault = ts_record_check(&source);
     if (fault != TS_FAULT_NONE)
         return ts_view_fault(view, due->log_offset, fault);
-    ts_marks_get(source.properties, source.properties_size, &marks);
+    ts_marks_get_timer(source.properties, source.properties_size, &marks);
     if (!ts_marks_usable(&marks))
         return ts_view_fault(view, due->log_offset, TS_FAULT_PROPERTIES);
     if (scratch_at + source.size + HEADROOM + 256 > scratch_bytes) {
         view->need = source.size + HEADROOM + 256;
         return TS_NEED_ROOM;
     }
-    draft->real = ts_route_find(routes, marks.real_topic.at, marks.real_topic.size,
-                                marks.real_queue);
+    draft->real = real_route(routes, &marks, last);
     if (draft->real == NULL) {
         view->need = due->log_offset;
         return TS_NEED_ROUTE;
@@ -127,7 +163,7 @@ static int32_t encode_one(ts_view *view, const ts_routes *routes, const ts_log *
     draft->slot = due->slot;
     draft->at = scratch_at;
     draft->placed = -1;
-    draft->size = encode_copy(scratch + scratch_at, &source, draft->route, &job);
+    draft->size = encode_copy(scratch + scratch_at, &source, draft->route, &job, last);
     return TS_OK;
 }
 
@@ -136,16 +172,17 @@ int32_t ts_deliver_encode(ts_view *view, const ts_routes *routes, const ts_log *
                           int32_t count, int64_t now_ms, uint8_t *scratch, int64_t scratch_bytes,
                           ts_draft *drafts)
 {
+    last_job last = {.route = NULL};
     int64_t at = 0;
     int32_t i, status = TS_OK;
 
     for (i = 0; i < count && i < 10; i++)
-        ts_view_prefetch(view, due[i].log_offset);
+        ts_view_prefetch(view, due[i].log_offset, due[i].size);
     for (i = 0; i < count; i++) {
         if (i + 10 < count)
-            ts_view_prefetch(view, due[i + 10].log_offset);
+            ts_view_prefetch(view, due[i + 10].log_offset, due[i + 10].size);
         status = encode_one(view, routes, log, timer_route, frontier, &due[i], now_ms, scratch,
-                            at, scratch_bytes, &drafts[i]);
+                            at, scratch_bytes, &drafts[i], &last);
         if (status != TS_OK)
             break;
         at += drafts[i].size;

@@ -81,3 +81,64 @@ void ts_marks_get(const uint8_t *properties, int32_t size, ts_marks *marks)
         }
     }
 }
+
+/* Takes the pair that ends at *end off the text where it has this name. `likely` is the usual size
+ * of its value, looked at first. */
+static inline __attribute__((always_inline)) int32_t take_last(const uint8_t *text, int32_t *end, const char *name, int32_t name_size,
+                         int32_t likely, ts_text *value)
+{
+    int32_t last = *end - 1, split = last - likely - 1;
+
+    if (last < name_size + 2 || text[last] != 2)
+        return 0;
+    if (split < name_size || text[split] != 1) {
+        for (split = last - 1; split > name_size && text[split] > 2; split--) {
+        }
+    }
+    if (split < name_size || text[split] != 1 ||
+        memcmp(text + split - name_size, name, (size_t)name_size) != 0)
+        return 0;
+    value->at = text + split + 1;
+    value->size = last - split - 1;
+    *end = split - name_size;
+    return *end == 0 || text[*end - 1] == 2;
+}
+
+#define TAKE(literal, likely, value) \
+    take_last(text, &end, (literal), (int32_t)sizeof(literal) - 1, (likely), (value))
+
+/* What append.c writes last, read from the end. 0 where the text ends otherwise. */
+static int32_t read_tail(const uint8_t *text, int32_t size, ts_marks *marks)
+{
+    ts_text value, out, deliver, topic, queue;
+    int32_t end = size, plain;
+    uint64_t id = 0;
+
+    (void)TAKE("__CRC32#", 10, &value);
+    plain = end;
+    if (TAKE("TIMER_DEQUEUE_MS", 13, &value)) {
+        if (!TAKE("TIMER_ENQUEUE_MS", 13, &value))
+            return 0;
+        plain = 0;
+    }
+    if (!TAKE("TS_ID", 16, &value) || value.size != 16 ||
+        ts_timer_id_get(value.at, &marks->store_id, &id) != 0 || id > (uint64_t)INT64_MAX)
+        return 0;
+    if (!TAKE("REAL_QID", 1, &queue) || !TAKE("REAL_TOPIC", 8, &topic) ||
+        !TAKE("TIMER_OUT_MS", 13, &out) || !TAKE("TIMER_DELIVER_MS", 13, &deliver))
+        return 0;
+    marks->timer_id = (int64_t)id;
+    marks->real_topic = topic;
+    marks->real_queue = small_number(&queue, marks, -1);
+    marks->out_ms = number(&out, marks);
+    marks->deliver_ms = number(&deliver, marks);
+    marks->plain_size = plain;
+    return !marks->broken;
+}
+
+void ts_marks_get_timer(const uint8_t *properties, int32_t size, ts_marks *marks)
+{
+    memset(marks, 0, sizeof *marks);
+    if (!read_tail(properties, size, marks))
+        ts_marks_get(properties, size, marks);
+}

@@ -16,7 +16,7 @@ static void fill(const ts_record *record, int64_t precision_ms, ts_pulled *out)
     ts_marks marks;
     int64_t due;
 
-    ts_marks_get(record->properties, record->properties_size, &marks);
+    ts_marks_get_timer(record->properties, record->properties_size, &marks);
     due = ts_marks_due(&marks, precision_ms);
     out->queue_offset = record->queue_offset;
     out->log_offset = record->log_offset;
@@ -51,7 +51,7 @@ int32_t ts_pull(ts_view *view, const ts_route *route, const uint8_t *units, int3
 
         if (i + 8 < count) {
             ts_queue_unit_get(units + (int64_t)(i + 8) * 20, &log_offset, &unit_size, &tags);
-            ts_view_prefetch(view, log_offset < 0 ? 0 : log_offset);
+            ts_view_prefetch(view, log_offset, unit_size);
         }
         ts_queue_unit_get(units + (int64_t)i * 20, &log_offset, &unit_size, &tags);
         if (log_offset < 0 || unit_size <= 0 || log_offset + unit_size > visible_end)

@@ -27,7 +27,7 @@ static int32_t request_of(ts_view *view, int64_t log_offset, int32_t size, int64
         return status;
     if (record.size != size || record.queue_offset != queue_offset)
         return ts_view_fault(view, log_offset, TS_FAULT_TOPIC);
-    ts_marks_get(record.properties, record.properties_size, &marks);
+    ts_marks_get_timer(record.properties, record.properties_size, &marks);
     out->id = marks.timer_id >= 0 && marks.store_id == store_id ? marks.timer_id : queue_offset;
     out->log_offset = log_offset;
     out->due_ms = ts_marks_due(&marks, precision_ms);
@@ -55,7 +55,7 @@ int32_t ts_timer_requests(ts_view *view, const uint8_t *units, int32_t count,
     for (i = 0; i < count; i++) {
         if (i + PREFETCH < count) {
             ts_queue_unit_get(units + (int64_t)(i + PREFETCH) * 20, &log_offset, &size, &tags);
-            ts_view_prefetch(view, log_offset < 0 ? 0 : log_offset);
+            ts_view_prefetch(view, log_offset, size);
         }
         ts_queue_unit_get(units + (int64_t)i * 20, &log_offset, &size, &tags);
         status = request_of(view, log_offset, size, queue_offset + i, store_id, precision_ms,
@@ -395,7 +395,7 @@ static int32_t due_of(ts_view *view, const ts_states *states, uint32_t store_id,
         return status;
     if (record.size != chained->size)
         return ts_view_fault(view, chained->log_offset, TS_FAULT_TOPIC);
-    ts_marks_get(record.properties, record.properties_size, &marks);
+    ts_marks_get_timer(record.properties, record.properties_size, &marks);
     if (!ts_marks_usable(&marks))
         return ts_view_fault(view, chained->log_offset, TS_FAULT_PROPERTIES);
     id = marks.timer_id >= 0 && marks.store_id == store_id ? marks.timer_id
@@ -423,7 +423,8 @@ int32_t ts_due_load(ts_view *view, const ts_states *states, uint32_t store_id,
 
     for (i = 0; i < count; i++) {
         if (i + PREFETCH < count)
-            ts_view_prefetch(view, chained[i + PREFETCH].log_offset);
+            ts_view_prefetch(view, chained[i + PREFETCH].log_offset,
+                             chained[i + PREFETCH].size);
         if (chained[i].magic & TS_TIMER_MAGIC_DELETE)
             continue; /* the state table knows */
         status = due_of(view, states, store_id, precision_ms, frontier, &chained[i], &out[n]);

@@ -30,18 +30,25 @@ static inline const uint8_t *ts_view_at(ts_view *view, int64_t offset, int64_t *
     return view->segments[number - view->first_segment] + in_segment;
 }
 
-/* Ask for the line early; never faults on an address that is not mapped. */
-static inline void ts_view_prefetch(const ts_view *view, int64_t offset)
+/* Ask early for the lines that will be looked at: all of a small record, of a larger one the head
+ * and the end, where lengths and properties stand. Never faults. */
+static inline void ts_view_prefetch(const ts_view *view, int64_t offset, int32_t size)
 {
-    int64_t number = offset / view->segment_bytes - view->first_segment;
+    int64_t number, in_segment;
+    const uint8_t *at;
 
-    if (number >= 0 && number < view->segment_count && view->segments[number] != NULL) {
-        const uint8_t *at = view->segments[number] + offset % view->segment_bytes;
-        __builtin_prefetch(at);
-        __builtin_prefetch(at + 64);
-        __builtin_prefetch(at + 128);
-        __builtin_prefetch(at + 192);
-    }
+    if (offset < 0 || size <= 0)
+        return;
+    number = offset / view->segment_bytes;
+    in_segment = offset - number * view->segment_bytes;
+    number -= view->first_segment;
+    if (number < 0 || number >= view->segment_count || view->segments[number] == NULL)
+        return;
+    at = view->segments[number] + in_segment;
+    __builtin_prefetch(at);
+    __builtin_prefetch(at + 64);
+    for (int32_t line = size > 640 ? size - 512 : 128; line < size; line += 64)
+        __builtin_prefetch(at + line);
 }
 
 /* Why a record could not be had, as a status; view->fault says more. */

@@ -266,6 +266,13 @@ def test_own_copies_keep_their_id_and_the_last_lives(log: SyntheticLog) -> None:
     assert found.rows_waiting.tolist() == [4]
 
 
+def test_most_rolled_own_copy_lives_wherever_it_stands(log: SyntheticLog) -> None:
+    timer_id = log.own_timer(OURS, "a")
+    log.timer("a", rolls=2, own=(OURS, timer_id))
+    log.timer("a", rolls=1, own=(OURS, timer_id))
+    assert fold(log.scan).rows_waiting.tolist() == [1]
+
+
 def test_own_id_decides_and_not_the_key(log: SyntheticLog) -> None:
     first, second = log.own_timer(OURS, "a"), log.own_timer(OURS, "a")
     log.delivered("a", own=(OURS, second))
@@ -323,6 +330,19 @@ def test_foreign_store_id_with_ids_above_its_queue_does_not_vouch(log: Synthetic
     assert states(log) == ([0, 1, timer_id], [], [])
 
 
+def test_store_id_without_a_source_of_its_own_does_not_vouch(log: SyntheticLog) -> None:
+    log.next_queue_offset = 9
+    log.timer("x", own=(STRANGER, 4))
+    assert fold(log.scan).store_id is None
+    assert states(log) == ([9], [], [])
+
+
+def test_newest_own_store_id_counts_for_any_timer(log: SyntheticLog) -> None:
+    older, ours = log.own_timer(OLDER, "a"), log.own_timer(OURS, "b")
+    log.delivered("a", own=(OURS, older))
+    assert states(log) == ([ours], [older], [])
+
+
 def test_two_own_store_ids_each_with_its_sources(log: SyntheticLog) -> None:
     older, ours = log.own_timer(OLDER, "a"), log.own_timer(OURS, "b")
     log.delivered("a", own=(OLDER, older))
@@ -361,6 +381,21 @@ def test_brokers_delete_spares_our_later_timer(log: SyntheticLog) -> None:
     log.delete("T+a")
     timer_id = log.own_timer(OURS, "a")
     assert states(log) == ([timer_id], [], [0])
+
+
+def test_brokers_delete_reaches_our_timer_though_copied_later(log: SyntheticLog) -> None:
+    timer_id = log.own_timer(OURS, "a")
+    log.delete("T+a")
+    log.timer("a", rolls=1, own=(OURS, timer_id))
+    assert states(log) == ([], [], [timer_id])
+
+
+def test_last_of_equal_deletes_counts_for_our_timer(log: SyntheticLog) -> None:
+    log.delete("T+z")
+    log.delete("T+a")
+    timer_id = log.own_timer(OURS, "a")
+    log.delete("T+a")
+    assert states(log) == ([], [], [timer_id])
 
 
 # --- imported messages that we went on with -------------------------------------------------------
@@ -420,6 +455,34 @@ def test_broker_delivers_an_imported_message_that_we_moved(log: SyntheticLog) ->
     assert states(log) == ([0], [1], [])
 
 
+def test_claim_of_a_superseded_copy_takes_what_is_free(log: SyntheticLog) -> None:
+    """Two sends, the first rolled: claims of the rolled copy and of its source are two messages."""
+    log.own_timer(OURS, "o")
+    log.timer("a")
+    log.timer("a")
+    log.timer("a", rolls=1)
+    log.delivered("a", own=(OURS, 1))
+    log.delivered("a", own=(OURS, 3))
+    assert states(log) == ([0], [1, 3], [])
+
+
+def test_one_message_claimed_twice_loses_no_evidence(log: SyntheticLog) -> None:
+    log.own_timer(OURS, "o")
+    log.timer("a")
+    log.timer("a", rolls=1)
+    log.delivered("a", own=(OURS, 1))
+    log.delivered("a", own=(OURS, 2))
+    assert states(log) == ([0], [1, 2], [])
+
+
+def test_our_later_copy_of_an_imported_message_shows_that_it_waited(log: SyntheticLog) -> None:
+    log.own_timer(OURS, "o")
+    log.timer("a")
+    log.delete("T+a")
+    log.timer("a", own=(OURS, 1))
+    assert states(log) == ([0, 1], [], [])
+
+
 def test_delivery_after_our_decided_delivery_is_doubled(log: SyntheticLog) -> None:
     log.own_timer(OURS, "o")
     log.timer("a")
@@ -433,12 +496,13 @@ def test_delivery_after_our_decided_delivery_is_doubled(log: SyntheticLog) -> No
 
 def test_levels_are_matched_by_key_and_level(log: SyntheticLog) -> None:
     first, second = log.level("a", 3), log.level("a", 4)
+    other = log.level("b", 4)
     log.level("a", 4, delivered=True)
     found = fold(log.scan)
-    assert found.level_rows_waiting.tolist() == [first]
+    assert found.level_rows_waiting.tolist() == [first, other]
     assert found.level_handed_count == 1
     doubled = log.level("a", 4, delivered=True)
-    assert second < doubled
+    assert second < other < doubled
     assert fold(log.scan).doubled_rows.tolist() == [doubled]
 
 

@@ -5,8 +5,8 @@ Threads:  any may append, under `lock`; one at a time writes out (`_write_lock`)
           (`_sync_lock`).
 Locks:    _sync_lock, then _write_lock, then lock. `lock` is held for copying only: no system call
           under it.
-Holds:    durable <= written <= end; space is reserved, and a segment's name durable, before a record
-          is placed; after the first failed sync nothing is acknowledged any more.
+Holds:    durable <= written <= end; space is reserved, and a segment's name durable, before a
+          record is placed; after the first failed sync nothing is acknowledged any more.
 Fails:    FullError before anything was appended; FailedError for good after a failed sync.
 Source:   exactly-once.md section 3, perf.md advice 1 and 7; decisions 0002, 0003.
 """
@@ -106,6 +106,10 @@ class CommitLog:
             with self._write_lock:
                 self._write_out_held(roll=False)
         return self.written
+
+    def written_through(self, offset: int) -> int:
+        """Write out what is staged where it holds bytes below `offset`; the end of the written."""
+        return self.written if self.written >= offset else self.write_out()
 
     def _write_out_held(self, *, roll: bool) -> None:
         self.check_alive()

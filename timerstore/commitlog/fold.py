@@ -300,7 +300,6 @@ def _match_timers(scan: Scan, own: Mask, families: _Timers) -> _Matched:
     )
     claimed = _claim(
         scan,
-        own,
         group=group,
         timer=timer,
         families=families,
@@ -349,7 +348,6 @@ def _living(scan: Scan, group: Group, timer: Mask, message_group: Rows) -> Rows:
 
 def _claim(
     scan: Scan,
-    own: Mask,
     *,
     group: Group,
     timer: Mask,
@@ -360,18 +358,16 @@ def _claim(
     """Give messages to the families whose `q` is a foreign source's queue offset.
 
     Changes `messages`; returns which families are in there now. Where the named source does not
-    live (a broker rolled it later), its group's first free message is taken, by decided families
-    first; one that finds none free stays on its own.
+    live (a broker rolled it later), its group's first free message is taken; a family that finds
+    none free stays on its own.
     """
-    sources = own & (scan["kind"] == Kind.TIMER) & (scan["timer_id"] == scan["queue_offset"])
     rows, number = group.rows[timer], group.number[timer]
     at = find(families.ids, scan["queue_offset"][rows])
-    claims = np.flatnonzero((at >= 0) & ~np.isin(families.ids, scan["timer_id"][sources]))
+    claims = np.flatnonzero(at >= 0)
     place = find(rows[at[claims]], messages.rows)
     taken = np.zeros(len(messages.ids), bool)
     taken[place[place >= 0]] = True
     rest = np.flatnonzero(place < 0)
-    rest = rest[np.argsort(families.state[claims[rest]] == _WAITING, kind="stable")]
     for claim in rest.tolist():  # only after a broker's visit to an imported store: few
         inside = number[at[claims[claim]]]
         start, stop = np.searchsorted(message_group, [inside, inside + 1])

@@ -92,6 +92,6 @@ def walk(group: Group, gives: Mask, takes: Mask, known: Mask) -> Walk:
     before = np.minimum(np.concatenate([floor[:1], lowest[:-1]]), floor)
     excess = takes & (level < before)
     seen = np.cumsum(known)
-    any_before: Mask = seen - known > (seen[starts] - known[starts])[group.number]
+    any_before: Mask = seen > (seen[starts] - known[starts])[group.number]
     handed = np.bincount(group.number[takes & ~excess], minlength=group.group_count)
     return Walk(handed, excess & any_before, excess & ~any_before)

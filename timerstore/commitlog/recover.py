@@ -1,8 +1,9 @@
 """Recovering the commit log: where it ends, and that this end is on the disk.
 
 Holds:    (1) every byte that is accepted beyond what was known durable is written again and synced,
-          because after a failed sync the cache may show what the disk has not; (2) behind the end there
-          are zeros, and no later file, before anything acts on it; (3) doing it twice changes nothing.
+          because after a failed sync the cache may show what the disk has not; (2) behind the end
+          there are zeros, and no later file, before anything acts on it; (3) doing it twice changes
+          nothing.
 Fails:    CorruptError on damage that is no torn tail.
 Source:   exactly-once.md section 6, steps 1 to 3.
 """
@@ -81,9 +82,8 @@ def scan(
     """Read every record from `begin` on: (records, end, why it ended: enum ts_fault)."""
     parts: list[Scan] = [np.empty(0, SCAN_DTYPE)]
     end, fault = begin, 0
-    for part, end, fault in scan_batches(
-        segments, routes, serve_route, precision_ms, begin, segments.extent
-    ):
+    for batch in scan_batches(segments, routes, serve_route, precision_ms, begin, segments.extent):
+        part, end, fault = batch
         parts.append(part.copy())
     return np.concatenate(parts), end, fault
 

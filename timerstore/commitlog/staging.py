@@ -1,14 +1,15 @@
 """Staging: appended records before they are written to their segment.
 
 Data:     <root>/timerstore/staging, our own: one page of head, then two halves, mapped shared, so
-          that what a put acknowledged outlives the process. One half takes appends while the other is
-          written out. Head, native byte order (it never leaves this boot of this machine):
+          that what a put acknowledged outlives the process. One half takes appends while the other
+          is written out. Head, native byte order (it never leaves this boot of this machine):
               0 magic "TSSTAGE1"   8 boot id, 16 bytes   24 bytes of a half
              32 base 0   40 filled 0   48 base 1   56 filled 1      (log offset; bytes)
 Threads:  swap under the append lock; the inactive half belongs to whoever writes it out.
-Holds:    (1) `filled` passes a record only when it is complete; (2) a half's range is whole: where it
-          says [base, base + filled), those bytes are the log's, however often they are copied.
-Fails:    FullError where its blocks cannot be had: taken at opening, so that no store into it faults.
+Holds:    (1) `filled` passes a record only when it is complete; (2) a half's range is whole: where
+          it says [base, base + filled), those bytes are the log's, however often they are copied.
+Fails:    FullError where its blocks cannot be had: taken at opening, so that no store into it
+          faults.
 """
 
 from pathlib import Path

@@ -1,7 +1,8 @@
 """The store's directory: who holds it, and whether it was closed.
 
 Data:     `lock` (byte 0 locked as a broker locks it), `abort` (there while a store is open).
-Holds:    one writer for one directory, in this process and among all; the lock's file is opened once.
+Holds:    one writer for one directory, in this process and among all; the lock's file is opened
+          once.
 Fails:    LockedError, with the holder's process id where it says one.
 """
 

@@ -1,8 +1,8 @@
 """The seam to the operating system: every file call of the engine goes through here.
 
 Threads:  any. A File's descriptor closes when its last user lets go of it.
-Fails:    FullError on a full disk, quota or size limit; FailedError, with path, offset and errno, on
-          everything else that a disk can say. Reads beyond a file's end are FailedError too.
+Fails:    FullError on a full disk, quota or size limit; FailedError, with path, offset and errno,
+          on everything else that a disk can say. Reads beyond a file's end are FailedError too.
 """
 
 import errno

@@ -6,6 +6,7 @@ Holds:    what the files show wins where the configuration says nothing else (it
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError
@@ -56,7 +57,7 @@ def adopt_geometry(tree: Tree, config: StoreConfig | None, mark: Watermark | Non
         "precision_ms": (None if mark is None else mark.precision_ms, tree.watermark),
     }
     problems = []
-    changes: dict[str, int] = {}
+    changes: dict[str, Any] = {}  # by name: no type says which fields are whole numbers
     for name, (found, where) in shown.items():
         configured = getattr(wanted, name)
         if found is None or found == configured:

@@ -2,8 +2,8 @@
 
 Data:     <directory>/<20 digits>; every file is as long as a segment, holes included.
 Threads:  one writer; any number of readers, who hold a view while C walks the maps.
-Holds:    (1) a file's name is durable before its first byte is written; (2) a view's maps stay until
-          it is let go; (3) what is written since the last sync is in `_dirty`.
+Holds:    (1) a file's name is durable before its first byte is written; (2) a view's maps stay
+          until it is let go; (3) what is written since the last sync is in `_dirty`.
 Fails:    CorruptError on names and lengths that do not belong there, FullError on a full disk.
 """
 

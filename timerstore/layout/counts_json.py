@@ -1,7 +1,8 @@
 """timerstore/counts: pending timers by real topic and queue, as at the last two watermarks.
 
-Data:     JSON: {"entries": [{"log_end": L, "pending": {topic: {queue: n}}}, ...]}, the newer last. Our
-          own file, derived: where no entry is of the watermark's log end, the pending are counted anew.
+Data:     JSON: {"entries": [{"log_end": L, "pending": {topic: {queue: n}}}, ...]}, the newer last.
+          Our own file, derived: where no entry is of the watermark's log end, the pending are
+          counted anew.
 """
 
 import json

@@ -3,7 +3,8 @@
 Threads:  any.
 Holds:    a pull sees only what is durable (or written, where the store says so), without gaps, and
           never takes back what it gave.
-Fails:    CorruptError where a unit or record does not check; MessageError on a queue that is not there.
+Fails:    CorruptError where a unit or record does not check; MessageError on a queue that is not
+          there.
 Source:   statuses and next offsets: store-format.md 10.3.
 """
 

@@ -1,6 +1,7 @@
 """Dispatch: the log's tail becomes queue units; whoever waits for a queue hears of it.
 
-Threads:  the dispatch thread, and flush, which brings it up to a checkpoint: one at a time, `_lock`.
+Threads:  the dispatch thread, and flush, which brings it up to a checkpoint: one at a time,
+          `_lock`.
 Locks:    _lock, then the commit log's.
 Holds:    (1) only bytes that are written out are dispatched; (2) units are in their files before
           `dispatched` passes their records; (3) a queue has no gap.
@@ -127,4 +128,4 @@ class Dispatch(Service):
                 wanted=f"{route.queue.count} and on",
                 got=f"{begin} to {int(offsets[-1])}",
             )
-        route.queue.append(begin, memoryview(np.ascontiguousarray(units)).cast("B"))
+        route.queue.append(begin, np.ascontiguousarray(units).data.cast("B"))

@@ -3,8 +3,8 @@
 Data:     config/topics.json; one ts_route (native/api.h) a queue.
 Threads:  any may look up; making one takes `_lock`.
 Locks:    `_lock`, then nothing.
-Holds:    (1) a route lives as long as the store; (2) a topic's name and queue count are in topics.json
-          before its first record is appended.
+Holds:    (1) a route lives as long as the store; (2) a topic's name and queue count are in
+          topics.json before its first record is appended.
 """
 
 import threading

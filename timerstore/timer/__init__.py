@@ -1,0 +1,27 @@
+"""The timer: messages that wait, in slots on disk, until their time has come.
+
+    wheel_timer's queue ─► enqueue_get ─► enqueue_put ─┬─► timer log and wheel ─► dequeue_get
+              ▲                                        │                            │ slot due
+              │ rolled, through the commit log         │ late                       ▼
+              └─────────────── dequeue_put ◄── open slot ◄────────── dequeue_get_message
+                                    │ due to the millisecond
+                                    ▼
+                     commit log ─► the real topic's queue
+    flush: syncs the log, and completes checkpoints of all of this
+
+request.py                                       what travels between the services
+wheel.py timer_log.py states.py checkpoint.py    what is on disk
+recover.py                                       the same after a crash
+open_slot.py                                     what was read and waits for its millisecond
+pipeline.py                                      makes the six, starts and stops them
+cancel.py pending.py                             what the front door asks of the timer
+handover.py                                      what a broker reads once we have closed
+
+Locks:    checkpoint's, then the wheel's, then the open slot's; the commit log's append lock is
+          never taken while the wheel's or the open slot's is held.
+Holds:    (1) an id is handed at most once, and never before it is due; (2) every id that waits is
+          on the wheel, in the open slot, on its way between the two, or in a record of wheel_timer
+          whose queue offset is at or above the timer log's `linked_offset`; (3) where a slot was
+          read and something of it is not in the commit log yet, a checkpoint says that the slot is
+          still to be read; (4) the six never import one another: they meet in handoffs.
+"""

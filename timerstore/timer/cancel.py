@@ -2,8 +2,8 @@
 
 Threads:  any.
 Locks:    the append lock for the one record.
-Holds:    (1) topic and message id decide, the handle's timer id is a hint where to look first; (2) the
-          answer is given when what it rests on is durable.
+Holds:    (1) topic and message id decide, the handle's timer id is a hint where to look first;
+          (2) the answer is given when what it rests on is durable.
 Fails:    MessageError on a handle that is none; FullError before anything is changed.
 Source:   exactly-once.md section 4, store-format.md 11.
 """
@@ -65,10 +65,10 @@ class Canceller:
         key = handle.message_id.encode()
         topic = target.real.topic.encode("ascii")
         text = (
-            b"TAGS\x01_RECALL_TAG_\x02TIMER_DEL_UNIQKEY\x01%s+%s\x02UNIQ_KEY\x01%s\x02"
-            b"TIMER_DELIVER_MS\x01%d\x02TIMER_OUT_MS\x01%d\x02REAL_TOPIC\x01%s\x02"
-            b"REAL_QID\x01%d\x02"
-        ) % (topic, key, key, target.out_ms + 1, target.out_ms, topic, target.real.queue_id)
+            b"TAGS\x01_RECALL_TAG_\x02UNIQ_KEY\x01%s\x02TIMER_DELIVER_MS\x01%d\x02"
+            b"TIMER_OUT_MS\x01%d\x02REAL_TOPIC\x01%s\x02REAL_QID\x01%d\x02"
+            b"TIMER_DEL_UNIQKEY\x01%s+%s\x02"
+        ) % (key, target.out_ms + 1, target.out_ms, topic, target.real.queue_id, topic, key)
         while True:
             with self._log.lock:
                 got = lib.ts_cancel(

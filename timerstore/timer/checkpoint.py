@@ -1,11 +1,12 @@
 """Checkpoint: what a recovery may trust, in the order that makes it true.
 
 Data:     layout/watermark.py and the files that it speaks of.
-Threads:  flush, close, and a put that finds too much log beyond the last one: one at a time, `_lock`.
+Threads:  flush, close, and a put that finds too much log beyond the last one: one at a time,
+          `_lock`.
 Locks:    _lock, then the wheel's, then the append lock, one after the other.
-Holds:    exactly-once.md section 5: between two enqueue steps note T, Q, R and copy the wheel's dirty
-          pages; in one hold of the append lock note L and copy the dirty states; then make durable, in
-          this order: log, queues and timer log, states and wheel, watermark.
+Holds:    exactly-once.md section 5: between two enqueue steps note T, Q, R and copy the wheel's
+          dirty pages; in one hold of the append lock note L and copy the dirty states; then make
+          durable, in this order: log, queues and timer log, states and wheel, watermark.
 Fails:    FullError: nothing is lost, what was copied counts as dirty again; FailedError for good.
 """
 
@@ -23,7 +24,6 @@ from timerstore.layout.tree import Tree
 from timerstore.layout.watermark import Watermark
 from timerstore.queues.dispatch import Dispatch
 from timerstore.queues.routes import Routes
-from timerstore.timer.enqueue_put import EnqueuePut
 from timerstore.timer.open_slot import OpenSlot
 from timerstore.timer.states import DirtyChunks, States
 from timerstore.timer.timer_log import TimerLog
@@ -40,7 +40,6 @@ class Rooms(NamedTuple):
     wheel: Wheel
     timer_log: TimerLog
     open_slot: OpenSlot
-    enqueue_put: EnqueuePut
 
 
 class _Snapshot(NamedTuple):
@@ -98,7 +97,7 @@ class Checkpoint:
             != (
                 self._rooms.log.end,
                 self._rooms.timer_log.end,
-                self._rooms.enqueue_put.linked_offset,
+                self._rooms.timer_log.linked_offset,
                 self._rooms.open_slot.lowest_slot(self._rooms.wheel.frontier),
             )
         )
@@ -132,7 +131,7 @@ class Checkpoint:
         rooms = self._rooms
         with rooms.wheel.lock:
             timer_log_end = rooms.timer_log.end
-            timer_queue_offset = rooms.enqueue_put.linked_offset
+            timer_queue_offset = rooms.timer_log.linked_offset
             read_slot = rooms.open_slot.lowest_slot(rooms.wheel.frontier)
             pages = rooms.wheel.copy_dirty()
         with rooms.log.lock:

@@ -2,9 +2,10 @@
 
 Threads:  dequeue-get.
 Locks:    the wheel's, for one batch.
-Holds:    (1) slots are read in order of time, each once in one opening; (2) a slot counts as read from
-          the moment its reading starts: what is linked into it after that is late, and goes to the open
-          slot by itself; (3) the open slot hears of a frontier only with the last unit below it.
+Holds:    (1) slots are read in order of time, each once in one opening; (2) a slot counts as read
+          from the moment its reading starts: what is linked into it after that is late, and goes to
+          the open slot by itself; (3) the open slot hears of a frontier only with the last unit
+          below it.
 Fails:    CorruptError on a chain that does not belong to its slot.
 """
 
@@ -24,7 +25,7 @@ from timerstore.timer.timer_log import TimerLog
 from timerstore.timer.wheel import Wheel
 
 _BATCH = 16_384
-_LOADED_MAX = 262_144  # entries in the open slot beyond which no further slot is begun
+_LOADED_MAX = 65_536  # entries in the open slot beyond which no further slot is begun
 
 
 class DequeueGet(Service):

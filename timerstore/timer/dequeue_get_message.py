@@ -51,7 +51,8 @@ class DequeueGetMessage(Service):
         chained, frontier = loaded
         due = np.empty(len(chained), DUE)
         kept = done = 0
-        with self._log.segments.view(self._log.write_out()) as view:
+        newest = int((chained["log_offset"] + chained["size"]).max(initial=0))
+        with self._log.segments.view(self._log.written_through(newest)) as view:
             while done < len(chained):
                 got = lib.ts_due_load(
                     view,

@@ -2,9 +2,9 @@
 
 Threads:  dequeue-put.
 Locks:    the commit log's append lock, for at most 256 records at a time.
-Holds:    (1) an id is handed at most once: its state and its record's place change in one hold of the
-          append lock (exactly-once.md section 3); (2) never early: what is popped is due, and C refuses
-          to encode what is not; (3) what could not be placed goes back to the open slot.
+Holds:    (1) an id is handed at most once: its state and its record's place change in one hold of
+          the append lock (exactly-once.md section 3); (2) never early: what is popped is due, and C
+          refuses to encode what is not; (3) what could not be placed goes back to the open slot.
 Fails:    FullError changes nothing and is retried; CorruptError where a source does not check.
 """
 
@@ -27,6 +27,7 @@ from timerstore.timer.request import DRAFT, Records
 from timerstore.timer.states import States
 
 _BATCH = 16_384
+_CHUNK = 1024  # records encoded before the first of them is placed
 _HOLD = 256  # records placed in one hold of the append lock
 _SCRATCH_BYTES = 1 << 20
 
@@ -58,7 +59,7 @@ class DequeuePut(Service):
         self._open_slot = open_slot
         self._wait_for_checkpoint = wait_for_checkpoint
         self._scratch = np.empty(_SCRATCH_BYTES, np.uint8)
-        self._drafts = np.empty(_HOLD, DRAFT)
+        self._drafts = np.empty(_CHUNK, DRAFT)
         self.downstream: list[Service] = []  # dispatch and flush
         self.upstream: list[Service] = []  # who may wait for the open slot to empty
 
@@ -72,7 +73,7 @@ class DequeuePut(Service):
         done = 0
         try:
             while done < len(due):
-                done += self._some(due[done : done + _HOLD], frontier)
+                done += self._some(due[done : done + _CHUNK], frontier)
         finally:
             if done < len(due):
                 self._open_slot.push(due[done:])
@@ -91,7 +92,8 @@ class DequeuePut(Service):
                 self._open_slot.push(due[:1])
                 return 1
             due = due[:first]
-        with self._log.segments.view(self._log.write_out()) as view:
+        newest = int((due["log_offset"] + due["size"]).max())
+        with self._log.segments.view(self._log.written_through(newest)) as view:
             count = self._encode(view, due, frontier, now_ms)
         reach("deliver_encoded")
         self._place(count, now_ms)
@@ -143,7 +145,7 @@ class DequeuePut(Service):
                     ffi.from_buffer("uint8_t[]", self._scratch),
                     ffi.from_buffer("ts_draft[]", self._drafts),
                     placed,
-                    count,
+                    min(count, placed + _HOLD),
                     now_ms,
                 )
                 need = int(self._log.native.need)

@@ -2,8 +2,9 @@
 
 Threads:  enqueue-put.
 Locks:    the wheel's, for one link call and the write of its units.
-Holds:    (1) timer log end and `linked_offset` change together under the wheel's lock; (2) every
-          record of the timer topic gets a unit, so that a broker counts on from the last one.
+Holds:    (1) the timer log's `end` and `linked_offset` change together under the wheel's lock;
+          (2) every record of the timer topic gets a unit, so that a broker counts on from the
+          last one.
 Fails:    FullError before anything is linked; retried.
 """
 
@@ -40,7 +41,6 @@ class EnqueuePut(Service):
         timer_log: TimerLog,
         states: States,
         open_slot: OpenSlot,
-        start: int,
         source: Handoff[Records],
     ) -> None:
         super().__init__(metrics)
@@ -52,7 +52,6 @@ class EnqueuePut(Service):
         self._open_slot = open_slot
         self._source = source
         self._rest: Records | None = None  # requests taken and not linked yet
-        self.linked_offset = start  # next queue offset to link
         self.upstream: Service | None = None
         self.dequeue: list[Service] = []  # dequeue-get and dequeue-put
         self._link: Any = ffi.new("ts_link *")
@@ -110,10 +109,10 @@ class EnqueuePut(Service):
             if count < 0:
                 raise_status(count, "link", self._timer_log.segments.directory)
             reach("enqueue_slots_linked")
-            self._timer_log.append(memoryview(self._units)[: link.bytes], int(link.pos))
+            self._timer_log.append(self._units.data[: link.bytes], int(link.pos))
             reach("enqueue_units_written")
             if count:
-                self.linked_offset = int(requests["queue_offset"][count - 1]) + 1
+                self._timer_log.linked_offset = int(requests["queue_offset"][count - 1]) + 1
             if wheel.earliest is not None:
                 wheel.earliest = min(wheel.earliest, int(link.first_slot))
             if link.late_count:

@@ -1,8 +1,9 @@
 """flush: makes durable what was appended, and completes checkpoints.
 
 Threads:  flush.
-Holds:    what asks for a sync gets one at once; else nothing appended stays unsynced longer than the
-          flush interval; a checkpoint follows when its interval has passed, or the log has grown.
+Holds:    what asks for a sync gets one at once; else nothing appended stays unsynced longer than
+          the flush interval; a checkpoint follows when its interval has passed, or the log has
+          grown.
 Fails:    FullError in a checkpoint is retried; the first failed sync is final.
 """
 

@@ -2,9 +2,10 @@
 
 Threads:  dequeue-get-message and enqueue-put push, dequeue-put pops, checkpoints ask for the lowest
           slot: each under `_lock`.
-Holds:    (1) nothing leaves before its time; (2) nothing leaves while a slot that could hold something
-          earlier is not loaded whole (`frontier`); (3) `outstanding` counts, per slot, what was read
-          of it and is not in the log yet: a checkpoint keeps the lowest (R of exactly-once.md 5).
+Holds:    (1) nothing leaves before its time; (2) nothing leaves while a slot that could hold
+          something earlier is not loaded whole (`frontier`); (3) `outstanding` counts, per slot,
+          what was read of it and is not in the log yet: a checkpoint keeps the lowest (R of
+          exactly-once.md 5).
 """
 
 import threading
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from timerstore.native import ffi, lib
-from timerstore.timer.request import DUE, Records
+from timerstore.timer.request import DUE, Int64Array, Records
 
 _SIZE_MIN = 1024
 
@@ -56,7 +57,7 @@ class OpenSlot:
         else:
             del self._outstanding[slot]
 
-    def done_many(self, slots: Records) -> None:
+    def done_many(self, slots: Int64Array) -> None:
         """The same for an array with one slot an entry."""
         if not len(slots):
             return
@@ -107,7 +108,7 @@ class OpenSlot:
             return out[:count], self.frontier
 
     def next_wake_ms(self) -> int | None:
-        """When the first entry is to be looked at; None: there is none, or its slot is not whole."""
+        """When the first entry is to be looked at; None: there is none, or its slot not whole."""
         with self._lock:
             if not self._heap.count:
                 return None

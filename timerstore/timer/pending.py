@@ -2,8 +2,8 @@
 
 Threads:  any.
 Locks:    the wheel's, while slots are read.
-Holds:    every message that waited when it was called and still waits comes out once; cost grows with
-          what is pending, not with what the log holds.
+Holds:    every message that waited when it was called and still waits comes out once; cost grows
+          with what is pending, not with what the log holds.
 """
 
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ class PendingReader:
         rooms = self._rooms
         chained: list[Records] = []
         with rooms.wheel.lock:
-            linked = rooms.enqueue_put.linked_offset
+            linked = rooms.timer_log.linked_offset
             at = rooms.open_slot.lowest_slot(rooms.wheel.frontier)
             end = rooms.wheel.frontier + rooms.wheel.slot_count
             while (slot := rooms.wheel.next_used(at, end)) is not None:
@@ -61,12 +61,13 @@ class PendingReader:
                 at = slot + 1
         parts = [self._due(part) for part in chained]
         parts.extend(self._backlog(linked))
-        entries = np.concatenate(parts) if parts else np.empty(0, DUE)
+        entries: Records = np.concatenate(parts) if parts else np.empty(0, DUE)
         # A message that rolled just now may stand in its old slot and in its new one.
         entries = entries[np.lexsort((entries["log_offset"], entries["id"]))]
         newest = np.append(np.diff(entries["id"]) != 0, True)[: len(entries)]
         entries = entries[newest]
-        return entries[np.lexsort((entries["id"], entries["due_ms"]))]
+        in_order: Records = entries[np.lexsort((entries["id"], entries["due_ms"]))]
+        return in_order
 
     def _chain(self, slot: int) -> Iterator[Records]:
         timer_log = self._rooms.timer_log

@@ -58,7 +58,6 @@ def make_pipeline(
     config: StoreConfig,
     clock: Clock,
     rooms: Rooms,
-    requests: Handoff[Records],
     timer_route: Route,
     store_id: int,
     start: int,
@@ -67,9 +66,20 @@ def make_pipeline(
     threads: bool,
 ) -> Pipeline:
     """Make the services and tell each whom to wake. `start`: the queue offset to enqueue from."""
+    requests: Handoff[Records] = Handoff(_BOUND)
     loaded: Handoff[Loaded] = Handoff(_BOUND)
     enqueue_get = EnqueueGet(
         metrics, config, rooms.log, rooms.dispatch, timer_route, store_id, start, requests
+    )
+    enqueue_put = EnqueuePut(
+        metrics,
+        config,
+        clock,
+        rooms.wheel,
+        rooms.timer_log,
+        rooms.states,
+        rooms.open_slot,
+        requests,
     )
     dequeue_get = DequeueGet(
         metrics,
@@ -96,7 +106,6 @@ def make_pipeline(
         checkpoint.wait,
     )
     flush = Flush(metrics, config, clock, rooms.log, checkpoint, at_once=not threads)
-    enqueue_put = rooms.enqueue_put
     enqueue_get.downstream = enqueue_put
     enqueue_put.upstream = enqueue_get
     enqueue_put.dequeue = [dequeue_get, dequeue_put]
@@ -116,8 +125,3 @@ class _Requested(Service):
 
     def wake(self) -> None:
         self._request()
-
-
-def requests_handoff() -> Handoff[Records]:
-    """Make the handoff between the two enqueue services."""
-    return Handoff(_BOUND)

@@ -1,8 +1,8 @@
 """Recovering the timer: wheel, timer log and states as of the last checkpoint, or all anew.
 
-Holds:    (1) nothing beyond the watermark's timer log end is trusted: slots go back to what lay below,
-          first on disk, then the units go; (2) the state of every id is the fold of the log; (3) doing
-          it twice changes nothing.
+Holds:    (1) nothing beyond the watermark's timer log end is trusted: slots go back to what lay
+          below, first on disk, then the units go; (2) the state of every id is the fold of the log;
+          (3) doing it twice changes nothing.
 Fails:    CorruptError on a chain that breaks below the watermark.
 Source:   exactly-once.md sections 6 and 8.
 """

@@ -62,6 +62,8 @@ for _dtype, _name in (
     assert _dtype.itemsize == ffi.sizeof(_name), f"{_name}: request.py and api.h disagree"
 
 Records = npt.NDArray[np.void]
+Int64Array = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
 
 
 class Loaded(NamedTuple):

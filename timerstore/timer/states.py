@@ -15,7 +15,7 @@ from timerstore.files.disk import Disk, File
 from timerstore.layout import state_sector
 from timerstore.layout.state_sector import CHUNK_IDS, PAYLOAD_BYTES, SECTOR_BYTES
 from timerstore.native import ffi, lib
-from timerstore.timer.request import Records
+from timerstore.timer.request import Bytes, Int64Array
 
 BLOCK_CHUNKS = 128
 BLOCK_IDS = CHUNK_IDS * BLOCK_CHUNKS
@@ -26,8 +26,8 @@ _TABLE_SIZE = 64
 class DirtyChunks(NamedTuple):
     """Copies of the chunks that changed since the last checkpoint."""
 
-    chunks: Records
-    payloads: Records
+    chunks: Int64Array
+    payloads: Bytes
 
 
 class States:
@@ -122,7 +122,7 @@ class States:
         for chunk in range(old, count):  # those between that nobody changed
             self._write_one(chunk, log_end, empty)
 
-    def _write_one(self, chunk: int, log_end: int, payload: Records) -> None:
+    def _write_one(self, chunk: int, log_end: int, payload: Bytes) -> None:
         assert self._file is not None
         raw, crc = state_sector.make(chunk, log_end, payload)
         which = 1 - int(self._which[chunk])
@@ -151,7 +151,7 @@ class States:
             if found.has_later:  # of a checkpoint that was never completed: must not count later
                 self._blocks[block][PAYLOAD_BYTES * BLOCK_CHUNKS + at] = 1
             states = np.frombuffer(found.payload, np.uint8)
-            waiting += int(np.unpackbits(states & 0x55 & ~(states >> 1)).sum())
+            waiting += int(np.unpackbits(states & np.uint8(0x55) & ~(states >> np.uint8(1))).sum())
         if state_sector.digest(crcs) != digest:
             return False
         self._which, self._crcs = which, crcs

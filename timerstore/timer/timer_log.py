@@ -22,6 +22,10 @@ class TimerLog:
     def __init__(self, disk: Disk, directory: Path, segment_bytes: int, reserve_bytes: int) -> None:
         self.segments = Segments(disk, directory, segment_bytes, reserve_bytes)
         self.end = 0
+        # Queue offset in the timer topic of the next record to get a unit. Written by enqueue-put
+        # with `end`, under the wheel's lock; checkpoints and `pending` read it under that lock,
+        # because the two must belong together; who only measures reads it without.
+        self.linked_offset = 0
 
     def load(self, end: int) -> None:
         """Look at the files; the log ends at `end`."""

@@ -1,8 +1,8 @@
 """Wheel: the ring of slots, and how far it has been read.
 
-Data:     native/format/wheel_slot.h; `timerwheel`, mapped privately: memory changes at once, the file
-          at checkpoints, by pages. While a store is open the file is 32 bytes longer, so that a broker
-          refuses it.
+Data:     native/format/wheel_slot.h; `timerwheel`, mapped privately: memory changes at once, the
+          file at checkpoints, by pages. While a store is open the file is 32 bytes longer, so that
+          a broker refuses it.
 Threads:  enqueue-put links, dequeue-get loads, checkpoints copy: each under `lock`.
 Locks:    lock, then the open slot's.
 Holds:    (1) slots below `frontier` have been read; (2) a slot is overwritten for a later lap only
@@ -19,7 +19,7 @@ import numpy as np
 from timerstore.errors import ConfigError
 from timerstore.files.disk import Disk
 from timerstore.native import ffi, lib
-from timerstore.timer.request import Records
+from timerstore.timer.request import Bytes, Int64Array
 
 SLOT_BYTES = 32
 PAGE_BYTES = 4096
@@ -29,8 +29,8 @@ OPEN_EXTRA_BYTES = 32
 class DirtyPages(NamedTuple):
     """Copies of the pages that changed since the last checkpoint."""
 
-    pages: Records
-    data: Records
+    pages: Int64Array
+    data: Bytes
 
 
 class Wheel:
@@ -104,7 +104,7 @@ class Wheel:
         for run in np.split(np.arange(len(pages)), edges) if len(pages) else []:
             begin = int(pages[run[0]]) * PAGE_BYTES
             raw = dirty.data[run[0] : run[-1] + 1].reshape(-1)[: size - begin]
-            self._file.write(memoryview(np.ascontiguousarray(raw)), begin)
+            self._file.write(np.ascontiguousarray(raw).data, begin)
         self._file.sync()
 
     def close(self, *, as_broker_wants: bool) -> None:

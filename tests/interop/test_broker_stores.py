@@ -1,0 +1,440 @@
+"""A broker's stores, opened by us: read back equal, then every timer once and never early."""
+
+import hashlib
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+import timerstore
+from tests.support import broker_fixtures as broker
+from tests.support import disk_reader as disk
+from tests.support.broker_expected import Expected, Key, as_delivered
+from timerstore import CancelResult, Message, StoreConfig, TimerStore, failpoint
+from timerstore.testing import ManualClock, Stepper
+
+SYSTEM_TOPICS = (disk.TIMER_TOPIC, disk.LEVEL_TOPIC)
+_listings: dict[str, Expected] = {}
+
+
+@pytest.fixture(params=broker.names())
+def expected(request: pytest.FixtureRequest) -> Expected:
+    name = str(request.param)
+    if name not in _listings:
+        _listings[name] = Expected.of(name)
+    return _listings[name]
+
+
+@pytest.fixture
+def root(expected: Expected, tmp_path: Path) -> Iterator[Path]:
+    path = broker.unpack(expected.name, tmp_path)
+    yield path
+    shutil.rmtree(tmp_path)  # pytest keeps three runs; sparse or not, these are many
+
+
+def config_of(expected: Expected) -> StoreConfig:
+    return StoreConfig(**broker.about(expected.name)["store_config"], flush="async")
+
+
+class Session:
+    """An open store whose clock is turned by hand, and what came out of it since."""
+
+    def __init__(
+        self,
+        root: Path,
+        expected: Expected,
+        *,
+        now_ms: int | None = None,
+        config: StoreConfig | None = None,
+    ) -> None:
+        self.expected = expected
+        self.clock = ManualClock(expected.now_ms if now_ms is None else now_ms)
+        given = config if config is not None else config_of(expected)
+        self.store = timerstore.open(root, given, clock=self.clock, threads=False)
+        self.stepper = Stepper(self.store)
+        self.next: dict[tuple[str, int], int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.store.close()
+
+    def turn(self, now_ms: int) -> list[Message]:
+        """Set the clock and settle; what came out of the real topics since the last call."""
+        self.clock.set(now_ms)
+        self.stepper.settle()
+        return self.arrived()
+
+    def arrived(self) -> list[Message]:
+        """What is new in the real topics since the last call."""
+        return [message for queue in real_queues(self.store) for message in self._new(queue)]
+
+    def _new(self, queue: tuple[str, int]) -> list[Message]:
+        found = list(messages_of(self.store, *queue, self.next.get(queue, 0)))
+        self.next[queue] = self.next.get(queue, 0) + len(found)
+        return found
+
+
+def real_queues(store: TimerStore) -> list[tuple[str, int]]:
+    topics = store.topics().items()
+    return [
+        (topic, q) for topic, count in topics if topic not in SYSTEM_TOPICS for q in range(count)
+    ]
+
+
+def messages_of(store: TimerStore, topic: str, queue_id: int, begin: int = 0) -> Iterator[Message]:
+    while True:
+        batch = store.pull_batch(topic, queue_id, begin)
+        if not len(batch):
+            assert batch.next_offset == begin
+            return
+        yield from batch
+        begin = batch.next_offset
+
+
+def key_of(message: Message) -> Key:
+    return message.properties.get("REAL_TOPIC", message.topic), message.message_id
+
+
+def out_counts(store: TimerStore) -> Counter[Key]:
+    """How often each message is in its real topic."""
+    queues = real_queues(store)
+    return Counter(key_of(m) for queue in queues for m in messages_of(store, *queue))
+
+
+def keys(messages: list[Message]) -> Counter[Key]:
+    return Counter(map(key_of, messages))
+
+
+def assert_complete(
+    store: TimerStore, expected: Expected, cancelled: set[Key] = frozenset()
+) -> None:
+    """Everything is out once; what the broker had delivered is what it was."""
+    assert list(store.pending()) == []
+    wanted = expected.out + Counter(expected.waiting.keys() - cancelled)
+    assert out_counts(store) == wanted
+    for line in expected.sent:
+        count = wanted[line["topic"], line["msg_id"]]
+        if line.get("recalled"):
+            assert count == 0, line
+        elif line["kind"] != "level" and expected.name != "doubled-by-broker":
+            key = line["topic"], line["msg_id"]
+            assert count == (0 if key in cancelled else 1), line
+
+
+def assert_as_sent(message: Message, expected: Expected) -> None:
+    """A delivered message is its source, and not early."""
+    line = expected.waiting[key_of(message)]
+    assert message.store_ms == message.delivered_ms >= expected.due_ms(line)
+    assert message.due_ms == expected.due_ms(line)
+    for name, value in as_delivered(line).items():
+        if name == "properties":
+            kept = {k: message.properties.get(k) for k in value}
+            assert kept == value
+            added = message.properties.keys() - value.keys()
+            # TRACE_CONTEXT and the like: empty values are kept in the record, not in listings.
+            assert {k for k in added if message.properties[k]} <= {
+                "TIMER_ENQUEUE_MS",
+                "TIMER_DEQUEUE_MS",
+                "TS_ID",
+                "__CRC32#",
+            }
+            assert int(message.properties["TIMER_DEQUEUE_MS"]) >= expected.due_ms(line)
+        elif name == "born_host":
+            assert message.born_host.rpartition(":")[0] == value
+        elif name == "body_bytes":
+            assert len(message.body) == value
+        elif name == "body_sha256":
+            assert hashlib.sha256(message.body).hexdigest() == value
+        else:
+            assert getattr(message, name) == value, name
+
+
+# --- what is there --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", ["configured", "adopted"])
+def test_every_message_reads_back_equal(expected: Expected, root: Path, given: str) -> None:
+    if given == "adopted" and expected.precision_ms != 1000:
+        pytest.skip("no file of a broker says how wide its slots are")
+    config = config_of(expected) if given == "configured" else StoreConfig(flush="async")
+    with Session(root, expected, config=config) as session:
+        store = session.store
+        topics = store.topics()
+        assert {topic for topic, _ in expected.queues} <= topics.keys()
+        for topic, count in topics.items():
+            for queue_id in range(count):
+                read_back(store, expected, topic, queue_id)
+        assert store.verify().clean or expected.name == "doubled-by-broker"
+
+
+def read_back(store: TimerStore, expected: Expected, topic: str, queue_id: int) -> None:
+    found = {m.queue_offset: m for m in messages_of(store, topic, queue_id)}
+    queue = topic, queue_id
+    lines = [m for m in expected.messages if (m["topic"], m["queue_id"]) == queue]
+    assert len(found) == len(lines)
+    for line in lines:
+        assert broker.differences(line, found[line["queue_offset"]]) == []
+
+
+def test_geometry_is_taken_from_the_files(expected: Expected, root: Path) -> None:
+    if expected.precision_ms != 1000:
+        pytest.skip("no file of a broker says how wide its slots are")
+    wanted = broker.about(expected.name)["store_config"]
+    store = timerstore.open(root, clock=ManualClock(expected.now_ms), threads=False)
+    with store:
+        for name in ("commit_log_segment_bytes", "timer_log_segment_bytes", "queue_segment_bytes"):
+            assert getattr(store.config, name) == wanted[name]
+        assert {p.message_id for p in store.pending()} == {key for _, key in expected.waiting}
+
+
+def test_pending_is_what_the_log_says(expected: Expected, root: Path) -> None:
+    wanted = sorted(
+        (expected.due_ms(line), line["log_offset"], *key) for key, line in expected.waiting.items()
+    )
+    with Session(root, expected) as session:
+        for _ in range(2):  # from the timer topic's queue, then from the wheel
+            found = list(session.store.pending())
+            got = [(p.due_ms, p.log_offset, p.topic, p.message_id) for p in found]
+            assert sorted(got) == wanted
+            assert [p.due_ms for p in found] == sorted(p.due_ms for p in found)
+            for one in found:
+                properties = expected.waiting[one.topic, one.message_id]["properties"]
+                assert one.queue_id == int(properties["REAL_QID"])
+            assert session.store.stats()["pending_messages"] == len(wanted)
+            while session.stepper.step("enqueue_get") or session.stepper.step("enqueue_put"):
+                pass
+
+
+# --- turning the clock ----------------------------------------------------------------------------
+
+
+def test_each_comes_out_once_at_its_millisecond(expected: Expected, root: Path) -> None:
+    with Session(root, expected) as session:
+        session.arrived()
+        late = {k for k, v in expected.waiting.items() if expected.due_ms(v) <= expected.now_ms}
+        assert keys(session.turn(expected.now_ms)) == Counter(late)
+        for due_ms in expected.due_times:
+            if due_ms <= expected.now_ms:
+                continue
+            assert session.turn(due_ms - 1) == []
+            found = session.turn(due_ms)
+            now = {k for k, v in expected.waiting.items() if expected.due_ms(v) == due_ms}
+            assert keys(found) == Counter(now)
+            for message in found:
+                assert_as_sent(message, expected)
+                assert message.store_ms == due_ms
+        assert session.turn(expected.last_due_ms + 10 * 86_400_000) == []
+        assert_complete(session.store, expected)
+        problems = session.store.verify().problems
+        assert len(problems) == (81 if expected.name == "doubled-by-broker" else 0)
+    assert_nothing_again(root, expected)
+
+
+def assert_nothing_again(root: Path, expected: Expected, cancelled: set[Key] = frozenset()) -> None:
+    """A store that is done stays done."""
+    with Session(root, expected, now_ms=expected.last_due_ms + 1) as session:
+        assert session.store.stats()["pending_messages"] == 0
+        before = len(session.arrived())
+        assert session.turn(expected.last_due_ms + 20 * 86_400_000) == []
+        assert before == sum(out_counts(session.store).values())
+        assert_complete(session.store, expected, cancelled)
+
+
+def test_never_before_what_the_sender_asked(expected: Expected, root: Path) -> None:
+    """By the sender's own list; relative delays come out a slot after the one they were put in."""
+    sent = {(line["topic"], line["msg_id"]): line for line in expected.sent}
+    with Session(root, expected) as session:
+        session.arrived()
+        step_ms = max(1, (expected.last_due_ms - expected.now_ms) // 40)
+        for now_ms in range(expected.now_ms, expected.last_due_ms + 2 * step_ms, step_ms):
+            for message in session.turn(now_ms):
+                assert_as_sent(message, expected)
+                if key_of(message) in sent and "TIMER_DELAY_MS" not in message.properties:
+                    line = sent[key_of(message)]
+                    slack_ms = 0 if line["by"] == "deliver_ms" else expected.precision_ms
+                    assert message.store_ms >= line["about_due_ms"] - slack_ms
+        assert_complete(session.store, expected)
+
+
+def test_closing_and_opening_on_the_way(expected: Expected, root: Path) -> None:
+    span_ms = expected.last_due_ms - expected.now_ms
+    for part in range(1, 5):
+        with Session(root, expected, now_ms=expected.now_ms + span_ms * (part - 1) // 4) as session:
+            session.arrived()
+            for message in session.turn(expected.now_ms + span_ms * part // 4):
+                assert_as_sent(message, expected)
+    assert_nothing_again(root, expected)
+
+
+def test_without_side_files_half_way(expected: Expected, root: Path) -> None:
+    """The log alone tells what the broker delivered and what we did."""
+    half_ms = (expected.now_ms + expected.last_due_ms) // 2
+    with Session(root, expected) as session:
+        session.turn(half_ms)
+        waiting = sorted(p.message_id for p in session.store.pending())
+    shutil.rmtree(root / "timerstore")
+    with Session(root, expected, now_ms=half_ms) as session:
+        assert sorted(p.message_id for p in session.store.pending()) == waiting
+        session.turn(expected.last_due_ms)
+        assert_complete(session.store, expected)
+    shutil.rmtree(root / "timerstore")
+    assert_nothing_again(root, expected)
+
+
+def test_levels_are_read_and_left_alone(expected: Expected, root: Path) -> None:
+    with Session(root, expected) as session:
+        session.turn(expected.last_due_ms + 10 * 86_400_000)
+        store = session.store
+        for topic, queue_id in expected.queues:
+            if topic == disk.LEVEL_TOPIC:
+                assert (
+                    len(list(messages_of(store, topic, queue_id)))
+                    == (expected.queues[topic, queue_id])
+                )
+
+
+# --- cancels --------------------------------------------------------------------------------------
+
+
+def handle_of(line: broker.Line, expected: Expected) -> str:
+    """The broker's handle; releases before 5.3.2 gave none, so one as it would have been."""
+    given = line.get("recall_handle")
+    if given:
+        return str(given)
+    source = expected.sources[line["topic"], line["msg_id"]]
+    stamp = int(source["properties"]["TIMER_OUT_MS"]) + 1
+    return disk.encode_recall_handle(line["topic"], "lab", stamp, line["msg_id"])
+
+
+def test_cancel_by_the_brokers_handles(expected: Expected, root: Path) -> None:
+    timers = [line for line in expected.sent if (line["topic"], line["msg_id"]) in expected.sources]
+    cancelled: set[Key] = set()
+    seen: Counter[CancelResult] = Counter()
+    with Session(root, expected) as session:
+        session.stepper.settle()
+        late = {k for k, v in expected.waiting.items() if expected.due_ms(v) <= expected.now_ms}
+        for number, line in enumerate(timers):
+            key = line["topic"], line["msg_id"]
+            if expected.out[key] or key in late:
+                wanted = CancelResult.ALREADY_DELIVERED
+            elif key in expected.recalled:
+                wanted = CancelResult.ALREADY_CANCELLED
+            elif number % 3:
+                continue
+            else:
+                wanted = CancelResult.CANCELLED
+                cancelled.add(key)
+            seen[wanted] += 1
+            if seen[wanted] > 40:  # each looks through the log
+                cancelled -= {key} if wanted is CancelResult.CANCELLED else set()
+                continue
+            handle = handle_of(line, expected)
+            assert session.store.cancel(handle) == wanted, line
+            if wanted is CancelResult.CANCELLED:
+                assert session.store.cancel(handle) == CancelResult.ALREADY_CANCELLED
+        stranger = disk.encode_recall_handle("orders", "lab", expected.now_ms, "F" * 32)
+        assert session.store.cancel(stranger) == CancelResult.UNKNOWN
+        left = {(p.topic, p.message_id) for p in session.store.pending()}
+        assert left == expected.waiting.keys() - cancelled - late
+    with Session(root, expected) as session:
+        session.turn(expected.last_due_ms)
+        assert_complete(session.store, expected, cancelled)
+        for line in timers[:10]:
+            result = session.store.cancel(handle_of(line, expected))
+            assert result in (CancelResult.ALREADY_DELIVERED, CancelResult.ALREADY_CANCELLED)
+    shutil.rmtree(root / "timerstore")
+    assert_nothing_again(root, expected, cancelled)
+
+
+# --- kills ----------------------------------------------------------------------------------------
+
+
+class Copier:
+    """Copies a directory, as a kill would leave it, at the first time each fail point is reached;
+    at points named in `each`, at every `every`th."""
+
+    def __init__(self, root: Path, target: Path, every: int = 1_000_000) -> None:
+        self.root, self.target, self.every = root, target, every
+        self.reached: Counter[str] = Counter()
+        self.copies: list[Path] = []
+
+    def __call__(self, point: str) -> None:
+        if self.reached[point] % self.every == 0:
+            copy = self.target / f"{point}-{self.reached[point]}"
+            subprocess.run(
+                ["cp", "-a", "--sparse=always", str(self.root), str(copy)],
+                check=True,
+            )
+            self.copies.append(copy)
+        self.reached[point] += 1
+
+
+def test_killed_while_importing(
+    expected: Expected, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copier = Copier(root, tmp_path)
+    monkeypatch.setattr(failpoint, "hook", copier)
+    with Session(root, expected):
+        monkeypatch.setattr(failpoint, "hook", None)
+        assert copier.reached.keys() >= {
+            "recover_marked_open",
+            "recover_anew_begun",
+            "recover_anew_queues_restarted",
+            "recover_dispatched",
+            "checkpoint_watermark_written",
+        }
+    for copy in copier.copies:
+        with Session(copy, expected) as session:
+            for topic, queue_id in expected.queues:
+                read_back(session.store, expected, topic, queue_id)
+            session.turn(expected.last_due_ms)
+            assert_complete(session.store, expected)
+        shutil.rmtree(copy)
+
+
+class Killed(Exception):  # noqa: N818 - what happened, not what went wrong
+    """Stands for a kill at a fail point."""
+
+
+@pytest.mark.parametrize("point", ["recover_anew_begun", "recover_anew_queues_restarted"])
+def test_import_that_fails_is_begun_again(
+    expected: Expected, root: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    def fail(reached: str) -> None:
+        if reached == point:
+            raise Killed
+
+    for _ in range(2):
+        monkeypatch.setattr(failpoint, "hook", fail)
+        with pytest.raises(Killed):
+            Session(root, expected)
+        monkeypatch.setattr(failpoint, "hook", None)
+    with Session(root, expected) as session:
+        session.turn(expected.last_due_ms)
+        assert_complete(session.store, expected)
+    assert_nothing_again(root, expected)
+
+
+def test_killed_while_delivering(
+    expected: Expected, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copier = Copier(root, tmp_path, every=40)
+    span_ms = expected.last_due_ms - expected.now_ms
+    with Session(root, expected) as session:
+        monkeypatch.setattr(failpoint, "hook", copier)
+        for part in range(21):
+            session.turn(expected.now_ms + span_ms * part // 20)
+    monkeypatch.setattr(failpoint, "hook", None)
+    for copy in copier.copies:
+        with Session(copy, expected) as session:
+            for message in session.turn(expected.last_due_ms):
+                if key_of(message) in expected.waiting:
+                    assert_as_sent(message, expected)
+            assert_complete(session.store, expected)
+        shutil.rmtree(copy)

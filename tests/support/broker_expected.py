@@ -1,0 +1,119 @@
+"""What a broker's store must give when we go on with it: computed from its listing alone.
+
+Data:     open.jsonl.gz and sent.jsonl.gz of tests/fixtures/broker, as read by broker_fixtures.
+Holds:    imports nothing of timerstore; knows the rules of the store format, sections 7 and 11.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from tests.support import broker_fixtures as broker
+from tests.support.broker_fixtures import Line
+from tests.support.disk_reader import LEVEL_TOPIC, TIMER_TOPIC
+
+Key = tuple[str, str]  # real topic, UNIQ_KEY
+
+# What a delivery adds to the properties, and what it makes anew.
+_ADDED = {"TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TS_ID", "__CRC32#"}
+
+
+@dataclass(frozen=True)
+class Expected:
+    """One store's listing, sorted out."""
+
+    name: str
+    end: Line
+    messages: list[Line]
+    sent: list[Line] = field(repr=False)
+
+    @classmethod
+    def of(cls, name: str) -> "Expected":
+        """Read what the listings of a store say."""
+        messages, _, end = broker.opened(name)
+        return cls(name, end, messages, broker.sent(name))
+
+    @property
+    def now_ms(self) -> int:
+        """When the broker listed it."""
+        return int(self.end["now_ms"])
+
+    @property
+    def precision_ms(self) -> int:
+        """Slot width."""
+        return broker.precision_ms(self.name)
+
+    @cached_property
+    def queues(self) -> Counter[tuple[str, int]]:
+        """Messages of every queue that has one."""
+        return Counter((line["topic"], line["queue_id"]) for line in self.messages)
+
+    @cached_property
+    def sources(self) -> dict[Key, Line]:
+        """The newest copy of every message that ever waited on the wheel."""
+        found: dict[Key, Line] = {}
+        timers = (line for line in self.messages if line["topic"] == TIMER_TOPIC)
+        for line in sorted(timers, key=_offset):
+            if "TIMER_DEL_UNIQKEY" not in line["properties"]:
+                found[key_of(line)] = line
+        return found
+
+    @cached_property
+    def out(self) -> Counter[Key]:
+        """How often each message is in its real topic already."""
+        system = (TIMER_TOPIC, LEVEL_TOPIC)
+        return Counter(key_of(line) for line in self.messages if line["topic"] not in system)
+
+    @cached_property
+    def recalled(self) -> set[Key]:
+        """Messages that a delete record of the log names, in either of its forms."""
+        values = {line["properties"].get("TIMER_DEL_UNIQKEY") for line in self.messages}
+        return {key for key in self.sources if "+".join(key) in values or key[1] in values}
+
+    @cached_property
+    def waiting(self) -> dict[Key, Line]:
+        """What has still to come out."""
+        return {
+            key: line
+            for key, line in self.sources.items()
+            if not self.out[key] and key not in self.recalled
+        }
+
+    def due_ms(self, line: Line) -> int:
+        """When a waiting message must come out: never before, and not a millisecond later."""
+        properties = line["properties"]
+        if {"TIMER_DELAY_SEC", "TIMER_DELAY_MS"} & properties.keys():
+            return int(properties["TIMER_OUT_MS"]) + self.precision_ms
+        return int(properties["TIMER_DELIVER_MS"])
+
+    @cached_property
+    def due_times(self) -> list[int]:
+        """Due times of what waits, ascending."""
+        return sorted({self.due_ms(line) for line in self.waiting.values()})
+
+    @property
+    def last_due_ms(self) -> int:
+        """A moment at which nothing can be left waiting."""
+        return max([self.now_ms, *self.due_times])
+
+
+def _offset(line: Line) -> int:
+    return int(line["log_offset"])
+
+
+def key_of(line: Line) -> Key:
+    """Real topic and message id of a listed message."""
+    properties = line["properties"]
+    return properties.get("REAL_TOPIC", line["topic"]), properties["UNIQ_KEY"]
+
+
+def as_delivered(line: Line) -> Line:
+    """What of a waiting message's line its delivered copy must have too."""
+    kept = ("flag", "sys_flag", "born_ms", "born_host", "store_host", "body_crc")
+    kept += ("reconsume_times", "body_bytes", "body_sha256")
+    return {
+        **{name: line[name] for name in kept},
+        "topic": line["properties"]["REAL_TOPIC"],
+        "queue_id": int(line["properties"]["REAL_QID"]),
+        "properties": {k: v for k, v in line["properties"].items() if k not in _ADDED},
+    }

@@ -1,0 +1,303 @@
+"""A store on a clock turned by hand, driven beside its model; it can die and be opened again.
+
+Holds:    after every call the model agrees with what the store shows. A kill is what `kill -9`
+          leaves: a copy of the directory as the file system shows it at that moment, mapped staging
+          included, opened by a store that knows nothing of the one before.
+Fails:    AssertionError where store and model differ; whatever the store raises passes through.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from tests.support.model import Model, Put, Queue
+from timerstore import CancelResult, Message, PutReceipt, StoreConfig, TimerStore, failpoint
+from timerstore.errors import FailedError
+from timerstore.testing import ManualClock, Stepper
+
+START_MS = 1_700_000_000_000
+DAY_MS = 86_400_000
+YEAR_MS = 31_557_600_000
+
+
+def tiny(precision_ms: int, flush: str) -> StoreConfig:
+    """Sizes at which every edge is near: a dozen records a segment, a wheel of 128 slots."""
+    return StoreConfig(
+        commit_log_segment_bytes=16 * 1024,
+        queue_segment_bytes=200,
+        timer_log_segment_bytes=4096,
+        wheel_slot_count=128,
+        precision_ms=precision_ms,
+        staging_bytes=4096,
+        reserve_bytes=4096,
+        flush="sync" if flush == "sync" else "async",
+    )
+
+
+def abandon(store: TimerStore) -> None:
+    """Let go of a store without closing it: descriptors and maps go, no file changes."""
+    store._opened.rooms.log.fail(FailedError("abandoned by a test"))  # so that nothing is completed
+    store.close()
+
+
+class Driver:
+    """One store, its clock, its model."""
+
+    def __init__(self, root: Path, config: StoreConfig) -> None:
+        self.root = root
+        self.config = config
+        self.clock = ManualClock(START_MS)
+        self.model = Model()
+        self._generation = 0
+        self._number = 0
+        self._open()
+
+    def _path(self) -> Path:
+        return self.root / f"store-{self._generation}"
+
+    def _open(self) -> None:
+        self.store = TimerStore(self._path(), self.config, clock=self.clock, threads=False)
+        self.stepper = Stepper(self.store)
+
+    # --- calls ---
+
+    def _body(self, size: int) -> bytes:
+        self._number += 1
+        return (b"%06d" % self._number).ljust(size, b".")
+
+    def put(self, queue: Queue, due_ms: int | None, size: int, flush: str | None = None) -> None:
+        """One message; None: without a time."""
+        body = self._body(size)
+        self._note_put(queue, body, due_ms, self._put(queue, body, due_ms, flush))
+
+    def _put(self, queue: Queue, body: bytes, due_ms: int | None, flush: str | None) -> PutReceipt:
+        return self.store.put(queue[0], body, deliver_ms=due_ms, queue_id=queue[1], flush=flush)
+
+    def _note_put(
+        self, queue: Queue, body: bytes, due_ms: int | None, receipt: PutReceipt, sure: bool = True
+    ) -> None:
+        now_ms = self.clock.now_ms
+        waits = due_ms is not None and due_ms > now_ms
+        assert (receipt.queue_offset is None) == waits
+        due_ms = due_ms if due_ms is not None and waits else now_ms
+        assert receipt.due_ms == due_ms
+        self.model.put(queue, body, due_ms, receipt, sure=sure)
+
+    def put_many(self, queue: Queue, items: list[tuple[int, int]], *, buffer: bool) -> None:
+        """Many; (due_ms, size) each, 0 for now. `buffer`: as one bytes object and offsets."""
+        bodies = [self._body(size) for _, size in items]
+        self._put_many(queue, items, bodies, buffer=buffer, sure=True)
+
+    def _put_many(
+        self,
+        queue: Queue,
+        items: list[tuple[int, int]],
+        bodies: list[bytes],
+        *,
+        buffer: bool,
+        sure: bool,
+    ) -> None:
+        dues = np.array([due for due, _ in items], np.int64)
+        offsets = np.cumsum([0, *map(len, bodies)])
+        given = (b"".join(bodies), offsets) if buffer else bodies
+        batch = self.store.put_many(queue[0], given, deliver_ms=dues, queue_id=queue[1])
+        for (due_ms, _), body, receipt in zip(items, bodies, batch, strict=True):
+            self._note_put(queue, body, due_ms, receipt, sure)
+
+    def cancel(self, one: Put, *, by_handle: bool) -> CancelResult:
+        """Cancel a message of the model by its receipt or its handle."""
+        answer = self.store.cancel(one.receipt.handle if by_handle else one.receipt)
+        self.model.cancel(one, answer, self.clock.now_ms)
+        return answer
+
+    def settle(self) -> None:
+        """Every service until none has work; then everything due is there."""
+        self.stepper.settle()
+        self.look()
+        self.model.check_settled(self.clock.now_ms)
+
+    def settle_quietly(self) -> None:
+        """The same without looking: what is not durable at the moment of a kill was not seen."""
+        self.stepper.settle()
+
+    def look(self) -> None:
+        """Pull what is new, and compare."""
+        for queue, known in self.model.seen.items():
+            self.model.came(queue, self._pull_new(queue, len(known)), self.clock.now_ms)
+            self.model.check_order(queue)
+
+    def _pull_new(self, queue: Queue, offset: int) -> list[Message]:
+        if queue[0] not in self.store.topics():
+            return []
+        found: list[Message] = []
+        while True:
+            if len(found) % 2:
+                batch = self.store.pull_batch(*queue, offset, max_count=7)
+                messages, following = list(batch), batch.next_offset
+            else:
+                result = self.store.pull(*queue, offset, max_count=5)
+                messages, following = list(result.messages), result.next_offset
+            if not messages:
+                return found
+            assert following == offset + len(messages)
+            found += messages
+            offset = following
+
+    def look_again(self) -> None:
+        """What was seen is still there, at the same places."""
+        for queue in self.model.seen:
+            self.model.same(queue, self._pull_new(queue, 0))
+
+    def compare_pending(self) -> None:
+        """`pending()` and the counts agree with the model."""
+        found = list(self.store.pending())
+        self.model.check_pending([one.message_id for one in found], self.clock.now_ms)
+        known = {p.receipt.message_id: p for p in self.model.puts.values()}
+        counts: dict[str, int] = {}
+        for one in found:
+            put = known[one.message_id]
+            assert (one.topic, one.queue_id) == put.queue
+            assert one.due_ms == put.due_ms
+            assert one.handle == put.receipt.handle
+            counts[one.topic] = counts.get(one.topic, 0) + 1
+        stats = self.store.stats()
+        assert stats["pending_messages"] == len(found)
+        assert stats["pending_by_topic"] == counts
+
+    # --- ends ---
+
+    def reopen(self) -> None:
+        """Close and open."""
+        self.store.close()
+        self._open()
+        self._after_opening()
+
+    def kill(self) -> None:
+        """Die and open what is left."""
+        with self._dying(None, 1):
+            pass
+
+    def kill_at(self, point: str, nth: int, during: Callable[[], None]) -> None:
+        """Die at a fail point inside a call, or after it where it does not pass there so often."""
+        with self._dying(point, nth):
+            during()
+
+    def kill_in_put(self, point: str, nth: int, queue: Queue, due_ms: int | None) -> None:
+        """Die inside a put: it is there or it is not."""
+        body = self._body(300)
+        with self._dying(point, nth) as reached:
+            receipt = self._put(queue, body, due_ms, None)
+            self._note_put(queue, body, due_ms, receipt, sure=not reached)
+
+    def kill_in_put_many(
+        self, point: str, nth: int, queue: Queue, items: list[tuple[int, int]]
+    ) -> None:
+        """Die inside a put_many: a prefix of it is there."""
+        bodies = [self._body(size) for _, size in items]
+        with self._dying(point, nth) as reached:
+            self._put_many(queue, items, bodies, buffer=False, sure=False)
+            for body in [] if reached else bodies:
+                self.model.puts[body].sure = True
+
+    def kill_in_cancel(self, point: str, nth: int, one: Put) -> None:
+        """Die inside a cancel: it is cancelled or it is not."""
+        with self._dying(point, nth) as reached:
+            answer = self.store.cancel(one.receipt)
+            self.model.cancel(one, answer, self.clock.now_ms, sure=not reached)
+
+    @contextmanager
+    def _dying(self, point: str | None, nth: int) -> Iterator[list[str]]:
+        """Run a call in a store of which only what is there at one moment will be left."""
+        old, old_path = self.store, self._path()
+        self._generation += 1
+        reached: list[str] = []
+        passed = 0
+
+        def hook(name: str) -> None:
+            nonlocal passed
+            passed += name == point
+            if name == point and passed == nth:
+                shutil.copytree(old_path, self._path())
+                reached.append(name)
+
+        failpoint.hook = hook
+        try:
+            yield reached
+        finally:
+            failpoint.hook = None
+        if not reached:
+            shutil.copytree(old_path, self._path())
+        abandon(old)
+        shutil.rmtree(old_path)
+        self._open()
+        self._after_opening()
+
+    def kill_in_recovery(self, point: str, nth: int) -> None:
+        """Die, and once more at a fail point of the opening that follows."""
+        before, dying = self._generation, self.store
+        first = self.root / "first"
+        shutil.copytree(self._path(), first)
+        abandon(dying)
+        shutil.rmtree(self._path())
+        first.rename(self._path())
+        passed = 0
+        is_copied = False
+
+        def hook(name: str) -> None:
+            nonlocal passed, is_copied
+            passed += name == point
+            if name == point and passed == nth:
+                shutil.copytree(self.root / f"store-{before}", self.root / f"store-{before + 1}")
+                is_copied = True
+
+        failpoint.hook = hook
+        try:
+            self._open()
+        finally:
+            failpoint.hook = None
+        if is_copied:
+            abandon(self.store)
+            shutil.rmtree(self._path())
+            self._generation += 1
+            self._open()
+        self._after_opening()
+
+    def _after_opening(self) -> None:
+        self.look_again()
+        self.look()
+
+    # --- the end ---
+
+    def finish(self) -> None:
+        """Turn the clock until nothing waits: all came, once; the store checks clean; close."""
+        self.settle()
+        for _ in range(200):
+            waiting = list(self.store.pending())
+            if not waiting:
+                break
+            self.clock.set(max(self.clock.now_ms, waiting[0].due_ms))
+            self.settle()
+        assert not list(self.store.pending()), "still waiting after 200 turns"
+        self.clock.advance(YEAR_MS)
+        self.settle()
+        self.look_again()
+        self.compare_pending()
+        report = self.store.verify()
+        assert report.clean, report
+        self.store.close()
+        self._open()
+        self._after_opening()
+        self.stepper.settle()
+        self.look()
+        self.compare_pending()
+        report = self.store.verify()
+        assert report.clean, report
+        self.store.close()
+
+    def drop(self) -> None:
+        """Let go of everything, whatever state it is in."""
+        failpoint.hook = None
+        abandon(self.store)

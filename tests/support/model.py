@@ -1,0 +1,137 @@
+"""The store as plain dicts: what was put, cancelled, what came out; and what must be true.
+
+Holds:    knows nothing of files, wheels or threads; every check raises AssertionError that names the
+          message it is about.
+A message is known by its body, which no two share. `sure` says whether the store answered for it:
+what was in flight when the process died may be there or not, but never twice, early or half cancelled.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from timerstore import CancelResult, Message, PutReceipt
+
+Queue = tuple[str, int]
+
+
+@dataclass
+class Put:
+    """One message, as it was put."""
+
+    order: int  # of putting, over all queues
+    queue: Queue
+    body: bytes
+    due_ms: int
+    waited: bool  # it was due later than it was put
+    receipt: PutReceipt
+    sure: bool = True
+    cancelled: bool = False  # the store said so
+    maybe_cancelled: bool = False  # a cancel was in flight when the process died
+    must_come: bool = False  # the store said: too late to cancel
+    place: int | None = None  # queue offset at which it was seen
+
+
+@dataclass
+class Model:
+    """Everything that a caller knows."""
+
+    puts: dict[bytes, Put] = field(default_factory=dict)
+    seen: dict[Queue, list[tuple[bytes, int]]] = field(default_factory=dict)  # body, delivered_ms
+
+    # --- what the caller does ---
+
+    def put(
+        self, queue: Queue, body: bytes, due_ms: int, receipt: PutReceipt, *, sure: bool = True
+    ) -> None:
+        """A put returned, or was in flight."""
+        assert body not in self.puts, "bodies tell messages apart"
+        waited = receipt.queue_offset is None
+        one = Put(len(self.puts), queue, body, due_ms, waited, receipt, sure)
+        self.puts[body] = one
+        self.seen.setdefault(queue, [])
+
+    def cancel(self, one: Put, answer: CancelResult, now_ms: int, *, sure: bool = True) -> None:
+        """A cancel answered, or was in flight: then only that it may have happened is kept."""
+        if not sure:
+            one.maybe_cancelled = True
+            return
+        if answer is CancelResult.CANCELLED:
+            assert one.place is None, f"cancelled after it was seen: {one}"
+            assert not one.cancelled, f"cancelled twice: {one}"
+            assert not one.must_come, f"cancelled after it was too late: {one}"
+            one.cancelled = True
+        elif answer is CancelResult.ALREADY_CANCELLED:
+            assert one.cancelled or one.maybe_cancelled, f"nobody cancelled it: {one}"
+            assert one.place is None, f"cancelled, but seen: {one}"
+            one.cancelled = True
+        elif answer is CancelResult.ALREADY_DELIVERED:
+            assert not one.cancelled, f"cancelled before: {one}"
+            assert now_ms >= one.due_ms or one.place is not None, f"delivered early: {one}"
+            one.must_come = True
+        else:
+            assert not one.sure, f"unknown, but it was put: {one}"
+            assert one.place is None, f"unknown, but it was seen: {one}"
+
+    # --- what the store shows ---
+
+    def came(self, queue: Queue, messages: Iterable[Message], now_ms: int) -> None:
+        """A pull from the first offset not seen yet gave these."""
+        for message in messages:
+            one = self.puts.get(message.body)
+            assert one is not None, f"nobody put this: {message}"
+            assert one.queue == queue, f"came in another queue: {message}"
+            assert one.place is None, f"came twice, the first time at {one.place}: {message}"
+            assert not one.cancelled, f"came, but was cancelled: {message}"
+            place = len(self.seen[queue])
+            assert message.queue_offset == place, f"a gap before {message}"
+            assert message.delivered_ms >= one.due_ms, f"early: {message} was due {one.due_ms}"
+            assert now_ms >= one.due_ms, f"seen at {now_ms}, before its time: {message}"
+            assert message.due_ms == one.due_ms or not one.waited, f"due {one.due_ms}: {message}"
+            assert message.message_id == one.receipt.message_id
+            one.place = place
+            one.sure = True
+            self.seen[queue].append((message.body, message.delivered_ms))
+
+    def same(self, queue: Queue, messages: Iterable[Message]) -> None:
+        """A pull from offset 0 shows again what was seen, message by message."""
+        again = [(m.body, m.delivered_ms) for m in messages]
+        known = self.seen[queue]
+        assert again[: len(known)] == known, f"{queue}: what was seen was taken back"
+
+    def check_order(self, queue: Queue) -> None:
+        """Those that waited for the same time came in the order in which they were put."""
+        last: dict[int, int] = {}
+        for body, _ in self.seen[queue]:
+            one = self.puts[body]
+            if one.waited:
+                assert last.get(one.due_ms, -1) < one.order, f"overtaken: {one}"
+                last[one.due_ms] = one.order
+
+    # --- what must be there ---
+
+    def waiting(self) -> list[Put]:
+        """What has not been seen and was not cancelled for sure, by (due, put order)."""
+        left = [p for p in self.puts.values() if p.place is None and not p.cancelled]
+        return sorted(left, key=lambda p: (p.due_ms, p.order))
+
+    def check_settled(self, now_ms: int) -> None:
+        """No service has work: what is due and certain was seen."""
+        for one in self.waiting():
+            if one.due_ms <= now_ms and one.sure and not one.maybe_cancelled:
+                raise AssertionError(f"due, but it did not come by {now_ms}: {one}")
+            assert not one.must_come, f"said to be delivered, but it did not come: {one}"
+
+    def check_pending(self, ids: list[str], now_ms: int) -> None:
+        """`pending()` gave these message ids."""
+        by_id = {p.receipt.message_id: p for p in self.puts.values()}
+        found = [by_id[each] for each in ids]
+        assert len(set(ids)) == len(ids), "pending: one message twice"
+        keys = [(p.due_ms, p.order) for p in found]
+        assert keys == sorted(keys), f"pending: not in order of due time and put: {keys}"
+        for one in found:
+            assert one.place is None, f"pending, but seen: {one}"
+            assert not one.cancelled, f"pending, but cancelled: {one}"
+            assert one.waited, f"pending, but it never waited: {one}"
+        for one in self.waiting():
+            if one.due_ms > now_ms and one.sure and not one.maybe_cancelled and one.waited:
+                assert one in found, f"not pending: {one}"

@@ -105,7 +105,7 @@ typedef struct {
     int64_t need;             /* out, with TS_NEED_* */
     int64_t precision_ms;
     int64_t last_store_ms;    /* out: store time of the newest record */
-    int64_t last_queue_offset; /* out of single puts */
+    int64_t out[2];           /* of a single put: queue offset or timer id, unique counter */
     int64_t unique_counter;   /* low 48 bits of the next UNIQ_KEY */
     ts_route *timer_route;
     ts_states *states;

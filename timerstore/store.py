@@ -8,15 +8,17 @@ Fails:    each error says what, where, wanted and got; after FailedError only re
 
 import os
 import threading
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
+from time import time_ns
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
-from timerstore import arguments
+from timerstore import arguments, failpoint
 from timerstore.clock import Clock, SystemClock
 from timerstore.config import StoreConfig
 from timerstore.errors import ClosedError, ForkedError, MessageError
@@ -39,21 +41,44 @@ from timerstore.queues.routes import Route
 from timerstore.service import Service
 
 _MANY_HOLD = 256
-_CHECKPOINT_EVERY = 64 << 20
-_BODY_TYPES = (bytes,)
+_put_one = lib.ts_put_one
+
+
+_opened_here: "weakref.WeakSet[TimerStore]" = weakref.WeakSet()
+
+
+def _block_in_child() -> None:
+    for store in list(_opened_here):
+        store._blocked = True  # noqa: SLF001 - its own module
+
+
+os.register_at_fork(after_in_child=_block_in_child)
 
 
 class _Target:
     """A topic that was put to, with what a put of it needs at hand."""
 
-    __slots__ = ("name", "next_queue", "origin", "routes", "topic")
+    __slots__ = ("body_bytes_max", "name", "next_queue", "only", "origin", "routes", "topic")
 
-    def __init__(self, topic: str, name: bytes, routes: list[Route], origin: ReceiptOrigin) -> None:
+    def __init__(
+        self,
+        topic: str,
+        name: bytes,
+        routes: list[Route],
+        origin: ReceiptOrigin,
+        body_bytes_max: int,
+    ) -> None:
         self.topic = topic
         self.name = name
-        self.routes = routes
         self.origin = origin
+        self.body_bytes_max = body_bytes_max  # of a body without tags, keys and properties
         self.next_queue = 0
+        self.set_routes(routes)
+
+    def set_routes(self, routes: list[Route]) -> None:
+        """The topic's queues; `only` is the one there is, None where there are several."""
+        self.routes = routes
+        self.only = routes[0] if len(routes) == 1 else None
 
 
 class TimerStore:
@@ -81,7 +106,15 @@ class TimerStore:
         self._native = opened.rooms.log.native
         self._lock = opened.rooms.log.lock
         self._is_sync = self.config.flush == "sync"
-        self._fast_body_max: dict[str, int] = {}
+        self._blocked = False  # closed, or carried into a forked child
+        self._is_system_clock = type(self._clock) is SystemClock
+        self._delay_ms_max = self.config.delay_ms_max if self.config.timer_enabled else -1
+        self._dispatch = opened.rooms.dispatch
+        self._flush = opened.pipeline.flush
+        # What is due later than this need not be dispatched at once: flush comes by before.
+        self._near_ms = 1000 + 2 * self.config.flush_interval_ms
+        self._out = memoryview(ffi.buffer(ffi.addressof(self._native, "out"), 16)).cast("q")
+        _opened_here.add(self)
         self._unsubscribe = self._clock.subscribe(opened.wake_all)
         if threads:
             opened.start()
@@ -108,67 +141,88 @@ class TimerStore:
         one of delay (seconds or timedelta), deliver_at (aware datetime), deliver_ms (epoch ms).
         Raises MessageError on bad arguments, FullError, ClosedError, ForkedError, FailedError.
         """
-        if self._closed or os.getpid() != self._pid:
+        if self._blocked:
             self._check_open()
-        now_ms = self._clock.now_ms
-        config = self.config
-        target = self._targets.get(topic) if type(topic) is str else None
-        if target is None:
+        now_ms = time_ns() // 1_000_000 if self._is_system_clock else self._clock.now_ms
+        try:
+            target = self._targets[topic]
+        except (KeyError, TypeError):
             target = self._make_target(topic)
-        due_ms = arguments.resolve_due_ms(
-            now_ms, delay, deliver_at, deliver_ms, config.delay_ms_max
-        )
-        if tags is None and not keys and properties is None:
+        if (
+            type(deliver_ms) is int
+            and delay is None
+            and deliver_at is None
+            and now_ms < deliver_ms <= now_ms + self._delay_ms_max
+        ):
+            due_ms = deliver_ms
+        else:
+            due_ms = self._due_ms(now_ms, delay, deliver_at, deliver_ms)
+        if (
+            type(body) is bytes
+            and len(body) <= target.body_bytes_max
+            and tags is None
+            and properties is None
+            and not keys
+        ):
             text = b""
+            source: Any = body
         else:
             text = arguments.encode_properties(tags, keys, properties)
-        raw = arguments.check_body(body, config.message_bytes_max)
-        size = len(raw)
-        if text or size > self._fast_body_max[target.topic]:
-            arguments.check_sizes(
-                size,
-                len(text),
-                target.name,
-                properties_bytes_max=config.properties_bytes_max,
-                record_bytes_max=config.record_bytes_max,
-            )
-        if due_ms is None:
-            due_ms = 0
-        elif not config.timer_enabled:
-            raise MessageError("time: timers are off in this store (timer_enabled), got a due time")
-        route = self._route_of(target, queue_id)
-        source = raw if type(raw) is bytes else ffi.from_buffer("uint8_t[]", raw)
-        log_offset, number, counter = self._append(route.native, source, size, due_ms, text, now_ms)
-        reach("put_appended")
+            source = self._checked_body(target, body, text)
+        route = target.only if queue_id is None and target.only is not None else None
+        if route is None:
+            route = self._route_of(target, queue_id)
+        log_offset, number, counter = self._append(
+            route.native, source, len(source), due_ms, text, now_ms
+        )
+        if failpoint.hook is not None:
+            failpoint.reach("put_appended")
         if self._is_sync if flush is None else self._wants_sync(flush):
             self._log.sync_through(log_offset + 1)
-        self._appended()
-        is_timer = due_ms > 0
-        return PutReceipt(
-            target.origin,
-            counter,
-            number if is_timer else -1,
-            route.queue_id,
-            None if is_timer else number,
-            log_offset,
-            due_ms if is_timer else now_ms,
+        if due_ms <= now_ms + self._near_ms:
+            self._dispatch.wake()
+        if not self._flush.is_armed:
+            self._flush.wake()
+        if due_ms:
+            receipt = (target.origin, counter, number, route.queue_id, None, log_offset, due_ms)
+        else:
+            receipt = (target.origin, counter, -1, route.queue_id, number, log_offset, now_ms)
+        return tuple.__new__(PutReceipt, (*receipt, False))
+
+    def _due_ms(self, now_ms: int, delay: Any, deliver_at: Any, deliver_ms: Any) -> int:
+        """When a message is due, epoch ms; 0: now."""
+        due_ms = arguments.resolve_due_ms(
+            now_ms, delay, deliver_at, deliver_ms, self.config.delay_ms_max
         )
+        if due_ms is not None and not self.config.timer_enabled:
+            raise MessageError("time: timers are off in this store (timer_enabled), got a due time")
+        return due_ms or 0
+
+    def _checked_body(self, target: _Target, body: Any, text: bytes) -> Any:
+        """The body as C takes it, known to fit."""
+        raw = arguments.check_body(body, self.config.message_bytes_max)
+        arguments.check_sizes(
+            len(raw),
+            len(text),
+            target.name,
+            properties_bytes_max=self.config.properties_bytes_max,
+            record_bytes_max=self.config.record_bytes_max,
+        )
+        return raw if type(raw) is bytes else ffi.from_buffer("uint8_t[]", raw)
 
     def _append(
         self, route: Any, body: Any, size: int, due_ms: int, text: bytes, now_ms: int
     ) -> tuple[int, int, int]:
-        native = self._native
+        """Append one record: its log offset, queue offset or timer id, and id counter."""
+        out = self._out
         while True:
             with self._lock:
-                if self._log.failed is not None:
-                    self._log.check_alive()
-                counter = native.unique_counter
-                log_offset = lib.ts_put_one(
-                    native, route, body, size, due_ms, text, len(text), now_ms
+                log_offset = _put_one(
+                    self._native, route, body, size, due_ms, text, len(text), now_ms
                 )
                 if log_offset >= 0:
-                    return log_offset, native.last_queue_offset, counter
-                need = int(native.need)
+                    return log_offset, out[0], out[1]
+                need = int(self._native.need)
             self._make_room(log_offset, need)
 
     def _make_room(self, status: int, need: int) -> None:
@@ -181,8 +235,8 @@ class TimerStore:
             raise_status(status, "put")
 
     def _appended(self) -> None:
-        self._opened.rooms.dispatch.wake()
-        self._opened.pipeline.flush.note()
+        self._dispatch.wake()
+        self._flush.note()
 
     def _wants_sync(self, flush: str) -> bool:
         if flush not in ("sync", "async"):
@@ -299,8 +353,6 @@ class TimerStore:
         done = 0
         while done < count:
             with self._lock:
-                if self._log.failed is not None:
-                    self._log.check_alive()
                 got = lib.ts_put_many(
                     native,
                     route.native,
@@ -341,10 +393,10 @@ class TimerStore:
                 origin = ReceiptOrigin(
                     topic, self._opened.id_prefix, self.config.broker_name, self.config.precision_ms
                 )
-                target = _Target(topic, name, made, origin)
-                self._fast_body_max[topic] = arguments.body_bytes_limit(
+                body_bytes_max = arguments.body_bytes_limit(
                     self.config.message_bytes_max, self.config.record_bytes_max, name
                 )
+                target = _Target(topic, name, made, origin, body_bytes_max)
                 self._targets[topic] = target
             return target
 
@@ -362,9 +414,8 @@ class TimerStore:
         with self._target_lock:
             now_ms = self._clock.now_ms
             self._opened.rooms.routes.grow(target.topic, number + 1, now_ms)
-            target.routes = [
-                self._opened.rooms.routes.make(target.topic, q, now_ms) for q in range(number + 1)
-            ]
+            routes = self._opened.rooms.routes
+            target.set_routes([routes.make(target.topic, q, now_ms) for q in range(number + 1)])
         return target.routes[number]
 
     def topics(self) -> dict[str, int]:
@@ -509,7 +560,7 @@ class TimerStore:
         with self._close_lock:
             if self._closed:
                 return
-            self._closed = True
+            self._closed = self._blocked = True
             self._unsubscribe()
             self._opened.close()
 

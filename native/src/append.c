@@ -79,7 +79,7 @@ static void close_record(ts_log *log, const ts_record *head)
         ts_property_crc_seal(log->staging + log->filled, head->size);
     log->filled += head->size;
     log->last_store_ms = head->store_ms;
-    log->last_queue_offset = head->queue_offset;
+    log->out[0] = head->queue_offset;
 }
 
 /* One put: to the real topic where it is due, else to the timer topic as a waiting id. */
@@ -136,7 +136,7 @@ int64_t ts_put_one(ts_log *log, ts_route *route, const uint8_t *body, int32_t bo
 
     if (status != TS_OK)
         return status;
-    log->unique_counter++;
+    log->out[1] = log->unique_counter++;
     ts_log_publish(log);
     return log_offset;
 }
@@ -163,7 +163,7 @@ int32_t ts_put_many(ts_log *log, ts_route *route, int32_t from, int32_t count,
         status = append_put(log, route, &put, now_ms);
         if (status != TS_OK)
             break;
-        queue_offsets[i] = log->last_queue_offset;
+        queue_offsets[i] = log->out[0];
     }
     ts_log_publish(log);
     return i > from ? i - from : status;

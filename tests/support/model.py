@@ -1,9 +1,10 @@
 """The store as plain dicts: what was put, cancelled, what came out; and what must be true.
 
-Holds:    knows nothing of files, wheels or threads; every check raises AssertionError that names the
-          message it is about.
+Holds:    knows nothing of files, wheels or threads; every check raises AssertionError that names
+          the message it is about.
 A message is known by its body, which no two share. `sure` says whether the store answered for it:
-what was in flight when the process died may be there or not, but never twice, early or half cancelled.
+what was in flight when the process died may be there or not, but never twice, early or half
+cancelled.
 """
 
 from collections.abc import Iterable

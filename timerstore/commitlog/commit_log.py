@@ -98,7 +98,8 @@ class CommitLog:
         with self.lock:
             end = self.end
             segment_end = end - end % self.segments.segment_bytes + self.segments.segment_bytes
-            self.native.room_end = min(reserved, segment_end - _BLANK_BYTES)
+            if self.failed is None:
+                self.native.room_end = min(reserved, segment_end - _BLANK_BYTES)
 
     def write_out(self) -> int:
         """Write what is staged to the segments; the log offset behind it."""
@@ -160,6 +161,8 @@ class CommitLog:
         """Poison the log: nothing is acknowledged after this."""
         if self.failed is None:
             self.failed = error
+        with self.lock:
+            self.native.room_end = 0  # every append now asks for room, and is told
         for listener in self.on_durable:
             listener()
 

@@ -30,6 +30,7 @@ class Flush(Service):
         clock: Clock,
         log: CommitLog,
         checkpoint: Checkpoint,
+        dispatch: Service,
         *,
         at_once: bool,
     ) -> None:
@@ -38,6 +39,7 @@ class Flush(Service):
         self._clock = clock
         self._log = log
         self._checkpoint = checkpoint
+        self._dispatch = dispatch
         self._at_once = at_once  # stepped by hand: every step syncs what there is
         self._wanted = False
         self._synced_ns = clock.monotonic_ns
@@ -61,6 +63,7 @@ class Flush(Service):
             self._wanted = False
             self._log.sync_through(self._log.end)
             self._synced_ns = self._clock.monotonic_ns
+            self._dispatch.wake()  # a put of a far message did not wake it
             self.metrics.add("flush_syncs", 1)
             return True
         self._wanted = False

@@ -107,8 +107,11 @@ typedef struct {
     int64_t last_store_ms;    /* out: store time of the newest record */
     int64_t out[2];           /* of a single put: queue offset or timer id, unique counter */
     int64_t unique_counter;   /* low 48 bits of the next UNIQ_KEY */
+    int64_t put_count;        /* messages put since opening */
+    int64_t cancel_count;     /* messages cancelled since opening */
     ts_route *timer_route;
     ts_states *states;
+    int32_t flush_armed;      /* flush will look by itself: a put need not wake it */
     uint32_t store_id;
     int32_t property_crc;     /* whether records carry __CRC32# */
     uint8_t host[8];          /* store host and born host: IPv4 and port */

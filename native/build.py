@@ -23,6 +23,7 @@ from setuptools.command.build_ext import build_ext
 
 NATIVE = Path(__file__).resolve().parent
 GENERATED = NATIVE / "_native.c"
+HOT = NATIVE / "hot" / "hot.c"
 CRC_TABLE = NATIVE / "format" / "crc32_table.h"
 
 # A release does not stop at a warning: a compiler that is newer than this release has new ones.
@@ -55,11 +56,11 @@ class BuildNative(build_ext):
 
     def get_source_files(self) -> list[str]:
         """Name what a source distribution must hold."""
-        files = [*NATIVE.glob("*.py"), *_headers(), *_sources()]
+        files = [*NATIVE.glob("*.py"), *_headers(), *_sources(), HOT]
         return [str(file.relative_to(NATIVE.parent)) for file in files]
 
     def build_extension(self, ext: Extension) -> None:
-        """Build the one extension of this project."""
+        """Build one of the two extensions: what cffi makes of api.h, and the hot front."""
         kind = os.environ.get("TS_BUILD", "")
         if kind not in COMPILE_FLAGS:
             wanted = ", ".join(filter(None, COMPILE_FLAGS))
@@ -72,7 +73,7 @@ class BuildNative(build_ext):
         ext.depends = [str(file) for file in (*_headers(), *_sources(), NATIVE / "build.py")]
         ext.extra_objects = self._compile_ours(kind)
         ext.depends += ext.extra_objects
-        marker = Path(self.build_temp) / "kind"
+        marker = Path(self.build_temp) / f"{ext.name}.kind"
         self.force = self.force or not marker.exists() or marker.read_text() != kind
         super().build_extension(ext)
         marker.write_text(kind)

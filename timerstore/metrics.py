@@ -7,8 +7,6 @@ Threads:  any; a count may miss a unit when two threads add at once, gauges are 
 import threading
 
 COUNTERS = {
-    "put_messages": "messages appended by put and put_many",
-    "cancelled_messages": "messages cancelled",
     "enqueue_put_messages": "timer messages placed on the wheel",
     "enqueue_put_late_messages": "of these, whose slot had been read already",
     "enqueue_put_unusable_messages": "records of the timer topic that are no timers",

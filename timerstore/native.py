@@ -6,12 +6,14 @@ Fails:    ImportError where the extension was not built for this Python.
 
 from typing import Any, NoReturn
 
+from timerstore._hot import Putter as _Putter
 from timerstore._native import ffi as _ffi
 from timerstore._native import lib as _lib
 from timerstore.errors import CLASS_OF_CODE, CorruptError, FailedError
 
 ffi: Any = _ffi
 lib: Any = _lib
+Putter: Any = _Putter
 
 FAULTS = {
     _lib.TS_FAULT_END: "nothing is there",

@@ -35,7 +35,7 @@ from timerstore.message import (
     ReceiptOrigin,
     Report,
 )
-from timerstore.native import ffi, lib, raise_status
+from timerstore.native import Putter, ffi, lib, raise_status
 from timerstore.opening import Opened, open_directory
 from timerstore.queues.routes import Route
 from timerstore.service import Service
@@ -49,7 +49,7 @@ _opened_here: "weakref.WeakSet[TimerStore]" = weakref.WeakSet()
 
 def _block_in_child() -> None:
     for store in list(_opened_here):
-        store._blocked = True  # noqa: SLF001 - its own module
+        store._block()
 
 
 os.register_at_fork(after_in_child=_block_in_child)
@@ -114,10 +114,31 @@ class TimerStore:
         # What is due later than this need not be dispatched at once: flush comes by before.
         self._near_ms = 1000 + 2 * self.config.flush_interval_ms
         self._out = memoryview(ffi.buffer(ffi.addressof(self._native, "out"), 16)).cast("q")
+        self._hot_topics: dict[str, tuple[int, ReceiptOrigin, int]] = {}
+        self._putter = self._make_putter()
         _opened_here.add(self)
         self._unsubscribe = self._clock.subscribe(opened.wake_all)
         if threads:
             opened.start()
+
+    def _make_putter(self) -> Any:
+        """Put the plain case's quick way in front of `put` where a put need not wait for a sync."""
+        putter = Putter(
+            log=int(ffi.cast("uintptr_t", self._native)),
+            slow=self.put,
+            topics=self._hot_topics,
+            acquire=self._lock.acquire,
+            release=self._lock.release,
+            wake_dispatch=self._dispatch.wake,
+            wake_flush=self._flush.wake,
+            failpoints=vars(failpoint),
+            receipt=PutReceipt,
+            delay_ms_max=self._delay_ms_max,
+            near_ms=self._near_ms,
+        )
+        if self._is_system_clock and not self._is_sync:
+            self.put = putter.put  # type: ignore[method-assign]  # same call, same answers
+        return putter
 
     # --- putting ---
 
@@ -181,8 +202,7 @@ class TimerStore:
             self._log.sync_through(log_offset + 1)
         if due_ms <= now_ms + self._near_ms:
             self._dispatch.wake()
-        if not self._flush.is_armed:
-            self._flush.wake()
+        self._flush.note()
         if due_ms:
             receipt = (target.origin, counter, number, route.queue_id, None, log_offset, due_ms)
         else:
@@ -398,7 +418,16 @@ class TimerStore:
                 )
                 target = _Target(topic, name, made, origin, body_bytes_max)
                 self._targets[topic] = target
+                self._set_hot(target)
             return target
+
+    def _set_hot(self, target: _Target) -> None:
+        """Let the quick way know the topic where it has one queue."""
+        if target.only is None:
+            self._hot_topics.pop(target.topic, None)
+        else:
+            address = int(ffi.cast("uintptr_t", target.only.native))
+            self._hot_topics[target.topic] = (address, target.origin, target.body_bytes_max)
 
     def _route_of(self, target: _Target, queue_id: int | None) -> Route:
         routes = target.routes
@@ -416,6 +445,7 @@ class TimerStore:
             self._opened.rooms.routes.grow(target.topic, number + 1, now_ms)
             routes = self._opened.rooms.routes
             target.set_routes([routes.make(target.topic, q, now_ms) for q in range(number + 1)])
+            self._set_hot(target)
         return target.routes[number]
 
     def topics(self) -> dict[str, int]:
@@ -499,6 +529,8 @@ class TimerStore:
         frontier_ms = rooms.wheel.frontier * self.config.precision_ms
         return {
             **self._opened.metrics.values(),
+            "put_messages": int(self._native.put_count),
+            "cancelled_messages": int(self._native.cancel_count),
             "pending_messages": int(rooms.states.native.waiting),
             "pending_by_topic": {
                 t: n for t, n in self._opened.checkpoint.pending_by_topic().items() if n
@@ -539,6 +571,11 @@ class TimerStore:
 
     # --- closing ---
 
+    def _block(self) -> None:
+        """Every call looks from now on whether it may."""
+        self._blocked = True
+        self._putter.blocked = 1
+
     def _check_open(self) -> None:
         if os.getpid() != self._pid:
             raise ForkedError(
@@ -560,7 +597,8 @@ class TimerStore:
         with self._close_lock:
             if self._closed:
                 return
-            self._closed = self._blocked = True
+            self._closed = True
+            self._block()
             self._unsubscribe()
             self._opened.close()
 

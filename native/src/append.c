@@ -121,6 +121,7 @@ static int32_t append_put(ts_log *log, ts_route *route, const put_one *put, int6
         route->pending++;
     }
     target->next_offset++;
+    log->put_count++;
     close_record(log, &head);
     return TS_OK;
 }
@@ -197,6 +198,7 @@ int64_t ts_cancel(ts_log *log, ts_route *real, int64_t id, const uint8_t *proper
     ts_states_put(log->states, id, TS_CANCELLED);
     log->states->waiting--;
     real->pending--;
+    log->cancel_count++;
     log->timer_route->next_offset++;
     close_record(log, &head);
     ts_log_publish(log);

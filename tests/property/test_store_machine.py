@@ -104,25 +104,25 @@ class StoreMachine(RuleBasedStateMachine):
     ) -> None:
         self.at.put_many(queue, [(self.due_ms(due) or 0, 40)] * count, buffer=True)
 
-    @precondition(lambda self: self.driver is not None and self.driver.model.puts)
+    @precondition(lambda self: self.driver is not None and self.driver.model.known())
     @rule(data=st.data(), by_handle=st.booleans())
     def cancel(self, data: st.DataObject, by_handle: bool) -> None:
-        puts = list(self.at.model.puts.values())
+        puts = self.at.model.known()
         self.at.cancel(puts[data.draw(st.integers(0, len(puts) - 1))], by_handle=by_handle)
 
-    @precondition(lambda self: self.driver is not None and self.driver.model.waiting())
+    @precondition(lambda self: self.driver is not None and self.driver.model.known(waiting=True))
     @rule(data=st.data(), by_handle=st.booleans())
     def cancel_waiting(self, data: st.DataObject, by_handle: bool) -> None:
-        puts = self.at.model.waiting()
+        puts = self.at.model.known(waiting=True)
         one = puts[data.draw(st.integers(0, len(puts) - 1))]
         answer = self.at.cancel(one, by_handle=by_handle)
         if one.sure and not one.maybe_cancelled and one.due_ms > self.at.clock.now_ms:
             assert answer is CancelResult.CANCELLED or one.must_come
 
-    @precondition(lambda self: self.driver is not None and self.driver.model.waiting())
+    @precondition(lambda self: self.driver is not None and self.driver.model.known(waiting=True))
     @rule(data=st.data())
     def cancel_unknown(self, data: st.DataObject) -> None:
-        puts = self.at.model.waiting()
+        puts = self.at.model.known(waiting=True)
         receipt = puts[data.draw(st.integers(0, len(puts) - 1))].receipt
         stranger = receipt._replace(counter=receipt.counter + 1_000_000_000)
         if stranger.queue_offset is None:
@@ -232,7 +232,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.driver is not None and self.driver.model.waiting())
     @rule(point=st.sampled_from(["cancel_appended", "log_synced"]), data=st.data())
     def kill_in_cancel(self, point: str, data: st.DataObject) -> None:
-        puts = [p for p in self.at.model.waiting() if not p.must_come]
+        puts = [p for p in self.at.model.known(waiting=True) if not p.must_come]
         if puts:
             one = puts[data.draw(st.integers(0, len(puts) - 1))]
             self.at.kill_in_cancel(point, 1, one)

@@ -14,8 +14,8 @@ from tests.support.disk_reader import LEVEL_TOPIC, TIMER_TOPIC
 
 Key = tuple[str, str]  # real topic, UNIQ_KEY
 
-# What a delivery adds to the properties, and what it makes anew.
-_ADDED = {"TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TS_ID", "__CRC32#"}
+# What a delivery or a roll adds to the properties, or makes anew.
+_ADDED = {"TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TS_ID", "__CRC32#"}
 
 
 @dataclass(frozen=True)

@@ -43,13 +43,27 @@ def abandon(store: TimerStore) -> None:
     store.close()
 
 
+class _Clock(ManualClock):
+    """Remembers the latest time that it ever showed."""
+
+    __slots__ = ("latest_ms",)
+
+    def __init__(self, now_ms: int) -> None:
+        super().__init__(now_ms)
+        self.latest_ms = now_ms
+
+    def _turn(self, ms: int, *, relative: bool) -> None:
+        super()._turn(ms, relative=relative)
+        self.latest_ms = max(self.latest_ms, self.now_ms)
+
+
 class Driver:
     """One store, its clock, its model."""
 
     def __init__(self, root: Path, config: StoreConfig) -> None:
         self.root = root
         self.config = config
-        self.clock = ManualClock(START_MS)
+        self.clock = _Clock(START_MS)
         self.model = Model()
         self._generation = 0
         self._number = 0
@@ -109,8 +123,8 @@ class Driver:
 
     def cancel(self, one: Put, *, by_handle: bool) -> CancelResult:
         """Cancel a message of the model by its receipt or its handle."""
-        answer = self.store.cancel(one.receipt.handle if by_handle else one.receipt)
-        self.model.cancel(one, answer, self.clock.now_ms)
+        answer = self.store.cancel(one.receipt.handle if by_handle and one.waited else one.receipt)
+        self.model.cancel(one, answer, self.clock.latest_ms)
         return answer
 
     def settle(self) -> None:
@@ -126,7 +140,7 @@ class Driver:
     def look(self) -> None:
         """Pull what is new, and compare."""
         for queue, known in self.model.seen.items():
-            self.model.came(queue, self._pull_new(queue, len(known)), self.clock.now_ms)
+            self.model.came(queue, self._pull_new(queue, len(known)))
             self.model.check_order(queue)
 
     def _pull_new(self, queue: Queue, offset: int) -> list[Message]:
@@ -154,7 +168,7 @@ class Driver:
     def compare_pending(self) -> None:
         """`pending()` and the counts agree with the model."""
         found = list(self.store.pending())
-        self.model.check_pending([one.message_id for one in found], self.clock.now_ms)
+        self.model.check_pending([one.message_id for one in found], self.clock.latest_ms)
         known = {p.receipt.message_id: p for p in self.model.puts.values()}
         counts: dict[str, int] = {}
         for one in found:
@@ -206,7 +220,7 @@ class Driver:
         """Die inside a cancel: it is cancelled or it is not."""
         with self._dying(point, nth) as reached:
             answer = self.store.cancel(one.receipt)
-            self.model.cancel(one, answer, self.clock.now_ms, sure=not reached)
+            self.model.cancel(one, answer, self.clock.latest_ms, sure=not reached)
 
     @contextmanager
     def _dying(self, point: str | None, nth: int) -> Iterator[list[str]]:

@@ -31,6 +31,12 @@ class Put:
     must_come: bool = False  # the store said: too late to cancel
     place: int | None = None  # queue offset at which it was seen
 
+    def __repr__(self) -> str:
+        said = ("sure", "cancelled", "maybe_cancelled", "must_come", "waited")
+        return f"<{self.body[:6].decode()} {self.queue} due {self.due_ms} place {self.place} " + (
+            f"at {self.receipt.log_offset} {[name for name in said if getattr(self, name)]}>"
+        )
+
 
 @dataclass
 class Model:
@@ -51,8 +57,11 @@ class Model:
         self.puts[body] = one
         self.seen.setdefault(queue, [])
 
-    def cancel(self, one: Put, answer: CancelResult, now_ms: int, *, sure: bool = True) -> None:
-        """A cancel answered, or was in flight: then only that it may have happened is kept."""
+    def cancel(self, one: Put, answer: CancelResult, latest_ms: int, *, sure: bool = True) -> None:
+        """A cancel answered, or was in flight: then only that it may have happened is kept.
+
+        `latest_ms`: the latest time that the clock ever showed.
+        """
         if not sure:
             one.maybe_cancelled = True
             return
@@ -67,7 +76,7 @@ class Model:
             one.cancelled = True
         elif answer is CancelResult.ALREADY_DELIVERED:
             assert not one.cancelled, f"cancelled before: {one}"
-            assert now_ms >= one.due_ms or one.place is not None, f"delivered early: {one}"
+            assert latest_ms >= one.due_ms, f"delivered early: {one}"
             one.must_come = True
         else:
             assert not one.sure, f"unknown, but it was put: {one}"
@@ -75,7 +84,7 @@ class Model:
 
     # --- what the store shows ---
 
-    def came(self, queue: Queue, messages: Iterable[Message], now_ms: int) -> None:
+    def came(self, queue: Queue, messages: Iterable[Message]) -> None:
         """A pull from the first offset not seen yet gave these."""
         for message in messages:
             one = self.puts.get(message.body)
@@ -86,7 +95,6 @@ class Model:
             place = len(self.seen[queue])
             assert message.queue_offset == place, f"a gap before {message}"
             assert message.delivered_ms >= one.due_ms, f"early: {message} was due {one.due_ms}"
-            assert now_ms >= one.due_ms, f"seen at {now_ms}, before its time: {message}"
             assert message.due_ms == one.due_ms or not one.waited, f"due {one.due_ms}: {message}"
             assert message.message_id == one.receipt.message_id
             one.place = place
@@ -115,6 +123,13 @@ class Model:
         left = [p for p in self.puts.values() if p.place is None and not p.cancelled]
         return sorted(left, key=lambda p: (p.due_ms, p.order))
 
+    def known(self, *, waiting: bool = False) -> list[Put]:
+        """What a caller may try to cancel: of a put in flight nobody got a receipt, though its
+        message may wait and be found by `pending()`.
+        """
+        found = self.waiting() if waiting else self.puts.values()
+        return [p for p in found if p.sure or p.waited]
+
     def check_settled(self, now_ms: int) -> None:
         """No service has work: what is due and certain was seen."""
         for one in self.waiting():
@@ -122,7 +137,7 @@ class Model:
                 raise AssertionError(f"due, but it did not come by {now_ms}: {one}")
             assert not one.must_come, f"said to be delivered, but it did not come: {one}"
 
-    def check_pending(self, ids: list[str], now_ms: int) -> None:
+    def check_pending(self, ids: list[str], latest_ms: int) -> None:
         """`pending()` gave these message ids."""
         by_id = {p.receipt.message_id: p for p in self.puts.values()}
         found = [by_id[each] for each in ids]
@@ -134,5 +149,5 @@ class Model:
             assert not one.cancelled, f"pending, but cancelled: {one}"
             assert one.waited, f"pending, but it never waited: {one}"
         for one in self.waiting():
-            if one.due_ms > now_ms and one.sure and not one.maybe_cancelled and one.waited:
+            if one.due_ms > latest_ms and one.sure and not one.maybe_cancelled and one.waited:
                 assert one in found, f"not pending: {one}"

@@ -59,6 +59,8 @@ class Canceller:
 
     def cancel(self, handle: Handle) -> tuple[CancelResult, int]:
         """Give the answer and the log offset that must be durable before it is true."""
+        if handle.timer_id == -1:  # it was due when it was put
+            return CancelResult.ALREADY_DELIVERED, 0
         target = self._find(handle)
         if target is None:
             return CancelResult.UNKNOWN, 0

@@ -84,8 +84,8 @@ class EnqueuePut(Service):
     def _link_some(self, requests: Records) -> int:
         """How many were linked; 0 where only a segment was finished; -1 where none can be."""
         link, wheel = self._link, self._wheel
+        self._timer_log.reserve(len(requests))  # only this thread appends: not under the lock
         with wheel.lock:
-            self._timer_log.reserve(len(requests))
             link.pos = self._timer_log.end
             link.segment_bytes = self._timer_log.segments.segment_bytes
             link.write_slot = self._clock.now_ms // self._config.precision_ms

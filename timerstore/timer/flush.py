@@ -44,7 +44,6 @@ class Flush(Service):
         self._wanted = False
         self._synced_ns = clock.monotonic_ns
         self._checkpoint_ns = clock.monotonic_ns
-        self.is_armed = False  # it will look by itself: a put need not wake it
 
     def request(self) -> None:
         """Somebody waits for what was appended so far."""
@@ -53,12 +52,12 @@ class Flush(Service):
 
     def note(self) -> None:
         """Something was appended that nobody waits for."""
-        if not self.is_armed:
+        if not self._log.native.flush_armed:
             self.wake()
 
     def step(self) -> bool:
         """Sync, or complete a checkpoint, where one of them is due."""
-        self.is_armed = False
+        self._log.native.flush_armed = 0
         if self._log.durable < self._log.end and self._is_sync_due():
             self._wanted = False
             self._log.sync_through(self._log.end)
@@ -98,5 +97,5 @@ class Flush(Service):
             at_ns.append(self._next_checkpoint_ns())
         if not at_ns:
             return None
-        self.is_armed = True
+        self._log.native.flush_armed = 1
         return max((min(at_ns) - now_ns) / 1e9, 0.0)

@@ -105,7 +105,9 @@ def make_pipeline(
         rooms.open_slot,
         checkpoint.wait,
     )
-    flush = Flush(metrics, config, clock, rooms.log, checkpoint, rooms.dispatch, at_once=not threads)
+    flush = Flush(
+        metrics, config, clock, rooms.log, checkpoint, rooms.dispatch, at_once=not threads
+    )
     enqueue_get.downstream = enqueue_put
     enqueue_put.upstream = enqueue_get
     enqueue_put.dequeue = [dequeue_get, dequeue_put]

@@ -1,0 +1,321 @@
+/* The hot front: put() for the plain case, in C, keeping the GIL.
+ *
+ * A put is too short to let go of the GIL or to cross into C by way of cffi (decision 0006), so this
+ * one file uses Python.h. It takes the plain case alone: topic and body by position, nothing else but
+ * deliver_ms or delay, a topic with one queue that was put to before, bytes that fit, no sync to wait
+ * for, the system's clock, a free append lock, room in the staging. Everything else it hands, as it
+ * came, to the method of the same name in store.py, which does the same and more, and says what is
+ * wrong with an argument.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+#include <time.h>
+
+#include "../timerstore.h"
+
+typedef struct {
+    PyObject_HEAD
+    ts_log *log;
+    PyObject *slow;           /* TimerStore.put, bound */
+    PyObject *topics;         /* dict: topic -> (address of its ts_route, origin, body_bytes_max) */
+    PyObject *acquire;        /* of the append lock */
+    PyObject *release;
+    PyObject *wake_dispatch;
+    PyObject *wake_flush;
+    PyObject *failpoints;     /* dict of the module: its "hook" is None outside tests */
+    PyTypeObject *receipt;    /* PutReceipt, a tuple of eight */
+    long long delay_ms_max;   /* -1: no timers */
+    long long near_ms;        /* what is due later need not be dispatched at once */
+    int blocked;              /* closed, or carried into a child */
+} Putter;
+
+static PyObject *name_deliver_ms, *name_delay, *name_hook, *no_wait, *zero;
+
+static int64_t now_ms_of_system(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* Milliseconds of a delay, parts of one rounded up; -1 where the slow way must look at it. */
+static int64_t delay_ms_of(PyObject *delay)
+{
+    if (PyFloat_CheckExact(delay)) {
+        double seconds = PyFloat_AS_DOUBLE(delay);
+        int64_t microseconds;
+
+        if (!(seconds >= 0.0 && seconds < 1e9))
+            return -1;
+        microseconds = (int64_t)(seconds * 1e6 + 0.5);
+        return (microseconds + 999) / 1000;
+    }
+    if (PyLong_CheckExact(delay)) {
+        int overflow = 0;
+        long long seconds = PyLong_AsLongLongAndOverflow(delay, &overflow);
+
+        if (overflow == 0 && seconds >= 0 && seconds < 1000000000)
+            return seconds * 1000;
+    }
+    return -1;
+}
+
+/* When the message is due: 0 now, -1 where the slow way must look at the arguments. */
+static int64_t due_ms_of(const Putter *self, PyObject *const *values, PyObject *names,
+                         int64_t now_ms)
+{
+    int64_t due_ms;
+
+    if (names == NULL || PyTuple_GET_SIZE(names) == 0)
+        return 0;
+    if (PyTuple_GET_SIZE(names) != 1)
+        return -1;
+    if (PyTuple_GET_ITEM(names, 0) == name_deliver_ms && PyLong_CheckExact(values[0])) {
+        int overflow = 0;
+
+        due_ms = PyLong_AsLongLongAndOverflow(values[0], &overflow);
+        if (overflow != 0)
+            return -1;
+    } else if (PyTuple_GET_ITEM(names, 0) == name_delay) {
+        int64_t delay_ms = delay_ms_of(values[0]);
+
+        if (delay_ms < 0)
+            return -1;
+        due_ms = now_ms + delay_ms;
+    } else {
+        return -1;
+    }
+    if (due_ms <= now_ms)
+        return 0;
+    return due_ms - now_ms > self->delay_ms_max ? -1 : due_ms;
+}
+
+/* What the append told, read while the lock was held. */
+typedef struct {
+    int64_t log_offset;
+    int64_t number;
+    int64_t counter;
+} appended;
+
+static PyObject *make_receipt(const Putter *self, PyObject *origin, const appended *done,
+                              int64_t due_ms, int64_t now_ms)
+{
+    PyObject *receipt = self->receipt->tp_alloc(self->receipt, 8);
+    PyObject *items[8] = {NULL};
+
+    if (receipt == NULL)
+        return NULL;
+    items[0] = Py_NewRef(origin);
+    items[1] = PyLong_FromLongLong(done->counter);
+    items[2] = PyLong_FromLongLong(due_ms > 0 ? done->number : -1);
+    items[3] = Py_NewRef(zero); /* a topic with one queue: number 0 */
+    items[4] = due_ms > 0 ? Py_NewRef(Py_None) : PyLong_FromLongLong(done->number);
+    items[5] = PyLong_FromLongLong(done->log_offset);
+    items[6] = PyLong_FromLongLong(due_ms > 0 ? due_ms : now_ms);
+    items[7] = Py_NewRef(Py_False);
+    for (Py_ssize_t i = 0; i < 8; i++)
+        PyTuple_SET_ITEM(receipt, i, items[i]);
+    if (PyErr_Occurred()) {
+        Py_DECREF(receipt);
+        return NULL;
+    }
+    return receipt;
+}
+
+static int call(PyObject *callable)
+{
+    PyObject *answer = PyObject_CallNoArgs(callable);
+
+    Py_XDECREF(answer);
+    return answer == NULL ? -1 : 0;
+}
+
+/* Appends under the lock; 0 where the slow way must do it, -1 with an exception set. */
+static int append(const Putter *self, PyObject *entry, PyObject *body, int64_t due_ms,
+                  int64_t now_ms, appended *done)
+{
+    ts_route *route = PyLong_AsVoidPtr(PyTuple_GET_ITEM(entry, 0));
+    PyObject *got = PyObject_CallOneArg(self->acquire, no_wait);
+
+    if (got != Py_True) {
+        Py_XDECREF(got);
+        return got == NULL ? -1 : 0;
+    }
+    Py_DECREF(got);
+    done->log_offset = ts_put_one(self->log, route, (const uint8_t *)PyBytes_AS_STRING(body),
+                            (int32_t)PyBytes_GET_SIZE(body), due_ms, (const uint8_t *)"", 0,
+                            now_ms);
+    done->number = self->log->out[0];
+    done->counter = self->log->out[1];
+    if (call(self->release) < 0)
+        return -1;
+    return done->log_offset >= 0;
+}
+
+/* The entry of the topic where this is the plain case, else NULL. */
+static PyObject *plain_entry(const Putter *self, PyObject *const *args, Py_ssize_t count)
+{
+    PyObject *entry;
+
+    if (self->blocked || count != 2 || !PyUnicode_CheckExact(args[0]) ||
+        !PyBytes_CheckExact(args[1]))
+        return NULL;
+    entry = PyDict_GetItemWithError(self->topics, args[0]);
+    if (entry == NULL ||
+        PyBytes_GET_SIZE(args[1]) > PyLong_AsSsize_t(PyTuple_GET_ITEM(entry, 2)) ||
+        PyDict_GetItemWithError(self->failpoints, name_hook) != Py_None)
+        return NULL;
+    return entry;
+}
+
+/* Wakes who must hear of the message. */
+static int tell(const Putter *self, int64_t due_ms, int64_t now_ms)
+{
+    if (due_ms <= now_ms + self->near_ms && call(self->wake_dispatch) < 0)
+        return -1;
+    if (!__atomic_load_n(&self->log->flush_armed, __ATOMIC_RELAXED))
+        return call(self->wake_flush);
+    return 0;
+}
+
+static PyObject *Putter_put(Putter *self, PyObject *const *args, Py_ssize_t count,
+                            PyObject *names)
+{
+    PyObject *entry = plain_entry(self, args, count);
+
+    if (entry != NULL) {
+        int64_t now_ms = now_ms_of_system();
+        int64_t due_ms = due_ms_of(self, args + count, names, now_ms);
+        appended done;
+        int got = due_ms < 0 ? 0 : append(self, entry, args[1], due_ms, now_ms, &done);
+
+        if (got > 0) {
+            PyObject *receipt =
+                make_receipt(self, PyTuple_GET_ITEM(entry, 1), &done, due_ms, now_ms);
+
+            if (receipt != NULL && tell(self, due_ms, now_ms) < 0)
+                Py_CLEAR(receipt);
+            return receipt;
+        }
+        if (got < 0)
+            return NULL;
+    }
+    if (PyErr_Occurred())
+        PyErr_Clear(); /* of a look-up; the slow way looks again */
+    return PyObject_Vectorcall(self->slow, args, (size_t)count, names);
+}
+
+static int Putter_init(Putter *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"log", "slow", "topics", "acquire", "release", "wake_dispatch",
+                            "wake_flush", "failpoints", "receipt", "delay_ms_max", "near_ms",
+                            NULL};
+    unsigned long long log;
+
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KOO!OOOOO!O!LL", names, &log, &self->slow,
+                                     &PyDict_Type, &self->topics, &self->acquire, &self->release,
+                                     &self->wake_dispatch, &self->wake_flush, &PyDict_Type,
+                                     &self->failpoints, &PyType_Type, &self->receipt,
+                                     &self->delay_ms_max, &self->near_ms)) {
+        self->slow = self->topics = self->acquire = self->release = NULL;
+        self->wake_dispatch = self->wake_flush = self->failpoints = NULL;
+        self->receipt = NULL;
+        return -1;
+    }
+    self->log = (ts_log *)(uintptr_t)log;
+    Py_INCREF(self->slow);
+    Py_INCREF(self->topics);
+    Py_INCREF(self->acquire);
+    Py_INCREF(self->release);
+    Py_INCREF(self->wake_dispatch);
+    Py_INCREF(self->wake_flush);
+    Py_INCREF(self->failpoints);
+    Py_INCREF(self->receipt);
+    return 0;
+}
+
+static int Putter_traverse(Putter *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->slow);
+    Py_VISIT(self->topics);
+    Py_VISIT(self->acquire);
+    Py_VISIT(self->release);
+    Py_VISIT(self->wake_dispatch);
+    Py_VISIT(self->wake_flush);
+    Py_VISIT(self->failpoints);
+    Py_VISIT(self->receipt);
+    return 0;
+}
+
+static int Putter_clear(Putter *self)
+{
+    self->blocked = 1;
+    Py_CLEAR(self->slow);
+    Py_CLEAR(self->topics);
+    Py_CLEAR(self->acquire);
+    Py_CLEAR(self->release);
+    Py_CLEAR(self->wake_dispatch);
+    Py_CLEAR(self->wake_flush);
+    Py_CLEAR(self->failpoints);
+    Py_CLEAR(self->receipt);
+    return 0;
+}
+
+static void Putter_dealloc(Putter *self)
+{
+    PyObject_GC_UnTrack(self);
+    Putter_clear(self);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyMethodDef Putter_methods[] = {
+    {"put", (PyCFunction)(void (*)(void))Putter_put, METH_FASTCALL | METH_KEYWORDS,
+     "As TimerStore.put."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef Putter_members[] = {
+    {"blocked", T_INT, offsetof(Putter, blocked), 0, "Not 0: every put takes the slow way."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyTypeObject Putter_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "timerstore._hot.Putter",
+    .tp_doc = "put() of one store, for the plain case.",
+    .tp_basicsize = sizeof(Putter),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_new = PyType_GenericNew,
+    .tp_init = (initproc)Putter_init,
+    .tp_traverse = (traverseproc)Putter_traverse,
+    .tp_clear = (inquiry)Putter_clear,
+    .tp_dealloc = (destructor)Putter_dealloc,
+    .tp_methods = Putter_methods,
+    .tp_members = Putter_members,
+};
+
+static PyModuleDef module = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "timerstore._hot",
+    .m_doc = "The hot front of put().",
+    .m_size = -1,
+};
+
+PyMODINIT_FUNC PyInit__hot(void)
+{
+    PyObject *made;
+
+    name_deliver_ms = PyUnicode_InternFromString("deliver_ms");
+    name_delay = PyUnicode_InternFromString("delay");
+    name_hook = PyUnicode_InternFromString("hook");
+    no_wait = Py_NewRef(Py_False);
+    zero = PyLong_FromLong(0);
+    if (!name_deliver_ms || !name_delay || !name_hook || !zero || PyType_Ready(&Putter_type) < 0)
+        return NULL;
+    made = PyModule_Create(&module);
+    if (made != NULL && PyModule_AddObjectRef(made, "Putter", (PyObject *)&Putter_type) < 0)
+        Py_CLEAR(made);
+    return made;
+}

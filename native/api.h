@@ -303,6 +303,11 @@ int32_t ts_timer_link(ts_wheel *wheel, ts_link *link, const ts_states *states,
 int64_t ts_wheel_next(const ts_wheel *wheel, int64_t from, int64_t to);
 int32_t ts_wheel_load(ts_view *timer_log, const ts_wheel *wheel, int64_t slot, int64_t *pos,
                       int32_t capacity, ts_chained *out);
+/* The same for several slots at a time, a unit of each in turn, so that their cache misses overlap.
+ * positions: -2 not begun, -1 finished, else where the next call goes on. */
+int32_t ts_wheel_load_many(ts_view *timer_log, const ts_wheel *wheel, const int64_t *slots,
+                           int64_t *positions, int32_t slot_count, int32_t capacity,
+                           ts_chained *out);
 int64_t ts_wheel_copy_dirty(ts_wheel *wheel, int64_t *pages, uint8_t *out, int64_t capacity);
 int64_t ts_wheel_cut(ts_view *timer_log, ts_wheel *wheel, int64_t timer_log_end);
 int32_t ts_wheel_slot(const ts_wheel *wheel, int64_t slot, int64_t *first_pos, int64_t *last_pos,

@@ -174,6 +174,8 @@ class _Opening:
             and tree.timer_wheel.stat().st_size == wheel_bytes + OPEN_EXTRA_BYTES
         )
         disk.make_directory(tree.side)
+        if self._mark is not None and not disk.exists(tree.timer_wheel):
+            self._forget_mark()  # before there is one: an empty one would fit the watermark
         self._directory.mark_open()
         reach("recover_marked_open")
         self._wheel = Wheel(disk, tree.timer_wheel, config.wheel_slot_count, config.precision_ms)
@@ -230,21 +232,20 @@ class _Opening:
         if not self._states.read(mark.state_chunk_count, mark.state_digest, mark.log_end):
             self._states = States()
             return None
-        pending = counts_json.read(self._disk.read_small(tree.counts), mark.log_end)
-        if pending is None:
+        counts = counts_json.read_counts(self._disk.read_small(tree.counts), mark.log_end)
+        if counts is None or not self._is_whole(mark, counts):
             self._states = States()
             return None
         if is_unclean:
             refuse_damage_inside(segments, end, fault)
             settle_end(segments, mark.log_end, end)
             reach("recover_log_settled")
-        for route in self._routes.by_index:
-            route.queue.recover(mark.log_end, segments.begin)
-            if is_unclean:
+        if is_unclean:
+            for route in self._routes.by_index:
                 route.queue.cut()
                 route.queue.mark_dirty()
         reach("recover_queues_cut")
-        recover.set_pending(self._routes, pending, self._clock.now_ms)
+        recover.set_pending(self._routes, counts.pending, self._clock.now_ms)
         recover.fold_forward(self._states, self._routes, scanned, mark.store_id)
         if is_unclean:
             recover.cut_back(self._wheel, self._timer_log, mark)
@@ -260,6 +261,18 @@ class _Opening:
             None,
         )
 
+    def _is_whole(self, mark: Watermark, counts: counts_json.Counts) -> bool:
+        """Whether queues and timer log reach as far as they did at the watermark."""
+        for route in self._routes.by_index:
+            route.queue.recover(mark.log_end, self._segments.begin)
+        for topic, queues in counts.ends.items():
+            for queue_id, end in queues.items():
+                route_there = self._routes.get(topic, queue_id)
+                if route_there is None or route_there.queue.count != end:
+                    return False
+        self._timer_log.load(mark.timer_log_end)
+        return self._timer_log.is_whole
+
     def _anew(self, *, was_open: bool) -> Recovered:
         """Trust the commit log alone: fold it whole, build everything else from it."""
         tree, segments, disk = self._tree, self._segments, self._disk
@@ -271,8 +284,7 @@ class _Opening:
         if not was_open:
             self._refuse_shorter_log(end)
         if self._mark is not None:
-            disk.unlink(tree.watermark)  # from here on only the log counts
-            disk.sync_directory(tree.side)
+            self._forget_mark()
         reach("recover_anew_begun")
         segments.mark_dirty()
         settle_end(segments, end, end)
@@ -295,6 +307,12 @@ class _Opening:
             None,
             found if len(scanned) else None,
         )
+
+    def _forget_mark(self) -> None:
+        """From here on only the log counts; durable."""
+        self._disk.unlink(self._tree.watermark)
+        self._disk.sync_directory(self._tree.side)
+        self._mark = None
 
     def _refuse_shorter_log(self, end: int) -> None:
         """A store that was closed has every unit's record: else its log has lost something."""

@@ -40,7 +40,7 @@ from timerstore.opening import Opened, open_directory
 from timerstore.queues.routes import Route
 from timerstore.service import Service
 
-_MANY_HOLD = 256
+_MANY_HOLD = 1024
 _put_one = lib.ts_put_one
 
 
@@ -204,10 +204,10 @@ class TimerStore:
             self._dispatch.wake()
         self._flush.note()
         if due_ms:
-            receipt = (target.origin, counter, number, route.queue_id, None, log_offset, due_ms)
-        else:
-            receipt = (target.origin, counter, -1, route.queue_id, number, log_offset, now_ms)
-        return tuple.__new__(PutReceipt, (*receipt, False))
+            return PutReceipt(
+                target.origin, counter, number, route.queue_id, None, log_offset, due_ms
+            )
+        return PutReceipt(target.origin, counter, -1, route.queue_id, number, log_offset, now_ms)
 
     def _due_ms(self, now_ms: int, delay: Any, deliver_at: Any, deliver_ms: Any) -> int:
         """When a message is due, epoch ms; 0: now."""
@@ -443,8 +443,8 @@ class TimerStore:
         with self._target_lock:
             now_ms = self._clock.now_ms
             self._opened.rooms.routes.grow(target.topic, number + 1, now_ms)
-            routes = self._opened.rooms.routes
-            target.set_routes([routes.make(target.topic, q, now_ms) for q in range(number + 1)])
+            make = self._opened.rooms.routes.make
+            target.set_routes([make(target.topic, q, now_ms) for q in range(number + 1)])
             self._set_hot(target)
         return target.routes[number]
 
@@ -556,9 +556,23 @@ class TimerStore:
         self._opened.checkpoint.run()
 
     def verify(self) -> Report:
-        """Check every invariant of the store as it is now; waits with appending meanwhile."""
+        """Check every invariant of the store as it is now; what is wrong with it is in the Report.
+
+        Services go on meanwhile. Raises FailedError where the store has failed.
+        """
         self._check_open()
-        return check_store(self._opened)
+        opened = self._opened
+        return check_store(
+            opened.config,
+            opened.clock,
+            opened.disk,
+            opened.directory.tree,
+            opened.rooms,
+            opened.timer_route,
+            opened.store_id,
+            opened.checkpoint,
+            opened.pending,
+        )
 
     def services(self) -> dict[str, Service]:
         """Give the services by name, in the order in which a message meets them; for those who step

@@ -165,12 +165,32 @@ typedef struct {
     ts_slot value;
 } placing;
 
-/* Late messages: the newest slot that has been read, else the next one that is free. */
-static int32_t place_late(const ts_wheel *wheel, const ts_link *link, placing *place)
+/* Late messages wait in memory; their unit is for a recovery, which must read it before they are
+ * due. So it goes to the newest slot that has been read and lies neither beyond the message nor
+ * beyond the present (the clock may have been set back), else to an earlier one that is free. */
+static int32_t place_late(const ts_wheel *wheel, const ts_link *link, int64_t slot,
+                          placing *place)
 {
     place->late = 1;
-    for (int64_t k = 0; k < PROBES && k < wheel->slot_count; k++) {
-        place->slot = link->frontier - 1 + k;
+    slot = slot < link->frontier - 1 ? slot : link->frontier - 1;
+    slot = slot < link->write_slot ? slot : link->write_slot;
+    for (int64_t k = 0; k < PROBES && k < wheel->slot_count && k < slot; k++) {
+        place->slot = slot - k;
+        if (is_open(wheel, place->slot, link->reuse_below, &place->value))
+            return TS_OK;
+    }
+    return TS_BLOCKED;
+}
+
+/* Far ahead while the clock was set back below what has been read: the next free slot that has not
+ * been read, from where it rolls on. */
+static int32_t place_beyond(const ts_wheel *wheel, const ts_link *link, int64_t slot,
+                            placing *place)
+{
+    for (int64_t k = 0; k < PROBES && link->frontier + k <= slot; k++) {
+        place->slot = link->frontier + k;
+        if (place->slot == slot)
+            place->magic &= ~TS_TIMER_MAGIC_ROLL;
         if (is_open(wheel, place->slot, link->reuse_below, &place->value))
             return TS_OK;
     }
@@ -181,12 +201,14 @@ static int32_t place_late(const ts_wheel *wheel, const ts_link *link, placing *p
 static int32_t place_ahead(const ts_wheel *wheel, const ts_link *link, int64_t slot,
                            placing *place)
 {
-    int64_t ahead = slot - link->write_slot, window = link->roll_slots;
+    int64_t ahead = slot - link->write_slot, window = link->roll_slots, wanted = slot;
 
     if (ahead >= window) {
         place->magic |= TS_TIMER_MAGIC_ROLL;
         slot = link->write_slot + (ahead - window < window / 3 ? window / 2 : window);
     }
+    if (slot < link->frontier)
+        return place_beyond(wheel, link, wanted, place);
     for (int64_t k = 0; k < PROBES && slot - k >= link->frontier; k++) {
         if (k == 1)
             place->magic |= TS_TIMER_MAGIC_ROLL;
@@ -194,8 +216,6 @@ static int32_t place_ahead(const ts_wheel *wheel, const ts_link *link, int64_t s
         if (is_open(wheel, place->slot, link->reuse_below, &place->value))
             return TS_OK;
     }
-    if (slot < link->frontier)
-        return place_late(wheel, link, place);
     return TS_BLOCKED;
 }
 
@@ -212,14 +232,9 @@ static int32_t place_request(const ts_wheel *wheel, const ts_link *link, const t
         return TS_OK;
     if (!is_delete && ts_state_get(states, request->id) != TS_WAITING)
         return TS_OK;
-    if (slot >= link->frontier) {
-        int32_t status = place_ahead(wheel, link, slot, place);
-        if (is_delete && place->late)
-            place->slot = -1;
-        place->late = place->late && !is_delete;
-        return status;
-    }
-    return place_late(wheel, link, place);
+    if (slot >= link->frontier)
+        return place_ahead(wheel, link, slot, place);
+    return place_late(wheel, link, slot, place);
 }
 
 static void late_entry(const ts_wheel *wheel, const ts_link *link, const ts_request *request,
@@ -240,21 +255,21 @@ static void write_unit(ts_wheel *wheel, const ts_link *link, const ts_request *r
 {
     /* A unit that is linked nowhere says a slot that has been read, so that nobody reads it. */
     int64_t slot = place->slot < 0 ? link->write_slot - 1 : place->slot;
+    int64_t ahead = slot - link->write_slot;
+    /* Write time + delay is the slot's time; where the delay does not fit, the write time gives way:
+     * a late unit in an earlier slot, or a clock that was set back by weeks. */
+    int32_t fits = place->slot < 0 || (ahead >= 0 && ahead <= INT32_MAX / wheel->precision_ms);
     ts_timer_unit unit = {
         .prev_pos = place->slot < 0 ? -1 : place->value.last_pos,
         .magic = place->magic,
-        .write_ms = link->write_slot * wheel->precision_ms,
-        .delay_ms = (int32_t)((slot - link->write_slot) * wheel->precision_ms),
+        .write_ms = (fits ? link->write_slot : slot) * wheel->precision_ms,
+        .delay_ms = fits ? (int32_t)(ahead * wheel->precision_ms) : 0,
         .log_offset = request->log_offset,
         .size = request->size,
         .topic_hash = request->topic_hash,
         .reserved = 0,
     };
 
-    if (slot < link->write_slot && place->slot >= 0) {
-        unit.write_ms = slot * wheel->precision_ms; /* keeps write time + delay = slot time */
-        unit.delay_ms = 0;
-    }
     ts_timer_unit_put(out, &unit);
     if (place->slot < 0)
         return;
@@ -321,6 +336,26 @@ static int32_t unit_get(ts_view *view, int64_t pos, ts_timer_unit *unit)
     return TS_OK;
 }
 
+/* One unit of a slot's chain; *pos moves to the one before it. */
+static int32_t load_unit(ts_view *timer_log, const ts_wheel *wheel, int64_t slot, int64_t *pos,
+                         ts_chained *out)
+{
+    ts_timer_unit unit;
+    int32_t status = unit_get(timer_log, *pos, &unit);
+
+    if (status != TS_OK)
+        return status;
+    if (unit.write_ms + unit.delay_ms != slot * wheel->precision_ms)
+        return ts_view_fault(timer_log, *pos, TS_FAULT_CHAIN);
+    out->log_offset = unit.log_offset;
+    out->slot = slot;
+    out->write_ms = unit.write_ms;
+    out->size = unit.size;
+    out->magic = unit.magic;
+    *pos = unit.prev_pos < 0 ? -1 : unit.prev_pos;
+    return TS_OK;
+}
+
 int32_t ts_wheel_load(ts_view *timer_log, const ts_wheel *wheel, int64_t slot, int64_t *pos,
                       int32_t capacity, ts_chained *out)
 {
@@ -333,21 +368,42 @@ int32_t ts_wheel_load(ts_view *timer_log, const ts_wheel *wheel, int64_t slot, i
         *pos = last;
     }
     while (*pos >= 0 && n < capacity) {
-        ts_timer_unit unit;
-        int32_t status = unit_get(timer_log, *pos, &unit);
+        int32_t status = load_unit(timer_log, wheel, slot, pos, &out[n]);
 
         if (status != TS_OK)
             return n > 0 ? n : status;
-        if (unit.write_ms + unit.delay_ms != slot * wheel->precision_ms)
-            return n > 0 ? n : ts_view_fault(timer_log, *pos, TS_FAULT_CHAIN);
-        out[n].log_offset = unit.log_offset;
-        out[n].slot = slot;
-        out[n].write_ms = unit.write_ms;
-        out[n].size = unit.size;
-        out[n].magic = unit.magic;
         n++;
-        *pos = unit.prev_pos;
     }
+    return n;
+}
+
+int32_t ts_wheel_load_many(ts_view *timer_log, const ts_wheel *wheel, const int64_t *slots,
+                           int64_t *positions, int32_t slot_count, int32_t capacity,
+                           ts_chained *out)
+{
+    int64_t first, last;
+    int32_t n = 0, moved, count;
+
+    for (int32_t i = 0; i < slot_count; i++) {
+        if (positions[i] == -2)
+            positions[i] = ts_wheel_slot(wheel, slots[i], &first, &last, &count) ? last : -1;
+    }
+    do {
+        moved = 0;
+        for (int32_t i = 0; i < slot_count && n < capacity; i++) {
+            int32_t status;
+
+            if (positions[i] < 0)
+                continue;
+            status = load_unit(timer_log, wheel, slots[i], &positions[i], &out[n]);
+            if (status != TS_OK)
+                return n > 0 ? n : status;
+            if (positions[i] >= 0)
+                ts_view_prefetch(timer_log, positions[i], TS_TIMER_UNIT_BYTES);
+            n++;
+            moved = 1;
+        }
+    } while (moved && n < capacity);
     return n;
 }
 

@@ -53,6 +53,17 @@ SETTLE_POINTS = [
     )
 ]
 CLOSE_POINTS = [name for name in NAMES if name.startswith(("checkpoint", "close"))]
+DERIVED = [
+    "timerstore/watermark",
+    "timerstore/state",
+    "timerstore/counts",
+    "timerwheel",
+    "timerlog",
+    "consumequeue",
+    "config/timercheck",
+    "config/timermetrics",
+    "checkpoint",
+]
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -183,6 +194,17 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def kill(self) -> None:
         self.at.kill()
+
+    @rule(
+        names=st.lists(st.sampled_from(DERIVED), min_size=1, max_size=3, unique=True),
+        kill=st.booleans(),
+    )
+    def lose_derived_files(self, names: list[str], kill: bool) -> None:
+        self.at.lose(names, kill=kill)
+
+    @rule()
+    def lose_all_side_files(self) -> None:
+        self.at.lose(["timerstore"], kill=False)
 
     @rule(point=st.sampled_from(SETTLE_POINTS), nth=NTH)
     def kill_in_settle(self, point: str, nth: int) -> None:

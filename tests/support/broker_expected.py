@@ -38,7 +38,7 @@ class Expected:
         """When the broker listed it."""
         return int(self.end["now_ms"])
 
-    @property
+    @cached_property
     def precision_ms(self) -> int:
         """Slot width."""
         return broker.precision_ms(self.name)
@@ -87,9 +87,24 @@ class Expected:
         return int(properties["TIMER_DELIVER_MS"])
 
     @cached_property
+    def by_due(self) -> dict[int, set[Key]]:
+        """What waits, by due time, ascending."""
+        found: dict[int, set[Key]] = {}
+        for key, line in sorted(self.waiting.items(), key=lambda item: self.due_ms(item[1])):
+            found.setdefault(self.due_ms(line), set()).add(key)
+        return found
+
+    @cached_property
+    def late(self) -> set[Key]:
+        """What waits and is due when the broker listed it."""
+        return {
+            key for due_ms, keys in self.by_due.items() if due_ms <= self.now_ms for key in keys
+        }
+
+    @cached_property
     def due_times(self) -> list[int]:
         """Due times of what waits, ascending."""
-        return sorted({self.due_ms(line) for line in self.waiting.values()})
+        return list(self.by_due)
 
     @property
     def last_due_ms(self) -> int:

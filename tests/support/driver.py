@@ -43,6 +43,25 @@ def abandon(store: TimerStore) -> None:
     store.close()
 
 
+@contextmanager
+def _counting(point: str) -> Iterator[list[str]]:
+    """Note each time that a fail point is passed; a hook that is set hears of it too."""
+    found: list[str] = []
+    before = failpoint.hook
+
+    def hook(name: str) -> None:
+        if name == point:
+            found.append(name)
+        if before is not None:
+            before(name)
+
+    failpoint.hook = hook
+    try:
+        yield found
+    finally:
+        failpoint.hook = before
+
+
 class _Clock(ManualClock):
     """Remembers the latest time that it ever showed."""
 
@@ -67,13 +86,18 @@ class Driver:
         self.model = Model()
         self._generation = 0
         self._number = 0
+        self.may_scan_all = False  # side files were taken away: the whole log is read
         self._open()
 
     def _path(self) -> Path:
         return self.root / f"store-{self._generation}"
 
     def _open(self) -> None:
-        self.store = TimerStore(self._path(), self.config, clock=self.clock, threads=False)
+        is_new = not self._path().exists()
+        with _counting("recover_anew_begun") as anew:
+            self.store = TimerStore(self._path(), self.config, clock=self.clock, threads=False)
+        assert is_new or not anew or self.may_scan_all, "it did not go on from its watermark"
+        self.may_scan_all = False
         self.stepper = Stepper(self.store)
 
     # --- calls ---
@@ -123,7 +147,7 @@ class Driver:
 
     def cancel(self, one: Put, *, by_handle: bool) -> CancelResult:
         """Cancel a message of the model by its receipt or its handle."""
-        answer = self.store.cancel(one.receipt.handle if by_handle and one.waited else one.receipt)
+        answer = self.store.cancel(one.receipt.handle if by_handle else one.receipt)
         self.model.cancel(one, answer, self.clock.latest_ms)
         return answer
 
@@ -277,6 +301,25 @@ class Driver:
             shutil.rmtree(self._path())
             self._generation += 1
             self._open()
+        self._after_opening()
+
+    def lose(self, names: list[str], *, kill: bool) -> None:
+        """End, and open without some of the files that are derived from the log."""
+        if kill:
+            self._generation += 1
+            shutil.copytree(self.root / f"store-{self._generation - 1}", self._path())
+            abandon(self.store)
+            shutil.rmtree(self.root / f"store-{self._generation - 1}")
+        else:
+            self.store.close()
+        for name in names:
+            path = self._path() / name
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        self.may_scan_all = True
+        self._open()
         self._after_opening()
 
     def _after_opening(self) -> None:

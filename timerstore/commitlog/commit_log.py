@@ -139,6 +139,14 @@ class CommitLog:
         self.written = end
         reach("log_written_out")
 
+    def read_behind(self, offset: int, size: int) -> tuple[int, bytes]:
+        """Give bytes that lie behind everything that is written, from `offset` on: where they
+        begin, and at most `size` of them.
+        """
+        with self._write_lock:
+            begin = max(offset, self.written)
+            return begin, self.segments.read(begin, max(0, min(size, self.segments.extent - begin)))
+
     def sync_through(self, offset: int) -> None:
         """Return when the log is durable below `offset`; one sync serves all who wait."""
         while self.durable < offset:

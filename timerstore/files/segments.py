@@ -126,6 +126,20 @@ class Segments:
         """Say where reserving starts: the present end of what is written."""
         self._reserved_end = offset // 4096 * 4096
 
+    def wrong_files(self) -> list[tuple[Path, int | None]]:
+        """Give the files that are missing (None) or of another size: maps of them must not be read.
+
+        Between the first and the last there is no gap.
+        """
+        wrong: list[tuple[Path, int | None]] = []
+        numbers = list(self.numbers)
+        for number in range(numbers[0], numbers[-1] + 1) if numbers else ():
+            path = self.path(number)
+            size = path.stat().st_size if number in numbers and path.exists() else None
+            if size != self.segment_bytes:
+                wrong.append((path, size))
+        return wrong
+
     # --- bytes ---
 
     def _file(self, number: int) -> File:

@@ -1,36 +1,56 @@
-"""timerstore/counts: pending timers by real topic and queue, as at the last two watermarks.
+"""timerstore/counts: pending timers and queue ends, as at the last two watermarks.
 
-Data:     JSON: {"entries": [{"log_end": L, "pending": {topic: {queue: n}}}, ...]}, the newer last.
-          Our own file, derived: where no entry is of the watermark's log end, the pending are
-          counted anew.
+Data:     JSON: {"entries": [{"log_end": L, "pending": {topic: {queue: n}}, "ends": {topic: {queue:
+          queue offset behind the last unit below L}}}, ...]}, the newer last; zeros are left out.
+          Our own file, derived: where no entry is of the watermark's log end, or a queue has another
+          end, everything is built anew from the log.
 """
 
 import json
+from typing import NamedTuple
 
 from timerstore.layout.json_text import Json
 
 Pending = dict[str, dict[int, int]]
 
 
-def write(entries: list[tuple[int, Pending]]) -> bytes:
+class Counts(NamedTuple):
+    """Numbers by topic and queue at one log end."""
+
+    log_end: int
+    pending: Pending
+    ends: Pending
+
+
+def write(entries: list[Counts]) -> bytes:
     """Give the file's text."""
-    return json.dumps(
-        {"entries": [{"log_end": log_end, "pending": pending} for log_end, pending in entries[-2:]]}
-    ).encode()
+    return json.dumps({"entries": [entry._asdict() for entry in entries[-2:]]}).encode()
 
 
-def read(text: bytes | None, log_end: int) -> Pending | None:
-    """Give the counts at a watermark, None where the file has none."""
+def _numbers(found: Json) -> Pending:
+    if not isinstance(found, dict):
+        raise TypeError
+    return {
+        str(topic): {int(queue): int(n) for queue, n in queues.items()}
+        for topic, queues in found.items()
+    }
+
+
+def read_counts(text: bytes | None, log_end: int) -> Counts | None:
+    """Give what is known of a watermark, None where the file has nothing."""
     if text is None:
         return None
     try:
         entries: list[Json] = json.loads(text)["entries"]
         for entry in entries:
             if entry["log_end"] == log_end:
-                return {
-                    str(topic): {int(queue): int(n) for queue, n in queues.items()}
-                    for topic, queues in entry["pending"].items()
-                }
+                return Counts(log_end, _numbers(entry["pending"]), _numbers(entry["ends"]))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
     return None
+
+
+def read(text: bytes | None, log_end: int) -> Pending | None:
+    """Give the pending timers at a watermark, None where the file has none."""
+    found = read_counts(text, log_end)
+    return None if found is None else found.pending

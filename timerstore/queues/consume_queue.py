@@ -91,6 +91,14 @@ class ConsumeQueue:
         count = min(count, self.count - offset)
         return self._segments.read(offset * UNIT_BYTES, count * UNIT_BYTES) if count > 0 else b""
 
+    def read_behind(self, offset: int, size: int) -> tuple[int, bytes]:
+        """Give bytes that lie behind the last unit, from byte `offset` on: where they begin, and at
+        most `size` of them. Nobody may append meanwhile (Dispatch.still).
+        """
+        begin = max(offset, self.count * UNIT_BYTES)
+        left = self._segments.extent - begin
+        return begin, self._segments.read(begin, max(0, min(size, left)))
+
     def last_record_end(self) -> int:
         """Where the record of the last unit ends, by what the files say; 0 without any."""
         count = self._bisect(
@@ -135,6 +143,10 @@ class ConsumeQueue:
             else:
                 high = middle
         return low
+
+    def wrong_files(self) -> list[tuple[Path, int | None]]:
+        """Give the files that are missing (None) or of another size."""
+        return self._segments.wrong_files()
 
     def sync(self) -> None:
         """Make durable what was written."""

@@ -9,7 +9,8 @@ Fails:    CorruptError where the log does not read; FullError, retried.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -66,6 +67,12 @@ class Dispatch(Service):
         while self.dispatched < offset:
             with self._lock:
                 self._dispatch(self._log.write_out())
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """No queue grows while this is held."""
+        with self._lock:
+            yield
 
     def _dispatch(self, written: int) -> bool:
         if self.dispatched >= written:

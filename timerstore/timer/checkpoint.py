@@ -11,6 +11,8 @@ Fails:    FullError: nothing is lost, what was copied counts as dirty again; Fai
 """
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from timerstore.clock import Clock
@@ -50,7 +52,7 @@ class _Snapshot(NamedTuple):
     timer_id_end: int
     pages: DirtyPages
     chunks: DirtyChunks
-    pending: counts_json.Pending
+    counts: counts_json.Counts
 
 
 class Checkpoint:
@@ -76,7 +78,10 @@ class Checkpoint:
         self._file: File = disk.open(tree.watermark, create=True)
         disk.sync_directory(tree.side)
         self._sequence = last.sequence if last is not None else 0
-        self._entries: list[tuple[int, counts_json.Pending]] = []
+        self._entries: list[counts_json.Counts] = []
+        if last is not None:
+            old = counts_json.read_counts(disk.read_small(tree.counts), last.log_end)
+            self._entries = [] if old is None else [old]
         self.completed: Watermark | None = None
         self.completed_log_end = last.log_end if last is not None else 0
         self.took_ns = 0
@@ -127,6 +132,12 @@ class Checkpoint:
             self._rooms.wheel.completed_read_slot = mark.read_slot
             self.took_ns = self._clock.monotonic_ns - start_ns
 
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """No checkpoint is written while this is held."""
+        with self._lock:
+            yield
+
     def _take(self) -> _Snapshot:
         rooms = self._rooms
         with rooms.wheel.lock:
@@ -138,11 +149,17 @@ class Checkpoint:
             log_end = rooms.log.end
             timer_id_end = int(rooms.log.native.timer_route.next_offset)
             chunks = rooms.states.copy_dirty()
-            counted = [(r, int(r.native.pending)) for r in list(rooms.routes.by_index)]
+            counted = [
+                (r, int(r.native.pending), int(r.native.next_offset))
+                for r in list(rooms.routes.by_index)
+            ]
         pending: counts_json.Pending = {}
-        for route, count in counted:
+        ends: counts_json.Pending = {}
+        for route, count, end in counted:
             if count:
                 pending.setdefault(route.topic, {})[route.queue_id] = count
+            if end:
+                ends.setdefault(route.topic, {})[route.queue_id] = end
         return _Snapshot(
             timer_log_end,
             timer_queue_offset,
@@ -151,7 +168,7 @@ class Checkpoint:
             timer_id_end,
             pages,
             chunks,
-            pending,
+            counts_json.Counts(log_end, pending, ends),
         )
 
     def _write(self, taken: _Snapshot, *, is_clean: bool) -> Watermark:
@@ -166,7 +183,7 @@ class Checkpoint:
         reach("checkpoint_states_written")
         rooms.wheel.write(taken.pages)
         reach("checkpoint_wheel_written")
-        self._entries = [*self._entries[-1:], (taken.log_end, taken.pending)]
+        self._entries = [*self._entries[-1:], taken.counts]
         self._disk.write_small(self._tree.counts, counts_json.write(self._entries))
         reach("checkpoint_counts_written")
         self._sequence += 1

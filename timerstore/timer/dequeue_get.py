@@ -20,12 +20,13 @@ from timerstore.metrics import Metrics
 from timerstore.native import ffi, lib
 from timerstore.service import IDLE_S_MAX, Handoff, Service
 from timerstore.timer.open_slot import OpenSlot
-from timerstore.timer.request import CHAINED, Loaded
+from timerstore.timer.request import CHAINED, Loaded, Records
 from timerstore.timer.timer_log import TimerLog
-from timerstore.timer.wheel import Wheel
+from timerstore.timer.wheel import NO_SLOT, Wheel
 
 _BATCH = 16_384
-_LOADED_MAX = 65_536  # entries in the open slot beyond which no further slot is begun
+_SLOTS = 16  # read side by side when there are many to catch up on
+_LOADED_MAX = 16_384  # entries in the open slot beyond which no further slot is begun
 
 
 class DequeueGet(Service):
@@ -51,8 +52,8 @@ class DequeueGet(Service):
         self._timer_log = timer_log
         self._open_slot = open_slot
         self._out = out
-        self._slot: int | None = None  # being read
-        self._pos: Any = ffi.new("int64_t *", -1)
+        self._slots = np.empty(0, np.int64)  # being read
+        self._positions = np.empty(0, np.int64)  # and how far
         self._passed = open_slot.frontier  # frontier that downstream was told
         self._start_ns = start_ns + config.start_delay_ms * 1_000_000
         self.downstream: Service | None = None
@@ -70,17 +71,14 @@ class DequeueGet(Service):
         with self._wheel.lock:
             end = self._timer_log.end
             with self._timer_log.segments.view(end) as view:
-                while count < _BATCH and (self._slot is not None or self._begin_slot(now_slot)):
-                    got = self._read(view, chained, count)
-                    count += got
-                    if self._pos[0] < 0:
-                        assert self._slot is not None
-                        finished.append(self._slot)
-                        self._slot = None
-            frontier = self._wheel.frontier if self._slot is None else self._slot
+                while count < _BATCH and self._begin_slots(now_slot):
+                    count += self._read(view, chained, count)
+                    finished.extend(self._drop_finished())
+            frontier = int(self._slots.min(initial=self._wheel.frontier))
         if not count and frontier == self._passed and not finished:
             return False
         reach("dequeue_units_read")
+        self._open_slot.expect_many(chained["slot"][:count])
         self._out.put(Loaded(chained[:count], frontier))
         self._passed = frontier
         for slot in finished:
@@ -90,38 +88,55 @@ class DequeueGet(Service):
             self.downstream.wake()
         return True
 
-    def _begin_slot(self, now_slot: int) -> bool:
+    def _begin_slots(self, now_slot: int) -> bool:
+        """Have slots to read, as far as there are any whose time has come."""
+        begun = []
+        while len(self._slots) + len(begun) < _SLOTS:
+            slot = self._begin_slot(now_slot)
+            if slot is None:
+                break
+            begun.append(slot)
+        if begun:
+            self._slots = np.append(self._slots, np.array(begun, np.int64))
+            self._positions = np.append(self._positions, np.full(len(begun), -2, np.int64))
+        return len(self._slots) > 0
+
+    def _begin_slot(self, now_slot: int) -> int | None:
         wheel = self._wheel
         if wheel.frontier > now_slot or len(self._open_slot) > _LOADED_MAX:
-            return False
+            return None
         slot = wheel.next_used(wheel.frontier, now_slot + 1)
         wheel.earliest = None
         wheel.frontier = now_slot + 1 if slot is None else slot + 1
-        if slot is None:
-            return False
-        self._slot = slot
-        self._pos[0] = -1
-        self._open_slot.expect(slot, 1)  # while it is being read
-        reach("dequeue_slot_begun")
-        return True
+        if slot is not None:
+            self._open_slot.expect(slot, 1)  # while it is being read
+            reach("dequeue_slot_begun")
+        return slot
 
-    def _read(self, view: Any, chained: Any, count: int) -> int:
+    def _read(self, view: Any, chained: Records, count: int) -> int:
         while True:
-            got = lib.ts_wheel_load(
+            got = lib.ts_wheel_load_many(
                 view,
                 self._wheel.native,
-                self._slot,
-                self._pos,
+                ffi.from_buffer("int64_t[]", self._slots),
+                ffi.from_buffer("int64_t[]", self._positions),
+                len(self._slots),
                 _BATCH - count,
                 ffi.from_buffer("ts_chained[]", chained) + count,
             )
             if got >= 0:
-                break
+                return int(got)
             self._timer_log.segments.serve(view, got, "timer log")
-        if got:
-            assert self._slot is not None
-            self._open_slot.expect(self._slot, int(got))
-        return int(got)
+
+    def _drop_finished(self) -> list[int]:
+        """Let go of slots that are read to their end; which."""
+        is_finished = self._positions == -1
+        if not is_finished.any():
+            return []
+        finished: list[int] = self._slots[is_finished].tolist()
+        self._slots = self._slots[~is_finished]
+        self._positions = self._positions[~is_finished]
+        return finished
 
     def idle_s(self) -> float | None:
         """Until the next used slot's time."""
@@ -130,10 +145,10 @@ class DequeueGet(Service):
         wheel = self._wheel
         with wheel.lock:
             if wheel.earliest is None:
-                found = wheel.next_used(wheel.frontier, wheel.frontier + wheel.slot_count)
-                wheel.earliest = 2**63 - 1 if found is None else found
+                found = wheel.next_used(wheel.frontier, NO_SLOT)
+                wheel.earliest = NO_SLOT if found is None else found
             earliest = wheel.earliest
-        if earliest == 2**63 - 1:
+        if earliest == NO_SLOT:
             return None
         wait_s = (earliest * self._config.precision_ms - self._clock.now_ms) / 1000
         wait_s = max(wait_s, (self._start_ns - self._clock.monotonic_ns) / 1e9)

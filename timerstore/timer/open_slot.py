@@ -44,6 +44,11 @@ class OpenSlot:
         with self._lock:
             self._outstanding[slot] = self._outstanding.get(slot, 0) + count
 
+    def expect_many(self, slots: Int64Array) -> None:
+        """The same for an array with one slot an entry."""
+        for slot, count in zip(*np.unique(slots, return_counts=True), strict=True):
+            self.expect(int(slot), int(count))
+
     def done(self, slot: int, count: int) -> None:
         """So many of a slot are in the log, or need not get there."""
         with self._lock:
@@ -87,9 +92,7 @@ class OpenSlot:
 
     def expect_and_push(self, entries: Records) -> None:
         """Late entries: they were read from no slot, but are linked in one."""
-        values, counts = np.unique(entries["slot"], return_counts=True)
-        for slot, count in zip(values.tolist(), counts.tolist(), strict=True):
-            self.expect(slot, count)
+        self.expect_many(entries["slot"])
         self.push(entries)
 
     def pop(self, now_ms: int, capacity: int) -> tuple[Records, int]:

@@ -18,6 +18,7 @@ from timerstore.queues.lookup import record_fields
 from timerstore.queues.routes import Route
 from timerstore.timer.checkpoint import Rooms
 from timerstore.timer.request import CHAINED, DUE, REQUEST, Records
+from timerstore.timer.wheel import NO_SLOT
 
 _BATCH = 16_384
 _NO_ROLL = 2**62  # a frontier so far that no entry counts as one that rolls
@@ -48,19 +49,25 @@ class PendingReader:
             if topic is None or one.topic == topic:
                 yield one
 
-    def entries(self) -> Records:
-        """Give every waiting message as a due entry, in order of (due, id)."""
+    def parts(self) -> Iterator[Records]:
+        """Give every waiting message as a due entry, in parts and in no order; what rolled just now
+        may come twice.
+        """
         rooms = self._rooms
         chained: list[Records] = []
         with rooms.wheel.lock:
             linked = rooms.timer_log.linked_offset
             at = rooms.open_slot.lowest_slot(rooms.wheel.frontier)
-            end = rooms.wheel.frontier + rooms.wheel.slot_count
-            while (slot := rooms.wheel.next_used(at, end)) is not None:
+            while (slot := rooms.wheel.next_used(at, NO_SLOT)) is not None:
                 chained.extend(self._chain(slot))
                 at = slot + 1
-        parts = [self._due(part) for part in chained]
-        parts.extend(self._backlog(linked))
+        for part in chained:
+            yield self._due(part)
+        yield from self._backlog(linked)
+
+    def entries(self) -> Records:
+        """Give every waiting message as a due entry, in order of (due, id)."""
+        parts = list(self.parts())
         entries: Records = np.concatenate(parts) if parts else np.empty(0, DUE)
         # A message that rolled just now may stand in its old slot and in its new one.
         entries = entries[np.lexsort((entries["log_offset"], entries["id"]))]

@@ -24,7 +24,7 @@ from timerstore.timer.enqueue_put import EnqueuePut
 from timerstore.timer.flush import Flush
 from timerstore.timer.request import Loaded, Records
 
-_BOUND = 4
+_BOUND = 2
 
 
 class Pipeline(NamedTuple):

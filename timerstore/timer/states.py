@@ -85,6 +85,11 @@ class States:
         )
         return DirtyChunks(chunks[:count], payloads[:count])
 
+    def copy_all(self) -> bytes:
+        """Copy every state, two bits each, as they lie in the side file; under the append lock."""
+        size = PAYLOAD_BYTES * BLOCK_CHUNKS
+        return b"".join(bytes(ffi.buffer(block, size)) for block in self._blocks)
+
     def mark_dirty(self, dirty: DirtyChunks) -> None:
         """Take back copies that could not be written."""
         for chunk in dirty.chunks:
@@ -106,21 +111,23 @@ class States:
         """Write the chunks' other sectors, durably; (chunk count, digest) for the watermark."""
         assert self._file is not None
         if len(dirty.chunks):
-            self._extend(int(dirty.chunks.max()) + 1, log_end)
+            self._extend(dirty.chunks, log_end)
         for chunk, payload in zip(dirty.chunks.tolist(), dirty.payloads, strict=True):
             self._write_one(chunk, log_end, payload)
         self._file.sync()
         return len(self._crcs), state_sector.digest(self._crcs)
 
-    def _extend(self, count: int, log_end: int) -> None:
-        old = len(self._crcs)
+    def _extend(self, chunks: Int64Array, log_end: int) -> None:
+        old, count = len(self._crcs), int(chunks.max()) + 1
         if count <= old:
             return
         self._which = np.concatenate([self._which, np.ones(count - old, np.int8)])
         self._crcs = np.concatenate([self._crcs, np.zeros(count - old, np.uint64)])
         empty = np.zeros(PAYLOAD_BYTES, np.uint8)
-        for chunk in range(old, count):  # those between that nobody changed
-            self._write_one(chunk, log_end, empty)
+        changed = set(chunks.tolist())
+        for chunk in range(old, count):
+            if chunk not in changed:  # only one of a chunk's sectors may carry this log end
+                self._write_one(chunk, log_end, empty)
 
     def _write_one(self, chunk: int, log_end: int, payload: Bytes) -> None:
         assert self._file is not None

@@ -33,6 +33,12 @@ class TimerLog:
         self.end = end
         self.segments.reserve_from(end)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether every file up to the end is there."""
+        last = (self.end - 1) // self.segments.segment_bytes
+        return self.segments.numbers[: last + 1] == list(range(last + 1))
+
     def reserve(self, count: int) -> None:
         """Take the space of `count` more units, as far as the present segment goes."""
         size = self.segments.segment_bytes

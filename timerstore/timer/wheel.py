@@ -24,6 +24,8 @@ from timerstore.timer.request import Bytes, Int64Array
 SLOT_BYTES = 32
 PAGE_BYTES = 4096
 OPEN_EXTRA_BYTES = 32
+NO_SLOT = 2**62
+"""Beyond every slot. The slots in use may span more than a lap where the clock was turned."""
 
 
 class DirtyPages(NamedTuple):

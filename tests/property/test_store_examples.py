@@ -1,0 +1,75 @@
+"""What the machine found, each as a test of its own, named by what a user would have seen."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.driver import DAY_MS, START_MS, YEAR_MS, Driver, tiny
+from timerstore import CancelResult
+
+QUEUE = ("orders", 0)
+
+
+@pytest.fixture
+def at(tmp_path: Path) -> Iterator[Driver]:
+    driver = Driver(tmp_path, tiny(1000, "sync"))
+    yield driver
+    driver.drop()
+
+
+def test_put_after_clock_went_back_31_years_leaves_a_chain_that_reads(at: Driver) -> None:
+    at.settle()
+    at.clock.set(START_MS - 31 * YEAR_MS)
+    at.put(QUEUE, at.clock.now_ms + 5000, 20)
+    at.stepper.settle()  # linked 31 years ahead of the present: more than 32 bits of ms
+    at.compare_pending()
+    at.kill()
+    at.compare_pending()
+    at.clock.advance(5000)
+    at.settle()
+    at.finish()
+
+
+def test_put_after_clock_went_back_is_not_late_after_a_restart(at: Driver) -> None:
+    at.clock.advance(10 * DAY_MS)
+    at.settle()
+    at.clock.set(START_MS)
+    at.put(QUEUE, START_MS + 5000, 20)
+    at.put(QUEUE, START_MS + 5 * DAY_MS, 20)
+    at.put(QUEUE, START_MS + 50 * DAY_MS, 20)
+    at.settle()
+    at.reopen()
+    at.clock.advance(5000)
+    at.settle()
+    at.kill()
+    at.clock.advance(5 * DAY_MS)
+    at.settle()
+    at.finish()
+
+
+def test_pending_knows_slots_more_than_a_lap_ahead_of_what_was_read(at: Driver) -> None:
+    at.settle()
+    at.clock.advance(DAY_MS)
+    at.put(QUEUE, at.clock.now_ms + 5000, 20)
+    for name in ("dispatch", "enqueue_get", "enqueue_put"):
+        at.stepper.step(name)
+    at.compare_pending()
+    at.finish()
+
+
+@pytest.mark.parametrize("by_handle", [False, True])
+def test_cancel_of_what_never_waited_says_that_it_was_delivered(
+    at: Driver, by_handle: bool
+) -> None:
+    at.put(QUEUE, None, 20)
+    [one] = at.model.puts.values()
+    assert at.cancel(one, by_handle=by_handle) is CancelResult.ALREADY_DELIVERED
+    at.finish()
+
+
+def test_reopening_goes_on_from_the_watermark(at: Driver) -> None:
+    at.put(QUEUE, START_MS + 5000, 20)
+    at.reopen()  # the driver sees to it that the log is not scanned from its beginning
+    at.kill()
+    at.finish()

@@ -1,0 +1,154 @@
+"""Check of our own side files: watermark, states, counts, as of the last completed checkpoint."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from timerstore.config import StoreConfig
+from timerstore.errors import TimerStoreError
+from timerstore.files.disk import Disk
+from timerstore.inspect import id_states
+from timerstore.inspect.findings import Findings, at_offset
+from timerstore.inspect.id_states import NAMES, Packed
+from timerstore.layout import counts_json, state_sector, watermark
+from timerstore.layout.state_sector import CHUNK_IDS, PAYLOAD_BYTES, SECTOR_BYTES
+from timerstore.layout.tree import Tree
+from timerstore.layout.watermark import Watermark
+from timerstore.queues.routes import Routes
+from timerstore.timer.checkpoint import Rooms
+
+_STATES_AT = 32  # in a sector
+
+
+class SideFiles(NamedTuple):
+    """The side files' bytes, between two checkpoints."""
+
+    mark: Watermark | None
+    watermark: bytes | None
+    state: bytes | None
+    counts: bytes | None
+
+
+def read_side(disk: Disk, tree: Tree, mark: Watermark | None) -> SideFiles:
+    """Read them; no checkpoint may run meanwhile."""
+    return SideFiles(
+        mark,
+        disk.read_small(tree.watermark),
+        disk.read_small(tree.state),
+        disk.read_small(tree.counts),
+    )
+
+
+def check_watermark(
+    findings: Findings,
+    config: StoreConfig,
+    tree: Tree,
+    rooms: Rooms,
+    store_id: int,
+    side: SideFiles,
+    timer_queue_count: int,
+) -> None:
+    """The file holds the last completed watermark, and that says nothing that is not there."""
+    mark = side.mark
+    if mark is None:
+        return
+    try:
+        found = watermark.read(side.watermark or b"")
+    except TimerStoreError as error:
+        findings.raised("watermark", tree.watermark, error)
+        return
+    if found != mark:
+        at = mark.sequence % 2 * watermark.SLOT_BYTES
+        findings.add("watermark", at_offset(tree.watermark, at), mark, found)
+    limits = (
+        ("log end", mark.log_end, rooms.log.durable),
+        ("timer log end", mark.timer_log_end, rooms.timer_log.end),
+        ("timer queue offset", mark.timer_queue_offset, rooms.timer_log.linked_offset),
+        ("timer queue offset", mark.timer_queue_offset, timer_queue_count),
+        ("read slot", mark.read_slot, rooms.wheel.frontier),
+        ("timer id end", mark.timer_id_end, int(rooms.log.native.timer_route.next_offset)),
+    )
+    for what, got, limit in limits:
+        if got > limit:
+            findings.add(f"watermark: {what}", tree.watermark, f"at most {limit}", got)
+    same = (
+        ("log begin", mark.log_begin, rooms.log.segments.begin),
+        ("store id", mark.store_id, store_id),
+        ("precision", mark.precision_ms, config.precision_ms),
+        ("wheel slot count", mark.wheel_slot_count, config.wheel_slot_count),
+    )
+    for what, got, wanted in same:
+        if got != wanted:
+            findings.add(f"watermark: {what}", tree.watermark, wanted, got)
+
+
+def check_states_file(
+    findings: Findings, tree: Tree, side: SideFiles, wanted: Packed | None, *, only_known: bool
+) -> None:
+    """Each chunk has a sector that counts, their digest is the watermark's, and the states are
+    those of the fold at its log end (`wanted`; None: not known).
+    """
+    mark, raw = side.mark, side.state
+    if mark is None:
+        return
+    if raw is None:
+        findings.add("states", tree.state, "a file", "none")
+        return
+    crcs = np.zeros(mark.state_chunk_count, np.uint64)
+    states = np.zeros(mark.state_chunk_count * PAYLOAD_BYTES, np.uint8)
+    which = np.zeros(mark.state_chunk_count, np.int64)
+    is_whole = True
+    for chunk in range(mark.state_chunk_count):
+        at = 2 * chunk * SECTOR_BYTES
+        picked = state_sector.pick(raw[at : at + 2 * SECTOR_BYTES], chunk, mark.log_end)
+        if picked is None:
+            is_whole = False
+            findings.add(
+                f"states: chunk {chunk} has no sector that counts",
+                at_offset(tree.state, at),
+                f"one whose CRC fits, of a log end up to {mark.log_end}",
+                "none",
+            )
+            continue
+        crcs[chunk], which[chunk] = picked.crc, picked.which
+        begin = chunk * PAYLOAD_BYTES
+        states[begin : begin + PAYLOAD_BYTES] = np.frombuffer(picked.payload, np.uint8)
+    digest = state_sector.digest(crcs)
+    if is_whole and digest != mark.state_digest:
+        findings.add("states: digest", tree.state, mark.state_digest, digest)
+    findings.count("state chunks", len(crcs))
+    if wanted is None or not is_whole:
+        return
+    for timer_id, one, other in id_states.differing(wanted, states, only_known=only_known):
+        chunk, k = divmod(timer_id, CHUNK_IDS)
+        at = 2 * chunk * SECTOR_BYTES + _STATES_AT + k // 4
+        if chunk < len(which):
+            at += int(which[chunk]) * SECTOR_BYTES
+        findings.add(
+            f"states: timer id {timer_id} as of log end {mark.log_end}",
+            at_offset(tree.state, at),
+            NAMES[one],
+            NAMES[other],
+        )
+
+
+def check_counts_file(
+    findings: Findings, tree: Tree, routes: Routes, side: SideFiles, wanted: Mapping[int, int]
+) -> None:
+    """The pending counts as of the watermark are those of the fold there, by index of route."""
+    if side.mark is None:
+        return
+    found = counts_json.read(side.counts, side.mark.log_end)
+    expected: counts_json.Pending = {}
+    for index, count in wanted.items():
+        if count:
+            route = routes.by_index[index]
+            expected.setdefault(route.topic, {})[route.queue_id] = count
+    if found != expected:
+        findings.add(
+            f"counts as of log end {side.mark.log_end}",
+            tree.counts,
+            expected,
+            "no entry" if found is None else found,
+        )

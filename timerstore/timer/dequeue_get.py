@@ -90,7 +90,7 @@ class DequeueGet(Service):
 
     def _begin_slots(self, now_slot: int) -> bool:
         """Have slots to read, as far as there are any whose time has come."""
-        begun = []
+        begun: list[int] = []
         while len(self._slots) + len(begun) < _SLOTS:
             slot = self._begin_slot(now_slot)
             if slot is None:

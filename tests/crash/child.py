@@ -1,0 +1,277 @@
+"""The child that gets killed: works on a store with real threads and says what was acknowledged.
+
+Threads:  the store's own; here two that put, one that cancels and flushes, one that pulls. The main
+          thread closes and opens the store again when the others are through.
+Fails:    an error that it does not expect is written to `trouble`, and it leaves with status 3.
+"""
+
+import faulthandler
+import itertools
+import os
+import signal
+import threading
+import time
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import timerstore
+from tests.crash.report import ANSWERS, QUEUES, Kind, Line, Reporter, make_body, read_body
+from timerstore import StoreConfig, TimerStore, failpoint
+from timerstore.layout.handle import Handle, encode
+from timerstore.message import out_ms
+
+STATUS_TROUBLE = 3
+
+
+@dataclass(slots=True)
+class Known:
+    """What rounds before this one left behind, for the child to go on from."""
+
+    seen: dict[int, int] = field(default_factory=dict)  # queue -> messages pulled
+    cancellable: list[tuple[int, int, str]] = field(default_factory=list)  # id, queue, handle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One round: how the child works and when it dies."""
+
+    seed: int
+    round: int
+    config: dict[str, Any]
+    point: str | None = None  # None: the parent kills
+    nth: int = 1
+    calls: int = 60  # of each putting thread, between opening and closing
+    sessions: int = 3
+    step_ms: float = 1.0  # pause between two calls, at most
+
+
+def handle_of(queue: int, config: StoreConfig, line: Line) -> str:
+    """Give the handle of a message that was put, from its line."""
+    stamp = out_ms(line.due, config.precision_ms) + 1
+    return encode(
+        Handle(QUEUES[queue][0], config.broker_name, stamp, line.message_id.decode(), line.a)
+    )
+
+
+def run(directory: Path, trouble: Path, plan: Plan, known: Known, pipe: int) -> None:
+    """Work until killed or done; never returns."""
+    status = STATUS_TROUBLE
+    try:
+        with trouble.with_suffix(".stacks").open("w") as stacks:
+            faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
+            faulthandler.enable(file=stacks)
+            _Child(directory, trouble, plan, known, pipe).work()
+        status = 0
+    except BaseException:  # noqa: BLE001 - the last door before _exit
+        trouble.write_text(traceback.format_exc())
+    finally:
+        os._exit(status)
+
+
+class _Child:
+    def __init__(
+        self, directory: Path, trouble: Path, plan: Plan, known: Known, pipe: int
+    ) -> None:
+        self._directory = directory
+        self._trouble = trouble
+        self._plan = plan
+        self._config = StoreConfig(**plan.config)
+        self._report = Reporter(pipe, plan.round)
+        self._seen = dict.fromkeys(range(len(QUEUES)), 0) | known.seen
+        self._cancellable = list(known.cancellable)
+        self._numbers = itertools.count(plan.round << 32)
+        self._stop = threading.Event()
+        if plan.point is not None:
+            failpoint.hook = self._make_hook(plan.point, plan.nth)
+
+    def _make_hook(self, point: str, nth: int) -> Any:
+        passes = itertools.count(1)
+        which = failpoint.NAMES.index(point)
+
+        def hook(name: str) -> None:
+            if name == point and next(passes) == nth:
+                self._report.say(Kind.REACHED, a=which)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        return hook
+
+    def work(self) -> None:
+        """Open, work, close; so often."""
+        for session in range(self._plan.sessions):
+            store = timerstore.open(self._directory, self._config)
+            self._report.say(Kind.OPENED)
+            self._session(store, Random(f"{self._plan.seed} {session}"))
+            store.close()
+        self._report.say(Kind.FINISHED)
+
+    def _session(self, store: TimerStore, random: Random) -> None:
+        self._stop.clear()
+        puts = [self._start(self._put_calls, store, random.random()) for _ in range(2)]
+        others = [
+            self._start(one, store, random.random()) for one in (self._cancel_calls, self._pulls)
+        ]
+        for thread in puts:
+            thread.join()
+        self._stop.set()
+        for thread in others:
+            thread.join()
+
+    def _start(self, calls: Any, store: TimerStore, seed: float) -> threading.Thread:
+        def guarded() -> None:
+            try:
+                calls(store, Random(seed))
+            except BaseException:  # noqa: BLE001 - the whole child fails
+                self._trouble.write_text(traceback.format_exc())
+                os._exit(STATUS_TROUBLE)
+
+        thread = threading.Thread(target=guarded)
+        thread.start()
+        return thread
+
+    # --- putting ---
+
+    def _put_calls(self, store: TimerStore, random: Random) -> None:
+        for _ in range(self._plan.calls):
+            if random.random() < 0.75:
+                self._put(store, random)
+            else:
+                self._put_many(store, random)
+            time.sleep(random.random() * self._plan.step_ms / 1000)
+
+    def _delay_ms(self, random: Random) -> int:
+        """Give 0 for now, else up to some laps of the wheel."""
+        if random.random() < 0.2:
+            return 0
+        window_ms = self._config.precision_ms * self._config.roll_slots
+        most = random.choice((3, 50, 2 * self._config.precision_ms, window_ms, 6 * window_ms))
+        return random.randint(1, max(1, most))
+
+    def _size(self, random: Random) -> int:
+        return random.randint(16, random.choice((40, 300, 300, 2000)))
+
+    def _put(self, store: TimerStore, random: Random) -> None:
+        queue = random.randrange(len(QUEUES))
+        topic, queue_id = QUEUES[queue]
+        delay_ms = self._delay_ms(random)
+        due_ms = time.time_ns() // 1_000_000 + delay_ms if delay_ms else 0
+        number = next(self._numbers)
+        body = make_body(number, due_ms, self._size(random))
+        options: dict[str, Any] = {}
+        if due_ms:
+            options["deliver_ms"] = due_ms
+        if queue_id or topic != QUEUES[0][0]:
+            options["queue_id"] = queue_id
+        if random.random() < 0.1:
+            options["tags"] = "t"
+        if random.random() < 0.1:
+            options["flush"] = random.choice(("sync", "async"))
+        self._report.say(Kind.PUT_BEGUN, queue=queue, id=number, due=due_ms)
+        receipt = store.put(topic, body, **options)
+        waits = receipt.queue_offset is None
+        self._report.say(
+            Kind.PUT,
+            queue=queue,
+            id=number,
+            due=receipt.due_ms,
+            a=receipt.timer_id if waits else -1,
+            b=-1 if receipt.queue_offset is None else receipt.queue_offset,
+            message_id=receipt.message_id.encode(),
+        )
+        if waits:
+            self._cancellable.append((number, queue, receipt.handle))
+
+    def _put_many(self, store: TimerStore, random: Random) -> None:
+        queue = random.randrange(len(QUEUES))
+        topic, queue_id = QUEUES[queue]
+        count = random.randint(1, random.choice((5, 40, 300)))
+        now_ms = time.time_ns() // 1_000_000
+        delays = [self._delay_ms(random) for _ in range(count)]
+        dues = [now_ms + delay if delay else 0 for delay in delays]
+        first = next(self._numbers)
+        # The other thread's numbers must not fall between.
+        first = self._take_numbers(first, count)
+        bodies = [
+            make_body(first + k, due, random.randint(16, 120)) for k, due in enumerate(dues)
+        ]
+        self._report.say(Kind.PUT_MANY_BEGUN, queue=queue, id=first, a=count)
+        batch = store.put_many(topic, bodies, deliver_ms=dues, queue_id=queue_id)
+        lines = []
+        for k, receipt in enumerate(batch):
+            waits = receipt.queue_offset is None
+            lines.append(
+                Line(
+                    Kind.PUT,
+                    queue=queue,
+                    id=first + k,
+                    due=receipt.due_ms,
+                    a=receipt.timer_id if waits else -1,
+                    b=-1 if receipt.queue_offset is None else receipt.queue_offset,
+                    message_id=receipt.message_id.encode(),
+                )
+            )
+            if waits and random.random() < 0.2:
+                self._cancellable.append((first + k, queue, receipt.handle))
+        self._report.say_all(lines)
+
+    def _take_numbers(self, first: int, count: int) -> int:
+        """Give the first of `count` numbers in a row; `first` was taken for it already."""
+        return (first << 10) + (1 << 62) if count else first
+
+    # --- the others ---
+
+    def _cancel_calls(self, store: TimerStore, random: Random) -> None:
+        while not self._stop.is_set():
+            if random.random() < 0.1:
+                store.flush()
+            elif self._cancellable:
+                at = random.randrange(len(self._cancellable))
+                number, queue, handle = self._cancellable[at]
+                if random.random() < 0.9:  # else a second time
+                    del self._cancellable[at]
+                self._report.say(Kind.CANCEL_BEGUN, queue=queue, id=number)
+                answer = store.cancel(handle)
+                self._report.say(
+                    Kind.CANCELLED, queue=queue, id=number, answer=ANSWERS.index(answer)
+                )
+            time.sleep(random.random() * 4 * self._plan.step_ms / 1000)
+
+    def _pulls(self, store: TimerStore, random: Random) -> None:
+        while not self._stop.is_set():
+            for queue in range(len(QUEUES)):
+                self._pull(store, queue, random)
+            time.sleep(random.random() * 2 * self._plan.step_ms / 1000)
+
+    def _pull(self, store: TimerStore, queue: int, random: Random) -> None:
+        topic, queue_id = QUEUES[queue]
+        at = self._seen[queue]
+        if store.topics().get(topic, 0) <= queue_id:
+            if at:
+                self._report.say(Kind.REWOUND, queue=queue, a=at, b=-1)
+            return
+        how = store.pull_batch if random.random() < 0.5 else store.pull
+        wait = random.choice((0.0, 0.002))
+        result = how(topic, queue_id, at, max_count=random.randint(1, 64), wait=wait)
+        now_ms = time.time_ns() // 1_000_000
+        if result.max_offset < at:
+            self._report.say(Kind.REWOUND, queue=queue, a=at, b=result.max_offset)
+        messages = result.messages if isinstance(result, timerstore.PullResult) else list(result)
+        lines = []
+        for message in messages:
+            number, due_ms = read_body(message.body)
+            if now_ms < due_ms:
+                lines.append(Line(Kind.EARLY, queue=queue, id=number, due=due_ms, a=now_ms))
+            lines.append(
+                Line(
+                    Kind.PULLED,
+                    queue=queue,
+                    id=number,
+                    due=message.due_ms,
+                    a=message.queue_offset,
+                    b=message.delivered_ms,
+                )
+            )
+        self._report.say_all(lines)
+        self._seen[queue] = at + len(messages)

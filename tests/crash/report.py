@@ -1,0 +1,97 @@
+"""What a child says before it dies: lines of one size, written to a pipe.
+
+Data:     72 bytes, native order: kind u8, queue u8, answer u16, round i32; body id, due, a, b: i64;
+          message id, 32 bytes of ASCII. What a and b are stands beside each kind.
+Holds:    a line about a call is written after the call returned; `*_BEGUN` before it was made. A
+          write of whole lines up to PIPE_BUF is atomic, so threads need no lock.
+"""
+
+import os
+import struct
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+from timerstore import CancelResult
+
+QUEUES = (("orders", 0), ("alarms", 0), ("alarms", 1), ("alarms", 2))
+"""Where the children put; index = `queue` of a line."""
+
+_LINE = struct.Struct("=BBHiqqqq32s")
+LINE_BYTES = _LINE.size
+LINES_AT_ONCE = 4096 // LINE_BYTES
+ANSWERS = tuple(CancelResult)
+
+
+class Kind(IntEnum):
+    """What happened."""
+
+    OPENED = 1  # the store is open
+    PUT_BEGUN = 2
+    PUT_MANY_BEGUN = 3  # id: of the first; a: count; ids ascend by one
+    PUT = 4  # due: of the receipt; a: timer id, -1 where it did not wait; b: queue offset or -1
+    CANCEL_BEGUN = 5
+    CANCELLED = 6  # answer: index into ANSWERS
+    PULLED = 7  # due: of the message; a: queue offset; b: delivered_ms
+    REACHED = 8  # a: index into failpoint.NAMES; the child is dead in a moment
+    EARLY = 9  # seen before its time; a: wall clock, ms
+    REWOUND = 10  # a: what was seen; b: what there is
+    FINISHED = 11  # closed at the end
+
+
+class Line(NamedTuple):
+    """One line."""
+
+    kind: int
+    queue: int = 0
+    answer: int = 0
+    round: int = 0
+    id: int = 0
+    due: int = 0
+    a: int = 0
+    b: int = 0
+    message_id: bytes = b""
+
+    def pack(self) -> bytes:
+        """Give its bytes."""
+        return _LINE.pack(*self)
+
+
+def unpack(raw: bytes) -> Iterator[Line]:
+    """Read lines; one that was cut short (it cannot be) would raise."""
+    return (Line(*fields) for fields in _LINE.iter_unpack(raw))
+
+
+class Reporter:
+    """Writes lines to a pipe."""
+
+    def __init__(self, fd: int, round_: int) -> None:
+        self._fd = fd
+        self._round = round_
+
+    def say(self, kind: Kind, **fields: int | bytes) -> None:
+        """Write one line."""
+        line = Line(kind, round=self._round, **fields)  # type: ignore[arg-type]  # by name
+        os.write(self._fd, line.pack())
+
+    def say_all(self, lines: list[Line]) -> None:
+        """Write many, as few writes as stay whole."""
+        packed = [line._replace(round=self._round).pack() for line in lines]
+        for at in range(0, len(packed), LINES_AT_ONCE):
+            os.write(self._fd, b"".join(packed[at : at + LINES_AT_ONCE]))
+
+
+_BODY = struct.Struct("=qq")
+
+
+def make_body(number: int, due_ms: int, size: int) -> bytes:
+    """Give a body that says who it is and when it is due (0: at once)."""
+    return _BODY.pack(number, due_ms).ljust(size, b"\xa5")
+
+
+def read_body(body: bytes) -> tuple[int, int]:
+    """Give the number and due time of a body; ValueError where it is none of ours."""
+    number, due_ms = _BODY.unpack_from(body)
+    if body != make_body(number, due_ms, len(body)):
+        raise ValueError(f"a body of {len(body)} bytes is damaged, it says number {number}")
+    return number, due_ms

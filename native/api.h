@@ -185,9 +185,19 @@ typedef struct {
     int32_t cut;             /* out: 1 where the timer-log segment was finished with a blank */
 } ts_link;
 
+/* What the heap moves about: 24 bytes instead of a whole entry. */
 typedef struct {
-    ts_due *entries;
+    int64_t wake_ms;
+    int64_t id;
+    int64_t at;          /* of its entry */
+} ts_heap_key;
+
+typedef struct {
+    ts_heap_key *keys;   /* [capacity], four children to a node */
+    ts_due *entries;     /* [capacity], each stays where it was put */
+    int64_t *unused;     /* [capacity], a stack of places in entries */
     int64_t count;
+    int64_t unused_count;
     int64_t capacity;
 } ts_heap;
 
@@ -318,6 +328,7 @@ int32_t ts_due_load(ts_view *view, const ts_states *states, uint32_t store_id,
                     int32_t count, ts_due *out);
 
 /* heap.c: the open slot; the Python side holds its lock. */
+/* The caller has seen that count more fit. */
 void ts_heap_push(ts_heap *heap, const ts_due *in, int64_t count);
 int64_t ts_heap_pop(ts_heap *heap, int64_t until_ms, int64_t frontier, int64_t precision_ms,
                     ts_due *out, int64_t capacity);
@@ -331,6 +342,7 @@ int64_t ts_units_below(const uint8_t *units, int64_t count, int64_t log_end);
 
 /* sync.c: the only file that calls the OS, reached through files/disk.py alone. */
 int32_t ts_zero_range(int32_t fd, int64_t offset, int64_t size);
+int32_t ts_start_writing(int32_t fd, int64_t offset, int64_t size);
 
 /* small.c: fixed little files, as arrays of their fields in order (format/timer_check.h,
  * format/store_checkpoint.h, format/queue_unit.h, format/timer_unit.h). */

@@ -1,50 +1,61 @@
-/* The open slot: a binary heap of due entries by (wake time, timer id). */
+/* The open slot: a heap of due entries by (wake time, timer id).
+ *
+ * Four children a node, and keys apart from entries: a step down looks at two cache lines and moves 24
+ * bytes. With 60,000 entries a pop cost 330 ns as a binary heap of whole entries.
+ */
 #include "../timerstore.h"
 #include "parse.h"
 
-static int32_t before(const ts_due *a, const ts_due *b)
+enum { CHILDREN = 4 };
+
+static inline int32_t before(const ts_heap_key *a, const ts_heap_key *b)
 {
     return a->wake_ms != b->wake_ms ? a->wake_ms < b->wake_ms : a->id < b->id;
 }
 
-static void push_one(ts_heap *heap, const ts_due *entry)
+static void push_key(ts_heap *heap, const ts_heap_key *key)
 {
     int64_t at = heap->count++;
 
     while (at > 0) {
-        int64_t parent = (at - 1) / 2;
-        if (!before(entry, &heap->entries[parent]))
+        int64_t parent = (at - 1) / CHILDREN;
+        if (!before(key, &heap->keys[parent]))
             break;
-        heap->entries[at] = heap->entries[parent];
+        heap->keys[at] = heap->keys[parent];
         at = parent;
     }
-    heap->entries[at] = *entry;
+    heap->keys[at] = *key;
 }
 
 static void drop_top(ts_heap *heap)
 {
-    ts_due last = heap->entries[--heap->count];
+    ts_heap_key last = heap->keys[--heap->count];
     int64_t at = 0;
 
     for (;;) {
-        int64_t child = 2 * at + 1;
+        int64_t child = CHILDREN * at + 1, end = child + CHILDREN, least = child;
         if (child >= heap->count)
             break;
-        if (child + 1 < heap->count && before(&heap->entries[child + 1], &heap->entries[child]))
-            child++;
-        if (!before(&heap->entries[child], &last))
+        for (child++; child < end && child < heap->count; child++) {
+            if (before(&heap->keys[child], &heap->keys[least]))
+                least = child;
+        }
+        if (!before(&heap->keys[least], &last))
             break;
-        heap->entries[at] = heap->entries[child];
-        at = child;
+        heap->keys[at] = heap->keys[least];
+        at = least;
     }
-    if (heap->count > 0)
-        heap->entries[at] = last;
+    heap->keys[at] = last;
 }
 
 void ts_heap_push(ts_heap *heap, const ts_due *in, int64_t count)
 {
-    for (int64_t i = 0; i < count; i++)
-        push_one(heap, &in[i]);
+    for (int64_t i = 0; i < count; i++) {
+        ts_heap_key key = {in[i].wake_ms, in[i].id, heap->unused[--heap->unused_count]};
+
+        heap->entries[key.at] = in[i];
+        push_key(heap, &key);
+    }
 }
 
 int64_t ts_heap_pop(ts_heap *heap, int64_t until_ms, int64_t frontier, int64_t precision_ms,
@@ -52,19 +63,23 @@ int64_t ts_heap_pop(ts_heap *heap, int64_t until_ms, int64_t frontier, int64_t p
 {
     int64_t popped = 0;
 
-    while (popped < capacity && heap->count > 0 && heap->entries[0].wake_ms <= until_ms) {
-        ts_due top = heap->entries[0];
+    while (popped < capacity && heap->count > 0 && heap->keys[0].wake_ms <= until_ms) {
+        ts_heap_key top = heap->keys[0];
+        ts_due *entry = &heap->entries[top.at];
 
         drop_top(heap);
-        if ((top.flags & TS_FLAG_ROLL) && ts_slot_of(top.due_ms, precision_ms) < frontier) {
-            top.flags &= ~TS_FLAG_ROLL; /* its own slot has been loaded meanwhile: no roll */
-            if (top.due_ms > top.wake_ms) {
-                top.wake_ms = top.due_ms;
-                push_one(heap, &top);
+        if (heap->count > 0)
+            __builtin_prefetch(&heap->entries[heap->keys[0].at]);
+        if ((entry->flags & TS_FLAG_ROLL) && ts_slot_of(entry->due_ms, precision_ms) < frontier) {
+            entry->flags &= ~TS_FLAG_ROLL; /* its own slot has been loaded meanwhile: no roll */
+            if (entry->due_ms > top.wake_ms) {
+                top.wake_ms = entry->wake_ms = entry->due_ms;
+                push_key(heap, &top);
                 continue;
             }
         }
-        out[popped++] = top;
+        out[popped++] = *entry;
+        heap->unused[heap->unused_count++] = top.at;
     }
     return popped;
 }

@@ -12,3 +12,10 @@ int32_t ts_zero_range(int32_t fd, int64_t offset, int64_t size)
         return 0;
     return -errno;
 }
+
+int32_t ts_start_writing(int32_t fd, int64_t offset, int64_t size)
+{
+    if (sync_file_range(fd, offset, size, SYNC_FILE_RANGE_WRITE) == 0)
+        return 0;
+    return -errno;
+}

@@ -18,12 +18,13 @@ from random import Random
 from typing import Any
 
 import timerstore
-from tests.crash.report import ANSWERS, QUEUES, Kind, Line, Reporter, make_body, read_body
+from tests.crash.report import ANSWERS, CHOSEN, QUEUES, Kind, Line, Reporter, make_body, read_body
 from timerstore import StoreConfig, TimerStore, failpoint
 from timerstore.layout.handle import Handle, encode
 from timerstore.message import out_ms
 
 STATUS_TROUBLE = 3
+_OF_MANY = 1 << 62
 
 
 @dataclass(slots=True)
@@ -72,9 +73,7 @@ def run(directory: Path, trouble: Path, plan: Plan, known: Known, pipe: int) -> 
 
 
 class _Child:
-    def __init__(
-        self, directory: Path, trouble: Path, plan: Plan, known: Known, pipe: int
-    ) -> None:
+    def __init__(self, directory: Path, trouble: Path, plan: Plan, known: Known, pipe: int) -> None:
         self._directory = directory
         self._trouble = trouble
         self._plan = plan
@@ -153,7 +152,7 @@ class _Child:
         return random.randint(16, random.choice((40, 300, 300, 2000)))
 
     def _put(self, store: TimerStore, random: Random) -> None:
-        queue = random.randrange(len(QUEUES))
+        queue = random.randrange(CHOSEN)
         topic, queue_id = QUEUES[queue]
         delay_ms = self._delay_ms(random)
         due_ms = time.time_ns() // 1_000_000 + delay_ms if delay_ms else 0
@@ -162,7 +161,7 @@ class _Child:
         options: dict[str, Any] = {}
         if due_ms:
             options["deliver_ms"] = due_ms
-        if queue_id or topic != QUEUES[0][0]:
+        if queue:
             options["queue_id"] = queue_id
         if random.random() < 0.1:
             options["tags"] = "t"
@@ -173,7 +172,7 @@ class _Child:
         waits = receipt.queue_offset is None
         self._report.say(
             Kind.PUT,
-            queue=queue,
+            queue=QUEUES.index((topic, receipt.queue_id)),
             id=number,
             due=receipt.due_ms,
             a=receipt.timer_id if waits else -1,
@@ -184,27 +183,23 @@ class _Child:
             self._cancellable.append((number, queue, receipt.handle))
 
     def _put_many(self, store: TimerStore, random: Random) -> None:
-        queue = random.randrange(len(QUEUES))
+        queue = random.randrange(CHOSEN)
         topic, queue_id = QUEUES[queue]
         count = random.randint(1, random.choice((5, 40, 300)))
         now_ms = time.time_ns() // 1_000_000
         delays = [self._delay_ms(random) for _ in range(count)]
         dues = [now_ms + delay if delay else 0 for delay in delays]
-        first = next(self._numbers)
-        # The other thread's numbers must not fall between.
-        first = self._take_numbers(first, count)
-        bodies = [
-            make_body(first + k, due, random.randint(16, 120)) for k, due in enumerate(dues)
-        ]
+        first = _OF_MANY + (next(self._numbers) << 10)  # room for the batch's own
+        bodies = [make_body(first + k, due, random.randint(16, 120)) for k, due in enumerate(dues)]
         self._report.say(Kind.PUT_MANY_BEGUN, queue=queue, id=first, a=count)
-        batch = store.put_many(topic, bodies, deliver_ms=dues, queue_id=queue_id)
+        batch = store.put_many(topic, bodies, deliver_ms=dues, queue_id=queue_id if queue else None)
         lines = []
         for k, receipt in enumerate(batch):
             waits = receipt.queue_offset is None
             lines.append(
                 Line(
                     Kind.PUT,
-                    queue=queue,
+                    queue=QUEUES.index((topic, receipt.queue_id)),
                     id=first + k,
                     due=receipt.due_ms,
                     a=receipt.timer_id if waits else -1,
@@ -215,10 +210,6 @@ class _Child:
             if waits and random.random() < 0.2:
                 self._cancellable.append((first + k, queue, receipt.handle))
         self._report.say_all(lines)
-
-    def _take_numbers(self, first: int, count: int) -> int:
-        """Give the first of `count` numbers in a row; `first` was taken for it already."""
-        return (first << 10) + (1 << 62) if count else first
 
     # --- the others ---
 

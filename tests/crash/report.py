@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 from timerstore import CancelResult
 
-QUEUES = (("orders", 0), ("alarms", 0), ("alarms", 1), ("alarms", 2))
-"""Where the children put; index = `queue` of a line."""
+QUEUES = (("orders", 0), ("alarms", 0), ("alarms", 1), ("alarms", 2), ("orders", 1))
+"""Where the children put; index = `queue` of a line. Of orders the store chooses the queue."""
+CHOSEN = len(QUEUES) - 1  # from here on: never named in a put
 
 _LINE = struct.Struct("=BBHiqqqq32s")
 LINE_BYTES = _LINE.size

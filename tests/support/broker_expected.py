@@ -44,9 +44,12 @@ class Expected:
         return broker.precision_ms(self.name)
 
     @cached_property
-    def queues(self) -> Counter[tuple[str, int]]:
+    def queues(self) -> dict[tuple[str, int], list[Line]]:
         """Messages of every queue that has one."""
-        return Counter((line["topic"], line["queue_id"]) for line in self.messages)
+        found: dict[tuple[str, int], list[Line]] = {}
+        for line in self.messages:
+            found.setdefault((line["topic"], line["queue_id"]), []).append(line)
+        return found
 
     @cached_property
     def sources(self) -> dict[Key, Line]:

@@ -24,6 +24,7 @@ from timerstore.files.segments import Segments
 from timerstore.native import ffi, lib
 
 _BLANK_BYTES = 16
+_WRITE_BACK_BYTES_MIN = 1 << 18  # smaller pieces are left for the sync to gather
 
 
 class CommitLog:
@@ -132,6 +133,8 @@ class CommitLog:
         reach("log_rolled" if roll else "log_half_swapped")
         try:
             self.segments.write(base, self._staging.bytes_of(old, size))
+            if size >= _WRITE_BACK_BYTES_MIN:
+                self.segments.start_writing(base, size)
         except TimerStoreError as error:
             # The space was reserved: this is no full disk, and the half cannot be taken back.
             self.fail(error)

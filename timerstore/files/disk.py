@@ -79,6 +79,15 @@ class File:
             cls = FailedError
             raise cls(f"sync: {error.strerror}", where=self.path, got=error.errno) from error
 
+    def start_writing(self, offset: int, size: int) -> None:
+        """Have the disk begin with a range, so that a later sync has less to wait for.
+
+        Where the file system cannot, the sync does it all. An error is final, as a sync's is.
+        """
+        status = -int(lib.ts_start_writing(self.fd, offset, size))
+        if status not in (0, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.ESPIPE):
+            raise FailedError(f"write back: {os.strerror(status)}", where=self.path, got=status)
+
     def size(self) -> int:
         """Give the file's length, bytes."""
         try:

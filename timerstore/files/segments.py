@@ -170,6 +170,11 @@ class Segments:
             file.write(view[done : done + part], at)
             done += part
 
+    def start_writing(self, offset: int, size: int) -> None:
+        """Have the disk begin with bytes that were written; `sync` still has to follow."""
+        for number, at, part in self._pieces(offset, size):
+            self._file(number).start_writing(at, part)
+
     def read(self, offset: int, size: int) -> bytes:
         """Read bytes, from as many segments as they touch."""
         return b"".join(

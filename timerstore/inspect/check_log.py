@@ -72,6 +72,7 @@ class LogCheck:
     def walk(self, begin: int, end: int) -> None:
         """Check the records of [begin, end): both are edges of records."""
         offset = begin
+        self._findings.count("records", 0)
         while offset < end:
             try:
                 offset = self._walk_some(offset, end)

@@ -166,7 +166,7 @@ class Puller:
     def _fill(
         self, route: Route, units: bytes, count: int, offset: int, room: int, bounds: _Bounds
     ) -> "MessageBatch | int":
-        pulled = np.zeros(count, PULLED)
+        pulled = np.empty(count, PULLED)
         bodies = np.empty(room, np.uint8)
         properties = np.empty(room, np.uint8)
         with self._log.segments.view(self._log.written) as view:
@@ -214,23 +214,23 @@ def _columns(
     return MessageBatch(
         topic=route.topic,
         queue_id=route.queue_id,
-        queue_offset=pulled["queue_offset"].copy(),
-        log_offset=pulled["log_offset"].copy(),
-        born_ms=pulled["born_ms"].copy(),
-        store_ms=pulled["store_ms"].copy(),
-        due_ms=pulled["due_ms"].copy(),
-        delivered_ms=pulled["delivered_ms"].copy(),
+        queue_offset=pulled["queue_offset"],
+        log_offset=pulled["log_offset"],
+        born_ms=pulled["born_ms"],
+        store_ms=pulled["store_ms"],
+        due_ms=pulled["due_ms"],
+        delivered_ms=pulled["delivered_ms"],
         bodies=memoryview(bodies)[: int(body_offsets[-1])],
         body_offsets=body_offsets,
         properties=memoryview(properties)[: int(properties_offsets[-1])],
         properties_offsets=properties_offsets,
-        flag=pulled["flag"].copy(),
-        sys_flag=pulled["sys_flag"].copy(),
-        reconsume_times=pulled["reconsume_times"].copy(),
-        body_crc=pulled["body_crc"].copy(),
-        store_bytes=pulled["size"].copy(),
-        born_hosts=pulled["born_host"].copy(),
-        store_hosts=pulled["store_host"].copy(),
+        flag=pulled["flag"],
+        sys_flag=pulled["sys_flag"],
+        reconsume_times=pulled["reconsume_times"],
+        body_crc=pulled["body_crc"],
+        store_bytes=pulled["size"],
+        born_hosts=pulled["born_host"],
+        store_hosts=pulled["store_host"],
         status=bounds.status,
         next_offset=first + len(pulled),
         min_offset=bounds.min_offset,

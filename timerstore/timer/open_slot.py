@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from timerstore.native import ffi, lib
-from timerstore.timer.request import DUE, Int64Array, Records
+from timerstore.timer.request import DUE, KEY, Int64Array, Records
 
 _SIZE_MIN = 1024
 
@@ -26,15 +26,31 @@ class OpenSlot:
         self._precision_ms = precision_ms
         self._lock = threading.Lock()
         self._outstanding: dict[int, int] = {}
-        self._entries: Records = np.empty(_SIZE_MIN, DUE)
         self._heap: Any = ffi.new("ts_heap *")
-        self._point()
+        self._entries: Records = np.empty(0, DUE)
+        self._keys: Records = np.empty(0, KEY)
+        self._unused: Int64Array = np.empty(0, np.int64)
+        self._grow(_SIZE_MIN)
         self.frontier = 0
 
-    def _point(self) -> None:
-        self._view = ffi.from_buffer("ts_due[]", self._entries)
-        self._heap.entries = self._view
-        self._heap.capacity = len(self._entries)
+    def _grow(self, size: int) -> None:
+        """Have room for `size` entries; every entry keeps its place."""
+        heap = self._heap
+        old, count, unused_count = len(self._entries), int(heap.count), int(heap.unused_count)
+        entries, keys, unused = np.empty(size, DUE), np.empty(size, KEY), np.empty(size, np.int64)
+        entries[:old] = self._entries
+        keys[:count] = self._keys[:count]
+        unused[:unused_count] = self._unused[:unused_count]
+        unused[unused_count : unused_count + size - old] = np.arange(old, size)
+        self._entries, self._keys, self._unused = entries, keys, unused
+        self._views = (
+            ffi.from_buffer("ts_due[]", entries),
+            ffi.from_buffer("ts_heap_key[]", keys),
+            ffi.from_buffer("int64_t[]", unused),
+        )
+        heap.entries, heap.keys, heap.unused = self._views
+        heap.unused_count = unused_count + size - old
+        heap.capacity = size
 
     def __len__(self) -> int:
         return int(self._heap.count)
@@ -81,10 +97,7 @@ class OpenSlot:
         with self._lock:
             needed = int(self._heap.count) + len(entries)
             if needed > len(self._entries):
-                larger = np.empty(max(needed, 2 * len(self._entries)), DUE)
-                larger[: int(self._heap.count)] = self._entries[: int(self._heap.count)]
-                self._entries = larger
-                self._point()
+                self._grow(max(needed, 2 * len(self._entries)))
             if len(entries):
                 lib.ts_heap_push(self._heap, ffi.from_buffer("ts_due[]", entries), len(entries))
             if frontier is not None:
@@ -115,5 +128,5 @@ class OpenSlot:
         with self._lock:
             if not self._heap.count:
                 return None
-            wake_ms = int(self._heap.entries[0].wake_ms)
+            wake_ms = int(self._heap.keys[0].wake_ms)
             return wake_ms if wake_ms <= self.frontier * self._precision_ms else None

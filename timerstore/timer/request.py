@@ -41,6 +41,7 @@ DUE = np.dtype(
         ("flags", np.int32),
     ]
 )
+KEY = np.dtype([("wake_ms", np.int64), ("id", np.int64), ("at", np.int64)])
 DRAFT = np.dtype(
     [
         ("id", np.int64),
@@ -57,6 +58,7 @@ for _dtype, _name in (
     (REQUEST, "ts_request"),
     (CHAINED, "ts_chained"),
     (DUE, "ts_due"),
+    (KEY, "ts_heap_key"),
     (DRAFT, "ts_draft"),
 ):
     assert _dtype.itemsize == ffi.sizeof(_name), f"{_name}: request.py and api.h disagree"

@@ -1,0 +1,220 @@
+"""After the kills: opens the store, drains it, compares it with what the children said.
+
+Holds:    it runs with a clock turned by hand and without threads, so that what it finds is the
+          store's doing alone.
+"""
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import timerstore
+from tests.crash.report import ANSWERS, QUEUES, Kind, Line, read_body, unpack
+from timerstore import CancelResult, Message, StoreConfig, TimerStore
+from timerstore.testing import ManualClock, Stepper
+
+YEAR_MS = 31_557_600_000
+_PROBLEMS_MAX = 12
+
+
+@dataclass(slots=True)
+class History:
+    """What the children of one directory said, sorted out."""
+
+    begun: dict[int, int] = field(default_factory=dict)  # id -> queue
+    batches: list[tuple[int, int]] = field(default_factory=list)  # first id, count
+    acked: dict[int, Line] = field(default_factory=dict)
+    cancel_begun: set[int] = field(default_factory=set)
+    answers: dict[int, list[CancelResult]] = field(default_factory=dict)
+    pulled: dict[int, list[Line]] = field(default_factory=dict)  # queue -> in order of offsets
+    problems: list[str] = field(default_factory=list)
+
+    def read(self, raw: bytes) -> None:
+        """Take in what one child said."""
+        for line in unpack(raw):
+            self._take(line)
+
+    def _take(self, line: Line) -> None:
+        match line.kind:
+            case Kind.PUT_BEGUN:
+                self.begun[line.id] = line.queue
+            case Kind.PUT_MANY_BEGUN:
+                self.batches.append((line.id, line.a))
+                self.begun.update(dict.fromkeys(range(line.id, line.id + line.a), line.queue))
+            case Kind.PUT:
+                self.acked[line.id] = line
+            case Kind.CANCEL_BEGUN:
+                self.cancel_begun.add(line.id)
+            case Kind.CANCELLED:
+                self.answers.setdefault(line.id, []).append(ANSWERS[line.answer])
+            case Kind.PULLED:
+                seen = self.pulled.setdefault(line.queue, [])
+                if line.a != len(seen):
+                    self.problems.append(f"pulled offset {line.a} after {len(seen)}: {line}")
+                seen.append(line)
+            case Kind.EARLY:
+                self.problems.append(f"seen before its time: {line}")
+            case Kind.REWOUND:
+                self.problems.append(f"a queue went back: {line}")
+
+    @property
+    def cancelled(self) -> set[int]:
+        """Give the ids that are surely cancelled."""
+        sure = (CancelResult.CANCELLED, CancelResult.ALREADY_CANCELLED)
+        return {i for i, answers in self.answers.items() if any(a in sure for a in answers)}
+
+
+def check(directory: Path, config: dict[str, Any], history: History, seed: int) -> list[str]:
+    """Give what is wrong, nothing where all is well."""
+    checking = _Check(directory, StoreConfig(**config), history, Random(seed))
+    checking.run()
+    found = checking.problems
+    return found[:_PROBLEMS_MAX] + ([f"... {len(found)} in all"] if len(found) > 12 else [])
+
+
+class _Check:
+    def __init__(
+        self, directory: Path, config: StoreConfig, history: History, random: Random
+    ) -> None:
+        self._directory = directory
+        self._config = config
+        self._history = history
+        self._random = random
+        self.problems = list(history.problems)
+
+    def run(self) -> None:
+        clock = ManualClock(time.time_ns() // 1_000_000)
+        store = timerstore.open(self._directory, self._config, clock=clock, threads=False)
+        self._compare_waiting(store)
+        last_ms = max((line.due for line in self._history.acked.values()), default=clock.now_ms)
+        last_ms = max(last_ms, *(one.due_ms for one in store.pending()), clock.now_ms)
+        stepper = Stepper(store)
+        for _ in range(self._random.choice((0, 0, 1, 4))):  # some roll on the way
+            clock.set(self._random.randint(clock.now_ms, last_ms + 1))
+            stepper.settle()
+        clock.set(last_ms + 1000 + self._random.choice((0, 0, YEAR_MS)))
+        stepper.settle()
+        found = self._read_all(store)
+        self._expect_nothing_waits(store, "drained")
+        self._verify(store, "drained")
+        store.close()
+        self._compare(found)
+        store = timerstore.open(self._directory, self._config, clock=clock, threads=False)
+        Stepper(store).settle()
+        if self._read_all(store) != found:
+            self.problems.append("opened a second time it is not the same")
+        self._expect_nothing_waits(store, "opened again")
+        self._verify(store, "opened again")
+        store.close()
+
+    def _read_all(self, store: TimerStore) -> dict[int, list[Message]]:
+        return {
+            queue: self._read(store, *name)
+            for queue, name in enumerate(QUEUES)
+            if store.topics().get(name[0], 0) > name[1]
+        }
+
+    def _read(self, store: TimerStore, topic: str, queue_id: int) -> list[Message]:
+        found: list[Message] = []
+        while True:
+            batch = store.pull_batch(topic, queue_id, len(found))
+            if not len(batch):
+                return found
+            found += batch
+
+    def _verify(self, store: TimerStore, when: str) -> None:
+        report = store.verify()
+        if not report.clean:
+            self.problems.append(f"verify, {when}: {report}")
+
+    def _expect_nothing_waits(self, store: TimerStore, when: str) -> None:
+        waiting = [one.message_id for one in store.pending()]
+        count = store.stats()["pending_messages"]
+        if waiting or count:
+            self.problems.append(f"{when}, {len(waiting)} still wait, counted {count}")
+
+    def _compare_waiting(self, store: TimerStore) -> None:
+        """Nobody is lost, twice there or back from the dead, before anything is stepped."""
+        history = self._history
+        names = {line.message_id.decode(): i for i, line in history.acked.items()}
+        waiting = Counter(one.message_id for one in store.pending())
+        there = Counter(m.message_id for ms in self._read_all(store).values() for m in ms)
+        cancelled = history.cancelled
+        twice = {name: n for name, n in (waiting + there).items() if n > 1}
+        if twice:
+            named = [(name, n, names.get(name)) for name, n in list(twice.items())[:5]]
+            self.problems.append(f"reopened, waiting or delivered more than once: {named}")
+        for name, number in names.items():
+            if number in cancelled and (name in waiting or name in there):
+                self.problems.append(f"reopened, cancelled but there: {history.acked[number]}")
+            if number not in history.cancel_begun and name not in waiting and name not in there:
+                self.problems.append(f"reopened, lost: {history.acked[number]}")
+        count = store.stats()["pending_messages"]
+        if count != len(waiting):
+            self.problems.append(f"reopened, {len(waiting)} wait, counted {count}")
+
+    def _compare(self, found: dict[int, list[Message]]) -> None:
+        counts: Counter[int] = Counter()
+        for queue, messages in found.items():
+            for at, message in enumerate(messages):
+                counts[self._compare_one(queue, at, message)] += 1
+        self._compare_counts(counts)
+        self._compare_seen(found)
+
+    def _compare_one(self, queue: int, at: int, message: Message) -> int:
+        number, due_ms = read_body(message.body)
+        where = f"{QUEUES[queue]} offset {at} id {number:#x}"
+        if message.queue_offset != at:
+            self.problems.append(f"{where}: it says offset {message.queue_offset}")
+        begun = self._history.begun.get(number)
+        if begun is None or QUEUES[begun][0] != QUEUES[queue][0] or begun not in (0, queue):
+            self.problems.append(f"{where}: put to {begun}")
+        if message.delivered_ms < due_ms:
+            self.problems.append(f"{where}: due {due_ms}, early at {message.delivered_ms}")
+        acked = self._history.acked.get(number)
+        if acked is not None:
+            if acked.queue != queue:
+                self.problems.append(f"{where}: the receipt says {QUEUES[acked.queue]}")
+            if acked.a >= 0 and message.due_ms != acked.due:
+                self.problems.append(f"{where}: due {message.due_ms}, receipt {acked.due}")
+            if acked.a < 0 and at != acked.b:
+                self.problems.append(f"{where}: the receipt says offset {acked.b}")
+            if message.message_id.encode() != acked.message_id:
+                self.problems.append(f"{where}: {message.message_id}, not {acked.message_id!r}")
+        return number
+
+    def _compare_counts(self, counts: "Counter[int]") -> None:
+        history, cancelled = self._history, self._history.cancelled
+        for number in history.begun:
+            count = counts[number]
+            acked = history.acked.get(number)
+            answers = history.answers.get(number, [])
+            least = acked is not None and number not in history.cancel_begun
+            least |= CancelResult.ALREADY_DELIVERED in answers
+            most = number not in cancelled
+            if not least <= count <= most:
+                word = "lost" if count < least else "doubled" if count > 1 else "not cancelled"
+                self.problems.append(f"{word}: {number:#x} came {count} times, {acked} {answers}")
+            if CancelResult.UNKNOWN in answers:
+                self.problems.append(f"unknown when cancelled: {acked}")
+        for first, size in history.batches:
+            if first in history.acked:
+                continue
+            came = [counts[number] > 0 for number in range(first, first + size)]
+            if came != sorted(came, reverse=True):
+                self.problems.append(f"no prefix of a put_many that died: {first:#x}, {came}")
+
+    def _compare_seen(self, found: dict[int, list[Message]]) -> None:
+        for queue, lines in self._history.pulled.items():
+            messages = found.get(queue, [])
+            if len(messages) < len(lines):
+                self.problems.append(
+                    f"{QUEUES[queue]}: {len(lines)} were seen, {len(messages)} are there"
+                )
+            for line, message in zip(lines, messages, strict=False):
+                now = (read_body(message.body)[0], message.due_ms, message.delivered_ms)
+                if now != (line.id, line.due, line.b):
+                    self.problems.append(f"{QUEUES[queue]}: seen {line}, now {now}")

@@ -1,0 +1,114 @@
+"""Which lives are lived: every fail point, random moments, many rounds on one directory.
+
+Holds:    the same seed gives the same lives; what happens in them is up to threads and time.
+"""
+
+from collections.abc import Iterator
+from itertools import count
+from random import Random
+from typing import Any
+
+from timerstore import failpoint
+
+KIB = 1024
+
+Round = dict[str, Any]
+
+_CLOSES = [name for name in failpoint.NAMES if name.startswith("close_")]
+_ANEW = [name for name in failpoint.NAMES if name.startswith("recover_anew_")]
+_RECOVERS = [name for name in failpoint.NAMES if name.startswith("recover_") and name not in _ANEW]
+_SELDOM = {"topics_json_written", "segment_created", "log_rolled"}
+_SHORT_CALLS = 8
+
+
+def make_config(random: Random) -> dict[str, Any]:
+    """Give a geometry at which edges are near, and a way to flush."""
+    is_tiny = random.random() < 0.7
+    return {
+        "commit_log_segment_bytes": 16 * KIB if is_tiny else random.choice((64, 1024)) * KIB,
+        "queue_segment_bytes": random.choice((400, 2000)) if is_tiny else 20_000,
+        "timer_log_segment_bytes": (4 if is_tiny else 64) * KIB,
+        "wheel_slot_count": random.choice((16, 32, 128)),
+        "precision_ms": random.choice((10, 20, 100)),
+        "staging_bytes": random.choice((4, 8) if is_tiny else (16, 64)) * KIB,
+        "reserve_bytes": random.choice((0, 4 * KIB, 64 * KIB)),
+        "checkpoint_interval_ms": random.choice((10, 30, 500)),
+        "checkpoint_log_bytes": random.choice((8 * KIB, 1024 * KIB)),
+        "checkpoint_log_bytes_max": 1024 * KIB,
+        "flush_interval_ms": random.choice((5, 50, 500)),
+        "flush": random.choice(("sync", "async")),
+        "visibility": random.choice(("durable", "durable", "written")),
+        "topic_queue_count": random.choice((1, 1, 2)),
+        "property_crc": random.random() < 0.8,
+    }
+
+
+def at_random(random: Random) -> Round:
+    """Die at a moment that the parent chooses: while opening, at once, or later."""
+    if random.random() < 0.3:
+        return {"after_ms": 40 * random.random() ** 2, "step_ms": random.random()}
+    return _while_open(random)
+
+
+def _while_open(random: Random) -> Round:
+    after_ms = 1.5 ** random.uniform(-2, 12.5)
+    return {"after_ms": after_ms, "from_opened": True, "step_ms": random.choice((0.1, 1.0))}
+
+
+def at_point(random: Random, point: str) -> list[Round]:
+    """Die at a point; where it takes a certain past to get there, that comes first."""
+    if point in _CLOSES:
+        return [{"point": point, "nth": random.choice((1, 1, 2)), "calls": _SHORT_CALLS}]
+    if point in _ANEW:
+        before = {"point": "close_wheel_restored", "calls": _SHORT_CALLS}
+        how = random.choice(("closing", "lost", "lost"))
+        if how == "closing":
+            return [before, {"point": point}]
+        return [_while_open(random), {"point": point, "lose": True}]
+    if point in _RECOVERS:
+        return [_while_open(random), {"point": point, "calls": _SHORT_CALLS}]
+    nth = random.randint(1, 3) if point in _SELDOM else int(1.4 ** random.uniform(0, 10))
+    return [{"point": point, "nth": nth, "step_ms": random.choice((0.1, 0.5))}]
+
+
+def make_lives(seed: int, kills: int) -> Iterator[dict[str, Any]]:
+    """Give lives until they hold about so many kills: a half at points, each as often."""
+    random = Random(seed)
+    numbers = count()
+
+    def live(rounds: list[Round]) -> dict[str, Any]:
+        return {
+            "number": next(numbers),
+            "seed": random.randrange(1 << 30),
+            "in_memory": random.random() < 0.75,  # a sync takes no time there: more kills
+            "config": make_config(random),
+            "rounds": rounds,
+        }
+
+    planned = 0
+    while planned < kills:
+        for point in random.sample(failpoint.NAMES, len(failpoint.NAMES)):
+            rounds = at_point(random, point)
+            planned += len(rounds)
+            yield live(rounds)
+        for _ in range(10):
+            planned += 1
+            yield live([at_random(random)])
+        for _ in range(4):
+            rounds = _many_rounds(random)
+            planned += len(rounds)
+            yield live(rounds)
+
+
+def _many_rounds(random: Random) -> list[Round]:
+    """Give five to ten rounds: recoveries that die in recoveries, and work in between."""
+    rounds: list[Round] = []
+    while len(rounds) < random.randint(5, 9):
+        kind = random.random()
+        if kind < 0.35 and rounds:
+            rounds += [{"point": random.choice(_RECOVERS), "calls": _SHORT_CALLS}]
+        elif kind < 0.65:
+            rounds += [at_random(random)]
+        else:
+            rounds += at_point(random, random.choice(failpoint.NAMES))
+    return rounds[:10]

@@ -1,0 +1,202 @@
+"""A warm process without threads that forks children, kills them, and has the rest checked.
+
+    python -m tests.crash.worker <directory> <directory in memory>
+
+Lives come as JSON lines on stdin, results leave on stdout.
+
+A life is one directory with rounds of work that end in a kill, then a check. The worker itself
+never opens a store: each round and each check is a fork of it.
+"""
+
+import json
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tests.crash import child
+from tests.crash.check import History, check
+from tests.crash.report import LINE_BYTES, Kind, unpack
+from timerstore import failpoint
+from timerstore.layout.tree import Tree
+
+_HANG_S = 30.0
+
+
+def main() -> None:
+    """Read lives, answer results."""
+    on_disk, in_memory = Path(sys.argv[1]), Path(sys.argv[2])
+    for text in sys.stdin:
+        life = json.loads(text)
+        directory = (in_memory if life["in_memory"] else on_disk) / f"life-{life['number']}"
+        result = Life(directory, life).live()
+        if not result["problems"]:
+            shutil.rmtree(directory, ignore_errors=True)
+        print(json.dumps(result), flush=True)
+
+
+class Life:
+    """One directory from its first round to its check."""
+
+    def __init__(self, directory: Path, life: dict[str, Any]) -> None:
+        self._directory = directory / "store"
+        self._trouble = directory / "trouble"
+        self._life = life
+        self._config: dict[str, Any] = life["config"]
+        self._random = Random(life["seed"])
+        self._history = History()
+        self._known = child.Known()
+        self._points: Counter[str] = Counter()
+        self._seconds: list[float] = []
+        self._problems: list[str] = []
+        directory.mkdir(parents=True)
+
+    def live(self) -> dict[str, Any]:
+        """Run every round, then the check."""
+        for number, given in enumerate(self._life["rounds"]):
+            started = time.monotonic()
+            self._round(number, given)
+            self._seconds.append(round(time.monotonic() - started, 3))
+            if self._problems:
+                break
+        if not self._problems:
+            started = time.monotonic()
+            self._check()
+            self._seconds.append(round(time.monotonic() - started, 3))
+        return {
+            "number": self._life["number"],
+            "points": dict(self._points),
+            "messages": len(self._history.acked),
+            "seconds": self._seconds,
+            "seen": sum(map(len, self._history.pulled.values())),
+            "problems": self._problems,
+            "directory": str(self._directory),
+        }
+
+    def _round(self, number: int, given: dict[str, Any]) -> None:
+        if given.get("lose"):
+            self._lose()
+        plan = child.Plan(
+            seed=self._random.randrange(1 << 30),
+            round=number,
+            config=self._config,
+            point=given.get("point"),
+            nth=given.get("nth", 1),
+            calls=given.get("calls", 60),
+            sessions=given.get("sessions", 3),
+            step_ms=given.get("step_ms", 1.0),
+        )
+        after_ms = given.get("after_ms")
+        raw, status = _watch(
+            lambda pipe: child.run(self._directory, self._trouble, plan, self._known, pipe),
+            self._trouble,
+            after_s=None if after_ms is None else after_ms / 1000,
+            from_opened=given.get("from_opened", False),
+        )
+        self._take(raw, status, given)
+
+    def _lose(self) -> None:
+        """What is derived from the log may be lost; here all of it that says where to go on."""
+        tree = Tree(self._directory)
+        tree.watermark.unlink(missing_ok=True)
+        tree.state.unlink(missing_ok=True)
+
+    def _take(self, raw: bytes, status: int, given: dict[str, Any]) -> None:
+        whole = raw[: len(raw) // LINE_BYTES * LINE_BYTES]
+        lines = list(unpack(whole))
+        self._history.read(whole)
+        self._problems += self._history.problems
+        reached = [failpoint.NAMES[line.a] for line in lines if line.kind == Kind.REACHED]
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+            if not reached and given.get("after_ms") is None:
+                self._problems.append(f"hung: {given}\n{self._said()}")
+            self._points[reached[0] if reached else "at random"] += 1
+        elif status == 0:
+            self._points["not killed"] += 1
+        else:
+            self._problems.append(f"the child failed, status {status:#x}: {given}\n{self._said()}")
+        self._remember(lines)
+
+    def _said(self) -> str:
+        paths = (self._trouble, self._trouble.with_suffix(".stacks"))
+        return "\n".join(path.read_text() for path in paths if path.exists())
+
+    def _remember(self, lines: list[Any]) -> None:
+        config = child.StoreConfig(**self._config)
+        gone = self._history.cancel_begun
+        waiting = [
+            (line.id, line.queue, child.handle_of(line.queue, config, line))
+            for line in lines
+            if line.kind == Kind.PUT and line.a >= 0 and line.id not in gone
+        ]
+        kept = [one for one in self._known.cancellable if one[0] not in gone]
+        kept += self._random.sample(waiting, min(40, len(waiting)))
+        seen = {queue: len(pulled) for queue, pulled in self._history.pulled.items()}
+        self._known = child.Known(seen, kept[-80:])
+
+    def _check(self) -> None:
+        def run(pipe: int) -> None:
+            try:
+                problems = check(
+                    self._directory, self._config, self._history, self._random.randrange(1 << 30)
+                )
+            except BaseException:  # noqa: BLE001 - told to the parent
+                problems = [traceback.format_exc()]
+            with open(pipe, "wb") as out:
+                out.write(json.dumps(problems).encode())
+            os._exit(0)
+
+        raw, status = _watch(run, self._trouble, after_s=None, from_opened=False)
+        if status or not raw:
+            self._problems.append(f"the check died, status {status:#x}\n{self._said()}")
+        else:
+            self._problems += json.loads(raw)
+
+
+def _watch(
+    run: Callable[[int], None], trouble: Path, *, after_s: float | None, from_opened: bool
+) -> tuple[bytes, int]:
+    """Fork, read what it says, kill it `after_s` after the fork, or after it opened; its status."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        run(writing)
+        os._exit(99)
+    os.close(writing)
+    raw = bytearray()
+    hang_at = time.monotonic() + _HANG_S
+    kill_at = None if after_s is None or from_opened else time.monotonic() + after_s
+    while True:
+        now = time.monotonic()
+        at = hang_at if kill_at is None else min(kill_at, hang_at)
+        if now >= at:
+            if at == hang_at:
+                os.kill(pid, signal.SIGUSR1)  # says where it hangs
+                time.sleep(0.5)
+            os.kill(pid, signal.SIGKILL)
+            kill_at, hang_at = None, now + _HANG_S
+        ready, _, _ = select.select([reading], [], [], max(0.0, at - now))
+        if not ready:
+            continue
+        part = os.read(reading, 1 << 16)
+        if not part:
+            break
+        raw += part
+        if kill_at is None and after_s is not None and from_opened and raw[0] == Kind.OPENED:
+            kill_at = time.monotonic() + after_s
+            from_opened = False
+    os.close(reading)
+    return bytes(raw), os.waitpid(pid, 0)[1]
+
+
+if __name__ == "__main__":
+    main()

@@ -27,10 +27,12 @@ class History:
     begun: dict[int, int] = field(default_factory=dict)  # id -> queue
     batches: list[tuple[int, int]] = field(default_factory=list)  # first id, count
     acked: dict[int, Line] = field(default_factory=dict)
+    refused: set[int] = field(default_factory=set)
     cancel_begun: set[int] = field(default_factory=set)
     answers: dict[int, list[CancelResult]] = field(default_factory=dict)
     pulled: dict[int, list[Line]] = field(default_factory=dict)  # queue -> in order of offsets
     problems: list[str] = field(default_factory=list)
+    notes: list[Line] = field(default_factory=list)
 
     def read(self, raw: bytes) -> None:
         """Take in what one child said."""
@@ -55,6 +57,12 @@ class History:
                 if line.a != len(seen):
                     self.problems.append(f"pulled offset {line.a} after {len(seen)}: {line}")
                 seen.append(line)
+            case Kind.REFUSED if line.a == Kind.PUT_BEGUN:
+                self.refused.add(line.id)
+            case Kind.REFUSED if line.a == Kind.CANCEL_BEGUN:
+                self.cancel_begun.discard(line.id)
+            case Kind.NOTE:
+                self.notes.append(line)
             case Kind.EARLY:
                 self.problems.append(f"seen before its time: {line}")
             case Kind.REWOUND:
@@ -198,6 +206,8 @@ class _Check:
             if not least <= count <= most:
                 word = "lost" if count < least else "doubled" if count > 1 else "not cancelled"
                 self.problems.append(f"{word}: {number:#x} came {count} times, {acked} {answers}")
+            if number in history.refused and count:
+                self.problems.append(f"refused, but stored: {number:#x}")
             if CancelResult.UNKNOWN in answers:
                 self.problems.append(f"unknown when cancelled: {acked}")
         for first, size in history.batches:

@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -59,12 +60,17 @@ def handle_of(queue: int, config: StoreConfig, line: Line) -> str:
 
 def run(directory: Path, trouble: Path, plan: Plan, known: Known, pipe: int) -> None:
     """Work until killed or done; never returns."""
+    run_guarded(trouble, _Child(directory, trouble, plan, known, pipe).work)
+
+
+def run_guarded(trouble: Path, work: Callable[[], None]) -> None:
+    """Work, then leave the process; what goes wrong is written to `trouble`."""
     status = STATUS_TROUBLE
     try:
         with trouble.with_suffix(".stacks").open("w") as stacks:
             faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
             faulthandler.enable(file=stacks)
-            _Child(directory, trouble, plan, known, pipe).work()
+            work()
         status = 0
     except BaseException:  # noqa: BLE001 - the last door before _exit
         trouble.write_text(traceback.format_exc())

@@ -38,6 +38,8 @@ class Kind(IntEnum):
     EARLY = 9  # seen before its time; a: wall clock, ms
     REWOUND = 10  # a: what was seen; b: what there is
     FINISHED = 11  # closed at the end
+    REFUSED = 12  # FullError; a: what was refused, a Kind of *_BEGUN
+    NOTE = 13  # a: which step of the test; b: how many
 
 
 class Line(NamedTuple):

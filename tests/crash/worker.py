@@ -95,9 +95,8 @@ class Life:
             step_ms=given.get("step_ms", 1.0),
         )
         after_ms = given.get("after_ms")
-        raw, status = _watch(
+        raw, status = watch(
             lambda pipe: child.run(self._directory, self._trouble, plan, self._known, pipe),
-            self._trouble,
             after_s=None if after_ms is None else after_ms / 1000,
             from_opened=given.get("from_opened", False),
         )
@@ -154,15 +153,15 @@ class Life:
                 out.write(json.dumps(problems).encode())
             os._exit(0)
 
-        raw, status = _watch(run, self._trouble, after_s=None, from_opened=False)
+        raw, status = watch(run)
         if status or not raw:
             self._problems.append(f"the check died, status {status:#x}\n{self._said()}")
         else:
             self._problems += json.loads(raw)
 
 
-def _watch(
-    run: Callable[[int], None], trouble: Path, *, after_s: float | None, from_opened: bool
+def watch(
+    run: Callable[[int], None], *, after_s: float | None = None, from_opened: bool = False
 ) -> tuple[bytes, int]:
     """Fork, read what it says, kill it `after_s` after the fork, or after it opened; its status."""
     reading, writing = os.pipe()

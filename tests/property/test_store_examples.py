@@ -73,3 +73,20 @@ def test_reopening_goes_on_from_the_watermark(at: Driver) -> None:
     at.reopen()  # the driver sees to it that the log is not scanned from its beginning
     at.kill()
     at.finish()
+
+
+def test_rolled_message_is_not_overtaken_by_one_put_later_for_the_same_time(at: Driver) -> None:
+    due_ms = START_MS + 100_000
+    at.put(QUEUE, due_ms, 20)  # beyond the window of 48 slots: it rolls
+    at.settle()
+    at.clock.set(START_MS + 98_000)  # its roll has passed unread
+    at.put(QUEUE, due_ms, 20)
+    for name in ("dispatch", "enqueue_get", "enqueue_put"):
+        at.stepper.step(name)
+    for name in ("dequeue_get", "dequeue_get_message", "dequeue_put"):
+        at.stepper.step(name)  # rolls the first
+    at.clock.set(due_ms)
+    for name in ("dequeue_get", "dequeue_get_message", "dequeue_put"):
+        at.stepper.step(name)  # its new record is not on the wheel yet
+    at.settle()
+    at.finish()

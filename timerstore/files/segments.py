@@ -166,8 +166,8 @@ class Segments:
         done = 0
         for number, at, part in self._pieces(offset, len(view)):
             file = self._file(number)
-            self._dirty[number] = file
             file.write(view[done : done + part], at)
+            self._dirty[number] = file  # after it: a sync that ran meanwhile may have missed it
             done += part
 
     def start_writing(self, offset: int, size: int) -> None:

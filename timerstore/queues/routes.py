@@ -92,9 +92,10 @@ class Routes:
                 self._persist(topic, queue_count, now_ms)
 
     def _persist(self, topic: str, queue_count: int, now_ms: int) -> None:
-        self._topics = self._topics.with_topic(topic, queue_count, now_ms)
+        topics = self._topics.with_topic(topic, queue_count, now_ms)
         self._disk.make_directory(self._tree.config)
-        self._disk.write_small(self._tree.topics_json, topics_json.write(self._topics))
+        self._disk.write_small(self._tree.topics_json, topics_json.write(topics))
+        self._topics = topics  # not before: where the disk is full, the next put tries again
         reach("topics_json_written")
 
     def _make(self, topic: str, queue_id: int) -> Route:

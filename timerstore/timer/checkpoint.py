@@ -183,12 +183,11 @@ class Checkpoint:
         reach("checkpoint_states_written")
         rooms.wheel.write(taken.pages)
         reach("checkpoint_wheel_written")
-        self._entries = [*self._entries[-1:], taken.counts]
-        self._disk.write_small(self._tree.counts, counts_json.write(self._entries))
+        entries = [*self._entries[-1:], taken.counts]  # those of the last completed one stay
+        self._disk.write_small(self._tree.counts, counts_json.write(entries))
         reach("checkpoint_counts_written")
-        self._sequence += 1
         mark = Watermark(
-            sequence=self._sequence,
+            sequence=self._sequence + 1,
             log_end=taken.log_end,
             timer_log_end=taken.timer_log_end,
             timer_queue_offset=taken.timer_queue_offset,
@@ -202,8 +201,12 @@ class Checkpoint:
             wheel_slot_count=self._config.wheel_slot_count,
             timer_id_end=taken.timer_id_end,
         )
-        self._file.write(watermark.write(mark), self._sequence % 2 * watermark.SLOT_BYTES)
+        self._file.write(watermark.write(mark), mark.sequence % 2 * watermark.SLOT_BYTES)
         self._file.sync()
+        # Only now: what failed before this must not take the place of what is in force.
+        self._sequence = mark.sequence
+        self._entries = entries
+        rooms.states.completed()
         reach("checkpoint_watermark_written")
         return mark
 

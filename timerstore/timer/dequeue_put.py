@@ -9,7 +9,7 @@ Fails:    FullError changes nothing and is retried; CorruptError where a source 
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,6 +30,15 @@ _BATCH = 16_384
 _CHUNK = 1024  # records encoded before the first of them is placed
 _HOLD = 256  # records placed in one hold of the append lock
 _SCRATCH_BYTES = 1 << 20
+NOT_BEHIND = 2**62
+_BEHIND_S = 0.05  # looks again at what waits for the wheel, should nobody wake it
+
+
+class _Behind(NamedTuple):
+    """Records of the timer topic that are not on the wheel yet."""
+
+    queue_end: int  # the queue offset behind the last of them
+    due_ms: int  # the earliest due time among them
 
 
 class DequeuePut(Service):
@@ -60,18 +69,36 @@ class DequeuePut(Service):
         self._wait_for_checkpoint = wait_for_checkpoint
         self._scratch = np.empty(_SCRATCH_BYTES, np.uint8)
         self._drafts = np.empty(_CHUNK, DRAFT)
+        self._behind: list[_Behind] = []
+        self._linked: Callable[[], int] = lambda: NOT_BEHIND
         self.downstream: list[Service] = []  # dispatch and flush
         self.upstream: list[Service] = []  # who may wait for the open slot to empty
+
+    def wait_for_wheel(self, start: int, end: int, linked: Callable[[], int]) -> None:
+        """Hand nothing over that a record of the timer topic not linked yet may come before: what
+        rolled, and what was left from before an opening, queue offsets [start, end). `linked`: the
+        queue offset behind what is linked; NOT_BEHIND where linking has to wait for us.
+        """
+        self._linked = linked
+        if start < end:
+            self._behind.append(_Behind(end, 0))
+
+    def _until_ms(self) -> int:
+        now_ms = self._clock.now_ms
+        if self._behind:
+            linked = self._linked()
+            self._behind = [one for one in self._behind if one.queue_end > linked]
+        return min(now_ms, min((one.due_ms - 1 for one in self._behind), default=now_ms))
 
     def step(self) -> bool:
         """Hand over what is due, at most one batch."""
         self._log.check_alive()
-        due, frontier = self._open_slot.pop(self._clock.now_ms, _BATCH)
+        due, frontier = self._open_slot.pop(self._until_ms(), _BATCH)
         if not len(due):
             return False
-        self._wait_for_checkpoint()
         done = 0
         try:
+            self._wait_for_checkpoint()
             while done < len(due):
                 done += self._some(due[done : done + _CHUNK], frontier)
         finally:
@@ -104,7 +131,11 @@ class DequeuePut(Service):
             self._keep(due[:count][misfits])
         placed = drafts["placed"] >= 0
         self._open_slot.done_many(due["slot"][:count][~misfits])
-        rolled = int(np.count_nonzero(placed & (drafts["flags"] != 0)))
+        is_rolled = placed & (drafts["flags"] != 0)
+        rolled = int(np.count_nonzero(is_rolled))
+        if rolled:
+            queue_end = int(self._timer_route.native.next_offset)  # behind all of them
+            self._behind.append(_Behind(queue_end, int(due["due_ms"][:count][is_rolled].min())))
         self.metrics.add("dequeue_put_messages", int(np.count_nonzero(placed)) - rolled)
         self.metrics.add("dequeue_put_rolled_messages", rolled)
         self.metrics.add("dequeue_put_skipped_messages", int(np.count_nonzero(~placed)))
@@ -169,4 +200,5 @@ class DequeuePut(Service):
         wake_ms = self._open_slot.next_wake_ms()
         if wake_ms is None:
             return None
-        return min(max((wake_ms - self._clock.now_ms) / 1000, 0.0), IDLE_S_MAX)
+        wait_s = min(max((wake_ms - self._clock.now_ms) / 1000, 0.0), IDLE_S_MAX)
+        return max(wait_s, _BEHIND_S) if self._behind else wait_s

@@ -52,16 +52,12 @@ class EnqueuePut(Service):
         self._open_slot = open_slot
         self._source = source
         self._rest: Records | None = None  # requests taken and not linked yet
+        self.is_blocked = False  # they found no slot
         self.upstream: Service | None = None
         self.dequeue: list[Service] = []  # dequeue-get and dequeue-put
         self._link: Any = ffi.new("ts_link *")
         self._units = np.empty((_BATCH + 1) * UNIT_BYTES, np.uint8)
         self._late = np.empty(_BATCH, DUE)
-
-    @property
-    def is_blocked(self) -> bool:
-        """Whether requests were taken that found no slot."""
-        return self._rest is not None
 
     def step(self) -> bool:
         """Link one batch."""
@@ -70,6 +66,7 @@ class EnqueuePut(Service):
             return False
         self._rest = requests
         linked = self._link_some(requests[:_BATCH])
+        self.is_blocked = linked < 0
         if linked < 0:
             self.metrics.add("enqueue_put_blocked", 1)
             return False

@@ -2,7 +2,9 @@
 
 Data:     native/src/states.h in memory, layout/state_sector.py on disk.
 Threads:  changed under the append lock; written by whoever checkpoints.
-Holds:    ids below `native.end` have memory; a record with a new id is appended only then.
+Holds:    (1) ids below `native.end` have memory; a record with a new id is appended only then;
+          (2) of a chunk's two sectors the one of the last completed checkpoint is not written to,
+          however often a checkpoint fails in between.
 Fails:    the side file never: what does not fit is answered with None, and the log is folded anew.
 """
 
@@ -21,6 +23,7 @@ BLOCK_CHUNKS = 128
 BLOCK_IDS = CHUNK_IDS * BLOCK_CHUNKS
 _BLOCK_BYTES = (PAYLOAD_BYTES + 1) * BLOCK_CHUNKS
 _TABLE_SIZE = 64
+_UNWRITTEN = -1
 
 
 class DirtyChunks(NamedTuple):
@@ -42,6 +45,7 @@ class States:
         self._lock = threading.Lock()
         self._which = np.zeros(0, np.int8)  # of a chunk's sectors: the one that counts
         self._crcs = np.zeros(0, np.uint64)
+        self._completed = self._which  # `_which` as of the last completed checkpoint
         self._file: File | None = None
 
     def ensure(self, timer_id: int) -> None:
@@ -103,7 +107,7 @@ class States:
         self._file = disk.open(path, create=True)
         if anew:
             self._file.resize(0)
-            self._which = np.zeros(0, np.int8)
+            self._which = self._completed = np.zeros(0, np.int8)
             self._crcs = np.zeros(0, np.uint64)
         disk.sync_directory(path.parent)
 
@@ -117,22 +121,26 @@ class States:
         self._file.sync()
         return len(self._crcs), state_sector.digest(self._crcs)
 
+    def completed(self) -> None:
+        """The watermark that speaks of what was written is durable."""
+        self._completed = self._which.copy()
+
     def _extend(self, chunks: Int64Array, log_end: int) -> None:
-        old, count = len(self._crcs), int(chunks.max()) + 1
-        if count <= old:
-            return
-        self._which = np.concatenate([self._which, np.ones(count - old, np.int8)])
-        self._crcs = np.concatenate([self._crcs, np.zeros(count - old, np.uint64)])
+        more = int(chunks.max()) + 1 - len(self._crcs)
+        if more > 0:
+            self._which = np.concatenate([self._which, np.full(more, _UNWRITTEN, np.int8)])
+            self._crcs = np.concatenate([self._crcs, np.zeros(more, np.uint64)])
         empty = np.zeros(PAYLOAD_BYTES, np.uint8)
         changed = set(chunks.tolist())
-        for chunk in range(old, count):
+        for chunk in np.flatnonzero(self._which == _UNWRITTEN).tolist():
             if chunk not in changed:  # only one of a chunk's sectors may carry this log end
                 self._write_one(chunk, log_end, empty)
 
     def _write_one(self, chunk: int, log_end: int, payload: Bytes) -> None:
         assert self._file is not None
         raw, crc = state_sector.make(chunk, log_end, payload)
-        which = 1 - int(self._which[chunk])
+        is_new = chunk >= len(self._completed) or self._completed[chunk] == _UNWRITTEN
+        which = 0 if is_new else 1 - int(self._completed[chunk])
         self._file.write(raw, (2 * chunk + which) * SECTOR_BYTES)
         self._which[chunk] = which
         self._crcs[chunk] = crc
@@ -162,6 +170,7 @@ class States:
         if state_sector.digest(crcs) != digest:
             return False
         self._which, self._crcs = which, crcs
+        self._completed = which.copy()
         self.native.waiting = waiting
         return True
 

@@ -1,0 +1,114 @@
+"""A full disk is FullError from put and a pause for the services; nothing signals, nothing is lost.
+
+On small tmpfs mounts, where a hole that cannot be filled is a SIGBUS for whoever touches it.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.crash.full import CONFIG
+
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
+
+_ROOT = Path(__file__).resolve().parents[2]
+_MOUNT_KIB = 8 * 1024
+_LEFT_KIB = (300, 306, 330, 411, 604, 1001)  # space that the store gets
+_ENDS = ("resume", "kill", "close")
+
+
+class Worker:
+    """The process that lives the cases, and its mount."""
+
+    def __init__(self, mount: Path) -> None:
+        environment = os.environ | {
+            "PYTHONPATH": str(_ROOT),
+            "OPENBLAS_NUM_THREADS": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.crash.full", str(mount)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+
+    def live(self, case: dict[str, Any]) -> dict[str, Any]:
+        """Live one case."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(case) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, f"the worker died: {case}"
+        result: dict[str, Any] = json.loads(answer)
+        assert not result["problems"], "\n".join([json.dumps(case), *result["problems"]])
+        return result
+
+    def close(self) -> None:
+        """End the process."""
+        with self._process:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    mount = tmp_path_factory.mktemp("full") / "mount"
+    mount.mkdir()
+    made = subprocess.run(
+        [
+            shutil.which("mount") or "/bin/mount",
+            "-t", "tmpfs", "-o", f"size={_MOUNT_KIB}k", "timerstore-test", str(mount),
+        ],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if made.returncode:
+        pytest.skip(
+            "NOT RUN: the tests of a full disk need a mount of their own, and mounting is not"
+            f" permitted here (run as root): {made.stderr.strip()}"
+        )
+    one = Worker(mount)
+    try:
+        yield one
+    finally:
+        one.close()
+        subprocess.run([shutil.which("umount") or "/bin/umount", str(mount)], check=True)
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+@pytest.mark.parametrize("left_kib", _LEFT_KIB)
+@pytest.mark.parametrize("end", _ENDS)
+def test_a_full_disk_loses_nothing_and_work_goes_on_when_space_returns(
+    worker: Worker, end: str, left_kib: int, flush: str
+) -> None:
+    result = worker.live(
+        {
+            "seed": left_kib,
+            "end": end,
+            "left_bytes": left_kib * 1024,
+            "config": CONFIG | {"flush": flush, "reserve_bytes": 4096 * (left_kib % 5)},
+        }
+    )
+    assert result["stored"] > 20
+    assert result["refused"] > 0
+
+
+def test_opening_with_too_little_space_is_full_error_and_works_later(worker: Worker) -> None:
+    for left_kib in range(0, 160, 8):
+        worker.live(
+            {
+                "seed": left_kib,
+                "end": "open",
+                "left_bytes": left_kib * 1024,
+                "config": CONFIG | {"flush": "sync"},
+            }
+        )

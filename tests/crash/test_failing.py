@@ -1,0 +1,122 @@
+"""Calls that fail, and calls that overlap, at the moment that matters for the crash after them."""
+
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+import timerstore
+from tests.support.driver import START_MS, abandon, tiny
+from timerstore import FullError, failpoint
+from timerstore.files.disk import Disk, File
+from timerstore.files.segments import Segments
+from timerstore.testing import ManualClock, Stepper
+
+pytestmark = pytest.mark.crash
+
+
+@pytest.mark.parametrize("point", [n for n in failpoint.NAMES if n.startswith("checkpoint_")])
+def test_a_checkpoint_that_finds_the_disk_full_leaves_the_one_before_it_usable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    clock = ManualClock(START_MS)
+    store = timerstore.open(tmp_path / "a", tiny(10, "sync"), clock=clock, threads=False)
+    put = [store.put("t", b"1", deliver_ms=START_MS + 500)]
+    store.flush()
+
+    def full(name: str) -> None:
+        if name == point:
+            raise FullError("no space")
+
+    monkeypatch.setattr(failpoint, "hook", full)
+    put.append(store.put("t", b"2", deliver_ms=START_MS + 500))
+    with pytest.raises(FullError):
+        store.flush()
+
+    def die(name: str) -> None:
+        if name == point:
+            shutil.copytree(tmp_path / "a", tmp_path / "b")
+
+    monkeypatch.setattr(failpoint, "hook", die)
+    put.append(store.put("t", b"3", deliver_ms=START_MS + 500))
+    store.flush()
+    points: list[str] = []
+    monkeypatch.setattr(failpoint, "hook", points.append)
+    left = timerstore.open(tmp_path / "b", tiny(10, "sync"), clock=clock, threads=False)
+    assert "recover_anew_begun" not in points, "the whole log was scanned"
+    assert {p.message_id for p in left.pending()} == {p.message_id for p in put}
+    left.close()
+    abandon(store)
+
+
+class _SlowFile(File):
+    """Stops in a write until it may go on, and counts syncs."""
+
+    __slots__ = ("entered", "may_go", "synced_after")
+
+    def write(self, data: bytes | memoryview, offset: int) -> None:
+        self.entered.set()
+        assert self.may_go.wait(10)
+        super().write(data, offset)
+        self.synced_after = False
+
+    def sync(self) -> None:
+        super().sync()
+        self.synced_after = True
+
+
+def test_a_write_that_a_sync_overtakes_is_synced_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[_SlowFile] = []
+
+    def slow_open(self: Disk, path: Path, **_how: bool) -> File:
+        import os
+
+        one = _SlowFile(path, os.open(path, os.O_RDWR))
+        one.entered, one.may_go, one.synced_after = threading.Event(), threading.Event(), False
+        made.append(one)
+        return one
+
+    segments = Segments(Disk(), tmp_path, 4096, 4096)
+    segments.create(0)
+    monkeypatch.setattr(Disk, "open", slow_open)
+    writer = threading.Thread(target=segments.write, args=(0, b"x"))
+    writer.start()
+    while not made:
+        pass
+    assert made[0].entered.wait(10)
+    segments.sync()  # of what was written before
+    made[0].may_go.set()
+    writer.join()
+    segments.sync()
+    assert made[0].synced_after
+
+
+def test_a_topic_that_could_not_be_written_down_is_written_down_with_the_next_put(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock(START_MS)
+    store = timerstore.open(tmp_path / "a", tiny(10, "sync"), clock=clock, threads=False)
+    write_small = Disk.write_small
+
+    def full(self: Disk, path: Path, data: bytes) -> None:
+        if path.name == "topics.json":
+            raise FullError("no space")
+        write_small(self, path, data)
+
+    monkeypatch.setattr(Disk, "write_small", full)
+    with pytest.raises(FullError):
+        store.put("t", b"1", queue_id=3)
+    monkeypatch.setattr(Disk, "write_small", write_small)
+    assert "t" not in store.topics()
+    store.put("t", b"2", queue_id=3)
+    Stepper(store).settle()
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    left = timerstore.open(tmp_path / "b", tiny(10, "sync"), clock=clock, threads=False)
+    assert left.topics()["t"] == 4
+    assert len(left.pull("t", 3, 0).messages) == 1
+    assert left.pull("t", 1, 0).messages == ()
+    left.close()
+    abandon(store)

@@ -1,0 +1,106 @@
+"""A small store on a clock turned by hand, and what a test needs to say about it.
+
+Holds:    every store that it closes was checked before (inspect.check).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import timerstore
+from timerstore import Message, StoreConfig, TimerStore
+from timerstore.errors import TimerStoreError
+from timerstore.testing import ManualClock, Stepper
+
+NOW = 1_700_000_000_000
+SECOND = 1000
+DAY = 86_400_000
+YEAR = 31_557_600_000
+
+
+def small(**changes: Any) -> StoreConfig:
+    """Geometry at which a test is quick, and one large message still fits."""
+    sizes: dict[str, Any] = {
+        "commit_log_segment_bytes": 1 << 20,
+        "queue_segment_bytes": 2000,
+        "timer_log_segment_bytes": 64 * 1024,
+        "wheel_slot_count": 128,
+        "staging_bytes": 16 * 1024,
+        "reserve_bytes": 0,
+        "flush": "async",
+    }
+    return StoreConfig(**{**sizes, **changes})
+
+
+class Bench:
+    """One directory, one clock, a store that may be opened again."""
+
+    def __init__(self, root: Path, config: StoreConfig | None = None, now_ms: int = NOW) -> None:
+        self.root = root
+        self.config = config if config is not None else small()
+        self.clock = ManualClock(now_ms)
+        self.open()
+
+    def open(self) -> TimerStore:
+        self.store = timerstore.open(self.root, self.config, clock=self.clock, threads=False)
+        self.stepper = Stepper(self.store)
+        return self.store
+
+    def close(self) -> None:
+        """Check, then close; a store that has failed or is closed cannot be checked."""
+        if not self.store._closed and self.store._opened.rooms.log.failed is None:
+            report = self.store.verify()
+            assert report.clean, report
+        self.store.close()
+
+    def reopen(self) -> TimerStore:
+        self.close()
+        return self.open()
+
+    def turn(self, ms: int = 0) -> None:
+        """Turn the clock and let every service work until none has anything to do."""
+        self.clock.set(self.clock.now_ms + ms)
+        self.stepper.settle()
+
+    def out(self, topic: str = "t", queue_id: int = 0, offset: int = 0) -> list[Message]:
+        """What is in a queue now."""
+        if queue_id >= self.store.topics().get(topic, 0):
+            return []
+        found: list[Message] = []
+        while True:
+            result = self.store.pull(topic, queue_id, offset)
+            if not result.messages:
+                return found
+            found += result.messages
+            offset = result.next_offset
+
+    def bodies(self, topic: str = "t", queue_id: int = 0) -> list[bytes]:
+        return [message.body for message in self.out(topic, queue_id)]
+
+    def shown(self) -> tuple[object, ...]:
+        """What a caller can tell the store's state by."""
+        stats = self.store.stats()
+        return (
+            self.store.topics(),
+            stats["log_end_bytes"],
+            stats["pending_messages"],
+            stats["pending_by_topic"],
+        )
+
+    @contextmanager
+    def refused(self, error: type[TimerStoreError], match: str = "") -> Iterator[None]:
+        """The call inside raises this; nothing has changed, and the store works."""
+        before = self.shown()
+        with pytest.raises(error, match=match):
+            yield
+        assert self.shown() == before
+        self._works()
+
+    def _works(self) -> None:
+        before = len(self.out("works"))
+        self.store.put("works", b"after")
+        self.turn()
+        assert len(self.out("works")) == before + 1

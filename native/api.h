@@ -171,6 +171,13 @@ typedef struct {
     int64_t precision_ms;
 } ts_wheel;
 
+/* A timer unit as it is to be written again, by rechain.c. */
+typedef struct {
+    int64_t pos;
+    int32_t is_dead;      /* no chain holds it any more */
+    uint8_t unit[52];
+} ts_patch;
+
 /* How the enqueue side may place; filled anew for each call. */
 typedef struct {
     int64_t pos;             /* in, out: timer log position of the next unit */
@@ -326,6 +333,14 @@ void ts_wheel_clear(ts_wheel *wheel, int64_t slot);
 int32_t ts_due_load(ts_view *view, const ts_states *states, uint32_t store_id,
                     int64_t precision_ms, int64_t frontier, const ts_chained *chained,
                     int32_t count, ts_due *out);
+
+/* rechain.c: nothing else runs. living: log offsets, ascending. One slot's chain is cut down to the
+ * units of living messages that deliver; loose: units of [from, end) that no chain holds. */
+int64_t ts_wheel_rechain(ts_view *timer_log, ts_wheel *wheel, int64_t slot, int64_t read_slot,
+                         const int64_t *living, int64_t living_count, ts_patch *patches,
+                         int64_t capacity);
+int64_t ts_timer_log_loose(ts_view *timer_log, const ts_wheel *wheel, int64_t from, int64_t *next,
+                           int64_t read_slot, ts_patch *patches, int64_t capacity);
 
 /* heap.c: the open slot; the Python side holds its lock. */
 /* The caller has seen that count more fit. */

@@ -40,7 +40,7 @@ from timerstore.layout.tree import Tree
 from timerstore.layout.unique_key import make_prefix
 from timerstore.layout.watermark import Watermark
 from timerstore.metrics import Metrics
-from timerstore.native import ffi
+from timerstore.native import FAULTS, ffi
 from timerstore.pull.pull import Puller
 from timerstore.queues.dispatch import Dispatch
 from timerstore.queues.lookup import route_needed
@@ -52,6 +52,7 @@ from timerstore.timer.handover import write_for_brokers
 from timerstore.timer.open_slot import OpenSlot
 from timerstore.timer.pending import PendingReader
 from timerstore.timer.pipeline import Pipeline, make_pipeline
+from timerstore.timer.rechain import Rechainer
 from timerstore.timer.states import States
 from timerstore.timer.timer_log import TimerLog
 from timerstore.timer.wheel import OPEN_EXTRA_BYTES, SLOT_BYTES, Wheel
@@ -113,8 +114,15 @@ class Opened(NamedTuple):
         is_clean = False
         try:
             if self.rooms.log.failed is None:
+                self._link_rest()
+                self.rooms.log.sync_through(self.rooms.log.end)
+                rechainer = Rechainer(self.rooms, self.pending)
+                rechainer.relink()
+                reach("close_relinked")
                 self.checkpoint.run(is_clean=True)
                 reach("close_checkpointed")
+                rechainer.bury()
+                reach("close_buried")
                 write_for_brokers(
                     self.disk,
                     self.directory.tree,
@@ -135,6 +143,16 @@ class Opened(NamedTuple):
                 reach("close_wheel_restored")
                 self.directory.mark_closed()
             self.directory.release()
+
+    def _link_rest(self) -> None:
+        """Give what is in the timer topic its unit, as far as the wheel and the disk take it."""
+        services = (self.rooms.dispatch, self.pipeline.enqueue_get, self.pipeline.enqueue_put)
+        try:
+            while any([service.step() for service in services]):
+                pass
+        except TimerStoreError as error:
+            if not error.retryable:
+                raise
 
 
 def open_directory(
@@ -197,18 +215,20 @@ class _Opening:
 
     def _recover(self, *, was_open: bool, wheel_is_ours: bool) -> Recovered:
         mark = self._mark
+        is_ours = mark is not None and was_open and wheel_is_ours
         if mark is not None:
-            is_unclean = not mark.is_clean or (was_open and wheel_is_ours)
+            is_unclean = not mark.is_clean or is_ours
             strangers = was_open and not wheel_is_ours
             found = None if strangers else self._from_watermark(mark, is_unclean=is_unclean)
             if found is not None:
                 return found
-        return self._anew(was_open=was_open)
+        return self._anew(was_open=was_open, is_ours=is_ours)
 
     def _serve_route(self, view: Any) -> None:
         route_needed(self._segments, view, self._routes, self._clock.now_ms)
 
     def _scan(self, begin: int) -> Any:
+        self._segments.reserve_edges(begin)
         return scan(
             self._segments,
             lambda: self._routes.native,
@@ -225,7 +245,7 @@ class _Opening:
             return None
         restore_staged(segments, staged, mark.log_end)
         reach("recover_staged_restored")
-        scanned, end, fault = self._scan(mark.log_end)
+        scanned, end, _ = self._scan(mark.log_end)
         if not is_unclean and len(scanned):
             return None
         self._states.open_file(self._disk, tree.state, anew=False)
@@ -237,7 +257,7 @@ class _Opening:
             self._states = States()
             return None
         if is_unclean:
-            refuse_damage_inside(segments, end, fault)
+            # Above the watermark nothing is damage: a power cut keeps pages in any order.
             settle_end(segments, mark.log_end, end)
             reach("recover_log_settled")
         if is_unclean:
@@ -273,21 +293,24 @@ class _Opening:
         self._timer_log.load(mark.timer_log_end)
         return self._timer_log.is_whole
 
-    def _anew(self, *, was_open: bool) -> Recovered:
+    def _anew(self, *, was_open: bool, is_ours: bool) -> Recovered:
         """Trust the commit log alone: fold it whole, build everything else from it."""
         tree, segments, disk = self._tree, self._segments, self._disk
         now_slot = self._clock.now_ms // self._config.precision_ms
         begin = segments.begin
         restore_staged(segments, leftovers(disk, tree.staging), begin)
         scanned, end, fault = self._scan(begin)
-        refuse_damage_inside(segments, end, fault)
+        if is_ours and self._mark is not None:
+            self._refuse_damage_below(self._mark.log_end, end, fault)
+        else:
+            refuse_damage_inside(segments, end, fault)
         if not was_open:
             self._refuse_shorter_log(end)
-        if self._mark is not None:
-            self._forget_mark()
-        reach("recover_anew_begun")
         segments.mark_dirty()
         settle_end(segments, end, end)
+        if self._mark is not None:
+            self._forget_mark()  # not before the cut: without it a torn tail may look like damage
+        reach("recover_anew_begun")
         found = fold(scanned)
         store_id = found.store_id or secrets.randbits(32) | 1
         self._states.open_file(disk, tree.state, anew=True)
@@ -313,6 +336,15 @@ class _Opening:
         self._disk.unlink(self._tree.watermark)
         self._disk.sync_directory(self._tree.side)
         self._mark = None
+
+    def _refuse_damage_below(self, log_end: int, end: int, fault: int) -> None:
+        """What the watermark says was durable must read."""
+        if end < log_end:
+            raise CorruptError(
+                f"the commit log is damaged: {FAULTS.get(fault, 'unreadable')}",
+                where=f"{self._tree.commit_log} offset {end}",
+                wanted=f"records up to {log_end}, which were durable",
+            )
 
     def _refuse_shorter_log(self, end: int) -> None:
         """A store that was closed has every unit's record: else its log has lost something."""

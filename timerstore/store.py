@@ -9,19 +9,20 @@ Fails:    each error says what, where, wanted and got; after FailedError only re
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import wraps
 from pathlib import Path
 from time import time_ns
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import numpy as np
 
 from timerstore import arguments, failpoint
 from timerstore.clock import Clock, SystemClock
 from timerstore.config import StoreConfig
-from timerstore.errors import ClosedError, ForkedError, MessageError
+from timerstore.errors import ClosedError, ConfigError, ForkedError, MessageError
 from timerstore.failpoint import reach
 from timerstore.inspect.check import check_store
 from timerstore.layout.handle import decode
@@ -39,6 +40,9 @@ from timerstore.native import Putter, ffi, lib, raise_status
 from timerstore.opening import Opened, open_directory
 from timerstore.queues.routes import Route
 from timerstore.service import Service
+
+Arguments = ParamSpec("Arguments")
+Answer = TypeVar("Answer")
 
 _MANY_HOLD = 1024
 _put_one = lib.ts_put_one
@@ -81,6 +85,22 @@ class _Target:
         self.only = routes[0] if len(routes) == 1 else None
 
 
+def _counted(
+    method: Callable[Concatenate["TimerStore", Arguments], Answer],
+) -> Callable[Concatenate["TimerStore", Arguments], Answer]:
+    """A call that `close` waits for, and that raises once the store is closed."""
+
+    @wraps(method)
+    def call(self: "TimerStore", /, *args: Arguments.args, **given: Arguments.kwargs) -> Answer:
+        self._enter()
+        try:
+            return method(self, *args, **given)
+        finally:
+            self._leave()
+
+    return call
+
+
 class TimerStore:
     """An open store; `timerstore.open` makes it."""
 
@@ -92,11 +112,14 @@ class TimerStore:
         clock: Clock | None = None,
         threads: bool = True,
     ) -> None:
+        _check_given(config, clock)
         self._clock = clock if clock is not None else SystemClock()
         self._threads = threads
         self._pid = os.getpid()
         self._closed = False
         self._close_lock = threading.Lock()
+        self._calls = 0  # that run, but for the quick way of put; under `_idle`
+        self._idle = threading.Condition(threading.Lock())
         self._targets: dict[str, _Target] = {}
         self._target_lock = threading.Lock()
         opened = open_directory(Path(path), config, self._clock, threads=threads)
@@ -142,6 +165,7 @@ class TimerStore:
 
     # --- putting ---
 
+    @_counted
     def put(
         self,
         topic: str,
@@ -162,13 +186,18 @@ class TimerStore:
         one of delay (seconds or timedelta), deliver_at (aware datetime), deliver_ms (epoch ms).
         Raises MessageError on bad arguments, FullError, ClosedError, ForkedError, FailedError.
         """
-        if self._blocked:
-            self._check_open()
         now_ms = time_ns() // 1_000_000 if self._is_system_clock else self._clock.now_ms
         try:
             target = self._targets[topic]
         except (KeyError, TypeError):
+            # Everything else before the topic is made: a put that is refused leaves nothing.
+            name = arguments.check_topic(topic)
+            self._due_ms(now_ms, delay, deliver_at, deliver_ms)
+            self._checked_body(name, body, arguments.encode_properties(tags, keys, properties))
+            _check_queue(queue_id)
+            self._wants_sync(flush)
             target = self._make_target(topic)
+        is_sync = self._wants_sync(flush)
         if (
             type(deliver_ms) is int
             and delay is None
@@ -189,7 +218,7 @@ class TimerStore:
             source: Any = body
         else:
             text = arguments.encode_properties(tags, keys, properties)
-            source = self._checked_body(target, body, text)
+            source = self._checked_body(target.name, body, text)
         route = target.only if queue_id is None and target.only is not None else None
         if route is None:
             route = self._route_of(target, queue_id)
@@ -198,7 +227,7 @@ class TimerStore:
         )
         if failpoint.hook is not None:
             failpoint.reach("put_appended")
-        if self._is_sync if flush is None else self._wants_sync(flush):
+        if is_sync:
             self._log.sync_through(log_offset + 1)
         if due_ms <= now_ms + self._near_ms:
             self._dispatch.wake()
@@ -218,13 +247,13 @@ class TimerStore:
             raise MessageError("time: timers are off in this store (timer_enabled), got a due time")
         return due_ms or 0
 
-    def _checked_body(self, target: _Target, body: Any, text: bytes) -> Any:
+    def _checked_body(self, name: bytes, body: Any, text: bytes) -> Any:
         """The body as C takes it, known to fit."""
         raw = arguments.check_body(body, self.config.message_bytes_max)
         arguments.check_sizes(
             len(raw),
             len(text),
-            target.name,
+            name,
             properties_bytes_max=self.config.properties_bytes_max,
             record_bytes_max=self.config.record_bytes_max,
         )
@@ -258,11 +287,14 @@ class TimerStore:
         self._dispatch.wake()
         self._flush.note()
 
-    def _wants_sync(self, flush: str) -> bool:
+    def _wants_sync(self, flush: object) -> bool:
+        if flush is None:
+            return self._is_sync
         if flush not in ("sync", "async"):
             raise MessageError(f"flush: wanted 'sync' or 'async', got {flush!r}")
         return flush == "sync"
 
+    @_counted
     def put_many(
         self,
         topic: str,
@@ -282,12 +314,10 @@ class TimerStore:
         a body, a key or a sequence of keys. All are checked before any is stored; after a crash a
         prefix may be.
         """
-        self._check_open()
         now_ms = self._clock.now_ms
         config = self.config
-        target = self._targets.get(topic) if type(topic) is str else None
-        if target is None:
-            target = self._make_target(topic)
+        name = arguments.check_topic(topic)
+        is_sync = self._wants_sync(flush)
         data, offsets = arguments.gather_bodies(bodies, config.message_bytes_max)
         count = len(offsets) - 1
         due = arguments.resolve_due_array(now_ms, count, delay, deliver_ms, config.delay_ms_max)
@@ -295,7 +325,9 @@ class TimerStore:
             raise MessageError("time: timers are off in this store (timer_enabled), got a due time")
         text = arguments.encode_properties(tags, (), None)
         extra, extra_offsets = _encode_keys(keys, count)
-        self._check_many(target, offsets, extra_offsets, len(text))
+        self._check_many(name, offsets, extra_offsets, len(text))
+        _check_queue(queue_id)
+        target = self._targets.get(topic) or self._make_target(topic)
         route = self._route_of(target, queue_id)
         with self._lock:
             first = int(self._native.unique_counter)
@@ -316,7 +348,7 @@ class TimerStore:
             log_offsets,
             numbers,
         )
-        if count and (self._is_sync if flush is None else self._wants_sync(flush)):
+        if count and is_sync:
             self._log.sync_through(int(log_offsets[-1]) + 1)
         self._appended()
         is_timer = due > 0
@@ -330,9 +362,7 @@ class TimerStore:
             np.where(is_timer, numbers, -1),
         )
 
-    def _check_many(
-        self, target: _Target, offsets: Any, extra_offsets: Any, text_bytes: int
-    ) -> None:
+    def _check_many(self, name: bytes, offsets: Any, extra_offsets: Any, text_bytes: int) -> None:
         if len(offsets) < 2:
             return
         sizes = np.diff(offsets)
@@ -340,7 +370,7 @@ class TimerStore:
         arguments.check_sizes(
             int((sizes + extra).max()) - int(extra.max()),
             text_bytes + int(extra.max()),
-            target.name,
+            name,
             properties_bytes_max=self.config.properties_bytes_max,
             record_bytes_max=self.config.record_bytes_max,
         )
@@ -441,20 +471,22 @@ class TimerStore:
             return routes[queue_id]
         number = arguments.check_queue_id(queue_id)
         with self._target_lock:
-            now_ms = self._clock.now_ms
-            self._opened.rooms.routes.grow(target.topic, number + 1, now_ms)
-            make = self._opened.rooms.routes.make
-            target.set_routes([make(target.topic, q, now_ms) for q in range(number + 1)])
-            self._set_hot(target)
+            if number >= len(target.routes):
+                now_ms = self._clock.now_ms
+                self._opened.rooms.routes.grow(target.topic, number + 1, now_ms)
+                make = self._opened.rooms.routes.make
+                target.set_routes([make(target.topic, q, now_ms) for q in range(number + 1)])
+                self._set_hot(target)
         return target.routes[number]
 
+    @_counted
     def topics(self) -> dict[str, int]:
         """Give every topic with its queue count, system topics included."""
-        self._check_open()
         return self._opened.rooms.routes.topics()
 
     # --- pulling ---
 
+    @_counted
     def pull(
         self, topic: str, queue_id: int, offset: int, *, max_count: int = 32, wait: float = 0.0
     ) -> PullResult:
@@ -467,6 +499,7 @@ class TimerStore:
             *self._pull_arguments(topic, queue_id, offset, max_count, wait)
         )
 
+    @_counted
     def pull_batch(
         self, topic: str, queue_id: int, offset: int, *, max_count: int = 10_000, wait: float = 0.0
     ) -> MessageBatch:
@@ -478,13 +511,18 @@ class TimerStore:
     def _pull_arguments(
         self, topic: str, queue_id: Any, offset: Any, max_count: Any, wait: Any
     ) -> tuple[Route, int, int, float]:
-        self._check_open()
-        route = self._opened.rooms.routes.get(topic, queue_id)
+        queue_id, offset, max_count = (
+            int(one) if isinstance(one, np.integer) else one
+            for one in (queue_id, offset, max_count)
+        )
+        routes, name = self._opened.rooms.routes, str(topic)
+        number = queue_id if type(queue_id) is int else -1
+        route = routes.get(name, number)
         if route is None:
-            known = self._opened.rooms.routes.queue_count(topic)
-            if not isinstance(queue_id, int) or not 0 <= queue_id < known:
+            known = routes.queue_count(name)
+            if not 0 <= number < known:
                 raise MessageError(f"queue: topic {topic!r} has {known} queues, got {queue_id!r}")
-            route = self._opened.rooms.routes.make(topic, queue_id, self._clock.now_ms)
+            route = routes.make(name, number, self._clock.now_ms)
         problems = []
         if type(offset) is not int or offset < 0:
             problems.append(f"offset: wanted a whole number from 0 on, got {offset!r}")
@@ -498,9 +536,9 @@ class TimerStore:
 
     # --- what waits ---
 
+    @_counted
     def cancel(self, receipt_or_handle: PutReceipt | str) -> CancelResult:
         """Cancel a message that waits; what the answer says is durable."""
-        self._check_open()
         if isinstance(receipt_or_handle, PutReceipt):
             if receipt_or_handle.queue_offset is not None:
                 return CancelResult.ALREADY_DELIVERED
@@ -519,11 +557,28 @@ class TimerStore:
     ) -> Iterator[PendingTimer]:
         """Give the messages that wait and are due in [begin_ms, end_ms), in order of due time."""
         self._check_open()
-        return self._opened.pending.read(begin_ms, end_ms, topic)
+        given: tuple[tuple[str, Any], ...] = (("begin_ms", begin_ms), ("end_ms", end_ms))
+        problems = [
+            f"{name}: wanted a whole number of ms since 1970, got {value!r}"
+            for name, value in given
+            if value is not None and not isinstance(value, int | np.integer)
+        ]
+        if problems:
+            raise MessageError(problems)
+        return self._pending_steps(self._opened.pending.read(begin_ms, end_ms, topic))
 
+    def _pending_steps(self, pending: Iterator[PendingTimer]) -> Iterator[PendingTimer]:
+        """Give them one by one, each in a call of its own: the caller may close in between."""
+        while (one := self._next_pending(pending)) is not None:
+            yield one
+
+    @_counted
+    def _next_pending(self, pending: Iterator[PendingTimer]) -> PendingTimer | None:
+        return next(pending, None)
+
+    @_counted
     def stats(self) -> dict[str, Any]:
         """Give counters and gauges: names as in metrics.py, sizes in bytes, times in ms."""
-        self._check_open()
         rooms = self._opened.rooms
         timer_route = self._opened.timer_route
         frontier_ms = rooms.wheel.frontier * self.config.precision_ms
@@ -549,18 +604,18 @@ class TimerStore:
             "timer_log_end_bytes": rooms.timer_log.end,
         }
 
+    @_counted
     def flush(self) -> None:
         """Make everything put so far durable, and complete a checkpoint."""
-        self._check_open()
         self._log.sync_through(self._log.end)
         self._opened.checkpoint.run()
 
+    @_counted
     def verify(self) -> Report:
         """Check every invariant of the store as it is now; what is wrong with it is in the Report.
 
         Services go on meanwhile. Raises FailedError where the store has failed.
         """
-        self._check_open()
         opened = self._opened
         return check_store(
             opened.config,
@@ -590,6 +645,20 @@ class TimerStore:
         self._blocked = True
         self._putter.blocked = 1
 
+    def _enter(self) -> None:
+        if self._blocked:
+            self._check_open()  # before the lock: in a forked child nobody may let go of it
+        with self._idle:
+            if self._blocked:
+                self._check_open()
+            self._calls += 1
+
+    def _leave(self) -> None:
+        with self._idle:
+            self._calls -= 1
+            if self._blocked:
+                self._idle.notify_all()
+
     def _check_open(self) -> None:
         if os.getpid() != self._pid:
             raise ForkedError(
@@ -614,6 +683,9 @@ class TimerStore:
             self._closed = True
             self._block()
             self._unsubscribe()
+            self._opened.puller.close()  # whoever waits for a message is answered
+            with self._idle:
+                self._idle.wait_for(lambda: not self._calls)
             self._opened.close()
 
     def __enter__(self) -> Self:
@@ -632,12 +704,32 @@ class TimerStore:
         return f"<TimerStore {str(self._opened.directory.root)!r} {state}>"
 
 
-def _encode_keys(keys: Sequence[Any] | None, count: int) -> tuple[Any, Any]:
+def _check_queue(queue_id: object) -> None:
+    if queue_id is not None:
+        arguments.check_queue_id(queue_id)
+
+
+def _check_given(config: object, clock: object) -> None:
+    problems = []
+    if config is not None and not isinstance(config, StoreConfig):
+        problems.append(f"config: wanted a StoreConfig, got {type(config).__name__}")
+    elif config is not None and ":" in config.store_address[0]:
+        problems.append(
+            f"store_host: IPv6 is read, but not written in this release, got {config.store_host!r}"
+        )
+    if clock is not None and not isinstance(clock, Clock):
+        problems.append(f"clock: wanted a Clock, got {type(clock).__name__}")
+    if problems:
+        raise ConfigError(problems)
+
+
+def _encode_keys(keys: Any, count: int) -> tuple[Any, Any]:
     """Give the keys of a batch as property texts and offsets, None twice where there are none."""
     if keys is None:
         return None, None
-    if isinstance(keys, str) or len(keys) != count:
-        got = "one text" if isinstance(keys, str) else str(len(keys))
+    is_row = isinstance(keys, Sequence | np.ndarray) and not isinstance(keys, str | bytes)
+    if not is_row or len(keys) != count:
+        got = str(len(keys)) if is_row else type(keys).__name__
         raise MessageError(f"keys: wanted one entry for each of {count} bodies, got {got}")
     texts = [arguments.encode_properties(None, one, None) for one in keys]
     offsets = np.zeros(count + 1, np.int64)

@@ -174,6 +174,7 @@ static int32_t place_late(const ts_wheel *wheel, const ts_link *link, int64_t sl
     place->late = 1;
     slot = slot < link->frontier - 1 ? slot : link->frontier - 1;
     slot = slot < link->write_slot ? slot : link->write_slot;
+    slot = slot < 1 ? 1 : slot; /* slot 0 is what unused slots say: nothing is ever linked there */
     for (int64_t k = 0; k < PROBES && k < wheel->slot_count && k < slot; k++) {
         place->slot = slot - k;
         if (is_open(wheel, place->slot, link->reuse_below, &place->value))

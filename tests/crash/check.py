@@ -6,6 +6,8 @@ Holds:    it runs with a clock turned by hand and without threads, so that what 
 
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -13,8 +15,11 @@ from typing import Any
 
 import timerstore
 from tests.crash.report import ANSWERS, QUEUES, Kind, Line, read_body, unpack
-from timerstore import CancelResult, Message, StoreConfig, TimerStore
+from timerstore import CancelResult, Message, StoreConfig, TimerStore, failpoint
+from timerstore.layout import watermark
+from timerstore.layout.tree import Tree
 from timerstore.testing import ManualClock, Stepper
+from timerstore.timer.wheel import SLOT_BYTES
 
 YEAR_MS = 31_557_600_000
 _PROBLEMS_MAX = 12
@@ -83,6 +88,17 @@ def check(directory: Path, config: dict[str, Any], history: History, seed: int) 
     return found[:_PROBLEMS_MAX] + ([f"... {len(found)} in all"] if len(found) > 12 else [])
 
 
+@contextmanager
+def _noting_points() -> Iterator[list[str]]:
+    """Note every fail point that is passed."""
+    points: list[str] = []
+    failpoint.hook = points.append
+    try:
+        yield points
+    finally:
+        failpoint.hook = None
+
+
 class _Check:
     def __init__(
         self, directory: Path, config: StoreConfig, history: History, random: Random
@@ -95,7 +111,11 @@ class _Check:
 
     def run(self) -> None:
         clock = ManualClock(time.time_ns() // 1_000_000)
-        store = timerstore.open(self._directory, self._config, clock=clock, threads=False)
+        goes_on = self._has_watermark()
+        with _noting_points() as points:
+            store = timerstore.open(self._directory, self._config, clock=clock, threads=False)
+        if goes_on and "recover_anew_begun" in points:
+            self.problems.append("there was a watermark, but the whole log was scanned")
         self._compare_waiting(store)
         last_ms = max((line.due for line in self._history.acked.values()), default=clock.now_ms)
         last_ms = max(last_ms, *(one.due_ms for one in store.pending()), clock.now_ms)
@@ -117,6 +137,14 @@ class _Check:
         self._expect_nothing_waits(store, "opened again")
         self._verify(store, "opened again")
         store.close()
+
+    def _has_watermark(self) -> bool:
+        """Whether recovery has to go on from one: nothing looks as if a broker had been here."""
+        tree = Tree(self._directory)
+        if not tree.watermark.exists() or watermark.read(tree.watermark.read_bytes()) is None:
+            return False
+        slots_bytes = self._config.wheel_slot_count * SLOT_BYTES
+        return not tree.abort.exists() or tree.timer_wheel.stat().st_size > slots_bytes
 
     def _read_all(self, store: TimerStore) -> dict[int, list[Message]]:
         return {
@@ -213,7 +241,10 @@ class _Check:
         for first, size in history.batches:
             if first in history.acked:
                 continue
-            came = [counts[number] > 0 for number in range(first, first + size)]
+            came = [
+                counts[number] > 0 or number in history.cancel_begun
+                for number in range(first, first + size)
+            ]
             if came != sorted(came, reverse=True):
                 self.problems.append(f"no prefix of a put_many that died: {first:#x}, {came}")
 

@@ -199,7 +199,7 @@ class _Child:
         bodies = [make_body(first + k, due, random.randint(16, 120)) for k, due in enumerate(dues)]
         self._report.say(Kind.PUT_MANY_BEGUN, queue=queue, id=first, a=count)
         batch = store.put_many(topic, bodies, deliver_ms=dues, queue_id=queue_id if queue else None)
-        lines = []
+        lines, cancellable = [], []
         for k, receipt in enumerate(batch):
             waits = receipt.queue_offset is None
             lines.append(
@@ -214,8 +214,9 @@ class _Child:
                 )
             )
             if waits and random.random() < 0.2:
-                self._cancellable.append((first + k, queue, receipt.handle))
+                cancellable.append((first + k, queue, receipt.handle))
         self._report.say_all(lines)
+        self._cancellable += cancellable
 
     # --- the others ---
 

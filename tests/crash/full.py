@@ -25,7 +25,7 @@ CONFIG: dict[str, Any] = {
     "commit_log_segment_bytes": 16 * 1024,
     "queue_segment_bytes": 400,
     "timer_log_segment_bytes": 4096,
-    "wheel_slot_count": 256,
+    "wheel_slot_count": 1024,
     "precision_ms": 20,
     "staging_bytes": 4096,
     "checkpoint_interval_ms": 20,
@@ -82,8 +82,7 @@ class Filling:
             self._cancel_one(store)
             self._flush(store)
             self._pull(store)
-            list(store.pending())
-            store.stats()
+            self._look(store)
             time.sleep(0.002)
         self._report.say(Kind.NOTE, a=2, b=refused)
 
@@ -167,6 +166,13 @@ class Filling:
         except FullError:
             self._report.say(Kind.NOTE, a=4)
 
+    def _look(self, store: TimerStore) -> None:
+        store.stats()
+        try:
+            list(store.pending())
+        except FullError:  # it brings the queues up to the log first
+            self._report.say(Kind.NOTE, a=5)
+
     def _pull(self, store: TimerStore) -> None:
         topic, queue_id = QUEUES[_QUEUE]
         if topic not in store.topics():
@@ -209,7 +215,8 @@ def _live(case: dict[str, Any], mount: Path) -> dict[str, Any]:
     def step(name: str, run: Any, deaths: tuple[int, ...] = (0,)) -> bytes:
         raw, status = watch(lambda pipe: run_guarded(trouble, lambda: run(pipe)))
         if status not in deaths:
-            said = trouble.read_text() if trouble.exists() else ""
+            paths = (trouble, trouble.with_suffix(".stacks"))
+            said = "\n".join(path.read_text() for path in paths if path.exists())
             problems.append(f"{name}: died with status {status:#x} {said}")
         return raw
 
@@ -232,7 +239,7 @@ def _live(case: dict[str, Any], mount: Path) -> dict[str, Any]:
 
     answer = step("checking", checked)
     problems += json.loads(answer) if answer else ["no answer from the check"]
-    notes = {1: 0, 2: 0, 3: 0, 4: 0}
+    notes = dict.fromkeys(range(1, 6), 0)
     for line in history.notes:
         notes[line.a] += max(1, line.b)
     return {

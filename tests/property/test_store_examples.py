@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.driver import DAY_MS, START_MS, YEAR_MS, Driver, tiny
+from tests.support.driver import DAY_MS, START_MS, YEAR_MS, Driver, PowerDriver, tiny
+from tests.support.shadow_disk import ShadowDisk
 from timerstore import CancelResult
 
 QUEUE = ("orders", 0)
@@ -90,3 +91,17 @@ def test_rolled_message_is_not_overtaken_by_one_put_later_for_the_same_time(at: 
         at.stepper.step(name)  # its new record is not on the wheel yet
     at.settle()
     at.finish()
+
+
+def test_power_cut_that_kept_a_later_segment_and_not_the_one_before_opens(tmp_path: Path) -> None:
+    for seed in range(10):
+        with ShadowDisk(seed) as shadow:
+            path = tmp_path / str(seed)
+            path.mkdir()
+            at = PowerDriver(path, tiny(1000, "sync"), shadow)
+            at.put(QUEUE, START_MS + 5000, 20)
+            dues = [(START_MS + 9000, 3000)] * 15  # three segments, cut before their sync
+            at.kill_in_put_many("log_synced", 99, QUEUE, dues)
+            at.kill_in_put_many("log_rolled", 2, QUEUE, dues)
+            at.finish()
+            at.drop()

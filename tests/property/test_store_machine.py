@@ -17,8 +17,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.support.driver import DAY_MS, YEAR_MS, Driver, tiny
-from timerstore import CancelResult
+from tests.support.driver import DAY_MS, YEAR_MS, Driver, PowerDriver, tiny
+from tests.support.shadow_disk import ShadowDisk
+from timerstore import CancelResult, StoreConfig
 from timerstore.failpoint import NAMES
 
 QUEUES = st.sampled_from([("orders", 0), ("orders", 1), ("mail", 0)])
@@ -78,9 +79,12 @@ class StoreMachine(RuleBasedStateMachine):
         self.root = Path(tempfile.mkdtemp(prefix="timerstore-", dir=MEMORY))
         self.driver: Driver | None = None
 
-    @initialize(precision_ms=st.sampled_from([100, 1000]))
-    def begin(self, precision_ms: int) -> None:
-        self.driver = Driver(self.root, tiny(precision_ms, self.flush))
+    @initialize(precision_ms=st.sampled_from([100, 1000]), seed=st.integers(0, 2**32 - 1))
+    def begin(self, precision_ms: int, seed: int) -> None:
+        self.driver = self.make(tiny(precision_ms, self.flush), seed)
+
+    def make(self, config: StoreConfig, seed: int) -> Driver:
+        return Driver(self.root, config)
 
     @property
     def at(self) -> Driver:
@@ -282,7 +286,11 @@ class StoreMachine(RuleBasedStateMachine):
         finally:
             if self.driver is not None:
                 self.driver.drop()
+            self.end()
             shutil.rmtree(self.root, ignore_errors=True)
+
+    def end(self) -> None:
+        """What `make` took is given back."""
 
 
 class AsyncStoreMachine(StoreMachine):
@@ -291,7 +299,21 @@ class AsyncStoreMachine(StoreMachine):
     flush = "async"
 
 
+class PowerCutMachine(StoreMachine):
+    """The same where each end cuts the power: of what was not synced any part is there."""
+
+    shadow: ShadowDisk | None = None
+
+    def make(self, config: StoreConfig, seed: int) -> Driver:
+        self.shadow = ShadowDisk(seed).__enter__()
+        return PowerDriver(self.root, config, self.shadow)
+
+    def end(self) -> None:
+        if self.shadow is not None:
+            self.shadow.__exit__(None, None, None)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("machine", [StoreMachine, AsyncStoreMachine])
+@pytest.mark.parametrize("machine", [StoreMachine, AsyncStoreMachine, PowerCutMachine])
 def test_store_agrees_with_model(machine: type[StoreMachine]) -> None:
     run_state_machine_as_test(machine, settings=settings())

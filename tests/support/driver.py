@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.support.shadow_disk import ShadowDisk
 from tests.support.model import Model, Put, Queue
 from timerstore import CancelResult, Message, PutReceipt, StoreConfig, TimerStore, failpoint
 from timerstore.errors import FailedError
@@ -93,12 +94,16 @@ class Driver:
         return self.root / f"store-{self._generation}"
 
     def _open(self) -> None:
-        is_new = not self._path().exists()
+        is_new = not (self._path() / "lock").exists()
         with _counting("recover_anew_begun") as anew:
             self.store = TimerStore(self._path(), self.config, clock=self.clock, threads=False)
         assert is_new or not anew or self.may_scan_all, "it did not go on from its watermark"
         self.may_scan_all = False
         self.stepper = Stepper(self.store)
+
+    def _leave(self, path: Path, to: Path) -> None:
+        """What the store's end at this moment leaves."""
+        shutil.copytree(path, to)
 
     # --- calls ---
 
@@ -247,7 +252,9 @@ class Driver:
             self.model.cancel(one, answer, self.clock.latest_ms, sure=not reached)
 
     @contextmanager
-    def _dying(self, point: str | None, nth: int) -> Iterator[list[str]]:
+    def _dying(
+        self, point: str | None, nth: int, *, is_opened: bool = True
+    ) -> Iterator[list[str]]:
         """Run a call in a store of which only what is there at one moment will be left."""
         old, old_path = self.store, self._path()
         self._generation += 1
@@ -258,7 +265,7 @@ class Driver:
             nonlocal passed
             passed += name == point
             if name == point and passed == nth:
-                shutil.copytree(old_path, self._path())
+                self._leave(old_path, self._path())
                 reached.append(name)
 
         failpoint.hook = hook
@@ -267,20 +274,18 @@ class Driver:
         finally:
             failpoint.hook = None
         if not reached:
-            shutil.copytree(old_path, self._path())
+            self._leave(old_path, self._path())
         abandon(old)
         shutil.rmtree(old_path)
-        self._open()
-        self._after_opening()
+        if is_opened:
+            self._open()
+            self._after_opening()
 
     def kill_in_recovery(self, point: str, nth: int) -> None:
         """Die, and once more at a fail point of the opening that follows."""
-        before, dying = self._generation, self.store
-        first = self.root / "first"
-        shutil.copytree(self._path(), first)
-        abandon(dying)
-        shutil.rmtree(self._path())
-        first.rename(self._path())
+        with self._dying(None, 1, is_opened=False):
+            pass
+        path, next_path = self._path(), self.root / f"store-{self._generation + 1}"
         passed = 0
         is_copied = False
 
@@ -288,7 +293,7 @@ class Driver:
             nonlocal passed, is_copied
             passed += name == point
             if name == point and passed == nth:
-                shutil.copytree(self.root / f"store-{before}", self.root / f"store-{before + 1}")
+                self._leave(path, next_path)
                 is_copied = True
 
         failpoint.hook = hook
@@ -298,7 +303,7 @@ class Driver:
             failpoint.hook = None
         if is_copied:
             abandon(self.store)
-            shutil.rmtree(self._path())
+            shutil.rmtree(path)
             self._generation += 1
             self._open()
         self._after_opening()
@@ -306,10 +311,8 @@ class Driver:
     def lose(self, names: list[str], *, kill: bool) -> None:
         """End, and open without some of the files that are derived from the log."""
         if kill:
-            self._generation += 1
-            shutil.copytree(self.root / f"store-{self._generation - 1}", self._path())
-            abandon(self.store)
-            shutil.rmtree(self.root / f"store-{self._generation - 1}")
+            with self._dying(None, 1, is_opened=False):
+                pass
         else:
             self.store.close()
         for name in names:
@@ -358,3 +361,21 @@ class Driver:
         """Let go of everything, whatever state it is in."""
         failpoint.hook = None
         abandon(self.store)
+
+
+class PowerDriver(Driver):
+    """The same where every end is a power cut."""
+
+    def __init__(self, root: Path, config: StoreConfig, shadow: ShadowDisk) -> None:
+        self._shadow = shadow
+        super().__init__(root, config)
+
+    def _open(self) -> None:
+        path = self._path()
+        if self._shadow.root != path or self.may_scan_all:
+            path.mkdir(exist_ok=True)
+            self._shadow.start(path)
+        super()._open()
+
+    def _leave(self, path: Path, to: Path) -> None:
+        self._shadow.cut(to)

@@ -109,6 +109,15 @@ class File:
         except OSError as error:
             raise os_error(error, "reserve", f"{self.path} offset {offset}") from error
 
+    def first_hole(self, offset: int) -> int:
+        """Give where the first byte at or behind `offset` lies that has no block of its own; the
+        file's end where all have, or where the file system does not say.
+        """
+        try:
+            return os.lseek(self.fd, offset, os.SEEK_HOLE)
+        except OSError as error:
+            raise os_error(error, "seek", f"{self.path} offset {offset}") from error
+
     def zero(self, offset: int, size: int) -> None:
         """Turn a range into zeros, keeping its blocks."""
         if size <= 0:

@@ -23,6 +23,7 @@ from timerstore.native import ffi, lib, raise_fault, raise_status
 
 _MAPS_MAX = 512
 _OPEN_MAX = 16
+_PAGE_BYTES = 4096
 _NAME = re.compile(r"\d{20}")
 
 
@@ -121,6 +122,18 @@ class Segments:
         self._file(number).reserve(begin - number * self.segment_bytes, end - begin)
         self._reserved_end = end
         return end
+
+    def reserve_edges(self, offset: int) -> None:
+        """Take the first page of what is not reserved, in every segment from `offset` on: where a
+        search for the end looks into it through a map, a full tmpfs answers a hole with SIGBUS.
+        """
+        for number in self.numbers:
+            begin = max(offset - number * self.segment_bytes, 0)
+            if begin < self.segment_bytes:
+                file = self._file(number)
+                hole = file.first_hole(begin)
+                if hole < self.segment_bytes:
+                    file.reserve(hole, min(_PAGE_BYTES, self.segment_bytes - hole))
 
     def reserve_from(self, offset: int) -> None:
         """Say where reserving starts: the present end of what is written."""

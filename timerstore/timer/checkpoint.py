@@ -11,7 +11,7 @@ Fails:    FullError: nothing is lost, what was copied counts as dirty again; Fai
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -83,6 +83,7 @@ class Checkpoint:
             old = counts_json.read_counts(disk.read_small(tree.counts), last.log_end)
             self._entries = [] if old is None else [old]
         self.completed: Watermark | None = None
+        self.on_completed: list[Callable[[], None]] = []
         self.completed_log_end = last.log_end if last is not None else 0
         self.took_ns = 0
 
@@ -131,6 +132,8 @@ class Checkpoint:
             self.completed_log_end = mark.log_end
             self._rooms.wheel.completed_read_slot = mark.read_slot
             self.took_ns = self._clock.monotonic_ns - start_ns
+        for listener in self.on_completed:
+            listener()
 
     @contextmanager
     def still(self) -> Iterator[None]:

@@ -67,7 +67,8 @@ class DequeueGet(Service):
         chained = np.empty(_BATCH, CHAINED)
         count = 0
         finished: list[int] = []
-        now_slot = self._clock.now_ms // self._config.precision_ms
+        # Slot 1 is read at once: it holds what is due in slot 0, where nothing is ever linked.
+        now_slot = max(1, self._clock.now_ms // self._config.precision_ms)
         with self._wheel.lock:
             end = self._timer_log.end
             with self._timer_log.segments.view(end) as view:

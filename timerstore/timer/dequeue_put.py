@@ -4,7 +4,9 @@ Threads:  dequeue-put.
 Locks:    the commit log's append lock, for at most 256 records at a time.
 Holds:    (1) an id is handed at most once: its state and its record's place change in one hold of
           the append lock (exactly-once.md section 3); (2) never early: what is popped is due, and C
-          refuses to encode what is not; (3) what could not be placed goes back to the open slot.
+          refuses to encode what is not; (3) what could not be placed goes back to the open slot;
+          (4) of one due time the first put comes first: nothing overtakes a record that rolled and
+          is not on the wheel again yet.
 Fails:    FullError changes nothing and is retried; CorruptError where a source does not check.
 """
 

@@ -59,7 +59,7 @@ class PendingReader:
             linked = rooms.timer_log.linked_offset
             at = rooms.open_slot.lowest_slot(rooms.wheel.frontier)
             while (slot := rooms.wheel.next_used(at, NO_SLOT)) is not None:
-                chained.extend(self._chain(slot))
+                chained.extend(self.chain(slot))
                 at = slot + 1
         for part in chained:
             yield self._due(part)
@@ -76,7 +76,8 @@ class PendingReader:
         in_order: Records = entries[np.lexsort((entries["id"], entries["due_ms"]))]
         return in_order
 
-    def _chain(self, slot: int) -> Iterator[Records]:
+    def chain(self, slot: int) -> Iterator[Records]:
+        """Give a slot's units, newest first, in parts."""
         timer_log = self._rooms.timer_log
         pos = ffi.new("int64_t *", -1)
         with timer_log.segments.view(timer_log.end) as view:

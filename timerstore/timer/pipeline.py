@@ -115,6 +115,7 @@ def make_pipeline(
                 return NOT_BEHIND
             return rooms.timer_log.linked_offset
 
+    checkpoint.on_completed.append(enqueue_put.wake)  # a slot may be free for another lap now
     dequeue_put.wait_for_wheel(start, timer_route.queue.count, linked)
     enqueue_get.downstream = enqueue_put
     enqueue_put.upstream = enqueue_get

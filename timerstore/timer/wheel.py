@@ -7,7 +7,7 @@ Threads:  enqueue-put links, dequeue-get loads, checkpoints copy: each under `lo
 Locks:    lock, then the open slot's.
 Holds:    (1) slots below `frontier` have been read; (2) a slot is overwritten for a later lap only
           where nothing in it can be needed after a crash (`reuse_below`).
-Fails:    ConfigError on a file of another size.
+Fails:    ConfigError on a file of another size; FullError where its blocks cannot be had.
 """
 
 import threading
@@ -58,6 +58,7 @@ class Wheel:
                 f"{slot_count} slots of {SLOT_BYTES} bytes"
             )
         self._file.resize(size + OPEN_EXTRA_BYTES)
+        self._file.reserve(0, size)  # on a full tmpfs a look at a hole is a SIGBUS
         self._file.sync()
         if new:
             disk.sync_directory(path.parent)

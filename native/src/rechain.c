@@ -1,0 +1,136 @@
+/* Chains as a broker may read them: of what waits, and of nothing else.
+ *
+ * A slot whose unit B (pos 52) is dead, before and after; read_slot is 7, the slot's time 9:
+ *   slot 9: first 0, last 104, count 3;   A prev -1   B prev 0, slot 9    C prev 52
+ *   slot 9: first 0, last 104, count 2;   A prev -1   B prev -1, slot 6   C prev 0
+ * A broker that loads relinks the units of its last two timer-log files by the slot they say: so
+ * B must say one that is not read again.
+ */
+#include "../format/timer_unit.h"
+#include "../format/wheel_slot.h"
+#include "../timerstore.h"
+#include "view.h"
+
+static int32_t is_living(const int64_t *living, int64_t count, int64_t log_offset)
+{
+    int64_t low = 0, high = count;
+
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+
+        if (living[middle] < log_offset)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < count && living[low] == log_offset;
+}
+
+static int32_t unit_at(ts_view *view, int64_t pos, ts_timer_unit *unit)
+{
+    int64_t available = 0;
+    const uint8_t *at = ts_view_at(view, pos, &available);
+
+    if (at == NULL)
+        return view->need >= 0 ? TS_NEED_SEGMENT : ts_view_fault(view, pos, TS_FAULT_CHAIN);
+    if (available < TS_TIMER_UNIT_BYTES || ts_timer_unit_get(at, unit) != 0)
+        return ts_view_fault(view, pos, TS_FAULT_CHAIN);
+    return TS_OK;
+}
+
+static void patch(ts_patch *out, int64_t pos, int32_t is_dead, const ts_timer_unit *unit)
+{
+    out->pos = pos;
+    out->is_dead = is_dead;
+    ts_timer_unit_put(out->unit, unit);
+}
+
+static void bury(ts_patch *out, int64_t pos, int64_t slot_ms, ts_timer_unit *unit)
+{
+    unit->prev_pos = TS_TIMER_PREV_NONE;
+    unit->write_ms = slot_ms;
+    unit->delay_ms = 0;
+    patch(out, pos, 1, unit);
+}
+
+int64_t ts_wheel_rechain(ts_view *timer_log, ts_wheel *wheel, int64_t slot, int64_t read_slot,
+                         const int64_t *living, int64_t living_count, ts_patch *patches,
+                         int64_t capacity)
+{
+    uint8_t *slot_at = wheel->slots + slot % wheel->slot_count * TS_SLOT_BYTES;
+    int64_t last_living = -1, first_living = -1, kept = 0, n = 0;
+    ts_timer_unit unit, newer = {0};
+    ts_slot value;
+
+    ts_slot_get(slot_at, &value);
+    if (value.time != slot || value.last_pos < 0)
+        return 0;
+    for (int64_t pos = value.last_pos, before; pos >= 0; pos = before) {
+        int32_t status = unit_at(timer_log, pos, &unit);
+
+        if (status != TS_OK)
+            return status;
+        if (unit.prev_pos >= pos)
+            return ts_view_fault(timer_log, pos, TS_FAULT_CHAIN);
+        if (n + 2 > capacity)
+            return TS_INVALID;
+        before = unit.prev_pos;
+        if ((unit.magic & TS_TIMER_MAGIC_DELETE) ||
+            !is_living(living, living_count, unit.log_offset)) {
+            bury(&patches[n++], pos, (read_slot - 1) * wheel->precision_ms, &unit);
+            continue;
+        }
+        if (last_living < 0)
+            last_living = pos;
+        else if (newer.prev_pos != pos) {
+            newer.prev_pos = pos;
+            patch(&patches[n++], first_living, 0, &newer);
+        }
+        newer = unit;
+        first_living = pos;
+        kept++;
+    }
+    if (kept > 0 && newer.prev_pos >= 0) {
+        newer.prev_pos = TS_TIMER_PREV_NONE;
+        patch(&patches[n++], first_living, 0, &newer);
+    }
+    value.time = kept > 0 ? slot : 0;
+    value.first_pos = kept > 0 ? first_living : 0;
+    value.last_pos = kept > 0 ? last_living : 0;
+    value.count = (int32_t)kept;
+    ts_slot_put(slot_at, &value);
+    wheel->dirty_pages[(slot_at - wheel->slots) / 4096] = 1;
+    return n;
+}
+
+int64_t ts_timer_log_loose(ts_view *timer_log, const ts_wheel *wheel, int64_t from, int64_t *next,
+                           int64_t read_slot, ts_patch *patches, int64_t capacity)
+{
+    int64_t pos = from, n = 0;
+
+    for (; pos < timer_log->end && n < capacity; pos += TS_TIMER_UNIT_BYTES) {
+        int64_t left = timer_log->segment_bytes - pos % timer_log->segment_bytes, slot;
+        ts_timer_unit unit;
+        ts_slot value;
+        int32_t status;
+
+        if (left < TS_TIMER_UNIT_BYTES + TS_TIMER_BLANK_BYTES) {
+            pos += left - TS_TIMER_UNIT_BYTES;
+            continue;
+        }
+        status = unit_at(timer_log, pos, &unit);
+        if (status == TS_NEED_SEGMENT && pos > from)
+            break;
+        if (status != TS_OK)
+            return status;
+        slot = (unit.write_ms + unit.delay_ms) / wheel->precision_ms;
+        if (slot < read_slot || unit.prev_pos >= 0)
+            continue; /* not read again; or linked, and dealt with chain by chain */
+        ts_slot_get(wheel->slots + slot % wheel->slot_count * TS_SLOT_BYTES, &value);
+        if (value.time == slot && value.first_pos == pos)
+            continue;
+        bury(&patches[n++], pos, (read_slot - 1) * wheel->precision_ms, &unit);
+    }
+    *next = pos;
+    return n;
+}

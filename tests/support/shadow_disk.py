@@ -1,0 +1,173 @@
+"""Files as a power cut leaves them: what was synced, and of the rest any part.
+
+    with ShadowDisk(seed) as shadow:      # stores opened from here on go through the seam below
+        shadow.start(root)                # what is under root now is on the disk
+        ...
+        shadow.cut(to)                    # a directory as the machine might find it after a cut
+
+Holds:    (1) of a file, every 512 bytes are as of its last sync or as they are now, and so is its
+          length; whole pages of 4096 bytes mostly stay together; (2) a name made, replaced or removed
+          since its directory was synced is there or not; (3) the same seed gives the same cut; (4) after
+          a cut the boot id is another one.
+Not modelled: versions between the last sync and now, directories (the engine syncs each as it makes it),
+          a file sync that carries a new name along (file systems may; the engine must not need it).
+"""
+
+import os
+import random
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import timerstore.commitlog.staging
+import timerstore.files.disk
+import timerstore.opening
+from timerstore.files.disk import Disk, File
+
+_PAGE = 4096
+_SECTOR = 512
+
+
+class _Node:
+    """A file, whatever it is called."""
+
+    def __init__(self, path: Path, synced: bytes) -> None:
+        self.path: Path | None = path  # None: it has no name any more
+        self.synced = synced
+
+    def now(self) -> bytes:
+        """Its bytes as the page cache has them."""
+        return self.synced if self.path is None else self.path.read_bytes()
+
+
+class ShadowDisk:
+    """Takes note of syncs and names below one directory."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._live: dict[Path, _Node] = {}
+        self._durable: dict[Path, _Node] = {}
+        self._boot = 0
+        self._seams = (
+            timerstore.files.disk.File,
+            timerstore.opening.Disk,
+            timerstore.commitlog.staging.boot_id,
+        )
+        self.root: Path | None = None
+
+    # --- the seam ---
+
+    def __enter__(self) -> Self:
+        shadow = self
+
+        class ShadowFile(File):
+            """A file whose syncs are noted instead of done."""
+
+            __slots__ = ()
+
+            def __init__(self, path: Path, fd: int) -> None:
+                super().__init__(path, fd)
+                shadow.opened(path)
+
+            def sync(self) -> None:
+                shadow.synced(self.fd)
+
+        class ShadowedDisk(Disk):
+            """Names, noted."""
+
+            def unlink(self, path: Path) -> None:
+                shadow.unlinked(path)
+                super().unlink(path)
+
+            def rename(self, old: Path, new: Path) -> None:
+                super().rename(old, new)
+                shadow.renamed(old, new)
+
+            def sync_directory(self, path: Path) -> None:
+                shadow.directory_synced(path)
+
+        timerstore.files.disk.File = ShadowFile  # type: ignore[misc]
+        timerstore.opening.Disk = ShadowedDisk  # type: ignore[misc]
+        timerstore.commitlog.staging.boot_id = lambda: self._boot.to_bytes(16, "big")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        file, disk, boot_id = self._seams
+        timerstore.files.disk.File = file  # type: ignore[misc]
+        timerstore.opening.Disk = disk  # type: ignore[misc]
+        timerstore.commitlog.staging.boot_id = boot_id
+
+    def opened(self, path: Path) -> None:
+        """A file was opened, made perhaps."""
+        if path not in self._live:
+            self._live[path] = _Node(path, b"")
+
+    def synced(self, fd: int) -> None:
+        """A file is durable as it is."""
+        here = os.fstat(fd)
+        for path, node in self._live.items():
+            there = os.stat(path)
+            if (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino):
+                node.synced = path.read_bytes()
+                return
+
+    def unlinked(self, path: Path) -> None:
+        """A name is about to go."""
+        node = self._live.pop(path)
+        node.path = None
+
+    def renamed(self, old: Path, new: Path) -> None:
+        """A name has taken the place of another."""
+        if new in self._live:
+            self._live[new].path = None
+        self._live[new] = node = self._live.pop(old)
+        node.path = new
+
+    def directory_synced(self, folder: Path) -> None:
+        """The names in a directory are durable as they are."""
+        for path in [p for p in self._durable if p.parent == folder]:
+            del self._durable[path]
+        self._durable.update({p: n for p, n in self._live.items() if p.parent == folder})
+
+    # --- the cut ---
+
+    def start(self, root: Path) -> None:
+        """Everything below root is durable as it is."""
+        self.root = root
+        files = [path for path in sorted(root.rglob("*")) if path.is_file()]
+        self._live = {path: _Node(path, path.read_bytes()) for path in files}
+        self._durable = dict(self._live)
+
+    def cut(self, to: Path) -> None:
+        """Make `to` what is left of root."""
+        assert self.root is not None
+        folders = [path for path in sorted(self.root.rglob("*")) if path.is_dir()]
+        for folder in [self.root, *folders]:
+            (to / folder.relative_to(self.root)).mkdir()
+        for path in sorted(self._durable.keys() | self._live.keys()):
+            found = self._durable.get(path), self._live.get(path)
+            node = found[0] if found[0] is found[1] else self._random.choice(found)
+            if node is not None:
+                (to / path.relative_to(self.root)).write_bytes(self._compose(node))
+        self._boot += 1
+
+    def _compose(self, node: _Node) -> bytes:
+        old, new = node.synced, node.now()
+        if old == new:
+            return new
+        draw = self._random
+        kept = draw.choice([0.0, 0.1, 0.5, 0.9, 1.0])  # how much of what was not synced is there
+        out = bytearray()
+        for at in range(0, max(len(old), len(new)), _PAGE):
+            pages = [version[at : at + _PAGE].ljust(_PAGE, b"\0") for version in (old, new)]
+            if pages[0] != pages[1] and draw.random() < 0.2:
+                for sector in range(0, _PAGE, _SECTOR):
+                    out += pages[draw.random() < kept][sector : sector + _SECTOR]
+            else:
+                out += pages[draw.random() < kept]
+        return bytes(out[: draw.choice([len(old), len(new)])])

@@ -1,0 +1,392 @@
+"""Opening, closing, forking, failing: who may hold a directory, and what is left of a store."""
+
+import dataclasses
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import timerstore
+from tests.support.bench import NOW, Bench, small
+from tests.support.driver import abandon
+from timerstore import (
+    ClosedError,
+    ConfigError,
+    FailedError,
+    ForkedError,
+    LockedError,
+    MessageError,
+    TimerStore,
+    TimerStoreError,
+)
+from timerstore.files import disk as disk_module
+from timerstore.testing import ManualClock, Stepper
+
+CALLS: dict[str, Callable[[TimerStore], object]] = {
+    "put": lambda store: store.put("t", b"x"),
+    "put_many": lambda store: store.put_many("t", [b"x"]),
+    "cancel": lambda store: store.cancel("djEgdCBiIDUgaWQgMA=="),
+    "pull": lambda store: store.pull("t", 0, 0),
+    "pull_batch": lambda store: store.pull_batch("t", 0, 0),
+    "pending": lambda store: store.pending(),
+    "stats": lambda store: store.stats(),
+    "topics": lambda store: store.topics(),
+    "flush": lambda store: store.flush(),
+    "verify": lambda store: store.verify(),
+}
+
+
+# --- closed ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_closed_store_says_so(bench: Bench, name: str) -> None:
+    bench.store.put("t", b"x")
+    bench.store.close()
+    with pytest.raises(ClosedError, match="closed"):
+        CALLS[name](bench.store)
+    bench.store.close()
+    assert "closed" in repr(bench.store)
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_a_closed_store_on_the_systems_clock_says_so(tmp_path: Path, flush: str) -> None:
+    """There put has a quick way of its own."""
+    store = timerstore.open(tmp_path, small(flush=flush))
+    put = store.put
+    for _ in range(3):
+        put("t", b"x")
+    store.close()
+    with pytest.raises(ClosedError):
+        put("t", b"x")
+
+
+def test_an_iterator_of_what_waits_ends_with_its_store(bench: Bench) -> None:
+    bench.store.put_many("t", [b"x"] * 3, delay=1)
+    begun, fresh = bench.store.pending(), bench.store.pending()
+    next(begun)
+    bench.store.close()
+    for each in (begun, fresh):
+        with pytest.raises(ClosedError):
+            next(each)
+
+
+def test_close_leaves_a_block_by_itself(tmp_path: Path) -> None:
+    with timerstore.open(tmp_path, small(), threads=False) as store:
+        store.put("t", b"x")
+    with pytest.raises(ClosedError):
+        store.flush()
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_close_beside_callers_loses_nothing_that_was_answered(tmp_path: Path, flush: str) -> None:
+    """Threads are the subject: they put, pull, cancel and look while another one closes."""
+    for turn in range(2):
+        root = tmp_path / str(turn)
+        store = timerstore.open(root, small(flush=flush))
+        store.put("t", b"first")
+        answered: list[list[bytes]] = [[] for _ in range(3)]
+        odd: list[BaseException] = []
+        ready = threading.Barrier(7)
+
+        def work(call: Callable[[int], None], store: TimerStore, ready: threading.Barrier) -> None:
+            ready.wait()
+            k = 0
+            try:
+                while True:
+                    call(k)
+                    k += 1
+            except ClosedError:
+                pass
+            except BaseException as error:  # noqa: BLE001 - looked at below
+                odd.append(error)
+
+        def put(number: int, k: int) -> None:
+            body = b"%d-%d" % (number, k)
+            if number == 2:
+                store.put_many("t", [body], flush="sync" if k % 2 else None)
+            else:
+                store.put("t", body, delay=None if number else 0.01)
+            answered[number].append(body)
+
+        def look(k: int) -> None:
+            store.pull("t", 0, k, wait=0.01)
+            list(store.pending())
+            store.stats()
+
+        def cancel(k: int) -> None:
+            store.cancel(store.put("t", b"cancelled", delay=50))
+
+        calls: list[Callable[[int], None]] = [
+            *(lambda k, n=n: put(n, k) for n in range(3)),  # type: ignore[misc]
+            look,
+            cancel,
+            lambda k: store.flush(),
+        ]
+        threads = [threading.Thread(target=work, args=(c, store, ready)) for c in calls]
+        for thread in threads:
+            thread.start()
+        ready.wait()
+        while not all(answered):
+            pass
+        store.close()
+        for thread in threads:
+            thread.join()
+        assert odd == []
+        clock = ManualClock(int(2e12))
+        with timerstore.open(root, small(), clock=clock, threads=False) as again:
+            Stepper(again).settle()
+            report = again.verify()
+            assert report.clean, report
+            found: list[bytes] = []
+            while len(batch := again.pull_batch("t", 0, len(found))):
+                found += [m.body for m in batch]
+        for one in answered:
+            assert set(one) <= set(found)
+        assert len(set(found) - {b"cancelled"}) == len([b for b in found if b != b"cancelled"])
+
+
+# --- forked ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clock", ["manual", "system"])
+@pytest.mark.parametrize("name", [*CALLS, "close"])
+def test_a_forked_child_is_refused_and_the_parent_goes_on(
+    tmp_path: Path, name: str, clock: str
+) -> None:
+    given = ManualClock(NOW) if clock == "manual" else None
+    store = timerstore.open(tmp_path, small(), clock=given, threads=False)
+    store.put("t", b"before")
+    store.put("t", b"before")
+    call = CALLS.get(name, lambda store: store.close())
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            call(store)
+        except ForkedError:
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    store.put("t", b"after")
+    Stepper(store).settle()
+    assert [m.body for m in store.pull("t", 0, 0).messages] == [b"before", b"before", b"after"]
+    assert store.verify().clean
+    with pytest.raises(LockedError):
+        timerstore.open(tmp_path, small(), threads=False)
+    store.close()
+    timerstore.open(tmp_path, small(), threads=False).close()
+
+
+# --- a second opener ------------------------------------------------------------------------------
+
+
+def test_a_second_opener_in_the_same_process(bench: Bench, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(bench.root)
+    for path in (bench.root, str(bench.root), link):
+        with bench.refused(LockedError, "this process"):
+            timerstore.open(path, small(), threads=False)
+    bench.reopen()
+    bench.store.put("t", b"x")
+
+
+HOLDER = """
+import sys, timerstore
+from timerstore import StoreConfig
+store = timerstore.open(sys.argv[1], StoreConfig(commit_log_segment_bytes=1 << 20, reserve_bytes=0))
+store.put("t", b"of the holder")
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_second_opener_in_another_process_until_the_first_is_killed(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(root)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"open\n"
+        for _ in range(2):
+            with pytest.raises(LockedError, match=f"process {holder.pid}"):
+                timerstore.open(root, threads=False)
+    finally:
+        holder.send_signal(signal.SIGKILL)
+        holder.communicate()
+    with timerstore.open(root, threads=False) as store:
+        Stepper(store).settle()
+        assert [m.body for m in store.pull("t", 0, 0).messages] == [b"of the holder"]
+        assert store.verify().clean
+
+
+# --- configuration --------------------------------------------------------------------------------
+
+
+GEOMETRY = {
+    "commit_log_segment_bytes": 1 << 21,
+    "queue_segment_bytes": 4000,
+    "timer_log_segment_bytes": 128 * 1024,
+    "wheel_slot_count": 256,
+    "precision_ms": 100,
+}
+
+
+def test_sizes_are_taken_from_the_files(tmp_path: Path) -> None:
+    made = small(**GEOMETRY)
+    bench = Bench(tmp_path, made)
+    bench.store.put("t", b"x", delay=3)
+    bench.store.put("t", b"y")
+    bench.turn()
+    bench.close()
+    bench.config = timerstore.StoreConfig(reserve_bytes=0)
+    bench.open()
+    for name, value in GEOMETRY.items():
+        assert getattr(bench.store.config, name) == value
+    bench.turn(3000)
+    assert bench.bodies() == [b"y", b"x"]
+    bench.close()
+
+
+@pytest.mark.parametrize("name", GEOMETRY)
+def test_sizes_that_contradict_the_files_are_refused(tmp_path: Path, name: str) -> None:
+    bench = Bench(tmp_path, small(**GEOMETRY))
+    bench.store.put("t", b"x", delay=3)
+    bench.store.put("t", b"y")
+    bench.turn()
+    bench.close()
+    other = dataclasses.replace(bench.config, **{name: 2 * GEOMETRY[name]})
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    with pytest.raises(ConfigError) as caught:
+        timerstore.open(tmp_path, other, threads=False)
+    assert str(2 * GEOMETRY[name]) in str(caught.value)
+    assert str(GEOMETRY[name]) in str(caught.value)
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+    bench.open()
+    bench.turn(3000)
+    assert bench.bodies() == [b"y", b"x"]
+    bench.close()
+
+
+def test_every_contradiction_is_said_at_once(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, small())
+    bench.store.put("t", b"x", delay=1)
+    bench.turn()
+    bench.close()
+    with pytest.raises(ConfigError) as caught:
+        timerstore.open(tmp_path, small(wheel_slot_count=64, timer_log_segment_bytes=4096))
+    assert len(caught.value.problems) == 2
+
+
+@pytest.mark.parametrize(
+    "given", [{"config": {"flush": "async"}}, {"config": "async"}, {"clock": 5}, {"clock": "now"}]
+)
+def test_a_config_or_clock_that_is_none(tmp_path: Path, given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="wanted a"):
+        timerstore.open(tmp_path, threads=False, **given)
+    timerstore.open(tmp_path, small(), threads=False).close()
+
+
+def test_a_store_host_of_the_next_version(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="IPv6"):
+        timerstore.open(tmp_path, small(store_host="[::1]:10911"), threads=False)
+
+
+def test_read_only_is_not_there_yet(tmp_path: Path) -> None:
+    with pytest.raises(MessageError, match="read_only"):
+        timerstore.open(tmp_path, read_only=True)
+
+
+def test_a_path_that_is_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"mine")
+    with pytest.raises(TimerStoreError, match="file"):
+        timerstore.open(path, threads=False)
+    assert path.read_bytes() == b"mine"
+
+
+def test_services_of_a_store_with_threads_are_not_stepped(tmp_path: Path) -> None:
+    with timerstore.open(tmp_path, small()) as store, pytest.raises(MessageError, match="threads"):
+        Stepper(store)
+
+
+# --- failed ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("which", range(1, 9))
+def test_the_first_failed_sync_is_final(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int
+) -> None:
+    bench = Bench(tmp_path, small(flush="sync"))
+    acked = [bench.store.put("t", b"acked-%d" % k, delay=k) for k in range(5)]
+    bench.turn(1000)
+    cancelled = acked[4]
+    assert bench.store.cancel(cancelled) == "CANCELLED"
+    left = which
+    real = os.fdatasync
+
+    def failing(fd: int) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(fd)
+
+    monkeypatch.setattr(disk_module.os, "fdatasync", failing)
+    with pytest.raises(FailedError):
+        for k in range(10):
+            bench.store.put("t", b"doubtful-%d" % k)
+            acked.append(None)  # type: ignore[arg-type]
+            bench.turn()
+            bench.store.flush()
+    assert left == 0
+    sure = len(acked) - 5
+    for call in (
+        lambda: bench.store.put("t", b"x"),
+        lambda: bench.store.put("t", b"x", delay=1, flush="async"),
+        lambda: bench.store.put("new", b"x"),
+        lambda: bench.store.put_many("t", [b"x"] * 3),
+        lambda: bench.store.cancel(acked[3]),
+        bench.store.flush,
+    ):
+        for _ in range(2):
+            with pytest.raises(FailedError):
+                call()
+    monkeypatch.undo()
+    bench.store.close()
+    bench.open()
+    bench.turn(10_000)
+    found = bench.bodies()
+    for k in range(4):
+        assert found.count(b"acked-%d" % k) == 1
+    assert b"acked-4" not in found
+    for k in range(sure):
+        assert found.count(b"doubtful-%d" % k) == 1
+    assert len(found) == len(set(found)) <= 4 + sure + 1
+    bench.store.put("t", b"works")
+    bench.turn()
+    assert bench.bodies()[-1] == b"works"
+    bench.close()
+
+
+def test_an_abandoned_store_frees_its_directory(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.store.put_many("t", [b"x"] * 10, delay=np.arange(10))
+    abandon(bench.store)
+    bench.open()
+    bench.turn(20_000)
+    assert len(bench.bodies()) == 10
+    bench.close()

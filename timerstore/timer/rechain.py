@@ -1,0 +1,137 @@
+"""Rechain: before closing, the wheel holds what waits, and nothing else.
+
+What a slot's chain still holds of messages that are out, rolled on, or cancelled does us no harm:
+the states tell. A broker has no states: it would deliver them again. It also relinks the units of
+its last two timer-log files when it loads, by the slot that each says.
+
+Threads:  close, after every service stopped.
+Holds:    (1) the evidence that a unit is dead is durable before its chain goes past it; (2) dead
+          units change what they say only when no slot on the disk leads to them (`bury`, after the
+          last checkpoint); (3) a kill in between leaves a store that recovers as if not closed.
+Cost:     one look at every unit that waits; where there are dead ones, also at their messages, and
+          16 bytes of memory for each of those that wait.
+Source:   exactly-once.md section 8, "To a broker"; store-format.md 8.4.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from timerstore.native import ffi, lib
+from timerstore.timer.checkpoint import Rooms
+from timerstore.timer.pending import PendingReader
+from timerstore.timer.request import Int64Array, Records
+from timerstore.timer.wheel import NO_SLOT
+
+PATCH = np.dtype([("pos", np.int64), ("is_dead", np.int32), ("unit", np.uint8, 52)], align=True)
+assert PATCH.itemsize == ffi.sizeof("ts_patch"), "rechain.py and api.h disagree"
+_BATCH = 65_536
+
+
+class Rechainer:
+    """Takes the dead units of one store out of its chains."""
+
+    def __init__(self, rooms: Rooms, pending: PendingReader) -> None:
+        self._rooms = rooms
+        self._pending = pending
+        self._read_slot = rooms.open_slot.lowest_slot(rooms.wheel.frontier)
+        self._dead: list[Records] = []
+
+    def relink(self) -> int:
+        """Lead every chain past its dead units; how many there were. Everything is durable before,
+        and the next checkpoint makes the wheel so.
+        """
+        if not self._has_dead():
+            return 0
+        living = self._living()
+        for slot in self._slots():
+            size = sum(len(part) for part in self._pending.chain(slot))
+            patches = self._rechain(slot, living, 2 * size + 2)
+            self._write(patches[patches["is_dead"] == 0])
+            self._dead.append(patches[patches["is_dead"] != 0])
+        return sum(map(len, self._dead))
+
+    def bury(self) -> None:
+        """Have every unit that no chain holds say a slot that is not read again; durable."""
+        for dead in self._dead:
+            self._write(dead)
+        for loose in self._loose():
+            self._write(loose)
+        self._rooms.timer_log.sync()
+
+    def _slots(self) -> Iterator[int]:
+        at = self._read_slot
+        while (slot := self._rooms.wheel.next_used(at, NO_SLOT)) is not None:
+            yield slot
+            at = slot + 1
+
+    def _has_dead(self) -> bool:
+        """Every message that waits has one unit, if all is linked: are there more units?"""
+        rooms = self._rooms
+        if rooms.timer_log.linked_offset < int(rooms.log.native.timer_route.next_offset):
+            return True
+        units = sum(len(part) for slot in self._slots() for part in self._pending.chain(slot))
+        return units != int(rooms.states.native.waiting)
+
+    def _living(self) -> Int64Array:
+        """Log offsets, ascending, of the newest copy of each message that waits."""
+        ids, offsets = [], []
+        for part in self._pending.parts():
+            ids.append(part["id"].copy())
+            offsets.append(part["log_offset"].copy())
+        if not ids:
+            return np.empty(0, np.int64)
+        each, offset = np.concatenate(ids), np.concatenate(offsets)
+        order = np.lexsort((offset, each))
+        each, offset = each[order], offset[order]
+        newest = np.append(np.diff(each) != 0, True)[: len(each)]
+        living: Int64Array = np.sort(offset[newest])
+        return living
+
+    def _rechain(self, slot: int, living: Int64Array, capacity: int) -> Records:
+        patches = np.empty(capacity, PATCH)
+        timer_log = self._rooms.timer_log
+        with timer_log.segments.view(timer_log.end) as view:
+            while True:
+                got = lib.ts_wheel_rechain(
+                    view,
+                    self._rooms.wheel.native,
+                    slot,
+                    self._read_slot,
+                    ffi.from_buffer("int64_t[]", living),
+                    len(living),
+                    ffi.from_buffer("ts_patch[]", patches),
+                    capacity,
+                )
+                if got >= 0:
+                    return patches[:got]
+                timer_log.segments.serve(view, got, "timer log")
+
+    def _loose(self) -> Iterator[Records]:
+        """Units that were linked nowhere, in the files that a broker relinks."""
+        timer_log = self._rooms.timer_log
+        size = timer_log.segments.segment_bytes
+        at = max(0, timer_log.end - size) // size * size
+        following = ffi.new("int64_t *")
+        with timer_log.segments.view(timer_log.end) as view:
+            while at < timer_log.end:
+                patches = np.empty(_BATCH, PATCH)
+                got = lib.ts_timer_log_loose(
+                    view,
+                    self._rooms.wheel.native,
+                    at,
+                    following,
+                    self._read_slot,
+                    ffi.from_buffer("ts_patch[]", patches),
+                    _BATCH,
+                )
+                if got < 0:
+                    timer_log.segments.serve(view, got, "timer log")
+                    continue
+                at = int(following[0])
+                yield patches[:got]
+
+    def _write(self, patches: Records) -> None:
+        segments = self._rooms.timer_log.segments
+        for one in patches:
+            segments.write(int(one["pos"]), one["unit"].tobytes())

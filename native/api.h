@@ -335,10 +335,12 @@ int32_t ts_due_load(ts_view *view, const ts_states *states, uint32_t store_id,
                     int32_t count, ts_due *out);
 
 /* rechain.c: nothing else runs. living: log offsets, ascending. One slot's chain is cut down to the
- * units of living messages that deliver; loose: units of [from, end) that no chain holds. */
+ * units of living messages that deliver; recount: a slot's first position and count as its chain
+ * says; loose: units of [from, end) that no chain holds. */
 int64_t ts_wheel_rechain(ts_view *timer_log, ts_wheel *wheel, int64_t slot, int64_t read_slot,
                          const int64_t *living, int64_t living_count, ts_patch *patches,
                          int64_t capacity);
+int32_t ts_wheel_recount(ts_view *timer_log, ts_wheel *wheel, int64_t slot);
 int64_t ts_timer_log_loose(ts_view *timer_log, const ts_wheel *wheel, int64_t from, int64_t *next,
                            int64_t read_slot, ts_patch *patches, int64_t capacity);
 

@@ -45,14 +45,13 @@ from timerstore.pull.pull import Puller
 from timerstore.queues.dispatch import Dispatch
 from timerstore.queues.lookup import route_needed
 from timerstore.queues.routes import Route, Routes
-from timerstore.timer import recover
+from timerstore.timer import rechain, recover
 from timerstore.timer.cancel import Canceller
 from timerstore.timer.checkpoint import Checkpoint, Rooms
 from timerstore.timer.handover import write_for_brokers
 from timerstore.timer.open_slot import OpenSlot
 from timerstore.timer.pending import PendingReader
 from timerstore.timer.pipeline import Pipeline, make_pipeline
-from timerstore.timer.rechain import Rechainer
 from timerstore.timer.states import States
 from timerstore.timer.timer_log import TimerLog
 from timerstore.timer.wheel import OPEN_EXTRA_BYTES, SLOT_BYTES, Wheel
@@ -115,12 +114,11 @@ class Opened(NamedTuple):
         try:
             if self.rooms.log.failed is None:
                 self._link_rest()
-                self.rooms.log.sync_through(self.rooms.log.end)
-                rechainer = Rechainer(self.rooms, self.pending)
-                rechainer.relink()
-                reach("close_relinked")
                 self.checkpoint.run(is_clean=True)
                 reach("close_checkpointed")
+                rechainer = rechain.Rechainer(self.rooms, self.pending)
+                rechainer.relink()
+                reach("close_relinked")
                 rechainer.bury()
                 reach("close_buried")
                 write_for_brokers(
@@ -148,7 +146,7 @@ class Opened(NamedTuple):
         """Give what is in the timer topic its unit, as far as the wheel and the disk take it."""
         services = (self.rooms.dispatch, self.pipeline.enqueue_get, self.pipeline.enqueue_put)
         try:
-            while any([service.step() for service in services]):
+            while sum(service.step() for service in services):
                 pass
         except TimerStoreError as error:
             if not error.retryable:
@@ -268,6 +266,8 @@ class _Opening:
         recover.set_pending(self._routes, counts.pending, self._clock.now_ms)
         recover.fold_forward(self._states, self._routes, scanned, mark.store_id)
         if is_unclean:
+            if mark.is_clean:  # killed while closing, between the log's chains and the wheel
+                rechain.recount(self._wheel, self._timer_log, mark.read_slot, mark.timer_log_end)
             recover.cut_back(self._wheel, self._timer_log, mark)
         else:
             self._timer_log.load(mark.timer_log_end)

@@ -103,6 +103,32 @@ int64_t ts_wheel_rechain(ts_view *timer_log, ts_wheel *wheel, int64_t slot, int6
     return n;
 }
 
+int32_t ts_wheel_recount(ts_view *timer_log, ts_wheel *wheel, int64_t slot)
+{
+    uint8_t *slot_at = wheel->slots + slot % wheel->slot_count * TS_SLOT_BYTES;
+    int32_t count = 0;
+    ts_timer_unit unit;
+    ts_slot value;
+
+    ts_slot_get(slot_at, &value);
+    if (value.time != slot || value.last_pos < 0)
+        return TS_OK;
+    for (int64_t pos = value.last_pos; pos >= 0; pos = unit.prev_pos) {
+        int32_t status = unit_at(timer_log, pos, &unit);
+
+        if (status != TS_OK)
+            return status;
+        if (unit.prev_pos >= pos)
+            return ts_view_fault(timer_log, pos, TS_FAULT_CHAIN);
+        count += !(unit.magic & TS_TIMER_MAGIC_DELETE);
+        value.first_pos = pos;
+    }
+    value.count = count;
+    ts_slot_put(slot_at, &value);
+    wheel->dirty_pages[(slot_at - wheel->slots) / 4096] = 1;
+    return TS_OK;
+}
+
 int64_t ts_timer_log_loose(ts_view *timer_log, const ts_wheel *wheel, int64_t from, int64_t *next,
                            int64_t read_slot, ts_patch *patches, int64_t capacity)
 {

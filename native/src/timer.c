@@ -313,8 +313,12 @@ int32_t ts_timer_link(ts_wheel *wheel, ts_link *link, const ts_states *states,
         write_unit(wheel, link, &requests[i], &place, units + link->bytes);
         if (place.slot >= 0 && place.slot < link->first_slot)
             link->first_slot = place.slot;
-        if (place.late)
+        if (place.late) {
             late_entry(wheel, link, &requests[i], &place, &late[link->late_count++]);
+            /* Its slot is needed until it is in the log: nothing behind it in this batch takes it. */
+            if (place.slot < link->reuse_below)
+                link->reuse_below = place.slot;
+        }
         link->bytes += TS_TIMER_UNIT_BYTES;
         link->pos += TS_TIMER_UNIT_BYTES;
     }

@@ -3,6 +3,8 @@
 #include "../format/properties.h"
 #include "checksum.h"
 
+enum { SECTOR_BYTES = 512 }; /* what a disk writes whole or not at all */
+
 int32_t ts_view_record(ts_view *view, int64_t offset, ts_record *record)
 {
     int64_t available = 0;
@@ -25,6 +27,30 @@ int32_t ts_view_record(ts_view *view, int64_t offset, ts_record *record)
     return TS_OK;
 }
 
+/* Whether a part of a text that fills one sector, as far as the text reaches, is nothing but zeros:
+ * what a power cut leaves where this sector was not written and its neighbours were. A record that
+ * lost its end so lost its own CRC, too. A text's bytes are never zero otherwise. */
+static int32_t is_torn(const ts_record *record, const uint8_t *text, int32_t size)
+{
+    int64_t at = record->log_offset + (text - record->base), end = at + size;
+
+    while (at < end) {
+        int64_t sector_end = at / SECTOR_BYTES * SECTOR_BYTES + SECTOR_BYTES;
+
+        if (sector_end > end)
+            sector_end = end;
+        while (at < sector_end && *text == 0) {
+            at++;
+            text++;
+        }
+        if (at == sector_end)
+            return 1;
+        text += sector_end - at;
+        at = sector_end;
+    }
+    return 0;
+}
+
 int32_t ts_record_check(const ts_record *record)
 {
     const uint8_t *last = record->base + record->size - TS_PROPERTY_CRC_BYTES;
@@ -39,5 +65,8 @@ int32_t ts_record_check(const ts_record *record)
         if ((int32_t)(got & 0x7FFFFFFFu) != record->body_crc)
             return TS_FAULT_BODY_CRC;
     }
+    if (is_torn(record, record->topic, record->topic_size) ||
+        is_torn(record, record->properties, record->properties_size))
+        return TS_FAULT_PROPERTIES;
     return TS_FAULT_NONE;
 }

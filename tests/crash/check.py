@@ -44,7 +44,7 @@ class History:
         for line in unpack(raw):
             self._take(line)
 
-    def _take(self, line: Line) -> None:
+    def _take(self, line: Line) -> None:  # noqa: C901 - one case a kind of line
         match line.kind:
             case Kind.PUT_BEGUN:
                 self.begun[line.id] = line.queue

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -198,10 +199,8 @@ class Filling:
 def _open_only(case: dict[str, Any], mount: Path) -> None:
     """Opening on a full disk works, or says FullError; both leave the lock free."""
     for _ in range(2):
-        try:
+        with suppress(FullError):
             timerstore.open(mount / "store", StoreConfig(**case["config"])).close()
-        except FullError:
-            pass
 
 
 def _live(case: dict[str, Any], mount: Path) -> dict[str, Any]:

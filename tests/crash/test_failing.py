@@ -1,5 +1,6 @@
 """Calls that fail, and calls that overlap, at the moment that matters for the crash after them."""
 
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -55,6 +56,11 @@ class _SlowFile(File):
 
     __slots__ = ("entered", "may_go", "synced_after")
 
+    def __init__(self, path: Path, fd: int) -> None:
+        super().__init__(path, fd)
+        self.entered, self.may_go = threading.Event(), threading.Event()
+        self.synced_after = False
+
     def write(self, data: bytes | memoryview, offset: int) -> None:
         self.entered.set()
         assert self.may_go.wait(10)
@@ -72,10 +78,7 @@ def test_a_write_that_a_sync_overtakes_is_synced_by_the_next_one(
     made: list[_SlowFile] = []
 
     def slow_open(self: Disk, path: Path, **_how: bool) -> File:
-        import os
-
         one = _SlowFile(path, os.open(path, os.O_RDWR))
-        one.entered, one.may_go, one.synced_after = threading.Event(), threading.Event(), False
         made.append(one)
         return one
 

@@ -25,7 +25,7 @@ from typing import Any
 from tests.crash import child
 from tests.crash.check import History, check
 from tests.crash.report import LINE_BYTES, Kind, unpack
-from timerstore import failpoint
+from timerstore import StoreConfig, failpoint
 from timerstore.layout.tree import Tree
 
 _HANG_S = 30.0
@@ -129,7 +129,7 @@ class Life:
         return "\n".join(path.read_text() for path in paths if path.exists())
 
     def _remember(self, lines: list[Any]) -> None:
-        config = child.StoreConfig(**self._config)
+        config = StoreConfig(**self._config)
         gone = self._history.cancel_begun
         waiting = [
             (line.id, line.queue, child.handle_of(line.queue, config, line))

@@ -281,7 +281,7 @@ def test_timer_check(made: Made) -> None:
     assert check.counter > 0
 
 
-CLOSING = ("close_relinked", "close_checkpointed", "close_buried", "close_written_for_brokers")
+CLOSING = ("close_checkpointed", "close_relinked", "close_buried", "close_written_for_brokers")
 
 
 def test_killed_while_closing(

@@ -1,10 +1,12 @@
 """What the machine found, each as a test of its own, named by what a user would have seen."""
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support import disk_reader
 from tests.support.driver import DAY_MS, START_MS, YEAR_MS, Driver, PowerDriver, tiny
 from tests.support.shadow_disk import ShadowDisk
 from timerstore import CancelResult
@@ -46,6 +48,19 @@ def test_put_after_clock_went_back_is_not_late_after_a_restart(at: Driver) -> No
     at.kill()
     at.clock.advance(5 * DAY_MS)
     at.settle()
+    at.finish()
+
+
+def test_late_unit_is_not_overwritten_by_one_linked_in_the_same_batch(at: Driver) -> None:
+    at.settle()
+    frontier_ms = START_MS + 1000
+    at.clock.set(START_MS - 6750 * 128 * 1000)  # whole laps: slots of then and of now share places
+    at.put_many(QUEUE, [(at.clock.now_ms + 500, 20)] * 3, buffer=False)
+    at.put_many(QUEUE, [(frontier_ms + 500, 20), (frontier_ms + 1500, 20)] * 3, buffer=False)
+    at.settle()
+    at.compare_pending()
+    at.reopen()
+    at.compare_pending()
     at.finish()
 
 
@@ -105,3 +120,31 @@ def test_power_cut_that_kept_a_later_segment_and_not_the_one_before_opens(tmp_pa
             at.kill_in_put_many("log_rolled", 2, QUEUE, dues)
             at.finish()
             at.drop()
+
+
+@pytest.mark.parametrize("property_crc", [True, False])
+def test_record_that_lost_a_sector_to_a_power_cut_is_no_record(
+    tmp_path: Path, property_crc: bool
+) -> None:
+    for size in range(20, 532, 48):
+        path = tmp_path / str(size)
+        path.mkdir()
+        config = dataclasses.replace(tiny(1000, "sync"), property_crc=property_crc)
+        at = Driver(path, config)
+        at.put(QUEUE, START_MS + 500, size)
+        at.settle()
+        at.clock.advance(2000)
+        with at._dying("log_written_out", 1, is_opened=False):
+            at.settle_quietly()
+        (at._path() / "timerstore" / "staging").unlink()  # of another boot
+        *_, last = disk_reader.records(at._path())
+        assert last.topic == "orders"
+        edge = (last.position + last.size - 1) // 512 * 512  # where its last sector begins
+        if edge > last.position:
+            with (at._path() / "commitlog" / f"{0:020}").open("r+b") as file:
+                file.seek(edge)
+                file.write(bytes(512))
+        at._open()
+        at._after_opening()
+        at.finish()
+        at.drop()

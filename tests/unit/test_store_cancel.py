@@ -2,6 +2,7 @@
 
 import base64
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,9 @@ def test_pending_by_time_and_topic(bench: Bench) -> None:
     assert [one.topic for one in bench.store.pending()] == ["t10", "t20", "t30"]
 
 
-@pytest.mark.parametrize("given", [{"begin_ms": "x"}, {"end_ms": 1.5}, {"begin_ms": None, "end_ms": []}])
+@pytest.mark.parametrize(
+    "given", [{"begin_ms": "x"}, {"end_ms": 1.5}, {"begin_ms": None, "end_ms": []}]
+)
 def test_pending_refuses_what_is_no_time(bench: Bench, given: dict[str, Any]) -> None:
     with bench.refused(MessageError, "_ms"):
         bench.store.pending(**given)
@@ -176,8 +179,6 @@ def test_stats_count_what_waits(bench: Bench) -> None:
 
 
 def test_a_copy_of_a_directory_answers_for_itself(bench: Bench, tmp_path: Path) -> None:
-    import shutil
-
     receipt = bench.store.put("t", b"x", delay=5)
     bench.close()
     shutil.copytree(bench.root, tmp_path / "copy")

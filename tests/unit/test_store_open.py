@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -86,72 +87,84 @@ def test_close_leaves_a_block_by_itself(tmp_path: Path) -> None:
         store.flush()
 
 
-@pytest.mark.parametrize("flush", ["sync", "async"])
-def test_close_beside_callers_loses_nothing_that_was_answered(tmp_path: Path, flush: str) -> None:
-    """Threads are the subject: they put, pull, cancel and look while another one closes."""
-    for turn in range(2):
-        root = tmp_path / str(turn)
-        store = timerstore.open(root, small(flush=flush))
-        store.put("t", b"first")
-        answered: list[list[bytes]] = [[] for _ in range(3)]
-        odd: list[BaseException] = []
-        ready = threading.Barrier(7)
+class Callers:
+    """Threads that put, pull, cancel, flush and look until they are told that it is closed."""
 
-        def work(call: Callable[[int], None], store: TimerStore, ready: threading.Barrier) -> None:
-            ready.wait()
-            k = 0
-            try:
-                while True:
-                    call(k)
-                    k += 1
-            except ClosedError:
-                pass
-            except BaseException as error:  # noqa: BLE001 - looked at below
-                odd.append(error)
-
-        def put(number: int, k: int) -> None:
-            body = b"%d-%d" % (number, k)
-            if number == 2:
-                store.put_many("t", [body], flush="sync" if k % 2 else None)
-            else:
-                store.put("t", body, delay=None if number else 0.01)
-            answered[number].append(body)
-
-        def look(k: int) -> None:
-            store.pull("t", 0, k, wait=0.01)
-            list(store.pending())
-            store.stats()
-
-        def cancel(k: int) -> None:
-            store.cancel(store.put("t", b"cancelled", delay=50))
-
-        calls: list[Callable[[int], None]] = [
-            *(lambda k, n=n: put(n, k) for n in range(3)),  # type: ignore[misc]
-            look,
-            cancel,
-            lambda k: store.flush(),
-        ]
-        threads = [threading.Thread(target=work, args=(c, store, ready)) for c in calls]
-        for thread in threads:
+    def __init__(self, store: TimerStore) -> None:
+        self.store = store
+        self.answered: list[list[bytes]] = [[], [], []]
+        self.odd: list[BaseException] = []
+        calls = [self.put_now, self.put_later, self.put_many, self.look, self.cancel, self.flush]
+        self._ready = threading.Barrier(len(calls) + 1)
+        self._threads = [threading.Thread(target=self._work, args=(call,)) for call in calls]
+        for thread in self._threads:
             thread.start()
-        ready.wait()
-        while not all(answered):
+        self._ready.wait()
+
+    def _work(self, call: Callable[[int], None]) -> None:
+        self._ready.wait()
+        k = 0
+        try:
+            while True:
+                call(k)
+                k += 1
+        except ClosedError:
             pass
-        store.close()
-        for thread in threads:
+        except BaseException as error:  # noqa: BLE001 - looked at by the test
+            self.odd.append(error)
+
+    def join(self) -> None:
+        for thread in self._threads:
             thread.join()
-        assert odd == []
-        clock = ManualClock(int(2e12))
-        with timerstore.open(root, small(), clock=clock, threads=False) as again:
-            Stepper(again).settle()
-            report = again.verify()
-            assert report.clean, report
-            found: list[bytes] = []
-            while len(batch := again.pull_batch("t", 0, len(found))):
-                found += [m.body for m in batch]
-        for one in answered:
-            assert set(one) <= set(found)
-        assert len(set(found) - {b"cancelled"}) == len([b for b in found if b != b"cancelled"])
+
+    def put_now(self, k: int) -> None:
+        self.store.put("t", b"now-%d" % k)
+        self.answered[0].append(b"now-%d" % k)
+
+    def put_later(self, k: int) -> None:
+        self.store.put("t", b"later-%d" % k, delay=0.01)
+        self.answered[1].append(b"later-%d" % k)
+
+    def put_many(self, k: int) -> None:
+        self.store.put_many("t", [b"many-%d" % k], flush="sync" if k % 2 else None)
+        self.answered[2].append(b"many-%d" % k)
+
+    def look(self, k: int) -> None:
+        self.store.pull("t", 0, k, wait=0.01)
+        list(self.store.pending())
+        self.store.stats()
+
+    def cancel(self, k: int) -> None:
+        self.store.cancel(self.store.put("t", b"cancelled-%d" % k, delay=50))
+
+    def flush(self, k: int) -> None:
+        self.store.flush()
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+@pytest.mark.parametrize("turn", range(2))
+def test_close_beside_callers_loses_nothing_that_was_answered(
+    tmp_path: Path, flush: str, turn: int
+) -> None:
+    """Threads are the subject."""
+    store = timerstore.open(tmp_path, small(flush=flush))
+    store.put("t", b"first")
+    callers = Callers(store)
+    while not all(callers.answered):
+        time.sleep(0.001)
+    store.close()
+    callers.join()
+    assert callers.odd == []
+    with timerstore.open(tmp_path, clock=ManualClock(int(2e12)), threads=False) as again:
+        Stepper(again).settle()
+        report = again.verify()
+        assert report.clean, report
+        found: list[bytes] = []
+        while len(batch := again.pull_batch("t", 0, len(found))):
+            found += [m.body for m in batch]
+    for one in callers.answered:
+        assert set(one) <= set(found)
+    assert len(set(found)) == len(found)
 
 
 # --- forked ---------------------------------------------------------------------------------------
@@ -346,12 +359,16 @@ def test_the_first_failed_sync_is_final(
         real(fd)
 
     monkeypatch.setattr(disk_module.os, "fdatasync", failing)
-    with pytest.raises(FailedError):
+
+    def until_it_fails() -> None:
         for k in range(10):
             bench.store.put("t", b"doubtful-%d" % k)
             acked.append(None)  # type: ignore[arg-type]
             bench.turn()
             bench.store.flush()
+
+    with pytest.raises(FailedError):
+        until_it_fails()
     assert left == 0
     sure = len(acked) - 5
     for call in (

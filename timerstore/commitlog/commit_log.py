@@ -144,11 +144,10 @@ class CommitLog:
 
     def read_behind(self, offset: int, size: int) -> tuple[int, bytes]:
         """Give bytes that lie behind everything that is written, from `offset` on: where they
-        begin, and at most `size` of them.
+        begin, and at most `size` of them; none where only holes are left.
         """
         with self._write_lock:
-            begin = max(offset, self.written)
-            return begin, self.segments.read(begin, max(0, min(size, self.segments.extent - begin)))
+            return self.segments.read_data(max(offset, self.written), size)
 
     def sync_through(self, offset: int) -> None:
         """Return when the log is durable below `offset`; one sync serves all who wait."""

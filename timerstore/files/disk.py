@@ -71,6 +71,15 @@ class File:
             )
         return data
 
+    def next_data(self, offset: int) -> int | None:
+        """Give where bytes lie that the disk holds, from `offset` on; None: only holes follow."""
+        try:
+            return os.lseek(self.fd, offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return None
+            return offset  # a file system that cannot tell
+
     def sync(self) -> None:
         """Make data and size durable. An error is final: the cache may lie from here on."""
         try:

@@ -194,6 +194,19 @@ class Segments:
             self._file(number).read(at, part) for number, at, part in self._pieces(offset, size)
         )
 
+    def read_data(self, offset: int, size: int) -> tuple[int, bytes]:
+        """Give the first bytes from `offset` on that are no hole: where they begin, and at most
+        `size` of them, from one segment; none at the extent's end.
+        """
+        while offset < self.extent:
+            number, at = divmod(offset, self.segment_bytes)
+            found = self._file(number).next_data(at)
+            if found is not None:
+                begin = offset - at + found
+                return begin, self.read(begin, min(size, self.segment_bytes - found))
+            offset += self.segment_bytes - at
+        return offset, b""
+
     def sync(self) -> None:
         """Make durable what was written before this call."""
         for number in sorted(self._dirty):

@@ -13,7 +13,7 @@ from timerstore.commitlog.fold import Scan
 from timerstore.commitlog.recover import scan_batches
 from timerstore.config import StoreConfig
 from timerstore.errors import TimerStoreError
-from timerstore.inspect.findings import Findings, at_offset, place
+from timerstore.inspect.findings import Findings, at_offset, first_byte, place
 from timerstore.inspect.id_states import LogFold
 from timerstore.layout import queue_unit, timer_unit
 from timerstore.layout.tree import Tree, segment_name
@@ -288,7 +288,9 @@ class LogCheck:
                 return
             if not data:
                 return
-            if not self._is_zero(data, "queue", self._where_in(route, offset + _first(data))):
+            at = first_byte(data)
+            if at is not None:
+                self._not_zero("queue", self._where_in(route, offset + at), data[at:])
                 return
             offset += len(data)
 
@@ -298,20 +300,11 @@ class LogCheck:
             offset, data = self._rooms.log.read_behind(offset, _PIECE_BYTES)
             if not data:
                 return
-            if not self._is_zero(data, "commit log", place(self._segments, offset + _first(data))):
+            at = first_byte(data)
+            if at is not None:
+                self._not_zero("commit log", place(self._segments, offset + at), data[at:])
                 return
             offset += len(data)
 
-    def _is_zero(self, data: bytes, what: str, where: str) -> bool:
-        at = _first(data)
-        if at == len(data):
-            return True
-        self._findings.add(
-            f"{what}: bytes behind the end", where, "zeros", data[at : at + 16].hex()
-        )
-        return False
-
-
-def _first(data: bytes) -> int:
-    """Where the first byte stands that is not zero."""
-    return len(data) - len(data.lstrip(b"\0"))
+    def _not_zero(self, what: str, where: str, data: bytes) -> None:
+        self._findings.add(f"{what}: bytes behind the end", where, "zeros", data[:16].hex())

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from timerstore.errors import TimerStoreError
 from timerstore.inspect import id_states
 from timerstore.inspect.check_log import TimerEnd
-from timerstore.inspect.findings import Findings, at_offset, place
+from timerstore.inspect.findings import Findings, at_offset, first_byte, place
 from timerstore.inspect.id_states import Packed
 from timerstore.layout import timer_unit, wheel_slot
 from timerstore.native import FAULTS, ffi, lib
@@ -139,17 +139,14 @@ def _check_tail(findings: Findings, rooms: Rooms) -> None:
     offset = 0
     while True:
         with rooms.wheel.lock:  # nothing is appended meanwhile
-            offset = max(offset, rooms.timer_log.end)
-            size = min(_PIECE_BYTES, segments.extent - offset)
-            if size <= 0:
-                return
             try:
-                data = segments.read(offset, size)
+                offset, data = segments.read_data(max(offset, rooms.timer_log.end), _PIECE_BYTES)
             except TimerStoreError as error:
                 findings.raised("timer log", place(segments, offset), error)
                 return
-        if any(data):
-            at = len(data) - len(data.lstrip(b"\0"))
+        if not data:
+            return
+        if (at := first_byte(data)) is not None:
             findings.add(
                 "timer log: bytes behind the end",
                 place(segments, offset + at),
@@ -157,7 +154,7 @@ def _check_tail(findings: Findings, rooms: Rooms) -> None:
                 data[at : at + 16].hex(),
             )
             return
-        offset += size
+        offset += len(data)
 
 
 class ChainCheck:

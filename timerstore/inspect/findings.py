@@ -60,3 +60,13 @@ def place(segments: Segments, offset: int) -> str:
 def at_offset(path: Path, offset: int) -> str:
     """Say where: file, and offset in it."""
     return f"{path} offset {offset}"
+
+
+_ZEROS = bytes(1 << 20)
+
+
+def first_byte(data: bytes) -> int | None:
+    """Where the first byte stands that is not zero; None where all are."""
+    if data == _ZEROS[: len(data)]:
+        return None
+    return len(data) - len(data.lstrip(b"\0"))

@@ -95,9 +95,7 @@ class ConsumeQueue:
         """Give bytes that lie behind the last unit, from byte `offset` on: where they begin, and at
         most `size` of them. Nobody may append meanwhile (Dispatch.still).
         """
-        begin = max(offset, self.count * UNIT_BYTES)
-        left = self._segments.extent - begin
-        return begin, self._segments.read(begin, max(0, min(size, left)))
+        return self._segments.read_data(max(offset, self.count * UNIT_BYTES), size)
 
     def last_record_end(self) -> int:
         """Where the record of the last unit ends, by what the files say; 0 without any."""

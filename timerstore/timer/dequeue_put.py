@@ -29,9 +29,9 @@ from timerstore.timer.request import DRAFT, Records
 from timerstore.timer.states import States
 
 _BATCH = 16_384
-_CHUNK = 1024  # records encoded before the first of them is placed
+_CHUNK = 4096  # records encoded before the first of them is placed
 _HOLD = 256  # records placed in one hold of the append lock
-_SCRATCH_BYTES = 1 << 20
+_SCRATCH_BYTES = 2 << 20
 NOT_BEHIND = 2**62
 _BEHIND_S = 0.05  # looks again at what waits for the wheel, should nobody wake it
 

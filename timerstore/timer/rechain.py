@@ -5,9 +5,10 @@ the states tell. A broker has no states: it would deliver them again. It also re
 its last two timer-log files when it loads, by the slot that each says.
 
 Threads:  close, after every service stopped.
-Holds:    (1) the evidence that a unit is dead is durable before its chain goes past it; (2) dead
-          units change what they say only when no slot on the disk leads to them (`bury`, after the
-          last checkpoint); (3) a kill in between leaves a store that recovers as if not closed.
+Holds:    (1) the evidence that a unit is dead is durable before its chain goes past it: the last
+          checkpoint is complete; (2) first the chains, then the wheel, then what dead units say: so
+          whatever a kill leaves, the wheel on the disk leads to whole chains of everything that
+          waits. Only first positions and counts may be old then: `recount`.
 Cost:     one look at every unit that waits; where there are dead ones, also at their messages, and
           16 bytes of memory for each of those that wait.
 Source:   exactly-once.md section 8, "To a broker"; store-format.md 8.4.
@@ -21,7 +22,8 @@ from timerstore.native import ffi, lib
 from timerstore.timer.checkpoint import Rooms
 from timerstore.timer.pending import PendingReader
 from timerstore.timer.request import Int64Array, Records
-from timerstore.timer.wheel import NO_SLOT
+from timerstore.timer.timer_log import TimerLog
+from timerstore.timer.wheel import NO_SLOT, Wheel
 
 PATCH = np.dtype([("pos", np.int64), ("is_dead", np.int32), ("unit", np.uint8, 52)], align=True)
 assert PATCH.itemsize == ffi.sizeof("ts_patch"), "rechain.py and api.h disagree"
@@ -38,9 +40,7 @@ class Rechainer:
         self._dead: list[Records] = []
 
     def relink(self) -> int:
-        """Lead every chain past its dead units; how many there were. Everything is durable before,
-        and the next checkpoint makes the wheel so.
-        """
+        """Lead every chain past its dead units, durably; how many there were."""
         if not self._has_dead():
             return 0
         living = self._living()
@@ -49,6 +49,8 @@ class Rechainer:
             patches = self._rechain(slot, living, 2 * size + 2)
             self._write(patches[patches["is_dead"] == 0])
             self._dead.append(patches[patches["is_dead"] != 0])
+        self._rooms.timer_log.sync()
+        self._rooms.wheel.write(self._rooms.wheel.copy_dirty())
         return sum(map(len, self._dead))
 
     def bury(self) -> None:
@@ -66,7 +68,7 @@ class Rechainer:
             at = slot + 1
 
     def _has_dead(self) -> bool:
-        """Every message that waits has one unit, if all is linked: are there more units?"""
+        """Tell whether there are more units than messages that wait: each has one, if linked."""
         rooms = self._rooms
         if rooms.timer_log.linked_offset < int(rooms.log.native.timer_route.next_offset):
             return True
@@ -135,3 +137,16 @@ class Rechainer:
         segments = self._rooms.timer_log.segments
         for one in patches:
             segments.write(int(one["pos"]), one["unit"].tobytes())
+
+
+def recount(wheel: Wheel, timer_log: TimerLog, read_slot: int, end: int) -> None:
+    """Where closing was cut short: have each slot that is still to be read agree with its chain."""
+    timer_log.load(end)
+    at = read_slot
+    with timer_log.segments.view(end) as view:
+        while (slot := wheel.next_used(at, NO_SLOT)) is not None:
+            status = lib.ts_wheel_recount(view, wheel.native, slot)
+            if status < 0:
+                timer_log.segments.serve(view, status, "timer log")
+            else:
+                at = slot + 1

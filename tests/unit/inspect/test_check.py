@@ -2,7 +2,7 @@
 
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +10,8 @@ import pytest
 
 import timerstore
 from tests.support.driver import START_MS, abandon, tiny
-from timerstore import CancelResult, Report, TimerStore
+from timerstore import CancelResult, Report
+from timerstore.commitlog.fold import SCAN_DTYPE
 from timerstore.errors import CorruptError
 from timerstore.inspect.id_states import IdStates, LogFold, differing, waiting
 from timerstore.layout import timer_unit
@@ -202,7 +203,7 @@ def test_a_record_of_a_waiting_timer_is_gone(bench: Bench) -> None:
 @pytest.mark.parametrize("folder", ["commitlog", "timerlog"])
 def test_a_file_that_is_short_or_gone(bench: Bench, folder: str) -> None:
     bench.stepper.settle()
-    path = sorted((bench.root / folder).iterdir())[0]
+    path = min((bench.root / folder).iterdir())
     whole = path.read_bytes()
     with path.open("r+b") as file:
         file.truncate(100)
@@ -480,14 +481,7 @@ def test_packed_states_keep_what_they_are_given() -> None:
 
 
 def test_an_empty_batch_folds() -> None:
-    from timerstore.commitlog.fold import SCAN_DTYPE
-
     one = LogFold(7)
     one.add(np.zeros(0, SCAN_DTYPE))
     assert not one.foreign
     assert not one.pending
-
-
-def test_verify_is_usable_by_annotation() -> None:
-    verify: Callable[[TimerStore], Report] = TimerStore.verify
-    assert verify.__name__ == "verify"

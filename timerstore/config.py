@@ -39,9 +39,9 @@ class StoreConfig:
     timer_log_segment_bytes: int = 100 * MIB
     """Size of a timer log file. 128 bytes to 2 GiB - 1. Small files cost opens."""
     index_slot_count: int = 5_000_000
-    """Hash slots of an index file. 1 to 500 M. Few slots make long chains to look through."""
+    """Hash slots of an index file. 1 to 500 M. Not read in this release, which keeps no index."""
     index_entry_count: int = 20_000_000
-    """Entries of an index file. 2 to 100 M. Each costs 20 bytes, used or not."""
+    """Entries of an index file. 2 to 100 M. Not read in this release, as above."""
     wheel_slot_count: int = 1_209_600
     """Slots of the wheel: twice the window it looks ahead. An even number, 16 to 64 Mi; 32 bytes
     each, in memory and on disk. A small wheel rolls far messages more often."""
@@ -64,9 +64,6 @@ class StoreConfig:
     directory takes 3 days by default; farther messages roll until they are due."""
     topic_queue_count: int = 1
     """Queues of a topic when it is first put to. 1 to 1024."""
-    slot_count_max: int = _INT32_MAX
-    """Messages in one slot before `put` answers BusyError. 1 to 2^31 - 1, the default: never. A
-    slot is ordered in memory when it opens, so this bounds what that takes."""
 
     # --- durability -----------------------------------------------------------------------------
     flush: Literal["sync", "async"] = "sync"
@@ -75,8 +72,6 @@ class StoreConfig:
     flush_interval_ms: int = 500
     """Longest time between two syncs while nobody waits for one, ms. 1 to 60,000. A long one risks
     more asynchronous puts at a power cut."""
-    flush_timeout_ms: int = 5000
-    """How long a synchronous put waits before FlushTimeoutError, ms. 1 to 3,600,000."""
     visibility: Literal["durable", "written"] = "durable"
     """What a pull sees. "written" shows a message before it is on the disk: lower lateness, but a
     power cut can take back what a consumer saw."""
@@ -110,7 +105,8 @@ class StoreConfig:
 
     # --- names, retries, fixed delays -----------------------------------------------------------
     dedupe_window_ms: int = 3_600_000
-    """How long a given message id is remembered, ms. 0 (off) to 7 days; costs memory per id."""
+    """How long a given message id is remembered, ms. 0 (off) to 7 days. Not read in this release,
+    which takes no message ids."""
     level_delays: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     """The fixed delays, level 1 first: numbers with s, m, h or d, one space between. At most 64."""
     broker_name: str = "timerstore"
@@ -214,9 +210,7 @@ _RANGES: dict[str, tuple[int, int]] = {
     "properties_bytes_max": (512, 32_767),
     "delay_ms_max": (1, 1000 * YEAR_MS),
     "topic_queue_count": (1, 1024),
-    "slot_count_max": (1, _INT32_MAX),
     "flush_interval_ms": (1, 60_000),
-    "flush_timeout_ms": (1, 3_600_000),
     "checkpoint_interval_ms": (10, 600_000),
     "checkpoint_log_bytes": (4 * KIB, 64 * GIB),
     "checkpoint_log_bytes_max": (4 * KIB, 64 * GIB),

@@ -98,10 +98,14 @@ class FormatVersionError(CorruptError):
 
 
 class FullError(TimerStoreError):
-    """No space is left on the disk; nothing was stored. Works again when space returns."""
+    """No space is left on the disk. Works again when space returns.
+
+    Nothing was stored, but for the first `stored_count` messages of a `put_many`.
+    """
 
     code = -2
     retryable = True
+    stored_count: int = 0
 
 
 class BusyError(TimerStoreError):

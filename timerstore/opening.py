@@ -136,7 +136,9 @@ class Opened(NamedTuple):
             self.rooms.routes.close()
             self.rooms.timer_log.segments.close()
             self.rooms.states.close()
-            self.rooms.wheel.close(as_broker_wants=is_clean)
+            # What is not on the wheel a broker would never deliver: then it is kept out.
+            linked, put = self.rooms.timer_log.linked_offset, self.timer_route.native.next_offset
+            self.rooms.wheel.close(as_broker_wants=is_clean and linked == put)
             if is_clean:
                 reach("close_wheel_restored")
                 self.directory.mark_closed()

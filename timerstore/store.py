@@ -22,7 +22,7 @@ import numpy as np
 from timerstore import arguments, failpoint
 from timerstore.clock import Clock, SystemClock
 from timerstore.config import StoreConfig
-from timerstore.errors import ClosedError, ConfigError, ForkedError, MessageError
+from timerstore.errors import ClosedError, ConfigError, ForkedError, FullError, MessageError
 from timerstore.failpoint import reach
 from timerstore.inspect.check import check_store
 from timerstore.layout.handle import decode
@@ -426,7 +426,11 @@ class TimerStore:
                 reach("put_many_part_appended")
             else:
                 self._appended()  # room may have to come from the services
-                self._make_room(got, need)
+                try:
+                    self._make_room(got, need)
+                except FullError as error:
+                    error.stored_count = done
+                    raise
 
     # --- topics ---
 

@@ -260,9 +260,12 @@ static void write_unit(ts_wheel *wheel, const ts_link *link, const ts_request *r
     /* Write time + delay is the slot's time; where the delay does not fit, the write time gives way:
      * a late unit in an earlier slot, or a clock that was set back by weeks. */
     int32_t fits = place->slot < 0 || (ahead >= 0 && ahead <= INT32_MAX / wheel->precision_ms);
+    /* A late unit in a slot before its own (the clock was set back): a broker must not deliver it
+     * with that slot but roll it. We go by the due time. */
+    int32_t is_before = place->late && place->slot < ts_slot_of(request->due_ms, wheel->precision_ms);
     ts_timer_unit unit = {
         .prev_pos = place->slot < 0 ? -1 : place->value.last_pos,
-        .magic = place->magic,
+        .magic = place->magic | (is_before ? TS_TIMER_MAGIC_ROLL : 0),
         .write_ms = (fits ? link->write_slot : slot) * wheel->precision_ms,
         .delay_ms = fits ? (int32_t)(ahead * wheel->precision_ms) : 0,
         .log_offset = request->log_offset,

@@ -252,9 +252,7 @@ class Driver:
             self.model.cancel(one, answer, self.clock.latest_ms, sure=not reached)
 
     @contextmanager
-    def _dying(
-        self, point: str | None, nth: int, *, is_opened: bool = True
-    ) -> Iterator[list[str]]:
+    def _dying(self, point: str | None, nth: int, *, is_opened: bool = True) -> Iterator[list[str]]:
         """Run a call in a store of which only what is there at one moment will be left."""
         old, old_path = self.store, self._path()
         self._generation += 1

@@ -2,8 +2,8 @@
 
 Data:     JSON: {"entries": [{"log_end": L, "pending": {topic: {queue: n}}, "ends": {topic: {queue:
           queue offset behind the last unit below L}}}, ...]}, the newer last; zeros are left out.
-          Our own file, derived: where no entry is of the watermark's log end, or a queue has another
-          end, everything is built anew from the log.
+          Our own file, derived: where no entry is of the watermark's log end, or a queue has
+          another end, everything is built anew from the log.
 """
 
 import json

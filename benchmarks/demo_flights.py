@@ -4,7 +4,7 @@ Data:     benchmarks/flights.py; one topic, `flight-reminder`, one queue.
 Threads:  none: threads=False, and the services are stepped on a clock that the program turns.
 Holds:    (1) the clock stops at every minute at which something is put, cancelled or due, and all
               services but flush run there until none has work; flush runs, and what has come out
-              is pulled, every six simulated hours (--pull-minutes);
+              is pulled, every twelve simulated hours (--pull-minutes);
           (2) every count is taken from what was pulled: see audit.py; the store is asked only
               which cancels it accepted and, at the end, what it still holds.
 Fails:    exit status 1 with FAIL where a count is not what the data demands; 2 without the data.
@@ -53,7 +53,7 @@ SERVICES = (
 )
 """All but flush, in the order in which a message meets them; it meets dispatch twice."""
 
-PULL_MINUTES = 360
+PULL_MINUTES = 720
 
 Int64 = NDArray[np.int64]
 

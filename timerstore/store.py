@@ -312,7 +312,7 @@ class TimerStore:
         `bodies`: a list of bytes-likes, or (buffer, array of count + 1 offsets). `deliver_ms`
         (epoch ms) or `delay` (seconds): one value, or one a body; 0 or past: now. `keys`: one entry
         a body, a key or a sequence of keys. All are checked before any is stored; after a crash a
-        prefix may be.
+        prefix may be, and after a FullError its `stored_count` first ones are.
         """
         now_ms = self._clock.now_ms
         config = self.config

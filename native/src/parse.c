@@ -82,12 +82,26 @@ void ts_marks_get(const uint8_t *properties, int32_t size, ts_marks *marks)
     }
 }
 
+/* Whether the end of a pair stands in these size >= 8 bytes. */
+static inline __attribute__((always_inline)) int32_t has_end(const uint8_t *at, int32_t size)
+{
+    const uint64_t ones = 0x0101010101010101u;
+    uint64_t word, found = 0;
+
+    for (int32_t i = 0; i < size; i += 8) {
+        memcpy(&word, at + (i < size - 8 ? i : size - 8), 8);
+        word ^= ones * TS_PROP_PAIR_END;
+        found |= (word - ones) & ~word & ones << 7;
+    }
+    return found != 0;
+}
+
 /* Takes the pair that ends at *end off the text where it has this name. `likely` is the usual size
- * of its value, looked at first. */
+ * of its value, looked at first; a pair's end in a value so taken means that there are two. */
 static inline __attribute__((always_inline)) int32_t take_last(const uint8_t *text, int32_t *end, const char *name, int32_t name_size,
                          int32_t likely, ts_text *value)
 {
-    int32_t last = *end - 1, split = last - likely - 1;
+    int32_t last = *end - 1, split = last - likely - 1, from;
 
     if (last < name_size + 2 || text[last] != 2)
         return 0;
@@ -98,14 +112,36 @@ static inline __attribute__((always_inline)) int32_t take_last(const uint8_t *te
     if (split < name_size || text[split] != 1 ||
         memcmp(text + split - name_size, name, (size_t)name_size) != 0)
         return 0;
+    from = split - name_size;
+    if ((from > 0 && text[from - 1] != 2) ||
+        (likely >= 8 && split == last - likely - 1 && has_end(text + split + 1, likely)))
+        return 0;
     value->at = text + split + 1;
     value->size = last - split - 1;
-    *end = split - name_size;
-    return *end == 0 || text[*end - 1] == 2;
+    *end = from;
+    return 1;
 }
 
 #define TAKE(literal, likely, value) \
     take_last(text, &end, (literal), (int32_t)sizeof(literal) - 1, (likely), (value))
+
+#define BEGINS(at, end, literal) \
+    ((end) - (at) >= (int32_t)sizeof(literal) - 1 && \
+     memcmp((at), (literal), sizeof(literal) - 1) == 0)
+
+/* Whether no pair before the tail says anything of the timer: a delete's target, a relative delay,
+ * a number that does not parse. */
+static int32_t is_mute(const uint8_t *text, int32_t size)
+{
+    const uint8_t *end = text + size;
+
+    for (const uint8_t *at = text; at < end; at = ts_find(at, end, 2) + 1) {
+        if (BEGINS(at, end, "TIMER_") || BEGINS(at, end, "REAL_QID\001") ||
+            BEGINS(at, end, "DELAY\001"))
+            return 0;
+    }
+    return 1;
+}
 
 /* What append.c writes last, read from the end. 0 where the text ends otherwise. */
 static int32_t read_tail(const uint8_t *text, int32_t size, ts_marks *marks)
@@ -125,7 +161,11 @@ static int32_t read_tail(const uint8_t *text, int32_t size, ts_marks *marks)
         ts_timer_id_get(value.at, &marks->store_id, &id) != 0 || id > (uint64_t)INT64_MAX)
         return 0;
     if (!TAKE("REAL_QID", 1, &queue) || !TAKE("REAL_TOPIC", 8, &topic) ||
-        !TAKE("TIMER_OUT_MS", 13, &out) || !TAKE("TIMER_DELIVER_MS", 13, &deliver))
+        !TAKE("TIMER_OUT_MS", 13, &out) || !TAKE("TIMER_DELIVER_MS", 13, &deliver) ||
+        topic.size == 0)
+        return 0;
+    (void)TAKE("UNIQ_KEY", 32, &value);
+    if (!is_mute(text, end))
         return 0;
     marks->timer_id = (int64_t)id;
     marks->real_topic = topic;

@@ -39,6 +39,8 @@ static inline int64_t ts_marks_due(const ts_marks *marks, int64_t precision_ms)
         return 0;
     if (marks->deliver_ms >= 0 && !marks->relative)
         return marks->deliver_ms;
+    if (marks->out_ms > INT64_MAX - precision_ms)
+        return INT64_MAX;
     return marks->out_ms + precision_ms;
 }
 
@@ -68,9 +70,13 @@ static inline const uint8_t *ts_find(const uint8_t *at, const uint8_t *end, uint
         word ^= ones * byte;
         word = (word - ones) & ~word & highs;
         if (word != 0) {
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+            return at + __builtin_ctzll(word) / 8; /* a borrow reaches only what lies behind */
+#else
             for (; *at != byte; at++) {
             }
             return at;
+#endif
         }
     }
     while (at < end && *at != byte)

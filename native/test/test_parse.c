@@ -427,6 +427,11 @@ static void test_tokens(void)
             put_bytes(&any, token, (int32_t)strlen(token));
         }
         check_text(&any);
+        if (any.size > 0 && any.at[any.size - 1] == 2) {
+            put_target(&any, &seed);
+            put_id(&any, &seed);
+            check_text(&any);
+        }
         any.size = 0;
         for (int32_t n = below(&seed, 80); n > 0; n--)
             put_bytes(&any, &(uint8_t){(uint8_t)below(&seed, i % 2 ? 4 : 256)}, 1);

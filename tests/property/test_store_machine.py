@@ -19,8 +19,19 @@ from hypothesis.stateful import (
 
 from tests.support.driver import DAY_MS, YEAR_MS, Driver, PowerDriver, tiny
 from tests.support.shadow_disk import ShadowDisk
-from timerstore import CancelResult, StoreConfig
+from timerstore import CancelResult, StoreConfig, store
+from timerstore.commitlog import recover
 from timerstore.failpoint import NAMES
+from timerstore.pull import pull
+from timerstore.queues import dispatch
+from timerstore.timer import (
+    dequeue_get,
+    dequeue_put,
+    enqueue_get,
+    enqueue_put,
+    open_slot,
+    pending,
+)
 
 QUEUES = st.sampled_from([("orders", 0), ("orders", 1), ("mail", 0)])
 SERVICES = st.sampled_from(
@@ -313,7 +324,39 @@ class PowerCutMachine(StoreMachine):
             self.shadow.__exit__(None, None, None)
 
 
+SMALL = {
+    dequeue_get: {"_BATCH": 5, "_SLOTS": 2, "_LOADED_MAX": 8},
+    dequeue_put: {"_BATCH": 7, "_CHUNK": 4, "_HOLD": 2, "_SCRATCH_BYTES": 700},
+    enqueue_get: {"_BATCH": 6},
+    enqueue_put: {"_BATCH": 4},
+    dispatch: {"_BATCH": 5},
+    pending: {"_BATCH": 5},
+    recover: {"_BATCH": 9, "_REWRITE_BYTES": 500},
+    store: {"_MANY_HOLD": 3},
+    pull: {"_BUFFER_BYTES_MAX": 2000},
+    open_slot: {"_SIZE_MIN": 2},
+}
+
+
+class SmallBatchMachine(StoreMachine):
+    """The same where every batch of the engine is full after a few messages."""
+
+    def make(self, config: StoreConfig, seed: int) -> Driver:
+        self.saved = [(m, name, getattr(m, name)) for m, small in SMALL.items() for name in small]
+        for module, small in SMALL.items():
+            for name, value in small.items():
+                setattr(module, name, value)
+        return super().make(config, seed)
+
+    def end(self) -> None:
+        for module, name, value in self.saved:
+            setattr(module, name, value)
+
+
+MACHINES = [StoreMachine, AsyncStoreMachine, PowerCutMachine, SmallBatchMachine]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("machine", [StoreMachine, AsyncStoreMachine, PowerCutMachine])
+@pytest.mark.parametrize("machine", MACHINES)
 def test_store_agrees_with_model(machine: type[StoreMachine]) -> None:
     run_state_machine_as_test(machine, settings=settings())

@@ -10,7 +10,6 @@ Fails:    CorruptError on names and lengths that do not belong there, FullError 
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from mmap import mmap
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +29,22 @@ _NAME = re.compile(r"\d{20}")
 class _Map(NamedTuple):
     memory: mmap
     view: Any
+
+
+class View:
+    """A held view. A class of its own, since a generator costs a microsecond more each time."""
+
+    __slots__ = ("_end", "_segments")
+
+    def __init__(self, segments: "Segments", end: int) -> None:
+        self._segments = segments
+        self._end = end
+
+    def __enter__(self) -> Any:
+        return self._segments.hold(self._end)
+
+    def __exit__(self, *_error: object) -> None:
+        self._segments.let_go()
 
 
 class Segments:
@@ -252,22 +267,26 @@ class Segments:
 
     # --- maps ---
 
-    @contextmanager
-    def view(self, end: int) -> Iterator[Any]:
-        """Give a `ts_view` of the bytes below `end`, for this caller alone."""
+    def view(self, end: int) -> "View":
+        """Give a `ts_view` of the bytes below `end`, for this caller alone; used with `with`."""
+        return View(self, end)
+
+    def hold(self, end: int) -> Any:
+        """Begin to use maps: none is let go of before `let_go`."""
         with self._lock:
             self._holders += 1
             if self._table is None:
                 self._grow_table(self.numbers[0] if self.numbers else 0, 64)
-        try:
             view = ffi.new("ts_view *")
             view.segment_bytes = self.segment_bytes
             self._point(view)
             view.end = end
-            yield view
-        finally:
-            with self._lock:
-                self._holders -= 1
+            return view
+
+    def let_go(self) -> None:
+        """Maps are used no more by one of those who held them."""
+        with self._lock:
+            self._holders -= 1
 
     def _point(self, view: Any) -> None:
         view.segments = self._table

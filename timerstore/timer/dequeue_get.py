@@ -54,6 +54,7 @@ class DequeueGet(Service):
         self._out = out
         self._slots = np.empty(0, np.int64)  # being read
         self._positions = np.empty(0, np.int64)  # and how far
+        self._chained = np.empty(_BATCH, CHAINED)
         self._passed = open_slot.frontier  # frontier that downstream was told
         self._start_ns = start_ns + config.start_delay_ms * 1_000_000
         self.downstream: Service | None = None
@@ -64,23 +65,23 @@ class DequeueGet(Service):
             return False
         if self._clock.monotonic_ns < self._start_ns:
             return False
-        chained = np.empty(_BATCH, CHAINED)
+        chained = self._chained
         count = 0
         finished: list[int] = []
         # Slot 1 is read at once: it holds what is due in slot 0, where nothing is ever linked.
         now_slot = max(1, self._clock.now_ms // self._config.precision_ms)
         with self._wheel.lock:
-            end = self._timer_log.end
-            with self._timer_log.segments.view(end) as view:
-                while count < _BATCH and self._begin_slots(now_slot):
-                    count += self._read(view, chained, count)
-                    finished.extend(self._drop_finished())
+            if self._begin_slots(now_slot):
+                with self._timer_log.segments.view(self._timer_log.end) as view:
+                    while count < _BATCH and self._begin_slots(now_slot):
+                        count += self._read(view, chained, count)
+                        finished.extend(self._drop_finished())
             frontier = int(self._slots.min(initial=self._wheel.frontier))
         if not count and frontier == self._passed and not finished:
             return False
         reach("dequeue_units_read")
         self._open_slot.expect_many(chained["slot"][:count])
-        self._out.put(Loaded(chained[:count], frontier))
+        self._out.put(Loaded(chained[:count].copy(), frontier))
         self._passed = frontier
         for slot in finished:
             self._open_slot.done(slot, 1)

@@ -19,6 +19,17 @@ from timerstore.timer.request import DUE, KEY, Int64Array, Records
 _SIZE_MIN = 1024
 
 
+def _by_slot(slots: Int64Array) -> list[tuple[int, int]]:
+    """Give (slot, how often it stands there). Most arrays have one slot, or nothing."""
+    if not len(slots):
+        return []
+    first = int(slots[0])
+    if (slots == first).all():
+        return [(first, len(slots))]
+    values, counts = np.unique(slots, return_counts=True)
+    return list(zip(values.tolist(), counts.tolist(), strict=True))
+
+
 class OpenSlot:
     """What has been read from the wheel and waits for its millisecond."""
 
@@ -62,8 +73,8 @@ class OpenSlot:
 
     def expect_many(self, slots: Int64Array) -> None:
         """The same for an array with one slot an entry."""
-        for slot, count in zip(*np.unique(slots, return_counts=True), strict=True):
-            self.expect(int(slot), int(count))
+        for slot, count in _by_slot(slots):
+            self.expect(slot, count)
 
     def done(self, slot: int, count: int) -> None:
         """So many of a slot are in the log, or need not get there."""
@@ -80,11 +91,8 @@ class OpenSlot:
 
     def done_many(self, slots: Int64Array) -> None:
         """The same for an array with one slot an entry."""
-        if not len(slots):
-            return
-        values, counts = np.unique(slots, return_counts=True)
         with self._lock:
-            for slot, count in zip(values.tolist(), counts.tolist(), strict=True):
+            for slot, count in _by_slot(slots):
                 self._done(slot, count)
 
     def lowest_slot(self, otherwise: int) -> int:

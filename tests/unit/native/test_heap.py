@@ -1,0 +1,89 @@
+"""The open slot's heap: order of (wake time, id), what may leave it, what rolls no more."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timerstore.native import lib
+from timerstore.timer.open_slot import OpenSlot
+from timerstore.timer.request import DUE, Records
+
+PRECISION_MS = 100
+FAR = 10**6
+
+
+def entries(rows: list[tuple[int, int]], flags: int = 0, wake_ms: int | None = None) -> Records:
+    """Entries of (due, id)."""
+    out = np.zeros(len(rows), DUE)
+    for entry, (due_ms, timer_id) in zip(out, rows, strict=True):
+        entry["due_ms"], entry["id"], entry["flags"] = due_ms, timer_id, flags
+        entry["wake_ms"] = due_ms if wake_ms is None else wake_ms
+    return out
+
+
+def pairs(found: Records) -> list[tuple[int, int]]:
+    return [(int(e["due_ms"]), int(e["id"])) for e in found]
+
+
+ROWS = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 30)), unique=True, max_size=60)
+
+
+@given(st.lists(st.tuples(ROWS, st.integers(0, 60), st.integers(1, 7)), max_size=6))
+def test_pops_by_time_then_id_never_beyond_now_whatever_was_pushed_when(
+    rounds: list[tuple[list[tuple[int, int]], int, int]],
+) -> None:
+    open_slot = OpenSlot(PRECISION_MS)
+    model: list[tuple[int, int]] = []
+    for rows, now_ms, capacity in rounds:
+        open_slot.push(entries(rows), FAR)
+        model = sorted(model + rows)
+        while True:
+            found, frontier = open_slot.pop(now_ms, capacity)
+            wanted = [row for row in model if row[0] <= now_ms][:capacity]
+            assert pairs(found) == wanted
+            assert frontier == FAR
+            if not wanted:
+                break
+            model = model[len(wanted) :]
+        assert len(open_slot) == len(model)
+        assert open_slot.next_wake_ms() == (model[0][0] if model else None)
+
+
+def test_nothing_leaves_before_every_slot_that_could_hold_something_earlier_is_loaded() -> None:
+    open_slot = OpenSlot(PRECISION_MS)
+    open_slot.push(entries([(500, 1), (501, 2)]), 5)  # slots below 5: due up to 500
+    found, _ = open_slot.pop(FAR, 9)
+    assert pairs(found) == [(500, 1)]
+    assert open_slot.next_wake_ms() is None  # not before its slot is whole
+    open_slot.push(entries([]), 6)
+    assert open_slot.next_wake_ms() == 501
+    assert pairs(open_slot.pop(FAR, 9)[0]) == [(501, 2)]
+
+
+def test_entry_that_rolls_leaves_at_its_slot_and_keeps_its_flag() -> None:
+    open_slot = OpenSlot(PRECISION_MS)
+    open_slot.push(entries([(5000, 1)], lib.TS_FLAG_ROLL, wake_ms=200), 3)
+    found, _ = open_slot.pop(200, 9)
+    assert pairs(found) == [(5000, 1)]
+    assert found[0]["flags"] == lib.TS_FLAG_ROLL
+
+
+def test_entry_whose_own_slot_is_loaded_meanwhile_rolls_no_more() -> None:
+    open_slot = OpenSlot(PRECISION_MS)
+    open_slot.push(entries([(550, 1)], lib.TS_FLAG_ROLL, wake_ms=200), 6)  # slot 5 is below 6
+    assert pairs(open_slot.pop(549, 9)[0]) == []
+    assert open_slot.next_wake_ms() == 550
+    found, _ = open_slot.pop(550, 9)
+    assert pairs(found) == [(550, 1)]
+    assert found[0]["flags"] == 0
+
+
+def test_outstanding_slots_are_counted_until_the_last_is_done() -> None:
+    open_slot = OpenSlot(PRECISION_MS)
+    open_slot.expect(7, 2)
+    open_slot.expect(5, 1)
+    assert open_slot.lowest_slot(9) == 5
+    open_slot.done(5, 1)
+    assert open_slot.lowest_slot(9) == 7
+    open_slot.done_many(np.array([7, 7], np.int64))
+    assert open_slot.lowest_slot(9) == 9

@@ -1,0 +1,374 @@
+"""Linking, reading and cutting the wheel, call by call, on buffers of the test."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.disk_reader import (
+    TIMER_DEFAULT,
+    TIMER_DELETE,
+    TIMER_ROLL,
+    TIMER_UNIT_BYTES,
+    TimerUnit,
+    decode_slot,
+    decode_timer_unit,
+    encode_timer_blank,
+)
+from timerstore.native import ffi, lib
+from timerstore.timer.request import CHAINED, DUE, REQUEST, Records
+from timerstore.timer.states import States
+
+PRECISION_MS = 100
+NOW = 10_000  # slot of the present
+WINDOW = 48
+SEGMENT = 1 << 16
+PROBES = 4096
+
+
+class Bench:
+    """A wheel, a timer log of one segment in memory, and the states of a few ids."""
+
+    def __init__(self, slot_count: int = 128, segment_bytes: int = SEGMENT) -> None:
+        self.slot_count = slot_count
+        self.slots = np.zeros(slot_count * 32, np.uint8)
+        self.dirty = np.zeros((slot_count * 32 + 4095) // 4096, np.uint8)
+        self.wheel: Any = ffi.new("ts_wheel *")
+        self.wheel.slots = ffi.from_buffer("uint8_t[]", self.slots)
+        self.wheel.dirty_pages = ffi.from_buffer("uint8_t[]", self.dirty)
+        self.wheel.slot_count = slot_count
+        self.wheel.precision_ms = PRECISION_MS
+        self.link: Any = ffi.new("ts_link *")
+        self.link.segment_bytes = segment_bytes
+        self.link.write_slot = NOW
+        self.link.frontier = NOW + 1
+        self.link.reuse_below = NOW
+        self.link.roll_slots = WINDOW
+        self.states = States()
+        self.states.ensure(1000)
+        self.units = np.zeros(SEGMENT, np.uint8)
+        self.log = np.zeros(4 * SEGMENT, np.uint8)
+        self._next = 0
+
+    def request(self, due_ms: int, flags: int = 0, *, waits: bool = True) -> Records:
+        out = np.zeros(1, REQUEST)
+        out["id"], out["due_ms"], out["flags"] = self._next, due_ms, flags
+        out["log_offset"], out["size"], out["topic_hash"] = 1000 * self._next, 77, 5
+        if waits:
+            lib.ts_state_set(self.states.native, self._next, lib.TS_WAITING)
+        self._next += 1
+        return out
+
+    def put(self, *requests: Records, room: int = SEGMENT) -> tuple[int, Records]:
+        """Link: (how many or a status, late entries)."""
+        each = np.concatenate(requests)
+        late = np.zeros(len(each), DUE)
+        begin = self.link.pos
+        count = lib.ts_timer_link(
+            self.wheel, self.link, self.states.native,
+            ffi.from_buffer("ts_request[]", each), len(each),
+            ffi.from_buffer("uint8_t[]", self.units), room,
+            ffi.from_buffer("ts_due[]", late),
+        )  # fmt: skip
+        self.log[begin : begin + self.link.bytes] = self.units[: self.link.bytes]
+        return int(count), late[: self.link.late_count]
+
+    def unit(self, pos: int) -> TimerUnit:
+        return decode_timer_unit(self.log[pos : pos + TIMER_UNIT_BYTES].tobytes(), pos)
+
+    def slot(self, number: int) -> tuple[int, int, int, int]:
+        """(time, first, last, count) at the slot's place."""
+        at = number % self.slot_count * 32
+        found = decode_slot(self.slots[at : at + 32].tobytes(), 0)
+        return found.time, found.first_pos, found.last_pos, found.unit_count
+
+    def view(self) -> Any:
+        """The log as one mapped segment."""
+        self._keep = ffi.from_buffer("uint8_t[]", self.log)
+        self._table = ffi.new("const uint8_t *[]", [self._keep])
+        view = ffi.new("ts_view *")
+        view.segments, view.segment_count = self._table, 1
+        view.segment_bytes, view.end = len(self.log), self.link.pos
+        return view
+
+    def load(self, slot: int, capacity: int = 100) -> list[int]:
+        """Log offsets of a slot's chain, newest first, read `capacity` at a time."""
+        found: list[int] = []
+        pos = ffi.new("int64_t *", -1)
+        while True:
+            part = np.zeros(capacity, CHAINED)
+            got = lib.ts_wheel_load(
+                self.view(), self.wheel, slot, pos, capacity, ffi.from_buffer("ts_chained[]", part)
+            )
+            assert got >= 0, f"status {got}"
+            assert (part["slot"][:got] == slot).all()
+            found += part["log_offset"][:got].tolist()
+            if pos[0] < 0:
+                return found
+
+    def next_used(self, begin: int, end: int) -> int:
+        return int(lib.ts_wheel_next(self.wheel, begin, end))
+
+
+def slot_ms(slot: int) -> int:
+    return slot * PRECISION_MS
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+# --- which slot -----------------------------------------------------------------------------------
+
+
+def rolled_slot(ahead: int) -> tuple[int, bool]:
+    """store-format.md 7.4: slots ahead of the present, and whether it rolls."""
+    if ahead < WINDOW:
+        return ahead, False
+    return (WINDOW // 2 if ahead - WINDOW < WINDOW // 3 else WINDOW), True
+
+
+@pytest.mark.parametrize(
+    "ahead",
+    [1, 2, WINDOW - 1, WINDOW, WINDOW + 1, WINDOW + WINDOW // 3 - 1, WINDOW + WINDOW // 3,
+     2 * WINDOW, 128, 129, 10**6, 10**10],
+)  # fmt: skip
+@pytest.mark.parametrize("edge_ms", [1, PRECISION_MS // 2, PRECISION_MS])
+def test_slot_is_that_of_the_rolling_rule(bench: Bench, ahead: int, edge_ms: int) -> None:
+    due_ms = slot_ms(NOW + ahead) + edge_ms  # due lies in (slot, slot + 1]
+    count, late = bench.put(bench.request(due_ms))
+    assert (count, len(late)) == (1, 0)
+    wanted, rolls = rolled_slot(ahead)
+    unit = bench.unit(0)
+    assert unit.slot_ms == slot_ms(NOW + wanted)
+    assert unit.write_ms == slot_ms(NOW)
+    assert unit.magic == TIMER_DEFAULT | (TIMER_ROLL if rolls else 0)
+    assert (unit.prev_pos, unit.log_offset, unit.store_size) == (-1, 0, 77)
+    assert bench.slot(NOW + wanted) == (NOW + wanted, 0, 0, 1)
+    assert bench.link.first_slot == NOW + wanted
+
+
+@pytest.mark.parametrize("behind", [0, 1, 5, 300])
+def test_late_message_goes_to_the_open_slot_and_into_a_slot_already_read(
+    bench: Bench, behind: int
+) -> None:
+    due_ms = slot_ms(NOW - behind) + 7
+    count, late = bench.put(bench.request(due_ms))
+    assert (count, len(late)) == (1, 1)
+    linked = NOW - behind
+    assert bench.unit(0).slot_ms == slot_ms(linked)
+    assert bench.slot(linked)[0] == linked
+    [entry] = late
+    assert (entry["due_ms"], entry["wake_ms"], entry["slot"], entry["flags"]) == (
+        due_ms, due_ms, linked, 0,
+    )  # fmt: skip
+
+
+def test_late_message_after_the_clock_went_back_is_linked_where_a_recovery_reads_it_in_time(
+    bench: Bench,
+) -> None:
+    bench.link.frontier = NOW + 10**7
+    count, late = bench.put(bench.request(slot_ms(NOW + 5) + 1), bench.request(slot_ms(NOW + 900)))
+    assert (count, len(late)) == (2, 2)
+    assert late["slot"].tolist() == [NOW, NOW]
+    assert bench.unit(0).slot_ms == bench.unit(52).slot_ms == slot_ms(NOW)
+
+
+def test_far_message_after_the_clock_went_back_waits_in_the_next_slot_not_read_yet(
+    bench: Bench,
+) -> None:
+    frontier = NOW + 10**9  # more ms ahead than 32 bits hold
+    bench.link.frontier = frontier
+    count, late = bench.put(bench.request(slot_ms(frontier + 5) + 1))
+    assert (count, len(late)) == (1, 0)
+    unit = bench.unit(0)
+    assert unit.slot_ms == slot_ms(frontier)
+    assert unit.magic == TIMER_DEFAULT | TIMER_ROLL
+    assert bench.load(frontier) == [0]
+
+
+def test_slot_taken_by_another_lap_sends_the_message_to_an_earlier_one_that_rolls(
+    bench: Bench,
+) -> None:
+    bench.put(bench.request(slot_ms(NOW + 20) + 1))
+    bench.link.write_slot = NOW + 128
+    bench.link.frontier = NOW + 120  # not beyond slot + 128
+    bench.put(bench.request(slot_ms(NOW + 148) + 1))
+    unit = bench.unit(52)
+    assert unit.slot_ms == slot_ms(NOW + 147)
+    assert unit.magic == TIMER_DEFAULT | TIMER_ROLL
+    assert bench.slot(NOW + 20) == (NOW + 20, 0, 0, 1)  # untouched
+    assert bench.slot(NOW + 147) == (NOW + 147, 52, 52, 1)
+
+
+def test_slot_of_a_lap_that_no_recovery_needs_is_taken_over(bench: Bench) -> None:
+    bench.put(bench.request(slot_ms(NOW + 20) + 1))
+    bench.link.write_slot = NOW + 128
+    bench.link.frontier = NOW + 129
+    bench.link.reuse_below = NOW + 20
+    bench.put(bench.request(slot_ms(NOW + 148) + 1))
+    assert bench.unit(52).slot_ms == slot_ms(NOW + 147)  # not below: it is needed
+    bench.link.reuse_below = NOW + 21
+    bench.put(bench.request(slot_ms(NOW + 148) + 1))
+    assert bench.unit(104).slot_ms == slot_ms(NOW + 148)
+    assert bench.unit(104).prev_pos == -1  # the old lap's chain is not this one's
+    assert bench.slot(NOW + 148) == (NOW + 148, 104, 104, 1)
+
+
+def test_nothing_is_linked_where_every_slot_is_needed(bench: Bench) -> None:
+    for ahead in range(1, 128):
+        bench.link.roll_slots = 1000
+        bench.put(bench.request(slot_ms(NOW + ahead) + 1))
+    bench.put(bench.request(slot_ms(NOW + 128) + 1))
+    pos = bench.link.pos
+    bench.link.write_slot, bench.link.frontier = NOW + 128, NOW + 129
+    bench.link.reuse_below = NOW
+    count, late = bench.put(bench.request(slot_ms(NOW + 140) + 1))
+    assert (count, len(late)) == (lib.TS_BLOCKED, 0)
+    assert (bench.link.pos, bench.link.bytes) == (pos, 0)
+    count, late = bench.put(bench.request(slot_ms(NOW + 128) + 1))  # late, into its own slot
+    assert (count, len(late)) == (1, 1)
+
+
+def test_late_unit_keeps_its_slot_from_others_of_the_same_call(bench: Bench) -> None:
+    bench.link.reuse_below = NOW + 1
+    late_ms, other_ms = slot_ms(NOW) + 1, slot_ms(NOW + 128) + 1
+    bench.link.roll_slots = 1000
+    count, late = bench.put(bench.request(late_ms), bench.request(other_ms))
+    assert (count, len(late)) == (2, 1)
+    assert bench.slot(NOW)[0] == NOW
+    assert bench.unit(52).slot_ms == slot_ms(NOW + 127)
+
+
+def test_what_cannot_or_need_not_be_delivered_gets_a_unit_in_no_chain(bench: Bench) -> None:
+    count, late = bench.put(
+        bench.request(slot_ms(NOW + 5) + 1, waits=False),
+        bench.request(0, lib.TS_FLAG_UNUSABLE),
+        bench.request(slot_ms(NOW - 5), lib.TS_FLAG_DELETE),
+    )
+    assert (count, len(late)) == (3, 0)
+    assert bench.link.bytes == 3 * TIMER_UNIT_BYTES
+    for n in range(3):
+        unit = bench.unit(n * TIMER_UNIT_BYTES)
+        assert (unit.prev_pos, unit.slot_ms) == (-1, slot_ms(NOW - 1))
+    assert not bench.slots.any()
+    assert bench.link.first_slot == 2**63 - 1
+
+
+def test_delete_record_stands_in_the_chain_of_its_slot_and_counts_one_less(bench: Bench) -> None:
+    due_ms = slot_ms(NOW + 5) + 1
+    bench.put(bench.request(due_ms), bench.request(due_ms, lib.TS_FLAG_DELETE))
+    assert bench.unit(52).magic == TIMER_DEFAULT | TIMER_DELETE
+    assert bench.slot(NOW + 5) == (NOW + 5, 0, 52, 0)
+    assert bench.load(NOW + 5) == [1000, 0]
+
+
+# --- the timer log's segments ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spare", [0, 1, 51, 67, 68])
+def test_segment_ends_with_a_blank_where_unit_and_blank_do_not_fit(spare: int) -> None:
+    bench = Bench(segment_bytes=3 * 52 + 16 + spare)
+    requests = [bench.request(slot_ms(NOW + 2 + n) + 1) for n in range(5)]
+    fits = 3 if spare < 52 else 4
+    count, _ = bench.put(*requests)
+    assert count == fits
+    assert bench.link.cut == 1
+    left = 3 * 52 + 16 + spare - fits * 52
+    begin = fits * 52
+    assert bench.log[begin : begin + 16].tobytes() == encode_timer_blank(left)
+    assert bench.link.bytes == begin + 16
+    assert bench.link.pos == bench.link.segment_bytes
+    count, _ = bench.put(*requests[fits:])
+    assert count == 5 - fits
+    assert bench.unit(bench.link.segment_bytes).slot_ms == slot_ms(NOW + 2 + fits)
+
+
+def test_only_a_blank_fits_then_the_call_says_zero_and_the_next_goes_on() -> None:
+    bench = Bench(segment_bytes=52 + 16 + 10)
+    assert bench.put(bench.request(slot_ms(NOW + 2) + 1), room=52)[0] == 1
+    assert bench.put(bench.request(slot_ms(NOW + 3) + 1))[0] == 0
+    assert (bench.link.cut, bench.link.bytes) == (1, 16)
+    assert bench.put(bench.request(slot_ms(NOW + 3) + 1))[0] == 1
+
+
+# --- chains ---------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(1, 40), max_size=80), st.integers(1, 9))
+def test_slots_hold_what_was_linked_newest_first(aheads: list[int], capacity: int) -> None:
+    bench, model = Bench(), dict[int, list[int]]()
+    for ahead in aheads:
+        request = bench.request(slot_ms(NOW + ahead) + 1)
+        bench.put(request)
+        model.setdefault(NOW + ahead, []).insert(0, int(request["log_offset"][0]))
+    used, at = [], NOW
+    while (slot := bench.next_used(at, NOW + 200)) >= 0:
+        used.append(slot)
+        assert bench.load(slot, capacity) == model[slot]
+        assert bench.slot(slot)[3] == len(model[slot])
+        at = slot + 1
+    assert used == sorted(model)
+    bench.dirty[:] = 1
+
+
+@given(st.lists(st.integers(1, 20), max_size=40), st.integers(0, 40))
+def test_cut_takes_every_slot_back_to_what_lay_below(aheads: list[int], kept: int) -> None:
+    whole, part = Bench(), Bench()
+    for n, ahead in enumerate(aheads):
+        for bench in (whole, part)[: 2 if n < kept else 1]:
+            bench.put(bench.request(slot_ms(NOW + ahead) + 1))
+    whole.dirty[:] = 0
+    changed = lib.ts_wheel_cut(whole.view(), whole.wheel, part.link.pos)
+    assert changed == len(set(aheads[kept:]))
+    assert bool(whole.dirty.any()) == (changed > 0)
+    assert (whole.slots == part.slots).all()
+    assert lib.ts_wheel_cut(whole.view(), whole.wheel, part.link.pos) == 0
+
+
+def test_next_used_finds_the_nearest_also_beyond_a_lap(bench: Bench) -> None:
+    far = NOW + 1000 * 128
+    for now in (far, NOW):
+        bench.link.write_slot, bench.link.frontier = now, now + 1
+        bench.put(bench.request(slot_ms(now + 3) + 1))
+        bench.put(bench.request(slot_ms(now + 1) + 1))
+    found, at = [], NOW
+    while (slot := bench.next_used(at, 2**62)) >= 0:
+        found.append(slot)
+        at = slot + 1
+    # Two laps want the same places: what came second went to where nothing was.
+    assert found[-2:] == [far + 1, far + 3]
+    assert bench.next_used(NOW, NOW) == -1
+    assert bench.next_used(far + 2, far + 3) == -1
+
+
+def test_dirty_pages_are_those_of_slots_that_changed() -> None:
+    bench = Bench(slot_count=1024)
+    bench.put(bench.request(slot_ms(NOW + 1) + 1))
+    assert np.flatnonzero(bench.dirty).tolist() == [(NOW + 1) % 1024 * 32 // 4096]
+    pages, data = np.zeros(8, np.int64), np.zeros((8, 4096), np.uint8)
+    got = lib.ts_wheel_copy_dirty(
+        bench.wheel, ffi.from_buffer("int64_t[]", pages), ffi.from_buffer("uint8_t[]", data), 8
+    )
+    assert got == 1
+    at = pages[0] * 4096
+    assert (data[0] == bench.slots[at : at + 4096]).all()
+    assert not bench.dirty.any()
+
+
+@pytest.mark.parametrize("at", [0, 4, 12, 16, 24])
+def test_chain_that_breaks_its_format_is_corrupt_and_not_endless(bench: Bench, at: int) -> None:
+    """Byte by byte: size, previous position, magic, write time, delay."""
+    bench.put(*(bench.request(slot_ms(NOW + 5) + 1) for _ in range(3)))
+    bench.log[104 + at] ^= 0x40
+    if at == 4:
+        bench.log[104 + 4 : 104 + 12] = np.frombuffer((104).to_bytes(8, "big"), np.uint8)
+    pos = ffi.new("int64_t *", -1)
+    part = np.zeros(9, CHAINED)
+    view = bench.view()
+    out = ffi.from_buffer("ts_chained[]", part)
+    assert lib.ts_wheel_load(view, bench.wheel, NOW + 5, pos, 9, out) == lib.TS_CORRUPT
+    assert (view.fault, view.fault_offset) == (lib.TS_FAULT_CHAIN, 104)

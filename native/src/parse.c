@@ -82,18 +82,20 @@ void ts_marks_get(const uint8_t *properties, int32_t size, ts_marks *marks)
     }
 }
 
-/* Whether the end of a pair stands in these size >= 8 bytes. */
-static inline __attribute__((always_inline)) int32_t has_end(const uint8_t *at, int32_t size)
+/* Whether one of two bytes stands in these size >= 8 bytes. */
+static inline __attribute__((always_inline)) int32_t has_either(const uint8_t *at, int32_t size,
+                                                                uint8_t byte, uint8_t other)
 {
     const uint64_t ones = 0x0101010101010101u;
-    uint64_t word, found = 0;
+    uint64_t word, first, second, found = 0;
 
     for (int32_t i = 0; i < size; i += 8) {
         memcpy(&word, at + (i < size - 8 ? i : size - 8), 8);
-        word ^= ones * TS_PROP_PAIR_END;
-        found |= (word - ones) & ~word & ones << 7;
+        first = word ^ ones * byte;
+        second = word ^ ones * other;
+        found |= ((first - ones) & ~first) | ((second - ones) & ~second);
     }
-    return found != 0;
+    return (found & ones << 7) != 0;
 }
 
 /* Takes the pair that ends at *end off the text where it has this name. `likely` is the usual size
@@ -114,7 +116,7 @@ static inline __attribute__((always_inline)) int32_t take_last(const uint8_t *te
         return 0;
     from = split - name_size;
     if ((from > 0 && text[from - 1] != 2) ||
-        (likely >= 8 && split == last - likely - 1 && has_end(text + split + 1, likely)))
+        (likely >= 8 && split == last - likely - 1 && has_either(text + split + 1, likely, 2, 2)))
         return 0;
     value->at = text + split + 1;
     value->size = last - split - 1;
@@ -135,6 +137,8 @@ static int32_t is_mute(const uint8_t *text, int32_t size)
 {
     const uint8_t *end = text + size;
 
+    if (size >= 8 && !has_either(text, size, '_', 'L'))
+        return 1; /* most texts: one quick look, as each name below has one of the two */
     for (const uint8_t *at = text; at < end; at = ts_find(at, end, 2) + 1) {
         if (BEGINS(at, end, "TIMER_") || BEGINS(at, end, "REAL_QID\001") ||
             BEGINS(at, end, "DELAY\001"))

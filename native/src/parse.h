@@ -70,13 +70,9 @@ static inline const uint8_t *ts_find(const uint8_t *at, const uint8_t *end, uint
         word ^= ones * byte;
         word = (word - ones) & ~word & highs;
         if (word != 0) {
-#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-            return at + __builtin_ctzll(word) / 8; /* a borrow reaches only what lies behind */
-#else
             for (; *at != byte; at++) {
             }
             return at;
-#endif
         }
     }
     while (at < end && *at != byte)

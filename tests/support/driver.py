@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.support.shadow_disk import ShadowDisk
 from tests.support.model import Model, Put, Queue
+from tests.support.shadow_disk import ShadowDisk
 from timerstore import CancelResult, Message, PutReceipt, StoreConfig, TimerStore, failpoint
 from timerstore.errors import FailedError
 from timerstore.testing import ManualClock, Stepper

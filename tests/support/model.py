@@ -33,9 +33,9 @@ class Put:
 
     def __repr__(self) -> str:
         said = ("sure", "cancelled", "maybe_cancelled", "must_come", "waited")
-        return f"<{self.body[:6].decode()} {self.queue} due {self.due_ms} place {self.place} " + (
-            f"at {self.receipt.log_offset} {[name for name in said if getattr(self, name)]}>"
-        )
+        true = [name for name in said if getattr(self, name)]
+        where = f"place {self.place} at {self.receipt.log_offset}"
+        return f"<{self.body[:6].decode()} {self.queue} due {self.due_ms} {where} {true}>"
 
 
 @dataclass

@@ -6,11 +6,11 @@
         shadow.cut(to)                    # a directory as the machine might find it after a cut
 
 Holds:    (1) of a file, every 512 bytes are as of its last sync or as they are now, and so is its
-          length; whole pages of 4096 bytes mostly stay together; (2) a name made, replaced or removed
-          since its directory was synced is there or not; (3) the same seed gives the same cut; (4) after
-          a cut the boot id is another one.
-Not modelled: versions between the last sync and now, directories (the engine syncs each as it makes it),
-          a file sync that carries a new name along (file systems may; the engine must not need it).
+          length; pages of 4096 bytes mostly stay together; (2) a name made, replaced or removed
+          since its directory was synced is there or not; (3) the same seed gives the same cut; (4)
+          after a cut the boot id is another one.
+Not modelled: versions between the last sync and now; directories, which the engine syncs as it
+          makes them; a file sync that carries a new name along: the engine must not need it.
 """
 
 import os
@@ -111,7 +111,7 @@ class ShadowDisk:
         """A file is durable as it is."""
         here = os.fstat(fd)
         for path, node in self._live.items():
-            there = os.stat(path)
+            there = path.stat()
             if (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino):
                 node.synced = path.read_bytes()
                 return

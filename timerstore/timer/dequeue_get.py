@@ -59,6 +59,14 @@ class DequeueGet(Service):
         self._start_ns = start_ns + config.start_delay_ms * 1_000_000
         self.downstream: Service | None = None
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether every slot that may be read now has been, and was taken over downstream."""
+        if len(self._slots) or len(self._out):
+            return False
+        now_slot = self._clock.now_ms // self._config.precision_ms
+        return self._wheel.frontier > now_slot or len(self._open_slot) > _LOADED_MAX
+
     def step(self) -> bool:
         """Read up to one batch of units."""
         if self._config.stop_dequeue or self._out.is_full:

@@ -32,7 +32,6 @@ _BATCH = 16_384
 _CHUNK = 4096  # records encoded before the first of them is placed
 _HOLD = 256  # records placed in one hold of the append lock
 _SCRATCH_BYTES = 2 << 20
-NOT_BEHIND = 2**62
 _BEHIND_S = 0.05  # looks again at what waits for the wheel, should nobody wake it
 
 
@@ -72,16 +71,20 @@ class DequeuePut(Service):
         self._scratch = np.empty(_SCRATCH_BYTES, np.uint8)
         self._drafts = np.empty(_CHUNK, DRAFT)
         self._behind: list[_Behind] = []
-        self._linked: Callable[[], int] = lambda: NOT_BEHIND
+        self._linked: Callable[[], int] = lambda: 0
+        self._is_linking_stuck: Callable[[], bool] = lambda: False
         self.downstream: list[Service] = []  # dispatch and flush
         self.upstream: list[Service] = []  # who may wait for the open slot to empty
 
-    def wait_for_wheel(self, start: int, end: int, linked: Callable[[], int]) -> None:
+    def wait_for_wheel(
+        self, start: int, end: int, linked: Callable[[], int], is_stuck: Callable[[], bool]
+    ) -> None:
         """Hand nothing over that a record of the timer topic not linked yet may come before: what
         rolled, and what was left from before an opening, queue offsets [start, end). `linked`: the
-        queue offset behind what is linked; NOT_BEHIND where linking has to wait for us.
+        queue offset behind what is linked; `is_stuck`: whether neither linking nor reading of slots
+        can go on by itself.
         """
-        self._linked = linked
+        self._linked, self._is_linking_stuck = linked, is_stuck
         if start < end:
             self._behind.append(_Behind(end, 0))
 
@@ -96,6 +99,10 @@ class DequeuePut(Service):
         """Hand over what is due, at most one batch."""
         self._log.check_alive()
         due, frontier = self._open_slot.pop(self._until_ms(), _BATCH)
+        if not len(due) and self._behind and self._is_linking_stuck():
+            # Linking may be waiting for the slots of what waits for it here.
+            self._behind.clear()
+            due, frontier = self._open_slot.pop(self._clock.now_ms, _BATCH)
         if not len(due):
             return False
         done = 0

@@ -8,6 +8,7 @@ Holds:    (1) the timer log's `end` and `linked_offset` change together under th
 Fails:    FullError before anything is linked; retried.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,7 @@ class EnqueuePut(Service):
         self._source = source
         self._rest: Records | None = None  # requests taken and not linked yet
         self.is_blocked = False  # they found no slot
+        self.on_blocked: Callable[[], None] | None = None  # a checkpoint may free one
         self.upstream: Service | None = None
         self.dequeue: list[Service] = []  # dequeue-get and dequeue-put
         self._link: Any = ffi.new("ts_link *")
@@ -69,6 +71,8 @@ class EnqueuePut(Service):
         self.is_blocked = linked < 0
         if linked < 0:
             self.metrics.add("enqueue_put_blocked", 1)
+            if self.on_blocked is not None:
+                self.on_blocked()
             return False
         rest = requests[linked:]
         self._rest = rest if len(rest) else None

@@ -42,12 +42,18 @@ class Flush(Service):
         self._dispatch = dispatch
         self._at_once = at_once  # stepped by hand: every step syncs what there is
         self._wanted = False
+        self._is_checkpoint_wanted = False
         self._synced_ns = clock.monotonic_ns
         self._checkpoint_ns = clock.monotonic_ns
 
     def request(self) -> None:
         """Somebody waits for what was appended so far."""
         self._wanted = True
+        self.wake()
+
+    def request_checkpoint(self) -> None:
+        """Somebody waits for what only a completed checkpoint lets go."""
+        self._is_checkpoint_wanted = True
         self.wake()
 
     def note(self) -> None:
@@ -67,6 +73,7 @@ class Flush(Service):
             return True
         self._wanted = False
         if self._is_checkpoint_due():
+            self._is_checkpoint_wanted = False
             self._checkpoint.run()
             self._checkpoint_ns = self._clock.monotonic_ns
             self.metrics.add("flush_checkpoints", 1)
@@ -81,7 +88,9 @@ class Flush(Service):
         grown = self._log.end - self._checkpoint.completed_log_end
         if grown >= self._config.checkpoint_log_bytes:
             return True
-        return self._clock.monotonic_ns >= self._next_checkpoint_ns() and self._checkpoint.is_behind
+        if not self._is_checkpoint_wanted and self._clock.monotonic_ns < self._next_checkpoint_ns():
+            return False
+        return self._checkpoint.is_behind
 
     def _next_checkpoint_ns(self) -> int:
         interval_ns = self._config.checkpoint_interval_ms * _MS

@@ -18,7 +18,7 @@ from timerstore.service import Handoff, Service
 from timerstore.timer.checkpoint import Checkpoint, Rooms
 from timerstore.timer.dequeue_get import DequeueGet
 from timerstore.timer.dequeue_get_message import DequeueGetMessage
-from timerstore.timer.dequeue_put import NOT_BEHIND, DequeuePut
+from timerstore.timer.dequeue_put import DequeuePut
 from timerstore.timer.enqueue_get import EnqueueGet
 from timerstore.timer.enqueue_put import EnqueuePut
 from timerstore.timer.flush import Flush
@@ -111,12 +111,14 @@ def make_pipeline(
 
     def linked() -> int:
         with rooms.wheel.lock:  # what is late is in the open slot when this answers
-            if config.stop_enqueue or enqueue_put.is_blocked:
-                return NOT_BEHIND
             return rooms.timer_log.linked_offset
 
+    def is_stuck() -> bool:
+        return (config.stop_enqueue or enqueue_put.is_blocked) and dequeue_get.is_waiting
+
+    enqueue_put.on_blocked = flush.request_checkpoint
     checkpoint.on_completed.append(enqueue_put.wake)  # a slot may be free for another lap now
-    dequeue_put.wait_for_wheel(start, timer_route.queue.count, linked)
+    dequeue_put.wait_for_wheel(start, timer_route.queue.count, linked, is_stuck)
     enqueue_get.downstream = enqueue_put
     enqueue_put.upstream = enqueue_get
     enqueue_put.dequeue = [dequeue_get, dequeue_put]

@@ -1,0 +1,398 @@
+"""Each format both ways: what C writes `disk_reader` reads, and the reverse; any bytes end well.
+
+`disk_reader` knows the formats from their tables alone. Stores are written by the engine itself, by
+plain calls, and their files are read back.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support import disk_reader as disk
+from tests.support.driver import START_MS, tiny
+from timerstore import PullStatus, StoreConfig, TimerStore
+from timerstore.commitlog.fold import SCAN_DTYPE, Kind
+from timerstore.files.disk import Disk
+from timerstore.layout import tree
+from timerstore.native import ffi, lib
+from timerstore.queues.routes import Routes
+from timerstore.testing import ManualClock, Stepper
+
+I32 = st.integers(-(2**31), 2**31 - 1)
+I64 = st.integers(-(2**63), 2**63 - 1)
+NAT63 = st.integers(0, 2**63 - 1)
+TOPIC = st.text("abcXYZ019_-%", min_size=1, max_size=255)
+NAME = st.text(st.characters(min_codepoint=33, max_codepoint=0x2FF), min_size=3, max_size=8)
+VALUE = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF), min_size=1, max_size=30)
+PROPERTIES = st.dictionaries(NAME, VALUE, max_size=6)
+BODY = st.binary(max_size=300)
+
+
+# --- records --------------------------------------------------------------------------------------
+
+
+@given(
+    topic=TOPIC, queue_id=I32, queue_offset=I64, log_offset=I64, flag=I32, born_ms=I64,
+    store_ms=I64, born_v6=st.booleans(), store_v6=st.booleans(), body=BODY,
+    properties=PROPERTIES, property_crc=st.booleans(), compressed=st.booleans(), hosts=st.data(),
+)  # fmt: skip
+def test_c_writes_the_record_of_the_table(
+    topic: str, queue_id: int, queue_offset: int, log_offset: int, flag: int, born_ms: int,
+    store_ms: int, born_v6: bool, store_v6: bool, body: bytes,
+    properties: dict[str, str], property_crc: bool, compressed: bool, hosts: st.DataObject,
+) -> None:  # fmt: skip
+    sys_flag = disk.BORN_IPV6 * born_v6 | disk.STORE_IPV6 * store_v6 | compressed
+    size = [20 if v6 else 8 for v6 in (born_v6, store_v6)]
+    raw_hosts = [
+        hosts.draw(st.binary(min_size=n - 4, max_size=n - 4))
+        + hosts.draw(st.integers(0, 65_535)).to_bytes(4, "big")
+        for n in size
+    ]
+    text = disk.encode_properties(properties)
+    out = ffi.new("uint8_t[]", 20_000)
+    got = lib.ts_encode(
+        out, 20_000, topic.encode(), len(topic), queue_id, queue_offset, log_offset, flag, sys_flag,
+        born_ms, raw_hosts[0], store_ms, raw_hosts[1], body, len(body), text, len(text),
+        property_crc,
+    )  # fmt: skip
+    raw = bytes(ffi.buffer(out, got))
+    assert raw == disk.encode_record(
+        topic,
+        body,
+        text,
+        queue_id=queue_id,
+        flag=flag,
+        queue_offset=queue_offset,
+        log_offset=log_offset,
+        sys_flag=sys_flag,
+        born_ms=born_ms,
+        born_address=disk.decode_host(raw_hosts[0]),
+        store_ms=store_ms,
+        store_host=disk.decode_host(raw_hosts[1]),
+        property_crc=property_crc,
+        version=1 if len(topic) <= 127 else 2,
+    )
+    found = disk.decode_record(raw, log_offset)
+    assert (found.topic, found.raw_body) == (topic, body)
+    assert found.body_crc_holds
+    assert found.property_crc_holds is (True if property_crc else None)
+
+
+class Scanner:
+    """`ts_scan` over bytes in memory, with routes for two topics."""
+
+    def __init__(self, root: Path) -> None:
+        self.routes = Routes(Disk(), tree.Tree(root), 200)
+        self.routes.make("T", 0, 0, persist=False)
+        self.routes.make(disk.TIMER_TOPIC, 0, 0, persist=False)
+
+    def scan(self, data: bytes) -> tuple[Any, int, int]:
+        """(records, end or status, fault)."""
+        buffer = np.frombuffer(data.ljust(64, b"\0"), np.uint8).copy()
+        held = ffi.from_buffer("uint8_t[]", buffer)
+        view = ffi.new("ts_view *")
+        table = ffi.new("const uint8_t *[]", [held])
+        view.segments, view.segment_count, view.segment_bytes = table, 1, len(buffer)
+        view.end = len(buffer)
+        out = np.zeros(64, SCAN_DTYPE)
+        following = ffi.new("int64_t *")
+        got = lib.ts_scan(
+            view, self.routes.native, 1000, 0, following, 64, ffi.from_buffer("ts_scanned[]", out)
+        )
+        return out[: max(0, got)], following[0] if got >= 0 else got, view.fault
+
+
+@pytest.fixture(scope="module")
+def scanner(tmp_path_factory: pytest.TempPathFactory) -> Scanner:
+    return Scanner(tmp_path_factory.mktemp("scanner"))
+
+
+def record(topic: str, properties: bytes, at: int = 0, body: bytes = b"x", **fields: Any) -> bytes:
+    return disk.encode_record(topic, body, properties, log_offset=at, **fields)
+
+
+@given(
+    items=st.lists(
+        st.tuples(st.sampled_from(["T", disk.TIMER_TOPIC]), BODY, PROPERTIES, st.booleans()),
+        max_size=6,
+    )
+)
+def test_c_reads_the_records_of_the_table(
+    scanner: Scanner, items: list[tuple[str, bytes, dict[str, str], bool]]
+) -> None:
+    log = b""
+    for n, (topic, body, properties, crc) in enumerate(items):
+        log += disk.encode_record(
+            topic, body, properties, log_offset=len(log), queue_offset=n, store_ms=7 + n,
+            property_crc=crc,
+        )  # fmt: skip
+    found, end, fault = scanner.scan(log + bytes(64))
+    assert (len(found), end, fault) == (len(items), len(log), lib.TS_FAULT_END)
+    at = 0
+    for n, (one, (topic, *_)) in enumerate(zip(found, items, strict=True)):
+        assert (one["log_offset"], one["queue_offset"], one["store_ms"]) == (at, n, 7 + n)
+        assert one["kind"] == (Kind.ORDINARY if topic == "T" else Kind.UNUSABLE)
+        at += one["size"]
+
+
+@given(
+    real=st.integers(0, 2**31 - 1), out_ms=NAT63, deliver_ms=NAT63, relative=st.booleans(),
+    store_id=st.integers(0, 2**32 - 1), timer_id=NAT63, rolls=st.integers(0, 2**31 - 1),
+)  # fmt: skip
+def test_c_reads_every_timer_property(
+    scanner: Scanner, real: int, out_ms: int, deliver_ms: int, relative: bool,
+    store_id: int, timer_id: int, rolls: int,
+) -> None:  # fmt: skip
+    out_ms = min(out_ms, 2**63 - 1001)
+    properties = {
+        "UNIQ_KEY": "K", "TIMER_DELIVER_MS": str(deliver_ms), "TIMER_OUT_MS": str(out_ms),
+        "REAL_TOPIC": "T", "REAL_QID": "0", "TIMER_ROLL_TIMES": str(rolls),
+        "TS_ID": disk.encode_ts_id(store_id, timer_id),
+    }  # fmt: skip
+    if relative:
+        properties["TIMER_DELAY_MS"] = "5"
+    data = record(disk.TIMER_TOPIC, disk.encode_properties(properties))
+    [one], end, _ = scanner.scan(data)
+    assert end == len(data)
+    assert one["kind"] == Kind.TIMER
+    assert one["out_ms"] == out_ms
+    assert one["due_ms"] == (out_ms + 1000 if relative else deliver_ms)
+    assert (one["store_id"], one["timer_id"]) == (store_id, timer_id)
+    assert one["roll_times"] == rolls
+
+
+HERE = b"REAL_TOPIC\x01T\x02REAL_QID\x010\x02"
+OUT = b"TIMER_OUT_MS\x011000\x02"
+EDGES: list[tuple[str, bytes, Kind]] = [
+    ("nothing", b"", Kind.UNUSABLE),
+    ("all there", OUT + HERE, Kind.TIMER),
+    ("no end", OUT + HERE[:-1], Kind.TIMER),
+    ("no out", HERE, Kind.UNUSABLE),
+    ("no topic", OUT + b"REAL_QID\x010\x02", Kind.UNUSABLE),
+    ("empty topic", OUT + b"REAL_TOPIC\x01\x02REAL_QID\x010\x02", Kind.UNUSABLE),
+    ("no queue", OUT + b"REAL_TOPIC\x01T\x02", Kind.UNUSABLE),
+    ("queue -1", OUT + b"REAL_TOPIC\x01T\x02REAL_QID\x01-1\x02", Kind.UNUSABLE),
+    ("letters", b"TIMER_OUT_MS\x01abc\x02" + HERE, Kind.UNUSABLE),
+    ("too large", b"TIMER_OUT_MS\x0192233720368547758080\x02" + HERE, Kind.UNUSABLE),
+    ("one is broken", b"TIMER_OUT_MS\x01x\x02" + OUT + HERE, Kind.UNUSABLE),
+    ("last counts", OUT + b"REAL_TOPIC\x01no\x02" + HERE, Kind.TIMER),
+    ("no separator", b"\x02\x02junk\x02" + OUT + HERE, Kind.TIMER),
+    ("delete", b"TIMER_DEL_UNIQKEY\x01T+K\x02" + OUT + HERE, Kind.DELETE),
+]
+
+
+@pytest.mark.parametrize(("text", "kind"), [e[1:] for e in EDGES], ids=[e[0] for e in EDGES])
+def test_edges_of_property_texts(scanner: Scanner, text: bytes, kind: Kind) -> None:
+    found, end, _ = scanner.scan(record(disk.TIMER_TOPIC, text))
+    assert found["kind"].tolist() == [kind]
+    assert end > 0
+
+
+@pytest.mark.parametrize("value", ["", "A" * 15, "A" * 17, "A" * 15 + "=", "A" * 15 + "+"])
+def test_timer_id_that_is_none_counts_as_absent(scanner: Scanner, value: str) -> None:
+    text = disk.encode_properties({"TS_ID": value, "TIMER_OUT_MS": "1000", "REAL_TOPIC": "T"})
+    [one], _, _ = scanner.scan(record(disk.TIMER_TOPIC, text + b"REAL_QID\x010\x02"))
+    assert one["timer_id"] == -1
+
+
+@given(data=st.binary(max_size=600), valid_head=st.booleans())
+def test_any_bytes_end_a_scan_and_read_alike(
+    scanner: Scanner, data: bytes, valid_head: bool
+) -> None:
+    if valid_head:
+        data = record("T", b"a\x01b\x02") + data
+    found, end, fault = scanner.scan(data)
+    if isinstance(end, int) and end < 0:
+        assert end in (lib.TS_NEED_ROUTE, lib.TS_CORRUPT)
+    assert fault != lib.TS_FAULT_NONE or not len(found)
+    assert len(found) >= valid_head
+
+
+@given(at=st.integers(0, 10_000), bit=st.integers(0, 7), property_crc=st.booleans())
+def test_flipped_bit_of_a_record_with_its_own_crc_is_seen(
+    scanner: Scanner, at: int, bit: int, property_crc: bool
+) -> None:
+    """Without it, flips outside the body may go unseen; none may crash."""
+    text = disk.encode_properties({"KEYS": "k", "UNIQ_KEY": "u"})
+    data = bytearray(record("T", text, body=b"body", property_crc=property_crc))
+    data[at % len(data)] ^= 1 << bit
+    found, end, _ = scanner.scan(bytes(data))
+    if property_crc:
+        # A flip of the CRC's name makes it an ordinary property: then the body's CRC is left.
+        in_crc = at % len(data) >= len(data) - disk.CRC_BYTES
+        assert in_crc or not len(found) or end == lib.TS_NEED_ROUTE
+
+
+# --- small files ----------------------------------------------------------------------------------
+
+
+@given(st.tuples(*[I64] * 7))
+def test_timercheck_both_ways(fields: tuple[int, ...]) -> None:
+    out = ffi.new("uint8_t[56]")
+    lib.ts_timer_check_pack(ffi.new("int64_t[]", fields), out)
+    assert bytes(ffi.buffer(out)) == disk.encode_timer_check(disk.TimerCheck(*fields))
+    back = ffi.new("int64_t[7]")
+    assert lib.ts_timer_check_unpack(out, 56, back) == 0
+    assert tuple(back) == fields
+    assert lib.ts_timer_check_unpack(out, 32, back) == 0
+    assert tuple(back) == (*fields[:4], 0, 0, 0)
+    assert lib.ts_timer_check_unpack(out, 31, back) == lib.TS_CORRUPT
+
+
+@given(st.tuples(*[I64] * 5))
+def test_checkpoint_is_that_of_the_table(fields: tuple[int, ...]) -> None:
+    out = ffi.new("uint8_t[40]")
+    lib.ts_store_checkpoint_pack(ffi.new("int64_t[]", fields), out)
+    assert bytes(ffi.buffer(out)) == disk.encode_checkpoint(disk.Checkpoint(*fields))
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**40), st.integers(1, 2**20)), max_size=40), NAT63)
+def test_units_below_counts_the_records_that_end_there(
+    rows: list[tuple[int, int]], limit: int
+) -> None:
+    rows = sorted(rows)
+    ends = np.maximum.accumulate([at + size for at, size in rows]) if rows else []
+    rows = [(int(end) - size, size) for end, (_, size) in zip(ends, rows, strict=True)]
+    data = b"".join(disk.encode_queue_unit(at, size, 0) for at, size in rows)
+    limit %= 2**41
+    wanted = sum(at + size <= limit for at, size in rows)
+    assert lib.ts_units_below(data, len(rows), limit) == wanted
+
+
+# --- what a store writes --------------------------------------------------------------------------
+
+PUT = st.tuples(
+    st.sampled_from(["orders", "mail"]),
+    st.binary(min_size=1, max_size=400),
+    st.one_of(st.just(0), st.integers(1, 200_000)),  # ms from now
+    st.one_of(st.none(), st.text("abc", min_size=1, max_size=5)),
+)
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+@settings(max_examples=25)
+@given(
+    puts=st.lists(PUT, max_size=40), cancels=st.sets(st.integers(0, 39)), ms=st.integers(0, 90_000)
+)
+def test_files_of_a_closed_store_read_by_the_tables(
+    folder: Path, puts: list[tuple[str, bytes, int, str | None]], cancels: set[int], ms: int
+) -> None:
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        check_store(Path(name), tiny(1000, "async"), puts, cancels, ms)
+
+
+def check_store(
+    root: Path,
+    config: StoreConfig,
+    puts: list[tuple[str, bytes, int, str | None]],
+    cancels: set[int],
+    ms: int,
+) -> None:
+    clock = ManualClock(START_MS)
+    receipts = []
+    with TimerStore(root, config, clock=clock, threads=False) as store:
+        stepper = Stepper(store)
+        for topic, body, delay_ms, tags in puts:
+            due_ms = START_MS + delay_ms if delay_ms else None
+            receipts.append(store.put(topic, body, deliver_ms=due_ms, tags=tags))
+        stepper.settle()
+        for n in cancels:
+            if n < len(receipts):
+                store.cancel(receipts[n])
+        clock.advance(ms)
+        stepper.settle()
+        pending = {one.message_id: one for one in store.pending()}
+        pulled = []
+        for topic in {topic for topic, *_ in puts}:
+            batch = store.pull_batch(topic, 0, 0)
+            assert batch.status in (PullStatus.FOUND, PullStatus.NO_MESSAGE_IN_QUEUE)
+            pulled += list(batch)
+    records = {one.position: one for one in disk.records(root)}
+    for one in records.values():
+        assert one.body_crc_holds
+        assert one.property_crc_holds
+        assert one.log_offset == one.position
+    for (topic, body, delay_ms, tags), receipt in zip(puts, receipts, strict=True):
+        source = records[receipt.log_offset]
+        assert (source.raw_body, source.properties["UNIQ_KEY"]) == (body, receipt.message_id)
+        assert source.properties.get("TAGS") == tags
+        assert (source.born_ms, source.store_ms) == (START_MS, START_MS)
+        assert source.topic == (disk.TIMER_TOPIC if delay_ms else topic)
+        if delay_ms:
+            due_ms = START_MS + delay_ms
+            assert source.properties["TIMER_DELIVER_MS"] == str(due_ms)
+            assert source.properties["TIMER_OUT_MS"] == str((due_ms - 1) // 1000 * 1000)
+            assert (source.properties["REAL_TOPIC"], source.properties["REAL_QID"]) == (topic, "0")
+            assert source.timer_id is not None
+            assert source.timer_id[1] == source.queue_offset
+    check_pulled(records, pulled)
+    check_queues(root, records)
+    check_timer(root, records, set(pending), START_MS + ms)
+
+
+def check_pulled(records: dict[int, disk.Record], pulled: list[Any]) -> None:
+    for message in pulled:
+        one = records[message.log_offset]
+        assert (one.topic, one.raw_body, one.queue_offset) == (
+            message.topic, message.body, message.queue_offset,
+        )  # fmt: skip
+        assert one.properties == message.properties
+        assert one.store_ms == message.delivered_ms >= message.due_ms
+
+
+def check_queues(root: Path, records: dict[int, disk.Record]) -> None:
+    expected: dict[tuple[str, int], list[disk.Record]] = {}
+    for one in records.values():
+        expected.setdefault((one.topic, one.queue_id), []).append(one)
+    for (topic, queue_id), wanted in expected.items():
+        units = list(disk.iter_queue(root, topic, queue_id))
+        found = [(u.queue_offset, u.log_offset, u.size, u.tags_code) for u in units]
+        assert found == [
+            (
+                one.queue_offset,
+                one.position,
+                one.size,
+                disk.java_hash(one.properties.get("TAGS", "")),
+            )
+            for one in wanted
+        ]
+
+
+def check_timer(
+    root: Path, records: dict[int, disk.Record], pending: set[str], now_ms: int
+) -> None:
+    queued = [one for one in records.values() if one.topic == disk.TIMER_TOPIC]
+    units = list(disk.timer_units(root))
+    assert [unit.log_offset for unit in units] == [one.position for one in queued]
+    for unit, one in zip(units, queued, strict=True):
+        assert (unit.store_size, unit.reserved) == (one.size, 0)
+        assert unit.topic_hash == disk.java_hash(one.properties["REAL_TOPIC"])
+        assert unit.prev_pos < unit.pos
+    check = disk.read_timer_check(root)
+    assert check is not None
+    assert check.queue_offset == len(queued)
+    waiting = set()
+    for slot in disk.iter_slots(root):
+        for unit in disk.chain(root, slot):
+            assert unit.slot_ms == slot.slot_ms(1000)
+            one = records[unit.log_offset]
+            if slot.slot_ms(1000) >= check.read_ms and not unit.magic & disk.TIMER_DELETE:
+                waiting.add(one.properties["UNIQ_KEY"])
+    assert pending <= waiting, "a broker would not find what waits"
+    stored = disk.read_checkpoint(root)
+    assert stored is not None
+    assert stored.log_ms == max((one.store_ms for one in records.values()), default=0)
+    assert not disk.is_unclean(root)
+    counts = disk.read_timer_metrics(root)
+    assert sum(counts.values()) == len(pending)

@@ -10,7 +10,7 @@
 #include "states.h"
 #include "view.h"
 
-enum { HEADROOM = TS_ID_PAIR_BYTES + 62 + 28 + TS_PROPERTY_CRC_BYTES };
+enum { HEADROOM = TS_ID_PAIR_BYTES + 76 + 28 + TS_PROPERTY_CRC_BYTES };
 
 typedef struct {
     const ts_log *log;
@@ -25,7 +25,7 @@ typedef struct {
 typedef struct {
     ts_route *route;       /* where the last one went */
     int64_t write_ms;      /* of the texts below */
-    uint8_t times[64];     /* TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS */
+    uint8_t times[80];     /* TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS: 38 at most each */
     int32_t times_size;
 } last_job;
 

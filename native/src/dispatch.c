@@ -9,13 +9,15 @@
 static int64_t level_due_ms(const ts_record *record, const ts_text *level,
                             const int64_t *level_delay_ms, int32_t level_count)
 {
-    int64_t n = 0;
+    int64_t n = 0, due = 0;
 
     if (ts_decimal_get_i64(level->at, level->size, &n) != 0 || n <= 0)
         return -1;
     if (n > level_count)
         n = level_count;
-    return record->store_ms + (n > 0 ? level_delay_ms[n - 1] : 1000);
+    if (__builtin_add_overflow(record->store_ms, n > 0 ? level_delay_ms[n - 1] : 1000, &due))
+        return -1;
+    return due;
 }
 
 /* The queue unit's tagsCode: the tag's hash, for waiting level messages the due time. */
@@ -93,7 +95,7 @@ int64_t ts_units_below(const uint8_t *units, int64_t count, int64_t log_end)
         int32_t size = 0;
 
         ts_queue_unit_get(units + middle * 20, &log_offset, &size, &tags);
-        if (size > 0 && log_offset >= 0 && log_offset + size <= log_end)
+        if (size > 0 && log_offset >= 0 && log_offset <= log_end - size)
             low = middle + 1;
         else
             high = middle;

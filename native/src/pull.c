@@ -54,7 +54,7 @@ int32_t ts_pull(ts_view *view, const ts_route *route, const uint8_t *units, int3
             ts_view_prefetch(view, log_offset, unit_size);
         }
         ts_queue_unit_get(units + (int64_t)i * 20, &log_offset, &unit_size, &tags);
-        if (log_offset < 0 || unit_size <= 0 || log_offset + unit_size > visible_end)
+        if (log_offset < 0 || unit_size <= 0 || log_offset > visible_end - unit_size)
             break; /* not durable yet: the rest neither */
         status = ts_view_record(view, log_offset, &record);
         if (status != TS_OK)

@@ -149,7 +149,9 @@ int64_t ts_timer_log_loose(ts_view *timer_log, const ts_wheel *wheel, int64_t fr
             break;
         if (status != TS_OK)
             return status;
-        slot = (unit.write_ms + unit.delay_ms) / wheel->precision_ms;
+        if (__builtin_add_overflow(unit.write_ms, unit.delay_ms, &slot))
+            return ts_view_fault(timer_log, pos, TS_FAULT_CHAIN);
+        slot /= wheel->precision_ms;
         if (slot < read_slot || unit.prev_pos >= 0)
             continue; /* not read again; or linked, and dealt with chain by chain */
         ts_slot_get(wheel->slots + slot % wheel->slot_count * TS_SLOT_BYTES, &value);

@@ -283,7 +283,7 @@ static void write_unit(ts_wheel *wheel, const ts_link *link, const ts_request *r
     if (place->magic & TS_TIMER_MAGIC_DELETE)
         place->value.count -= place->value.count > 0;
     else
-        place->value.count++;
+        place->value.count += place->value.count < INT32_MAX;
     slot_write(wheel, place->slot, &place->value);
 }
 
@@ -353,7 +353,7 @@ static int32_t load_unit(ts_view *timer_log, const ts_wheel *wheel, int64_t slot
 
     if (status != TS_OK)
         return status;
-    if (unit.write_ms + unit.delay_ms != slot * wheel->precision_ms)
+    if (unit.write_ms != slot * wheel->precision_ms - unit.delay_ms)
         return ts_view_fault(timer_log, *pos, TS_FAULT_CHAIN);
     out->log_offset = unit.log_offset;
     out->slot = slot;

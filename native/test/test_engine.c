@@ -530,6 +530,25 @@ static void deliver(store *s, int32_t capacity)
 
 /* ---- what came out ---- */
 
+/* The two times that a delivered copy ends with, and nothing broken before them. */
+static void check_times(const store *s, const ts_pulled *got, const uint8_t *properties)
+{
+    ts_text name, value;
+    int32_t at = 0, seen = 0;
+    int64_t n;
+
+    while (ts_pair_next(properties, got->properties_size, &at, &name, &value)) {
+        CHECK(properties[at - 1] == 2 && value.size > 0 && name.size > 0);
+        if (!TS_IS(&name, "TIMER_ENQUEUE_MS") && !TS_IS(&name, "TIMER_DEQUEUE_MS"))
+            continue;
+        CHECK(ts_decimal_get_i64(value.at, value.size, &n) == 0 && n <= got->store_ms);
+        CHECK(n >= s->is.start_ms - s->is.precision_ms);
+        CHECK(TS_IS(&name, "TIMER_ENQUEUE_MS") || n == got->store_ms);
+        seen++;
+    }
+    CHECK(seen == 2 && TS_IS(&name, "__CRC32#") == s->is.property_crc);
+}
+
 static void check_pulled(const store *s, int32_t index, const ts_pulled *got, const uint8_t *body,
                          const uint8_t *properties, int32_t *handed)
 {
@@ -547,6 +566,7 @@ static void check_pulled(const store *s, int32_t index, const ts_pulled *got, co
     }
     CHECK(got->due_ms == due_ms && marks.timer_id >= 0 && marks.store_id == STORE_ID);
     CHECK(s->due_ms[marks.timer_id] == due_ms && s->real[marks.timer_id] == index);
+    check_times(s, got, properties);
     handed[marks.timer_id]++;
 }
 
@@ -696,7 +716,7 @@ static void test_taken_slots(void)
     store *s = make_store(&is);
     int64_t first, last, now = s->now_ms / 1000, wanted = now + 5;
     int32_t count;
-    ts_slot old = {wanted - is.slot_count, 0, 52, 1, 0};
+    ts_slot old = {wanted - 2 * is.slot_count, 0, 52, 1, 0};
     ts_request request = {.id = 0, .due_ms = wanted * 1000 + 1, .log_offset = 1, .size = 100};
     ts_link link = {.segment_bytes = 4096, .write_slot = now, .frontier = now + 1,
                     .reuse_below = now - 1000, .roll_slots = 50};
@@ -1063,7 +1083,8 @@ static void read_wheel(reading *r)
     }
     CHECK(is_status(ts_timer_log_loose(&b->timer_view, &b->wheel, 0, &next, base, patches, 64)));
     for (int32_t i = 0; i < 64; i += 7)
-        CHECK(is_status(ts_wheel_rechain(&b->timer_view, &b->wheel, slots[i], base, living, 3,
+        CHECK(is_status(ts_wheel_recount(&b->timer_view, &b->wheel, slots[i])) &&
+              is_status(ts_wheel_rechain(&b->timer_view, &b->wheel, slots[i], base, living, 3,
                                          patches, 64)));
     CHECK(is_status(ts_wheel_cut(&b->timer_view, &b->wheel, b->timer_bytes / 2)));
     free(chained);

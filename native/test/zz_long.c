@@ -1,0 +1,1241 @@
+/* The whole way of a message in memory, from a put to a pull; then the same bytes damaged.
+ *
+ * A store here: a commit log of a few segments, each the staging in its turn; consume queues, timer
+ * log and wheel as arrays. All are heap buffers of exactly their size.
+ */
+#include "check.h"
+
+#include "../format/properties.h"
+#include "../format/queue_unit.h"
+#include "../format/timer_unit.h"
+#include "../format/wheel_slot.h"
+#include "../src/hash.h"
+#include "../src/parse.h"
+#include "../src/states.h"
+#include "../src/view.h"
+
+enum {
+    REAL = 3, ROUTES = REAL + 2, TIMER = REAL, LEVELS = REAL + 1, TABLE = 16,
+    SEGMENTS = 64, TIMER_SEGMENTS = 256, UNITS_MAX = 8192, IDS_MAX = 4096, BATCH = 64,
+    BLOCK_BYTES = TS_BLOCK_BYTES + TS_BLOCK_CHUNKS, ROLL_SLOTS = 12
+};
+
+#define STORE_ID 0xC0FFEE01u
+#define TAGGED "TAGS\001green\002"
+
+typedef struct {
+    int64_t precision_ms, segment_bytes, timer_segment_bytes, slot_count, start_ms;
+    int32_t property_crc;
+} shape;
+
+typedef struct {
+    shape is;
+    ts_log log;
+    int64_t filled_mark;
+    ts_view view, timer_view;
+    uint8_t *segments[SEGMENTS], *timer_segments[TIMER_SEGMENTS];
+    ts_route routes[ROUTES];
+    ts_route *table[TABLE], *by_index[ROUTES];
+    ts_routes known;
+    ts_states states;
+    uint8_t *blocks[1];
+    ts_wheel wheel;
+    uint8_t *queues[ROUTES];        /* their units */
+    int32_t counts[ROUTES];
+    int64_t dispatched, requested;  /* log offset; queue offset of the timer topic */
+    int64_t timer_end, frontier;
+    ts_heap heap;
+    int64_t unique;
+    /* what the test knows */
+    int64_t now_ms;
+    int64_t due_ms[IDS_MAX];        /* by timer id; 0: no source */
+    int32_t real[IDS_MAX], cancelled[IDS_MAX];
+    int64_t rolled, late, cuts, blocked;
+} store;
+
+static int32_t below(uint64_t *seed, int32_t limit)
+{
+    return (int32_t)(check_random(seed) % (uint32_t)limit);
+}
+
+static void *bytes_of(int64_t size)
+{
+    void *at = calloc(1, (size_t)size);
+
+    CHECK(at != NULL);
+    return at;
+}
+
+/* ---- a store ---- */
+
+static void make_route(store *s, int32_t index, const char *topic, int32_t queue_id, int32_t kind)
+{
+    ts_route *route = &s->routes[index];
+
+    route->index = index;
+    route->kind = kind;
+    route->queue_id = queue_id;
+    route->topic_size = (int32_t)strlen(topic);
+    memcpy(route->topic, topic, strlen(topic));
+    route->topic_hash = ts_topic_hash(route->topic, route->topic_size);
+    route->real_size = sprintf((char *)route->real, "REAL_TOPIC\001%s\002REAL_QID\001%d\002", topic,
+                               queue_id);
+    s->by_index[index] = route;
+}
+
+static void know_route(store *s, int32_t index)
+{
+    ts_route *route = &s->routes[index];
+    uint64_t at = ts_route_key(route->topic, route->topic_size, route->queue_id) & s->known.mask;
+
+    while (s->table[at] != NULL)
+        at = (at + 1) & s->known.mask;
+    s->table[at] = route;
+}
+
+static uint8_t *log_segment(store *s, int64_t number)
+{
+    CHECK(number < SEGMENTS);
+    if (s->segments[number] == NULL)
+        s->segments[number] = bytes_of(s->is.segment_bytes);
+    return s->segments[number];
+}
+
+static void make_heap(ts_heap *heap, int64_t capacity)
+{
+    heap->keys = bytes_of(capacity * (int64_t)sizeof *heap->keys);
+    heap->entries = bytes_of(capacity * (int64_t)sizeof *heap->entries);
+    heap->unused = bytes_of(capacity * (int64_t)sizeof *heap->unused);
+    heap->capacity = heap->unused_count = capacity;
+    heap->count = 0;
+    for (int64_t i = 0; i < capacity; i++)
+        heap->unused[i] = i;
+}
+
+static void free_heap(ts_heap *heap)
+{
+    free(heap->keys);
+    free(heap->entries);
+    free(heap->unused);
+}
+
+static store *make_store(const shape *is)
+{
+    static char long_topic[201];
+    store *s = bytes_of(sizeof *s);
+
+    memset(long_topic, 'q', 200);
+    s->is = *is;
+    s->now_ms = is->start_ms;
+    make_route(s, 0, "orders", 0, TS_ROUTE_REAL);
+    make_route(s, 1, "orders", 1023, TS_ROUTE_REAL);
+    make_route(s, 2, long_topic, 7, TS_ROUTE_REAL); /* a record of version 2 */
+    make_route(s, TIMER, TS_TIMER_TOPIC, 0, TS_ROUTE_TIMER);
+    make_route(s, LEVELS, TS_LEVEL_TOPIC, 2, TS_ROUTE_LEVELS);
+    s->known = (ts_routes){s->table, TABLE - 1};
+    for (int32_t i = 0; i < ROUTES; i++)
+        s->queues[i] = bytes_of(UNITS_MAX * 20);
+    s->states.blocks = s->blocks;
+    s->log = (ts_log){.staging = log_segment(s, 0), .filled_mark = &s->filled_mark,
+                      .staging_bytes = is->segment_bytes, .segment_bytes = is->segment_bytes,
+                      .room_end = is->segment_bytes - 16, .precision_ms = is->precision_ms,
+                      .timer_route = &s->routes[TIMER], .states = &s->states,
+                      .store_id = STORE_ID, .property_crc = is->property_crc,
+                      .host = {127, 0, 0, 1, 0, 0, 0x2A, 0x9F}};
+    memcpy(s->log.unique_prefix, "7F00000100000000ABCD", 20);
+    s->view = (ts_view){.segments = (const uint8_t **)s->segments, .segment_count = SEGMENTS,
+                        .segment_bytes = is->segment_bytes};
+    s->timer_view = (ts_view){.segments = (const uint8_t **)s->timer_segments,
+                              .segment_count = TIMER_SEGMENTS,
+                              .segment_bytes = is->timer_segment_bytes};
+    s->wheel = (ts_wheel){bytes_of(is->slot_count * TS_SLOT_BYTES),
+                          bytes_of((is->slot_count * TS_SLOT_BYTES + 4095) / 4096),
+                          is->slot_count, is->precision_ms};
+    s->frontier = s->now_ms / is->precision_ms;
+    make_heap(&s->heap, IDS_MAX);
+    return s;
+}
+
+static void free_store(store *s)
+{
+    for (int32_t i = 0; i < SEGMENTS; i++)
+        free(s->segments[i]);
+    for (int32_t i = 0; i < TIMER_SEGMENTS; i++)
+        free(s->timer_segments[i]);
+    for (int32_t i = 0; i < ROUTES; i++)
+        free(s->queues[i]);
+    free(s->blocks[0]);
+    free(s->wheel.slots);
+    free(s->wheel.dirty_pages);
+    free_heap(&s->heap);
+    free(s);
+}
+
+static int64_t log_end(const store *s)
+{
+    return s->log.base + s->log.filled;
+}
+
+static void give_states(store *s)
+{
+    CHECK(s->states.end == 0 && s->log.need >= 0);
+    s->blocks[0] = bytes_of(BLOCK_BYTES);
+    s->states.end = TS_BLOCK_IDS;
+}
+
+/* The next segment becomes the staging. */
+static void give_room(store *s)
+{
+    CHECK(s->log.need > 0);
+    CHECK(ts_blank(&s->log) == TS_OK);
+    CHECK(s->filled_mark == s->log.filled);
+    s->log.base = (s->log.base / s->is.segment_bytes + 1) * s->is.segment_bytes;
+    s->log.filled = 0;
+    s->log.staging = log_segment(s, s->log.base / s->is.segment_bytes);
+    s->log.room_end = s->log.base + s->is.segment_bytes - 16;
+}
+
+static void serve_log(store *s, int64_t status)
+{
+    if (status == TS_NEED_STATES)
+        give_states(s);
+    else {
+        CHECK(status == TS_NEED_ROOM);
+        give_room(s);
+    }
+}
+
+/* ---- puts and cancels ---- */
+
+/* A body tells its due time and its route. */
+static int32_t body_put(uint8_t *out, int64_t due_ms, int32_t index, int32_t size)
+{
+    memset(out, 'b', (size_t)size);
+    ts_put_i64(out, due_ms);
+    ts_put_i32(out + 8, index);
+    return size;
+}
+
+static void remember(store *s, int64_t id, int64_t due_ms, int32_t index)
+{
+    CHECK(id >= 0 && id < IDS_MAX && s->due_ms[id] == 0);
+    CHECK(ts_state_get(&s->states, id) == TS_WAITING);
+    s->due_ms[id] = due_ms;
+    s->real[id] = index;
+}
+
+static void put_many(store *s, uint64_t *seed, int32_t index, int32_t count, int32_t ahead_ms)
+{
+    static const char pair[] = "KEYS\001k\002";
+    uint8_t bodies[BATCH * 64], extra[BATCH * 8];
+    int64_t body_at[BATCH + 1] = {0}, extra_at[BATCH + 1] = {0}, due[BATCH];
+    int64_t log_offsets[BATCH], queue_offsets[BATCH];
+
+    for (int32_t i = 0; i < count; i++) {
+        due[i] = s->now_ms + below(seed, ahead_ms) - ahead_ms / 10;
+        body_at[i + 1] = body_at[i] + body_put(bodies + body_at[i], due[i], index, 12 + i % 50);
+        extra_at[i + 1] = extra_at[i] + (i % 3 ? 0 : 7);
+        memcpy(extra + extra_at[i], pair, (size_t)(extra_at[i + 1] - extra_at[i]));
+    }
+    for (int32_t i = 0, got; i < count; i += got > 0 ? got : 0) {
+        got = ts_put_many(&s->log, &s->routes[index], i, count, bodies, body_at, due,
+                          (const uint8_t *)TAGGED, sizeof TAGGED - 1, extra, extra_at, s->unique,
+                          s->now_ms, log_offsets, queue_offsets);
+        if (got <= 0)
+            serve_log(s, got);
+    }
+    s->unique += count;
+    for (int32_t i = 0; i < count; i++) {
+        if (due[i] > s->now_ms)
+            remember(s, queue_offsets[i], due[i], index);
+    }
+}
+
+static void put_one(store *s, int32_t index, int64_t due_ms)
+{
+    uint8_t body[12];
+    int64_t at;
+
+    body_put(body, due_ms, index, 12);
+    while ((at = ts_put_one(&s->log, &s->routes[index], body, 12, due_ms, NULL, 0, s->now_ms)) < 0)
+        serve_log(s, at);
+    if (due_ms > s->now_ms)
+        remember(s, s->log.out[0], due_ms, index);
+}
+
+static void cancel(store *s, int64_t id)
+{
+    char text[512];
+    const ts_route *real = &s->routes[s->real[id]];
+    int32_t before = ts_state_get(&s->states, id);
+    int32_t size = sprintf(text,
+                           "TAGS\001_RECALL_TAG_\002UNIQ_KEY\001k\002TIMER_DELIVER_MS\001%lld\002"
+                           "TIMER_OUT_MS\001%lld\002%.*sTIMER_DEL_UNIQKEY\001t+k\002",
+                           (long long)s->now_ms, (long long)s->now_ms, real->real_size,
+                           (const char *)real->real);
+    int64_t got;
+
+    while ((got = ts_cancel(&s->log, &s->routes[s->real[id]], id, (uint8_t *)text, size,
+                            s->now_ms)) == TS_NEED_ROOM)
+        give_room(s);
+    if (before != TS_WAITING) {
+        CHECK(got == TS_INVALID && s->log.need == before);
+        return;
+    }
+    CHECK(got >= 0 && ts_state_get(&s->states, id) == TS_CANCELLED);
+    s->cancelled[id] = 1;
+}
+
+/* ---- the services ---- */
+
+static void dispatch(store *s)
+{
+    uint8_t *units = bytes_of(7 * 20);
+    int32_t indexes[7];
+    int64_t offsets[7];
+
+    s->view.end = log_end(s);
+    while (s->dispatched < s->view.end) {
+        int64_t next, from = s->dispatched;
+        int32_t got = ts_dispatch(&s->view, &s->known, NULL, 0, from, &next, 7, units, indexes,
+                                  offsets);
+
+        if (got == TS_NEED_ROUTE) {
+            ts_record record;
+
+            CHECK(ts_view_record(&s->view, s->view.need, &record) == TS_OK && next == from);
+            for (int32_t i = 0; i < ROUTES; i++) {
+                if (record.topic_size == s->routes[i].topic_size &&
+                    record.queue_id == s->routes[i].queue_id)
+                    know_route(s, i);
+            }
+            continue;
+        }
+        CHECK(got >= 0 && next > from);
+        for (int32_t i = 0; i < got; i++) {
+            int32_t index = indexes[i], size;
+            int64_t at, tags;
+
+            CHECK(offsets[i] == s->counts[index] && s->counts[index] < UNITS_MAX);
+            ts_queue_unit_get(units + i * 20, &at, &size, &tags);
+            CHECK(at >= from && at + size <= next);
+            memcpy(s->queues[index] + 20 * s->counts[index]++, units + i * 20, 20);
+        }
+        s->dispatched = next;
+    }
+    free(units);
+}
+
+static void write_timer_log(store *s, const uint8_t *units, int64_t bytes, int64_t end, int32_t cut)
+{
+    int64_t number = s->timer_end / s->is.timer_segment_bytes;
+    int64_t at = s->timer_end % s->is.timer_segment_bytes;
+    int32_t blank = 0;
+
+    CHECK(number < TIMER_SEGMENTS && at + bytes <= s->is.timer_segment_bytes);
+    if (s->timer_segments[number] == NULL)
+        s->timer_segments[number] = bytes_of(s->is.timer_segment_bytes);
+    memcpy(s->timer_segments[number] + at, units, (size_t)bytes);
+    if (cut) {
+        CHECK(end % s->is.timer_segment_bytes == 0 && bytes >= 16);
+        CHECK(ts_timer_blank_is(units + bytes - 16, 16, &blank));
+        CHECK(at + bytes - 16 + blank == s->is.timer_segment_bytes);
+    } else {
+        CHECK(end == s->timer_end + bytes);
+    }
+    s->timer_end = s->timer_view.end = end;
+    s->cuts += cut;
+}
+
+static int64_t lowest_open(const store *s)
+{
+    int64_t lowest = s->frontier;
+
+    for (int64_t i = 0; i < s->heap.count; i++) {
+        int64_t slot = s->heap.entries[s->heap.keys[i].at].slot;
+        lowest = slot < lowest ? slot : lowest;
+    }
+    return lowest;
+}
+
+/* Requests of what is dispatched, linked to the wheel; as far as slots are free. */
+static void enqueue(store *s, int32_t batch)
+{
+    int64_t want = s->counts[TIMER] - s->requested;
+    int32_t count = (int32_t)(want < batch ? want : batch), done = 0;
+    ts_request *requests = bytes_of(batch * (int64_t)sizeof *requests);
+    int64_t units_bytes = (batch + 1) * TS_TIMER_UNIT_BYTES;
+    uint8_t *units = bytes_of(units_bytes);
+    ts_due *late = bytes_of(batch * (int64_t)sizeof *late);
+
+    CHECK(ts_timer_requests(&s->view, s->queues[TIMER] + 20 * s->requested, count, s->requested,
+                            STORE_ID, s->is.precision_ms, requests) == count);
+    for (int32_t i = 0; i < count; i++) {
+        if (requests[i].flags & TS_FLAG_DELETE)
+            continue;
+        CHECK(requests[i].flags == 0 && requests[i].due_ms == s->due_ms[requests[i].id]);
+        CHECK(requests[i].queue_offset == s->requested + i);
+        CHECK((requests[i].id == requests[i].queue_offset) == (requests[i].roll_times == 0));
+        CHECK(requests[i].topic_hash == s->routes[s->real[requests[i].id]].topic_hash);
+    }
+    while (done < count) {
+        ts_link link = {.pos = s->timer_end, .segment_bytes = s->is.timer_segment_bytes,
+                        .write_slot = s->now_ms / s->is.precision_ms, .frontier = s->frontier,
+                        .reuse_below = lowest_open(s), .roll_slots = ROLL_SLOTS};
+        int32_t got = ts_timer_link(&s->wheel, &link, &s->states, requests + done, count - done,
+                                    units, units_bytes, late);
+
+        if (got == TS_BLOCKED) {
+            s->blocked++;
+            break;
+        }
+        CHECK(got >= 0 && link.bytes > 0 && link.late_count <= got);
+        CHECK(link.bytes == got * TS_TIMER_UNIT_BYTES + (link.cut ? TS_TIMER_BLANK_BYTES : 0));
+        write_timer_log(s, units, link.bytes, link.pos, link.cut);
+        ts_heap_push(&s->heap, late, link.late_count);
+        s->late += link.late_count;
+        done += got;
+    }
+    s->requested += done;
+    free(requests);
+    free(units);
+    free(late);
+}
+
+static int by_offset(const void *a, const void *b)
+{
+    int64_t x = ((const ts_chained *)a)->log_offset, y = ((const ts_chained *)b)->log_offset;
+
+    return (x > y) - (x < y);
+}
+
+/* What slots hold, some at a time, in small calls; the same one by one. */
+static int32_t load_slots(store *s, const int64_t *slots, int32_t slot_count, int32_t capacity,
+                          ts_chained *out)
+{
+    ts_chained *single = bytes_of(IDS_MAX * (int64_t)sizeof *single);
+    int64_t positions[8], pos;
+    int32_t n = 0, m = 0, got;
+
+    for (int32_t i = 0; i < slot_count; i++)
+        positions[i] = -2;
+    do {
+        got = ts_wheel_load_many(&s->timer_view, &s->wheel, slots, positions, slot_count, capacity,
+                                 out + n);
+        CHECK(got >= 0 && got <= capacity);
+        n += got;
+    } while (got > 0);
+    for (int32_t i = 0; i < slot_count; i++) {
+        CHECK(positions[i] == -1);
+        pos = -1;
+        do {
+            got = ts_wheel_load(&s->timer_view, &s->wheel, slots[i], &pos, capacity, single + m);
+            CHECK(got >= 0 && got <= capacity);
+            m += got;
+        } while (pos >= 0);
+    }
+    CHECK(n == m && n <= IDS_MAX);
+    qsort(single, (size_t)m, sizeof *single, by_offset);
+    ts_chained *sorted = bytes_of((n + 1) * (int64_t)sizeof *sorted);
+    memcpy(sorted, out, (size_t)n * sizeof *sorted);
+    qsort(sorted, (size_t)n, sizeof *sorted, by_offset);
+    for (int32_t i = 0; i < n; i++) {
+        CHECK(sorted[i].log_offset == single[i].log_offset && sorted[i].slot == single[i].slot);
+        CHECK(sorted[i].size == single[i].size && sorted[i].magic == single[i].magic);
+        CHECK(sorted[i].write_ms == single[i].write_ms);
+    }
+    free(sorted);
+    free(single);
+    return n;
+}
+
+/* The slots whose time has come go to the open slot. */
+static void dequeue(store *s, int32_t capacity)
+{
+    int64_t now_slot = s->now_ms / s->is.precision_ms, slots[8];
+    ts_chained *chained = bytes_of((IDS_MAX + 1) * (int64_t)sizeof *chained);
+    ts_due *due = bytes_of((IDS_MAX + 1) * (int64_t)sizeof *due);
+    int32_t slot_count = 0, count;
+
+    while (s->frontier <= now_slot && slot_count < 8) {
+        int64_t slot = ts_wheel_next(&s->wheel, s->frontier, now_slot + 1);
+
+        s->frontier = slot < 0 ? now_slot + 1 : slot + 1;
+        if (slot >= 0)
+            slots[slot_count++] = slot;
+    }
+    count = load_slots(s, slots, slot_count, capacity, chained);
+    CHECK(ts_due_load(&s->view, &s->states, STORE_ID, s->is.precision_ms, s->frontier, chained,
+                      count, due) == count);
+    CHECK(s->view.need >= 0 && s->view.need <= count);
+    for (int32_t i = 0; i < (int32_t)s->view.need; i++) {
+        CHECK(due[i].due_ms == s->due_ms[due[i].id] && due[i].wake_ms <= due[i].due_ms);
+        CHECK(ts_state_get(&s->states, due[i].id) == TS_WAITING);
+    }
+    ts_heap_push(&s->heap, due, s->view.need);
+    free(chained);
+    free(due);
+}
+
+static void place(store *s, const uint8_t *scratch, ts_draft *drafts, int32_t count)
+{
+    for (int32_t from = 0, got; from < count; from += got > 0 ? got : 0) {
+        got = ts_deliver_place(&s->log, scratch, drafts, from, count, s->now_ms);
+        if (got <= 0)
+            serve_log(s, got);
+    }
+    for (int32_t i = 0; i < count; i++)
+        s->rolled += drafts[i].placed >= 0 && (drafts[i].flags & TS_FLAG_ROLL);
+}
+
+/* What is due by now goes to the log. */
+static void deliver(store *s, int32_t capacity)
+{
+    ts_due *due = bytes_of(capacity * (int64_t)sizeof *due);
+    ts_draft *drafts = bytes_of(capacity * (int64_t)sizeof *drafts);
+    int64_t count, scratch_bytes = 900;
+    uint8_t *scratch = bytes_of(scratch_bytes);
+
+    while ((count = ts_heap_pop(&s->heap, s->now_ms, s->frontier, s->is.precision_ms, due,
+                                capacity)) > 0) {
+        CHECK(count <= capacity);
+        for (int64_t i = 1; i < count; i++)
+            CHECK(due[i - 1].wake_ms < due[i].wake_ms ||
+                  (due[i - 1].wake_ms == due[i].wake_ms && due[i - 1].id < due[i].id));
+        s->view.end = log_end(s);
+        for (int32_t from = 0, got; from < count; from += got > 0 ? got : 0) {
+            got = ts_deliver_encode(&s->view, &s->known, &s->log, &s->routes[TIMER], s->frontier,
+                                    due + from, (int32_t)count - from, s->now_ms, scratch,
+                                    scratch_bytes, drafts);
+            if (got > 0) {
+                place(s, scratch, drafts, got);
+            } else if (got == TS_NEED_ROUTE) {
+                for (int32_t i = 0; i < REAL; i++) {
+                    if (ts_route_find(&s->known, s->routes[i].topic, s->routes[i].topic_size,
+                                      s->routes[i].queue_id) == NULL)
+                        know_route(s, i);
+                }
+            } else {
+                CHECK(got == TS_NEED_ROOM && s->view.need > scratch_bytes);
+                scratch_bytes = s->view.need;
+                free(scratch);
+                scratch = bytes_of(scratch_bytes);
+            }
+        }
+    }
+    free(due);
+    free(drafts);
+    free(scratch);
+}
+
+/* ---- what came out ---- */
+
+/* The two times that a delivered copy ends with, and nothing broken before them. */
+static void check_times(const store *s, const ts_pulled *got, const uint8_t *properties)
+{
+    ts_text name, value;
+    int32_t at = 0, seen = 0;
+    int64_t n;
+
+    while (ts_pair_next(properties, got->properties_size, &at, &name, &value)) {
+        CHECK(properties[at - 1] == 2 && value.size > 0 && name.size > 0);
+        if (!TS_IS(&name, "TIMER_ENQUEUE_MS") && !TS_IS(&name, "TIMER_DEQUEUE_MS"))
+            continue;
+        CHECK(ts_decimal_get_i64(value.at, value.size, &n) == 0 && n <= got->store_ms);
+        CHECK(n >= s->is.start_ms - s->is.precision_ms);
+        CHECK(TS_IS(&name, "TIMER_ENQUEUE_MS") || n == got->store_ms);
+        seen++;
+    }
+    CHECK(seen == 2 && TS_IS(&name, "__CRC32#") == s->is.property_crc);
+}
+
+static void check_pulled(const store *s, int32_t index, const ts_pulled *got, const uint8_t *body,
+                         const uint8_t *properties, int32_t *handed)
+{
+    int64_t due_ms = ts_get_i64(body);
+    ts_marks marks;
+
+    CHECK(got->body_size >= 12 && ts_get_i32(body + 8) == index);
+    CHECK(got->store_ms >= due_ms && got->delivered_ms == got->store_ms); /* never early */
+    CHECK(got->store_host_size == 8 && memcmp(got->store_host, s->log.host, 8) == 0);
+    ts_marks_get(properties, got->properties_size, &marks);
+    CHECK(marks.unique_key.at != NULL && marks.unique_key.size == 32);
+    if (marks.out_ms < 0) { /* it was due when it was put */
+        CHECK(marks.timer_id < 0 && got->due_ms == got->store_ms);
+        return;
+    }
+    CHECK(got->due_ms == due_ms && marks.timer_id >= 0 && marks.store_id == STORE_ID);
+    CHECK(s->due_ms[marks.timer_id] == due_ms && s->real[marks.timer_id] == index);
+    check_times(s, got, properties);
+    handed[marks.timer_id]++;
+}
+
+static void pull_all(store *s, int32_t *handed)
+{
+    for (int32_t index = 0; index < REAL; index++) {
+        ts_pulled pulled[5];
+        int64_t bodies_bytes = 200, properties_bytes = 900;
+        uint8_t *bodies = bytes_of(bodies_bytes), *properties = bytes_of(properties_bytes);
+
+        CHECK(ts_units_below(s->queues[index], s->counts[index], log_end(s)) == s->counts[index]);
+        CHECK(ts_units_below(s->queues[index], s->counts[index], 0) == 0);
+        for (int32_t at = 0, got; at < s->counts[index]; at += got) {
+            int32_t count = s->counts[index] - at < 5 ? s->counts[index] - at : 5;
+
+            got = ts_pull(&s->view, &s->routes[index], s->queues[index] + 20 * at, count, at,
+                          log_end(s), s->is.precision_ms, pulled, bodies, bodies_bytes, properties,
+                          properties_bytes);
+            CHECK(got > 0);
+            for (int32_t i = 0; i < got; i++)
+                check_pulled(s, index, &pulled[i], bodies + pulled[i].body_at,
+                             properties + pulled[i].properties_at, handed);
+        }
+        CHECK(ts_pull(&s->view, &s->routes[index], s->queues[index], 1, 0, 10, 1, pulled, bodies,
+                      bodies_bytes, properties, properties_bytes) == 0); /* not durable yet */
+        CHECK(ts_pull(&s->view, &s->routes[index], s->queues[index], 1, 0, log_end(s), 1, pulled,
+                      bodies, 11, properties, properties_bytes) == TS_NEED_ROOM);
+        CHECK(ts_pull(&s->view, &s->routes[index], s->queues[index], 1, 1, log_end(s), 1, pulled,
+                      bodies, bodies_bytes, properties, properties_bytes) == TS_CORRUPT);
+        CHECK(s->view.fault == TS_FAULT_TOPIC);
+        free(bodies);
+        free(properties);
+    }
+}
+
+/* A recovery's fold of the whole log gives the same states and counts. */
+static void check_scan(store *s)
+{
+    ts_route empty[ROUTES] = {0}, *folded[ROUTES];
+    uint8_t *block = bytes_of(BLOCK_BYTES);
+    ts_states states = {&block, 0, 0};
+    ts_scanned out[9];
+    int64_t at = 0, next, need = -1;
+    int32_t got, kinds[7] = {0}, first = 1;
+
+    for (int32_t i = 0; i < ROUTES; i++)
+        folded[i] = &empty[i];
+    s->view.end = log_end(s);
+    do {
+        got = ts_scan(&s->view, &s->known, s->is.precision_ms, at, &next, 9, out);
+        CHECK(got >= 0);
+        for (int32_t from = 0; from < got;) {
+            from += ts_states_fold(&states, folded, out + from, got - from, STORE_ID, &need);
+            if (from < got) {
+                CHECK(first && need >= 0 && states.end == 0);
+                states.end = TS_BLOCK_IDS;
+                first = 0;
+            }
+        }
+        for (int32_t i = 0; i < got; i++) {
+            CHECK(out[i].log_offset >= at && out[i].log_offset < next);
+            kinds[out[i].kind]++;
+        }
+        at = next;
+    } while (got > 0);
+    CHECK(s->view.fault == TS_FAULT_END && at == s->view.end);
+    CHECK(kinds[TS_KIND_UNUSABLE] == 0 && kinds[TS_KIND_DELETE] == s->log.cancel_count);
+    CHECK(kinds[TS_KIND_DELETE] + kinds[TS_KIND_TIMER] == s->routes[TIMER].next_offset);
+    CHECK(states.waiting == s->states.waiting);
+    CHECK(memcmp(block, s->blocks[0], TS_BLOCK_BYTES) == 0);
+    for (int32_t i = 0; i < REAL; i++)
+        CHECK(empty[i].pending == s->routes[i].pending);
+    free(block);
+}
+
+static void check_end(store *s)
+{
+    int32_t *handed = bytes_of(IDS_MAX * (int64_t)sizeof *handed);
+    int64_t ids[4], next = 0;
+
+    dispatch(s);
+    pull_all(s, handed);
+    for (int64_t id = 0; id < IDS_MAX; id++) {
+        int32_t state = ts_state_get(&s->states, id);
+
+        CHECK(handed[id] == (s->due_ms[id] != 0 && !s->cancelled[id])); /* exactly once */
+        CHECK(state == (s->due_ms[id] == 0 ? TS_NONE : s->cancelled[id] ? TS_CANCELLED : TS_HANDED));
+    }
+    CHECK(s->states.waiting == 0 && s->heap.count == 0);
+    CHECK(ts_states_waiting(&s->states, 0, ids, 4, &next) == 0 && next == s->states.end);
+    for (int32_t i = 0; i < ROUTES; i++)
+        CHECK(s->routes[i].pending == 0 && s->routes[i].next_offset == s->counts[i]);
+    check_scan(s);
+    free(handed);
+}
+
+/* ---- the whole way ---- */
+
+static void step(store *s, uint64_t *seed)
+{
+    dispatch(s);
+    enqueue(s, 1 + below(seed, BATCH));
+    if (below(seed, 3))
+        enqueue(s, 200);
+    dequeue(s, 1 + below(seed, 40));
+    deliver(s, 1 + below(seed, 20));
+}
+
+static void test_way(const shape *is, uint64_t seed, store **kept)
+{
+    store *s = make_store(is);
+
+    for (int32_t round = 0; round < 120; round++) {
+        if (round < 60) {
+            put_many(s, &seed, below(&seed, REAL), 1 + below(&seed, 12),
+                     (int32_t)is->precision_ms * (1 + below(&seed, 60)));
+            put_one(s, below(&seed, REAL), s->now_ms + below(&seed, (int32_t)is->precision_ms * 3));
+            for (int32_t i = below(&seed, 4); i > 0; i--) {
+                int64_t id = below(&seed, (int32_t)s->routes[TIMER].next_offset + 1);
+                if (s->due_ms[id] != 0)
+                    cancel(s, id);
+            }
+        }
+        if (round == 50)
+            check_scan(s);
+        if (below(&seed, 5)) /* else: it stalls, and late ones come */
+            step(s, &seed);
+        s->now_ms += below(&seed, (int32_t)is->precision_ms * 2);
+    }
+    CHECK(s->rolled > 0 && s->late > 0 && s->cuts > 3 && log_end(s) > is->segment_bytes);
+    for (int32_t round = 0; round < 200 && s->states.waiting > 0; round++) {
+        step(s, &seed);
+        s->now_ms += is->precision_ms;
+    }
+    check_end(s);
+    if (kept != NULL)
+        *kept = s;
+    else
+        free_store(s);
+}
+
+/* ---- the parts ---- */
+
+static void test_taken_slots(void)
+{
+    const shape is = {1000, 1 << 16, 4096, 64, 1700000000000, 1};
+    store *s = make_store(&is);
+    int64_t first, last, now = s->now_ms / 1000, wanted = now + 5;
+    int32_t count;
+    ts_slot old = {wanted - 2 * is.slot_count, 0, 52, 1, 0};
+    ts_request request = {.id = 0, .due_ms = wanted * 1000 + 1, .log_offset = 1, .size = 100};
+    ts_link link = {.segment_bytes = 4096, .write_slot = now, .frontier = now + 1,
+                    .reuse_below = now - 1000, .roll_slots = 50};
+    uint8_t *units = bytes_of(2 * TS_TIMER_UNIT_BYTES);
+    ts_due late[2];
+
+    s->log.need = 0;
+    give_states(s);
+    CHECK(ts_state_set(&s->states, 0, TS_WAITING) == TS_NONE);
+    ts_slot_put(s->wheel.slots + wanted % 64 * TS_SLOT_BYTES, &old);
+    CHECK(ts_timer_link(&s->wheel, &link, &s->states, &request, 1, units, 104, late) == 1);
+    CHECK(link.first_slot == wanted - 1 && link.late_count == 0); /* the one before, and it rolls */
+    CHECK(ts_get_i32(units + TS_TIMER_AT_MAGIC) == (TS_TIMER_MAGIC_DEFAULT | TS_TIMER_MAGIC_ROLL));
+    CHECK(ts_wheel_slot(&s->wheel, wanted - 1, &first, &last, &count) && first == 0 && count == 1);
+    CHECK(!ts_wheel_slot(&s->wheel, wanted, &first, &last, &count));
+    CHECK(ts_wheel_next(&s->wheel, now, now + 64) == wanted - 1);
+
+    for (int64_t slot = now - 70; slot < now + 40; slot++) { /* every one is taken */
+        ts_slot_get(s->wheel.slots + slot % 64 * TS_SLOT_BYTES, &old);
+        if (old.time == 0) {
+            old = (ts_slot){slot - is.slot_count, 0, 52, 1, 0};
+            ts_slot_put(s->wheel.slots + slot % 64 * TS_SLOT_BYTES, &old);
+        }
+    }
+    request.due_ms = (now + 3) * 1000 + 1;
+    link.bytes = 0;
+    CHECK(ts_timer_link(&s->wheel, &link, &s->states, &request, 1, units, 104, late) == TS_BLOCKED);
+    request.due_ms = (now - 3) * 1000;
+    CHECK(ts_timer_link(&s->wheel, &link, &s->states, &request, 1, units, 104, late) == TS_BLOCKED);
+    CHECK(link.bytes == 0 && link.late_count == 0 && link.first_slot == INT64_MAX);
+    link.reuse_below = now;
+    CHECK(ts_timer_link(&s->wheel, &link, &s->states, &request, 1, units, 104, late) == 1);
+    CHECK(link.late_count == 1 && late[0].slot < now && late[0].wake_ms == request.due_ms);
+    CHECK(ts_timer_link(&s->wheel, &link, &s->states, &request, 1, units, 51, late) == 0);
+    request.id = 77; /* does not wait: its unit is linked nowhere */
+    CHECK(ts_timer_link(&s->wheel, &link, &s->states, &request, 1, units, 52, late) == 1);
+    CHECK(ts_get_i64(units + TS_TIMER_AT_PREV_POS) == -1 && link.first_slot == INT64_MAX);
+    ts_wheel_clear(&s->wheel, wanted - 1);
+    CHECK(!ts_wheel_slot(&s->wheel, wanted - 1, &first, &last, &count));
+    free(units);
+    free_store(s);
+}
+
+static void test_needs(void)
+{
+    const shape is = {1000, 1 << 14, 4096, 64, 1700000000000, 1};
+    store *s = make_store(&is);
+    ts_view *view = &s->view;
+    const uint8_t *mapped;
+    uint8_t units[60], body[4] = "body", *big = bytes_of(TS_PROPERTIES_BYTES_MAX);
+    ts_request request;
+    ts_scanned scanned;
+    ts_chained chained = {.log_offset = 0, .slot = 1, .size = 100};
+    ts_due due;
+    int64_t next, offsets[3];
+    int32_t indexes[3], got;
+
+    CHECK(ts_put_one(&s->log, s->routes, body, 4, s->now_ms + 1, NULL, 0, s->now_ms) ==
+          TS_NEED_STATES && s->log.need == 0 && s->log.filled == 0);
+    give_states(s);
+    s->log.room_end = 100;
+    CHECK(ts_put_one(&s->log, s->routes, body, 4, 0, NULL, 0, s->now_ms) == TS_NEED_ROOM);
+    CHECK(s->log.need > 100 && s->log.filled == 0 && s->routes[0].next_offset == 0);
+    s->log.room_end = is.segment_bytes - 16;
+    CHECK(ts_put_one(&s->log, s->routes, body, 4, 0, big, TS_PROPERTIES_BYTES_MAX, s->now_ms) ==
+          TS_INVALID);
+    CHECK(ts_put_one(&s->log, s->routes, body, 4, s->now_ms + 5, NULL, 0, s->now_ms) == 0);
+    CHECK(ts_put_one(&s->log, s->routes, body, 4, 0, NULL, 0, s->now_ms) > 0);
+    CHECK(ts_cancel(&s->log, s->routes, 5, NULL, 0, s->now_ms) == TS_INVALID);
+    view->end = log_end(s);
+    CHECK(ts_dispatch(view, &s->known, NULL, 0, 0, &next, 3, units, indexes, offsets) ==
+          TS_NEED_ROUTE && view->need == 0 && next == 0);
+    CHECK(ts_scan(view, &s->known, 1000, 0, &next, 1, &scanned) == TS_NEED_ROUTE);
+    know_route(s, TIMER);
+    CHECK(ts_scan(view, &s->known, 1000, 0, &next, 1, &scanned) == TS_NEED_ROUTE); /* its real one */
+    got = ts_dispatch(view, &s->known, NULL, 0, 0, &next, 3, units, indexes, offsets);
+    CHECK(got == 1 && next > 0 && next < view->end && indexes[0] == TIMER);
+    know_route(s, 0);
+    CHECK(ts_dispatch(view, &s->known, NULL, 0, 0, &next, 3, units, indexes, offsets) == 2);
+    CHECK(next == view->end && offsets[1] == 0 && indexes[1] == 0);
+
+    mapped = s->segments[0];
+    s->segments[0] = NULL;
+    CHECK(ts_dispatch(view, &s->known, NULL, 0, 0, &next, 3, units, indexes, offsets) ==
+          TS_NEED_SEGMENT && view->need == 0);
+    CHECK(ts_scan(view, &s->known, 1000, 0, &next, 1, &scanned) == TS_NEED_SEGMENT);
+    CHECK(ts_timer_requests(view, units, 1, 0, STORE_ID, 1000, &request) == TS_NEED_SEGMENT);
+    CHECK(ts_due_load(view, &s->states, STORE_ID, 1000, 1, &chained, 1, &due) == TS_NEED_SEGMENT);
+    s->segments[0] = (uint8_t *)(uintptr_t)mapped;
+    CHECK(ts_timer_requests(view, units, 1, 0, STORE_ID, 1000, &request) == 1);
+    CHECK(ts_timer_requests(view, units, 1, 1, STORE_ID, 1000, &request) == TS_CORRUPT);
+    CHECK(ts_timer_requests(view, units, 1, 0, 5, 1000, &request) == 1 && request.id == 0);
+    chained.size = request.size;
+    CHECK(ts_due_load(view, &s->states, STORE_ID, 1000, s->now_ms / 1000 + 1, &chained, 1, &due) ==
+          1 && view->need == 1 && due.id == 0 && due.due_ms == s->now_ms + 5);
+    free(big);
+    free_store(s);
+}
+
+static void test_heap(void)
+{
+    enum { CAPACITY = 100 };
+    uint64_t seed = 3;
+    ts_heap heap;
+    ts_due in[CAPACITY], out[CAPACITY];
+
+    make_heap(&heap, CAPACITY);
+    for (int32_t round = 0; round < 500; round++) {
+        int32_t count = below(&seed, CAPACITY - (int32_t)heap.count + 1);
+        int64_t had, until = below(&seed, 30), got;
+
+        for (int32_t i = 0; i < count; i++)
+            in[i] = (ts_due){.wake_ms = below(&seed, 30), .id = below(&seed, 1000), .due_ms = round};
+        ts_heap_push(&heap, in, count);
+        had = heap.count;
+        got = ts_heap_pop(&heap, until, 0, 1000, out, 1 + below(&seed, CAPACITY));
+        CHECK(heap.count == had - got && heap.count + heap.unused_count == CAPACITY);
+        for (int64_t i = 0; i < got; i++) {
+            CHECK(out[i].wake_ms <= until);
+            CHECK(i == 0 || out[i - 1].wake_ms < out[i].wake_ms ||
+                  (out[i - 1].wake_ms == out[i].wake_ms && out[i - 1].id <= out[i].id));
+        }
+        for (int64_t i = 0; got > 0 && i < heap.count; i++)
+            CHECK(heap.keys[i].wake_ms >= out[got - 1].wake_ms);
+    }
+    ts_heap_pop(&heap, INT64_MAX, 0, 1000, out, CAPACITY);
+    CHECK(heap.count == 0);
+    in[0] = (ts_due){.wake_ms = 10, .due_ms = 25, .id = 1, .flags = TS_FLAG_ROLL};
+    in[1] = (ts_due){.wake_ms = 10, .due_ms = 5000, .id = 2, .flags = TS_FLAG_ROLL};
+    ts_heap_push(&heap, in, 2); /* the first one's own slot is loaded: it waits for its due time */
+    CHECK(ts_heap_pop(&heap, 20, 1, 1000, out, CAPACITY) == 1 && out[0].id == 2 && out[0].flags);
+    CHECK(ts_heap_pop(&heap, 24, 1, 1000, out, CAPACITY) == 0);
+    CHECK(ts_heap_pop(&heap, 25, 1, 1000, out, CAPACITY) == 1 && out[0].id == 1 && !out[0].flags);
+    free_heap(&heap);
+}
+
+static void test_states(void)
+{
+    uint8_t *blocks[2] = {bytes_of(BLOCK_BYTES), bytes_of(BLOCK_BYTES)};
+    ts_states states = {blocks, 2 * TS_BLOCK_IDS, 0};
+    int64_t ids[6] = {0, 3, TS_CHUNK_IDS - 1, TS_CHUNK_IDS, TS_BLOCK_IDS, 2 * TS_BLOCK_IDS - 1};
+    int64_t got[6], next, chunks[5];
+    uint8_t *payloads = bytes_of(5 * TS_CHUNK_BYTES);
+
+    ts_states_set_many(&states, ids, 6, TS_WAITING);
+    CHECK(states.waiting == 6);
+    CHECK(ts_states_waiting(&states, 0, got, 6, &next) == 6 && memcmp(got, ids, sizeof ids) == 0);
+    CHECK(ts_states_waiting(&states, 0, got, 2, &next) == 2 && next == 4);
+    CHECK(ts_states_waiting(&states, next, got, 6, &next) == 4 && next == states.end);
+    CHECK(ts_states_copy_dirty(&states, chunks, payloads, 1) == 1 && chunks[0] == 0);
+    CHECK(ts_states_copy_dirty(&states, chunks, payloads, 5) == 3);
+    CHECK(chunks[0] == 1 && chunks[1] == 128 && chunks[2] == 255 && payloads[0] == 1);
+    CHECK(ts_states_copy_dirty(&states, chunks, payloads, 5) == 0);
+    CHECK(ts_state_set(&states, 3, TS_HANDED) == TS_WAITING && states.waiting == 5);
+    CHECK(ts_state_get(&states, 3) == TS_HANDED && ts_state_get(&states, 2) == TS_NONE);
+    CHECK(ts_state_set(&states, states.end, TS_WAITING) == TS_NEED_STATES);
+    CHECK(ts_state_set(&states, -1, TS_WAITING) == TS_NEED_STATES && states.waiting == 5);
+    CHECK(ts_state_get(&states, -1) == TS_NONE && ts_state_get(&states, INT64_MAX) == TS_NONE);
+    free(blocks[0]);
+    free(blocks[1]);
+    free(payloads);
+}
+
+/* ---- damage ---- */
+
+/* A store's bytes in buffers of their own, to be damaged; the same before. */
+typedef struct {
+    uint8_t *log, *timer_log, *slots, *dirty, *queues[ROUTES];
+    int64_t log_bytes, timer_bytes, slot_count;
+    int32_t counts[ROUTES];
+    const uint8_t *log_at[1], *timer_at[1];
+    ts_view view, timer_view;
+    ts_wheel wheel;
+} broken;
+
+static void damage(uint8_t *at, int64_t size, uint64_t *seed)
+{
+    static const int64_t numbers[] = {INT64_MAX, INT64_MIN, -1, 0, 1, INT64_MAX - 60, INT32_MAX,
+                                      (int64_t)1 << 40};
+
+    for (int32_t n = 1 + below(seed, 3); n > 0 && size > 8; n--) {
+        int64_t i = below(seed, (int32_t)size - 8);
+
+        switch (below(seed, 6)) {
+        case 0:
+        case 1:
+            at[i] ^= (uint8_t)(1 << below(seed, 8));
+            break;
+        case 2:
+            at[i] = (uint8_t)below(seed, 256);
+            break;
+        case 3:
+            ts_put_i64(at + i, numbers[below(seed, 8)]);
+            break;
+        case 4:
+            ts_put_i32(at + i, (int32_t)numbers[below(seed, 8)]);
+            break;
+        default:
+            memmove(at + i, at + below(seed, (int32_t)size - 8), 8);
+        }
+    }
+}
+
+/* Fields of a unit or a slot at once: where sums and products are made. */
+static void damage_field(uint8_t *at, int64_t count, int32_t bytes, int32_t field, uint64_t *seed)
+{
+    static const int64_t numbers[] = {INT64_MAX, INT64_MIN, INT64_MAX - 1000, -1, 52, 0};
+
+    if (count > 0 && below(seed, 8) == 0)
+        ts_put_i64(at + below(seed, (int32_t)count) * bytes + field, numbers[below(seed, 6)]);
+}
+
+static void open_broken(broken *b, const store *s, uint64_t *seed)
+{
+    int32_t what = below(seed, 8);
+
+    b->log_bytes = log_end(s);
+    b->timer_bytes = s->timer_end;
+    b->slot_count = s->wheel.slot_count;
+    if (what == 0)
+        b->log_bytes = below(seed, (int32_t)b->log_bytes);
+    if (what == 1)
+        b->timer_bytes = below(seed, (int32_t)b->timer_bytes);
+    b->log = check_copy(s->segments[0], (size_t)b->log_bytes);
+    b->timer_log = check_copy(s->timer_segments[0], (size_t)b->timer_bytes);
+    b->slots = check_copy(s->wheel.slots, (size_t)b->slot_count * TS_SLOT_BYTES);
+    b->dirty = bytes_of((b->slot_count * TS_SLOT_BYTES + 4095) / 4096);
+    for (int32_t i = 0; i < ROUTES; i++) {
+        b->counts[i] = s->counts[i];
+        b->queues[i] = check_copy(s->queues[i], (size_t)b->counts[i] * 20);
+        if (what == 2 || below(seed, 12) == 0)
+            damage(b->queues[i], b->counts[i] * 20, seed);
+        damage_field(b->queues[i], b->counts[i], 20, TS_QUEUE_AT_LOG_OFFSET, seed);
+    }
+    if (what >= 3)
+        damage(b->log, b->log_bytes, seed);
+    if (what == 3 || what == 4)
+        damage(b->timer_log, b->timer_bytes, seed);
+    if (what == 5)
+        damage(b->slots, b->slot_count * TS_SLOT_BYTES, seed);
+    damage_field(b->timer_log, b->timer_bytes / 52, 52, TS_TIMER_AT_WRITE_MS, seed);
+    damage_field(b->timer_log, b->timer_bytes / 52, 52, TS_TIMER_AT_PREV_POS, seed);
+    damage_field(b->slots, b->slot_count, TS_SLOT_BYTES, TS_SLOT_AT_LAST_POS, seed);
+    b->log_at[0] = b->log;
+    b->timer_at[0] = b->timer_log;
+    b->view = s->view;
+    b->view.segments = b->log_at;
+    b->view.segment_count = 1;
+    b->view.end = b->log_bytes;
+    b->timer_view = s->timer_view;
+    b->timer_view.segments = b->timer_at;
+    b->timer_view.segment_count = 1;
+    b->timer_view.end = b->timer_bytes;
+    b->wheel = (ts_wheel){b->slots, b->dirty, b->slot_count, s->wheel.precision_ms};
+}
+
+static void close_broken(broken *b)
+{
+    free(b->log);
+    free(b->timer_log);
+    free(b->slots);
+    free(b->dirty);
+    for (int32_t i = 0; i < ROUTES; i++)
+        free(b->queues[i]);
+}
+
+static int is_status(int64_t got)
+{
+    return got >= 0 || got == TS_CORRUPT || got == TS_INVALID || got == TS_BLOCKED ||
+           (got <= TS_NEED_SEGMENT && got >= TS_NEED_STATES);
+}
+
+/* What the readers of a damaged store write to. */
+typedef struct {
+    store *s;
+    broken b;
+    ts_states states; /* a copy */
+    int32_t due_count;
+    ts_due due[256];
+} reading;
+
+static void read_log(reading *r)
+{
+    static const int64_t levels[2] = {1000, 5000};
+    broken *b = &r->b;
+    ts_route counted[ROUTES] = {0}, *folded[ROUTES];
+    uint8_t *units = bytes_of(256 * 20);
+    int32_t indexes[256], got, numbers[4];
+    int64_t offsets[256], next = -1, topic_at, properties_at, need;
+    ts_scanned *scanned = bytes_of(256 * (int64_t)sizeof *scanned);
+
+    got = ts_dispatch(&b->view, &r->s->known, levels, 2, 0, &next, 256, units, indexes, offsets);
+    CHECK(is_status(got) && next >= 0 && next <= b->log_bytes + r->s->is.segment_bytes);
+    got = ts_scan(&b->view, &r->s->known, r->s->is.precision_ms, 0, &next, 256, scanned);
+    CHECK(is_status(got));
+    for (int32_t i = 0; i < ROUTES; i++)
+        folded[i] = &counted[i];
+    if (got > 0)
+        CHECK(ts_states_fold(&r->states, folded, scanned, got, STORE_ID, &need) <= got);
+    for (int32_t i = 0; i < r->s->counts[TIMER]; i++) {
+        int64_t at = ts_get_i64(b->queues[TIMER] + 20 * i);
+
+        CHECK(is_status(ts_record_at(&b->view, at, &topic_at, &numbers[0], &properties_at,
+                                     &numbers[1], &numbers[2], &numbers[3])));
+    }
+    free(units);
+    free(scanned);
+}
+
+static void read_queues(reading *r)
+{
+    broken *b = &r->b;
+    int64_t room = 16384;
+    uint8_t *bodies = bytes_of(room), *properties = bytes_of(room);
+    ts_pulled *pulled = bytes_of(256 * (int64_t)sizeof *pulled);
+
+    for (int32_t i = 0; i < ROUTES; i++) {
+        int64_t low = ts_units_below(b->queues[i], b->counts[i], b->log_bytes);
+
+        CHECK(low >= 0 && low <= b->counts[i]);
+        for (int32_t at = 0; at < b->counts[i]; at += 3) {
+            int32_t got = ts_pull(&b->view, &r->s->routes[i], b->queues[i] + 20 * at,
+                                  b->counts[i] - at, at, b->log_bytes, r->s->is.precision_ms, pulled,
+                                  bodies, room, properties, room);
+            CHECK(is_status(got) && got <= b->counts[i] - at);
+        }
+    }
+    free(bodies);
+    free(properties);
+    free(pulled);
+}
+
+/* Slots in every way; what they hold goes on to due entries. */
+static void read_wheel(reading *r)
+{
+    broken *b = &r->b;
+    int64_t base = r->s->is.start_ms / r->s->is.precision_ms, slots[64], positions[64], pos, next = 0;
+    ts_chained *chained = bytes_of(256 * (int64_t)sizeof *chained);
+    ts_patch *patches = bytes_of(64 * (int64_t)sizeof *patches);
+    int64_t living[3] = {0, 700, 1400};
+    int32_t got, count = 0;
+
+    for (int32_t i = 0; i < 64; i++) {
+        ts_slot slot;
+
+        ts_slot_get(b->slots + (base + i) % b->slot_count * TS_SLOT_BYTES, &slot);
+        slots[i] = base + i;
+        if (slot.time > base - 100 && slot.time < base + 200)
+            slots[i] = slot.time;
+        positions[i] = -2;
+        pos = -1;
+        got = ts_wheel_load(&b->timer_view, &b->wheel, slots[i], &pos, 16, chained);
+        CHECK(is_status(got) && got <= 16);
+    }
+    got = ts_wheel_load_many(&b->timer_view, &b->wheel, slots, positions, 64, 256, chained);
+    CHECK(is_status(got) && got <= 256);
+    count = got > 0 ? got : 0;
+    r->due_count = 0;
+    for (int32_t at = 0; at < count; at += got > 0 ? got : 1) { /* a bad one is passed over */
+        got = ts_due_load(&b->view, &r->states, STORE_ID, r->s->is.precision_ms, base + 30,
+                          chained + at, count - at, r->due + r->due_count);
+        CHECK(is_status(got));
+        r->due_count += got > 0 ? (int32_t)b->view.need : 0;
+    }
+    CHECK(is_status(ts_timer_log_loose(&b->timer_view, &b->wheel, 0, &next, base, patches, 64)));
+    for (int32_t i = 0; i < 64; i += 7)
+        CHECK(is_status(ts_wheel_recount(&b->timer_view, &b->wheel, slots[i])) &&
+              is_status(ts_wheel_rechain(&b->timer_view, &b->wheel, slots[i], base, living, 3,
+                                         patches, 64)));
+    CHECK(is_status(ts_wheel_cut(&b->timer_view, &b->wheel, b->timer_bytes / 2)));
+    free(chained);
+    free(patches);
+}
+
+static void read_timers(reading *r)
+{
+    broken *b = &r->b;
+    int64_t now = r->s->is.start_ms / r->s->is.precision_ms + 10;
+    ts_request *requests = bytes_of(256 * (int64_t)sizeof *requests);
+    uint8_t *units = bytes_of(257 * TS_TIMER_UNIT_BYTES);
+    ts_due *late = bytes_of(256 * (int64_t)sizeof *late);
+    int32_t got;
+
+    for (int32_t at = 0; at < b->counts[TIMER]; at += got > 0 ? got : 1) {
+        ts_link link = {.pos = 52 * 9, .segment_bytes = r->s->is.timer_segment_bytes,
+                        .write_slot = now, .frontier = now + 1, .reuse_below = now - 30,
+                        .roll_slots = ROLL_SLOTS};
+
+        got = ts_timer_requests(&b->view, b->queues[TIMER] + 20 * at, b->counts[TIMER] - at, at,
+                                STORE_ID, r->s->is.precision_ms, requests);
+        CHECK(is_status(got) && got <= b->counts[TIMER] - at);
+        if (got > 0)
+            CHECK(is_status(ts_timer_link(&b->wheel, &link, &r->states, requests, got, units,
+                                          257 * TS_TIMER_UNIT_BYTES, late)));
+    }
+    free(requests);
+    free(units);
+    free(late);
+}
+
+/* Due entries of damaged units, delivered into a log of their own. */
+static void read_sources(reading *r, uint64_t *seed)
+{
+    int64_t base = r->s->is.start_ms / r->s->is.precision_ms, scratch_bytes = 4096, mark = 0;
+    uint8_t *scratch = bytes_of(scratch_bytes), *staging = bytes_of(16384);
+    ts_draft *drafts = bytes_of(256 * (int64_t)sizeof *drafts);
+    ts_log log = r->s->log;
+    int32_t got;
+
+    log.staging = staging;
+    log.filled_mark = &mark;
+    log.base = log.filled = 0;
+    log.staging_bytes = log.room_end = 16384;
+    log.states = &r->states;
+    for (int32_t i = 0; i < r->due_count; i++)
+        r->due[i].flags = below(seed, 4) ? r->due[i].flags : TS_FLAG_ROLL;
+    for (int32_t at = 0; at < r->due_count; at += got > 0 ? got : 1) {
+        got = ts_deliver_encode(&r->b.view, &r->s->known, &log, &r->s->routes[TIMER], base + 3,
+                                r->due + at, r->due_count - at, r->s->now_ms, scratch,
+                                scratch_bytes, drafts);
+        CHECK(is_status(got) && got <= r->due_count - at);
+        if (got > 0)
+            CHECK(is_status(ts_deliver_place(&log, scratch, drafts, 0, got, r->s->now_ms)));
+    }
+    CHECK(log.filled <= 16384);
+    free(scratch);
+    free(staging);
+    free(drafts);
+}
+
+/* A small store: one segment of log and timer log, some of it in the level topic. */
+static store *make_small(int32_t property_crc)
+{
+    const shape is = {1000, 1 << 16, 1 << 14, 64, 1700000000000, property_crc};
+    store *s = make_store(&is);
+    uint64_t seed = 77;
+    static const char level[] = "DELAY\0012\002REAL_TOPIC\001orders\002REAL_QID\0010\002";
+    uint8_t body[4] = "body";
+
+    for (int32_t i = 0; i < 4; i++) {
+        put_many(s, &seed, i % REAL, 3, 15000);
+        put_one(s, i % REAL, s->now_ms + 20000 * i);
+        CHECK(ts_put_one(&s->log, &s->routes[LEVELS], body, 4, 0, (const uint8_t *)level,
+                         sizeof level - 1, s->now_ms) >= 0);
+    }
+    for (int64_t id = 2; id < 5; id += 2)
+        cancel(s, id);
+    dispatch(s);
+    enqueue(s, 64);
+    for (int32_t i = 0; i < 8; i++) {
+        step(s, &seed);
+        s->now_ms += 500;
+    }
+    dispatch(s);
+    enqueue(s, 64);
+    for (int32_t i = 0; i < REAL; i++) {
+        if (ts_route_find(&s->known, s->routes[i].topic, s->routes[i].topic_size,
+                          s->routes[i].queue_id) == NULL)
+            know_route(s, i);
+    }
+    CHECK(log_end(s) < is.segment_bytes && s->timer_end < is.timer_segment_bytes);
+    CHECK(s->states.waiting > 4);
+    return s;
+}
+
+static void test_damage(int32_t property_crc, int32_t rounds, uint64_t seed)
+{
+    store *s = make_small(property_crc);
+    uint8_t *block = bytes_of(BLOCK_BYTES);
+    reading *r = bytes_of(sizeof *r);
+    int64_t pending[ROUTES], offsets[ROUTES], delivered = 0;
+
+    for (int32_t i = 0; i < ROUTES; i++) {
+        pending[i] = s->routes[i].pending;
+        offsets[i] = s->routes[i].next_offset;
+    }
+    for (int32_t round = 0; round < rounds; round++) {
+        memcpy(block, s->blocks[0], 256);
+        r->s = s;
+        r->states = (ts_states){&block, TS_BLOCK_IDS, s->states.waiting};
+        open_broken(&r->b, s, &seed);
+        read_log(r);
+        memcpy(block, s->blocks[0], 256);
+        read_queues(r);
+        read_timers(r);
+        close_broken(&r->b);
+        open_broken(&r->b, s, &seed); /* linking has changed the wheel: others for the readers */
+        read_wheel(r);
+        read_sources(r, &seed);
+        close_broken(&r->b);
+        for (int32_t i = 0; i < ROUTES; i++) {
+            delivered += s->routes[i].next_offset - offsets[i];
+            s->routes[i].pending = pending[i];
+            s->routes[i].next_offset = offsets[i];
+        }
+    }
+    CHECK(delivered > rounds); /* the sound ones among them went on */
+    free(r);
+    free(block);
+    free_store(s);
+}
+
+int main(void)
+{
+    static const shape shapes[] = {
+        {1000, 1 << 14, 52 * 11 + 20, 64, 1700000000000, 1},
+        {1000, 1 << 15, 52 * 7 + 16, 40, 1700000000123, 0},
+        {100, 1 << 14, 4096, 64, 1700000000050, 1},
+        {1000, 1 << 14, 52 * 5 + 67, 64, 900000000000000123, 1}, /* clocks may say anything */
+    };
+
+    test_heap();
+    test_states();
+    test_needs();
+    test_taken_slots();
+    for (uint64_t seed = 1; seed <= 300; seed++)
+        test_way(&shapes[seed % 4], seed, NULL);
+    test_damage(1, 100000, 105);
+    test_damage(0, 100000, 106);
+    puts("test_engine: ok");
+    return 0;
+}

@@ -100,8 +100,9 @@ static inline __attribute__((always_inline)) int32_t has_either(const uint8_t *a
 
 /* Takes the pair that ends at *end off the text where it has this name. `likely` is the usual size
  * of its value, looked at first; a pair's end in a value so taken means that there are two. */
-static inline __attribute__((always_inline)) int32_t take_last(const uint8_t *text, int32_t *end, const char *name, int32_t name_size,
-                         int32_t likely, ts_text *value)
+static inline __attribute__((always_inline)) int32_t take_last(const uint8_t *text, int32_t *end,
+                                                               const char *name, int32_t name_size,
+                                                               int32_t likely, ts_text *value)
 {
     int32_t last = *end - 1, split = last - likely - 1, from;
 

@@ -187,7 +187,7 @@ typedef struct {
     int64_t reuse_below;     /* what a slot still holds of a lap before may be overwritten below */
     int64_t roll_slots;
     int64_t bytes;           /* out: bytes written to the unit buffer */
-    int64_t first_slot;      /* out: lowest slot that took a unit, INT64_MAX: none */
+    int64_t first_slot;      /* out: lowest slot still to be read that took a unit; INT64_MAX */
     int32_t late_count;      /* out */
     int32_t cut;             /* out: 1 where the timer-log segment was finished with a blank */
 } ts_link;

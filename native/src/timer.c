@@ -314,7 +314,7 @@ int32_t ts_timer_link(ts_wheel *wheel, ts_link *link, const ts_states *states,
         if (status != TS_OK)
             break;
         write_unit(wheel, link, &requests[i], &place, units + link->bytes);
-        if (place.slot >= 0 && place.slot < link->first_slot)
+        if (place.slot >= link->frontier && place.slot < link->first_slot)
             link->first_slot = place.slot;
         if (place.late) {
             late_entry(wheel, link, &requests[i], &place, &late[link->late_count++]);

@@ -153,3 +153,14 @@ def test_an_operators_switch_only_makes_late(tmp_path: Path, knob: str) -> None:
     bench.turn()
     assert bench.bodies() == [b"a"]
     bench.close()
+
+
+def test_late_message_does_not_keep_dequeue_get_awake(bench: Bench) -> None:
+    # It did: its unit lies in a slot that was read, and that slot's time is always past.
+    bench.turn()
+    bench.store.put("t", b"late", delay=0.5)  # into the open slot
+    bench.store.put("t", b"later", delay=60)
+    bench.turn()
+    wait_s = bench.store._opened.pipeline.dequeue_get.idle_s()
+    assert wait_s is not None
+    assert wait_s > 5

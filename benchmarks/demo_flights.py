@@ -4,7 +4,7 @@ Data:     benchmarks/flights.py; one topic, `flight-reminder`, one queue.
 Threads:  none: threads=False, and the services are stepped on a clock that the program turns.
 Holds:    (1) the clock stops at every minute at which something is put, cancelled or due, and all
               services but flush run there until none has work; flush runs, and what has come out
-              is pulled, every twelve simulated hours (--pull-minutes);
+              is pulled, every simulated day (--pull-minutes);
           (2) every count is taken from what was pulled: see audit.py; the store is asked only
               which cancels it accepted and, at the end, what it still holds.
 Fails:    exit status 1 with FAIL where a count is not what the data demands; 2 without the data.
@@ -53,7 +53,7 @@ SERVICES = (
 )
 """All but flush, in the order in which a message meets them; it meets dispatch twice."""
 
-PULL_MINUTES = 720
+PULL_MINUTES = 1440
 
 Int64 = NDArray[np.int64]
 
@@ -196,12 +196,15 @@ def play(
 
 
 def work(stepper: Stepper) -> None:
-    """Step all services but flush until a whole round finds nothing to do."""
+    """Step all services but flush until a whole round moves no message.
+
+    Dispatch stands first: what it finds, the others of the same round have seen.
+    """
     busy = True
     while busy:
         busy = False
         for name in SERVICES:
-            if stepper.step(name):
+            if stepper.step(name) and name != "dispatch":
                 busy = True
 
 
@@ -400,7 +403,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--keep", action="store_true", help="leave the store on disk")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures there")
     parser.add_argument(
-        "--stop-minutes", type=int, default=1, metavar="M", help="let the clock stop more coarsely"
+        "--stop-minutes", type=int, default=2, metavar="M", help="how far apart the clock stops"
     )
     parser.add_argument(
         "--pull-minutes",

@@ -2,7 +2,8 @@
 
 Data:     benchmarks/flights.py; one topic, `flight-reminder`, one queue.
 Threads:  none: threads=False, and the services are stepped on a clock that the program turns.
-Holds:    (1) the clock stops at every minute at which something is put, cancelled or due, and all
+Holds:    (1) the clock stops at every second minute (--stop-minutes) at which, or just before
+              which, something is put, cancelled or due, and all
               services but flush run there until none has work; flush runs, and what has come out
               is pulled, every simulated day (--pull-minutes);
           (2) every count is taken from what was pulled: see audit.py; the store is asked only

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.bench import DAY, NOW, SECOND, YEAR, Bench, small
-from timerstore import Message
+from timerstore import FullError, Message
 
 
 def test_never_early_and_to_the_millisecond(bench: Bench) -> None:
@@ -164,3 +164,24 @@ def test_late_message_does_not_keep_dequeue_get_awake(bench: Bench) -> None:
     wait_s = bench.store._opened.pipeline.dequeue_get.idle_s()
     assert wait_s is not None
     assert wait_s > 5
+
+
+def test_full_disk_before_the_hand_over_keeps_what_was_released(bench: Bench) -> None:
+    # A step that had taken due entries and then waited in vain for a checkpoint dropped them.
+    bench.store.put("t", b"a", delay=1)
+    bench.turn()
+    service = bench.store._opened.pipeline.dequeue_put
+    wait = service._wait_for_checkpoint
+
+    def full() -> None:
+        raise FullError("no space")
+
+    bench.clock.advance(1000)
+    for name in ("dequeue_get", "dequeue_get_message"):
+        bench.stepper.step(name)
+    service._wait_for_checkpoint = full
+    with pytest.raises(FullError):
+        service.step()
+    service._wait_for_checkpoint = wait
+    bench.turn()
+    assert bench.bodies() == [b"a"]

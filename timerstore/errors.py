@@ -138,4 +138,4 @@ def _classes_by_code() -> dict[int, type[TimerStoreError]]:
 
 
 CLASS_OF_CODE: Mapping[int, type[TimerStoreError]] = MappingProxyType(_classes_by_code())
-"""C status (negative) to the class that says it; only `native.check` reads it."""
+"""C status (negative) to the class that says it; only `native.raise_status` reads it."""

@@ -31,13 +31,6 @@ FAULTS = {
 assert CorruptError.code == _lib.TS_CORRUPT, "errors.py and api.h disagree"
 
 
-def check(status: int, what: str, where: object = None) -> int:
-    """Give a count back, raise what a negative status stands for."""
-    if status < 0:
-        raise_status(status, what, where)
-    return status
-
-
 def raise_status(status: int, what: str, where: object = None) -> NoReturn:
     """Raise the class of a negative status."""
     cls = CLASS_OF_CODE.get(status, FailedError)

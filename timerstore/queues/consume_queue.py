@@ -6,6 +6,7 @@ Holds:    unit k stands at byte 20 k; `count` passes a unit when it is in its fi
 Fails:    CorruptError on stray files.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 from timerstore.files.disk import Disk
@@ -121,22 +122,20 @@ class ConsumeQueue:
         return bool(lib.ts_units_below(unit, 1, log_end))
 
     def _bisect(self, low: int, high: int, log_end: int) -> int:
-        while low < high:
-            middle = (low + high) // 2
-            unit = self._segments.read(middle * UNIT_BYTES, UNIT_BYTES)
-            is_blank = unit[8:12] == _BLANK_UNIT_SIZE and not any(unit[:8])
-            if is_blank or lib.ts_units_below(unit, 1, log_end):
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        """The first unit in [low, high) that does not point below log_end, else high."""
+        return self._search(low, high, lambda unit: bool(lib.ts_units_below(unit, 1, log_end)))
 
     def _first_at(self, low: int, high: int, log_begin: int) -> int:
+        """The first unit in [low, high) that points to log_begin or behind it, else high."""
+        return self._search(low, high, lambda unit: int.from_bytes(unit[:8], "big") < log_begin)
+
+    def _search(self, low: int, high: int, is_before: Callable[[bytes], bool]) -> int:
+        """The first unit that is not before what is looked for; blanks at the front always are."""
         while low < high:
             middle = (low + high) // 2
             unit = self._segments.read(middle * UNIT_BYTES, UNIT_BYTES)
             is_blank = unit[8:12] == _BLANK_UNIT_SIZE and not any(unit[:8])
-            if is_blank or int.from_bytes(unit[:8], "big") < log_begin:
+            if is_blank or is_before(unit):
                 low = middle + 1
             else:
                 high = middle

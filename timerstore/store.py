@@ -13,16 +13,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import wraps
 from pathlib import Path
-from time import time_ns
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import numpy as np
 
-from timerstore import arguments, failpoint
 from timerstore.clock import Clock, SystemClock
 from timerstore.config import StoreConfig
-from timerstore.errors import ClosedError, ConfigError, ForkedError, FullError, MessageError
+from timerstore.errors import ClosedError, ConfigError, ForkedError, MessageError
 from timerstore.failpoint import reach
 from timerstore.inspect.check import check_store
 from timerstore.layout.handle import decode
@@ -33,19 +31,15 @@ from timerstore.message import (
     PullResult,
     PutBatch,
     PutReceipt,
-    ReceiptOrigin,
     Report,
 )
-from timerstore.native import Putter, ffi, lib, raise_status
 from timerstore.opening import Opened, open_directory
+from timerstore.putting import Putting
 from timerstore.queues.routes import Route
 from timerstore.service import Service
 
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
-
-_MANY_HOLD = 1024
-_put_one = lib.ts_put_one
 
 
 _opened_here: "weakref.WeakSet[TimerStore]" = weakref.WeakSet()
@@ -57,32 +51,6 @@ def _block_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_block_in_child)
-
-
-class _Target:
-    """A topic that was put to, with what a put of it needs at hand."""
-
-    __slots__ = ("body_bytes_max", "name", "next_queue", "only", "origin", "routes", "topic")
-
-    def __init__(
-        self,
-        topic: str,
-        name: bytes,
-        routes: list[Route],
-        origin: ReceiptOrigin,
-        body_bytes_max: int,
-    ) -> None:
-        self.topic = topic
-        self.name = name
-        self.origin = origin
-        self.body_bytes_max = body_bytes_max  # of a body without tags, keys and properties
-        self.next_queue = 0
-        self.set_routes(routes)
-
-    def set_routes(self, routes: list[Route]) -> None:
-        """The topic's queues; `only` is the one there is, None where there are several."""
-        self.routes = routes
-        self.only = routes[0] if len(routes) == 1 else None
 
 
 def _counted(
@@ -120,48 +88,20 @@ class TimerStore:
         self._close_lock = threading.Lock()
         self._calls = 0  # that run, but for the quick way of put; under `_idle`
         self._idle = threading.Condition(threading.Lock())
-        self._targets: dict[str, _Target] = {}
-        self._target_lock = threading.Lock()
         opened = open_directory(Path(path), config, self._clock, threads=threads)
         self._opened: Opened = opened
         self.config = opened.config
         self._log = opened.rooms.log
         self._native = opened.rooms.log.native
-        self._lock = opened.rooms.log.lock
-        self._is_sync = self.config.flush == "sync"
         self._blocked = False  # closed, or carried into a forked child
-        self._is_system_clock = type(self._clock) is SystemClock
-        self._delay_ms_max = self.config.delay_ms_max if self.config.timer_enabled else -1
-        self._dispatch = opened.rooms.dispatch
-        self._flush = opened.pipeline.flush
-        # What is due later than this need not be dispatched at once: flush comes by before.
-        self._near_ms = 1000 + 2 * self.config.flush_interval_ms
-        self._out = memoryview(ffi.buffer(ffi.addressof(self._native, "out"), 16)).cast("q")
-        self._hot_topics: dict[str, tuple[int, ReceiptOrigin, int]] = {}
-        self._putter = self._make_putter()
+        self._putting = Putting(opened, self._clock)
+        self._putter = self._putting.make_putter(self.put)
+        if self._putting.is_quick:
+            self.put = self._putter.put  # type: ignore[method-assign]  # same call, same answers
         _opened_here.add(self)
         self._unsubscribe = self._clock.subscribe(opened.wake_all)
         if threads:
             opened.start()
-
-    def _make_putter(self) -> Any:
-        """Put the plain case's quick way in front of `put` where a put need not wait for a sync."""
-        putter = Putter(
-            log=int(ffi.cast("uintptr_t", self._native)),
-            slow=self.put,
-            topics=self._hot_topics,
-            acquire=self._lock.acquire,
-            release=self._lock.release,
-            wake_dispatch=self._dispatch.wake,
-            wake_flush=self._flush.wake,
-            failpoints=vars(failpoint),
-            receipt=PutReceipt,
-            delay_ms_max=self._delay_ms_max,
-            near_ms=self._near_ms,
-        )
-        if self._is_system_clock and not self._is_sync:
-            self.put = putter.put  # type: ignore[method-assign]  # same call, same answers
-        return putter
 
     # --- putting ---
 
@@ -186,113 +126,18 @@ class TimerStore:
         one of delay (seconds or timedelta), deliver_at (aware datetime), deliver_ms (epoch ms).
         Raises MessageError on bad arguments, FullError, ClosedError, ForkedError, FailedError.
         """
-        now_ms = time_ns() // 1_000_000 if self._is_system_clock else self._clock.now_ms
-        try:
-            target = self._targets[topic]
-        except (KeyError, TypeError):
-            # Everything else before the topic is made: a put that is refused leaves nothing.
-            name = arguments.check_topic(topic)
-            self._due_ms(now_ms, delay, deliver_at, deliver_ms)
-            self._checked_body(name, body, arguments.encode_properties(tags, keys, properties))
-            _check_queue(queue_id)
-            self._wants_sync(flush)
-            target = self._make_target(topic)
-        is_sync = self._wants_sync(flush)
-        if (
-            type(deliver_ms) is int
-            and delay is None
-            and deliver_at is None
-            and now_ms < deliver_ms <= now_ms + self._delay_ms_max
-        ):
-            due_ms = deliver_ms
-        else:
-            due_ms = self._due_ms(now_ms, delay, deliver_at, deliver_ms)
-        if (
-            type(body) is bytes
-            and len(body) <= target.body_bytes_max
-            and tags is None
-            and properties is None
-            and not keys
-        ):
-            text = b""
-            source: Any = body
-        else:
-            text = arguments.encode_properties(tags, keys, properties)
-            source = self._checked_body(target.name, body, text)
-        route = target.only if queue_id is None and target.only is not None else None
-        if route is None:
-            route = self._route_of(target, queue_id)
-        log_offset, number, counter = self._append(
-            route.native, source, len(source), due_ms, text, now_ms
+        return self._putting.put(
+            topic,
+            body,
+            delay=delay,
+            deliver_at=deliver_at,
+            deliver_ms=deliver_ms,
+            tags=tags,
+            keys=keys,
+            properties=properties,
+            queue_id=queue_id,
+            flush=flush,
         )
-        if failpoint.hook is not None:
-            failpoint.reach("put_appended")
-        if is_sync:
-            self._log.sync_through(log_offset + 1)
-        if due_ms <= now_ms + self._near_ms:
-            self._dispatch.wake()
-        self._flush.note()
-        if due_ms:
-            return PutReceipt(
-                target.origin, counter, number, route.queue_id, None, log_offset, due_ms
-            )
-        return PutReceipt(target.origin, counter, -1, route.queue_id, number, log_offset, now_ms)
-
-    def _due_ms(self, now_ms: int, delay: Any, deliver_at: Any, deliver_ms: Any) -> int:
-        """When a message is due, epoch ms; 0: now."""
-        due_ms = arguments.resolve_due_ms(
-            now_ms, delay, deliver_at, deliver_ms, self.config.delay_ms_max
-        )
-        if due_ms is not None and not self.config.timer_enabled:
-            raise MessageError("time: timers are off in this store (timer_enabled), got a due time")
-        return due_ms or 0
-
-    def _checked_body(self, name: bytes, body: Any, text: bytes) -> Any:
-        """The body as C takes it, known to fit."""
-        raw = arguments.check_body(body, self.config.message_bytes_max)
-        arguments.check_sizes(
-            len(raw),
-            len(text),
-            name,
-            properties_bytes_max=self.config.properties_bytes_max,
-            record_bytes_max=self.config.record_bytes_max,
-        )
-        return raw if type(raw) is bytes else ffi.from_buffer("uint8_t[]", raw)
-
-    def _append(
-        self, route: Any, body: Any, size: int, due_ms: int, text: bytes, now_ms: int
-    ) -> tuple[int, int, int]:
-        """Append one record: its log offset, queue offset or timer id, and id counter."""
-        out = self._out
-        while True:
-            with self._lock:
-                log_offset = _put_one(
-                    self._native, route, body, size, due_ms, text, len(text), now_ms
-                )
-                if log_offset >= 0:
-                    return log_offset, out[0], out[1]
-                need = int(self._native.need)
-            self._make_room(log_offset, need)
-
-    def _make_room(self, status: int, need: int) -> None:
-        if status == lib.TS_NEED_ROOM:
-            self._opened.checkpoint.wait()
-            self._log.make_room(need)
-        elif status == lib.TS_NEED_STATES:
-            self._opened.rooms.states.ensure(need)
-        else:
-            raise_status(status, "put")
-
-    def _appended(self) -> None:
-        self._dispatch.wake()
-        self._flush.note()
-
-    def _wants_sync(self, flush: object) -> bool:
-        if flush is None:
-            return self._is_sync
-        if flush not in ("sync", "async"):
-            raise MessageError(f"flush: wanted 'sync' or 'async', got {flush!r}")
-        return flush == "sync"
 
     @_counted
     def put_many(
@@ -314,174 +159,16 @@ class TimerStore:
         a body, a key or a sequence of keys. All are checked before any is stored; after a crash a
         prefix may be, and after a FullError its `stored_count` first ones are.
         """
-        now_ms = self._clock.now_ms
-        config = self.config
-        name = arguments.check_topic(topic)
-        is_sync = self._wants_sync(flush)
-        data, offsets = arguments.gather_bodies(bodies, config.message_bytes_max)
-        count = len(offsets) - 1
-        due = arguments.resolve_due_array(now_ms, count, delay, deliver_ms, config.delay_ms_max)
-        if not config.timer_enabled and bool((due > 0).any()):
-            raise MessageError("time: timers are off in this store (timer_enabled), got a due time")
-        text = arguments.encode_properties(tags, (), None)
-        extra, extra_offsets = _encode_keys(keys, count)
-        self._check_many(name, offsets, extra_offsets, len(text))
-        _check_queue(queue_id)
-        target = self._targets.get(topic) or self._make_target(topic)
-        route = self._route_of(target, queue_id)
-        with self._lock:
-            first = int(self._native.unique_counter)
-            self._native.unique_counter = first + count
-        log_offsets = np.empty(count, np.int64)
-        numbers = np.empty(count, np.int64)
-        self._append_many(
-            route,
-            count,
-            data,
-            offsets,
-            due,
-            text,
-            extra,
-            extra_offsets,
-            first,
-            now_ms,
-            log_offsets,
-            numbers,
+        return self._putting.put_many(
+            topic,
+            bodies,
+            deliver_ms=deliver_ms,
+            delay=delay,
+            tags=tags,
+            keys=keys,
+            queue_id=queue_id,
+            flush=flush,
         )
-        if count and is_sync:
-            self._log.sync_through(int(log_offsets[-1]) + 1)
-        self._appended()
-        is_timer = due > 0
-        return PutBatch(
-            target.origin,
-            first,
-            route.queue_id,
-            log_offsets,
-            np.where(is_timer, -1, numbers),
-            np.where(is_timer, due, now_ms),
-            np.where(is_timer, numbers, -1),
-        )
-
-    def _check_many(self, name: bytes, offsets: Any, extra_offsets: Any, text_bytes: int) -> None:
-        if len(offsets) < 2:
-            return
-        sizes = np.diff(offsets)
-        extra = np.diff(extra_offsets) if extra_offsets is not None else np.zeros(1, np.int64)
-        arguments.check_sizes(
-            int((sizes + extra).max()) - int(extra.max()),
-            text_bytes + int(extra.max()),
-            name,
-            properties_bytes_max=self.config.properties_bytes_max,
-            record_bytes_max=self.config.record_bytes_max,
-        )
-
-    def _append_many(
-        self,
-        route: Route,
-        count: int,
-        data: Any,
-        offsets: Any,
-        due: Any,
-        text: bytes,
-        extra: Any,
-        extra_offsets: Any,
-        first: int,
-        now_ms: int,
-        log_offsets: Any,
-        numbers: Any,
-    ) -> None:
-        native = self._native
-        source = ffi.from_buffer("uint8_t[]", data)
-        spans = ffi.from_buffer("int64_t[]", np.ascontiguousarray(offsets))
-        dues = ffi.from_buffer("int64_t[]", due)
-        more = ffi.NULL if extra is None else ffi.from_buffer("uint8_t[]", extra)
-        more_spans = ffi.NULL if extra is None else ffi.from_buffer("int64_t[]", extra_offsets)
-        out, out_numbers = (
-            ffi.from_buffer("int64_t[]", log_offsets),
-            ffi.from_buffer("int64_t[]", numbers),
-        )
-        done = 0
-        while done < count:
-            with self._lock:
-                got = lib.ts_put_many(
-                    native,
-                    route.native,
-                    done,
-                    min(count, done + _MANY_HOLD),
-                    source,
-                    spans,
-                    dues,
-                    text,
-                    len(text),
-                    more,
-                    more_spans,
-                    first,
-                    now_ms,
-                    out,
-                    out_numbers,
-                )
-                need = int(native.need)
-            if got >= 0:
-                done += got
-                reach("put_many_part_appended")
-            else:
-                self._appended()  # room may have to come from the services
-                try:
-                    self._make_room(got, need)
-                except FullError as error:
-                    error.stored_count = done
-                    raise
-
-    # --- topics ---
-
-    def _make_target(self, topic: str) -> _Target:
-        name = arguments.check_topic(topic)
-        with self._target_lock:
-            target = self._targets.get(topic)
-            if target is None:
-                routes = self._opened.rooms.routes
-                now_ms = self._clock.now_ms
-                count = routes.queue_count(topic) or self.config.topic_queue_count
-                routes.grow(topic, count, now_ms)
-                made = [routes.make(topic, q, now_ms) for q in range(count)]
-                origin = ReceiptOrigin(
-                    topic, self._opened.id_prefix, self.config.broker_name, self.config.precision_ms
-                )
-                body_bytes_max = arguments.body_bytes_limit(
-                    self.config.message_bytes_max, self.config.record_bytes_max, name
-                )
-                target = _Target(topic, name, made, origin, body_bytes_max)
-                self._targets[topic] = target
-                self._set_hot(target)
-            return target
-
-    def _set_hot(self, target: _Target) -> None:
-        """Let the quick way know the topic where it has one queue."""
-        if target.only is None:
-            self._hot_topics.pop(target.topic, None)
-        else:
-            address = int(ffi.cast("uintptr_t", target.only.native))
-            self._hot_topics[target.topic] = (address, target.origin, target.body_bytes_max)
-
-    def _route_of(self, target: _Target, queue_id: int | None) -> Route:
-        routes = target.routes
-        if queue_id is None:
-            if len(routes) == 1:
-                return routes[0]
-            at = target.next_queue
-            target.next_queue = (at + 1) % len(routes)
-            return routes[at % len(routes)]
-        if type(queue_id) is int and 0 <= queue_id < len(routes):
-            return routes[queue_id]
-        number = arguments.check_queue_id(queue_id)
-        with self._target_lock:
-            if number >= len(target.routes):
-                now_ms = self._clock.now_ms
-                self._opened.rooms.routes.grow(target.topic, number + 1, now_ms)
-                make = self._opened.rooms.routes.make
-                target.set_routes([make(target.topic, q, now_ms) for q in range(number + 1)])
-                self._set_hot(target)
-        return target.routes[number]
 
     @_counted
     def topics(self) -> dict[str, int]:
@@ -553,7 +240,7 @@ class TimerStore:
         reach("cancel_appended")
         if end:
             self._log.sync_through(end)
-        self._appended()
+        self._putting.appended()
         return result
 
     def pending(
@@ -708,11 +395,6 @@ class TimerStore:
         return f"<TimerStore {str(self._opened.directory.root)!r} {state}>"
 
 
-def _check_queue(queue_id: object) -> None:
-    if queue_id is not None:
-        arguments.check_queue_id(queue_id)
-
-
 def _check_given(config: object, clock: object) -> None:
     problems = []
     if config is not None and not isinstance(config, StoreConfig):
@@ -725,20 +407,6 @@ def _check_given(config: object, clock: object) -> None:
         problems.append(f"clock: wanted a Clock, got {type(clock).__name__}")
     if problems:
         raise ConfigError(problems)
-
-
-def _encode_keys(keys: Any, count: int) -> tuple[Any, Any]:
-    """Give the keys of a batch as property texts and offsets, None twice where there are none."""
-    if keys is None:
-        return None, None
-    is_row = isinstance(keys, Sequence | np.ndarray) and not isinstance(keys, str | bytes)
-    if not is_row or len(keys) != count:
-        got = str(len(keys)) if is_row else type(keys).__name__
-        raise MessageError(f"keys: wanted one entry for each of {count} bodies, got {got}")
-    texts = [arguments.encode_properties(None, one, None) for one in keys]
-    offsets = np.zeros(count + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, texts), np.int64, count), out=offsets[1:])
-    return b"".join(texts), offsets
 
 
 def open(  # noqa: A001 - read as `timerstore.open`, as in `gzip.open`; no file is opened here

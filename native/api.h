@@ -252,6 +252,14 @@ typedef struct {
     int32_t store_host_size;
 } ts_pulled;
 
+/* What a tag filter lets through; text k is texts[text_offsets[k] .. text_offsets[k + 1]). */
+typedef struct {
+    const int32_t *hashes;       /* ascending */
+    const uint8_t *texts;        /* in the order of their hashes */
+    const int64_t *text_offsets; /* [count + 1] */
+    int32_t count;
+} ts_tags;
+
 /* checksum.c */
 uint32_t ts_crc32(uint32_t crc, const uint8_t *data, int64_t size);
 
@@ -350,12 +358,22 @@ void ts_heap_push(ts_heap *heap, const ts_due *in, int64_t count);
 int64_t ts_heap_pop(ts_heap *heap, int64_t until_ms, int64_t frontier, int64_t precision_ms,
                     ts_due *out, int64_t capacity);
 
-/* pull.c */
-int32_t ts_pull(ts_view *view, const ts_route *route, const uint8_t *units, int32_t count,
-                int64_t queue_offset, int64_t visible_end, int64_t precision_ms, ts_pulled *out,
+/* pull.c. positions: which of the units from queue_offset on, ascending; NULL: the first count. */
+int32_t ts_pull(ts_view *view, const ts_route *route, const uint8_t *units,
+                const int32_t *positions, int32_t count, int64_t queue_offset,
+                int64_t visible_end, int64_t precision_ms, ts_pulled *out,
                 uint8_t *bodies, int64_t bodies_bytes, uint8_t *properties,
                 int64_t properties_bytes);
 int64_t ts_units_below(const uint8_t *units, int64_t count, int64_t log_end);
+
+/* filter.c: pure. Each answers how many it lets through. Not for units of the levels' topic, whose
+ * tags code is a due time. keep: 0 or 1 a message; the rows that stay move together. */
+int32_t ts_units_tagged(const uint8_t *units, int32_t count, const ts_tags *tags,
+                        int32_t *positions);
+int32_t ts_texts_tagged(const uint8_t *texts, const int64_t *offsets, int32_t count,
+                        const ts_tags *tags, uint8_t *keep);
+int32_t ts_pulled_keep(ts_pulled *pulled, int32_t count, const uint8_t *keep, uint8_t *bodies,
+                       uint8_t *properties);
 
 /* sync.c: the only file that calls the OS, reached through files/disk.py alone. */
 int32_t ts_zero_range(int32_t fd, int64_t offset, int64_t size);

@@ -38,8 +38,9 @@ static void fill(const ts_record *record, int64_t precision_ms, ts_pulled *out)
     ts_copy(out->store_host, record->store_host, record->store_host_size);
 }
 
-int32_t ts_pull(ts_view *view, const ts_route *route, const uint8_t *units, int32_t count,
-                int64_t queue_offset, int64_t visible_end, int64_t precision_ms, ts_pulled *out,
+int32_t ts_pull(ts_view *view, const ts_route *route, const uint8_t *units,
+                const int32_t *positions, int32_t count, int64_t queue_offset,
+                int64_t visible_end, int64_t precision_ms, ts_pulled *out,
                 uint8_t *bodies, int64_t bodies_bytes, uint8_t *properties,
                 int64_t properties_bytes)
 {
@@ -47,19 +48,22 @@ int32_t ts_pull(ts_view *view, const ts_route *route, const uint8_t *units, int3
     int32_t i, unit_size, status = TS_OK;
 
     for (i = 0; i < count; i++) {
+        int64_t at = positions == NULL ? i : positions[i];
         ts_record record;
 
         if (i + 8 < count) {
-            ts_queue_unit_get(units + (int64_t)(i + 8) * 20, &log_offset, &unit_size, &tags);
+            int64_t ahead = positions == NULL ? i + 8 : positions[i + 8];
+
+            ts_queue_unit_get(units + ahead * 20, &log_offset, &unit_size, &tags);
             ts_view_prefetch(view, log_offset, unit_size);
         }
-        ts_queue_unit_get(units + (int64_t)i * 20, &log_offset, &unit_size, &tags);
+        ts_queue_unit_get(units + at * 20, &log_offset, &unit_size, &tags);
         if (log_offset < 0 || unit_size <= 0 || log_offset > visible_end - unit_size)
             break; /* not durable yet: the rest neither */
         status = ts_view_record(view, log_offset, &record);
         if (status != TS_OK)
             break;
-        if (record.size != unit_size || !belongs(&record, route, queue_offset + i)) {
+        if (record.size != unit_size || !belongs(&record, route, queue_offset + at)) {
             status = ts_view_fault(view, log_offset, TS_FAULT_TOPIC);
             break;
         }

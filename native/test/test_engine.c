@@ -580,7 +580,7 @@ static void pull_all(store *s, int32_t *handed)
         for (int32_t at = 0, got; at < s->counts[index]; at += got) {
             int32_t count = s->counts[index] - at < 5 ? s->counts[index] - at : 5;
 
-            got = ts_pull(&s->view, &s->routes[index], s->queues[index] + 20 * at, count, at,
+            got = ts_pull(&s->view, &s->routes[index], s->queues[index] + 20 * at, NULL, count, at,
                           log_end(s), s->is.precision_ms, pulled, bodies, bodies_bytes, properties,
                           properties_bytes);
             CHECK(got > 0);
@@ -588,12 +588,12 @@ static void pull_all(store *s, int32_t *handed)
                 check_pulled(s, index, &pulled[i], bodies + pulled[i].body_at,
                              properties + pulled[i].properties_at, handed);
         }
-        CHECK(ts_pull(&s->view, &s->routes[index], s->queues[index], 1, 0, 10, 1, pulled, bodies,
-                      bodies_bytes, properties, properties_bytes) == 0); /* not durable yet */
-        CHECK(ts_pull(&s->view, &s->routes[index], s->queues[index], 1, 0, log_end(s), 1, pulled,
-                      bodies, 11, properties, properties_bytes) == TS_NEED_ROOM);
-        CHECK(ts_pull(&s->view, &s->routes[index], s->queues[index], 1, 1, log_end(s), 1, pulled,
-                      bodies, bodies_bytes, properties, properties_bytes) == TS_CORRUPT);
+        CHECK(ts_pull(&s->view, &s->routes[index], s->queues[index], NULL, 1, 0, 10, 1, pulled,
+                      bodies, bodies_bytes, properties, properties_bytes) == 0); /* not durable yet */
+        CHECK(ts_pull(&s->view, &s->routes[index], s->queues[index], NULL, 1, 0, log_end(s), 1,
+                      pulled, bodies, 11, properties, properties_bytes) == TS_NEED_ROOM);
+        CHECK(ts_pull(&s->view, &s->routes[index], s->queues[index], NULL, 1, 1, log_end(s), 1,
+                      pulled, bodies, bodies_bytes, properties, properties_bytes) == TS_CORRUPT);
         CHECK(s->view.fault == TS_FAULT_TOPIC);
         free(bodies);
         free(properties);
@@ -1084,7 +1084,7 @@ static void read_queues(reading *r)
 
         CHECK(low >= 0 && low <= b->counts[i]);
         for (int32_t at = 0; at < b->counts[i]; at += 3) {
-            int32_t got = ts_pull(&b->view, &r->s->routes[i], b->queues[i] + 20 * at,
+            int32_t got = ts_pull(&b->view, &r->s->routes[i], b->queues[i] + 20 * at, NULL,
                                   b->counts[i] - at, at, b->log_bytes, 1000, pulled, bodies, room,
                                   properties, room);
             CHECK(is_status(got) && got <= b->counts[i] - at);

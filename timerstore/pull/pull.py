@@ -175,6 +175,7 @@ class Puller:
                     view,
                     route.native,
                     units,
+                    ffi.NULL,
                     count,
                     offset,
                     self.visible_end,

@@ -5,6 +5,7 @@ store.put("orders", b"close 4711", delay=1800)
 """
 
 from timerstore.config import StoreConfig
+from timerstore.delay_queue import DelayQueue
 from timerstore.errors import (
     BusyError,
     ClosedError,
@@ -38,6 +39,7 @@ __all__ = [
     "ClosedError",
     "ConfigError",
     "CorruptError",
+    "DelayQueue",
     "FailedError",
     "FlushTimeoutError",
     "ForkedError",

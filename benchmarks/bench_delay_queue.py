@@ -1,0 +1,313 @@
+"""DelayQueue, heapq with lazy deletion, and a hierarchical timing wheel: the same work, in turns.
+
+Data:     n keys, due times uniform over a horizon (dense: a minute, sparse: 30 days) or all within
+          20 ms (burst); every third is cancelled; then the clock goes through the horizon in steps,
+          and each step takes out what is due and asks what is next.
+Threads:  none; every run is a process of its own.
+Holds:    (1) all three find by key, refuse a key twice, cancel at once, give equal due times in
+          order of adding: their work digests are equal in each shape; (2) memory is what
+          tracemalloc counts beyond keys and due times when all are added, before the timed run.
+Fails:    WorkError where one gives other keys, or another order.
+
+heapq and the wheel are written for this comparison in pure Python. heapq does what a careful
+program would: a dict by key, marks for what is cancelled, a sweep when marks are more than half.
+The wheel has 1 ms a slot and eight levels of 256: the level is that of the highest of the base-256
+digits in which due time and clock differ, so that slots cascade whole and order is kept; a
+256-bit number a level finds the next slot that holds something.
+
+`DelayQueue` alone has buckets of a second, its default, which the sparse shape leaves almost empty;
+`DelayQueue 1 h` has buckets of an hour, which hold the dense shapes whole.
+"""
+
+from __future__ import annotations
+
+import gc
+import heapq
+import statistics
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from benchmarks import harness
+from benchmarks.harness import SEED, START_MS, Result, need
+from timerstore import DelayQueue
+
+FULL: dict[str, Any] = {"n": 300_000, "steps": 3_000, "rounds": 3}
+SMOKE: dict[str, Any] = {"n": 300, "steps": 20, "rounds": 1}
+SHAPES = {"dense": 60_000, "sparse": 30 * 86_400_000, "burst": 20}
+"""Horizons, ms."""
+
+
+class Planner(Protocol):
+    """What all three do."""
+
+    def add(self, key: Any, due_ms: int) -> object: ...
+    def cancel(self, key: Any) -> object: ...
+    def expire(self, now_ms: int) -> list[Any]: ...
+    def next_due_ms(self) -> int | None: ...
+
+
+class HeapPlanner:
+    """A heap of (due, order, key), a dict of what waits, marks for what does not any more."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Any]] = []
+        self._waiting: dict[Any, tuple[int, int, Any]] = {}
+        self._order = 0
+
+    def add(self, key: Any, due_ms: int) -> object:
+        if key in self._waiting:
+            raise ValueError(key)
+        entry = self._waiting[key] = (due_ms, self._order, key)
+        self._order += 1
+        heapq.heappush(self._heap, entry)
+        return entry
+
+    def cancel(self, key: Any) -> object:
+        entry = self._waiting.pop(key, None)
+        if len(self._heap) > 2 * len(self._waiting) + 64:
+            self._heap = list(self._waiting.values())
+            heapq.heapify(self._heap)
+        return entry
+
+    def expire(self, now_ms: int) -> list[Any]:
+        heap, waiting = self._heap, self._waiting
+        found = []
+        while heap and heap[0][0] <= now_ms:
+            entry = heapq.heappop(heap)
+            if waiting.get(entry[2]) is entry:
+                del waiting[entry[2]]
+                found.append(entry)
+        return found
+
+    def next_due_ms(self) -> int | None:
+        heap, waiting = self._heap, self._waiting
+        while heap and waiting.get(heap[0][2]) is not heap[0]:
+            heapq.heappop(heap)
+        return heap[0][0] if heap else None
+
+
+class WheelPlanner:
+    """Levels of 256 slots; a slot is a dict by key, so a cancel takes out at once."""
+
+    def __init__(self, now_ms: int = START_MS) -> None:
+        self._now_ms = now_ms  # everything due before it has come out
+        self._levels: list[list[dict[Any, int] | None]] = [[None] * 256 for _ in range(8)]
+        self._used = [0] * 8
+        self._due: dict[Any, int] = {}
+
+    def _place(self, due_ms: int) -> tuple[int, int]:
+        level = max(0, (due_ms ^ self._now_ms).bit_length() - 1) // 8
+        return level, (due_ms >> 8 * level) & 255
+
+    def add(self, key: Any, due_ms: int) -> object:
+        if key in self._due:
+            raise ValueError(key)
+        self._due[key] = due_ms
+        self._insert(key, due_ms)
+        return key
+
+    def _insert(self, key: Any, due_ms: int) -> None:
+        level, at = self._place(max(due_ms, self._now_ms))
+        slot = self._levels[level][at]
+        if slot is None:
+            slot = self._levels[level][at] = {}
+            self._used[level] |= 1 << at
+        slot[key] = due_ms
+
+    def cancel(self, key: Any) -> object:
+        due_ms = self._due.pop(key, None)
+        if due_ms is None:
+            return None
+        level, at = self._place(max(due_ms, self._now_ms))
+        slot = self._levels[level][at]
+        assert slot is not None
+        del slot[key]
+        if not slot:
+            self._clear(level, at)
+        return key
+
+    def _clear(self, level: int, at: int) -> None:
+        self._levels[level][at] = None
+        self._used[level] ^= 1 << at
+
+    def _next_slot(self) -> tuple[int, int, int] | None:
+        """Level, slot and beginning of the first slot that is used."""
+        for level, used in enumerate(self._used):
+            if used:
+                at = (used & -used).bit_length() - 1
+                above = self._now_ms >> 8 * (level + 1) << 8 * (level + 1)
+                return level, at, above + (at << 8 * level)
+        return None
+
+    def expire(self, now_ms: int) -> list[Any]:
+        found: list[Any] = []
+        while (there := self._next_slot()) is not None and there[2] <= now_ms:
+            level, at, begin_ms = there
+            slot = self._levels[level][at]
+            assert slot is not None
+            self._clear(level, at)
+            self._now_ms = max(self._now_ms, begin_ms)
+            if level:
+                for key, due_ms in slot.items():
+                    self._insert(key, due_ms)
+            else:
+                for key, due_ms in slot.items():
+                    del self._due[key]
+                    found.append((due_ms, key))
+        self._advance(now_ms)
+        return found
+
+    def _advance(self, now_ms: int) -> None:
+        """Move the clock; a slot that it enters is taken apart."""
+        self._now_ms = max(self._now_ms, now_ms)
+        for level in range(7, 0, -1):
+            at = (self._now_ms >> 8 * level) & 255
+            slot = self._levels[level][at]
+            if slot is not None:
+                self._clear(level, at)
+                for key, due_ms in slot.items():
+                    self._insert(key, due_ms)
+
+    def next_due_ms(self) -> int | None:
+        there = self._next_slot()
+        if there is None:
+            return None
+        slot = self._levels[there[0]][there[1]]
+        assert slot is not None
+        return min(slot.values())
+
+
+PLANNERS: dict[str, Callable[[], Planner]] = {
+    "DelayQueue": DelayQueue,
+    "DelayQueue 1 h": partial(DelayQueue, bucket_ms=3_600_000),
+    "heapq": HeapPlanner,
+    "wheel": WheelPlanner,
+}
+
+
+class Job(NamedTuple):
+    """What to do: due times, which keys to cancel, when to look."""
+
+    due: list[int]
+    cancelled: list[int]
+    looks: list[int]
+
+    def order(self) -> list[int]:
+        """Keys as they must come out."""
+        gone = set(self.cancelled)
+        left = [key for key in range(len(self.due)) if key not in gone]
+        return sorted(left, key=self.due.__getitem__)
+
+
+def make_job(n: int, steps: int, horizon_ms: int) -> Job:
+    """The same for the same parameters."""
+    random = np.random.default_rng(SEED)
+    due = START_MS + random.integers(1, horizon_ms + 1, size=n, dtype=np.int64)
+    cancelled = random.permutation(n)[: n // 3]
+    looks = START_MS + np.unique(np.linspace(0, horizon_ms, steps + 1).astype(np.int64))
+    return Job(due.tolist(), cancelled.tolist(), looks.tolist())
+
+
+def held_bytes(make: Callable[[], Planner], job: Job) -> int:
+    """What one that holds all of them takes, keys and due times not counted."""
+    tracemalloc.start()
+    planner = make()
+    for key, due_ms in enumerate(job.due):
+        planner.add(key, due_ms)
+    gc.collect()
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    del planner
+    return used
+
+
+def once(engine: str, shape: str, parameters: dict[str, Any]) -> Result:
+    """One run of one of them."""
+    job = make_job(parameters["n"], parameters["steps"], SHAPES[shape])
+    make = PLANNERS[engine]
+    memory = held_bytes(make, job)
+    planner = make()
+    keys = list(range(len(job.due)))
+    found: list[Any] = []
+    laps = harness.Stopwatch()
+    gc.collect()
+    began = time.perf_counter()
+    for key, due_ms in zip(keys, job.due, strict=True):
+        planner.add(key, due_ms)
+    added = time.perf_counter()
+    for key in job.cancelled:
+        planner.cancel(key)
+    cancelled = time.perf_counter()
+    for now_ms in job.looks:
+        with laps:
+            out = planner.expire(now_ms)
+            planner.next_due_ms()
+        found += out
+    ended = time.perf_counter()
+    came = [entry[-1] if engine == "heapq" else entry[1] for entry in found]
+    need(planner.next_due_ms() is None, f"{engine}: something is left")
+    need(came == job.order(), f"{engine}: other keys, or another order")
+    return Result(
+        "delay_queue",
+        {"engine": engine, "shape": shape, **parameters},
+        len(keys),
+        len(keys) / (ended - began),
+        "us a look",
+        harness.spread(np.array(laps.laps_ns) / 1000),
+        "none",
+        harness.digest(np.array(came, np.int64)),
+        {
+            "add_rate": len(keys) / (added - began),
+            "cancel_rate": len(job.cancelled) / (cancelled - added),
+            "expire_rate": len(came) / (ended - cancelled),
+            "held_bytes_per_key": memory / len(keys),
+        },
+    )
+
+
+def run(parameters: dict[str, Any], smoke: bool) -> Iterator[Result]:
+    """Every one once a round, in each shape."""
+    parameters = dict(parameters)
+    rounds = parameters.pop("rounds")
+    for _ in range(rounds):
+        for shape in SHAPES:
+            for engine in PLANNERS:
+                yield harness.isolated(partial(once, engine, shape, parameters), fork=not smoke)
+
+
+def medians(results: list[Result]) -> str:
+    """Medians of the rounds, and how many times as fast as each DelayQueue is."""
+    by_engine: dict[tuple[str, str], list[Result]] = {}
+    for result in results:
+        key = (result.parameters["shape"], result.parameters["engine"])
+        by_engine.setdefault(key, []).append(result)
+    names = ("add_rate", "cancel_rate", "expire_rate", "held_bytes_per_key")
+    head = f"{'shape, engine':<24}{'add/s':>12}{'cancel/s':>12}{'expire/s':>12}"
+    lines = [f"{head}{'B held':>8}{'all/s':>12}{'ours is':>10}"]
+    for (shape, engine), runs in by_engine.items():
+        figures = [statistics.median(result.figures[name] for result in runs) for name in names]
+        rate = statistics.median(result.rate for result in runs)
+        ours = statistics.median(result.rate for result in by_engine[shape, "DelayQueue"])
+        lines.append(
+            f"{shape + ' ' + engine:<24}{figures[0]:>12,.0f}{figures[1]:>12,.0f}"
+            f"{figures[2]:>12,.0f}{figures[3]:>8,.0f}{rate:>12,.0f}{ours / rate:>8.2f} x"
+        )
+    return "\n".join(lines)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print one line a run, then medians and ratios."""
+    options = harness.arguments(__doc__, FULL).parse_args(argv)
+    found = run(harness.chosen(options, FULL, SMOKE), options.smoke)
+    print(medians(harness.emit(found, options.json)), file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""timerstore.DelayQueue against a plain dict, in any order of calls and times."""
+
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from timerstore import DelayQueue
+from timerstore.delay_queue import DUE_MS_MAX
+
+KEYS = st.integers(0, 30)
+TIMES = st.one_of(
+    st.integers(0, 60),  # few, so that they meet: equal times, one bucket, edges of buckets
+    st.integers(0, 5000),
+    st.sampled_from([999, 1000, 1001, 10**12, DUE_MS_MAX - 1, DUE_MS_MAX]),
+)
+COUNTS = st.one_of(st.none(), st.integers(0, 4))
+
+
+class DelayQueueMachine(RuleBasedStateMachine):
+    """Rules: the queue's calls. Model: key to (due time, how many were added before it, value)."""
+
+    @initialize(bucket_ms=st.sampled_from([1, 3, 10, 1000, DUE_MS_MAX]))
+    def begin(self, bucket_ms: int) -> None:
+        self.queue = DelayQueue[Any, str](bucket_ms=bucket_ms)
+        self.model: dict[Any, tuple[int, int, str]] = {}
+        self.added = 0
+
+    def wait(self, key: Any, due_ms: int) -> None:
+        self.queue.add(key, due_ms, f"value {self.added}")
+        self.model[key] = (due_ms, self.added, f"value {self.added}")
+        self.added += 1
+
+    def entry(self, key: Any) -> tuple[int, Any, str] | None:
+        """As the queue must give it."""
+        there = self.model.get(key)
+        return None if there is None else (there[0], key, there[2])
+
+    @rule(key=KEYS, due_ms=TIMES)
+    def add(self, key: int, due_ms: int) -> None:
+        self.cancel(key)
+        self.wait(key, due_ms)
+
+    @rule(due_ms=TIMES, spread_ms=st.integers(0, 3), count=st.integers(65, 150))
+    def add_crowd(self, due_ms: int, spread_ms: int, count: int) -> None:
+        """Enough that cancelling them sweeps a bucket."""
+        for at in range(count):
+            self.wait(f"crowd {self.added}", min(DUE_MS_MAX, due_ms + at * spread_ms))
+
+    @rule(leave=st.integers(0, 3))
+    def cancel_crowd(self, leave: int) -> None:
+        crowd = [key for key in self.model if isinstance(key, str)]
+        for key in crowd[leave:]:
+            self.cancel(key)
+
+    @rule(key=KEYS)
+    def cancel(self, key: int) -> None:
+        assert self.queue.cancel(key) == self.entry(key)
+        self.model.pop(key, None)
+
+    @rule(key=KEYS)
+    def find(self, key: int) -> None:
+        assert self.queue.find(key) == self.entry(key)
+        assert (key in self.queue) == (key in self.model)
+
+    @rule(now_ms=TIMES, max_count=COUNTS)
+    def expire(self, now_ms: int, max_count: int | None) -> None:
+        due = [key for key, (due_ms, *_) in self.model.items() if due_ms <= now_ms]
+        due = sorted(due, key=self.model.__getitem__)[:max_count]
+        wanted = [self.entry(key) for key in due]
+        assert self.queue.expire(now_ms, max_count=max_count) == wanted
+        for key in due:
+            del self.model[key]
+
+    @rule()
+    def next_due(self) -> None:
+        wanted = min((due_ms for due_ms, *_ in self.model.values()), default=None)
+        assert self.queue.next_due_ms() == wanted
+
+    @invariant()
+    def holds_what_it_says(self) -> None:
+        queue = self.queue
+        assert len(queue) == len(self.model)
+        assert sum(map(queue._count, queue._buckets)) == len(self.model)
+        assert {*queue._opened, *queue._marks} <= {*queue._buckets}
+        assert {*queue._buckets} <= {*queue._numbers, *queue._new_numbers}
+        for number in queue._buckets:
+            assert queue._count(number) > 0
+            assert 0 <= queue._marks.get(number, 0) <= queue._count(number) + 64
+
+    def teardown(self) -> None:
+        if hasattr(self, "queue"):
+            self.expire(DUE_MS_MAX, None)
+            assert not self.queue._buckets
+
+
+TestDelayQueue = DelayQueueMachine.TestCase

@@ -34,6 +34,7 @@ from timerstore.message import (
     Report,
 )
 from timerstore.opening import Opened, open_directory
+from timerstore.pull.filter import Filter, make_filter
 from timerstore.putting import Putting
 from timerstore.queues.routes import Route
 from timerstore.service import Service
@@ -179,29 +180,44 @@ class TimerStore:
 
     @_counted
     def pull(
-        self, topic: str, queue_id: int, offset: int, *, max_count: int = 32, wait: float = 0.0
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        max_count: int = 32,
+        wait: float = 0.0,
+        tags: str | None = None,
     ) -> PullResult:
         """Give messages of one queue from an offset on; waits up to `wait` seconds for the first.
 
-        Go on from `next_offset`, whatever the status. Raises MessageError where there is no such
-        queue.
+        `tags`: only those with one of some tags, as in "a || b"; "*" is all. Go on from
+        `next_offset`, whatever the status. Raises MessageError where there is no such queue, and on
+        a filter that does not parse.
         """
         return self._opened.puller.pull(
-            *self._pull_arguments(topic, queue_id, offset, max_count, wait)
+            *self._pull_arguments(topic, queue_id, offset, max_count, wait, tags)
         )
 
     @_counted
     def pull_batch(
-        self, topic: str, queue_id: int, offset: int, *, max_count: int = 10_000, wait: float = 0.0
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        max_count: int = 10_000,
+        wait: float = 0.0,
+        tags: str | None = None,
     ) -> MessageBatch:
         """Give messages of one queue as columns; otherwise as `pull`."""
         return self._opened.puller.batch(
-            *self._pull_arguments(topic, queue_id, offset, max_count, wait)
+            *self._pull_arguments(topic, queue_id, offset, max_count, wait, tags)
         )
 
     def _pull_arguments(
-        self, topic: str, queue_id: Any, offset: Any, max_count: Any, wait: Any
-    ) -> tuple[Route, int, int, float]:
+        self, topic: str, queue_id: Any, offset: Any, max_count: Any, wait: Any, tags: Any
+    ) -> tuple[Route, int, int, float, Filter | None]:
         queue_id, offset, max_count = (
             int(one) if isinstance(one, np.integer) else one
             for one in (queue_id, offset, max_count)
@@ -214,16 +230,22 @@ class TimerStore:
             if not 0 <= number < known:
                 raise MessageError(f"queue: topic {topic!r} has {known} queues, got {queue_id!r}")
             route = routes.make(name, number, self._clock.now_ms)
-        problems = []
+        problems: list[str] = []
         if type(offset) is not int or offset < 0:
             problems.append(f"offset: wanted a whole number from 0 on, got {offset!r}")
         if type(max_count) is not int or max_count < 1:
             problems.append(f"max_count: wanted a whole number from 1 on, got {max_count!r}")
         if not isinstance(wait, int | float) or not 0 <= wait < 1e9:
             problems.append(f"wait: wanted seconds from 0 on, got {wait!r}")
+        wanted = None
+        if tags is not None:
+            try:
+                wanted = make_filter(route, tags)
+            except MessageError as error:
+                problems.extend(error.problems)
         if problems:
             raise MessageError(problems)
-        return route, offset, max_count, wait
+        return route, offset, max_count, wait, wanted
 
     # --- what waits ---
 

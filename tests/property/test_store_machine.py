@@ -22,7 +22,7 @@ from tests.support.shadow_disk import ShadowDisk
 from timerstore import CancelResult, StoreConfig, store
 from timerstore.commitlog import recover
 from timerstore.failpoint import NAMES
-from timerstore.pull import pull
+from timerstore.pull import reading
 from timerstore.queues import dispatch
 from timerstore.timer import (
     dequeue_get,
@@ -333,7 +333,7 @@ SMALL = {
     pending: {"_BATCH": 5},
     recover: {"_BATCH": 9, "_REWRITE_BYTES": 500},
     store: {"_MANY_HOLD": 3},
-    pull: {"_BUFFER_BYTES_MAX": 2000},
+    reading: {"_BUFFER_BYTES_MAX": 2000},
     open_slot: {"_SIZE_MIN": 2},
 }
 

@@ -1,6 +1,7 @@
 """Pull: messages out of one queue, from an offset on, one by one or as columns.
 
-pull.py        reads, waits for the first message where there is none yet
+pull.py        answers, waits for the first message where there is none yet
+reading.py     the messages between two offsets        page.py   what one pull has got so far
 filter.py      what a pull lets through: asked about a unit, then about its message
 
 Holds:    (1) what is given is durable, unless the store was opened to show what is only written;

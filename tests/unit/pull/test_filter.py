@@ -39,6 +39,7 @@ some_tags = st.lists(st.sampled_from(TAGS) | st.text("ABab", min_size=1, max_siz
 def test_the_hashes_that_collide_do() -> None:
     assert java_hash("Aa") == java_hash("BB")
     assert java_hash("AaAa") == java_hash("AaBB") == java_hash("BBBB")
+    assert java_hash("f5a5a608") == 0
     assert java_hash("polygenelubricants") == -(2**31)
 
 

@@ -188,15 +188,17 @@ class TimerStore:
         max_count: int = 32,
         wait: float = 0.0,
         tags: str | None = None,
+        sql: str | None = None,
     ) -> PullResult:
         """Give messages of one queue from an offset on; waits up to `wait` seconds for the first.
 
-        `tags`: only those with one of some tags, as in "a || b"; "*" is all. Go on from
-        `next_offset`, whatever the status. Raises MessageError where there is no such queue, and on
-        a filter that does not parse.
+        `tags`: only those with one of some tags, as in "a || b"; "*" is all. `sql`: only those
+        whose properties meet a condition, as in "amount > 5 AND TAGS = 'paid'" (pull/sql.py). Go on
+        from `next_offset`, whatever the status. Raises MessageError where there is no such queue,
+        and on a filter that does not parse; ConfigError for SQL without lark.
         """
         return self._opened.puller.pull(
-            *self._pull_arguments(topic, queue_id, offset, max_count, wait, tags)
+            *self._pull_arguments(topic, queue_id, offset, max_count, wait, tags, sql)
         )
 
     @_counted
@@ -209,14 +211,22 @@ class TimerStore:
         max_count: int = 10_000,
         wait: float = 0.0,
         tags: str | None = None,
+        sql: str | None = None,
     ) -> MessageBatch:
         """Give messages of one queue as columns; otherwise as `pull`."""
         return self._opened.puller.batch(
-            *self._pull_arguments(topic, queue_id, offset, max_count, wait, tags)
+            *self._pull_arguments(topic, queue_id, offset, max_count, wait, tags, sql)
         )
 
     def _pull_arguments(
-        self, topic: str, queue_id: Any, offset: Any, max_count: Any, wait: Any, tags: Any
+        self,
+        topic: str,
+        queue_id: Any,
+        offset: Any,
+        max_count: Any,
+        wait: Any,
+        tags: Any,
+        sql: Any,
     ) -> tuple[Route, int, int, float, Filter | None]:
         queue_id, offset, max_count = (
             int(one) if isinstance(one, np.integer) else one
@@ -238,9 +248,9 @@ class TimerStore:
         if not isinstance(wait, int | float) or not 0 <= wait < 1e9:
             problems.append(f"wait: wanted seconds from 0 on, got {wait!r}")
         wanted = None
-        if tags is not None:
+        if tags is not None or sql is not None:
             try:
-                wanted = make_filter(route, tags)
+                wanted = make_filter(route, tags, sql)
             except MessageError as error:
                 problems.extend(error.problems)
         if problems:

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 
 from tests.support.driver import DAY_MS, YEAR_MS, Driver, PowerDriver, tiny
 from tests.support.shadow_disk import ShadowDisk
-from timerstore import CancelResult, StoreConfig, store
+from timerstore import CancelResult, StoreConfig, putting
 from timerstore.commitlog import recover
 from timerstore.failpoint import NAMES
 from timerstore.pull import reading
@@ -202,6 +202,12 @@ class StoreMachine(RuleBasedStateMachine):
     def pending(self) -> None:
         self.at.compare_pending()
 
+    @rule(wanted=st.lists(st.sampled_from(["Aa", "BB", "c"]), min_size=1), by_sql=st.booleans())
+    def filtered(self, wanted: list[str], by_sql: bool) -> None:
+        listed = ", ".join(f"'{tag}'" for tag in wanted)
+        how = {"sql": f"TAGS IN ({listed})"} if by_sql else {"tags": " || ".join(wanted)}
+        self.at.look_filtered(wanted, how)
+
     # --- ends ---
 
     @rule()
@@ -332,8 +338,8 @@ SMALL = {
     dispatch: {"_BATCH": 5},
     pending: {"_BATCH": 5},
     recover: {"_BATCH": 9, "_REWRITE_BYTES": 500},
-    store: {"_MANY_HOLD": 3},
-    reading: {"_BUFFER_BYTES_MAX": 2000},
+    putting: {"_MANY_HOLD": 3},
+    reading: {"_BUFFER_BYTES_MAX": 2000, "_STEP_UNITS_MAX": 3},
     open_slot: {"_SIZE_MIN": 2},
 }
 

@@ -22,6 +22,7 @@ from timerstore.testing import ManualClock, Stepper
 START_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
 YEAR_MS = 31_557_600_000
+TAGS = (None, "Aa", "BB", "c")  # the second and third share a hash
 
 
 def tiny(precision_ms: int, flush: str) -> StoreConfig:
@@ -117,7 +118,12 @@ class Driver:
         self._note_put(queue, body, due_ms, self._put(queue, body, due_ms, flush))
 
     def _put(self, queue: Queue, body: bytes, due_ms: int | None, flush: str | None) -> PutReceipt:
-        return self.store.put(queue[0], body, deliver_ms=due_ms, queue_id=queue[1], flush=flush)
+        return self.store.put(
+            queue[0], body, deliver_ms=due_ms, queue_id=queue[1], flush=flush, tags=self._tag()
+        )
+
+    def _tag(self) -> str | None:
+        return TAGS[self._number % len(TAGS)]
 
     def _note_put(
         self, queue: Queue, body: bytes, due_ms: int | None, receipt: PutReceipt, sure: bool = True
@@ -146,7 +152,9 @@ class Driver:
         dues = np.array([due for due, _ in items], np.int64)
         offsets = np.cumsum([0, *map(len, bodies)])
         given = (b"".join(bodies), offsets) if buffer else bodies
-        batch = self.store.put_many(queue[0], given, deliver_ms=dues, queue_id=queue[1])
+        batch = self.store.put_many(
+            queue[0], given, deliver_ms=dues, queue_id=queue[1], tags=self._tag()
+        )
         for (due_ms, _), body, receipt in zip(items, bodies, batch, strict=True):
             self._note_put(queue, body, due_ms, receipt, sure)
 
@@ -188,6 +196,18 @@ class Driver:
             assert following == offset + len(messages)
             found += messages
             offset = following
+
+    def look_filtered(self, wanted: list[str], how: dict[str, str]) -> None:
+        """A filter gives what has a wanted tag, of what comes without it, in the same order."""
+        for queue in self.model.seen:
+            found, offset = [], 0
+            everyone = self._pull_new(queue, 0)
+            while offset < len(everyone):
+                got = self.store.pull(*queue, offset, max_count=5, **how)  # type: ignore[arg-type]
+                assert got.next_offset > offset
+                found += got.messages
+                offset = got.next_offset
+            assert found == [message for message in everyone if message.tags in wanted]
 
     def look_again(self) -> None:
         """What was seen is still there, at the same places."""

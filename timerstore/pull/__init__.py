@@ -3,6 +3,7 @@
 pull.py        answers, waits for the first message where there is none yet
 reading.py     the messages between two offsets        page.py   what one pull has got so far
 filter.py      what a pull lets through: asked about a unit, then about its message
+sql.py         the text of an SQL filter               condition.py   what it asks of properties
 
 Holds:    (1) what is given is durable, unless the store was opened to show what is only written;
           (2) no gap, and the same messages in the same order however often an offset is asked for.

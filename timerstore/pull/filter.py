@@ -1,23 +1,26 @@
 """Filter: what a pull lets through; asked about a queue unit first, then about its message.
 
-Data:     the hash of a tag is the tags code of its unit (store-format.md 3.2); the tag itself
-          stands in the message's property text.
+Data:     the hash of a tag is the tags code of its unit (store-format.md 3.2); the tag itself, and
+          all that an SQL expression asks for, stand in the message's property text.
 Threads:  any; a filter never changes.
 Holds:    (1) what `matches` a message, `may_match` says of its unit: nothing is lost by asking the
           unit first; (2) units of the levels' topic carry a due time instead of a hash, and pass.
 Fails:    MessageError on an expression that does not parse: what, and where in it.
-Source:   store-format.md 10.3, 13.
+Source:   store-format.md 10.3, 13; decision 0008 for SQL.
 """
 
 from abc import ABC, abstractmethod
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from timerstore.errors import MessageError
-from timerstore.message import Int32Array, Int64Array
+from timerstore.message import Int32Array, Int64Array, parse_properties
 from timerstore.native import address, ffi, lib
+from timerstore.pull.condition import Condition
+from timerstore.pull.sql import parse_sql
 from timerstore.queues.routes import Route
 
 Mask = npt.NDArray[np.uint8]
@@ -99,11 +102,37 @@ class TagFilter(Filter):
         return mask
 
 
-def make_filter(route: Route, tags: object) -> Filter | None:
+class SqlFilter(Filter):
+    """Messages whose properties meet a condition; units say nothing about it."""
+
+    units_max = 1024  # some 10 ms: each is a record read, its properties parsed and asked in Python
+
+    def __init__(self, condition: Condition) -> None:
+        self._ask = condition.ask
+
+    def matches(self, properties: bytes) -> bool:
+        """Whether the condition is met; unknown is no."""
+        return self._ask(parse_properties(properties)) is True
+
+    def keep(self, properties: Any, offsets: Int64Array) -> Mask:
+        """Give 1 for each message that meets the condition."""
+        texts, ends = bytes(properties), offsets.tolist()
+        found = (self.matches(texts[begin:end]) for begin, end in pairwise(ends))
+        return np.fromiter(found, np.uint8, len(ends) - 1)
+
+
+def make_filter(route: Route, tags: object, sql: object = None) -> Filter | None:
     """Give the filter of a pull of one queue; None where everything passes.
 
-    `tags`: tags with `||` between them; None, "" and "*" let everything through.
+    `tags`: tags with `||` between them; None, "" and "*" let everything through. `sql`: an
+    expression as sql.py reads it. At most one of the two.
     """
+    if sql is not None:
+        if tags is not None:
+            raise MessageError(f"filter: wanted one of tags and sql, got {tags!r} and {sql!r}")
+        if not isinstance(sql, str):
+            raise MessageError(f"sql: wanted text such as 'a > 5', got {type(sql).__name__}")
+        return SqlFilter(parse_sql(sql))
     wanted = parse_tags(tags)
     if wanted is None:
         return None

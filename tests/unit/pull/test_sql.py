@@ -152,6 +152,15 @@ def test_the_largest_numbers_are_taken(number: str) -> None:
     assert said(f"a = {number}", {"a": number.rstrip("L")}) == "yes"
 
 
+def test_beside_a_float_floats_are_compared_and_beside_a_whole_number_all_digits() -> None:
+    properties = {"a": "9007199254740993", "b": "9007199254740992"}  # one float, as a broker says
+    assert said("a = 9007199254740992.0", properties) == "yes"
+    assert said("a <= b", properties) == "yes"
+    assert said("a = 9007199254740992", properties) == "no"
+    assert said("a > 9007199254740992", properties) == "yes"
+    assert said("a = b", properties) == "no"
+
+
 def test_long_numbers_of_a_property_are_numbers() -> None:
     for digits in (39, 40, 41, 30_000):
         assert said("a > 5", {"a": "9" * digits}) == "yes"

@@ -110,8 +110,9 @@ class Page:
         )
         if got > 0:
             self.count += got
-            self._bodies_end += int(rows["body_size"][:got].sum(dtype=np.int64))
-            self._properties_end += int(rows["properties_size"][:got].sum(dtype=np.int64))
+            last = rows[got - 1]
+            self._bodies_end += int(last["body_at"] + last["body_size"])
+            self._properties_end += int(last["properties_at"] + last["properties_size"])
         return got
 
     def texts(self, count: int) -> tuple[Any, Int64Array]:

@@ -53,12 +53,13 @@ class Reader:
 
         Without any that `wanted` lets through: NO_MATCHED_MESSAGE, and where to go on.
         """
-        work = _Reading(self, self._log, self._config, route, offset)
+        count = min(max_count, max_offset - offset)
+        work = _Reading(self, self._log, self._config, route, offset, count)
         if wanted is None:
-            work.all_of(min(max_count, max_offset - offset))
+            work.all_of(count)
         else:
             units_max = max(max_count, wanted.units_max)
-            work.matching(wanted, max_count, min(max_offset, offset + units_max))
+            work.matching(wanted, count, min(max_offset, offset + units_max))
         status = PullStatus.FOUND
         if wanted is not None and not work.page.count:
             status = PullStatus.NO_MATCHED_MESSAGE
@@ -78,27 +79,30 @@ class _Reading:
     """One read: a page, and how far it has come."""
 
     def __init__(
-        self, reader: Reader, log: CommitLog, config: StoreConfig, route: Route, offset: int
+        self,
+        reader: Reader,
+        log: CommitLog,
+        config: StoreConfig,
+        route: Route,
+        offset: int,
+        rows_max: int,
     ) -> None:
         self._reader = reader
         self._log = log
         self._config = config
         self._route = route
-        self.page = Page(0)
+        self.page = Page(rows_max)
         self.next_offset = offset
 
     def all_of(self, count: int) -> None:
         """Read the next `count` messages."""
         units = self._route.queue.read(self.next_offset, count)
-        count = len(units) // UNIT_BYTES
-        self.page = Page(count)
         with self._log.segments.view(self._log.written) as view:
             self.next_offset += self._take(view, units, None, None)
 
-    def matching(self, wanted: Filter, max_count: int, end: int) -> None:
-        """Look at the units below `end` until `max_count` messages have matched."""
-        self.page = Page(min(max_count, end - self.next_offset))
-        step = min(max_count, _STEP_UNITS_MAX)
+    def matching(self, wanted: Filter, step: int, end: int) -> None:
+        """Look at the units below `end`, first at `step` of them, until the page is full."""
+        step = min(step, _STEP_UNITS_MAX)
         with self._log.segments.view(self._log.written) as view:
             while self.next_offset < end and self.page.free_rows:
                 units = self._route.queue.read(self.next_offset, min(step, end - self.next_offset))
@@ -165,7 +169,7 @@ def _record_bytes(units: bytes, positions: Int32Array | None, count: int) -> int
     """Give how many bytes the first `count` records have, by what their units say."""
     sizes = read_units(units)["size"]
     chosen = sizes if positions is None else sizes[positions]
-    return int(np.maximum(chosen[:count], 0).sum(dtype=np.int64))
+    return max(0, int(chosen[:count].sum(dtype=np.int64)))  # a damaged one may be negative
 
 
 def empty_batch(

@@ -50,6 +50,8 @@ typedef struct {
     int64_t need;             /* out, with TS_NEED_* */
     int64_t fault_offset;     /* out, with TS_CORRUPT */
     int32_t fault;            /* out, with TS_CORRUPT: enum ts_fault */
+    int64_t group_start;      /* of ts_scan: the group (format/group.h) that the last record read */
+    int64_t group_end;        /* belongs to; where this lies beyond that record, it is not whole */
 } ts_view;
 
 enum ts_fault {
@@ -105,10 +107,12 @@ typedef struct {
     int64_t need;             /* out, with TS_NEED_* */
     int64_t precision_ms;
     int64_t last_store_ms;    /* out: store time of the newest record */
-    int64_t out[2];           /* of a single put: queue offset or timer id, unique counter */
+    int64_t out[2];           /* of a single put: queue offset or timer id, unique counter; of a
+                                 cancel or a reschedule: queue offset or timer id, log end */
     int64_t unique_counter;   /* low 48 bits of the next UNIQ_KEY */
     int64_t put_count;        /* messages put since opening */
     int64_t cancel_count;     /* messages cancelled since opening */
+    int64_t reschedule_count; /* messages given another time since opening */
     ts_route *timer_route;
     ts_states *states;
     int32_t flush_armed;      /* flush will look by itself: a put need not wake it */
@@ -278,8 +282,15 @@ int32_t ts_put_many(ts_log *log, ts_route *route, int32_t from, int32_t count,
                     const uint8_t *extra, const int64_t *extra_offsets,
                     int64_t first_unique, int64_t now_ms,
                     int64_t *log_offsets, int64_t *queue_offsets);
-int64_t ts_cancel(ts_log *log, ts_route *real, int64_t id, const uint8_t *properties,
+/* What the id was (enum ts_state): where it waited, it does so no more. out[1] is the log's end,
+ * below which what decided that state lies. */
+int32_t ts_cancel(ts_log *log, ts_route *real, int64_t id, const uint8_t *properties,
                   int32_t properties_size, int64_t now_ms);
+/* The same, and a message in its place: a group of two. record: as ts_reschedule_encode wrote it,
+ * for target: the timer route, or real where the message is due. */
+int32_t ts_reschedule(ts_log *log, ts_route *real, int64_t id, const uint8_t *properties,
+                      int32_t properties_size, ts_route *target, const uint8_t *record,
+                      int32_t record_size, int64_t now_ms);
 int32_t ts_blank(ts_log *log);
 /* The record of the vectors: any header, one property text, as a plain writer would write it. */
 int32_t ts_encode(uint8_t *out, int32_t out_bytes, const uint8_t *topic, int32_t topic_size,
@@ -294,6 +305,18 @@ int32_t ts_deliver_encode(ts_view *view, const ts_routes *routes, const ts_log *
                           uint8_t *scratch, int64_t scratch_bytes, ts_draft *drafts);
 int32_t ts_deliver_place(ts_log *log, const uint8_t *scratch, ts_draft *drafts, int32_t from,
                          int32_t count, int64_t now_ms);
+
+/* reschedule.c: no lock. Bytes of the record at log_offset under another route and with these
+ * properties; what only its place can tell is left open. */
+int32_t ts_reschedule_encode(ts_view *view, const ts_log *log, int64_t log_offset,
+                             const ts_route *target, const uint8_t *properties,
+                             int32_t properties_size, uint8_t *out, int32_t out_bytes);
+/* The first of chained[*at, count) whose message has this topic, key and slot time: 1 with *at and
+ * *id, 0 where there is none. */
+int32_t ts_chained_find(ts_view *view, const ts_chained *chained, int32_t count,
+                        const uint8_t *topic, int32_t topic_size, const uint8_t *key,
+                        int32_t key_size, int64_t out_ms, uint32_t store_id, int32_t *at,
+                        int64_t *id);
 
 /* dispatch.c: reads the log between from and view->end. */
 int32_t ts_dispatch(ts_view *view, const ts_routes *routes, const int64_t *level_delay_ms,

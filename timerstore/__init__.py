@@ -18,6 +18,7 @@ from timerstore.errors import (
     FullError,
     LockedError,
     MessageError,
+    NotWaitingError,
     TimerStoreError,
 )
 from timerstore.message import (
@@ -49,6 +50,7 @@ __all__ = [
     "Message",
     "MessageBatch",
     "MessageError",
+    "NotWaitingError",
     "PendingTimer",
     "PullResult",
     "PullStatus",

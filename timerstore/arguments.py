@@ -28,7 +28,7 @@ _SYSTEM_TOPICS = frozenset({"rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX"})
 _TOPIC = re.compile(r"[A-Za-z0-9%_|-]+")
 _CONTROL = re.compile("[\x00-\x1f]")
 
-DROPPED_NAMES = frozenset({"TS_ID"})
+DROPPED_NAMES = frozenset({"TS_ID", "TS_GROUP"})
 """A caller's value is left out without a word: a forwarded message carries its old store's."""
 
 RESERVED_PREFIX = "TIMER_"

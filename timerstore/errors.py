@@ -69,6 +69,26 @@ class MessageError(_ProblemsError):
     code = -4
 
 
+class NotWaitingError(TimerStoreError):
+    """The message cannot be rescheduled: it was delivered or cancelled, or nobody knows it.
+
+    `result` is what `cancel` would answer (a CancelResult); nothing was changed.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        result: str = "UNKNOWN",
+        where: object = None,
+        wanted: object = None,
+        got: object = None,
+        retryable: bool | None = None,
+    ) -> None:
+        super().__init__(message, where=where, wanted=wanted, got=got, retryable=retryable)
+        self.result = result
+
+
 class ClosedError(TimerStoreError):
     """The store is shut."""
 

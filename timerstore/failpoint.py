@@ -24,6 +24,8 @@ NAMES = (
     "deliver_encoded",
     "deliver_placed",
     "cancel_appended",
+    "reschedule_encoded",
+    "reschedule_appended",
     "checkpoint_taken",
     "checkpoint_log_synced",
     "checkpoint_queues_synced",

@@ -176,6 +176,16 @@ class ReceiptOrigin(NamedTuple):
         return make_handle(self.topic, self.broker_name, stamp, self.message_id(counter), timer_id)
 
 
+class KeptOrigin(ReceiptOrigin):
+    """Of one message that keeps the id that it has: `id_prefix` is all of it."""
+
+    __slots__ = ()
+
+    def message_id(self, counter: int) -> str:  # noqa: ARG002 - it took no number
+        """Give its id."""
+        return self.id_prefix
+
+
 class _ReceiptFields(NamedTuple):
     origin: ReceiptOrigin
     counter: int

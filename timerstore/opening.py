@@ -49,12 +49,18 @@ from timerstore.timer import rechain, recover
 from timerstore.timer.cancel import Canceller
 from timerstore.timer.checkpoint import Checkpoint, Rooms
 from timerstore.timer.handover import write_for_brokers
+from timerstore.timer.named import Finder
 from timerstore.timer.open_slot import OpenSlot
 from timerstore.timer.pending import PendingReader
 from timerstore.timer.pipeline import Pipeline, make_pipeline
+from timerstore.timer.reschedule import Rescheduler
 from timerstore.timer.states import States
 from timerstore.timer.timer_log import TimerLog
 from timerstore.timer.wheel import OPEN_EXTRA_BYTES, SLOT_BYTES, Wheel
+
+_DELETE_BYTES = 4096
+"""Of a half of the staging, beside the largest record: its delete record, in one group with it.
+More than all topics and our own message ids make."""
 
 
 class Recovered(NamedTuple):
@@ -82,6 +88,7 @@ class Opened(NamedTuple):
     pipeline: Pipeline
     puller: Puller
     canceller: Canceller
+    rescheduler: Rescheduler
     pending: PendingReader
     store_id: int
     id_prefix: str
@@ -377,7 +384,7 @@ class _Opening:
 
     def _tie(self, found: Recovered, *, threads: bool) -> Opened:
         config, clock, metrics, tree = self._config, self._clock, self._metrics, self._tree
-        half_bytes = max(config.record_bytes_max, config.staging_bytes) + 64
+        half_bytes = max(config.record_bytes_max + _DELETE_BYTES, config.staging_bytes) + 64
         staging = Staging(self._disk, tree.staging, half_bytes)
         log = CommitLog(config, clock, self._segments, staging, found.log_end)
         timer_route = recover.timer_route(self._routes)
@@ -399,6 +406,8 @@ class _Opening:
         )
         prefix = self._identify(log, timer_route, found.store_id)
         checkpoint = Checkpoint(config, clock, self._disk, tree, rooms, found.store_id, found.mark)
+        log.ensure_states = self._states.ensure
+        log.wait_for_checkpoint = checkpoint.wait
         checkpoint.run()
         pipeline = make_pipeline(
             metrics,
@@ -413,17 +422,18 @@ class _Opening:
         )
         _wake_enqueue(dispatch, timer_route, pipeline.enqueue_get.wake)
         puller = Puller(config, clock, log, dispatch, pipeline.flush.request)
-        canceller = Canceller(
+        pending = PendingReader(config, rooms, timer_route, found.store_id)
+        finder = Finder(
             clock,
             log,
             dispatch,
             self._routes,
             timer_route,
             self._states,
+            pending,
             found.store_id,
             config.precision_ms,
         )
-        pending = PendingReader(config, rooms, timer_route, found.store_id)
         return Opened(
             config,
             clock,
@@ -435,7 +445,8 @@ class _Opening:
             checkpoint,
             pipeline,
             puller,
-            canceller,
+            Canceller(clock, log, finder),
+            Rescheduler(config, clock, log, timer_route, finder),
             pending,
             found.store_id,
             prefix,

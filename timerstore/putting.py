@@ -20,7 +20,7 @@ from timerstore.clock import Clock, SystemClock
 from timerstore.errors import FullError, MessageError
 from timerstore.failpoint import reach
 from timerstore.message import PutBatch, PutReceipt, ReceiptOrigin
-from timerstore.native import Putter, ffi, lib, raise_status
+from timerstore.native import Putter, ffi, lib
 from timerstore.opening import Opened
 from timerstore.queues.routes import Route
 
@@ -71,7 +71,6 @@ class Putting:
         self._flush = opened.pipeline.flush
         # What is due later than this need not be dispatched at once: flush comes by before.
         self._near_ms = 1000 + 2 * self.config.flush_interval_ms
-        self._out = memoryview(ffi.buffer(ffi.addressof(self._native, "out"), 16)).cast("q")
         self._targets: dict[str, _Target] = {}
         self._target_lock = threading.Lock()
         self._hot_topics: dict[str, tuple[int, ReceiptOrigin, int]] = {}
@@ -189,25 +188,7 @@ class Putting:
         self, route: Any, body: Any, size: int, due_ms: int, text: bytes, now_ms: int
     ) -> tuple[int, int, int]:
         """Append one record: its log offset, queue offset or timer id, and id counter."""
-        out = self._out
-        while True:
-            with self._lock:
-                log_offset = _put_one(
-                    self._native, route, body, size, due_ms, text, len(text), now_ms
-                )
-                if log_offset >= 0:
-                    return log_offset, out[0], out[1]
-                need = int(self._native.need)
-            self._make_room(log_offset, need)
-
-    def _make_room(self, status: int, need: int) -> None:
-        if status == lib.TS_NEED_ROOM:
-            self._opened.checkpoint.wait()
-            self._log.make_room(need)
-        elif status == lib.TS_NEED_STATES:
-            self._opened.rooms.states.ensure(need)
-        else:
-            raise_status(status, "put")
+        return self._log.append("put", _put_one, route, body, size, due_ms, text, len(text), now_ms)
 
     def appended(self) -> None:
         """Let the services know that something was appended."""
@@ -347,7 +328,7 @@ class Putting:
             else:
                 self.appended()  # room may have to come from the services
                 try:
-                    self._make_room(got, need)
+                    self._log.serve(got, need, "put")
                 except FullError as error:
                     error.stored_count = done
                     raise

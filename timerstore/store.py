@@ -23,7 +23,7 @@ from timerstore.config import StoreConfig
 from timerstore.errors import ClosedError, ConfigError, ForkedError, MessageError
 from timerstore.failpoint import reach
 from timerstore.inspect.check import check_store
-from timerstore.layout.handle import decode
+from timerstore.layout.handle import Handle, decode
 from timerstore.message import (
     CancelResult,
     MessageBatch,
@@ -262,18 +262,32 @@ class TimerStore:
     @_counted
     def cancel(self, receipt_or_handle: PutReceipt | str) -> CancelResult:
         """Cancel a message that waits; what the answer says is durable."""
-        if isinstance(receipt_or_handle, PutReceipt):
-            if receipt_or_handle.queue_offset is not None:
-                return CancelResult.ALREADY_DELIVERED
-            text = receipt_or_handle.handle
-        else:
-            text = receipt_or_handle
-        result, end = self._opened.canceller.cancel(decode(text))
+        result, end = self._opened.canceller.cancel(_handle_of(receipt_or_handle))
         reach("cancel_appended")
         if end:
             self._log.sync_through(end)
         self._putting.appended()
         return result
+
+    @_counted
+    def reschedule(
+        self,
+        receipt_or_handle: PutReceipt | str,
+        *,
+        delay: timedelta | float | None = None,
+        deliver_at: datetime | None = None,
+        deliver_ms: int | None = None,
+    ) -> PutReceipt:
+        """Give a message that waits another time, or deliver it now; one step, durable on return.
+
+        It keeps its message id and gets a new handle: with the old one it counts as cancelled.
+        Raises NotWaitingError where it was delivered or cancelled, MessageError as `put` does.
+        """
+        receipt = self._opened.rescheduler.reschedule(
+            _handle_of(receipt_or_handle), delay, deliver_at, deliver_ms
+        )
+        self._putting.appended()
+        return receipt
 
     def pending(
         self, *, begin_ms: int | None = None, end_ms: int | None = None, topic: str | None = None
@@ -309,6 +323,7 @@ class TimerStore:
             **self._opened.metrics.values(),
             "put_messages": int(self._native.put_count),
             "cancelled_messages": int(self._native.cancel_count),
+            "rescheduled_messages": int(self._native.reschedule_count),
             "pending_messages": int(rooms.states.native.waiting),
             "pending_by_topic": {
                 t: n for t, n in self._opened.checkpoint.pending_by_topic().items() if n
@@ -425,6 +440,12 @@ class TimerStore:
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"
         return f"<TimerStore {str(self._opened.directory.root)!r} {state}>"
+
+
+def _handle_of(receipt_or_handle: PutReceipt | str) -> Handle:
+    if isinstance(receipt_or_handle, PutReceipt):
+        return decode(receipt_or_handle.handle)
+    return decode(receipt_or_handle)
 
 
 def _check_given(config: object, clock: object) -> None:

@@ -170,39 +170,123 @@ int32_t ts_put_many(ts_log *log, ts_route *route, int32_t from, int32_t count,
     return i > from ? i - from : status;
 }
 
-int64_t ts_cancel(ts_log *log, ts_route *real, int64_t id, const uint8_t *properties,
-                  int32_t properties_size, int64_t now_ms)
+/* A delete record is the broker's: it honours it too. Of a group, `left` bytes are still to come. */
+typedef struct {
+    ts_record head;
+    const uint8_t *properties;
+    int32_t properties_size;
+    int32_t left; /* -1: no group */
+} delete_one;
+
+static int32_t delete_bytes(const ts_log *log, delete_one *one, int64_t now_ms)
+{
+    int32_t added = TS_ID_PAIR_BYTES + (one->left < 0 ? 0 : TS_GROUP_PAIR_BYTES) +
+                    (log->property_crc ? TS_PROPERTY_CRC_BYTES : 0);
+
+    head_of(log, &one->head, log->timer_route, now_ms);
+    one->head.properties_size = one->properties_size + added;
+    one->head.body_size = 1;
+    return ts_record_bytes(&one->head);
+}
+
+static void append_delete(ts_log *log, ts_route *real, int64_t id, delete_one *one)
 {
     static const uint8_t body[1] = {'0'};
-    int32_t state = ts_state_get(log->states, id);
-    int64_t log_offset = log->base + log->filled;
-    ts_record head;
-    uint8_t *out;
+    uint8_t *out = open_record(log->staging + log->filled, &one->head, body, 1);
 
-    log->need = state; /* what the id was when it was looked at */
-    if (state != TS_WAITING)
-        return TS_INVALID;
-    head_of(log, &head, log->timer_route, now_ms);
-    head.properties_size = properties_size + TS_ID_PAIR_BYTES +
-                           (log->property_crc ? TS_PROPERTY_CRC_BYTES : 0);
-    head.body_size = 1;
-    if (ts_log_room(log, ts_record_bytes(&head)) != TS_OK)
-        return TS_NEED_ROOM;
-    if (log->timer_route->next_offset >= log->states->end) {
-        log->need = log->timer_route->next_offset;
-        return TS_NEED_STATES;
-    }
-    out = open_record(log->staging + log->filled, &head, body, 1);
-    out = ts_copy(out, properties, properties_size);
-    ts_copy_timer_id(out, log->store_id, id);
+    out = ts_copy(out, one->properties, one->properties_size);
+    out = ts_copy_timer_id(out, log->store_id, id);
+    if (one->left >= 0)
+        ts_copy_group(out, one->head.log_offset, one->left);
     ts_states_put(log->states, id, TS_CANCELLED);
     log->states->waiting--;
     real->pending--;
-    log->cancel_count++;
     log->timer_route->next_offset++;
-    close_record(log, &head);
-    ts_log_publish(log);
-    return log_offset;
+    close_record(log, &one->head);
+}
+
+/* Whether records with timer-queue offsets up to here may be appended; else need is set. */
+static int32_t states_reach(ts_log *log, int64_t id)
+{
+    if (id < log->states->end)
+        return TS_OK;
+    log->need = id;
+    return TS_NEED_STATES;
+}
+
+int32_t ts_cancel(ts_log *log, ts_route *real, int64_t id, const uint8_t *properties,
+                  int32_t properties_size, int64_t now_ms)
+{
+    delete_one one = {.properties = properties, .properties_size = properties_size, .left = -1};
+    int32_t state = ts_state_get(log->states, id), size = delete_bytes(log, &one, now_ms);
+
+    if (state == TS_WAITING) {
+        if (one.head.properties_size > TS_PROPERTIES_BYTES_MAX)
+            return TS_INVALID;
+        if (ts_log_room(log, size) != TS_OK)
+            return TS_NEED_ROOM;
+        if (states_reach(log, log->timer_route->next_offset) != TS_OK)
+            return TS_NEED_STATES;
+        append_delete(log, real, id, &one);
+        log->cancel_count++;
+        ts_log_publish(log);
+    }
+    log->out[1] = log->base + log->filled;
+    return state;
+}
+
+/* What only its place tells a record that was encoded before: it ends with its timer id if it is
+ * a source, its group, and its CRC if records have one. */
+static void place_record(ts_log *log, ts_route *target, const uint8_t *record, int32_t size,
+                         int64_t group_start, int64_t now_ms)
+{
+    uint8_t *out = log->staging + log->filled, *end;
+    int32_t is_v6;
+
+    ts_copy(out, record, size);
+    is_v6 = (ts_get_i32(out + TS_RECORD_AT_SYS_FLAG) & TS_SYS_BORN_HOST_IPV6) != 0;
+    ts_put_i64(out + TS_RECORD_AT_QUEUE_OFFSET, target->next_offset);
+    ts_put_i64(out + TS_RECORD_AT_LOG_OFFSET, log->base + log->filled);
+    ts_put_i64(out + TS_RECORD_AT_BORN_HOST + (is_v6 ? 20 : 8), now_ms);
+    end = out + size - (log->property_crc ? TS_PROPERTY_CRC_BYTES : 0) - TS_GROUP_PAIR_BYTES;
+    ts_copy_group(end, group_start, 0);
+    if (target == log->timer_route)
+        ts_copy_timer_id(end - TS_ID_PAIR_BYTES, log->store_id, target->next_offset);
+    if (log->property_crc)
+        ts_property_crc_seal(out, size);
+    log->out[0] = target->next_offset++;
+    log->filled += size;
+    log->last_store_ms = now_ms;
+}
+
+int32_t ts_reschedule(ts_log *log, ts_route *real, int64_t id, const uint8_t *properties,
+                      int32_t properties_size, ts_route *target, const uint8_t *record,
+                      int32_t record_size, int64_t now_ms)
+{
+    delete_one one = {.properties = properties, .properties_size = properties_size,
+                      .left = record_size};
+    int32_t state = ts_state_get(log->states, id), is_timer = target == log->timer_route;
+    int32_t size = delete_bytes(log, &one, now_ms);
+
+    if (state == TS_WAITING) {
+        if (one.head.properties_size > TS_PROPERTIES_BYTES_MAX)
+            return TS_INVALID;
+        if (ts_log_room(log, size + record_size) != TS_OK)
+            return TS_NEED_ROOM;
+        if (states_reach(log, log->timer_route->next_offset + is_timer) != TS_OK)
+            return TS_NEED_STATES;
+        append_delete(log, real, id, &one);
+        place_record(log, target, record, record_size, one.head.log_offset, now_ms);
+        if (is_timer) {
+            ts_states_put(log->states, log->out[0], TS_WAITING);
+            log->states->waiting++;
+            real->pending++;
+        }
+        log->reschedule_count++;
+        ts_log_publish(log); /* both or neither: the mark passes them in one step */
+    }
+    log->out[1] = log->base + log->filled;
+    return state;
 }
 
 int32_t ts_blank(ts_log *log)

@@ -33,7 +33,7 @@ typedef struct {
 static int32_t is_carried(const ts_text *name, const copy_job *job)
 {
     if (TS_IS(name, "__CRC32#") || TS_IS(name, "TIMER_ENQUEUE_MS") ||
-        TS_IS(name, "TIMER_DEQUEUE_MS") || TS_IS(name, "TS_ID"))
+        TS_IS(name, "TIMER_DEQUEUE_MS") || TS_IS(name, "TS_ID") || TS_IS(name, "TS_GROUP"))
         return 0;
     if (job->roll && TS_IS(name, "TIMER_ROLL_TIMES"))
         return 0;

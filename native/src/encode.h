@@ -41,6 +41,16 @@ static inline uint8_t *ts_copy_timer_id(uint8_t *out, uint32_t store_id, int64_t
     return out + 17;
 }
 
+#define TS_GROUP_PAIR_BYTES 26 /* TS_GROUP 0x01 sixteen characters 0x02 */
+
+static inline uint8_t *ts_copy_group(uint8_t *out, int64_t start, int32_t left)
+{
+    out = TS_COPY_TEXT(out, "TS_GROUP\001");
+    ts_group_put(out, start, left);
+    out[16] = 2;
+    return out + 17;
+}
+
 /* Everything of a record before its body. Hosts are as long as sys_flag says. */
 static inline uint8_t *ts_head_put(uint8_t *out, const ts_record *head)
 {

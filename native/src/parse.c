@@ -44,7 +44,7 @@ void ts_marks_get(const uint8_t *properties, int32_t size, ts_marks *marks)
     int32_t at = 0;
 
     memset(marks, 0, sizeof *marks);
-    marks->out_ms = marks->deliver_ms = marks->timer_id = -1;
+    marks->out_ms = marks->deliver_ms = marks->timer_id = marks->group_start = -1;
     marks->real_queue = -1;
     while (ts_pair_next(properties, size, &at, &name, &value)) {
         if (name.size < 4 || value.size == 0)
@@ -60,6 +60,9 @@ void ts_marks_get(const uint8_t *properties, int32_t size, ts_marks *marks)
                 if (ts_timer_id_get(value.at, &marks->store_id, &id) == 0 &&
                     id <= (uint64_t)INT64_MAX)
                     marks->timer_id = (int64_t)id;
+            } else if (TS_IS(&name, "TS_GROUP") && value.size == TS_GROUP_TEXT_BYTES) {
+                if (ts_group_get(value.at, &marks->group_start, &marks->group_left) != 0)
+                    marks->group_start = -1;
             }
             break;
         case 'R':

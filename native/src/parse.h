@@ -24,6 +24,8 @@ typedef struct {
     int32_t delay_level;
     int32_t relative;    /* a relative delay stands beside */
     int32_t broken;      /* a number that does not parse */
+    int64_t group_start; /* -1: not there; not looked for by ts_marks_get_timer */
+    int64_t group_left;
     int32_t plain_size;  /* > 0: a source as this engine puts it; its bytes without the CRC pair */
 } ts_marks;
 

@@ -65,6 +65,21 @@ static ts_route *counted_route(const ts_routes *routes, ts_route *own, const ts_
                          marks->real_queue);
 }
 
+/* The group that the record belongs to, if it fits in one. Open while its end lies ahead. */
+static void follow_group(ts_view *view, const ts_record *record, const ts_marks *marks)
+{
+    int64_t end = record->log_offset + record->size;
+    int64_t left = marks->group_start < 0 ? 0 : marks->group_left;
+    int64_t segment_end = (record->log_offset / view->segment_bytes + 1) * view->segment_bytes;
+
+    if (marks->group_start == record->log_offset && left <= segment_end - end) {
+        view->group_start = record->log_offset;
+        view->group_end = end + left;
+    } else if (marks->group_start != view->group_start || end + left != view->group_end) {
+        view->group_end = 0;
+    }
+}
+
 static int32_t scan_one(ts_view *view, const ts_routes *routes, int64_t precision_ms,
                         int64_t *offset, ts_scanned *out)
 {
@@ -85,6 +100,7 @@ static int32_t scan_one(ts_view *view, const ts_routes *routes, int64_t precisio
         view->need = *offset;
         return TS_NEED_ROUTE;
     }
+    follow_group(view, &record, &marks);
     describe(&record, own, &marks, precision_ms, out);
     out->topic_hash = counted->topic_hash;
     out->route = counted->index;

@@ -49,6 +49,7 @@ typedef struct {
     /* what the test knows */
     int64_t now_ms;
     int64_t due_ms[IDS_MAX];        /* by timer id; 0: no source */
+    int64_t source_at[IDS_MAX];
     int32_t real[IDS_MAX], cancelled[IDS_MAX];
     int64_t rolled, late, cuts;
 } store;
@@ -216,12 +217,13 @@ static int32_t body_put(uint8_t *out, int64_t due_ms, int32_t index, int32_t siz
     return size;
 }
 
-static void remember(store *s, int64_t id, int64_t due_ms, int32_t index)
+static void remember(store *s, int64_t id, int64_t due_ms, int32_t index, int64_t log_offset)
 {
     CHECK(id >= 0 && id < IDS_MAX && s->due_ms[id] == 0);
     CHECK(ts_state_get(&s->states, id) == TS_WAITING);
     s->due_ms[id] = due_ms;
     s->real[id] = index;
+    s->source_at[id] = log_offset;
 }
 
 static void put_many(store *s, uint64_t *seed, int32_t index, int32_t count, int32_t ahead_ms)
@@ -247,7 +249,7 @@ static void put_many(store *s, uint64_t *seed, int32_t index, int32_t count, int
     s->unique += count;
     for (int32_t i = 0; i < count; i++) {
         if (due[i] > s->now_ms)
-            remember(s, queue_offsets[i], due[i], index);
+            remember(s, queue_offsets[i], due[i], index, log_offsets[i]);
     }
 }
 
@@ -260,30 +262,89 @@ static void put_one(store *s, int32_t index, int64_t due_ms)
     while ((at = ts_put_one(&s->log, &s->routes[index], body, 12, due_ms, NULL, 0, s->now_ms)) < 0)
         serve_log(s, at);
     if (due_ms > s->now_ms)
-        remember(s, s->log.out[0], due_ms, index);
+        remember(s, s->log.out[0], due_ms, index, at);
+}
+
+static int32_t delete_text(const store *s, int64_t id, char *text)
+{
+    const ts_route *real = &s->routes[s->real[id]];
+
+    return sprintf(text,
+                   "TAGS\001_RECALL_TAG_\002UNIQ_KEY\001k\002TIMER_DELIVER_MS\001%lld\002"
+                   "TIMER_OUT_MS\001%lld\002%.*sTIMER_DEL_UNIQKEY\001t+k\002",
+                   (long long)s->now_ms, (long long)s->now_ms, real->real_size,
+                   (const char *)real->real);
 }
 
 static void cancel(store *s, int64_t id)
 {
     char text[512];
-    const ts_route *real = &s->routes[s->real[id]];
-    int32_t before = ts_state_get(&s->states, id);
-    int32_t size = sprintf(text,
-                           "TAGS\001_RECALL_TAG_\002UNIQ_KEY\001k\002TIMER_DELIVER_MS\001%lld\002"
-                           "TIMER_OUT_MS\001%lld\002%.*sTIMER_DEL_UNIQKEY\001t+k\002",
-                           (long long)s->now_ms, (long long)s->now_ms, real->real_size,
-                           (const char *)real->real);
-    int64_t got;
+    int32_t before = ts_state_get(&s->states, id), size = delete_text(s, id, text), got;
 
     while ((got = ts_cancel(&s->log, &s->routes[s->real[id]], id, (uint8_t *)text, size,
                             s->now_ms)) == TS_NEED_ROOM)
         give_room(s);
+    CHECK(got == before && s->log.out[1] == log_end(s));
+    if (before != TS_WAITING)
+        return;
+    CHECK(ts_state_get(&s->states, id) == TS_CANCELLED);
+    s->cancelled[id] = 1;
+}
+
+/* The record of a message as it waits for another time, its body saying so; now where that is past.
+ * Its size. */
+static int32_t encode_moved(store *s, int64_t id, int64_t due_ms, uint8_t *out, int32_t out_bytes)
+{
+    char text[512];
+    ts_route *real = &s->routes[s->real[id]];
+    ts_route *target = due_ms > s->now_ms ? &s->routes[TIMER] : real;
+    int32_t got, size = sprintf(text, "UNIQ_KEY\0010123456789ABCDEF0123456789ABCDEF\002");
+
+    if (due_ms > s->now_ms)
+        size += sprintf(text + size, "TIMER_DELIVER_MS\001%lld\002TIMER_OUT_MS\001%lld\002%.*s",
+                        (long long)due_ms,
+                        (long long)((due_ms - 1) / s->is.precision_ms * s->is.precision_ms),
+                        real->real_size, (const char *)real->real);
+    s->view.end = log_end(s);
+    got = ts_reschedule_encode(&s->view, &s->log, s->source_at[id], target, (uint8_t *)text, size,
+                               out, out_bytes);
+    CHECK(got > 0);
+    CHECK(ts_reschedule_encode(&s->view, &s->log, s->source_at[id], target, (uint8_t *)text, size,
+                               out, got - 1) == TS_NEED_ROOM && s->view.need == got);
+    ts_put_i64(out + TS_RECORD_AT_BODY, due_ms);
+    ts_put_i32(out + TS_RECORD_AT_BODY_CRC,
+               (int32_t)(ts_crc32(0, out + TS_RECORD_AT_BODY,
+                                  ts_get_i32(out + TS_RECORD_AT_BODY_SIZE)) & 0x7FFFFFFFu));
+    return got;
+}
+
+static void reschedule(store *s, int64_t id, int64_t due_ms)
+{
+    char text[512];
+    ts_route *real = &s->routes[s->real[id]];
+    ts_route *target = due_ms > s->now_ms ? &s->routes[TIMER] : real;
+    uint8_t record[1024];
+    int32_t before = ts_state_get(&s->states, id), deletion = delete_text(s, id, text), got;
+    int32_t size = encode_moved(s, id, due_ms, record, sizeof record);
+    int64_t mark, number = target->next_offset + (target == s->log.timer_route);
+
+    do {
+        mark = s->filled_mark;
+        got = ts_reschedule(&s->log, real, id, (uint8_t *)text, deletion, target, record, size,
+                            s->now_ms);
+        CHECK(got >= 0 || s->filled_mark == mark); /* both or none */
+        if (got < 0)
+            serve_log(s, got);
+    } while (got < 0);
+    CHECK(got == before && s->log.out[1] == log_end(s));
     if (before != TS_WAITING) {
-        CHECK(got == TS_INVALID && s->log.need == before);
+        CHECK(s->filled_mark == mark);
         return;
     }
-    CHECK(got >= 0 && ts_state_get(&s->states, id) == TS_CANCELLED);
+    CHECK(ts_state_get(&s->states, id) == TS_CANCELLED && s->log.out[0] == number);
     s->cancelled[id] = 1;
+    if (target == s->log.timer_route)
+        remember(s, number, due_ms, s->real[id], log_end(s) - size);
 }
 
 /* ---- the services ---- */
@@ -628,10 +689,13 @@ static void check_scan(store *s)
             CHECK(out[i].log_offset >= at && out[i].log_offset < next);
             kinds[out[i].kind]++;
         }
+        CHECK(s->view.group_end <= next || s->view.group_start < next);
         at = next;
     } while (got > 0);
     CHECK(s->view.fault == TS_FAULT_END && at == s->view.end);
-    CHECK(kinds[TS_KIND_UNUSABLE] == 0 && kinds[TS_KIND_DELETE] == s->log.cancel_count);
+    CHECK(s->view.group_end <= at); /* no group is open at its end */
+    CHECK(kinds[TS_KIND_UNUSABLE] == 0 &&
+          kinds[TS_KIND_DELETE] == s->log.cancel_count + s->log.reschedule_count);
     CHECK(kinds[TS_KIND_DELETE] + kinds[TS_KIND_TIMER] == s->routes[TIMER].next_offset);
     CHECK(states.waiting == s->states.waiting);
     CHECK(memcmp(block, s->blocks[0], TS_BLOCK_BYTES) == 0);
@@ -688,8 +752,11 @@ static void test_way(const shape *is, uint64_t seed, int64_t *seen)
             put_one(s, below(&seed, REAL), s->now_ms + below(&seed, (int32_t)is->precision_ms * 3));
             for (int32_t i = below(&seed, 4); i > 0; i--) {
                 int64_t id = below(&seed, (int32_t)s->routes[TIMER].next_offset + 1);
-                if (s->due_ms[id] != 0)
+                if (s->due_ms[id] != 0 && below(&seed, 2))
                     cancel(s, id);
+                else if (s->due_ms[id] != 0)
+                    reschedule(s, id, s->now_ms + below(&seed, (int32_t)is->precision_ms * 90) -
+                                          is->precision_ms * 9);
             }
         }
         if (round == 50)
@@ -831,7 +898,7 @@ static void test_needs(void)
           TS_INVALID);
     CHECK(ts_put_one(&s->log, s->routes, body, 4, s->now_ms + 5, NULL, 0, s->now_ms) == 0);
     CHECK(ts_put_one(&s->log, s->routes, body, 4, 0, NULL, 0, s->now_ms) > 0);
-    CHECK(ts_cancel(&s->log, s->routes, 5, NULL, 0, s->now_ms) == TS_INVALID);
+    CHECK(ts_cancel(&s->log, s->routes, 5, NULL, 0, s->now_ms) == TS_NONE);
     view->end = log_end(s);
     CHECK(ts_dispatch(view, &s->known, NULL, 0, 0, &next, 3, units, indexes, offsets) ==
           TS_NEED_ROUTE && view->need == 0 && next == 0);
@@ -859,6 +926,100 @@ static void test_needs(void)
     CHECK(ts_due_load(view, &s->states, STORE_ID, 1000, s->now_ms / 1000 + 1, &chained, 1, &due) ==
           1 && view->need == 1 && due.id == 0 && due.due_ms == s->now_ms + 5);
     free(big);
+    free_store(s);
+}
+
+/* A log that is cut anywhere in a group ends where the group begins; one whose records do not go on
+ * as they said has no group. */
+static void test_groups(int32_t property_crc, int32_t pad)
+{
+    const shape is = {1000, 1 << 14, 4096, 64, 1700000000000, property_crc};
+    store *s = make_store(&is);
+    ts_scanned out[4];
+    uint8_t *whole = bytes_of(is.segment_bytes), body[600] = {0};
+    int64_t start, middle, end, next;
+
+    for (int32_t i = 0; i < ROUTES; i++)
+        know_route(s, i);
+    CHECK(ts_put_one(&s->log, s->routes, body, pad, 0, NULL, 0, s->now_ms) == 0);
+    put_one(s, 0, s->now_ms + 5000);
+    start = log_end(s);
+    reschedule(s, 0, s->now_ms + 9000);
+    CHECK(s->log.reschedule_count == 1 && s->states.waiting == 1 && s->routes[0].pending == 1);
+    end = log_end(s);
+    s->view.end = end;
+    CHECK(ts_scan(&s->view, &s->known, 1000, 0, &next, 4, out) == 4 && next == end);
+    CHECK(s->view.group_start == start && s->view.group_end == end);
+    CHECK(out[2].kind == TS_KIND_DELETE && out[2].timer_id == 0 && out[3].timer_id == 2);
+    middle = out[3].log_offset;
+    memcpy(whole, s->segments[0], (size_t)is.segment_bytes);
+    for (int64_t cut = start + 1; cut <= end; cut++) { /* zeros from here on */
+        if (cut % 512 != 0 && cut != end)
+            continue; /* whole sectors: a record that lost its end lost its own CRC, too */
+        memset(s->segments[0] + cut, 0, (size_t)(end - cut));
+        s->view.end = is.segment_bytes;
+        s->view.group_end = 0;
+        CHECK(ts_scan(&s->view, &s->known, 1000, 0, &next, 4, out) >= 1);
+        CHECK(cut == end ? s->view.group_end == next : next == start || s->view.group_end > next);
+        CHECK(next == start || s->view.group_start == start);
+        memcpy(s->segments[0] + start, whole + start, (size_t)(end - start));
+    }
+    s->view.end = end;
+    s->view.group_end = 0; /* in batches of one the group stays open between them */
+    CHECK(ts_scan(&s->view, &s->known, 1000, start, &next, 1, out) == 1 && next == middle);
+    CHECK(s->view.group_start == start && s->view.group_end == end);
+    CHECK(ts_scan(&s->view, &s->known, 1000, middle, &next, 1, out) == 1);
+    CHECK(s->view.group_end == next);
+    s->view.group_end = 0; /* the second alone opens nothing */
+    CHECK(ts_scan(&s->view, &s->known, 1000, middle, &next, 1, out) == 1);
+    CHECK(s->view.group_end == 0);
+    s->log.filled = s->filled_mark = middle; /* another record follows where the second was */
+    CHECK(ts_put_one(&s->log, s->routes, body, 12, 0, NULL, 0, s->now_ms) == middle);
+    s->view.end = log_end(s);
+    CHECK(ts_scan(&s->view, &s->known, 1000, start, &next, 4, out) == 2);
+    CHECK(s->view.group_end == 0 && next == s->view.end);
+    free(whole);
+    free_store(s);
+}
+
+/* A handle's names in a chain: topic, key and slot time, all three. */
+static void test_chained_find(void)
+{
+    const shape is = {1000, 1 << 14, 4096, 64, 1700000000000, 1};
+    store *s = make_store(&is);
+    const uint8_t *orders = (const uint8_t *)"orders", *mail = (const uint8_t *)"mail12";
+    uint8_t key[32];
+    ts_chained chained[12];
+    int32_t at = 0;
+    int64_t id = -1, out_ms = is.start_ms + 4000;
+
+    for (int32_t i = 0; i < 12; i++)
+        put_one(s, i % 2, s->now_ms + 5000 + (i == 7));
+    for (int32_t i = 0; i < 12; i++)
+        chained[i] = (ts_chained){.log_offset = s->source_at[i]};
+    s->view.end = log_end(s);
+    memcpy(key, "7F00000100000000ABCD000000000003", 32);
+    CHECK(ts_chained_find(&s->view, chained, 12, orders, 6, key, 32, out_ms, STORE_ID, &at, &id) ==
+          1 && at == 3 && id == 3);
+    at++;
+    CHECK(ts_chained_find(&s->view, chained, 12, orders, 6, key, 32, out_ms, STORE_ID, &at, &id) ==
+          0 && at == 12);
+    at = 0;
+    CHECK(ts_chained_find(&s->view, chained, 12, mail, 6, key, 32, out_ms, STORE_ID, &at, &id) == 0);
+    at = 0;
+    CHECK(ts_chained_find(&s->view, chained, 12, orders, 6, key, 31, out_ms, STORE_ID, &at, &id) ==
+          0);
+    at = 0;
+    key[31] = '7';
+    CHECK(ts_chained_find(&s->view, chained, 12, orders, 6, key, 32, out_ms, STORE_ID, &at, &id) ==
+          0); /* its slot is the next one */
+    at = 0;
+    CHECK(ts_chained_find(&s->view, chained, 12, orders, 6, key, 32, out_ms + 1000, 7, &at, &id) ==
+          1 && at == 7 && id == 7);
+    s->view.end = s->source_at[5];
+    at = 0;
+    CHECK(ts_chained_find(&s->view, chained, 12, orders, 6, key, 32, 5, 7, &at, &id) ==
+          TS_CORRUPT && at == 5);
     free_store(s);
 }
 
@@ -1171,6 +1332,7 @@ static void read_sources(reading *r, uint64_t *seed)
     uint8_t *scratch = bytes_of(scratch_bytes), *staging = bytes_of(16384);
     ts_draft *drafts = bytes_of(256 * (int64_t)sizeof *drafts);
     ts_log log = r->s->log;
+    const ts_route *targets[2] = {&r->s->routes[TIMER], r->s->routes};
     int32_t got;
 
     log.staging = staging;
@@ -1187,6 +1349,19 @@ static void read_sources(reading *r, uint64_t *seed)
         CHECK(is_status(got) && got <= r->due_count - at);
         if (got > 0)
             CHECK(is_status(ts_deliver_place(&log, scratch, drafts, 0, got, r->s->now_ms)));
+    }
+    for (int32_t i = 0; i < r->due_count; i++)
+        CHECK(is_status(ts_reschedule_encode(&r->b.view, &log, r->due[i].log_offset,
+                                             targets[i % 2], (const uint8_t *)TAGGED,
+                                             sizeof TAGGED - 1, scratch, (int32_t)scratch_bytes)));
+    for (int32_t at = 0; at < r->due_count; at++) {
+        ts_chained one = {.log_offset = r->due[at].log_offset};
+        int64_t id;
+        int32_t first = 0;
+
+        CHECK(is_status(ts_chained_find(&r->b.view, &one, 1, r->s->routes[0].topic, 6,
+                                        (const uint8_t *)"k", 1, r->due[at].due_ms, STORE_ID,
+                                        &first, &id)));
     }
     CHECK(log.filled <= 16384);
     free(scratch);
@@ -1211,6 +1386,8 @@ static store *make_small(int32_t property_crc)
     }
     for (int64_t id = 2; id < 5; id += 2)
         cancel(s, id);
+    reschedule(s, 5, s->now_ms + 30000);
+    reschedule(s, 1, s->now_ms);
     dispatch(s);
     enqueue(s, 64);
     for (int32_t i = 0; i < 8; i++) {
@@ -1279,6 +1456,9 @@ int main(void)
     test_heap();
     test_states();
     test_needs();
+    for (int32_t pad = 0; pad < 600; pad += 8)
+        test_groups(pad / 8 % 2, pad);
+    test_chained_find();
     test_taken_slots();
     test_chains();
     for (uint64_t seed = 1; seed <= 12; seed++)

@@ -498,6 +498,24 @@ static void test_timer_id(void)
     free(at);
 }
 
+static void test_group(void)
+{
+    uint8_t *at = malloc(TS_GROUP_TEXT_BYTES);
+    int64_t start = 0, left = 0;
+
+    CHECK(at != NULL);
+    ts_group_put(at, 1000, 280);
+    CHECK(memcmp(at, "AAABGAAAAAAAAAPo", 16) == 0);
+    CHECK(ts_group_get(at, &start, &left) == 0 && start == 1000 && left == 280);
+    ts_group_put(at, INT64_MAX, INT32_MAX);
+    CHECK(ts_group_get(at, &start, &left) == 0 && start == INT64_MAX && left == INT32_MAX);
+    memset(at, '_', 16); /* start beyond what an offset can be */
+    CHECK(ts_group_get(at, &start, &left) == -1);
+    memset(at, '=', 16);
+    CHECK(ts_group_get(at, &start, &left) == -1);
+    free(at);
+}
+
 static void check_decimal(int64_t number)
 {
     char wanted[32];
@@ -603,6 +621,7 @@ int main(void)
     test_store_checkpoint();
     test_property_crc();
     test_timer_id();
+    test_group();
     test_decimal();
     test_java_hash();
     puts("test_formats: ok");

@@ -21,10 +21,14 @@ from timerstore.config import StoreConfig
 from timerstore.errors import FailedError, MessageError, TimerStoreError
 from timerstore.failpoint import reach
 from timerstore.files.segments import Segments
-from timerstore.native import ffi, lib
+from timerstore.native import ffi, lib, raise_status
 
 _BLANK_BYTES = 16
 _WRITE_BACK_BYTES_MIN = 1 << 18  # smaller pieces are left for the sync to gather
+
+
+def _no_states(timer_id: int) -> None:
+    raise AssertionError(f"nobody said where states for id {timer_id} are had")
 
 
 class CommitLog:
@@ -44,10 +48,14 @@ class CommitLog:
         self.durable = end
         self.failed: TimerStoreError | None = None
         self.on_durable: list[Callable[[], None]] = []
+        self.ensure_states: Callable[[int], None] = _no_states  # timer/states.py
+        self.wait_for_checkpoint: Callable[[], None] = lambda: None  # timer/checkpoint.py
         staging.start(end)
         segments.reserve_from(end)
         self.native: Any = ffi.new("ts_log *")
         self._point_at(end)
+        self._out = memoryview(ffi.buffer(ffi.addressof(self.native, "out"), 16)).cast("q")
+        self.group_bytes_max = min(staging.half_bytes, segments.segment_bytes) - _BLANK_BYTES
         self.native.staging_bytes = min(config.staging_bytes, staging.half_bytes - _BLANK_BYTES)
         self.native.segment_bytes = segments.segment_bytes
         self.native.precision_ms = config.precision_ms
@@ -74,11 +82,36 @@ class CommitLog:
         self.native.base = base
         self.native.filled = 0
 
+    def append(self, what: str, call: Callable[..., int], *arguments: Any) -> tuple[int, int, int]:
+        """Let C append under the lock, as often as it takes until it has what it lacks; its answer
+        and `out[0]`, `out[1]` of the same hold. Bounds the log beyond the last checkpoint.
+        """
+        native, out = self.native, self._out
+        while True:
+            with self.lock:
+                got = call(native, *arguments)
+                if got >= 0:
+                    return got, out[0], out[1]
+                need = int(native.need)
+            self.serve(got, need, what)
+
+    def serve(self, status: int, need: int, what: str) -> None:
+        """Get what an append lacked, so that it can go on; raise what it found otherwise."""
+        if status == lib.TS_NEED_ROOM:
+            self.wait_for_checkpoint()
+            self.make_room(need)
+        elif status == lib.TS_NEED_STATES:
+            self.ensure_states(need)
+        else:
+            raise_status(status, what)
+
     def make_room(self, size: int) -> None:
         """Let `size` more bytes fit: writes out, reserves space, goes on to the next segment."""
-        limit = min(self._config.record_bytes_max, self._staging.half_bytes - _BLANK_BYTES)
-        if size > limit:
-            raise MessageError(f"record: wanted at most {limit} bytes, got {size}")
+        if size > self.group_bytes_max:
+            raise MessageError(
+                f"record, or group of records: wanted at most {self.group_bytes_max} bytes, "
+                f"got {size}"
+            )
         self.check_alive()
         with self._write_lock:
             end = self.end  # grows meanwhile, never shrinks: then the caller comes again

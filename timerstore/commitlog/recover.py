@@ -42,9 +42,13 @@ def scan_batches(
     precision_ms: int,
     begin: int,
     limit: int,
+    *,
+    whole_groups: bool = False,
 ) -> Iterator[tuple[Scan, int, int]]:
     """Read the records of [begin, limit) in batches: (records, end so far, why the log ends there:
-    enum ts_fault, none before the last).
+    enum ts_fault, none before the last). `whole_groups`: where that is amid a group of records
+    (native/format/group.h), the last end is where the group begins, though its first ones were
+    given.
     """
     offset = begin
     following = ffi.new("int64_t *")
@@ -67,9 +71,12 @@ def scan_batches(
                 segments.serve(view, count, "scan")
                 continue
             offset = int(following[0])
-            yield part[:count], offset, int(view.fault)
             if view.fault != lib.TS_FAULT_NONE:
+                if whole_groups and view.group_end > offset:
+                    offset = int(view.group_start)
+                yield part[:count], offset, int(view.fault)
                 return
+            yield part[:count], offset, int(view.fault)
 
 
 def scan(
@@ -79,13 +86,23 @@ def scan(
     precision_ms: int,
     begin: int,
 ) -> tuple[Scan, int, int]:
-    """Read every record from `begin` on: (records, end, why it ended: enum ts_fault)."""
+    """Read every record from `begin` on: (records, end, why it ended: enum ts_fault). The end is
+    the edge of a group: of records that belong together all count, or none.
+    """
     parts: list[Scan] = [np.empty(0, SCAN_DTYPE)]
     end, fault = begin, 0
-    for batch in scan_batches(segments, routes, serve_route, precision_ms, begin, segments.extent):
-        part, end, fault = batch
+    for part, end, fault in scan_batches(  # noqa: B007 - the last ones count
+        segments,
+        routes,
+        serve_route,
+        precision_ms,
+        begin,
+        segments.extent,
+        whole_groups=True,
+    ):
         parts.append(part.copy())
-    return np.concatenate(parts), end, fault
+    found = np.concatenate(parts)
+    return found[found["log_offset"] < end], end, fault
 
 
 def refuse_damage_inside(segments: Segments, end: int, fault: int) -> None:

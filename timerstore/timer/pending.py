@@ -98,6 +98,20 @@ class PendingReader:
                 if pos[0] < 0:
                     return
 
+    def at_slot(self, slot: int) -> Iterator[Records]:
+        """Give the chain of a slot, whatever became of it, then what waits and is not on the wheel
+        yet, as units.
+        """
+        rooms = self._rooms
+        with rooms.wheel.lock:
+            linked = rooms.timer_log.linked_offset
+            chained = list(self.chain(slot))
+        yield from chained
+        for part in self._backlog(linked):
+            units = np.zeros(len(part), CHAINED)
+            units["log_offset"], units["size"] = part["log_offset"], part["size"]
+            yield units
+
     def _due(self, chained: Records) -> Records:
         log = self._rooms.log
         due = np.empty(len(chained), DUE)

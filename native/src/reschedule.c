@@ -1,0 +1,77 @@
+/* Rescheduling, what needs no lock: finding a message by its handle's names in a slot's chain, and
+ * writing its record anew under another route and with other properties.
+ */
+#include "../format/properties.h"
+#include "encode.h"
+#include "parse.h"
+#include "view.h"
+
+int32_t ts_reschedule_encode(ts_view *view, const ts_log *log, int64_t log_offset,
+                             const ts_route *target, const uint8_t *properties,
+                             int32_t properties_size, uint8_t *out, int32_t out_bytes)
+{
+    ts_record source, head;
+    int32_t fault, status = ts_view_record(view, log_offset, &source);
+    int32_t is_timer = target == log->timer_route;
+
+    if (status != TS_OK)
+        return status;
+    fault = ts_record_check(&source);
+    if (fault != TS_FAULT_NONE)
+        return ts_view_fault(view, log_offset, fault);
+    head = source;
+    head.queue_id = target->queue_id;
+    head.topic = target->topic;
+    head.topic_size = target->topic_size;
+    head.magic = ts_record_magic(target->topic_size);
+    head.prepared_offset = 0;
+    head.properties_size = properties_size + (is_timer ? TS_ID_PAIR_BYTES : 0) +
+                           TS_GROUP_PAIR_BYTES + (log->property_crc ? TS_PROPERTY_CRC_BYTES : 0);
+    head.size = ts_record_bytes(&head);
+    if (head.properties_size > TS_PROPERTIES_BYTES_MAX)
+        return TS_INVALID;
+    view->need = head.size;
+    if (head.size > out_bytes)
+        return TS_NEED_ROOM;
+    out = ts_copy(ts_head_put(out, &head), source.body, source.body_size);
+    out = ts_copy(ts_topic_put(out, &head), properties, properties_size);
+    if (is_timer)
+        out = ts_copy_timer_id(out, log->store_id, 0);
+    out = ts_copy_group(out, 0, 0);
+    if (log->property_crc)
+        ts_property_crc_put(out, 0);
+    return head.size;
+}
+
+static int32_t is_same(const ts_text *text, const uint8_t *wanted, int32_t size)
+{
+    return text->size == size && memcmp(text->at, wanted, (size_t)size) == 0;
+}
+
+int32_t ts_chained_find(ts_view *view, const ts_chained *chained, int32_t count,
+                        const uint8_t *topic, int32_t topic_size, const uint8_t *key,
+                        int32_t key_size, int64_t out_ms, uint32_t store_id, int32_t *at,
+                        int64_t *id)
+{
+    for (; *at < count; (*at)++) {
+        const ts_chained *one = &chained[*at];
+        ts_record record;
+        ts_marks marks;
+        int32_t status;
+
+        if (*at + 10 < count)
+            ts_view_prefetch(view, chained[*at + 10].log_offset, chained[*at + 10].size);
+        status = ts_view_record(view, one->log_offset, &record);
+        if (status != TS_OK)
+            return status;
+        ts_marks_get(record.properties, record.properties_size, &marks);
+        if (marks.delete_key.at != NULL || marks.out_ms != out_ms || !ts_marks_usable(&marks) ||
+            marks.unique_key.at == NULL || !is_same(&marks.real_topic, topic, topic_size) ||
+            !is_same(&marks.unique_key, key, key_size))
+            continue;
+        *id = marks.timer_id >= 0 && marks.store_id == store_id ? marks.timer_id
+                                                                : record.queue_offset;
+        return 1;
+    }
+    return 0;
+}

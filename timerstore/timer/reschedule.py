@@ -1,0 +1,167 @@
+"""Reschedule: a waiting message gets another time, in one step.
+
+Two records, one group (native/format/group.h): the delete record of the old timer id, and the
+message under a new one, or in its own topic where it is due.
+
+    reschedule(id 7, in a minute)      delete record of 7 | source of id 9        both, or none
+    reschedule(id 7, now)              delete record of 7 | message in its topic
+
+Threads:  any.
+Locks:    the append lock for the two records.
+Holds:    (1) of the two states one hold changes both, and the filled mark passes both records at
+          once; (2) body, flags, born time and host, tags, keys, properties and message id stay what
+          they were; the order among equal due times is that of the new put.
+Fails:    NotWaitingError where it waits no more, MessageError on a time or handle that is wrong or
+          a message too large for a group, FullError: all before anything is changed.
+Source:   exactly-once.md sections 4 and 9; decision 0011.
+"""
+
+from datetime import datetime, timedelta
+
+from timerstore import arguments
+from timerstore.clock import Clock
+from timerstore.commitlog.commit_log import CommitLog
+from timerstore.config import StoreConfig
+from timerstore.errors import MessageError, NotWaitingError
+from timerstore.failpoint import reach
+from timerstore.layout.handle import Handle
+from timerstore.message import CancelResult, KeptOrigin, PutReceipt, out_ms
+from timerstore.native import ffi, lib, raise_status
+from timerstore.queues.lookup import record_fields
+from timerstore.queues.routes import Route
+from timerstore.timer.cancel import ANSWERS, delete_properties
+from timerstore.timer.named import Finder, Named
+
+_MADE_ANEW = frozenset({b"__CRC32#", b"TS_ID", b"TS_GROUP", b"REAL_TOPIC", b"REAL_QID"})
+
+
+class Rescheduler:
+    """Gives pending messages of one store another time."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        clock: Clock,
+        log: CommitLog,
+        timer_route: Route,
+        finder: Finder,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._log = log
+        self._timer_route = timer_route
+        self._finder = finder
+
+    def reschedule(
+        self,
+        handle: Handle,
+        delay: timedelta | float | None,
+        deliver_at: datetime | None,
+        deliver_ms: int | None,
+    ) -> PutReceipt:
+        """Move it; durable on return, and so is what an error says."""
+        now_ms = self._clock.now_ms
+        due_ms = self._due_ms(now_ms, delay, deliver_at, deliver_ms)
+        if handle.timer_id == -1:
+            raise _not_waiting(CancelResult.ALREADY_DELIVERED)
+        found = self._finder.find(handle)
+        if not found:
+            raise _not_waiting(CancelResult.UNKNOWN)
+        if len(found) > 1:
+            raise MessageError(
+                f"handle: names {len(found)} messages that wait (their producer sent one twice); "
+                "wanted one; take a handle from pending()"
+            )
+        return self._move(found[0], due_ms, now_ms)
+
+    def _due_ms(
+        self,
+        now_ms: int,
+        delay: timedelta | float | None,
+        deliver_at: datetime | None,
+        deliver_ms: int | None,
+    ) -> int:
+        """When it is due from now on, epoch ms; 0: now."""
+        if delay is None and deliver_at is None and deliver_ms is None:
+            raise MessageError("time: wanted one of delay, deliver_at, deliver_ms, got none")
+        due_ms = arguments.resolve_due_ms(
+            now_ms, delay, deliver_at, deliver_ms, self._config.delay_ms_max
+        )
+        if due_ms is not None and not self._config.timer_enabled:
+            raise MessageError("time: timers are off in this store (timer_enabled), got a due time")
+        return due_ms or 0
+
+    def _move(self, one: Named, due_ms: int, now_ms: int) -> PutReceipt:
+        target = self._timer_route if due_ms else one.real
+        record = self._encode(one, target, due_ms)
+        reach("reschedule_encoded")
+        deletion = delete_properties(one)
+        state, number, end = self._log.append(
+            "reschedule",
+            lib.ts_reschedule,
+            one.real.native,
+            one.timer_id,
+            deletion,
+            len(deletion),
+            target.native,
+            ffi.from_buffer("uint8_t[]", record),
+            len(record),
+            now_ms,
+        )
+        reach("reschedule_appended")
+        self._log.sync_through(end)
+        if state != lib.TS_WAITING:
+            raise _not_waiting(ANSWERS[state])
+        config, route = self._config, one.real
+        origin = KeptOrigin(route.topic, one.message_id, config.broker_name, config.precision_ms)
+        log_offset = end - len(record)
+        if due_ms:
+            return PutReceipt(origin, 0, number, route.queue_id, None, log_offset, due_ms)
+        return PutReceipt(origin, 0, -1, route.queue_id, number, log_offset, now_ms)
+
+    def _encode(self, one: Named, target: Route, due_ms: int) -> bytearray:
+        """Write the message's new record, as far as it is known before it has its place."""
+        log = self._log
+        with log.segments.view(log.written_through(one.log_offset + 1)) as view:
+            _, _, text = record_fields(log.segments, view, one.log_offset)
+            kept = _kept_properties(text)
+            if due_ms:
+                slot_ms = out_ms(due_ms, self._config.precision_ms)
+                kept += b"TIMER_DELIVER_MS\x01%d\x02TIMER_OUT_MS\x01%d\x02" % (due_ms, slot_ms)
+                kept += bytes(ffi.buffer(one.real.native.real, one.real.native.real_size))
+            record = bytearray(0)
+            while True:
+                size = lib.ts_reschedule_encode(
+                    view,
+                    log.native,
+                    one.log_offset,
+                    target.native,
+                    kept,
+                    len(kept),
+                    ffi.from_buffer("uint8_t[]", record),
+                    len(record),
+                )
+                if size > 0:
+                    return record
+                if size == lib.TS_NEED_ROOM:
+                    record = bytearray(int(view.need))
+                elif size == lib.TS_INVALID:
+                    raise_status(size, f"properties: {len(kept)} bytes leave no room for our own")
+                else:
+                    log.segments.serve(view, size, "reschedule")
+
+
+def _kept_properties(text: bytes) -> bytes:
+    """What of a copy's properties is the message's own, whoever wrote them."""
+    kept = bytearray()
+    for pair in text.split(b"\x02"):
+        name = pair.partition(b"\x01")[0]
+        if name and name not in _MADE_ANEW and not name.startswith(b"TIMER_"):
+            kept += pair + b"\x02"
+    return bytes(kept)
+
+
+def _not_waiting(result: CancelResult) -> NotWaitingError:
+    return NotWaitingError(
+        "reschedule: the message does not wait", wanted="one that waits", got=result, result=result
+    )

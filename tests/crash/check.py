@@ -34,6 +34,8 @@ class History:
     acked: dict[int, Line] = field(default_factory=dict)
     refused: set[int] = field(default_factory=set)
     cancel_begun: set[int] = field(default_factory=set)
+    moved: set[int] = field(default_factory=set)  # whose reschedule was begun, once or more
+    moving: dict[int, int] = field(default_factory=dict)  # in flight: to this time, 0 at once
     answers: dict[int, list[CancelResult]] = field(default_factory=dict)
     pulled: dict[int, list[Line]] = field(default_factory=dict)  # queue -> in order of offsets
     problems: list[str] = field(default_factory=list)
@@ -44,7 +46,7 @@ class History:
         for line in unpack(raw):
             self._take(line)
 
-    def _take(self, line: Line) -> None:  # noqa: C901 - one case a kind of line
+    def _take(self, line: Line) -> None:  # noqa: C901, PLR0912 - one case a kind of line
         match line.kind:
             case Kind.PUT_BEGUN:
                 self.begun[line.id] = line.queue
@@ -55,7 +57,14 @@ class History:
                 self.acked[line.id] = line
             case Kind.CANCEL_BEGUN:
                 self.cancel_begun.add(line.id)
+            case Kind.MOVE_BEGUN:
+                self.moving[line.id] = line.due
+                self.moved.add(line.id)
+            case Kind.MOVED:
+                self.acked[line.id] = line
+                del self.moving[line.id]
             case Kind.CANCELLED:
+                self.moving.pop(line.id, None)
                 self.answers.setdefault(line.id, []).append(ANSWERS[line.answer])
             case Kind.PULLED:
                 seen = self.pulled.setdefault(line.queue, [])
@@ -208,13 +217,16 @@ class _Check:
         begun = self._history.begun.get(number)
         if begun is None or QUEUES[begun][0] != QUEUES[queue][0] or begun not in (0, queue):
             self.problems.append(f"{where}: put to {begun}")
-        if message.delivered_ms < due_ms:
-            self.problems.append(f"{where}: due {due_ms}, early at {message.delivered_ms}")
         acked = self._history.acked.get(number)
+        is_moved = acked is not None and number in self._history.moved
+        if message.delivered_ms < (message.due_ms if is_moved else due_ms):
+            self.problems.append(f"{where}: due {due_ms}, early at {message.delivered_ms}")
         if acked is not None:
             if acked.queue != queue:
                 self.problems.append(f"{where}: the receipt says {QUEUES[acked.queue]}")
-            if acked.a >= 0 and message.due_ms != acked.due:
+            to_ms = self._history.moving.get(number, -1)  # else it is what the receipt says
+            has_moved = message.due_ms == (to_ms or message.delivered_ms)
+            if acked.a >= 0 and message.due_ms != acked.due and not has_moved:
                 self.problems.append(f"{where}: due {message.due_ms}, receipt {acked.due}")
             if acked.a < 0 and at != acked.b:
                 self.problems.append(f"{where}: the receipt says offset {acked.b}")

@@ -20,7 +20,7 @@ from typing import Any
 
 import timerstore
 from tests.crash.report import ANSWERS, CHOSEN, QUEUES, Kind, Line, Reporter, make_body, read_body
-from timerstore import StoreConfig, TimerStore, failpoint
+from timerstore import CancelResult, NotWaitingError, StoreConfig, TimerStore, failpoint
 from timerstore.layout.handle import Handle, encode
 from timerstore.message import out_ms
 
@@ -34,6 +34,7 @@ class Known:
 
     seen: dict[int, int] = field(default_factory=dict)  # queue -> messages pulled
     cancellable: list[tuple[int, int, str]] = field(default_factory=list)  # id, queue, handle
+    moved: set[int] = field(default_factory=set)  # ids whose body may name another time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +88,7 @@ class _Child:
         self._report = Reporter(pipe, plan.round)
         self._seen = dict.fromkeys(range(len(QUEUES)), 0) | known.seen
         self._cancellable = list(known.cancellable)
+        self._moved = set(known.moved)
         self._numbers = itertools.count(plan.round << 32)
         self._stop = threading.Event()
         if plan.point is not None:
@@ -227,6 +229,9 @@ class _Child:
             elif self._cancellable:
                 at = random.randrange(len(self._cancellable))
                 number, queue, handle = self._cancellable[at]
+                if random.random() < 0.5:
+                    self._reschedule(store, at, random)
+                    continue
                 if random.random() < 0.9:  # else a second time
                     del self._cancellable[at]
                 self._report.say(Kind.CANCEL_BEGUN, queue=queue, id=number)
@@ -235,6 +240,31 @@ class _Child:
                     Kind.CANCELLED, queue=queue, id=number, answer=ANSWERS.index(answer)
                 )
             time.sleep(random.random() * 4 * self._plan.step_ms / 1000)
+
+    def _reschedule(self, store: TimerStore, at: int, random: Random) -> None:
+        number, queue, handle = self._cancellable.pop(at)
+        delay_ms = self._delay_ms(random)
+        due_ms = time.time_ns() // 1_000_000 + delay_ms if delay_ms else 0
+        self._moved.add(number)
+        self._report.say(Kind.MOVE_BEGUN, queue=queue, id=number, due=due_ms)
+        try:
+            receipt = store.reschedule(handle, deliver_ms=due_ms)
+        except NotWaitingError as error:
+            answer = ANSWERS.index(CancelResult(error.result))
+            self._report.say(Kind.CANCELLED, queue=queue, id=number, answer=answer)
+            return
+        waits = receipt.queue_offset is None
+        self._report.say(
+            Kind.MOVED,
+            queue=QUEUES.index((receipt.topic, receipt.queue_id)),
+            id=number,
+            due=receipt.due_ms,
+            a=receipt.timer_id if waits else -1,
+            b=-1 if receipt.queue_offset is None else receipt.queue_offset,
+            message_id=receipt.message_id.encode(),
+        )
+        if waits:
+            self._cancellable.append((number, queue, receipt.handle))
 
     def _pulls(self, store: TimerStore, random: Random) -> None:
         while not self._stop.is_set():
@@ -259,7 +289,7 @@ class _Child:
         lines = []
         for message in messages:
             number, due_ms = read_body(message.body)
-            if now_ms < due_ms:
+            if now_ms < due_ms and number not in self._moved:
                 lines.append(Line(Kind.EARLY, queue=queue, id=number, due=due_ms, a=now_ms))
             lines.append(
                 Line(

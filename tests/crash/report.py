@@ -40,6 +40,8 @@ class Kind(IntEnum):
     FINISHED = 11  # closed at the end
     REFUSED = 12  # FullError; a: what was refused, a Kind of *_BEGUN
     NOTE = 13  # a: which step of the test; b: how many
+    MOVE_BEGUN = 14  # a reschedule; due: of the new time, 0 at once
+    MOVED = 15  # as PUT, of the new time
 
 
 class Line(NamedTuple):

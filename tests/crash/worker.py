@@ -130,16 +130,21 @@ class Life:
 
     def _remember(self, lines: list[Any]) -> None:
         config = StoreConfig(**self._config)
-        gone = self._history.cancel_begun
+        gone = self._history.cancel_begun | self._history.moving.keys()
+        acked = self._history.acked
         waiting = [
             (line.id, line.queue, child.handle_of(line.queue, config, line))
-            for line in lines
-            if line.kind == Kind.PUT and line.a >= 0 and line.id not in gone
+            for line in (acked[one.id] for one in lines if one.kind == Kind.PUT)
+            if line.a >= 0 and line.id not in gone
         ]
-        kept = [one for one in self._known.cancellable if one[0] not in gone]
+        kept = [
+            (number, queue, child.handle_of(queue, config, acked[number]))
+            for number, queue, _ in self._known.cancellable
+            if number not in gone and acked[number].a >= 0
+        ]
         kept += self._random.sample(waiting, min(40, len(waiting)))
         seen = {queue: len(pulled) for queue, pulled in self._history.pulled.items()}
-        self._known = child.Known(seen, kept[-80:])
+        self._known = child.Known(seen, kept[-80:], set(self._history.moved))
 
     def _check(self) -> None:
         def run(pipe: int) -> None:

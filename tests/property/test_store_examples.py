@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import disk_reader
-from tests.support.driver import DAY_MS, START_MS, YEAR_MS, Driver, PowerDriver, tiny
+from tests.support.driver import DAY_MS, HOW, START_MS, YEAR_MS, Driver, PowerDriver, tiny
 from tests.support.shadow_disk import ShadowDisk
 from timerstore import CancelResult
 
@@ -74,13 +74,11 @@ def test_pending_knows_slots_more_than_a_lap_ahead_of_what_was_read(at: Driver) 
     at.finish()
 
 
-@pytest.mark.parametrize("by_handle", [False, True])
-def test_cancel_of_what_never_waited_says_that_it_was_delivered(
-    at: Driver, by_handle: bool
-) -> None:
+@pytest.mark.parametrize("how", HOW)
+def test_cancel_of_what_never_waited_says_that_it_was_delivered(at: Driver, how: str) -> None:
     at.put(QUEUE, None, 20)
     [one] = at.model.puts.values()
-    assert at.cancel(one, by_handle=by_handle) is CancelResult.ALREADY_DELIVERED
+    assert at.cancel(one, how) is CancelResult.ALREADY_DELIVERED
     at.finish()
 
 

@@ -17,11 +17,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.support.driver import DAY_MS, YEAR_MS, Driver, PowerDriver, tiny
+from tests.support.driver import DAY_MS, HOW, YEAR_MS, Driver, PowerDriver, tiny
 from tests.support.shadow_disk import ShadowDisk
 from timerstore import CancelResult, StoreConfig, putting
 from timerstore.commitlog import recover
 from timerstore.failpoint import NAMES
+from timerstore.layout.handle import decode, encode
 from timerstore.pull import reading
 from timerstore.queues import dispatch
 from timerstore.timer import (
@@ -133,17 +134,17 @@ class StoreMachine(RuleBasedStateMachine):
         self.at.put_many(queue, [(self.due_ms(due) or 0, 40)] * count, buffer=True)
 
     @precondition(lambda self: self.driver is not None and self.driver.model.known())
-    @rule(data=st.data(), by_handle=st.booleans())
-    def cancel(self, data: st.DataObject, by_handle: bool) -> None:
+    @rule(data=st.data(), how=st.sampled_from(HOW))
+    def cancel(self, data: st.DataObject, how: str) -> None:
         puts = self.at.model.known()
-        self.at.cancel(puts[data.draw(st.integers(0, len(puts) - 1))], by_handle=by_handle)
+        self.at.cancel(puts[data.draw(st.integers(0, len(puts) - 1))], how)
 
     @precondition(lambda self: self.driver is not None and self.driver.model.known(waiting=True))
-    @rule(data=st.data(), by_handle=st.booleans())
-    def cancel_waiting(self, data: st.DataObject, by_handle: bool) -> None:
+    @rule(data=st.data(), how=st.sampled_from(HOW))
+    def cancel_waiting(self, data: st.DataObject, how: str) -> None:
         puts = self.at.model.known(waiting=True)
         one = puts[data.draw(st.integers(0, len(puts) - 1))]
-        answer = self.at.cancel(one, by_handle=by_handle)
+        answer = self.at.cancel(one, how)
         if one.sure and not one.maybe_cancelled and one.due_ms > self.at.clock.now_ms:
             assert answer is CancelResult.CANCELLED or one.must_come
 
@@ -152,9 +153,30 @@ class StoreMachine(RuleBasedStateMachine):
     def cancel_unknown(self, data: st.DataObject) -> None:
         puts = self.at.model.known(waiting=True)
         receipt = puts[data.draw(st.integers(0, len(puts) - 1))].receipt
-        stranger = receipt._replace(counter=receipt.counter + 1_000_000_000)
-        if stranger.queue_offset is None:
-            assert self.at.store.cancel(stranger.handle) is CancelResult.UNKNOWN
+        if receipt.queue_offset is None:
+            handle = decode(receipt.handle)
+            stranger = encode(handle._replace(message_id=handle.message_id[:-1] + "x"))
+            assert self.at.store.cancel(stranger) is CancelResult.UNKNOWN
+
+    @precondition(lambda self: self.driver is not None and self.driver.model.known(waiting=True))
+    @rule(data=st.data(), due=DUE, how=st.sampled_from(HOW))
+    def reschedule(self, data: st.DataObject, due: tuple[str, int, int] | None, how: str) -> None:
+        puts = self.at.model.known(waiting=True)
+        one = puts[data.draw(st.integers(0, len(puts) - 1))]
+        self.at.reschedule(one, self.due_ms(due) or self.at.clock.now_ms, how)
+
+    @precondition(lambda self: self.driver is not None and self.driver.model.known())
+    @rule(data=st.data(), due=DUE)
+    def reschedule_any(self, data: st.DataObject, due: tuple[str, int, int] | None) -> None:
+        puts = self.at.model.known()
+        one = puts[data.draw(st.integers(0, len(puts) - 1))]
+        self.at.reschedule(one, self.due_ms(due) or self.at.clock.now_ms, "handle")
+
+    @precondition(lambda self: self.driver is not None and self.driver.model.moved_ones())
+    @rule(data=st.data(), which=st.integers(0, 3))
+    def cancel_old(self, data: st.DataObject, which: int) -> None:
+        puts = self.at.model.moved_ones()
+        self.at.cancel_old(puts[data.draw(st.integers(0, len(puts) - 1))], which)
 
     # --- time ---
 
@@ -283,6 +305,23 @@ class StoreMachine(RuleBasedStateMachine):
         if puts:
             one = puts[data.draw(st.integers(0, len(puts) - 1))]
             self.at.kill_in_cancel(point, 1, one)
+
+    @precondition(lambda self: self.driver is not None and self.driver.model.waiting())
+    @rule(
+        point=st.sampled_from(
+            ["reschedule_encoded", "reschedule_appended", "log_half_swapped", "log_written_out",
+             "log_rolled", "segment_created", "log_synced"]
+        ),
+        nth=st.integers(1, 2), data=st.data(), due=DUE,
+    )  # fmt: skip
+    def kill_in_reschedule(
+        self, point: str, nth: int, data: st.DataObject, due: tuple[str, int, int] | None
+    ) -> None:
+        puts = [p for p in self.at.model.known(waiting=True) if not p.must_come]
+        if puts:
+            one = puts[data.draw(st.integers(0, len(puts) - 1))]
+            due_ms = self.due_ms(due) or self.at.clock.now_ms
+            self.at.kill_in_reschedule(point, nth, one, due_ms)
 
     @rule(point=st.sampled_from(SETTLE_POINTS), ms=st.integers(0, 60_000))
     def due_killed_and_settled(self, point: str, ms: int) -> None:

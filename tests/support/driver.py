@@ -16,9 +16,12 @@ import numpy as np
 from tests.support.model import Model, Put, Queue
 from tests.support.shadow_disk import ShadowDisk
 from timerstore import CancelResult, Message, PutReceipt, StoreConfig, TimerStore, failpoint
-from timerstore.errors import FailedError
+from timerstore.errors import FailedError, NotWaitingError
+from timerstore.layout.handle import decode, encode
 from timerstore.testing import ManualClock, Stepper
 
+HOW = ("receipt", "handle", "broker")
+"""Ways to name a message: its receipt, its handle, its handle as a broker would have given it."""
 START_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
 YEAR_MS = 31_557_600_000
@@ -37,6 +40,15 @@ def tiny(precision_ms: int, flush: str) -> StoreConfig:
         reserve_bytes=4096,
         flush="sync" if flush == "sync" else "async",
     )
+
+
+def named(one: Put, how: str) -> PutReceipt | str:
+    """Name a message; one that never waited has no handle of a broker's."""
+    if how == "receipt":
+        return one.receipt
+    if how == "handle" or not one.waited:
+        return one.receipt.handle
+    return encode(decode(one.receipt.handle)._replace(timer_id=None))
 
 
 def abandon(store: TimerStore) -> None:
@@ -158,11 +170,40 @@ class Driver:
         for (due_ms, _), body, receipt in zip(items, bodies, batch, strict=True):
             self._note_put(queue, body, due_ms, receipt, sure)
 
-    def cancel(self, one: Put, *, by_handle: bool) -> CancelResult:
-        """Cancel a message of the model by its receipt or its handle."""
-        answer = self.store.cancel(one.receipt.handle if by_handle else one.receipt)
+    def cancel(self, one: Put, how: str) -> CancelResult:
+        """Cancel a message of the model; `how` as HOW."""
+        answer = self.store.cancel(named(one, how))
         self.model.cancel(one, answer, self.clock.latest_ms)
         return answer
+
+    def cancel_old(self, one: Put, which: int) -> None:
+        """Cancel by the handle of a time that it had before."""
+        answer = self.store.cancel(one.old[which % len(one.old)].handle)
+        assert answer is CancelResult.ALREADY_CANCELLED, f"{answer}: {one}"
+
+    def reschedule(self, one: Put, due_ms: int, how: str) -> None:
+        """Give a message of the model another time."""
+        receipt = self._reschedule(one, due_ms, how)
+        if receipt is not None:
+            self.model.moved(one, receipt, receipt.due_ms)
+
+    def _reschedule(self, one: Put, due_ms: int, how: str) -> PutReceipt | None:
+        now_ms = self.clock.now_ms
+        try:
+            receipt = self.store.reschedule(named(one, how), deliver_ms=due_ms)
+        except NotWaitingError as error:
+            refused = error.result  # never CANCELLED: the model would take it for one
+        else:
+            return self._check_moved(one, receipt, due_ms, now_ms)
+        self.model.cancel(one, CancelResult(refused), self.clock.latest_ms)
+        assert refused != CancelResult.CANCELLED
+        return None
+
+    def _check_moved(self, one: Put, receipt: PutReceipt, due_ms: int, now_ms: int) -> PutReceipt:
+        assert (receipt.queue_offset is None) == (due_ms > now_ms)
+        assert receipt.due_ms == max(due_ms, now_ms)
+        assert (receipt.topic, receipt.queue_id) == one.queue
+        return receipt
 
     def settle(self) -> None:
         """Every service until none has work; then everything due is there."""
@@ -271,6 +312,15 @@ class Driver:
             answer = self.store.cancel(one.receipt)
             self.model.cancel(one, answer, self.clock.latest_ms, sure=not reached)
 
+    def kill_in_reschedule(self, point: str, nth: int, one: Put, due_ms: int) -> None:
+        """Die inside a reschedule: it waits as it did, or as it was told."""
+        with self._dying(point, nth) as reached:
+            receipt = self._reschedule(one, due_ms, "handle")
+            if receipt is not None and reached:
+                one.maybe_moved = (receipt, receipt.due_ms)
+            elif receipt is not None:
+                self.model.moved(one, receipt, receipt.due_ms)
+
     @contextmanager
     def _dying(self, point: str | None, nth: int, *, is_opened: bool = True) -> Iterator[list[str]]:
         """Run a call in a store of which only what is there at one moment will be left."""
@@ -344,6 +394,12 @@ class Driver:
         self._after_opening()
 
     def _after_opening(self) -> None:
+        for one in self.model.puts.values():
+            if one.maybe_moved is not None:
+                ids = one.receipt.message_id
+                handles = [p.handle for p in self.store.pending() if p.message_id == ids]
+                new = self._pull_new(one.queue, len(self.model.seen[one.queue]))
+                self.model.decide_moved(one, handles, {m.body for m in new})
         self.look_again()
         self.look()
 

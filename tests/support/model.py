@@ -7,8 +7,9 @@ what was in flight when the process died may be there or not, but never twice, e
 cancelled.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import count
 
 from timerstore import CancelResult, Message, PutReceipt
 
@@ -30,6 +31,8 @@ class Put:
     maybe_cancelled: bool = False  # a cancel was in flight when the process died
     must_come: bool = False  # the store said: too late to cancel
     place: int | None = None  # queue offset at which it was seen
+    old: list[PutReceipt] = field(default_factory=list)  # of times that it had before
+    maybe_moved: tuple[PutReceipt, int] | None = None  # a reschedule was in flight: to this time
 
     def __repr__(self) -> str:
         said = ("sure", "cancelled", "maybe_cancelled", "must_come", "waited")
@@ -44,6 +47,7 @@ class Model:
 
     puts: dict[bytes, Put] = field(default_factory=dict)
     seen: dict[Queue, list[tuple[bytes, int]]] = field(default_factory=dict)  # body, delivered_ms
+    _orders: Iterator[int] = field(default_factory=count)
 
     # --- what the caller does ---
 
@@ -53,7 +57,7 @@ class Model:
         """A put returned, or was in flight."""
         assert body not in self.puts, "bodies tell messages apart"
         waited = receipt.queue_offset is None
-        one = Put(len(self.puts), queue, body, due_ms, waited, receipt, sure)
+        one = Put(next(self._orders), queue, body, due_ms, waited, receipt, sure)
         self.puts[body] = one
         self.seen.setdefault(queue, [])
 
@@ -81,6 +85,32 @@ class Model:
         else:
             assert not one.sure, f"unknown, but it was put: {one}"
             assert one.place is None, f"unknown, but it was seen: {one}"
+
+    def moved(self, one: Put, receipt: PutReceipt, due_ms: int) -> None:
+        """A reschedule answered: it is another put of the same message."""
+        assert one.place is None, f"moved after it was seen: {one}"
+        assert not one.cancelled, f"moved after it was cancelled: {one}"
+        assert not one.must_come, f"moved after it was too late: {one}"
+        assert receipt.message_id == one.receipt.message_id
+        one.old.append(one.receipt)
+        one.order, one.receipt, one.due_ms = next(self._orders), receipt, due_ms
+        one.waited = receipt.queue_offset is None
+        one.sure, one.maybe_cancelled, one.maybe_moved = True, False, None
+
+    def decide_moved(self, one: Put, handles: list[str], bodies: set[bytes]) -> None:
+        """What became of a reschedule in flight: `handles` of those that wait under its message id,
+        `bodies` that came since. Never both, never neither.
+        """
+        assert one.maybe_moved is not None
+        receipt, due_ms = one.maybe_moved
+        one.maybe_moved = None
+        came = one.body in bodies
+        assert len(handles) + came == 1, f"{len(handles)} wait, {came}: {one}"
+        if came or handles == [receipt.handle]:
+            assert came == (receipt.queue_offset is not None), f"came, to wait for {due_ms}: {one}"
+            self.moved(one, receipt, due_ms)
+        else:
+            assert handles == [one.receipt.handle], f"neither time: {one}"
 
     # --- what the store shows ---
 
@@ -122,6 +152,10 @@ class Model:
         """What has not been seen and was not cancelled for sure, by (due, put order)."""
         left = [p for p in self.puts.values() if p.place is None and not p.cancelled]
         return sorted(left, key=lambda p: (p.due_ms, p.order))
+
+    def moved_ones(self) -> list[Put]:
+        """What had another time before."""
+        return [p for p in self.puts.values() if p.old]
 
     def known(self, *, waiting: bool = False) -> list[Put]:
         """What a caller may try to cancel: of a put in flight nobody got a receipt, though its

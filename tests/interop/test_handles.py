@@ -1,0 +1,247 @@
+"""Handles both ways: a broker's here, and what of ours a broker goes by."""
+
+import hashlib
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+import timerstore
+from tests.support import broker_fixtures as broker
+from tests.support import disk_reader as disk
+from tests.support.bench import Bench
+from tests.support.broker_expected import Expected, Key
+from timerstore import CancelResult, NotWaitingError, StoreConfig, TimerStore
+from timerstore.testing import ManualClock, Stepper
+from timerstore.timer import named
+
+STORES = [name for name in broker.names() if name not in ("levels", "doubled-by-broker")]
+DAY_MS = 86_400_000
+_expected: dict[str, Expected] = {}
+
+
+@pytest.fixture(params=STORES)
+def expected(request: pytest.FixtureRequest) -> Expected:
+    name = str(request.param)
+    if name not in _expected:
+        _expected[name] = Expected.of(name)
+    return _expected[name]
+
+
+@pytest.fixture
+def root(expected: Expected) -> Iterator[Path]:
+    memory = Path("/dev/shm")
+    roomy = memory.is_dir() and shutil.disk_usage(memory).free > 2 << 30
+    with tempfile.TemporaryDirectory(dir=memory if roomy else None) as path:
+        yield broker.unpack(expected.name, Path(path))
+
+
+class Opened:
+    """A broker's store, open on a clock turned by hand."""
+
+    def __init__(self, root: Path, expected: Expected, now_ms: int) -> None:
+        given = broker.about(expected.name)["store_config"]
+        self.clock = ManualClock(now_ms)
+        self.store = timerstore.open(
+            root, StoreConfig(**given, flush="async"), clock=self.clock, threads=False
+        )
+        self.stepper = Stepper(self.store)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.store.close()
+
+    def turn(self, now_ms: int) -> None:
+        self.clock.set(now_ms)
+        self.stepper.settle()
+
+
+def handle_of(expected: Expected, key: Key) -> str:
+    """The broker's handle; a release that gave none: as it would have been."""
+    for line in expected.sent:
+        if (line["topic"], line["msg_id"]) == key and line.get("recall_handle"):
+            return str(line["recall_handle"])
+    out_ms = int(expected.sources[key]["properties"]["TIMER_OUT_MS"])
+    return disk.encode_recall_handle(key[0], "lab", out_ms + 1, key[1])
+
+
+def came(store: TimerStore) -> dict[Key, list[Any]]:
+    found: dict[Key, list[Any]] = {}
+    for topic, count in store.topics().items():
+        for queue_id in range(count if topic in ("orders", "reminders") else 0):
+            at = 0
+            while len(batch := store.pull_batch(topic, queue_id, at)):
+                for message in batch:
+                    key = (message.properties.get("REAL_TOPIC", topic), message.message_id)
+                    found.setdefault(key, []).append(message)
+                at = batch.next_offset
+    return found
+
+
+def later_than(expected: Expected, ms: int) -> list[Key]:
+    return [
+        key for key, line in expected.waiting.items()
+        if expected.due_ms(line) > expected.now_ms + ms
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def scans(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One entry for each time that the whole log is looked through."""
+    found: list[int] = []
+    real: Callable[..., Any] = named.scan_batches
+
+    def noted(*arguments: Any, **given: Any) -> Any:
+        found.append(1)
+        return real(*arguments, **given)
+
+    monkeypatch.setattr(named, "scan_batches", noted)
+    return found
+
+
+def test_a_brokers_handle_is_found_in_the_slot_of_its_time(
+    expected: Expected, root: Path, scans: list[int]
+) -> None:
+    """Not linked yet, linked, after a restart; only what rolls is looked for in the whole log."""
+    keys = later_than(expected, 5000)
+    assert len(keys) >= 6, "too few to say anything"
+    cancelled: list[Key] = []
+
+    def cancel_some(store: TimerStore) -> None:
+        window_ms = store.config.roll_slots * expected.precision_ms
+        for key in keys[len(cancelled) : len(cancelled) + len(keys) // 5]:
+            far = expected.due_ms(expected.waiting[key]) - expected.now_ms >= window_ms - 5000
+            scans.clear()
+            handle = handle_of(expected, key)
+            assert store.cancel(handle) is CancelResult.CANCELLED
+            assert store.cancel(handle) is CancelResult.ALREADY_CANCELLED
+            assert not scans or far
+            cancelled.append(key)
+
+    with Opened(root, expected, expected.now_ms) as opened:
+        scans_before = len(scans)
+        assert opened.store.cancel(handle_of(expected, keys[0])) is CancelResult.CANCELLED
+        assert len(scans) == scans_before
+        cancelled.append(keys[0])
+        opened.stepper.settle()
+        cancel_some(opened.store)
+    with Opened(root, expected, expected.now_ms) as opened:
+        cancel_some(opened.store)
+    shutil.rmtree(root / "timerstore")
+    with Opened(root, expected, expected.now_ms) as opened:
+        opened.stepper.settle()
+        cancel_some(opened.store)
+        left = {(p.topic, p.message_id) for p in opened.store.pending()}
+        assert left == expected.waiting.keys() - set(cancelled) - expected.late
+        opened.turn(expected.last_due_ms)
+        there = came(opened.store)
+        assert not any(key in there for key in cancelled)
+        assert all(len(there[key]) == 1 for key in expected.waiting.keys() - set(cancelled))
+        for key in keys[len(cancelled) :][:5]:
+            handle = handle_of(expected, key)
+            assert opened.store.cancel(handle) is CancelResult.ALREADY_DELIVERED
+
+
+def test_a_brokers_message_is_rescheduled(expected: Expected, root: Path) -> None:
+    """By the broker's handles, to later, sooner and now; then the side files are lost."""
+    keys = later_than(expected, 5000)
+    keys = keys[:: max(1, len(keys) // 30)]
+    wanted: dict[Key, int] = {}
+    with Opened(root, expected, expected.now_ms) as opened:
+        store = opened.store
+        for k, key in enumerate(keys):
+            handle = handle_of(expected, key)
+            if k == len(keys) // 2:
+                opened.stepper.settle()
+            due_ms = expected.now_ms + (0, 3001, 5 * DAY_MS + k)[k % 3]
+            receipt = store.reschedule(handle, deliver_ms=due_ms)
+            assert (receipt.topic, receipt.message_id) == key
+            wanted[key] = due_ms
+            out_ms = int(expected.waiting[key]["properties"]["TIMER_OUT_MS"])
+            if timerstore.message.out_ms(due_ms, expected.precision_ms) != out_ms:
+                assert store.cancel(handle) is CancelResult.ALREADY_CANCELLED
+                with pytest.raises(NotWaitingError):
+                    store.reschedule(handle, delay=1)
+        handles = {p.handle for p in store.pending() if (p.topic, p.message_id) in wanted}
+    shutil.rmtree(root / "timerstore")
+    with Opened(root, expected, expected.now_ms) as opened:
+        store = opened.store
+        assert handles == {
+            p.handle for p in store.pending() if (p.topic, p.message_id) in wanted
+        }  # fmt: skip
+        opened.turn(expected.now_ms + 3000)
+        opened.turn(expected.now_ms + 3001)
+        opened.turn(max(expected.last_due_ms, *wanted.values()))
+        assert list(store.pending()) == []
+        assert store.verify().clean
+        there = came(store)
+    for key, due_ms in wanted.items():
+        (message,) = there[key]
+        line = expected.waiting[key]
+        assert message.due_ms == due_ms <= message.delivered_ms
+        assert hashlib.sha256(message.body).hexdigest() == line["body_sha256"]
+        assert message.flag == line["flag"]
+        assert message.born_ms == line["born_ms"]
+        assert message.born_host.rpartition(":")[0] == line["born_host"]
+        dropped = ("TIMER_", "REAL_", "TS_", "__CRC32#")
+        for name, value in line["properties"].items():
+            if not name.startswith(dropped):
+                assert message.properties[name] == value
+    counts = Counter({key: len(messages) for key, messages in there.items()})
+    assert counts == expected.out + Counter(expected.waiting.keys())
+
+
+# --- ours, for a broker ---------------------------------------------------------------------------
+
+WITHOUT_EFFECT = {"BORN_TIMESTAMP", "PGROUP", "TRACE_CONTEXT", "CLUSTER", "__CRC32#"}
+"""Who cancelled and when; the last one is there by configuration."""
+
+
+@pytest.mark.parametrize("name", ["rolled", "property-crc", "version-5.4.0"])
+def test_our_delete_record_is_a_brokers(name: str, tmp_path: Path) -> None:
+    """Field by field, but for who cancelled, the queue that we count by, and our id."""
+    root = broker.unpack(name, tmp_path)
+    theirs = next(r for r in disk.records(root) if "TIMER_DEL_UNIQKEY" in r.properties)
+    bench = Bench(tmp_path / "ours")
+    topic = theirs.properties["REAL_TOPIC"]
+    put = bench.store.put(topic, b"x", delay=10)
+    bench.store.cancel(put)
+    bench.close()
+    ours = next(r for r in disk.records(bench.root) if "TIMER_DEL_UNIQKEY" in r.properties)
+    for field in ("topic", "queue_id", "flag", "sys_flag", "body", "body_crc", "reconsume_times"):
+        assert getattr(ours, field) == getattr(theirs, field), field
+    assert ours.properties.keys() - {"TS_ID", "__CRC32#"} == (
+        theirs.properties.keys() - WITHOUT_EFFECT
+    )
+    for record, key in ((ours, put.message_id), (theirs, theirs.properties["UNIQ_KEY"])):
+        properties = record.properties
+        out_ms = int(properties["TIMER_OUT_MS"])
+        # 5.4.0 names the key alone; a store that we closed has no delete record on its wheel.
+        is_bare = record is theirs and name == "version-5.4.0"
+        assert properties["TIMER_DEL_UNIQKEY"] == (key if is_bare else f"{topic}+{key}")
+        assert properties["UNIQ_KEY"] == key
+        assert properties["TAGS"] == "_RECALL_TAG_"
+        assert int(properties["TIMER_DELIVER_MS"]) == out_ms + 1
+        assert out_ms % 1000 == 0
+
+
+def test_a_broker_reads_our_handle(tmp_path: Path) -> None:
+    """Its decoder, as the store format tells it: five fields or more, the first `v1`."""
+    bench = Bench(tmp_path / "s")
+    put = bench.store.put("t", b"x", delay=10)
+    moved = bench.store.reschedule(put, delay=20)
+    for receipt in (put, moved):
+        topic, name, stamp, key = disk.decode_recall_handle(receipt.handle)
+        assert (topic, name, key) == ("t", "timerstore", put.message_id)
+        assert stamp == timerstore.message.out_ms(receipt.due_ms, 1000) + 1
+        brokers = disk.encode_recall_handle(topic, name, stamp, key)
+        wanted = receipt is moved
+        answer = bench.store.cancel(brokers)
+        assert answer is (CancelResult.CANCELLED if wanted else CancelResult.ALREADY_CANCELLED)
+    bench.close()

@@ -3,6 +3,7 @@
 import hashlib
 import shutil
 import tempfile
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -244,4 +245,124 @@ def test_a_broker_reads_our_handle(tmp_path: Path) -> None:
         wanted = receipt is moved
         answer = bench.store.cancel(brokers)
         assert answer is (CancelResult.CANCELLED if wanted else CancelResult.ALREADY_CANCELLED)
+    bench.close()
+
+
+# --- a log written by hand: what the fixtures do not have -----------------------------------------
+
+NOW = 1_700_000_000_000
+OUT = NOW + 9_000
+
+
+def write_log(root: Path, sources: list[dict[str, Any]]) -> None:
+    """A store with nothing but its log: timers of topic `t`, due at OUT + 500."""
+    raw = b""
+    for offset, given in enumerate(sources):
+        properties = {
+            "UNIQ_KEY": "K", "TIMER_OUT_MS": str(OUT), "TIMER_DELIVER_MS": str(OUT + 500),
+            "REAL_TOPIC": "t", "REAL_QID": "0", **given.get("properties", {}),
+        }  # fmt: skip
+        raw += disk.encode_record(
+            disk.TIMER_TOPIC, given.get("body", b"%d" % offset), properties,
+            queue_offset=offset, log_offset=len(raw), store_ms=NOW, born_ms=NOW - 5,
+            **{k: v for k, v in given.items() if k not in ("body", "properties")},
+        )  # fmt: skip
+    (root / "commitlog").mkdir(parents=True)
+    (root / "commitlog" / f"{0:020d}").write_bytes(raw.ljust(1 << 20, b"\0"))
+
+
+BROKERS = disk.encode_recall_handle("t", "b", OUT + 1, "K")
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_message_that_its_producer_sent_twice(tmp_path: Path, settled: bool) -> None:
+    """As a broker: one handle cancels both. Which one would be moved, nobody can say."""
+    write_log(tmp_path / "s", [{}, {"properties": {"UNIQ_KEY": "other"}}, {}])
+    bench = Bench(tmp_path / "s", now_ms=NOW)
+    if settled:
+        bench.turn()
+    with bench.refused(timerstore.MessageError, "names 2 messages"):
+        bench.store.reschedule(BROKERS, delay=1)
+    first = next(iter(bench.store.pending()))
+    bench.store.reschedule(first.handle, delay=20)
+    assert bench.store.cancel(BROKERS) is CancelResult.CANCELLED
+    assert bench.store.cancel(BROKERS) is CancelResult.ALREADY_CANCELLED
+    bench.turn(100_000)
+    assert bench.bodies() == [b"1", b"0"]
+    bench.close()
+
+
+def test_one_handle_cancels_both_copies_and_the_answer_outlives_a_restart(tmp_path: Path) -> None:
+    write_log(tmp_path / "s", [{}, {}, {"properties": {"UNIQ_KEY": "other"}}])
+    bench = Bench(tmp_path / "s", now_ms=NOW)
+    assert bench.store.cancel(BROKERS) is CancelResult.CANCELLED
+    bench.reopen()
+    assert bench.store.cancel(BROKERS) is CancelResult.ALREADY_CANCELLED
+    bench.turn(100_000)
+    assert bench.bodies() == [b"2"]
+    bench.close()
+
+
+@pytest.mark.parametrize("delay", [0, 30])
+def test_addresses_flags_and_compressed_bodies_are_kept(tmp_path: Path, delay: int) -> None:
+    packed = zlib.compress(b"long " * 1000)
+    write_log(
+        tmp_path / "s",
+        [{"body": packed, "sys_flag": 0x301, "flag": 7, "reconsume_times": 3,
+          "born_address": "[2001:db8::1]:5000", "store_host": "[2001:db8::2]:6000",
+          "properties": {"__CRC32#": "stale", "KEYS": "a", "TIMER_DELAY_SEC": "9",
+                         "TIMER_ROLL_TIMES": "2"}}],
+    )  # fmt: skip
+    bench = Bench(tmp_path / "s", now_ms=NOW)
+    receipt = bench.store.reschedule(BROKERS, delay=delay)
+    assert receipt.message_id == "K"
+    assert delay == 0 or [p.handle for p in bench.store.pending()] == [receipt.handle]
+    bench.reopen()
+    bench.turn(delay * 1000)
+    (message,) = bench.out()
+    assert message.raw_body == packed
+    assert message.body == b"long " * 1000
+    assert (message.flag, message.sys_flag & 0x701, message.reconsume_times) == (7, 0x301, 3)
+    assert message.born_host == "[2001:db8::1]:5000"
+    assert message.store_host == "[2001:db8::2]:6000"
+    assert message.born_ms == NOW - 5
+    assert message.due_ms == message.store_ms == NOW + delay * 1000
+    assert message.keys == ("a",)
+    assert "TIMER_ROLL_TIMES" not in message.properties
+    bench.close()
+
+
+def test_properties_that_leave_no_room_for_ours(tmp_path: Path) -> None:
+    base = {"UNIQ_KEY": "K", "TIMER_OUT_MS": str(OUT), "TIMER_DELIVER_MS": str(OUT + 500),
+            "REAL_TOPIC": "t", "REAL_QID": "0"}  # fmt: skip
+    used = len(disk.encode_properties({**base, "x": ""}))
+    for spare, fits in ((69, True), (68, False)):  # TS_ID 23, TS_GROUP 26, the CRC 20
+        root = tmp_path / str(spare)
+        write_log(root, [{"properties": {"x": "x" * (32_767 - used - spare)}}])
+        bench = Bench(root, now_ms=NOW)
+        if fits:
+            assert bench.store.reschedule(BROKERS, delay=20).message_id == "K"
+        else:
+            with bench.refused(timerstore.MessageError, "properties"):
+                bench.store.reschedule(BROKERS, delay=20)
+        bench.turn(20_000)
+        assert len(bench.bodies()) == 1
+        bench.close()
+
+
+def test_the_slot_time_counts_in_every_handle(tmp_path: Path) -> None:
+    """Another time names another message, or none: as a broker, which looks in that slot."""
+    bench = Bench(tmp_path / "s")
+    put = bench.store.put("t", b"x", delay=10)
+    topic, name, stamp, key = disk.decode_recall_handle(put.handle)
+    for other in (stamp - 1, stamp + 1, stamp + 1000, 0, 2**63 - 1):
+        handle = disk.encode_recall_handle(topic, name, other, key)
+        assert bench.store.cancel(handle) is CancelResult.UNKNOWN
+    bench.turn()
+    assert bench.store.cancel(disk.encode_recall_handle(topic, name, stamp - 1000, key)) is (
+        CancelResult.UNKNOWN
+    )
+    assert bench.store.cancel(disk.encode_recall_handle(topic, name, stamp, key)) is (
+        CancelResult.CANCELLED
+    )
     bench.close()

@@ -13,7 +13,7 @@ Holds:    (1) of the two states one hold changes both, and the filled mark passe
           they were; the order among equal due times is that of the new put.
 Fails:    NotWaitingError where it waits no more, MessageError on a time or handle that is wrong or
           a message too large for a group, FullError: all before anything is changed.
-Source:   exactly-once.md sections 4 and 9; decision 0008.
+Source:   exactly-once.md sections 4 and 9; decision 0009.
 """
 
 from datetime import datetime, timedelta

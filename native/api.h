@@ -212,6 +212,21 @@ typedef struct {
     int64_t capacity;
 } ts_heap;
 
+/* Entries in order of (wake_ms, id), of which the first are gone already. */
+typedef struct {
+    const ts_due *entries;
+    int64_t at;
+    int64_t end;
+} ts_run;
+
+/* The open slot: what came in large batches as runs, what came in small ones as a heap. */
+typedef struct {
+    ts_heap heap;
+    ts_run runs[32];
+    int64_t run_count;
+    int64_t is_full;     /* out: 1 where a pop stopped as the heap had no room */
+} ts_open;
+
 /* One record as the fold sees it. */
 typedef struct {
     int64_t log_offset;
@@ -375,11 +390,17 @@ int32_t ts_wheel_recount(ts_view *timer_log, ts_wheel *wheel, int64_t slot);
 int64_t ts_timer_log_loose(ts_view *timer_log, const ts_wheel *wheel, int64_t from, int64_t *next,
                            int64_t read_slot, ts_patch *patches, int64_t capacity);
 
-/* heap.c: the open slot; the Python side holds its lock. */
+/* heap.c, open_slot.c: the Python side holds its lock. */
 /* The caller has seen that count more fit. */
 void ts_heap_push(ts_heap *heap, const ts_due *in, int64_t count);
-int64_t ts_heap_pop(ts_heap *heap, int64_t until_ms, int64_t frontier, int64_t precision_ms,
+/* in, sorted to out. keys: room for 2 * count. */
+void ts_run_sort(const ts_due *in, int64_t count, ts_heap_key *keys, ts_due *out);
+/* What is left of both, to out. */
+void ts_run_merge(const ts_run *a, const ts_run *b, ts_due *out);
+int64_t ts_open_pop(ts_open *open, int64_t until_ms, int64_t frontier, int64_t precision_ms,
                     ts_due *out, int64_t capacity);
+/* The first wake_ms, INT64_MAX where there is nothing. */
+int64_t ts_open_wake(const ts_open *open);
 
 /* pull.c. positions: which of the units from queue_offset on, ascending; NULL: the first count. */
 int32_t ts_pull(ts_view *view, const ts_route *route, const uint8_t *units,

@@ -34,6 +34,7 @@
 #define TS_FORMAT_PROPERTIES_H
 
 #include "bytes.h"
+#include "digits.h"
 #include "group.h"
 #include "text.h"
 #include "timer_id.h"
@@ -131,17 +132,17 @@ static inline void ts_property_crc_put(uint8_t *at20, uint32_t crc31)
 static inline int ts_property_crc_get(const uint8_t *at20, uint32_t *crc)
 {
     const uint8_t *digits = at20 + TS_PROP_CRC32_BYTES + 1;
-    uint64_t value = 0;
+    uint64_t high = ts_get_u64(digits + 2), value; /* the last of them is the first digit */
 
     if (at20[TS_PROPERTY_CRC_BYTES - 1] != TS_PROP_PAIR_END ||
         at20[TS_PROP_CRC32_BYTES] != TS_PROP_NAME_END ||
         memcmp(at20, TS_PROP_CRC32, TS_PROP_CRC32_BYTES) != 0)
         return 0;
-    for (int i = TS_PROPERTY_CRC_DIGITS - 1; i >= 0; i--) {
-        if (digits[i] < '0' || digits[i] > '9')
-            return 0;
-        value = value * 10 + (uint64_t)(digits[i] - '0');
-    }
+    if (!ts_digits_are(high) || (unsigned)digits[0] - '0' > 9 ||
+        (unsigned)digits[1] - '0' > 9)
+        return 0;
+    value = ts_digits_value(high) * 100 + (uint64_t)(digits[1] - '0') * 10 +
+            (uint64_t)(digits[0] - '0');
     *crc = value > INT32_MAX ? UINT32_MAX : (uint32_t)value;
     return 1;
 }

@@ -38,16 +38,21 @@ static inline void ts_timer_id_put(uint8_t *at16, uint32_t store_id, uint64_t id
     }
 }
 
-/* Six bits of a character, or 64 where it is not of the alphabet. */
+/* Six bits of a character, or 64 and more where it is not of the alphabet. */
 static inline uint64_t ts_timer_id_digit(uint8_t c)
 {
-    if (c >= 'A' && c <= 'Z')
-        return (uint64_t)(c - 'A');
-    if (c >= 'a' && c <= 'z')
-        return (uint64_t)(c - 'a' + 26);
-    if (c >= '0' && c <= '9')
-        return (uint64_t)(c - '0' + 52);
-    return c == '-' ? 62 : c == '_' ? 63 : 64;
+    static const uint8_t digits[128] = {
+        64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64,
+        64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64,
+        64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 62, 64, 64,
+        52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 64, 64, 64, 64, 64, 64,
+        64,  0,  1,  2,  3,  4,  5,  6,  7,  8,  9, 10, 11, 12, 13, 14,
+        15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 64, 64, 64, 64, 63,
+        64, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40,
+        41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 64, 64, 64, 64, 64,
+    };
+
+    return digits[c & 127] | (c & 128);
 }
 
 /* 0, or -1 where the 16 characters are no timer id. */
@@ -62,7 +67,7 @@ static inline int ts_timer_id_get(const uint8_t *at16, uint32_t *store_id, uint6
         high = high << 6 | (a & 63);
         low = low << 6 | (b & 63);
     }
-    if (seen & 64)
+    if (seen & 192)
         return -1;
     *store_id = (uint32_t)(high >> 16);
     *id = (high & 0xFFFFu) << 48 | low;

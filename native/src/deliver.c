@@ -24,6 +24,7 @@ typedef struct {
 /* What stays the same from message to message within one call. */
 typedef struct {
     ts_route *route;       /* where the last one went */
+    ts_tail tail;          /* of the last one */
     int64_t write_ms;      /* of the texts below */
     uint8_t times[80];     /* TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS: 38 at most each */
     int32_t times_size;
@@ -141,7 +142,7 @@ static int32_t encode_one(ts_view *view, const ts_routes *routes, const ts_log *
     fault = ts_record_check(&source);
     if (fault != TS_FAULT_NONE)
         return ts_view_fault(view, due->log_offset, fault);
-    ts_marks_get_timer(source.properties, source.properties_size, &marks);
+    ts_marks_get_timer(source.properties, source.properties_size, &last->tail, &marks);
     if (!ts_marks_usable(&marks))
         return ts_view_fault(view, due->log_offset, TS_FAULT_PROPERTIES);
     if (scratch_at + source.size + HEADROOM + 256 > scratch_bytes) {

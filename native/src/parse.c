@@ -151,8 +151,88 @@ static int32_t is_mute(const uint8_t *text, int32_t size)
     return 1;
 }
 
+/* A pair with 13 digits that begins at `at`; they are read before the name is looked at. */
+#define TIME_IS(at, literal, value) \
+    (memcmp((at), (literal), sizeof(literal) - 1) == 0 && \
+     (at)[sizeof(literal) - 1 + TS_TIME_DIGITS] == 2 && \
+     ts_digits_time_get((at) + sizeof(literal) - 1, (value)))
+
+enum {
+    ID_BYTES = 6 + TS_TIMER_ID_TEXT_BYTES + 1,
+    OUT_BYTES = 13 + TS_TIME_DIGITS + 1,
+    DELIVER_BYTES = 17 + TS_TIME_DIGITS + 1,
+    UNIQUE_BYTES = 9 + 32 + 1
+};
+
+static void learn(ts_tail *tail, const ts_text *topic, const ts_text *queue, int32_t real_queue)
+{
+    const uint8_t *from = topic->at - 11; /* REAL_TOPIC and its separator */
+    int64_t size = queue->at + queue->size + 1 - from;
+
+    if (size > (int64_t)sizeof tail->real)
+        return;
+    memcpy(tail->real, from, (size_t)size);
+    tail->real_size = (int32_t)size;
+    tail->topic_size = topic->size;
+    tail->real_queue = real_queue;
+}
+
+int32_t ts_tail_get(const ts_tail *tail, const uint8_t *end, int32_t size, ts_marks *marks)
+{
+    int32_t wanted = UNIQUE_BYTES + DELIVER_BYTES + OUT_BYTES + tail->real_size + ID_BYTES;
+    const uint8_t *id, *real, *out, *deliver, *unique;
+    uint64_t timer_id;
+
+    if (tail->real_size == 0 || size < wanted)
+        return 0;
+    id = end - ID_BYTES;
+    real = id - tail->real_size;
+    out = real - OUT_BYTES;
+    deliver = out - DELIVER_BYTES;
+    unique = deliver - UNIQUE_BYTES;
+    if (memcmp(id, "TS_ID\001", 6) != 0 || id[ID_BYTES - 1] != 2 ||
+        memcmp(real, tail->real, (size_t)tail->real_size) != 0 ||
+        !TIME_IS(out, "TIMER_OUT_MS\001", &marks->out_ms) ||
+        !TIME_IS(deliver, "TIMER_DELIVER_MS\001", &marks->deliver_ms) ||
+        memcmp(unique, "UNIQ_KEY\001", 9) != 0 || unique[UNIQUE_BYTES - 1] != 2 ||
+        has_either(unique + 9, 32, 2, 2) ||
+        ts_timer_id_get(id + 6, &marks->store_id, &timer_id) != 0 ||
+        timer_id > (uint64_t)INT64_MAX)
+        return 0;
+    marks->timer_id = (int64_t)timer_id;
+    marks->real_topic.at = real + 11;
+    marks->real_topic.size = tail->topic_size;
+    marks->real_queue = tail->real_queue;
+    return wanted;
+}
+
+/* The whole text of one whose tail was learned. 0 where it is another. */
+static int32_t read_known(const uint8_t *text, int32_t size, const ts_tail *tail, ts_marks *marks)
+{
+    int32_t end = size, took, plain;
+    int64_t time;
+
+    if (end >= TS_PROPERTY_CRC_BYTES &&
+        memcmp(text + end - TS_PROPERTY_CRC_BYTES, "__CRC32#\001", 9) == 0 &&
+        text[end - 1] == 2 && !has_either(text + end - 11, 10, 2, 2))
+        end -= TS_PROPERTY_CRC_BYTES;
+    plain = end;
+    if (end >= TS_TAIL_TIMES_BYTES &&
+        TIME_IS(text + end - 31, "TIMER_DEQUEUE_MS\001", &time) &&
+        TIME_IS(text + end - 62, "TIMER_ENQUEUE_MS\001", &time)) {
+        end -= TS_TAIL_TIMES_BYTES;
+        plain = 0;
+    }
+    took = ts_tail_get(tail, text + end, end, marks);
+    end -= took;
+    if (took == 0 || (end > 0 && (text[end - 1] != 2 || !is_mute(text, end))))
+        return 0;
+    marks->plain_size = plain;
+    return 1;
+}
+
 /* What append.c writes last, read from the end. 0 where the text ends otherwise. */
-static int32_t read_tail(const uint8_t *text, int32_t size, ts_marks *marks)
+static int32_t read_tail(const uint8_t *text, int32_t size, ts_tail *tail, ts_marks *marks)
 {
     ts_text value, out, deliver, topic, queue;
     int32_t end = size, plain;
@@ -181,12 +261,18 @@ static int32_t read_tail(const uint8_t *text, int32_t size, ts_marks *marks)
     marks->out_ms = number(&out, marks);
     marks->deliver_ms = number(&deliver, marks);
     marks->plain_size = plain;
-    return !marks->broken;
+    if (marks->broken)
+        return 0;
+    learn(tail, &topic, &queue, marks->real_queue);
+    return 1;
 }
 
-void ts_marks_get_timer(const uint8_t *properties, int32_t size, ts_marks *marks)
+void ts_marks_get_timer(const uint8_t *properties, int32_t size, ts_tail *tail, ts_marks *marks)
 {
     memset(marks, 0, sizeof *marks);
-    if (!read_tail(properties, size, marks))
+    if (read_known(properties, size, tail, marks))
+        return;
+    memset(marks, 0, sizeof *marks);
+    if (!read_tail(properties, size, tail, marks))
         ts_marks_get(properties, size, marks);
 }

@@ -29,10 +29,26 @@ typedef struct {
     int32_t plain_size;  /* > 0: a source as this engine puts it; its bytes without the CRC pair */
 } ts_marks;
 
+/* What most records of one call share behind their own properties: the real topic and queue, as
+ * text. Learned from the first, so that the others are compared instead of parsed. */
+typedef struct {
+    uint8_t real[320];
+    int32_t real_size;    /* 0: nothing learned */
+    int32_t topic_size;
+    int32_t real_queue;
+} ts_tail;
+
+#define TS_TAIL_TIMES_BYTES 62 /* TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS with 13 digits each */
+
 void ts_marks_get(const uint8_t *properties, int32_t size, ts_marks *marks);
 
-/* The same for those who need no unique key and no tags: quick on what this engine wrote. */
-void ts_marks_get_timer(const uint8_t *properties, int32_t size, ts_marks *marks);
+/* The same for those who need no unique key and no tags: quick on what this engine wrote, quicker
+ * where the tail is that of the record before. */
+void ts_marks_get_timer(const uint8_t *properties, int32_t size, ts_tail *tail, ts_marks *marks);
+
+/* A put's tail as it was learned, that ends at `end` and of which `size` bytes may be read: how many
+ * bytes it takes with the UNIQ_KEY pair in front of it, or 0. Sets what it says of a timer. */
+int32_t ts_tail_get(const ts_tail *tail, const uint8_t *end, int32_t size, ts_marks *marks);
 
 /* When the message is due, from its marks: 0 where it is no timer. */
 static inline int64_t ts_marks_due(const ts_marks *marks, int64_t precision_ms)

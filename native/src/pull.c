@@ -11,12 +11,12 @@ static int32_t belongs(const ts_record *record, const ts_route *route, int64_t q
            memcmp(record->topic, route->topic, (size_t)route->topic_size) == 0;
 }
 
-static void fill(const ts_record *record, int64_t precision_ms, ts_pulled *out)
+static void fill(const ts_record *record, int64_t precision_ms, ts_tail *tail, ts_pulled *out)
 {
     ts_marks marks;
     int64_t due;
 
-    ts_marks_get_timer(record->properties, record->properties_size, &marks);
+    ts_marks_get_timer(record->properties, record->properties_size, tail, &marks);
     due = ts_marks_due(&marks, precision_ms);
     out->queue_offset = record->queue_offset;
     out->log_offset = record->log_offset;
@@ -46,6 +46,7 @@ int32_t ts_pull(ts_view *view, const ts_route *route, const uint8_t *units,
 {
     int64_t body_at = 0, properties_at = 0, log_offset, tags;
     int32_t i, unit_size, status = TS_OK;
+    ts_tail tail = {.real_size = 0};
 
     for (i = 0; i < count; i++) {
         int64_t at = positions == NULL ? i : positions[i];
@@ -78,7 +79,7 @@ int32_t ts_pull(ts_view *view, const ts_route *route, const uint8_t *units,
             status = TS_NEED_ROOM;
             break;
         }
-        fill(&record, precision_ms, &out[i]);
+        fill(&record, precision_ms, &tail, &out[i]);
         out[i].body_at = body_at;
         out[i].properties_at = properties_at;
         ts_copy(bodies + body_at, record.body, record.body_size);

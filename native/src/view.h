@@ -30,25 +30,51 @@ static inline const uint8_t *ts_view_at(ts_view *view, int64_t offset, int64_t *
     return view->segments[number - view->first_segment] + in_segment;
 }
 
-/* Ask early for the lines that will be looked at: all of a small record, of a larger one the head
- * and the end, where lengths and properties stand. Never faults. */
-static inline void ts_view_prefetch(const ts_view *view, int64_t offset, int32_t size)
+/* gcc 12 takes a function that does nothing but prefetch for one without effect and drops its calls,
+ * unless it is inlined before it is looked at. */
+#define TS_PREFETCHES static inline __attribute__((always_inline)) void
+
+/* Where an offset is mapped, or NULL; nothing is looked at. */
+static inline const uint8_t *ts_view_address(const ts_view *view, int64_t offset)
 {
     int64_t number, in_segment;
-    const uint8_t *at;
 
-    if (offset < 0 || size <= 0)
-        return;
+    if (offset < 0)
+        return NULL;
     number = offset / view->segment_bytes;
     in_segment = offset - number * view->segment_bytes;
     number -= view->first_segment;
     if (number < 0 || number >= view->segment_count || view->segments[number] == NULL)
+        return NULL;
+    return view->segments[number] + in_segment;
+}
+
+/* Ask early for the lines that will be looked at: all of a small record, of a larger one the head
+ * and the end, where lengths and properties stand. Never faults. */
+TS_PREFETCHES ts_view_prefetch(const ts_view *view, int64_t offset, int32_t size)
+{
+    const uint8_t *at = ts_view_address(view, offset);
+
+    if (at == NULL || size <= 0)
         return;
-    at = view->segments[number] + in_segment;
     __builtin_prefetch(at);
     __builtin_prefetch(at + 64);
     for (int32_t line = size > 640 ? size - 512 : 128; line < size; line += 64)
         __builtin_prefetch(at + line);
+    __builtin_prefetch(at + size - 1);
+}
+
+/* The same for the last lines alone, where a timer's time stands. */
+TS_PREFETCHES ts_view_prefetch_end(const ts_view *view, int64_t offset, int32_t size)
+{
+    const uint8_t *at = ts_view_address(view, offset);
+
+    if (at == NULL || size < 192)
+        return;
+    __builtin_prefetch(at + size - 192);
+    __builtin_prefetch(at + size - 128);
+    __builtin_prefetch(at + size - 64);
+    __builtin_prefetch(at + size - 1);
 }
 
 /* Why a record could not be had, as a status; view->fault says more. */

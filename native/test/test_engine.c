@@ -44,7 +44,7 @@ typedef struct {
     int32_t counts[ROUTES];
     int64_t dispatched, requested;  /* log offset; queue offset of the timer topic */
     int64_t timer_end, frontier;
-    ts_heap heap;
+    ts_open open;
     int64_t unique;
     /* what the test knows */
     int64_t now_ms;
@@ -120,6 +120,39 @@ static void free_heap(ts_heap *heap)
     free(heap->unused);
 }
 
+static void free_open(ts_open *open)
+{
+    for (int64_t i = 0; i < open->run_count; i++)
+        free((void *)(uintptr_t)open->runs[i].entries);
+    free_heap(&open->heap);
+}
+
+/* What a slot gave: mostly as a run. Runs that are used up go first. */
+static void load_open(store *s, const ts_due *in, int32_t count)
+{
+    ts_open *open = &s->open;
+    ts_heap_key *keys;
+    ts_due *entries;
+    int64_t kept = 0;
+
+    for (int64_t i = 0; i < open->run_count; i++) {
+        if (open->runs[i].at < open->runs[i].end)
+            open->runs[kept++] = open->runs[i];
+        else
+            free((void *)(uintptr_t)open->runs[i].entries);
+    }
+    open->run_count = kept;
+    if (count < 4 || kept == 32) {
+        ts_heap_push(&open->heap, in, count);
+        return;
+    }
+    keys = bytes_of(2 * count * (int64_t)sizeof *keys);
+    entries = bytes_of(count * (int64_t)sizeof *entries);
+    ts_run_sort(in, count, keys, entries);
+    open->runs[open->run_count++] = (ts_run){entries, 0, count};
+    free(keys);
+}
+
 static store *make_store(const shape *is)
 {
     static char long_topic[201];
@@ -153,7 +186,7 @@ static store *make_store(const shape *is)
                           bytes_of((is->slot_count * TS_SLOT_BYTES + 4095) / 4096),
                           is->slot_count, is->precision_ms};
     s->frontier = s->now_ms / is->precision_ms;
-    make_heap(&s->heap, IDS_MAX);
+    make_heap(&s->open.heap, IDS_MAX);
     return s;
 }
 
@@ -168,7 +201,7 @@ static void free_store(store *s)
     free(s->blocks[0]);
     free(s->wheel.slots);
     free(s->wheel.dirty_pages);
-    free_heap(&s->heap);
+    free_open(&s->open);
     free(s);
 }
 
@@ -412,8 +445,8 @@ static int64_t lowest_open(const store *s)
 {
     int64_t lowest = s->frontier;
 
-    for (int64_t i = 0; i < s->heap.count; i++) {
-        int64_t slot = s->heap.entries[s->heap.keys[i].at].slot;
+    for (int64_t i = 0; i < s->open.heap.count; i++) {
+        int64_t slot = s->open.heap.entries[s->open.heap.keys[i].at].slot;
         lowest = slot < lowest ? slot : lowest;
     }
     return lowest;
@@ -451,7 +484,7 @@ static void enqueue(store *s, int32_t batch)
         CHECK(got >= 0 && link.bytes > 0 && link.late_count <= got);
         CHECK(link.bytes == got * TS_TIMER_UNIT_BYTES + (link.cut ? TS_TIMER_BLANK_BYTES : 0));
         write_timer_log(s, units, link.bytes, link.pos, link.cut);
-        ts_heap_push(&s->heap, late, link.late_count);
+        ts_heap_push(&s->open.heap, late, link.late_count);
         s->late += link.late_count;
         done += got;
     }
@@ -531,7 +564,7 @@ static void dequeue(store *s, int32_t capacity)
         CHECK(due[i].due_ms == s->due_ms[due[i].id] && due[i].wake_ms <= due[i].due_ms);
         CHECK(ts_state_get(&s->states, due[i].id) == TS_WAITING);
     }
-    ts_heap_push(&s->heap, due, s->view.need);
+    load_open(s, due, (int32_t)s->view.need);
     free(chained);
     free(due);
 }
@@ -555,7 +588,7 @@ static void deliver(store *s, int32_t capacity)
     int64_t count, scratch_bytes = 900;
     uint8_t *scratch = bytes_of(scratch_bytes);
 
-    while ((count = ts_heap_pop(&s->heap, s->now_ms, s->frontier, s->is.precision_ms, due,
+    while ((count = ts_open_pop(&s->open, s->now_ms, s->frontier, s->is.precision_ms, due,
                                 capacity)) > 0) {
         CHECK(count <= capacity);
         for (int64_t i = 1; i < count; i++)
@@ -719,7 +752,7 @@ static void check_end(store *s)
                         : s->cancelled[id] ? TS_CANCELLED
                                            : TS_HANDED));
     }
-    CHECK(s->states.waiting == 0 && s->heap.count == 0);
+    CHECK(s->states.waiting == 0 && s->open.heap.count == 0);
     CHECK(ts_states_waiting(&s->states, 0, ids, 4, &next) == 0 && next == s->states.end);
     for (int32_t i = 0; i < ROUTES; i++)
         CHECK(s->routes[i].pending == 0 && s->routes[i].next_offset == s->counts[i]);
@@ -1023,41 +1056,102 @@ static void test_chained_find(void)
     free_store(s);
 }
 
-static void test_heap(void)
+/* A batch on its way into the open slot: as a run, or one by one. */
+static void open_push(ts_open *open, const ts_due *in, int32_t count, int32_t as_run)
 {
-    enum { CAPACITY = 100 };
-    uint64_t seed = 3;
-    ts_heap heap;
-    ts_due in[CAPACITY], out[CAPACITY];
+    ts_heap_key *keys;
+    ts_due *entries;
 
-    make_heap(&heap, CAPACITY);
-    for (int32_t round = 0; round < 500; round++) {
-        int32_t count = below(&seed, CAPACITY - (int32_t)heap.count + 1);
-        int64_t had, until = below(&seed, 30), got;
+    if (!as_run) {
+        ts_heap_push(&open->heap, in, count);
+        return;
+    }
+    keys = bytes_of(2 * (count + 1) * (int64_t)sizeof *keys);
+    entries = bytes_of((count + 1) * (int64_t)sizeof *entries);
+    ts_run_sort(in, count, keys, entries);
+    open->runs[open->run_count++] = (ts_run){entries, 0, count};
+    free(keys);
+}
+
+static int64_t open_count(const ts_open *open)
+{
+    int64_t count = open->heap.count;
+
+    for (int64_t i = 0; i < open->run_count; i++)
+        count += open->runs[i].end - open->runs[i].at;
+    return count;
+}
+
+/* The last two runs become one. */
+static void open_merge(ts_open *open)
+{
+    ts_run *a = &open->runs[open->run_count - 2], *b = a + 1;
+    int64_t count = a->end - a->at + b->end - b->at;
+    ts_due *entries = bytes_of((count + 1) * (int64_t)sizeof *entries);
+
+    ts_run_merge(a, b, entries);
+    free((void *)(uintptr_t)a->entries);
+    free((void *)(uintptr_t)b->entries);
+    *a = (ts_run){entries, 0, count};
+    open->run_count--;
+}
+
+static void check_order(const ts_due *out, int64_t got, int64_t until)
+{
+    for (int64_t i = 0; i < got; i++) {
+        CHECK(out[i].wake_ms <= until);
+        CHECK(i == 0 || out[i - 1].wake_ms < out[i].wake_ms ||
+              (out[i - 1].wake_ms == out[i].wake_ms && out[i - 1].id <= out[i].id));
+    }
+}
+
+static void test_open(void)
+{
+    enum { CAPACITY = 100, MANY = 5000 };
+    uint64_t seed = 3;
+    ts_open open = {.run_count = 0};
+    ts_due *in = bytes_of(MANY * (int64_t)sizeof *in), *out = bytes_of(MANY * (int64_t)sizeof *out);
+
+    make_heap(&open.heap, CAPACITY);
+    for (int32_t round = 0; round < 2000; round++) {
+        int32_t as_run = below(&seed, 2) && open.run_count < 8;
+        int32_t count = as_run ? below(&seed, below(&seed, 20) ? 40 : MANY)
+                               : below(&seed, CAPACITY - (int32_t)open.heap.count + 1);
+        int64_t had, until = below(&seed, 30), got, scale = below(&seed, 3) ? 1 : 1000003;
 
         for (int32_t i = 0; i < count; i++)
-            in[i] = (ts_due){.wake_ms = below(&seed, 30), .id = below(&seed, 1000)};
-        ts_heap_push(&heap, in, count);
-        had = heap.count;
-        got = ts_heap_pop(&heap, until, 0, 1000, out, 1 + below(&seed, CAPACITY));
-        CHECK(heap.count == had - got && heap.count + heap.unused_count == CAPACITY);
-        for (int64_t i = 0; i < got; i++) {
-            CHECK(out[i].wake_ms <= until);
-            CHECK(i == 0 || out[i - 1].wake_ms < out[i].wake_ms ||
-                  (out[i - 1].wake_ms == out[i].wake_ms && out[i - 1].id <= out[i].id));
-        }
-        for (int64_t i = 0; got > 0 && i < heap.count; i++)
-            CHECK(heap.keys[i].wake_ms >= out[got - 1].wake_ms);
+            in[i] = (ts_due){.wake_ms = below(&seed, 30) - below(&seed, 30) * (scale > 1),
+                             .id = below(&seed, 1000) * scale};
+        open_push(&open, in, count, as_run);
+        if (open.run_count > 1 && below(&seed, 3) == 0)
+            open_merge(&open);
+        had = open_count(&open);
+        got = ts_open_pop(&open, until, 0, 1000, out, 1 + below(&seed, MANY));
+        CHECK(open_count(&open) == had - got && !open.is_full);
+        CHECK(open.heap.count + open.heap.unused_count == CAPACITY);
+        check_order(out, got, until);
+        CHECK(got == 0 || ts_open_wake(&open) >= out[got - 1].wake_ms);
     }
-    ts_heap_pop(&heap, INT64_MAX, 0, 1000, out, CAPACITY);
-    CHECK(heap.count == 0);
+    while (ts_open_pop(&open, INT64_MAX, 0, 1000, out, MANY) > 0) {
+    }
+    CHECK(open_count(&open) == 0 && ts_open_wake(&open) == INT64_MAX);
     in[0] = (ts_due){.wake_ms = 10, .due_ms = 25, .id = 1, .flags = TS_FLAG_ROLL};
     in[1] = (ts_due){.wake_ms = 10, .due_ms = 5000, .id = 2, .flags = TS_FLAG_ROLL};
-    ts_heap_push(&heap, in, 2); /* the first one's own slot is loaded: it waits for its due time */
-    CHECK(ts_heap_pop(&heap, 20, 1, 1000, out, CAPACITY) == 1 && out[0].id == 2 && out[0].flags);
-    CHECK(ts_heap_pop(&heap, 24, 1, 1000, out, CAPACITY) == 0);
-    CHECK(ts_heap_pop(&heap, 25, 1, 1000, out, CAPACITY) == 1 && out[0].id == 1 && !out[0].flags);
-    free_heap(&heap);
+    for (int32_t as_run = 0; as_run < 2; as_run++) {
+        open_push(&open, in, 2, as_run); /* the first one's own slot is loaded: it waits */
+        CHECK(ts_open_pop(&open, 20, 1, 1000, out, CAPACITY) == 1 && out[0].id == 2 && out[0].flags);
+        CHECK(ts_open_pop(&open, 24, 1, 1000, out, CAPACITY) == 0 && ts_open_wake(&open) == 25);
+        CHECK(ts_open_pop(&open, 25, 1, 1000, out, CAPACITY) == 1 && out[0].id == 1);
+        CHECK(!out[0].flags);
+    }
+    for (int32_t i = 0; i < CAPACITY; i++)
+        out[i] = (ts_due){.wake_ms = 99, .due_ms = 99, .id = i};
+    ts_heap_push(&open.heap, out, CAPACITY); /* no room for one whose roll is off */
+    open_push(&open, in, 1, 1);
+    CHECK(ts_open_pop(&open, 20, 1, 1000, out, 9) == 0 && open.is_full);
+    free_open(&open);
+    free(in);
+    free(out);
 }
 
 static void test_states(void)
@@ -1453,7 +1547,7 @@ int main(void)
     };
     int64_t seen[3] = {0};
 
-    test_heap();
+    test_open();
     test_states();
     test_needs();
     for (int32_t pad = 0; pad < 600; pad += 8)

@@ -187,26 +187,38 @@ static void check_plain(const uint8_t *at, int32_t size, const ts_marks *quick)
     free(copy);
 }
 
+static void check_same(const ts_marks *whole, const ts_marks *quick)
+{
+    CHECK(same(&whole->real_topic, &quick->real_topic));
+    CHECK(same(&whole->delete_key, &quick->delete_key));
+    CHECK(whole->real_queue == quick->real_queue && whole->relative == quick->relative);
+    CHECK(whole->out_ms == quick->out_ms && whole->deliver_ms == quick->deliver_ms);
+    CHECK(whole->timer_id == quick->timer_id && whole->store_id == quick->store_id);
+    CHECK(whole->roll_times == quick->roll_times && whole->delay_level == quick->delay_level);
+    CHECK(whole->broken == quick->broken && ts_marks_usable(whole) == ts_marks_usable(quick));
+    CHECK(ts_marks_due(whole, 1000) == ts_marks_due(quick, 1000));
+    CHECK(whole->plain_size == 0 && quick->plain_size >= 0);
+}
+
 /* Both reads of the bytes, in a buffer of their size. Whether the quick way was taken, as far as
  * that shows. */
 static int check_both(const uint8_t *bytes, int32_t size)
 {
     uint8_t *at = check_copy(bytes, (size_t)size);
+    static ts_tail before; /* of any text that was read before */
+    ts_tail tail = {.real_size = 0};
     ts_marks whole, quick;
     int is_quick;
 
     ts_marks_get(at, size, &whole);
-    ts_marks_get_timer(at, size, &quick);
+    ts_marks_get_timer(at, size, &tail, &quick);
+    check_same(&whole, &quick);
+    ts_marks_get_timer(at, size, &before, &quick);
+    check_same(&whole, &quick);
+    before = tail;
+    ts_marks_get_timer(at, size, &tail, &quick); /* its own tail is known now */
     check_whole(at, size, &whole);
-    CHECK(same(&whole.real_topic, &quick.real_topic));
-    CHECK(same(&whole.delete_key, &quick.delete_key));
-    CHECK(whole.real_queue == quick.real_queue && whole.relative == quick.relative);
-    CHECK(whole.out_ms == quick.out_ms && whole.deliver_ms == quick.deliver_ms);
-    CHECK(whole.timer_id == quick.timer_id && whole.store_id == quick.store_id);
-    CHECK(whole.roll_times == quick.roll_times && whole.delay_level == quick.delay_level);
-    CHECK(whole.broken == quick.broken && ts_marks_usable(&whole) == ts_marks_usable(&quick));
-    CHECK(ts_marks_due(&whole, 1000) == ts_marks_due(&quick, 1000));
-    CHECK(whole.plain_size == 0 && quick.plain_size >= 0);
+    check_same(&whole, &quick);
     if (quick.plain_size > 0)
         check_plain(at, size, &quick);
     is_quick = quick.plain_size > 0 || (whole.unique_key.at != NULL && quick.unique_key.at == NULL);
@@ -282,7 +294,7 @@ static void test_deletes(void)
         put_id(&own, &seed);
         put_crc(&own, &seed);
         CHECK(!check_text(&own));
-        ts_marks_get_timer(own.at, own.size, &marks);
+        ts_marks_get_timer(own.at, own.size, &(ts_tail){.real_size = 0}, &marks);
         CHECK(marks.delete_key.at != NULL && marks.timer_id >= 0 && ts_marks_usable(&marks));
 
         put_users(&early, &seed);
@@ -291,7 +303,7 @@ static void test_deletes(void)
         put_id(&early, &seed);
         put_crc(&early, &seed);
         CHECK(!check_text(&early));
-        ts_marks_get_timer(early.at, early.size, &marks);
+        ts_marks_get_timer(early.at, early.size, &(ts_tail){.real_size = 0}, &marks);
         CHECK(marks.delete_key.at != NULL);
     }
 }

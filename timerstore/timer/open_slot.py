@@ -17,6 +17,7 @@ from timerstore.native import ffi, lib
 from timerstore.timer.request import DUE, KEY, Int64Array, Records
 
 _SIZE_MIN = 1024
+_RUN_MIN = 512  # entries that are worth a run of their own
 
 
 def _by_slot(slots: Int64Array) -> list[tuple[int, int]]:
@@ -37,7 +38,8 @@ class OpenSlot:
         self._precision_ms = precision_ms
         self._lock = threading.Lock()
         self._outstanding: dict[int, int] = {}
-        self._heap: Any = ffi.new("ts_heap *")
+        self._open: Any = ffi.new("ts_open *")
+        self._runs: list[tuple[Records, Any]] = []  # what the C side's runs point at
         self._entries: Records = np.empty(0, DUE)
         self._keys: Records = np.empty(0, KEY)
         self._unused: Int64Array = np.empty(0, np.int64)
@@ -45,8 +47,8 @@ class OpenSlot:
         self.frontier = 0
 
     def _grow(self, size: int) -> None:
-        """Have room for `size` entries; every entry keeps its place."""
-        heap = self._heap
+        """Have room for `size` entries in the heap; every entry keeps its place."""
+        heap = self._open.heap
         old, count, unused_count = len(self._entries), int(heap.count), int(heap.unused_count)
         entries, keys, unused = np.empty(size, DUE), np.empty(size, KEY), np.empty(size, np.int64)
         entries[:old] = self._entries
@@ -64,7 +66,11 @@ class OpenSlot:
         heap.capacity = size
 
     def __len__(self) -> int:
-        return int(self._heap.count)
+        return int(self._open.heap.count) + sum(map(self._left, range(len(self._runs))))
+
+    def _left(self, i: int) -> int:
+        run = self._open.runs[i]
+        return int(run.end - run.at)
 
     def expect(self, slot: int, count: int) -> None:
         """So many of a slot are on their way into the log."""
@@ -103,13 +109,62 @@ class OpenSlot:
     def push(self, entries: Records, frontier: int | None = None) -> None:
         """Add entries; then slots below `frontier` are loaded whole."""
         with self._lock:
-            needed = int(self._heap.count) + len(entries)
-            if needed > len(self._entries):
-                self._grow(max(needed, 2 * len(self._entries)))
-            if len(entries):
-                lib.ts_heap_push(self._heap, ffi.from_buffer("ts_due[]", entries), len(entries))
+            if len(entries) >= _RUN_MIN:
+                self._add_run(entries)
+            elif len(entries):
+                self._push_few(entries)
             if frontier is not None:
                 self.frontier = frontier
+
+    def _push_few(self, entries: Records) -> None:
+        heap = self._open.heap
+        needed = int(heap.count) + len(entries)
+        if needed > len(self._entries):
+            self._grow(max(needed, 2 * len(self._entries)))
+        lib.ts_heap_push(ffi.addressof(heap), ffi.from_buffer("ts_due[]", entries), len(entries))
+
+    def _add_run(self, entries: Records) -> None:
+        """Sort entries into a run of their own. Each run stays less than half the one before it:
+        however many are loaded, there are few runs, and an entry is moved few times.
+        """
+        count = len(entries)
+        keys = np.empty(2 * count, KEY)
+        run = np.empty(count, DUE)
+        lib.ts_run_sort(
+            ffi.from_buffer("ts_due[]", entries),
+            count,
+            ffi.from_buffer("ts_heap_key[]", keys),
+            ffi.from_buffer("ts_due[]", run),
+        )
+        self._drop_empty_runs()
+        self._append_run(run)
+        while len(self._runs) > 1 and 2 * self._left(len(self._runs) - 1) >= self._left(
+            len(self._runs) - 2
+        ):
+            self._merge_last_two()
+
+    def _append_run(self, run: Records) -> None:
+        view = ffi.from_buffer("ts_due[]", run)
+        native = self._open.runs[len(self._runs)]
+        native.entries, native.at, native.end = view, 0, len(run)
+        self._runs.append((run, view))
+        self._open.run_count = len(self._runs)
+
+    def _merge_last_two(self) -> None:
+        last = len(self._runs) - 1
+        run = np.empty(self._left(last - 1) + self._left(last), DUE)
+        first, second = (ffi.addressof(self._open.runs, i) for i in (last - 1, last))
+        lib.ts_run_merge(first, second, ffi.from_buffer("ts_due[]", run))
+        del self._runs[-2:]
+        self._append_run(run)
+
+    def _drop_empty_runs(self) -> None:
+        kept = [i for i in range(len(self._runs)) if self._left(i)]
+        for to, i in enumerate(kept):
+            if to != i:
+                self._open.runs[to] = self._open.runs[i]
+        self._runs = [self._runs[i] for i in kept]
+        self._open.run_count = len(kept)
 
     def expect_and_push(self, entries: Records) -> None:
         """Late entries: they were read from no slot, but are linked in one."""
@@ -118,23 +173,25 @@ class OpenSlot:
 
     def pop(self, now_ms: int, capacity: int) -> tuple[Records, int]:
         """Take what is to be done by now, in order; and the frontier that this was decided with."""
-        out = np.empty(min(capacity, max(1, len(self))), DUE)
         with self._lock:
+            out = np.empty(min(capacity, max(1, len(self))), DUE)
             until_ms = min(now_ms, self.frontier * self._precision_ms)
-            count = lib.ts_heap_pop(
-                self._heap,
-                until_ms,
-                self.frontier,
-                self._precision_ms,
-                ffi.from_buffer("ts_due[]", out),
-                len(out),
-            )
-            return out[:count], self.frontier
+            count = 0
+            while True:
+                count += lib.ts_open_pop(
+                    self._open,
+                    until_ms,
+                    self.frontier,
+                    self._precision_ms,
+                    ffi.from_buffer("ts_due[]", out) + count,
+                    len(out) - count,
+                )
+                if not self._open.is_full:
+                    return out[:count], self.frontier
+                self._grow(2 * len(self._entries))
 
     def next_wake_ms(self) -> int | None:
         """When the first entry is to be looked at; None: there is none, or its slot not whole."""
         with self._lock:
-            if not self._heap.count:
-                return None
-            wake_ms = int(self._heap.keys[0].wake_ms)
+            wake_ms = int(lib.ts_open_wake(self._open))
             return wake_ms if wake_ms <= self.frontier * self._precision_ms else None

@@ -156,17 +156,31 @@ typedef struct {
     int32_t flags;
 } ts_due;
 
-/* A record encoded before the append lock is taken. */
+/* A record as it was planned before the append lock is taken. */
 typedef struct {
     int64_t id;
-    int64_t at;         /* offset in the scratch buffer */
+    int64_t at;         /* offset of its text in the scratch buffer; -1: built from its source */
     int64_t slot;
+    int64_t due_ms;
+    int64_t write_ms;   /* of its unit */
     int64_t placed;     /* out: log offset, or -1 where the id no longer waited */
     ts_route *route;    /* where it goes */
     ts_route *real;     /* whose pending count it changes */
-    int32_t size;
+    const uint8_t *source; /* the record it is built from; mapped as long as the view is held */
+    int32_t body_size;
+    int32_t plain_size; /* bytes of the source's properties that are carried over */
+    int32_t size;       /* 0: no record can hold it */
     int32_t flags;
 } ts_draft;
+
+/* What became of drafts; added to. */
+typedef struct {
+    int64_t handed;
+    int64_t rolled;
+    int64_t skipped;       /* did not wait any more */
+    int64_t misfits;       /* size 0 */
+    int64_t rolled_due_ms; /* the earliest of the rolled ones */
+} ts_tally;
 
 typedef struct {
     uint8_t *slots;        /* 32 bytes each */
@@ -314,12 +328,15 @@ int32_t ts_encode(uint8_t *out, int32_t out_bytes, const uint8_t *topic, int32_t
                   const uint8_t *store_host, const uint8_t *body, int32_t body_size,
                   const uint8_t *properties, int32_t properties_size, int32_t property_crc);
 
-/* deliver.c: encode needs no lock, place runs under the append lock. */
-int32_t ts_deliver_encode(ts_view *view, const ts_routes *routes, const ts_log *log,
-                          ts_route *timer_route, int64_t frontier, const ts_due *due, int32_t count, int64_t now_ms,
-                          uint8_t *scratch, int64_t scratch_bytes, ts_draft *drafts);
+/* deliver.c: plan needs no lock, place runs under the append lock, with the view of plan still held.
+ * slots: the slots of drafts that need no record any more, as runs of equal neighbours. */
+int32_t ts_deliver_plan(ts_view *view, const ts_routes *routes, const ts_log *log,
+                        ts_route *timer_route, int64_t frontier, const ts_due *due, int32_t count,
+                        int64_t now_ms, uint8_t *scratch, int64_t scratch_bytes,
+                        ts_draft *drafts);
 int32_t ts_deliver_place(ts_log *log, const uint8_t *scratch, ts_draft *drafts, int32_t from,
-                         int32_t count, int64_t now_ms);
+                         int32_t count, int64_t now_ms, ts_tally *tally);
+int32_t ts_deliver_slots(const ts_draft *drafts, int32_t count, int64_t *slots, int64_t *counts);
 
 /* reschedule.c: no lock. Bytes of the record at log_offset under another route and with these
  * properties; what only its place can tell is left open. */

@@ -1,8 +1,11 @@
 /* Handing over: a due message becomes a record of its real topic, a far one rolls.
  *
- * Encoding reads and checks the source and needs no lock. Placing runs under the append lock: it
+ * Planning reads and checks the source and needs no lock. Placing runs under the append lock: it
  * looks at the id's state, gives the record its place and changes the state, in that order and in
  * the same hold, so that an id is handed at most once whatever else runs.
+ *
+ * What this engine put is copied once, from its source to its place: planning has just read every
+ * byte of it, so the lock is not held for a cold page. Others are encoded to the scratch buffer.
  */
 #include "encode.h"
 #include "hash.h"
@@ -10,7 +13,7 @@
 #include "states.h"
 #include "view.h"
 
-enum { HEADROOM = TS_ID_PAIR_BYTES + 76 + 28 + TS_PROPERTY_CRC_BYTES };
+enum { HEADROOM = TS_ID_PAIR_BYTES + 76 + 28 + TS_PROPERTY_CRC_BYTES, AHEAD = 10 };
 
 typedef struct {
     const ts_log *log;
@@ -21,13 +24,17 @@ typedef struct {
     int32_t slim; /* the source leaves no space for what the ancestor adds */
 } copy_job;
 
+typedef struct {
+    int64_t write_ms;      /* of the texts below */
+    uint8_t text[80];      /* TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS: 38 at most each */
+    int32_t size;          /* 0: none yet */
+} times_text;
+
 /* What stays the same from message to message within one call. */
 typedef struct {
     ts_route *route;       /* where the last one went */
     ts_tail tail;          /* of the last one */
-    int64_t write_ms;      /* of the texts below */
-    uint8_t times[80];     /* TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS: 38 at most each */
-    int32_t times_size;
+    times_text times;
 } last_job;
 
 /* Whether the pair is carried over as it is; the others are written anew or left out. */
@@ -43,16 +50,23 @@ static int32_t is_carried(const ts_text *name, const copy_job *job)
     return 1;
 }
 
+static const times_text *times_of(times_text *times, int64_t write_ms, int64_t now_ms)
+{
+    if (times->size == 0 || times->write_ms != write_ms) {
+        uint8_t *end = TS_COPY_NUMBER(times->text, "TIMER_ENQUEUE_MS", write_ms);
+
+        end = TS_COPY_NUMBER(end, "TIMER_DEQUEUE_MS", now_ms);
+        times->size = (int32_t)(end - times->text);
+        times->write_ms = write_ms;
+    }
+    return times;
+}
+
 static uint8_t *copy_times(uint8_t *out, const copy_job *job, last_job *last)
 {
-    if (last->times_size == 0 || last->write_ms != job->due->write_ms) {
-        uint8_t *end = TS_COPY_NUMBER(last->times, "TIMER_ENQUEUE_MS", job->due->write_ms);
+    const times_text *times = times_of(&last->times, job->due->write_ms, job->now_ms);
 
-        end = TS_COPY_NUMBER(end, "TIMER_DEQUEUE_MS", job->now_ms);
-        last->times_size = (int32_t)(end - last->times);
-        last->write_ms = job->due->write_ms;
-    }
-    return ts_copy(out, last->times, last->times_size);
+    return ts_copy(out, times->text, times->size);
 }
 
 /* The copy's properties without its CRC; their size. */
@@ -63,11 +77,6 @@ static int32_t copy_properties(uint8_t *out, const ts_record *source, const copy
     ts_text name, value;
     int32_t at = 0;
 
-    if (job->marks->plain_size > 0 && !job->roll && !job->slim &&
-        job->marks->timer_id == job->due->id && job->marks->store_id == job->log->store_id) {
-        out = ts_copy(out, source->properties, job->marks->plain_size);
-        return (int32_t)(copy_times(out, job, last) - start);
-    }
     while (ts_pair_next(source->properties, source->properties_size, &at, &name, &value)) {
         if (!is_carried(&name, job))
             continue;
@@ -127,83 +136,212 @@ static ts_route *real_route(const ts_routes *routes, const ts_marks *marks, last
     return last->route;
 }
 
-static int32_t encode_one(ts_view *view, const ts_routes *routes, const ts_log *log,
-                          ts_route *timer_route, int64_t frontier, const ts_due *due, int64_t now_ms,
-                          uint8_t *scratch, int64_t scratch_at, int64_t scratch_bytes,
-                          ts_draft *draft, last_job *last)
+/* ---- planning ---- */
+
+/* Bytes of the record as build_plain makes it; 0 where it cannot: another's source, or one too long
+ * for what delivery adds. */
+static int32_t plain_bytes(const ts_record *source, const ts_route *route, const copy_job *job,
+                           last_job *last)
 {
-    ts_record source;
-    ts_marks marks;
-    int32_t fault, status = ts_view_record(view, due->log_offset, &source);
-    copy_job job = {log, due, &marks, now_ms, 0, 0};
+    const ts_marks *marks = job->marks;
+    int32_t properties;
+
+    if (marks->plain_size == 0 || job->roll || marks->timer_id != job->due->id ||
+        marks->store_id != job->log->store_id || source->body != source->base + TS_RECORD_AT_BODY)
+        return 0;
+    properties = marks->plain_size + times_of(&last->times, job->due->write_ms, job->now_ms)->size +
+                 (job->log->property_crc ? TS_PROPERTY_CRC_BYTES : 0);
+    if (properties > TS_PROPERTIES_BYTES_MAX)
+        return 0;
+    return TS_RECORD_FIXED_BYTES + (ts_record_magic(route->topic_size) == TS_RECORD_MAGIC_V2) +
+           source->body_size + route->topic_size + properties;
+}
+
+/* The source, known to be whole and a timer, and its route. */
+static int32_t read_source(ts_view *view, const ts_routes *routes, const ts_log *log,
+                           const ts_due *due, ts_record *source, ts_marks *marks, last_job *last,
+                           ts_draft *draft)
+{
+    int64_t id;
+    int32_t fault, status = ts_view_record(view, due->log_offset, source);
 
     if (status != TS_OK)
         return status;
-    fault = ts_record_check(&source);
+    fault = ts_record_check(source);
     if (fault != TS_FAULT_NONE)
         return ts_view_fault(view, due->log_offset, fault);
-    ts_marks_get_timer(source.properties, source.properties_size, &last->tail, &marks);
-    if (!ts_marks_usable(&marks))
+    ts_marks_get_timer(source->properties, source->properties_size, &last->tail, marks);
+    /* What was loaded from the record's last bytes must be what the whole, checked record says. */
+    id = marks->timer_id >= 0 && marks->store_id == log->store_id ? marks->timer_id
+                                                                  : source->queue_offset;
+    if (!ts_marks_usable(marks) || id != due->id ||
+        ts_marks_due(marks, log->precision_ms) != due->due_ms)
         return ts_view_fault(view, due->log_offset, TS_FAULT_PROPERTIES);
-    if (scratch_at + source.size + HEADROOM + 256 > scratch_bytes) {
-        view->need = source.size + HEADROOM + 256;
-        return TS_NEED_ROOM;
-    }
-    draft->real = real_route(routes, &marks, last);
+    draft->real = real_route(routes, marks, last);
     if (draft->real == NULL) {
         view->need = due->log_offset;
         return TS_NEED_ROUTE;
     }
+    return TS_OK;
+}
+
+/* One draft. *scratch_at moves over what it needs of the scratch buffer. */
+static int32_t plan_one(ts_view *view, const ts_routes *routes, const ts_log *log,
+                        ts_route *timer_route, int64_t frontier, const ts_due *due, int64_t now_ms,
+                        uint8_t *scratch, int64_t *scratch_at, int64_t scratch_bytes,
+                        ts_draft *draft, last_job *last)
+{
+    ts_record source;
+    ts_marks marks;
+    int32_t status = read_source(view, routes, log, due, &source, &marks, last, draft);
+    copy_job job = {log, due, &marks, now_ms, 0, 0};
+
+    if (status != TS_OK)
+        return status;
     job.roll = (due->flags & TS_FLAG_ROLL) != 0 &&
                ts_slot_of(due->due_ms, log->precision_ms) >= frontier;
+    /* Never early: the open slot released what is not due, or the clock was set back since. */
     if (!job.roll && due->due_ms > now_ms)
-        return TS_INVALID; /* never early: the open slot released what is not due */
+        return TS_INVALID;
     draft->flags = job.roll ? TS_FLAG_ROLL : 0;
     draft->route = job.roll ? timer_route : draft->real;
     draft->id = due->id;
     draft->slot = due->slot;
-    draft->at = scratch_at;
+    draft->due_ms = due->due_ms;
+    draft->write_ms = due->write_ms;
     draft->placed = -1;
-    draft->size = encode_copy(scratch + scratch_at, &source, draft->route, &job, last);
+    draft->at = -1;
+    draft->source = source.base;
+    draft->body_size = source.body_size;
+    draft->plain_size = marks.plain_size;
+    draft->size = plain_bytes(&source, draft->route, &job, last);
+    if (draft->size > 0)
+        return TS_OK;
+    if (*scratch_at + source.size + HEADROOM + 256 > scratch_bytes) {
+        view->need = source.size + HEADROOM + 256;
+        return TS_NEED_ROOM;
+    }
+    draft->at = *scratch_at;
+    draft->size = encode_copy(scratch + *scratch_at, &source, draft->route, &job, last);
+    *scratch_at += draft->size;
     return TS_OK;
 }
 
-int32_t ts_deliver_encode(ts_view *view, const ts_routes *routes, const ts_log *log,
-                          ts_route *timer_route, int64_t frontier, const ts_due *due,
-                          int32_t count, int64_t now_ms, uint8_t *scratch, int64_t scratch_bytes,
-                          ts_draft *drafts)
+int32_t ts_deliver_plan(ts_view *view, const ts_routes *routes, const ts_log *log,
+                        ts_route *timer_route, int64_t frontier, const ts_due *due, int32_t count,
+                        int64_t now_ms, uint8_t *scratch, int64_t scratch_bytes,
+                        ts_draft *drafts)
 {
     last_job last = {.route = NULL};
-    int64_t at = 0;
+    int64_t scratch_at = 0;
     int32_t i, status = TS_OK;
 
-    for (i = 0; i < count && i < 10; i++)
+    for (i = 0; i < count && i < AHEAD; i++)
         ts_view_prefetch(view, due[i].log_offset, due[i].size);
     for (i = 0; i < count; i++) {
-        if (i + 10 < count)
-            ts_view_prefetch(view, due[i + 10].log_offset, due[i + 10].size);
-        status = encode_one(view, routes, log, timer_route, frontier, &due[i], now_ms, scratch,
-                            at, scratch_bytes, &drafts[i], &last);
+        if (i + AHEAD < count)
+            ts_view_prefetch(view, due[i + AHEAD].log_offset, due[i + AHEAD].size);
+        status = plan_one(view, routes, log, timer_route, frontier, &due[i], now_ms, scratch,
+                          &scratch_at, scratch_bytes, &drafts[i], &last);
         if (status != TS_OK)
             break;
-        at += drafts[i].size;
     }
     return i > 0 ? i : status;
 }
 
-int32_t ts_deliver_place(ts_log *log, const uint8_t *scratch, ts_draft *drafts, int32_t from,
-                         int32_t count, int64_t now_ms)
+/* ---- placing ---- */
+
+/* The record from its source: head and body as they are, then the real topic, the properties
+ * without the CRC pair, the times. */
+static void build_plain(uint8_t *out, const ts_draft *draft, const times_text *times,
+                        int32_t property_crc)
 {
+    const ts_route *route = draft->route;
+    int32_t topic_bytes = ts_get_i32(draft->source + TS_RECORD_AT_MAGIC) == TS_RECORD_MAGIC_V2
+                              ? 2 + ts_get_i16(draft->source + TS_RECORD_AT_BODY + draft->body_size)
+                              : 1 + draft->source[TS_RECORD_AT_BODY + draft->body_size];
+    const uint8_t *properties =
+        draft->source + TS_RECORD_AT_BODY + draft->body_size + topic_bytes + 2;
+    ts_record head = {
+        .magic = ts_record_magic(route->topic_size),
+        .topic = route->topic,
+        .topic_size = route->topic_size,
+        .properties_size = draft->plain_size + times->size +
+                           (property_crc ? TS_PROPERTY_CRC_BYTES : 0),
+    };
+
+    uint8_t *next = ts_copy(out, draft->source, TS_RECORD_AT_BODY + draft->body_size);
+
+    ts_put_i32(out + TS_RECORD_AT_SIZE, draft->size);
+    ts_put_i32(out + TS_RECORD_AT_MAGIC, head.magic);
+    ts_put_i32(out + TS_RECORD_AT_QUEUE_ID, route->queue_id);
+    ts_put_i64(out + TS_RECORD_AT_PREPARED, 0);
+    next = ts_topic_put(next, &head);
+    next = ts_copy(next, properties, draft->plain_size);
+    next = ts_copy(next, times->text, times->size);
+    if (property_crc)
+        ts_property_crc_put(next, 0); /* sealed when it is complete */
+}
+
+/* What only the place can tell, then the CRC. */
+static void finish(uint8_t *out, ts_draft *draft, int64_t now_ms)
+{
+    ts_put_i64(out + TS_RECORD_AT_QUEUE_OFFSET, draft->route->next_offset++);
+    ts_put_i64(out + TS_RECORD_AT_LOG_OFFSET, draft->placed);
+    ts_put_i64(out + TS_RECORD_AT_BORN_HOST +
+                   (ts_get_i32(out + TS_RECORD_AT_SYS_FLAG) & TS_SYS_BORN_HOST_IPV6 ? 20 : 8),
+               now_ms);
+    if (ts_property_crc_get(out + draft->size - TS_PROPERTY_CRC_BYTES, &(uint32_t){0}))
+        ts_property_crc_seal(out, draft->size);
+}
+
+static void count_one(ts_log *log, const ts_draft *draft, ts_tally *tally)
+{
+    if (draft->flags & TS_FLAG_ROLL) {
+        tally->rolled++;
+        if (draft->due_ms < tally->rolled_due_ms)
+            tally->rolled_due_ms = draft->due_ms;
+        return;
+    }
+    ts_states_put(log->states, draft->id, TS_HANDED);
+    log->states->waiting--;
+    draft->real->pending--;
+    tally->handed++;
+}
+
+static inline __attribute__((always_inline)) void prefetch_draft(const ts_log *log,
+                                                                 const ts_draft *draft)
+{
+    ts_state_prefetch(log->states, draft->id);
+    if (draft->at < 0) {
+        for (int32_t line = 0; line < draft->size && line < 512; line += 64)
+            __builtin_prefetch(draft->source + line);
+    }
+}
+
+int32_t ts_deliver_place(ts_log *log, const uint8_t *scratch, ts_draft *drafts, int32_t from,
+                         int32_t count, int64_t now_ms, ts_tally *tally)
+{
+    times_text times = {.size = 0};
     int32_t i, status = TS_OK;
 
+    for (i = from; i < count && i < from + AHEAD; i++)
+        prefetch_draft(log, &drafts[i]);
     for (i = from; i < count; i++) {
         ts_draft *draft = &drafts[i];
-        const uint8_t *text = scratch + draft->at;
         uint8_t *out;
 
+        if (i + AHEAD < count)
+            prefetch_draft(log, &drafts[i + AHEAD]);
         draft->placed = -1;
-        if (draft->size == 0 || ts_state_get(log->states, draft->id) != TS_WAITING)
+        if (draft->size == 0) {
+            tally->misfits++;
             continue;
+        }
+        if (ts_state_get(log->states, draft->id) != TS_WAITING) {
+            tally->skipped++;
+            continue;
+        }
         status = ts_log_room(log, draft->size);
         if (status != TS_OK)
             break;
@@ -213,24 +351,33 @@ int32_t ts_deliver_place(ts_log *log, const uint8_t *scratch, ts_draft *drafts, 
             break;
         }
         out = log->staging + log->filled;
-        ts_copy(out, text, draft->size);
+        if (draft->at < 0)
+            build_plain(out, draft, times_of(&times, draft->write_ms, now_ms), log->property_crc);
+        else
+            ts_copy(out, scratch + draft->at, draft->size);
         draft->placed = log->base + log->filled;
-        ts_put_i64(out + TS_RECORD_AT_QUEUE_OFFSET, draft->route->next_offset++);
-        ts_put_i64(out + TS_RECORD_AT_LOG_OFFSET, draft->placed);
-        ts_put_i64(out + TS_RECORD_AT_BORN_HOST +
-                       (ts_get_i32(out + TS_RECORD_AT_SYS_FLAG) & TS_SYS_BORN_HOST_IPV6 ? 20 : 8),
-                   now_ms);
-        if (ts_property_crc_get(out + draft->size - TS_PROPERTY_CRC_BYTES,
-                                &(uint32_t){0}))
-            ts_property_crc_seal(out, draft->size);
-        if (!(draft->flags & TS_FLAG_ROLL)) {
-            ts_states_put(log->states, draft->id, TS_HANDED);
-            log->states->waiting--;
-            draft->real->pending--;
-        }
+        finish(out, draft, now_ms);
+        count_one(log, draft, tally);
         log->filled += draft->size;
         log->last_store_ms = now_ms;
     }
     ts_log_publish(log);
     return i > from ? i - from : status;
+}
+
+int32_t ts_deliver_slots(const ts_draft *drafts, int32_t count, int64_t *slots, int64_t *counts)
+{
+    int32_t n = 0;
+
+    for (int32_t i = 0; i < count; i++) {
+        if (drafts[i].size == 0)
+            continue;
+        if (n > 0 && slots[n - 1] == drafts[i].slot) {
+            counts[n - 1]++;
+        } else {
+            slots[n] = drafts[i].slot;
+            counts[n++] = 1;
+        }
+    }
+    return n;
 }

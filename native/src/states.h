@@ -24,4 +24,12 @@ static inline void ts_states_put(ts_states *states, int64_t id, int32_t state)
     block[TS_BLOCK_BYTES + in_block / TS_CHUNK_IDS] = 1;
 }
 
+/* Ask early for the byte that ts_state_get will look at. */
+static inline __attribute__((always_inline)) void ts_state_prefetch(const ts_states *states,
+                                                                    int64_t id)
+{
+    if (id >= 0 && id < states->end)
+        __builtin_prefetch(states->blocks[id / TS_BLOCK_IDS] + id % TS_BLOCK_IDS / 4);
+}
+
 #endif

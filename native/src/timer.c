@@ -10,6 +10,7 @@
 #include "../format/timer_unit.h"
 #include "../format/wheel_slot.h"
 #include "parse.h"
+#include "states.h"
 #include "view.h"
 
 enum { PROBES = 4096, PREFETCH = 10 };
@@ -486,9 +487,8 @@ static int32_t marks_of(ts_view *view, const ts_chained *chained, ts_tail *tail,
     return TS_OK;
 }
 
-static int32_t due_of(ts_view *view, const ts_states *states, uint32_t store_id,
-                      int64_t precision_ms, int64_t frontier, const ts_chained *chained,
-                      ts_tail *tail, ts_due *out)
+static int32_t due_of(ts_view *view, uint32_t store_id, int64_t precision_ms,
+                      int64_t frontier, const ts_chained *chained, ts_tail *tail, ts_due *out)
 {
     ts_marks marks;
 
@@ -497,8 +497,6 @@ static int32_t due_of(ts_view *view, const ts_states *states, uint32_t store_id,
         if (status != TS_OK)
             return status;
     }
-    if (ts_state_get(states, marks.timer_id) != TS_WAITING)
-        return 0;
     out->id = marks.timer_id;
     out->due_ms = ts_marks_due(&marks, precision_ms);
     out->log_offset = chained->log_offset;
@@ -507,7 +505,25 @@ static int32_t due_of(ts_view *view, const ts_states *states, uint32_t store_id,
     out->size = chained->size;
     out->flags = ts_slot_of(out->due_ms, precision_ms) >= frontier ? TS_FLAG_ROLL : 0;
     out->wake_ms = out->flags ? chained->slot * precision_ms : out->due_ms;
-    return 1;
+    return TS_OK;
+}
+
+/* Drops what does not wait any more; how many are left. Apart from the reading, so that the table
+ * can be asked ahead. */
+static int32_t keep_waiting(const ts_states *states, ts_due *entries, int32_t count)
+{
+    int32_t kept = 0;
+
+    for (int32_t i = 0; i < count; i++) {
+        if (i + 2 * PREFETCH < count)
+            ts_state_prefetch(states, entries[i + 2 * PREFETCH].id);
+        if (ts_state_get(states, entries[i].id) != TS_WAITING)
+            continue;
+        if (kept < i)
+            entries[kept] = entries[i];
+        kept++;
+    }
+    return kept;
 }
 
 /* How many entries of `chained` were looked at; the due ones are written without gaps and their
@@ -525,14 +541,13 @@ int32_t ts_due_load(ts_view *view, const ts_states *states, uint32_t store_id,
                                  chained[i + PREFETCH].size);
         if (chained[i].magic & TS_TIMER_MAGIC_DELETE)
             continue; /* the state table knows */
-        status = due_of(view, states, store_id, precision_ms, frontier, &chained[i], &tail,
-                        &out[n]);
-        if (status < 0)
+        status = due_of(view, store_id, precision_ms, frontier, &chained[i], &tail, &out[n]);
+        if (status != TS_OK)
             break;
-        n += status;
+        n++;
     }
     if (i == 0 && count > 0)
         return status;
-    view->need = n;
+    view->need = keep_waiting(states, out, n);
     return i;
 }

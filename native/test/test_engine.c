@@ -571,13 +571,19 @@ static void dequeue(store *s, int32_t capacity)
 
 static void place(store *s, const uint8_t *scratch, ts_draft *drafts, int32_t count)
 {
+    ts_tally tally = {.rolled_due_ms = INT64_MAX};
+    int64_t rolled = 0;
+
     for (int32_t from = 0, got; from < count; from += got > 0 ? got : 0) {
-        got = ts_deliver_place(&s->log, scratch, drafts, from, count, s->now_ms);
+        got = ts_deliver_place(&s->log, scratch, drafts, from, count, s->now_ms, &tally);
         if (got <= 0)
             serve_log(s, got);
     }
     for (int32_t i = 0; i < count; i++)
-        s->rolled += drafts[i].placed >= 0 && (drafts[i].flags & TS_FLAG_ROLL);
+        rolled += drafts[i].placed >= 0 && (drafts[i].flags & TS_FLAG_ROLL);
+    CHECK(rolled == tally.rolled);
+    CHECK(tally.handed + tally.rolled + tally.skipped + tally.misfits == count);
+    s->rolled += rolled;
 }
 
 /* What is due by now goes to the log. */
@@ -596,7 +602,7 @@ static void deliver(store *s, int32_t capacity)
                   (due[i - 1].wake_ms == due[i].wake_ms && due[i - 1].id < due[i].id));
         s->view.end = log_end(s);
         for (int32_t from = 0, got; from < count; from += got > 0 ? got : 0) {
-            got = ts_deliver_encode(&s->view, &s->known, &s->log, &s->routes[TIMER], s->frontier,
+            got = ts_deliver_plan(&s->view, &s->known, &s->log, &s->routes[TIMER], s->frontier,
                                     due + from, (int32_t)count - from, s->now_ms, scratch,
                                     scratch_bytes, drafts);
             if (got > 0) {
@@ -1437,12 +1443,13 @@ static void read_sources(reading *r, uint64_t *seed)
     for (int32_t i = 0; i < r->due_count; i++)
         r->due[i].flags = below(seed, 4) ? r->due[i].flags : TS_FLAG_ROLL;
     for (int32_t at = 0; at < r->due_count; at += got > 0 ? got : 1) {
-        got = ts_deliver_encode(&r->b.view, &r->s->known, &log, &r->s->routes[TIMER], base + 3,
+        got = ts_deliver_plan(&r->b.view, &r->s->known, &log, &r->s->routes[TIMER], base + 3,
                                 r->due + at, r->due_count - at, r->s->now_ms, scratch,
                                 scratch_bytes, drafts);
         CHECK(is_status(got) && got <= r->due_count - at);
         if (got > 0)
-            CHECK(is_status(ts_deliver_place(&log, scratch, drafts, 0, got, r->s->now_ms)));
+            CHECK(is_status(ts_deliver_place(&log, scratch, drafts, 0, got, r->s->now_ms,
+                                              &(ts_tally){.handed = 0})));
     }
     for (int32_t i = 0; i < r->due_count; i++)
         CHECK(is_status(ts_reschedule_encode(&r->b.view, &log, r->due[i].log_offset,

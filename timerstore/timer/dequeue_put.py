@@ -29,9 +29,10 @@ from timerstore.timer.request import DRAFT, Records
 from timerstore.timer.states import States
 
 _BATCH = 16_384
-_CHUNK = 4096  # records encoded before the first of them is placed
+_CHUNK = 1024  # records planned before the first of them is placed: they stay in the cache
 _HOLD = 256  # records placed in one hold of the append lock
-_SCRATCH_BYTES = 2 << 20
+_SCRATCH_BYTES = 1 << 16
+_NEVER_MS = (1 << 63) - 1
 _BEHIND_S = 0.05  # looks again at what waits for the wheel, should nobody wake it
 
 
@@ -68,8 +69,11 @@ class DequeuePut(Service):
         self._states = states
         self._open_slot = open_slot
         self._wait_for_checkpoint = wait_for_checkpoint
-        self._scratch = np.empty(_SCRATCH_BYTES, np.uint8)
+        self._native_scratch = ffi.new("uint8_t[]", _SCRATCH_BYTES)
         self._drafts = np.empty(_CHUNK, DRAFT)
+        self._native_drafts = ffi.from_buffer("ts_draft[]", self._drafts)
+        self._slots = np.empty(_CHUNK, np.int64), np.empty(_CHUNK, np.int64)
+        self._native_slots = tuple(ffi.from_buffer("int64_t[]", one) for one in self._slots)
         self._behind: list[_Behind] = []
         self._linked: Callable[[], int] = lambda: 0
         self._is_linking_stuck: Callable[[], bool] = lambda: False
@@ -108,8 +112,9 @@ class DequeuePut(Service):
         done = 0
         try:
             self._wait_for_checkpoint()
-            while done < len(due):
-                done += self._some(due[done : done + _CHUNK], frontier)
+            self._log.written_through(int((due["log_offset"] + due["size"]).max()))
+            while done < len(due) and (some := self._some(due[done : done + _CHUNK], frontier)):
+                done += some
         finally:
             if done < len(due):
                 self._open_slot.push(due[done:])
@@ -118,75 +123,73 @@ class DequeuePut(Service):
         return True
 
     def _some(self, due: Records, frontier: int) -> int:
-        """How many entries are dealt with: handed, rolled, or found not to wait."""
+        """How many entries are dealt with: handed, rolled, or found not to wait. 0: the first of
+        them is early, as the clock was set back since they were popped.
+        """
         now_ms = self._clock.now_ms
-        if now_ms < int(due["due_ms"].max()) and not (due["flags"] & lib.TS_FLAG_ROLL).all():
-            # The clock was set back since they were popped.
-            early = (due["due_ms"] > now_ms) & ((due["flags"] & lib.TS_FLAG_ROLL) == 0)
-            first = int(np.argmax(early)) if early.any() else len(due)
-            if first == 0:
-                self._open_slot.push(due[:1])
-                return 1
-            due = due[:first]
-        newest = int((due["log_offset"] + due["size"]).max())
-        with self._log.segments.view(self._log.written_through(newest)) as view:
-            count = self._encode(view, due, frontier, now_ms)
-        reach("deliver_encoded")
-        self._place(count, now_ms)
+        with self._log.segments.view(self._log.written) as view:
+            count = self._plan(view, due, frontier, now_ms)
+            reach("deliver_encoded")
+            tally = self._place(count, now_ms)  # copies from the view's segments
         reach("deliver_placed")
-        drafts = self._drafts[:count]
-        misfits = drafts["size"] == 0
-        if misfits.any():  # a foreign message without room for a roll: it waits here instead
-            self._keep(due[:count][misfits])
-        placed = drafts["placed"] >= 0
-        self._open_slot.done_many(due["slot"][:count][~misfits])
-        is_rolled = placed & (drafts["flags"] != 0)
-        rolled = int(np.count_nonzero(is_rolled))
-        if rolled:
+        if tally.misfits:  # a foreign message without room for a roll: it waits here instead
+            self._keep(due[:count][self._drafts[:count]["size"] == 0])
+        self._done(count)
+        if tally.rolled:
             queue_end = int(self._timer_route.native.next_offset)  # behind all of them
-            self._behind.append(_Behind(queue_end, int(due["due_ms"][:count][is_rolled].min())))
-        self.metrics.add("dequeue_put_messages", int(np.count_nonzero(placed)) - rolled)
-        self.metrics.add("dequeue_put_rolled_messages", rolled)
-        self.metrics.add("dequeue_put_skipped_messages", int(np.count_nonzero(~placed)))
+            self._behind.append(_Behind(queue_end, int(tally.rolled_due_ms)))
+        self.metrics.add("dequeue_put_messages", int(tally.handed))
+        self.metrics.add("dequeue_put_rolled_messages", int(tally.rolled))
+        self.metrics.add("dequeue_put_skipped_messages", int(tally.skipped + tally.misfits))
         return count
 
-    def _encode(self, view: Any, due: Records, frontier: int, now_ms: int) -> int:
+    def _done(self, count: int) -> None:
+        """Let the open slot know that they are in the log, or need not get there."""
+        runs = lib.ts_deliver_slots(self._native_drafts, count, *self._native_slots)
+        for slot, done in zip(*(part[:runs].tolist() for part in self._slots), strict=True):
+            self._open_slot.done(slot, done)
+
+    def _plan(self, view: Any, due: Records, frontier: int, now_ms: int) -> int:
+        entries = ffi.from_buffer("ts_due[]", due)
         while True:
-            count = lib.ts_deliver_encode(
+            count = lib.ts_deliver_plan(
                 view,
                 self._routes.native,
                 self._log.native,
                 self._timer_route.native,
                 frontier,
-                ffi.from_buffer("ts_due[]", due),
+                entries,
                 len(due),
                 now_ms,
-                ffi.from_buffer("uint8_t[]", self._scratch),
-                len(self._scratch),
-                ffi.from_buffer("ts_draft[]", self._drafts),
+                self._native_scratch,
+                len(self._native_scratch),
+                self._native_drafts,
             )
             if count > 0:
                 return int(count)
             if count == lib.TS_NEED_ROUTE:
                 route_needed(self._log.segments, view, self._routes, now_ms)
             elif count == lib.TS_NEED_ROOM:
-                self._scratch = np.empty(2 * int(view.need), np.uint8)
+                self._native_scratch = ffi.new("uint8_t[]", 2 * int(view.need))
             elif count == lib.TS_INVALID:
-                raise_status(count, "a message was released before it was due")
+                return 0
             else:
                 self._log.segments.serve(view, count, "dequeue-put")
 
-    def _place(self, count: int, now_ms: int) -> None:
+    def _place(self, count: int, now_ms: int) -> Any:
+        """Give each draft that still waits its place; what became of them."""
+        tally = ffi.new("ts_tally *", {"rolled_due_ms": _NEVER_MS})
         placed = 0
         while placed < count:
             with self._log.lock:
                 got = lib.ts_deliver_place(
                     self._log.native,
-                    ffi.from_buffer("uint8_t[]", self._scratch),
-                    ffi.from_buffer("ts_draft[]", self._drafts),
+                    self._native_scratch,
+                    self._native_drafts,
                     placed,
                     min(count, placed + _HOLD),
                     now_ms,
+                    tally,
                 )
                 need = int(self._log.native.need)
             if got == lib.TS_NEED_ROOM:
@@ -197,6 +200,7 @@ class DequeuePut(Service):
                 raise_status(got, "dequeue-put")
             else:
                 placed += got
+        return tally
 
     def _keep(self, due: Records) -> None:
         kept = due.copy()

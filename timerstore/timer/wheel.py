@@ -57,6 +57,7 @@ class Wheel:
                 f"wheel_slot_count: {path} has {found} bytes, wanted {size} for "
                 f"{slot_count} slots of {SLOT_BYTES} bytes"
             )
+        self._is_new = found == 0  # all zeros: empty slots
         self._file.resize(size + OPEN_EXTRA_BYTES)
         self._file.reserve(0, size)  # on a full tmpfs a look at a hole is a SIGBUS
         self._file.sync()
@@ -74,6 +75,8 @@ class Wheel:
 
     def clear_all(self) -> None:
         """Empty every slot; written at the next checkpoint."""
+        if self._is_new:
+            return
         ffi.memmove(self._view, bytes(self.slot_count * SLOT_BYTES), self.slot_count * SLOT_BYTES)
         self._dirty[:] = 1
 

@@ -1,21 +1,24 @@
 """The whole way in one process: put_many, all services, pull_batch, on a turned clock.
 
 Data:     n messages, due times uniform over a horizon, bodies that do not compress.
-Threads:  none: the services are stepped, so that the phases can be told apart. Each run is a
-          process of its own.
+Threads:  `threads`: the services' own, as in production; they work while the caller puts and pulls.
+          Else none: they are stepped, so that the phases can be told apart. Each run is a process
+          of its own.
 Holds:    timed is what the store does. Making bodies before a put, and checking order, identity and
           due times of what was pulled, is not.
 Fails:    WorkError where a message is missing, doubled, early, or out of order.
 
 Phases: put (put_many of lists or of one buffer), enqueue (all services at the starting time: into
 timer log and wheel), deliver (the clock turned over the horizon, in one go and in `stops` steps,
-all services settled at each: also durable then), pull. Memory is told while all n are pending:
-resident beyond the mapped files of the store, less the same before the store was opened.
+all services settled at each: also durable then), pull. With threads, `enqueue` is what putting had
+not overlapped with, and `pull` waits for what is being delivered. Memory is told while all n are
+pending: resident beyond the mapped files of the store, less the same before the store was opened.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -30,6 +33,7 @@ from timerstore import StoreConfig, TimerStore
 from timerstore.testing import ManualClock, Stepper
 
 TOPIC = "bench"
+WAIT_S = 10.0  # for what is being delivered; far more than it takes
 FULL: dict[str, Any] = {
     "n": 1_000_000,
     "body": 128,
@@ -54,19 +58,21 @@ def once(work: Work, root: Path, config: StoreConfig, parameters: dict[str, Any]
     horizon_ms = parameters["horizon_s"] * 1000
     put, enqueue, deliver, pull = (Stopwatch() for _ in range(4))
     turns = np.linspace(0, horizon_ms, stops + 1)[1:].astype(np.int64) + START_MS
+    threads = parameters["threads"]
     before = harness.memory(root)
     clock = ManualClock(START_MS)
-    with timerstore.open(root, config, clock=clock, threads=False) as store:
-        stepper = Stepper(store)
+    with timerstore.open(root, config, clock=clock, threads=threads) as store:
+        settle = partial(_wait_enqueued, store) if threads else Stepper(store).settle
         _put_all(store, work, batch, form, put)
         with enqueue:
-            stepper.settle()
+            settle()
         pending = harness.memory(root)
         on_disk = harness.disk(root)
         for now_ms in turns.tolist():
             clock.set(now_ms)
-            with deliver:
-                stepper.settle()
+            if not threads:
+                with deliver:
+                    settle()
         rows, late = _pull_all(store, work, batch, pull)
     _check(work, rows)
     need(int(late.min()) >= 0, "something came early")
@@ -112,15 +118,20 @@ def _put_all(store: TimerStore, work: Work, batch: int, form: str, watch: Stopwa
         need(len(receipts) == end - begin, "put_many acknowledged another number than was put")
 
 
+def _wait_enqueued(store: TimerStore) -> None:
+    while store.stats()["enqueue_behind_messages"]:
+        time.sleep(0.001)
+
+
 def _pull_all(
     store: TimerStore, work: Work, batch: int, watch: Stopwatch
 ) -> tuple[harness.Int64, harness.Int64]:
     rows = [np.zeros(0, dtype=np.int64)]
     late = [np.zeros(0, dtype=np.int64)]
     offset = 0
-    while True:
+    while offset < work.n:
         with watch:
-            pulled = store.pull_batch(TOPIC, 0, offset, max_count=batch)
+            pulled = store.pull_batch(TOPIC, 0, offset, max_count=batch, wait=WAIT_S)
         if not len(pulled):
             break
         rows.append(harness.rows_of(pulled.bodies, work.body_bytes))
@@ -136,15 +147,20 @@ def _check(work: Work, rows: harness.Int64) -> None:
 
 
 def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iterator[Result]:
-    """Three variants in turn, `rounds` times over."""
+    """Four variants in turn, `rounds` times over."""
     parameters = dict(parameters)
     rounds, stops = parameters.pop("rounds"), parameters.pop("stops")
     config = harness.small_config(flush="async") if smoke else StoreConfig(flush="async")
     horizon_ms = parameters["horizon_s"] * 1000
     work = harness.make_work(parameters["n"], parameters["body"], horizon_ms)
     for _ in range(rounds):
-        for stop, form in ((1, "list"), (1, "buffer"), (stops, "list")):
-            told = {**parameters, "stops": stop, "form": form}
+        for threads, stop, form in (
+            (True, 1, "list"),
+            (True, 1, "buffer"),
+            (False, 1, "buffer"),
+            (False, stops, "list"),
+        ):
+            told = {**parameters, "stops": stop, "form": form, "threads": threads}
             with harness.workspace(directory) as root:
                 job = partial(once, work, root, config, told)
                 yield harness.isolated(job, fork=not smoke)

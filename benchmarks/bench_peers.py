@@ -1,7 +1,8 @@
 """The same work by timerstore, LMDB, SQLite and heapq, in turns, in one sitting.
 
 Data:     n messages, due times uniform over 3 s of a turned clock, in batches of 10,000.
-Threads:  one a process; every run is a process and a directory of its own.
+Threads:  one a process, but for timerstore with its services in threads, as in production; every
+          run is a process and a directory of its own.
 Holds:    (1) schedule all; then, all being due, move them to a ready queue in (due, put) order and
               take them out of it, batch by batch: each engine's client code is in its time;
           (2) all must give the same rows in the same order: their work digests are equal.
@@ -40,6 +41,7 @@ from timerstore.testing import ManualClock, Stepper
 
 TOPIC = "bench"
 HORIZON_MS = 3_000
+WAIT_S = 10.0  # for what is being delivered; far more than it takes
 MAP_BYTES = 16 << 30
 KEY = struct.Struct(">QQ")
 FULL: dict[str, Any] = {"n": 200_000, "body": 128, "batch": 10_000, "rounds": 3}
@@ -70,13 +72,13 @@ class Every:
             self._last = time.perf_counter()
 
 
-def ours(work: Work, root: Path, batch: int, smoke: bool, form: str) -> Times:
-    """timerstore, its services stepped; a sync every half second, and whenever it is settled."""
+def ours(work: Work, root: Path, batch: int, smoke: bool, form: str, threads: bool) -> Times:
+    """timerstore; a sync every half second, and of whatever a consumer sees."""
     config = harness.small_config(flush="async") if smoke else StoreConfig(flush="async")
     clock = ManualClock(START_MS)
     found: list[bytes] = []
-    with timerstore.open(root, config, clock=clock, threads=False) as store:
-        stepper = Stepper(store)
+    with timerstore.open(root, config, clock=clock, threads=threads) as store:
+        settle = partial(_wait_enqueued, store) if threads else Stepper(store).settle
         sync = Every(0.5, store.flush)
         cuts = [(at, min(at + batch, work.n)) for at in range(0, work.n, batch)]
         parts: list[Any] = [(work.part if form == "buffer" else work.bodies)(*cut) for cut in cuts]
@@ -86,15 +88,16 @@ def ours(work: Work, root: Path, batch: int, smoke: bool, form: str) -> Times:
             with laps:
                 store.put_many(TOPIC, part, deliver_ms=work.due_ms[begin:end])
                 sync.tick()
-        stepper.settle()
+        settle()
         scheduled = time.perf_counter()
         used = harness.disk(root).allocated_bytes
         resumed = time.perf_counter()
         clock.set(START_MS + HORIZON_MS)
-        stepper.settle()
+        if not threads:
+            settle()
         offset, left = 0, work.n
         while left > 0:
-            pulled = store.pull_batch(TOPIC, 0, offset, max_count=batch)
+            pulled = store.pull_batch(TOPIC, 0, offset, max_count=batch, wait=WAIT_S)
             need(len(pulled) > 0, f"{left} did not come out")
             view, offsets = memoryview(pulled.bodies), pulled.body_offsets.tolist()
             found += [bytes(view[begin:end]) for begin, end in pairwise(offsets)]
@@ -103,6 +106,11 @@ def ours(work: Work, root: Path, batch: int, smoke: bool, form: str) -> Times:
             sync.tick()
         ended = time.perf_counter()
     return Times(scheduled - began, ended - resumed, laps.laps_ns, b"".join(found), used)
+
+
+def _wait_enqueued(store: timerstore.TimerStore) -> None:
+    while store.stats()["enqueue_behind_messages"]:
+        time.sleep(0.001)
 
 
 def by_lmdb(work: Work, root: Path, batch: int, smoke: bool, durable: bool) -> Times:
@@ -251,8 +259,9 @@ class Engine(NamedTuple):
 
 
 ENGINES = (
-    Engine("timerstore", "list", "async, sync 0.5 s", partial(ours, form="list")),
-    Engine("timerstore", "buffer", "async, sync 0.5 s", partial(ours, form="buffer")),
+    Engine("timerstore", "list", "async, sync 0.5 s", partial(ours, form="list", threads=True)),
+    Engine("timerstore", "buffer", "async, sync 0.5 s", partial(ours, form="buffer", threads=True)),
+    Engine("timerstore", "stepped", "async, sync 0.5 s", partial(ours, form="list", threads=False)),
     Engine("lmdb", "NOSYNC, WRITEMAP", "sync 1 s", partial(by_lmdb, durable=False)),
     Engine("lmdb", "default", "sync each transaction", partial(by_lmdb, durable=True)),
     Engine("sqlite", "clustered", "WAL, NORMAL", partial(by_sqlite, layout="clustered")),

@@ -373,7 +373,7 @@ int64_t ts_states_copy_dirty(ts_states *states, int64_t *chunks, uint8_t *payloa
 int64_t ts_states_waiting(const ts_states *states, int64_t from, int64_t *ids, int64_t capacity,
                           int64_t *next);
 
-/* timer.c. link and load under the timer lock. */
+/* due.c, wheel.c, link.c. link and load under the timer lock. */
 int32_t ts_timer_requests(ts_view *view, const uint8_t *units, int32_t count,
                           int64_t queue_offset, uint32_t store_id, int64_t precision_ms,
                           ts_request *out);
@@ -392,7 +392,6 @@ int64_t ts_wheel_copy_dirty(ts_wheel *wheel, int64_t *pages, uint8_t *out, int64
 int64_t ts_wheel_cut(ts_view *timer_log, ts_wheel *wheel, int64_t timer_log_end);
 int32_t ts_wheel_slot(const ts_wheel *wheel, int64_t slot, int64_t *first_pos, int64_t *last_pos,
                       int32_t *count);
-void ts_wheel_clear(ts_wheel *wheel, int64_t slot);
 int32_t ts_due_load(ts_view *view, const ts_states *states, uint32_t store_id,
                     int64_t precision_ms, int64_t frontier, const ts_chained *chained,
                     int32_t count, ts_due *out);

@@ -7,8 +7,7 @@
  * B must say one that is not read again.
  */
 #include "../format/timer_unit.h"
-#include "../format/wheel_slot.h"
-#include "../timerstore.h"
+#include "wheel.h"
 #include "view.h"
 
 static int32_t is_living(const int64_t *living, int64_t count, int64_t log_offset)
@@ -57,12 +56,12 @@ int64_t ts_wheel_rechain(ts_view *timer_log, ts_wheel *wheel, int64_t slot, int6
                          const int64_t *living, int64_t living_count, ts_patch *patches,
                          int64_t capacity)
 {
-    uint8_t *slot_at = wheel->slots + slot % wheel->slot_count * TS_SLOT_BYTES;
+    uint8_t *at = ts_slot_at(wheel, slot);
     int64_t last_living = -1, first_living = -1, kept = 0, n = 0;
     ts_timer_unit unit, newer = {0};
     ts_slot value;
 
-    ts_slot_get(slot_at, &value);
+    ts_slot_get(at, &value);
     if (value.time != slot || value.last_pos < 0)
         return 0;
     for (int64_t pos = value.last_pos, before; pos >= 0; pos = before) {
@@ -98,19 +97,19 @@ int64_t ts_wheel_rechain(ts_view *timer_log, ts_wheel *wheel, int64_t slot, int6
     value.first_pos = kept > 0 ? first_living : 0;
     value.last_pos = kept > 0 ? last_living : 0;
     value.count = (int32_t)kept;
-    ts_slot_put(slot_at, &value);
-    wheel->dirty_pages[(slot_at - wheel->slots) / 4096] = 1;
+    ts_slot_put(at, &value);
+    ts_slot_mark(wheel, at);
     return n;
 }
 
 int32_t ts_wheel_recount(ts_view *timer_log, ts_wheel *wheel, int64_t slot)
 {
-    uint8_t *slot_at = wheel->slots + slot % wheel->slot_count * TS_SLOT_BYTES;
+    uint8_t *at = ts_slot_at(wheel, slot);
     int32_t count = 0;
     ts_timer_unit unit;
     ts_slot value;
 
-    ts_slot_get(slot_at, &value);
+    ts_slot_get(at, &value);
     if (value.time != slot || value.last_pos < 0)
         return TS_OK;
     for (int64_t pos = value.last_pos; pos >= 0; pos = unit.prev_pos) {
@@ -124,8 +123,8 @@ int32_t ts_wheel_recount(ts_view *timer_log, ts_wheel *wheel, int64_t slot)
         value.first_pos = pos;
     }
     value.count = count;
-    ts_slot_put(slot_at, &value);
-    wheel->dirty_pages[(slot_at - wheel->slots) / 4096] = 1;
+    ts_slot_put(at, &value);
+    ts_slot_mark(wheel, at);
     return TS_OK;
 }
 

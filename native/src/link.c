@@ -1,0 +1,192 @@
+/* Linking: each request gets a slot, its unit, and its place in the slot's chain. */
+#include "../format/timer_unit.h"
+#include "parse.h"
+#include "wheel.h"
+
+enum { PROBES = 4096 };
+
+/* Whether a slot may take a unit: it is this very slot, or what it holds is of no use any more. */
+static int32_t is_open(const ts_wheel *wheel, int64_t slot, int64_t reuse_below, ts_slot *value)
+{
+    ts_slot_get(ts_slot_at(wheel, slot), value);
+    if (value->time == slot && value->last_pos >= 0)
+        return 1;
+    if (value->time != slot && value->time != 0 && value->time >= reuse_below &&
+        value->last_pos >= 0)
+        return 0;
+    value->time = slot;
+    value->first_pos = value->last_pos = -1;
+    value->count = 0;
+    value->magic = 0;
+    return 1;
+}
+
+typedef struct {
+    int64_t slot;   /* -1: the unit is linked nowhere */
+    int32_t magic;
+    int32_t late;   /* the slot has been read: the message goes to the open slot as well */
+    ts_slot value;
+} placing;
+
+/* Late messages wait in memory; their unit is for a recovery, which must read it before they are
+ * due. So it goes to the newest slot that has been read and lies neither beyond the message nor
+ * beyond the present (the clock may have been set back), else to an earlier one that is free. */
+static int32_t place_late(const ts_wheel *wheel, const ts_link *link, int64_t slot,
+                          placing *place)
+{
+    place->late = 1;
+    slot = slot < link->frontier - 1 ? slot : link->frontier - 1;
+    slot = slot < link->write_slot ? slot : link->write_slot;
+    slot = slot < 1 ? 1 : slot; /* slot 0 is what unused slots say: nothing is ever linked there */
+    for (int64_t k = 0; k < PROBES && k < wheel->slot_count && k < slot; k++) {
+        place->slot = slot - k;
+        if (is_open(wheel, place->slot, link->reuse_below, &place->value))
+            return TS_OK;
+    }
+    return TS_BLOCKED;
+}
+
+/* Far ahead while the clock was set back below what has been read: the next free slot that has not
+ * been read, from where it rolls on. */
+static int32_t place_beyond(const ts_wheel *wheel, const ts_link *link, int64_t slot,
+                            placing *place)
+{
+    for (int64_t k = 0; k < PROBES && link->frontier + k <= slot; k++) {
+        place->slot = link->frontier + k;
+        if (place->slot == slot)
+            place->magic &= ~TS_TIMER_MAGIC_ROLL;
+        if (is_open(wheel, place->slot, link->reuse_below, &place->value))
+            return TS_OK;
+    }
+    return TS_BLOCKED;
+}
+
+/* The slot of its time, an edge of the roll window, or an earlier free one that rolls again. */
+static int32_t place_ahead(const ts_wheel *wheel, const ts_link *link, int64_t slot,
+                           placing *place)
+{
+    int64_t ahead = slot - link->write_slot, window = link->roll_slots, wanted = slot;
+
+    if (ahead >= window) {
+        place->magic |= TS_TIMER_MAGIC_ROLL;
+        slot = link->write_slot + (ahead - window < window / 3 ? window / 2 : window);
+    }
+    if (slot < link->frontier)
+        return place_beyond(wheel, link, wanted, place);
+    for (int64_t k = 0; k < PROBES && slot - k >= link->frontier; k++) {
+        if (k == 1)
+            place->magic |= TS_TIMER_MAGIC_ROLL;
+        place->slot = slot - k;
+        if (is_open(wheel, place->slot, link->reuse_below, &place->value))
+            return TS_OK;
+    }
+    return TS_BLOCKED;
+}
+
+static int32_t place_request(const ts_wheel *wheel, const ts_link *link, const ts_states *states,
+                             const ts_request *request, placing *place)
+{
+    int64_t slot = ts_slot_of(request->due_ms, wheel->precision_ms);
+    int32_t is_delete = (request->flags & TS_FLAG_DELETE) != 0;
+
+    place->magic = TS_TIMER_MAGIC_DEFAULT | (is_delete ? TS_TIMER_MAGIC_DELETE : 0);
+    place->slot = -1;
+    place->late = 0;
+    if ((request->flags & TS_FLAG_UNUSABLE) || (is_delete && slot < link->frontier))
+        return TS_OK;
+    if (!is_delete && ts_state_get(states, request->id) != TS_WAITING)
+        return TS_OK;
+    if (slot >= link->frontier)
+        return place_ahead(wheel, link, slot, place);
+    return place_late(wheel, link, slot, place);
+}
+
+static void late_entry(const ts_wheel *wheel, const ts_link *link, const ts_request *request,
+                       const placing *place, ts_due *out)
+{
+    out->id = request->id;
+    out->due_ms = request->due_ms;
+    out->log_offset = request->log_offset;
+    out->slot = place->slot;
+    out->write_ms = link->write_slot * wheel->precision_ms;
+    out->size = request->size;
+    out->flags = place->magic & TS_TIMER_MAGIC_ROLL ? TS_FLAG_ROLL : 0;
+    out->wake_ms = out->flags ? place->slot * wheel->precision_ms : request->due_ms;
+}
+
+static void write_unit(ts_wheel *wheel, const ts_link *link, const ts_request *request,
+                       placing *place, uint8_t *out)
+{
+    /* A unit that is linked nowhere says a slot that has been read, so that nobody reads it. */
+    int64_t slot = place->slot < 0 ? link->write_slot - 1 : place->slot;
+    int64_t ahead = slot - link->write_slot;
+    /* Write time + delay is the slot's time; where the delay does not fit, the write time gives way:
+     * a late unit in an earlier slot, or a clock that was set back by weeks. */
+    int32_t fits = place->slot < 0 || (ahead >= 0 && ahead <= INT32_MAX / wheel->precision_ms);
+    /* A late unit in a slot before its own (the clock was set back): a broker must not deliver it
+     * with that slot but roll it. We go by the due time. */
+    int32_t is_before = place->late && place->slot < ts_slot_of(request->due_ms, wheel->precision_ms);
+    ts_timer_unit unit = {
+        .prev_pos = place->slot < 0 ? -1 : place->value.last_pos,
+        .magic = place->magic | (is_before ? TS_TIMER_MAGIC_ROLL : 0),
+        .write_ms = (fits ? link->write_slot : slot) * wheel->precision_ms,
+        .delay_ms = fits ? (int32_t)(ahead * wheel->precision_ms) : 0,
+        .log_offset = request->log_offset,
+        .size = request->size,
+        .topic_hash = request->topic_hash,
+        .reserved = 0,
+    };
+
+    ts_timer_unit_put(out, &unit);
+    if (place->slot < 0)
+        return;
+    if (place->value.first_pos < 0)
+        place->value.first_pos = link->pos;
+    place->value.last_pos = link->pos;
+    if (place->magic & TS_TIMER_MAGIC_DELETE)
+        place->value.count -= place->value.count > 0;
+    else
+        place->value.count += place->value.count < INT32_MAX;
+    ts_slot_write(wheel, place->slot, &place->value);
+}
+
+int32_t ts_timer_link(ts_wheel *wheel, ts_link *link, const ts_states *states,
+                      const ts_request *requests, int32_t count, uint8_t *units,
+                      int64_t units_bytes, ts_due *late)
+{
+    int32_t i, status = TS_OK;
+
+    link->bytes = 0;
+    link->late_count = 0;
+    link->cut = 0;
+    link->first_slot = INT64_MAX;
+    for (i = 0; i < count; i++) {
+        int64_t left = link->segment_bytes - link->pos % link->segment_bytes;
+        placing place;
+
+        if (link->bytes + TS_TIMER_UNIT_BYTES > units_bytes)
+            break;
+        if (left < TS_TIMER_UNIT_BYTES + TS_TIMER_BLANK_BYTES) {
+            ts_timer_blank_put(units + link->bytes, (int32_t)left);
+            link->bytes += TS_TIMER_BLANK_BYTES;
+            link->pos += left;
+            link->cut = 1;
+            break;
+        }
+        status = place_request(wheel, link, states, &requests[i], &place);
+        if (status != TS_OK)
+            break;
+        write_unit(wheel, link, &requests[i], &place, units + link->bytes);
+        if (place.slot >= link->frontier && place.slot < link->first_slot)
+            link->first_slot = place.slot;
+        if (place.late) {
+            late_entry(wheel, link, &requests[i], &place, &late[link->late_count++]);
+            /* Its slot is needed until it is in the log: nothing behind it in this batch takes it. */
+            if (place.slot < link->reuse_below)
+                link->reuse_below = place.slot;
+        }
+        link->bytes += TS_TIMER_UNIT_BYTES;
+        link->pos += TS_TIMER_UNIT_BYTES;
+    }
+    return i > 0 || link->bytes > 0 ? i : status;
+}

@@ -64,6 +64,10 @@ class StoreConfig:
     directory takes 3 days by default; farther messages roll until they are due."""
     topic_queue_count: int = 1
     """Queues of a topic when it is first put to. 1 to 1024."""
+    slot_messages_max: int = 0
+    """Messages that may wait for one slot (`precision_ms` of due time); a put beyond is refused
+    with FlowControlError. 0 (off) to 2 Gi - 1. It keeps a slot short to load and sort, and costs
+    every put a look at a count; what waits is counted when the store is opened."""
 
     # --- durability -----------------------------------------------------------------------------
     flush: Literal["sync", "async"] = "sync"
@@ -210,6 +214,7 @@ _RANGES: dict[str, tuple[int, int]] = {
     "properties_bytes_max": (512, 32_767),
     "delay_ms_max": (1, 1000 * YEAR_MS),
     "topic_queue_count": (1, 1024),
+    "slot_messages_max": (0, _INT32_MAX),
     "flush_interval_ms": (1, 60_000),
     "checkpoint_interval_ms": (10, 600_000),
     "checkpoint_log_bytes": (4 * KIB, 64 * GIB),

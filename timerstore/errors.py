@@ -134,6 +134,13 @@ class BusyError(TimerStoreError):
     retryable = True
 
 
+class FlowControlError(BusyError):
+    """Too many messages wait for one slot (`slot_messages_max`); nothing was stored.
+
+    Works again when one of them was cancelled, and at once for a due time in another slot.
+    """
+
+
 class FlushTimeoutError(TimerStoreError):
     """Stored, but not known to be durable yet. Try again with the same message id."""
 

@@ -7,6 +7,7 @@ Threads:  any; a count may miss a unit when two threads add at once, gauges are 
 import threading
 
 COUNTERS = {
+    "flow_control_refused_messages": "messages that were not put, for their slot was full",
     "enqueue_put_messages": "timer messages placed on the wheel",
     "enqueue_put_late_messages": "of these, whose slot had been read already",
     "enqueue_put_unusable_messages": "records of the timer topic that are no timers",
@@ -20,6 +21,25 @@ COUNTERS = {
     "flush_checkpoints": "checkpoints completed",
     "service_retries": "steps tried again after an error that may pass",
 }
+
+
+GAUGES = {
+    "put_messages": "messages put since opening",
+    "cancelled_messages": "messages cancelled since opening",
+    "rescheduled_messages": "messages that were given another time since opening",
+    "pending_messages": "messages that wait",
+    "pending_by_topic": "the same by real topic; topics without any are left out",
+    "log_end_bytes": "log offset behind the last record",
+    "log_durable_bytes": "log offset up to which the disk has answered",
+    "dispatch_behind_bytes": "log that is in no queue yet",
+    "enqueue_behind_messages": "records of the timer topic that are not on the wheel yet",
+    "enqueue_behind_ms": "how long the oldest of these has been stored",
+    "dequeue_behind_messages": "messages on the wheel that are due and not in their topic yet",
+    "dequeue_behind_ms": "how long the first of these has been due",
+    "open_slot_messages": "messages read from their slot that wait for their millisecond",
+    "timer_log_end_bytes": "timer log position behind the last unit",
+}
+"""What `stats()` reads from its owner, beside the counters."""
 
 
 class Metrics:

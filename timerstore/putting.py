@@ -117,7 +117,7 @@ class Putting:
         except (KeyError, TypeError):
             # Everything else before the topic is made: a put that is refused leaves nothing.
             name = arguments.check_topic(topic)
-            self._due_ms(now_ms, delay, deliver_at, deliver_ms)
+            self._admit(self._due_ms(now_ms, delay, deliver_at, deliver_ms))
             self._checked_body(name, body, arguments.encode_properties(tags, keys, properties))
             _check_queue(queue_id)
             self._wants_sync(flush)
@@ -162,6 +162,9 @@ class Putting:
                 target.origin, counter, number, route.queue_id, None, log_offset, due_ms
             )
         return PutReceipt(target.origin, counter, -1, route.queue_id, number, log_offset, now_ms)
+
+    def _admit(self, due_ms: Any) -> None:
+        """Refuse these due times before anything is made; see flow_control.py."""
 
     def _due_ms(self, now_ms: int, delay: Any, deliver_at: Any, deliver_ms: Any) -> int:
         """When a message is due, epoch ms; 0: now."""
@@ -228,6 +231,7 @@ class Putting:
         extra, extra_offsets = _encode_keys(keys, count)
         self._check_many(name, offsets, extra_offsets, len(text))
         _check_queue(queue_id)
+        self._admit(due)
         target = self._targets.get(topic) or self._make_target(topic)
         route = self._route_of(target, queue_id)
         with self._lock:

@@ -22,6 +22,7 @@ from timerstore.clock import Clock, SystemClock
 from timerstore.config import StoreConfig
 from timerstore.errors import ClosedError, ConfigError, ForkedError, MessageError
 from timerstore.failpoint import reach
+from timerstore.flow_control import LimitedPutting
 from timerstore.inspect.check import check_store
 from timerstore.layout.handle import Handle, decode
 from timerstore.message import (
@@ -38,6 +39,7 @@ from timerstore.pull.filter import Filter, make_filter
 from timerstore.putting import Putting
 from timerstore.queues.routes import Route
 from timerstore.service import Service
+from timerstore.timer.backlog import Backlog
 
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
@@ -95,7 +97,11 @@ class TimerStore:
         self._log = opened.rooms.log
         self._native = opened.rooms.log.native
         self._blocked = False  # closed, or carried into a forked child
-        self._putting = Putting(opened, self._clock)
+        self._backlog = Backlog(
+            opened.config, self._clock, opened.rooms, opened.timer_route, opened.pending
+        )
+        put_in = LimitedPutting if opened.config.slot_messages_max else Putting
+        self._putting = put_in(opened, self._clock)
         self._putter = self._putting.make_putter(self.put)
         if self._putting.is_quick:
             self.put = self._putter.put  # type: ignore[method-assign]  # same call, same answers
@@ -317,8 +323,7 @@ class TimerStore:
     def stats(self) -> dict[str, Any]:
         """Give counters and gauges: names as in metrics.py, sizes in bytes, times in ms."""
         rooms = self._opened.rooms
-        timer_route = self._opened.timer_route
-        frontier_ms = rooms.wheel.frontier * self.config.precision_ms
+        enqueue, dequeue = self._backlog.enqueue(), self._backlog.dequeue()
         return {
             **self._opened.metrics.values(),
             "put_messages": int(self._native.put_count),
@@ -331,16 +336,31 @@ class TimerStore:
             "log_end_bytes": rooms.log.end,
             "log_durable_bytes": rooms.log.durable,
             "dispatch_behind_bytes": rooms.log.end - rooms.dispatch.dispatched,
-            "enqueue_behind_messages": int(timer_route.native.next_offset)
-            - rooms.timer_log.linked_offset,
-            "dequeue_behind_ms": max(0, self._clock.now_ms - frontier_ms)
-            if rooms.wheel.next_used(
-                rooms.wheel.frontier, self._clock.now_ms // self.config.precision_ms
-            )
-            else 0,
+            "enqueue_behind_messages": enqueue.messages,
+            "enqueue_behind_ms": enqueue.ms,
+            "dequeue_behind_messages": dequeue.messages,
+            "dequeue_behind_ms": dequeue.ms,
             "open_slot_messages": len(rooms.open_slot),
             "timer_log_end_bytes": rooms.timer_log.end,
         }
+
+    @_counted
+    def timing_distribution(self) -> dict[int | None, int]:
+        """Give how many messages wait, by when they are due: within 5 s, 60 s, ... 86,400 s.
+
+        Each bound counts what the one before did not; the first what is late too, None what is
+        later than a day. Together they are all that wait. Reads all that waits.
+        """
+        return self._backlog.distribution()
+
+    @_counted
+    def congestion(self) -> dict[int, int]:
+        """Give how many messages wait for each slot, by the ms at which the slot begins.
+
+        Only slots that somebody waits for. A message due at the very end of a slot is in it; one
+        that rolls is in the slot it is due in. Reads all that waits.
+        """
+        return self._backlog.congestion()
 
     @_counted
     def flush(self) -> None:

@@ -178,7 +178,7 @@ class _Check:
     def _expect_nothing_waits(self, store: TimerStore, when: str) -> None:
         waiting = [one.message_id for one in store.pending()]
         count = store.stats()["pending_messages"]
-        if waiting or count:
+        if waiting or count or store.stats()["pending_by_topic"]:
             self.problems.append(f"{when}, {len(waiting)} still wait, counted {count}")
 
     def _compare_waiting(self, store: TimerStore) -> None:
@@ -197,9 +197,14 @@ class _Check:
                 self.problems.append(f"reopened, cancelled but there: {history.acked[number]}")
             if number not in history.cancel_begun and name not in waiting and name not in there:
                 self.problems.append(f"reopened, lost: {history.acked[number]}")
-        count = store.stats()["pending_messages"]
-        if count != len(waiting):
+        stats = store.stats()
+        if stats["pending_messages"] != len(waiting):
+            count = stats["pending_messages"]
             self.problems.append(f"reopened, {len(waiting)} wait, counted {count}")
+        topics = dict(Counter(one.topic for one in store.pending()))
+        if stats["pending_by_topic"] != topics:
+            counted = stats["pending_by_topic"]
+            self.problems.append(f"reopened, {topics} wait, counted {counted}")
 
     def _compare(self, found: dict[int, list[Message]]) -> None:
         counts: Counter[int] = Counter()

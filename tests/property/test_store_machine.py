@@ -91,9 +91,13 @@ class StoreMachine(RuleBasedStateMachine):
         self.root = Path(tempfile.mkdtemp(prefix="timerstore-", dir=MEMORY))
         self.driver: Driver | None = None
 
-    @initialize(precision_ms=st.sampled_from([100, 1000]), seed=st.integers(0, 2**32 - 1))
-    def begin(self, precision_ms: int, seed: int) -> None:
-        self.driver = self.make(tiny(precision_ms, self.flush), seed)
+    @initialize(
+        precision_ms=st.sampled_from([100, 1000]),
+        seed=st.integers(0, 2**32 - 1),
+        limit=st.sampled_from([0, 0, 20, 1]),
+    )
+    def begin(self, precision_ms: int, seed: int, limit: int) -> None:
+        self.driver = self.make(tiny(precision_ms, self.flush, limit), seed)
 
     def make(self, config: StoreConfig, seed: int) -> Driver:
         return Driver(self.root, config)

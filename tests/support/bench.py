@@ -94,7 +94,7 @@ class Bench:
     def refused(self, error: type[TimerStoreError], match: str = "") -> Iterator[None]:
         """The call inside raises this; nothing has changed, and the store works."""
         before = self.shown()
-        with pytest.raises(error, match=match):
+        with pytest.raises(error, match=match or None):
             yield
         assert self.shown() == before
         self._works()

@@ -7,16 +7,18 @@ Fails:    AssertionError where store and model differ; whatever the store raises
 """
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from tests.support.model import Model, Put, Queue
 from tests.support.shadow_disk import ShadowDisk
 from timerstore import CancelResult, Message, PutReceipt, StoreConfig, TimerStore, failpoint
-from timerstore.errors import FailedError, NotWaitingError
+from timerstore.errors import FailedError, FlowControlError, NotWaitingError
 from timerstore.layout.handle import decode, encode
 from timerstore.testing import ManualClock, Stepper
 
@@ -28,7 +30,7 @@ YEAR_MS = 31_557_600_000
 TAGS = (None, "Aa", "BB", "c")  # the second and third share a hash
 
 
-def tiny(precision_ms: int, flush: str) -> StoreConfig:
+def tiny(precision_ms: int, flush: str, slot_messages_max: int = 0) -> StoreConfig:
     """Sizes at which every edge is near: a dozen records a segment, a wheel of 128 slots."""
     return StoreConfig(
         commit_log_segment_bytes=16 * 1024,
@@ -39,6 +41,7 @@ def tiny(precision_ms: int, flush: str) -> StoreConfig:
         staging_bytes=4096,
         reserve_bytes=4096,
         flush="sync" if flush == "sync" else "async",
+        slot_messages_max=slot_messages_max,
     )
 
 
@@ -127,7 +130,8 @@ class Driver:
     def put(self, queue: Queue, due_ms: int | None, size: int, flush: str | None = None) -> None:
         """One message; None: without a time."""
         body = self._body(size)
-        self._note_put(queue, body, due_ms, self._put(queue, body, due_ms, flush))
+        with self._limited([due_ms or 0]):
+            self._note_put(queue, body, due_ms, self._put(queue, body, due_ms, flush))
 
     def _put(self, queue: Queue, body: bytes, due_ms: int | None, flush: str | None) -> PutReceipt:
         return self.store.put(
@@ -150,7 +154,33 @@ class Driver:
     def put_many(self, queue: Queue, items: list[tuple[int, int]], *, buffer: bool) -> None:
         """Many; (due_ms, size) each, 0 for now. `buffer`: as one bytes object and offsets."""
         bodies = [self._body(size) for _, size in items]
-        self._put_many(queue, items, bodies, buffer=buffer, sure=True)
+        with self._limited([due_ms for due_ms, _ in items]):
+            self._put_many(queue, items, bodies, buffer=buffer, sure=True)
+
+    @contextmanager
+    def _limited(self, due_ms: list[int]) -> Iterator[None]:
+        """Flow control refuses a put where its slot would be too full, and only there.
+
+        Of the present slot, what came out of it counts too.
+        """
+        limit, precision_ms = self.config.slot_messages_max, self.config.precision_ms
+        if not limit:
+            yield
+            return
+        now_ms = self.clock.now_ms
+        asked = Counter((due - 1) // precision_ms for due in due_ms if due > now_ms)
+        waiting = self.store.congestion()
+        full = {
+            slot
+            for slot, count in asked.items()
+            if waiting.get(slot * precision_ms, 0) + count > limit
+        }
+        try:
+            yield
+        except FlowControlError:
+            assert full or now_ms // precision_ms in asked, f"refused: {asked} beside {waiting}"
+        else:
+            assert not full, f"not refused: {asked} beside {waiting}"
 
     def _put_many(
         self,
@@ -191,6 +221,11 @@ class Driver:
         now_ms = self.clock.now_ms
         try:
             receipt = self.store.reschedule(named(one, how), deliver_ms=due_ms)
+        except FlowControlError:
+            limit, slot = self.config.slot_messages_max, (due_ms - 1) // self.config.precision_ms
+            waiting = self.store.congestion().get(slot * self.config.precision_ms, 0)
+            assert waiting >= limit or slot == now_ms // self.config.precision_ms
+            return None
         except NotWaitingError as error:
             refused = error.result  # never CANCELLED: the model would take it for one
         else:
@@ -270,6 +305,21 @@ class Driver:
         stats = self.store.stats()
         assert stats["pending_messages"] == len(found)
         assert stats["pending_by_topic"] == counts
+        self._compare_times([one.due_ms for one in found], stats)
+
+    def _compare_times(self, due_ms: list[int], stats: dict[str, Any]) -> None:
+        """Congestion, distribution and what is behind agree with the due times of what waits."""
+        precision_ms, now_ms = self.config.precision_ms, self.clock.now_ms
+        slots = Counter((due - 1) // precision_ms * precision_ms for due in due_ms)
+        assert self.store.congestion() == slots
+        distribution = self.store.timing_distribution()
+        assert sum(distribution.values()) == len(due_ms)
+        assert distribution[5] == sum(due <= now_ms + 5000 for due in due_ms)
+        late = [due for due in due_ms if due <= now_ms]
+        behind = stats["dequeue_behind_messages"]
+        assert behind <= len(late) <= behind + stats["enqueue_behind_messages"]
+        if behind == len(late):
+            assert stats["dequeue_behind_ms"] == now_ms - min(late, default=now_ms)
 
     # --- ends ---
 
@@ -292,7 +342,7 @@ class Driver:
     def kill_in_put(self, point: str, nth: int, queue: Queue, due_ms: int | None) -> None:
         """Die inside a put: it is there or it is not."""
         body = self._body(300)
-        with self._dying(point, nth) as reached:
+        with self._dying(point, nth) as reached, self._limited([due_ms or 0]):
             receipt = self._put(queue, body, due_ms, None)
             self._note_put(queue, body, due_ms, receipt, sure=not reached)
 
@@ -301,7 +351,8 @@ class Driver:
     ) -> None:
         """Die inside a put_many: a prefix of it is there."""
         bodies = [self._body(size) for _, size in items]
-        with self._dying(point, nth) as reached:
+        dues = [due_ms for due_ms, _ in items]
+        with self._dying(point, nth) as reached, self._limited(dues):
             self._put_many(queue, items, bodies, buffer=False, sure=False)
             for body in [] if reached else bodies:
                 self.model.puts[body].sure = True

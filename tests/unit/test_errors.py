@@ -19,7 +19,7 @@ def test_the_tree_is_the_one_of_the_style():
         assert {"ValueError", "TimerStoreError"} <= bases[name]
     assert "CorruptError" in bases["FormatVersionError"]
     retryable = {one.__name__ for one in CLASSES if one.retryable}
-    assert retryable == {"FullError", "BusyError", "FlushTimeoutError"}
+    assert retryable == {"FullError", "BusyError", "FlowControlError", "FlushTimeoutError"}
 
 
 def test_codes_lead_to_their_own_classes():

@@ -14,7 +14,7 @@ wheel.py timer_log.py states.py checkpoint.py    what is on disk
 recover.py                                       the same after a crash
 open_slot.py                                     what was read and waits for its millisecond
 pipeline.py                                      makes the six, starts and stops them
-cancel.py pending.py                             what the front door asks of the timer
+cancel.py pending.py backlog.py slot_counts.py    what the front door asks of the timer
 handover.py                                      what a broker reads once we have closed
 
 Locks:    checkpoint's, then the wheel's, then the open slot's; the commit log's append lock is

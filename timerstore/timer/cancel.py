@@ -13,6 +13,7 @@ from timerstore.layout.handle import Handle
 from timerstore.message import CancelResult
 from timerstore.native import lib
 from timerstore.timer.named import Finder, Named
+from timerstore.timer.slot_counts import SlotCounts
 
 ANSWERS = {
     lib.TS_NONE: CancelResult.UNKNOWN,
@@ -40,6 +41,7 @@ class Canceller:
         self._clock = clock
         self._log = log
         self._finder = finder
+        self.slot_counts: SlotCounts | None = None  # set where flow control is on
 
     def cancel(self, handle: Handle) -> tuple[CancelResult, int]:
         """Give the answer and the log offset that must be durable before it is true.
@@ -60,6 +62,8 @@ class Canceller:
                 len(text),
                 self._clock.now_ms,
             )
+            if state == lib.TS_WAITING and self.slot_counts is not None:
+                self.slot_counts.remove(one.out_ms + 1)
             if answer is not CancelResult.CANCELLED:
                 answer = ANSWERS[state]
         return answer, end

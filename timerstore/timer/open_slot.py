@@ -106,6 +106,11 @@ class OpenSlot:
         with self._lock:
             return min(self._outstanding, default=otherwise)
 
+    def highest_slot(self, otherwise: int) -> int:
+        """Give the highest slot that holds something outstanding."""
+        with self._lock:
+            return max(self._outstanding, default=otherwise)
+
     def push(self, entries: Records, frontier: int | None = None) -> None:
         """Add entries; then slots below `frontier` are loaded whole."""
         with self._lock:

@@ -53,17 +53,28 @@ class PendingReader:
         """Give every waiting message as a due entry, in parts and in no order; what rolled just now
         may come twice.
         """
-        rooms = self._rooms
-        chained: list[Records] = []
-        with rooms.wheel.lock:
-            linked = rooms.timer_log.linked_offset
-            at = rooms.open_slot.lowest_slot(rooms.wheel.frontier)
-            while (slot := rooms.wheel.next_used(at, NO_SLOT)) is not None:
-                chained.extend(self.chain(slot))
-                at = slot + 1
+        chained, linked_offset = self._chained(NO_SLOT)
         for part in chained:
             yield self._due(part)
-        yield from self._backlog(linked)
+        yield from self._backlog(linked_offset)
+
+    def linked(self, last_slot: int) -> Iterator[Records]:
+        """The same of what is on the wheel, in slots up to `last_slot` and in those being read."""
+        last_slot = max(last_slot, self._rooms.open_slot.highest_slot(last_slot))
+        for part in self._chained(last_slot + 1)[0]:
+            yield self._due(part)
+
+    def _chained(self, end: int) -> tuple[list[Records], int]:
+        """Give the units of all slots below `end`; the timer topic's offset up to which it went."""
+        rooms = self._rooms
+        found: list[Records] = []
+        with rooms.wheel.lock:
+            linked_offset = rooms.timer_log.linked_offset
+            at = rooms.open_slot.lowest_slot(rooms.wheel.frontier)
+            while (slot := rooms.wheel.next_used(at, end)) is not None:
+                found.extend(self.chain(slot))
+                at = slot + 1
+        return found, linked_offset
 
     def entries(self) -> Records:
         """Give every waiting message as a due entry, in order of (due, id)."""

@@ -12,7 +12,8 @@ Holds:    (1) of the two states one hold changes both, and the filled mark passe
           once; (2) body, flags, born time and host, tags, keys, properties and message id stay what
           they were; the order among equal due times is that of the new put.
 Fails:    NotWaitingError where it waits no more, MessageError on a time or handle that is wrong or
-          a message too large for a group, FullError: all before anything is changed.
+          a message too large for a group, FullError, FlowControlError: all before anything is
+          changed.
 Source:   exactly-once.md sections 4 and 9; decision 0009.
 """
 
@@ -31,6 +32,7 @@ from timerstore.queues.lookup import record_fields
 from timerstore.queues.routes import Route
 from timerstore.timer.cancel import ANSWERS, delete_properties
 from timerstore.timer.named import Finder, Named
+from timerstore.timer.slot_counts import SlotCounts
 
 _MADE_ANEW = frozenset({b"__CRC32#", b"TS_ID", b"TS_GROUP", b"REAL_TOPIC", b"REAL_QID"})
 
@@ -51,6 +53,7 @@ class Rescheduler:
         self._log = log
         self._timer_route = timer_route
         self._finder = finder
+        self.slot_counts: SlotCounts | None = None  # set where flow control is on
 
     def reschedule(
         self,
@@ -92,6 +95,12 @@ class Rescheduler:
         return due_ms or 0
 
     def _move(self, one: Named, due_ms: int, now_ms: int) -> PutReceipt:
+        if self.slot_counts is None:
+            return self._append(one, due_ms, now_ms)
+        with self.slot_counts.moving(one.out_ms + 1, due_ms):
+            return self._append(one, due_ms, now_ms)
+
+    def _append(self, one: Named, due_ms: int, now_ms: int) -> PutReceipt:
         target = self._timer_route if due_ms else one.real
         record = self._encode(one, target, due_ms)
         reach("reschedule_encoded")

@@ -1,0 +1,63 @@
+"""Flow control: putting into a store whose slots have a limit (`slot_messages_max`).
+
+Threads:  any.
+Holds:    what is refused leaves nothing, no topic either; nothing acknowledged is lost for it: the
+          limit says no before a record is appended, never after; what is due at once has none.
+Fails:    FlowControlError, before anything is stored; works again when messages of the slot were
+          cancelled, and at once for another slot.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from timerstore.clock import Clock
+from timerstore.errors import FullError
+from timerstore.opening import Opened
+from timerstore.putting import Putting
+from timerstore.queues.routes import Route
+from timerstore.timer.slot_counts import SlotCounts
+
+
+class LimitedPutting(Putting):
+    """The way in, where slots have a limit."""
+
+    def __init__(self, opened: Opened, clock: Clock) -> None:
+        super().__init__(opened, clock)
+        self._counts = SlotCounts(
+            self.config.slot_messages_max,
+            opened.metrics,
+            clock,
+            opened.rooms.wheel,
+            lambda: np.ascontiguousarray(opened.pending.entries()["due_ms"]),
+        )
+        opened.canceller.slot_counts = opened.rescheduler.slot_counts = self._counts
+
+    @property
+    def is_quick(self) -> bool:
+        """Never: the quick way counts nothing."""
+        return False
+
+    def _admit(self, due_ms: Any) -> None:
+        self._counts.check(due_ms)
+
+    def _append(
+        self, route: Any, body: Any, size: int, due_ms: int, text: bytes, now_ms: int
+    ) -> tuple[int, int, int]:
+        self._counts.add(due_ms)
+        try:
+            return super()._append(route, body, size, due_ms, text, now_ms)
+        except BaseException:
+            self._counts.remove(due_ms)
+            raise
+
+    def _append_many(
+        self, route: Route, count: int, data: Any, offsets: Any, due: Any, *rest: Any
+    ) -> None:
+        self._counts.add(due)
+        try:
+            super()._append_many(route, count, data, offsets, due, *rest)
+        except BaseException as error:
+            stored = error.stored_count if isinstance(error, FullError) else 0
+            self._counts.remove(due[stored:])
+            raise

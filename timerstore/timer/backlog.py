@@ -1,0 +1,122 @@
+"""Backlog: how far the timer is behind, and how what waits lies in time.
+
+Threads:  any.
+Locks:    the wheel's, while slots are read.
+Holds:    every number is exact while nothing moves; what moves during a call is counted before or
+          after its move. Counters of slots are not asked: they know nothing of rolled messages.
+Cost:     `dequeue` grows with what is late, `distribution` and `congestion` with what waits.
+Source:   store-format.md 6.5 (the bounds); 7.3 (the slot of a due time).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from timerstore.clock import Clock
+from timerstore.commitlog.fold import SCAN_DTYPE
+from timerstore.config import StoreConfig
+from timerstore.layout import queue_unit
+from timerstore.native import ffi, lib
+from timerstore.queues.lookup import route_needed
+from timerstore.queues.routes import Route
+from timerstore.timer.checkpoint import Rooms
+from timerstore.timer.pending import PendingReader
+from timerstore.timer.request import Int64Array
+
+BOUNDS_S = (5, 60, 300, 900, 3600, 14_400, 28_800, 86_400)
+"""Upper bounds of the timing distribution, seconds from now: the ancestor's."""
+
+
+class Behind(NamedTuple):
+    """How far one side of the timer is behind."""
+
+    messages: int
+    ms: int
+
+
+def slots_of(due_ms: Int64Array, precision_ms: int) -> Int64Array:
+    """Give the slots of due times: the last whole slot that ends at the time or before it."""
+    slots: Int64Array = (due_ms - 1) // precision_ms
+    return slots
+
+
+class Backlog:
+    """Measures one store."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        clock: Clock,
+        rooms: Rooms,
+        timer_route: Route,
+        pending: PendingReader,
+    ) -> None:
+        self._precision_ms = config.precision_ms
+        self._clock = clock
+        self._rooms = rooms
+        self._timer_route = timer_route
+        self._pending = pending
+
+    def enqueue(self) -> Behind:
+        """What the timer topic holds and the wheel does not yet: how much, the oldest how old.
+
+        Where dispatch has not seen the oldest either, the age is that of the oldest record which
+        dispatch has not seen.
+        """
+        rooms, queue = self._rooms, self._timer_route.queue
+        linked = rooms.timer_log.linked_offset
+        count = int(self._timer_route.native.next_offset) - linked
+        if count <= 0:
+            return Behind(0, 0)
+        offset = rooms.dispatch.dispatched
+        if linked < queue.count:
+            offset = int(queue_unit.read(queue.read(linked, 1))["log_offset"][0])
+        return Behind(count, max(0, self._clock.now_ms - self._store_ms(offset)))
+
+    def _store_ms(self, offset: int) -> int:
+        """When the record at a log offset was stored; now, where there is none yet."""
+        rooms = self._rooms
+        segments = rooms.log.segments
+        record, following = np.empty(1, SCAN_DTYPE), ffi.new("int64_t *")
+        with segments.view(rooms.log.write_out()) as view:
+            while True:
+                count = lib.ts_scan(
+                    view,
+                    rooms.routes.native,
+                    self._precision_ms,
+                    offset,
+                    following,
+                    1,
+                    ffi.from_buffer("ts_scanned[]", record),
+                )
+                if count == lib.TS_NEED_ROUTE:
+                    route_needed(segments, view, rooms.routes, self._clock.now_ms)
+                elif count < 0:
+                    segments.serve(view, count, "stats")
+                else:
+                    return int(record["store_ms"][0]) if count else self._clock.now_ms
+
+    def dequeue(self) -> Behind:
+        """What is on the wheel, due, and not in its topic: how much, the first how long ago due."""
+        now_ms = self._clock.now_ms
+        due = [
+            entries[entries["due_ms"] <= now_ms][["id", "due_ms"]]
+            for entries in self._pending.linked(now_ms // self._precision_ms)
+        ]
+        late = np.concatenate(due) if due else np.empty(0, [("id", "i8"), ("due_ms", "i8")])
+        if not len(late):
+            return Behind(0, 0)
+        return Behind(len(np.unique(late["id"])), now_ms - int(late["due_ms"].min()))
+
+    def distribution(self) -> dict[int | None, int]:
+        """How many are due within each of BOUNDS_S but not within the one before; None: later."""
+        ahead_ms = self._pending.entries()["due_ms"] - self._clock.now_ms
+        places = np.searchsorted(np.array(BOUNDS_S) * 1000, ahead_ms, side="left")
+        counts = np.bincount(places, minlength=len(BOUNDS_S) + 1).tolist()
+        return dict(zip((*BOUNDS_S, None), counts, strict=True))
+
+    def congestion(self) -> dict[int, int]:
+        """How many wait for each slot that somebody waits for, by when it begins, ms; ascending."""
+        due_ms = np.ascontiguousarray(self._pending.entries()["due_ms"])
+        slots, counts = np.unique(slots_of(due_ms, self._precision_ms), return_counts=True)
+        return dict(zip((slots * self._precision_ms).tolist(), counts.tolist(), strict=True))

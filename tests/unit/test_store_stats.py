@@ -130,8 +130,8 @@ def test_a_late_message_is_behind_at_enqueue_then_at_dequeue(bench: Bench) -> No
     assert behind(bench) == (0, 0, 0, 0)
 
 
-def test_what_lies_in_a_slot_ahead_of_a_clock_set_back_is_behind_when_due(bench: Bench) -> None:
-    """Slots up to the far one have been read: the message gets a unit there, and is late."""
+def test_after_a_clock_was_set_back_what_is_due_is_behind(bench: Bench) -> None:
+    """Its slot was read when the clock was ahead: it waits in the open slot from the start."""
     bench.turn(100_000)
     bench.turn(-100_000)
     bench.store.put("t", b"x", delay=2)

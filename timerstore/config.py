@@ -97,6 +97,14 @@ class StoreConfig:
     """Write the `__CRC32#` property, which covers the whole record. Off saves 20 bytes a record and
     leaves damage outside the body unseen."""
 
+    # --- waiting pulls --------------------------------------------------------------------------
+    long_poll_enabled: bool = True
+    """A pull that waits is answered when its message comes. Off: it looks again once, after
+    `short_poll_ms` or its own wait where that is shorter, and answers what there is: the store then
+    does nothing for waiting pulls when messages come, and they come late by as much."""
+    short_poll_ms: int = 1000
+    """How long a pull waits where `long_poll_enabled` is off, ms. 1 to 60,000."""
+
     # --- operator's switches --------------------------------------------------------------------
     timer_enabled: bool = True
     """Off: a put with a time in the future is refused with MessageError."""
@@ -221,6 +229,7 @@ _RANGES: dict[str, tuple[int, int]] = {
     "checkpoint_log_bytes_max": (4 * KIB, 64 * GIB),
     "staging_bytes": (4 * KIB, GIB),
     "reserve_bytes": (0, 16 * GIB),
+    "short_poll_ms": (1, 60_000),
     "start_delay_ms": (0, 86_400_000),
     "dedupe_window_ms": (0, 7 * 86_400_000),
 }

@@ -17,6 +17,8 @@ COUNTERS = {
     "dequeue_put_rolled_messages": "messages rolled to a later slot",
     "dequeue_put_skipped_messages": "units whose message no longer waited",
     "dispatch_records": "records dispatched to queues",
+    "pull_held": "times a pull began to wait for a message",
+    "pull_woken": "waiting pulls that a message of their queue woke",
     "flush_syncs": "syncs that the flush service asked for",
     "flush_checkpoints": "checkpoints completed",
     "service_retries": "steps tried again after an error that may pass",

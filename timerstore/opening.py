@@ -110,7 +110,7 @@ class Opened(NamedTuple):
         """Let every service and every waiting pull look again."""
         self.rooms.dispatch.wake()
         self.pipeline.wake_all()
-        self.puller.moved()
+        self.puller.turned()
 
     def close(self) -> None:
         """Stop, complete the last checkpoint, let a broker in again, release the lock."""
@@ -421,7 +421,7 @@ class _Opening:
             threads=threads,
         )
         _wake_enqueue(dispatch, timer_route, pipeline.enqueue_get.wake)
-        puller = Puller(config, clock, log, dispatch, pipeline.flush.request)
+        puller = Puller(metrics, config, clock, log, dispatch, pipeline.flush.request)
         pending = PendingReader(config, rooms, timer_route, found.store_id)
         finder = Finder(
             clock,

@@ -36,6 +36,7 @@ from timerstore.message import (
 )
 from timerstore.opening import Opened, open_directory
 from timerstore.pull.filter import Filter, make_filter
+from timerstore.pull.waiting import WaitingPull
 from timerstore.putting import Putting
 from timerstore.queues.routes import Route
 from timerstore.service import Service
@@ -223,6 +224,43 @@ class TimerStore:
         return self._opened.puller.batch(
             *self._pull_arguments(topic, queue_id, offset, max_count, wait, tags, sql)
         )
+
+    def begin_pull(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        max_count: int = 32,
+        wait: float = 0.0,
+        tags: str | None = None,
+        sql: str | None = None,
+    ) -> WaitingPull[PullResult]:
+        """Begin a `pull` of which the caller does the waiting: an event loop (timerstore.aio)."""
+        self._check_open()
+        given = self._pull_arguments(topic, queue_id, offset, max_count, wait, tags, sql)
+        return self._opened.puller.begin_pull(*given, within=self._within)
+
+    def begin_pull_batch(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        max_count: int = 10_000,
+        wait: float = 0.0,
+        tags: str | None = None,
+        sql: str | None = None,
+    ) -> WaitingPull[MessageBatch]:
+        """Begin a `pull_batch` of which the caller does the waiting."""
+        self._check_open()
+        given = self._pull_arguments(topic, queue_id, offset, max_count, wait, tags, sql)
+        return self._opened.puller.begin_batch(*given, within=self._within)
+
+    @_counted
+    def _within(self, look: Callable[[], Answer]) -> Answer:
+        """A look of a pull that was begun: `close` waits for it, and none begins after."""
+        return look()
 
     def _pull_arguments(
         self,

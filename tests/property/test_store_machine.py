@@ -17,7 +17,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.support.driver import DAY_MS, HOW, YEAR_MS, Driver, PowerDriver, tiny
+from tests.support.driver import DAY_MS, HOW, TAGS, YEAR_MS, Driver, PowerDriver, tiny
 from tests.support.shadow_disk import ShadowDisk
 from timerstore import CancelResult, StoreConfig, putting
 from timerstore.commitlog import recover
@@ -181,6 +181,10 @@ class StoreMachine(RuleBasedStateMachine):
     def cancel_old(self, data: st.DataObject, which: int) -> None:
         puts = self.at.model.moved_ones()
         self.at.cancel_old(puts[data.draw(st.integers(0, len(puts) - 1))], which)
+
+    @rule(queue=QUEUES, tag=st.sampled_from(TAGS))
+    def wait(self, queue: tuple[str, int], tag: str | None) -> None:
+        self.at.wait(queue, tag)
 
     # --- time ---
 

@@ -17,9 +17,18 @@ import numpy as np
 
 from tests.support.model import Model, Put, Queue
 from tests.support.shadow_disk import ShadowDisk
-from timerstore import CancelResult, Message, PutReceipt, StoreConfig, TimerStore, failpoint
+from timerstore import (
+    CancelResult,
+    Message,
+    PullResult,
+    PutReceipt,
+    StoreConfig,
+    TimerStore,
+    failpoint,
+)
 from timerstore.errors import FailedError, FlowControlError, NotWaitingError
 from timerstore.layout.handle import decode, encode
+from timerstore.pull.waiting import WaitingPull
 from timerstore.testing import ManualClock, Stepper
 
 HOW = ("receipt", "handle", "broker")
@@ -28,6 +37,7 @@ START_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
 YEAR_MS = 31_557_600_000
 TAGS = (None, "Aa", "BB", "c")  # the second and third share a hash
+WAIT_S = 5000.0  # of a pull that waits: some jumps of the clock end it
 
 
 def tiny(precision_ms: int, flush: str, slot_messages_max: int = 0) -> StoreConfig:
@@ -116,6 +126,7 @@ class Driver:
         assert is_new or not anew or self.may_scan_all, "it did not go on from its watermark"
         self.may_scan_all = False
         self.stepper = Stepper(self.store)
+        self._waiting: dict[Queue, tuple[WaitingPull[PullResult], list[int], int, str | None]] = {}
 
     def _leave(self, path: Path, to: Path) -> None:
         """What the store's end at this moment leaves."""
@@ -240,6 +251,34 @@ class Driver:
         assert (receipt.topic, receipt.queue_id) == one.queue
         return receipt
 
+    def wait(self, queue: Queue, tag: str | None) -> None:
+        """Leave a pull waiting at the end of a queue, for any message or those of one tag; `look`
+        sees that it is rung in time.
+        """
+        queue_count = self.store.topics().get(queue[0], 0)
+        if queue in self._waiting or queue not in self.model.seen or queue[1] >= queue_count:
+            return
+        rung: list[int] = []
+        offset = len(self.model.seen[queue])
+        pull = self.store.begin_pull(*queue, offset, wait=WAIT_S, tags=tag)
+        if pull.enter(lambda: rung.append(1)):
+            end_ns = self.clock.monotonic_ns + int(WAIT_S * 1e9)
+            self._waiting[queue] = (pull, rung, end_ns, tag)
+
+    def _look_at_waiting(self, queue: Queue, new: list[Message]) -> None:
+        if queue not in self._waiting:
+            return
+        pull, rung, end_ns, tag = self._waiting[queue]
+        new = [message for message in new if tag is None or message.tags == tag]
+        is_over = self.clock.monotonic_ns >= end_ns
+        assert bool(rung) == bool(new or is_over), "rung for nothing, or asleep past a message"
+        if rung:
+            del self._waiting[queue]
+            pull.leave()
+            found = pull.final(pull.look()).messages  # not all where they are large
+            assert found == tuple(new[: len(found)])
+            assert bool(found) == bool(new)
+
     def settle(self) -> None:
         """Every service until none has work; then everything due is there."""
         self.stepper.settle()
@@ -253,7 +292,9 @@ class Driver:
     def look(self) -> None:
         """Pull what is new, and compare."""
         for queue, known in self.model.seen.items():
-            self.model.came(queue, self._pull_new(queue, len(known)))
+            new = self._pull_new(queue, len(known))
+            self._look_at_waiting(queue, new)
+            self.model.came(queue, new)
             self.model.check_order(queue)
 
     def _pull_new(self, queue: Queue, offset: int) -> list[Message]:

@@ -1,4 +1,4 @@
-"""Pull: messages of one queue, from an offset on.
+"""Pull: messages of one queue, from an offset on; at once, or when they come.
 
 Threads:  any.
 Holds:    a pull sees only what is durable (or written, where the store says so), without gaps, and
@@ -8,25 +8,26 @@ Fails:    CorruptError where a unit or record does not check; MessageError on a 
 Source:   statuses and next offsets: store-format.md 10.3.
 """
 
-import threading
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TypeVar
 
 from timerstore.clock import Clock
 from timerstore.commitlog.commit_log import CommitLog
 from timerstore.config import StoreConfig
+from timerstore.errors import TimerStoreError
 from timerstore.message import MessageBatch, PullResult, PullStatus
+from timerstore.metrics import Metrics
 from timerstore.pull.filter import Filter
+from timerstore.pull.hold import HoldTable, Texts
 from timerstore.pull.reading import Reader, empty_batch
+from timerstore.pull.waiting import WAITING, Bounds, Waiter, WaitingPull
 from timerstore.queues.dispatch import Dispatch
 from timerstore.queues.routes import Route
 
+Answer = TypeVar("Answer")
+Within = Callable[[Callable[[], Answer]], Answer]
 
-class _Bounds(NamedTuple):
-    status: PullStatus
-    next_offset: int
-    min_offset: int
-    max_offset: int
+_TEXTS_MAX = 1024  # messages that are read to find out whom to wake; of more the pulls read
 
 
 class Puller:
@@ -34,6 +35,7 @@ class Puller:
 
     def __init__(
         self,
+        metrics: Metrics,
         config: StoreConfig,
         clock: Clock,
         log: CommitLog,
@@ -43,25 +45,42 @@ class Puller:
         self._clock = clock
         self._log = log
         self._reader = Reader(config, log)
-        self._dispatch = dispatch
         self._request_sync = request_sync
-        self._moved = threading.Condition()
-        self._waiting = 0
-        self._closed = False
-        dispatch.listeners.append(lambda _touched: self.moved())
-        log.on_durable.append(self.moved)
+        self.holds = HoldTable(
+            metrics,
+            lambda: self._reader.visible_end,
+            request_sync,
+            self._texts,
+            wakes=config.long_poll_enabled,
+        )
+        self._waiter = Waiter(
+            clock,
+            self.holds,
+            log.check_alive,
+            self._ask_sync,
+            None if config.long_poll_enabled else config.short_poll_ms * 1_000_000,
+        )
+        dispatch.listeners.append(self.holds.arrived)
+        log.on_durable.append(self._durable)
 
-    def moved(self) -> None:
-        """Something became visible, or the store failed: who waits looks again."""
-        if self._waiting:
-            with self._moved:
-                self._moved.notify_all()
+    def _durable(self) -> None:
+        if self._log.failed is not None:
+            self.holds.answer_all()  # each finds that out, and raises it
+        else:
+            self.holds.durable()
+
+    def _ask_sync(self) -> None:
+        """Somebody waits: what was appended may be for him."""
+        if self._log.durable < self._log.end:
+            self._request_sync()
+
+    def turned(self) -> None:
+        """The clock was turned by hand: pulls whose time is over are answered."""
+        self.holds.turned(self._clock.monotonic_ns)
 
     def close(self) -> None:
         """Answer everybody who waits."""
-        self._closed = True
-        with self._moved:
-            self._moved.notify_all()
+        self.holds.close()
 
     def batch(
         self,
@@ -72,14 +91,11 @@ class Puller:
         wanted: Filter | None = None,
     ) -> MessageBatch:
         """Give up to `max_count` messages as columns."""
-        bounds = self._bounds(route, offset)
-        if bounds.status is not PullStatus.FOUND and wait_s > 0:
-            bounds = self._await(route, offset, wait_s)
-        if bounds.status is not PullStatus.FOUND:
-            return empty_batch(route, *bounds)
-        return self._reader.read(
-            route, offset, max_count, bounds.min_offset, bounds.max_offset, wanted
-        )
+        got = self._look(route, offset, max_count, wanted)
+        if wait_s <= 0 or got.status not in WAITING:
+            return got
+        waiting = self.begin_batch(route, offset, max_count, wait_s, wanted, within=_at_once)
+        return waiting.run(got)
 
     def pull(
         self,
@@ -90,43 +106,97 @@ class Puller:
         wanted: Filter | None = None,
     ) -> PullResult:
         """Give up to `max_count` messages as objects."""
-        batch = self.batch(route, offset, max_count, wait_s, wanted)
-        return PullResult(
-            batch.status, tuple(batch), batch.next_offset, batch.min_offset, batch.max_offset
+        return _result(self.batch(route, offset, max_count, wait_s, wanted))
+
+    def begin_batch(
+        self,
+        route: Route,
+        offset: int,
+        max_count: int,
+        wait_s: float,
+        wanted: Filter | None,
+        *,
+        within: Within[MessageBatch],
+    ) -> WaitingPull[MessageBatch]:
+        """As `batch`, for who does the waiting himself; every look is made within a call."""
+
+        def look(at: int) -> MessageBatch:
+            return within(lambda: self._look(route, at, max_count, wanted))
+
+        return WaitingPull(self._waiter, route, offset, wait_s, wanted, look, _empty)
+
+    def begin_pull(
+        self,
+        route: Route,
+        offset: int,
+        max_count: int,
+        wait_s: float,
+        wanted: Filter | None,
+        *,
+        within: Within[PullResult],
+    ) -> WaitingPull[PullResult]:
+        """As `pull`, for who does the waiting himself; every look is made within a call."""
+
+        def look(at: int) -> PullResult:
+            return within(lambda: _result(self._look(route, at, max_count, wanted)))
+
+        return WaitingPull(self._waiter, route, offset, wait_s, wanted, look, _no_result)
+
+    def _look(
+        self, route: Route, offset: int, max_count: int, wanted: Filter | None
+    ) -> MessageBatch:
+        """Pull without waiting."""
+        bounds = self._bounds(route, offset)
+        if bounds.status is not PullStatus.FOUND:
+            return _empty(route, bounds)
+        return self._reader.read(
+            route, offset, max_count, bounds.min_offset, bounds.max_offset, wanted
         )
 
-    def _bounds(self, route: Route, offset: int) -> _Bounds:
-        low = route.queue.min_offset
-        high = route.queue.visible(self._reader.visible_end)
-        if high == 0:
-            return _Bounds(PullStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
-        if offset < low:
-            return _Bounds(PullStatus.OFFSET_TOO_SMALL, low, low, high)
-        if offset == high:
-            return _Bounds(PullStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
-        if offset > high:
-            return _Bounds(PullStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
-        return _Bounds(PullStatus.FOUND, offset, low, high)
+    def _texts(self, route: Route, begin: int, end: int) -> Texts | None:
+        """Property texts of what came, for those who wait behind a filter."""
+        if end - begin > _TEXTS_MAX:
+            return None
+        try:
+            batch = self._look(route, begin, end - begin, None)
+        except TimerStoreError:
+            return None
+        if len(batch) < end - begin:
+            return None
+        return Texts(batch.properties, batch.properties_offsets)
 
-    def _await(self, route: Route, offset: int, wait_s: float) -> _Bounds:
-        """Wait for the offset to come; real seconds, whatever the clock is."""
-        end_ns = self._clock.monotonic_ns + int(wait_s * 1e9)
-        with self._moved:
-            self._waiting += 1
-            try:
-                while True:
-                    bounds = self._bounds(route, offset)
-                    waits = bounds.status in (
-                        PullStatus.NO_MESSAGE_IN_QUEUE,
-                        PullStatus.OFFSET_OVERFLOW_ONE,
-                    )
-                    left_s = (end_ns - self._clock.monotonic_ns) / 1e9
-                    if not waits or left_s <= 0 or self._closed:
-                        return bounds
-                    self._log.check_alive()
-                    if self._log.durable < self._log.end:
-                        self._request_sync()
-                    if not self._moved.wait(left_s) and self._clock.by_hand:
-                        return self._bounds(route, offset)
-            finally:
-                self._waiting -= 1
+    def _bounds(self, route: Route, offset: int) -> Bounds:
+        queue = route.queue
+        low = queue.min_offset
+        high = queue.visible(self._reader.visible_end)
+        if high == 0:
+            return Bounds(PullStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
+        if offset < low:
+            return Bounds(PullStatus.OFFSET_TOO_SMALL, low, low, high)
+        if offset == high:
+            return Bounds(PullStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+        if offset > high:
+            return Bounds(PullStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+        if (following := queue.behind_gap(offset)) != offset:
+            return Bounds(PullStatus.OFFSET_FOUND_NULL, following, low, high)
+        if (following := queue.first_kept(offset, high, self._log.segments.begin)) != offset:
+            return Bounds(PullStatus.MESSAGE_WAS_REMOVING, following, low, high)
+        return Bounds(PullStatus.FOUND, offset, low, high)
+
+
+def _at_once(look: Callable[[], Answer]) -> Answer:
+    return look()
+
+
+def _result(batch: MessageBatch) -> PullResult:
+    return PullResult(
+        batch.status, tuple(batch), batch.next_offset, batch.min_offset, batch.max_offset
+    )
+
+
+def _empty(route: Route, bounds: Bounds) -> MessageBatch:
+    return empty_batch(route, *bounds)
+
+
+def _no_result(_route: Route, bounds: Bounds) -> PullResult:
+    return PullResult(bounds.status, (), bounds.next_offset, bounds.min_offset, bounds.max_offset)

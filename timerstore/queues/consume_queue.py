@@ -98,6 +98,26 @@ class ConsumeQueue:
         """
         return self._segments.read_data(max(offset, self.count * UNIT_BYTES), size)
 
+    def behind_gap(self, offset: int) -> int:
+        """Give `offset`, or where its file is missing, the first offset of the next file."""
+        numbers = self._segments.numbers
+        if numbers and numbers[-1] - numbers[0] + 1 == len(numbers):
+            return offset
+        units = self._segments.segment_bytes // UNIT_BYTES
+        number = offset // units
+        return offset if number in numbers else (number + 1) * units
+
+    def first_kept(self, offset: int, end: int, log_begin: int) -> int:
+        """Give the first offset in [offset, end) whose message lies at log_begin or behind, else
+        end.
+        """
+        if not log_begin:
+            return offset
+        unit = self._segments.read(offset * UNIT_BYTES, UNIT_BYTES)
+        if int.from_bytes(unit[:8], "big") >= log_begin:
+            return offset
+        return self._first_at(offset, end, log_begin)
+
     def last_record_end(self) -> int:
         """Where the record of the last unit ends, by what the files say; 0 without any."""
         count = self._bisect(

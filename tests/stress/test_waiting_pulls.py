@@ -1,0 +1,178 @@
+"""Many pulls that wait, with real threads and real time: 10,000 of asyncio, 1,000 of threads."""
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import timerstore.aio
+from tests.support.bench import small
+from timerstore import PullResult, StoreConfig, TimerStore
+
+pytestmark = [pytest.mark.stress, pytest.mark.timeout(300)]
+
+WAIT_S = 1e6  # who sleeps past a message sleeps until the test's own time is over
+
+
+def config(flush: str) -> StoreConfig:
+    return small(flush=flush, commit_log_segment_bytes=16 << 20)
+
+
+@pytest.fixture(params=["sync", "async"])
+def flush(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def holds(store: TimerStore) -> int:
+    return store._opened.puller.holds.count
+
+
+def woken(store: TimerStore) -> int:
+    return int(store.stats()["pull_woken"])
+
+
+def test_ten_thousand_from_asyncio(tmp_path: Path, flush: str) -> None:
+    queue_count, per_queue = 1000, 10
+
+    async def main() -> None:
+        store = await timerstore.aio.open(tmp_path, config(flush))
+        await store.put("t", b"makes the topic", queue_id=queue_count)
+        tasks = {
+            queue_id: [
+                asyncio.create_task(store.pull("t", queue_id, 0, wait=WAIT_S))
+                for _ in range(per_queue)
+            ]
+            for queue_id in range(queue_count)
+        }
+        await asyncio.sleep(0)
+        assert holds(store.blocking) == queue_count * per_queue
+        threads = [one for one in threading.enumerate() if one.name.startswith("timerstore")]
+        assert len(threads) <= 7 + 4, "the seven services and the pool"
+        random.seed(4)
+        chosen = random.sample(range(queue_count), 100)
+        for expected, queue_id in enumerate(chosen, 1):
+            await store.put("t", b"%d" % queue_id, queue_id=queue_id)
+            for task in tasks[queue_id]:
+                result = await task
+                assert [message.body for message in result.messages] == [b"%d" % queue_id]
+            assert woken(store.blocking) == expected * per_queue
+        assert holds(store.blocking) == (queue_count - len(chosen)) * per_queue
+        began = time.monotonic()
+        await store.close()
+        for queue_id in set(tasks) - set(chosen):
+            for task in tasks[queue_id]:
+                assert (await task).messages == ()
+        assert time.monotonic() - began < 30
+
+    asyncio.run(main())
+
+
+def test_a_thousand_threads_of_which_each_message_wakes_one(tmp_path: Path, flush: str) -> None:
+    count = 1000
+    store = timerstore.open(tmp_path, config(flush))
+    store.put("t", b"makes the topic", queue_id=count)
+    found: dict[int, PullResult] = {}
+
+    def wait(queue_id: int) -> None:
+        found[queue_id] = store.pull("t", queue_id, 0, wait=WAIT_S)
+
+    threads = [threading.Thread(target=wait, args=(queue_id,)) for queue_id in range(count)]
+    for thread in threads:
+        thread.start()
+    while holds(store) < count:
+        time.sleep(0.01)
+    random.seed(4)
+    order = random.sample(range(count), 200)
+    for expected, queue_id in enumerate(order, 1):
+        store.put("t", b"%d" % queue_id, queue_id=queue_id)
+        threads[queue_id].join()
+        assert [message.body for message in found[queue_id].messages] == [b"%d" % queue_id]
+        assert (woken(store), len(found)) == (expected, expected)
+    store.close()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive(), "close did not answer it"
+    assert len(found) == count
+
+
+COUNT = 3000
+
+
+def produce(store: TimerStore, seed: int) -> None:
+    chance = random.Random(seed)
+    for number in range(COUNT):
+        delay = 0.001 * chance.randrange(4) if chance.random() < 0.1 else None
+        store.put("t", b"%d" % number, queue_id=number % 3, delay=delay)
+        if chance.random() < 0.05:
+            time.sleep(0.001)
+
+
+def expected() -> list[set[bytes]]:
+    return [{b"%d" % number for number in range(queue, COUNT, 3)} for queue in range(3)]
+
+
+@pytest.fixture(params=["durable", "written"])
+def racing(tmp_path: Path, flush: str, request: pytest.FixtureRequest) -> Iterator[TimerStore]:
+    store = timerstore.open(
+        tmp_path,
+        small(flush=flush, visibility=request.param, commit_log_segment_bytes=16 << 20),
+    )
+    store.put("t", b"makes the topic", queue_id=3)
+    yield store
+    store.close()
+
+
+def test_readers_at_the_tail_miss_nothing_from_threads(racing: TimerStore) -> None:
+    seen: list[list[bytes]] = [[] for _ in range(3)]
+
+    def consume(queue_id: int) -> None:
+        offset = 0
+        while len(seen[queue_id]) < COUNT // 3:
+            result = racing.pull("t", queue_id, offset, wait=WAIT_S)
+            seen[queue_id] += [message.body for message in result.messages]
+            offset = result.next_offset
+
+    threads = [threading.Thread(target=consume, args=(queue_id,)) for queue_id in range(3)]
+    threads.append(threading.Thread(target=produce, args=(racing, 1)))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(200)
+        assert not thread.is_alive(), "somebody sleeps past a message"
+    assert [set(bodies) for bodies in seen] == expected()
+
+
+def test_readers_at_the_tail_miss_nothing_from_asyncio(racing: TimerStore) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    async def consume(store: timerstore.aio.AsyncTimerStore, queue_id: int) -> set[bytes]:
+        chance, offset, seen = random.Random(queue_id), 0, list[bytes]()
+        while len(seen) < COUNT // 3:
+            pull = store.pull("t", queue_id, offset, wait=WAIT_S)
+            if chance.random() < 0.2:  # given up in the middle, then asked again
+                task = asyncio.create_task(pull)
+                await asyncio.sleep(0.0002 * chance.random())
+                if task.cancel():
+                    await asyncio.gather(task, return_exceptions=True)
+                    continue
+                result = await task
+            else:
+                result = await pull
+            seen += [message.body for message in result.messages]
+            offset = result.next_offset
+        return set(seen)
+
+    async def main() -> None:
+        store = timerstore.aio.AsyncTimerStore(racing, ThreadPoolExecutor(4))
+        producing = asyncio.create_task(asyncio.to_thread(produce, racing, 2))
+        found = await asyncio.gather(*(consume(store, queue_id) for queue_id in range(3)))
+        await producing
+        assert found == expected()
+        assert holds(racing) == 0
+        store._pool.shutdown()
+
+    asyncio.run(main())

@@ -1,0 +1,252 @@
+"""timerstore.aio: the same calls, awaitable.
+
+    async with timerstore.aio.open("orders.store") as store:
+        await store.put("orders", b"close 4711", delay=1800)
+        page = await store.pull("orders", 0, 0, wait=30.0)
+
+Threads:  calls run in a small pool, `workers` threads; a pull that waits has none: it stands in the
+          store's hold table, and is rung on the loop that awaits it. Any loop may await; the store
+          lives as long as it is open, not as long as a loop.
+Holds:    (1) cancelling a pull that waits takes it out of the table, and takes no message from
+          anybody: pulls only read; (2) any other call that is cancelled is carried out all the same
+          once it has begun: its caller just does not hear of it.
+Fails:    as the calls of TimerStore.
+Source:   decision 0010.
+"""
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial, wraps
+from itertools import islice
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+from timerstore import store as blocking_store
+from timerstore.clock import Clock
+from timerstore.config import StoreConfig
+from timerstore.errors import ConfigError
+from timerstore.message import MessageBatch, PendingTimer, PullResult
+from timerstore.pull.waiting import WaitingPull
+from timerstore.store import TimerStore
+
+WORKERS_MAX = 64
+_PAGE = 256  # pending timers that are read in one go
+
+Arguments = ParamSpec("Arguments")
+Answer = TypeVar("Answer")
+Pulled = TypeVar("Pulled", bound=PullResult | MessageBatch)
+
+
+def _in_pool(
+    method: Callable[Concatenate[TimerStore, Arguments], Answer],
+) -> Callable[Concatenate["AsyncTimerStore", Arguments], Coroutine[Any, Any, Answer]]:
+    """The same call, made by a thread of the pool."""
+
+    @wraps(method)
+    async def call(
+        self: "AsyncTimerStore", /, *args: Arguments.args, **given: Arguments.kwargs
+    ) -> Answer:
+        # By name: a store may have a quicker one of its own.
+        own: Callable[..., Answer] = getattr(self.blocking, method.__name__)
+        return await self._run(partial(own, *args, **given))
+
+    return call
+
+
+def _waiting(
+    method: Callable[Concatenate[TimerStore, Arguments], Pulled],
+    begin: Callable[Concatenate[TimerStore, Arguments], WaitingPull[Pulled]],
+) -> Callable[Concatenate["AsyncTimerStore", Arguments], Coroutine[Any, Any, Pulled]]:
+    """The same pull; while it waits it has no thread."""
+
+    @wraps(method)
+    async def call(
+        self: "AsyncTimerStore", /, *args: Arguments.args, **given: Arguments.kwargs
+    ) -> Pulled:
+        return await self._pull(begin(self.blocking, *args, **given))
+
+    return call
+
+
+class AsyncTimerStore:
+    """An open store for asyncio; `timerstore.aio.open` makes it."""
+
+    def __init__(self, blocking: TimerStore, pool: ThreadPoolExecutor) -> None:
+        self.blocking = blocking
+        """The store itself; its calls may block."""
+        self.config = blocking.config
+        self._pool = pool
+        self._bell: _Bell | None = None  # of the loop that awaited last
+
+    put = _in_pool(TimerStore.put)
+    put_many = _in_pool(TimerStore.put_many)
+    topics = _in_pool(TimerStore.topics)
+    pull = _waiting(TimerStore.pull, TimerStore.begin_pull)
+    pull_batch = _waiting(TimerStore.pull_batch, TimerStore.begin_pull_batch)
+    cancel = _in_pool(TimerStore.cancel)
+    reschedule = _in_pool(TimerStore.reschedule)
+    stats = _in_pool(TimerStore.stats)
+    flush = _in_pool(TimerStore.flush)
+    verify = _in_pool(TimerStore.verify)
+
+    def pending(
+        self, *, begin_ms: int | None = None, end_ms: int | None = None, topic: str | None = None
+    ) -> AsyncIterator[PendingTimer]:
+        """Give the messages that wait, as TimerStore.pending; read some hundred at a time."""
+        found = self.blocking.pending(begin_ms=begin_ms, end_ms=end_ms, topic=topic)
+        return self._paged(found)
+
+    async def _paged(self, found: Iterator[PendingTimer]) -> AsyncIterator[PendingTimer]:
+        while page := await self._run(lambda: list(islice(found, _PAGE))):
+            for one in page:
+                yield one
+
+    async def _run(self, call: Callable[[], Answer]) -> Answer:
+        self.blocking._check_open()  # a pool that is shut, or lost in a fork, takes no work
+        return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+
+    async def _pull(self, pull: WaitingPull[Pulled]) -> Pulled:
+        loop = asyncio.get_running_loop()
+        while True:
+            rung: asyncio.Future[None] = loop.create_future()
+            if pull.enter(partial(self._bell_of(loop).ring, rung)):
+                timer = loop.call_later(pull.left_s, _end_wait, rung)
+                try:
+                    await rung
+                finally:
+                    timer.cancel()
+                    pull.leave()
+                if pull.is_closed:
+                    return pull.when_closed()
+            got = await self._run(pull.look)
+            if pull.is_done(got):
+                return pull.final(got)
+
+    def _bell_of(self, loop: asyncio.AbstractEventLoop) -> "_Bell":
+        if self._bell is None or self._bell.loop is not loop:
+            self._bell = _Bell(loop)
+        return self._bell
+
+    async def close(self) -> None:
+        """Answer the pulls that wait, let calls finish, close the store; again: nothing.
+
+        It is carried out also where the task that awaits it is cancelled.
+        """
+        await asyncio.shield(asyncio.to_thread(_close, self.blocking, self._pool))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self.blocking)[1:]}"
+
+
+def _close(store: TimerStore, pool: ThreadPoolExecutor) -> None:
+    store.close()
+    pool.shutdown(wait=False)
+
+
+class _Bell:
+    """Rings the futures of one loop from other threads: one call into the loop for many at once."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._rung: deque[asyncio.Future[None]] = deque()
+        self._is_called = False
+
+    def ring(self, future: "asyncio.Future[None]") -> None:
+        """End the wait for this future; from any thread."""
+        self._rung.append(future)
+        if not self._is_called:
+            self._is_called = True
+            try:
+                self.loop.call_soon_threadsafe(self._end_waits)
+            except RuntimeError:  # the loop is closed: nobody awaits there any more
+                self._rung.clear()
+
+    def _end_waits(self) -> None:
+        self._is_called = False  # first: what is appended from now on calls again
+        while self._rung:
+            _end_wait(self._rung.popleft())
+
+
+def _end_wait(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+class Opening:
+    """A store that is being opened: await it, or use it with `async with`."""
+
+    def __init__(self, opener: Callable[[], TimerStore], workers: int) -> None:
+        self._opener = opener
+        self._workers = workers
+        self._store: AsyncTimerStore | None = None
+
+    def __await__(self) -> Generator[Any, None, AsyncTimerStore]:
+        return self._open().__await__()
+
+    async def _open(self) -> AsyncTimerStore:
+        pool = ThreadPoolExecutor(self._workers, thread_name_prefix="timerstore-aio")
+        opening = pool.submit(self._opener)
+        try:
+            store = await asyncio.wrap_future(opening)
+        except BaseException:
+            # Cancelled: a store that opens all the same is nobody's.
+            opening.add_done_callback(_close_unwanted)
+            pool.shutdown(wait=False)
+            raise
+        return AsyncTimerStore(store, pool)
+
+    async def __aenter__(self) -> AsyncTimerStore:
+        self._store = await self
+        return self._store
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._store is not None, "left without having been entered"
+        await self._store.close()
+
+
+def _close_unwanted(opening: Future[TimerStore]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
+
+
+def open(  # noqa: A001 - read as `timerstore.aio.open`
+    path: str | os.PathLike[str],
+    config: StoreConfig | None = None,
+    *,
+    clock: Clock | None = None,
+    threads: bool = True,
+    read_only: bool = False,
+    workers: int = 4,
+) -> Opening:
+    """Open a store as timerstore.open does: `await` it, or `async with` it.
+
+    `workers`: threads that carry out calls, 1 to 64. Synchronous puts share their syncs with as
+    many others as there are threads. `threads=False`: step `store.blocking` by hand.
+    """
+    if type(workers) is not int or not 1 <= workers <= WORKERS_MAX:
+        raise ConfigError(f"workers: wanted 1 to {WORKERS_MAX}, got {workers!r}")
+    return Opening(
+        partial(
+            blocking_store.open, path, config, clock=clock, threads=threads, read_only=read_only
+        ),
+        workers,
+    )

@@ -130,7 +130,7 @@ def test_control_answers() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["put", "end_to_end", "idle", "peers", "delay_queue"])
+@pytest.mark.parametrize("name", ["put", "end_to_end", "idle", "peers", "delay_queue", "wait"])
 def test_benchmark_runs(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if name == "peers":
         pytest.importorskip("lmdb")

@@ -11,7 +11,7 @@ Holds:    (1) cancelling a pull that waits takes it out of the table, and takes 
           anybody: pulls only read; (2) any other call that is cancelled is carried out all the same
           once it has begun: its caller just does not hear of it.
 Fails:    as the calls of TimerStore.
-Source:   decision 0010.
+Source:   decision 0011.
 """
 
 import asyncio
@@ -89,6 +89,8 @@ class AsyncTimerStore:
     cancel = _in_pool(TimerStore.cancel)
     reschedule = _in_pool(TimerStore.reschedule)
     stats = _in_pool(TimerStore.stats)
+    timing_distribution = _in_pool(TimerStore.timing_distribution)
+    congestion = _in_pool(TimerStore.congestion)
     flush = _in_pool(TimerStore.flush)
     verify = _in_pool(TimerStore.verify)
 

@@ -29,7 +29,7 @@ from timerstore.timer.request import DRAFT, Records
 from timerstore.timer.states import States
 
 _BATCH = 16_384
-_CHUNK = 1024  # records planned before the first of them is placed: they stay in the cache
+_CHUNK = 2048  # records planned before the first of them is placed: they stay in the cache
 _HOLD = 256  # records placed in one hold of the append lock
 _SCRATCH_BYTES = 1 << 16
 _NEVER_MS = (1 << 63) - 1

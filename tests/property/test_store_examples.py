@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.property.test_store_machine import SmallBatchMachine
 from tests.support import disk_reader
 from tests.support.driver import DAY_MS, HOW, START_MS, YEAR_MS, Driver, PowerDriver, tiny
 from tests.support.shadow_disk import ShadowDisk
@@ -146,3 +147,32 @@ def test_record_that_lost_a_sector_to_a_power_cut_is_no_record(
         at._after_opening()
         at.finish()
         at.drop()
+
+
+def test_order_holds_while_linking_waits_for_a_checkpoint() -> None:
+    """Rolled records found no slot until a checkpoint freed some: none may be overtaken before."""
+    machine = SmallBatchMachine()
+    machine.begin(precision_ms=100, seed=0, limit=0)
+    far = [("far", 946_728_000_000, -1), ("far", 86_400_000, -1), ("far", 34_560_000_000, -1)]
+    edge = ("slot", 127, -1)
+    due = [
+        None,
+        None,
+        far[0],
+        far[1],
+        ("ms", 62, 0),
+        ("slot", 49, -1),
+        ("ms", 4366, 0),
+        None,
+        far[2],
+    ]
+    sizes = [6, 6, 6, 55, 6, 1000, 6, 6, 6]
+    machine.put_many(buffer=False, items=list(zip(due, sizes, strict=True)), queue=QUEUE)
+    machine.kill_in_put_many(count=12, due=None, nth=1, point="segment_created", queue=QUEUE)
+    machine.jump(ms=259_200_001)
+    machine.put_many(buffer=False, items=[(edge, 42)], queue=QUEUE)
+    machine.reopen()
+    machine.settle()
+    machine.kill_in_put_many(count=11, due=edge, nth=1, point="log_rolled", queue=QUEUE)
+    machine.jump_back(ms=5000)
+    machine.teardown()  # drains, and compares with the model

@@ -53,7 +53,9 @@ class EnqueuePut(Service):
         self._open_slot = open_slot
         self._source = source
         self._rest: Records | None = None  # requests taken and not linked yet
-        self.is_blocked = False  # they found no slot
+        self.is_blocked = False  # they found no slot, nor did they after a checkpoint
+        self._checkpoints = 0
+        self._blocked_at: int | None = None  # how many there had been when they first found none
         self.on_blocked: Callable[[], None] | None = None  # a checkpoint may free one
         self.upstream: Service | None = None
         self.dequeue: list[Service] = []  # dequeue-get and dequeue-put
@@ -67,13 +69,17 @@ class EnqueuePut(Service):
         if requests is None:
             return False
         self._rest = requests
+        checkpoints = self._checkpoints  # before the look: one that comes meanwhile may free slots
         linked = self._link_some(requests[:_BATCH])
-        self.is_blocked = linked < 0
         if linked < 0:
+            if self._blocked_at is None:
+                self._blocked_at = checkpoints
+            self.is_blocked = checkpoints > self._blocked_at
             self.metrics.add("enqueue_put_blocked", 1)
             if self.on_blocked is not None:
                 self.on_blocked()
             return False
+        self.is_blocked, self._blocked_at = False, None
         rest = requests[linked:]
         self._rest = rest if len(rest) else None
         if self._rest is None and self.upstream is not None:
@@ -81,6 +87,11 @@ class EnqueuePut(Service):
         for service in self.dequeue:
             service.wake()
         return True
+
+    def checkpointed(self) -> None:
+        """A checkpoint was completed: a slot may be free for another lap now."""
+        self._checkpoints += 1
+        self.wake()
 
     def _link_some(self, requests: Records) -> int:
         """How many were linked; 0 where only a segment was finished; -1 where none can be."""

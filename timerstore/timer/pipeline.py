@@ -117,7 +117,7 @@ def make_pipeline(
         return (config.stop_enqueue or enqueue_put.is_blocked) and dequeue_get.is_waiting
 
     enqueue_put.on_blocked = flush.request_checkpoint
-    checkpoint.on_completed.append(enqueue_put.wake)  # a slot may be free for another lap now
+    checkpoint.on_completed.append(enqueue_put.checkpointed)
     dequeue_put.wait_for_wheel(start, timer_route.queue.count, linked, is_stuck)
     enqueue_get.downstream = enqueue_put
     enqueue_put.upstream = enqueue_get

@@ -33,6 +33,7 @@ from timerstore.message import (
     PutReceipt,
     Report,
 )
+from timerstore.pull.consumer import Consumer
 from timerstore.store import TimerStore, open  # noqa: A004
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "CancelResult",
     "ClosedError",
     "ConfigError",
+    "Consumer",
     "CorruptError",
     "DelayQueue",
     "FailedError",

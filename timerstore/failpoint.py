@@ -40,6 +40,7 @@ NAMES = (
     "recover_wheel_written",
     "recover_timer_log_cut",
     "recover_dispatched",
+    "recover_offsets_clamped",
     "recover_anew_begun",
     "recover_anew_queues_restarted",
     "close_checkpointed",
@@ -48,6 +49,7 @@ NAMES = (
     "close_written_for_brokers",
     "close_wheel_restored",
     "topics_json_written",
+    "commit_written",
 )
 
 hook: Callable[[str], None] | None = None

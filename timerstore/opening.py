@@ -41,6 +41,7 @@ from timerstore.layout.unique_key import make_prefix
 from timerstore.layout.watermark import Watermark
 from timerstore.metrics import Metrics
 from timerstore.native import FAULTS, ffi
+from timerstore.pull.offsets import Offsets
 from timerstore.pull.pull import Puller
 from timerstore.queues.dispatch import Dispatch
 from timerstore.queues.lookup import route_needed
@@ -90,6 +91,7 @@ class Opened(NamedTuple):
     canceller: Canceller
     rescheduler: Rescheduler
     pending: PendingReader
+    offsets: Offsets
     store_id: int
     id_prefix: str
     imported: Fold | None
@@ -394,6 +396,8 @@ class _Opening:
         dispatch.through(found.log_end)
         recover.finish_queues(self._routes)
         reach("recover_dispatched")
+        offsets = self._load_offsets(log)
+        reach("recover_offsets_clamped")
         self._timer_log.linked_offset = found.start.timer_queue_offset
         rooms = Rooms(
             log,
@@ -448,10 +452,25 @@ class _Opening:
             Canceller(clock, log, finder),
             Rescheduler(config, clock, log, timer_route, finder),
             pending,
+            offsets,
             found.store_id,
             prefix,
             found.imported,
         )
+
+    def _load_offsets(self, log: CommitLog) -> Offsets:
+        """Read what the groups committed; none of it beyond what is left of its queue."""
+        routes = self._routes
+
+        def end_of(topic: str, queue_id: int) -> int | None:
+            route = routes.get(topic, queue_id)
+            if route is not None:
+                return route.queue.count
+            return 0 if routes.full_queue_count(topic) else None
+
+        offsets = Offsets(self._disk, self._tree, self._clock, log.check_alive, log.fail)
+        offsets.clamp(end_of)
+        return offsets
 
     def _identify(self, log: CommitLog, timer_route: Route, store_id: int) -> str:
         """Tell C who we are; the prefix of this opening's message ids."""

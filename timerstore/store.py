@@ -37,6 +37,9 @@ from timerstore.message import (
 from timerstore.opening import Opened, open_directory
 from timerstore.pull.filter import Filter, make_filter
 from timerstore.pull.waiting import WaitingPull
+from timerstore.pull.consumer import Consumer, Seams, check_queues, wait_problems, whole_ms
+from timerstore.pull.groups import Groups, check_name
+from timerstore.pull.seek import offset_at
 from timerstore.putting import Putting
 from timerstore.queues.routes import Route
 from timerstore.service import Service
@@ -107,7 +110,8 @@ class TimerStore:
         if self._putting.is_quick:
             self.put = self._putter.put  # type: ignore[method-assign]  # same call, same answers
         _opened_here.add(self)
-        self._unsubscribe = self._clock.subscribe(opened.wake_all)
+        self._groups = self._make_groups()
+        self._unsubscribe = self._clock.subscribe(self._wake_all)
         if threads:
             opened.start()
 
@@ -301,6 +305,85 @@ class TimerStore:
             raise MessageError(problems)
         return route, offset, max_count, wait, wanted
 
+    # --- reading as a group ---
+
+    def _make_groups(self) -> Groups:
+        rooms = self._opened.rooms
+        groups = Groups(
+            self._clock,
+            rooms.routes.full_queue_count,
+            lambda index: rooms.routes.by_index[index].topic,
+        )
+        rooms.dispatch.listeners.append(groups.arrived)
+        rooms.log.on_durable.append(groups.wake_all)
+        return groups
+
+    @_counted
+    def consumer(
+        self,
+        topic: str,
+        group: str,
+        *,
+        queues: Sequence[int] | None = None,
+        tags: str | None = None,
+        wait: float | None = None,
+    ) -> Consumer:
+        """Read a topic for a group, from where the group committed; a new group from the beginning.
+
+        The consumers that a group has in this process share the topic's queues, each queue being
+        one consumer's; `queues`: these instead of a share. `wait`: how many seconds iterating waits
+        for the next message, None: for ever. The topic may come later.
+        """
+        topic, group = check_name("topic", topic), check_name("group", group)
+        count = self._opened.rooms.routes.full_queue_count(topic)
+        asked = check_queues(queues, count)
+        if tags is not None:
+            raise MessageError("tags: not in this release")
+        if wait is not None and (problems := wait_problems(wait)):
+            raise MessageError(problems)
+        seams = Seams(
+            self._clock,
+            self._groups,
+            self._opened.offsets,
+            self._call,
+            self.pull,
+            self.offset_at,
+            self._stay_awake,
+        )
+        return Consumer(seams, topic, group, asked, tags, wait)
+
+    @_counted
+    def committed(self, topic: str, group: str) -> dict[int, int]:
+        """Give the offset of the next message for each queue in which the group has committed."""
+        topic, group = check_name("topic", topic), check_name("group", group)
+        return self._opened.offsets.committed(topic, group)
+
+    @_counted
+    def offset_at(self, topic: str, queue_id: int, time_ms: int) -> int:
+        """Give the queue offset of the first message stored at a time (epoch ms) or later.
+
+        A time before all messages gives the queue's beginning, one behind all its end.
+        """
+        return offset_at(
+            lambda offset: self.pull_batch(topic, queue_id, offset, max_count=1),
+            whole_ms("time_ms", time_ms),
+        )
+
+    @_counted
+    def _call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Run something of a consumer as a call of the store."""
+        return function(*args)
+
+    def _stay_awake(self) -> None:
+        """Before a consumer sleeps: what is appended may be for it as soon as it is durable."""
+        self._log.check_alive()
+        if self._log.durable < self._log.end:
+            self._opened.pipeline.flush.request()
+
+    def _wake_all(self) -> None:
+        self._opened.wake_all()
+        self._groups.wake_all()
+
     # --- what waits ---
 
     @_counted
@@ -480,6 +563,7 @@ class TimerStore:
             self._block()
             self._unsubscribe()
             self._opened.puller.close()  # whoever waits for a message is answered
+            self._groups.close()
             with self._idle:
                 self._idle.wait_for(lambda: not self._calls)
             self._opened.close()

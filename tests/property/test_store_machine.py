@@ -23,7 +23,7 @@ from timerstore import CancelResult, StoreConfig, putting
 from timerstore.commitlog import recover
 from timerstore.failpoint import NAMES
 from timerstore.layout.handle import decode, encode
-from timerstore.pull import reading
+from timerstore.pull import consumer, reading
 from timerstore.queues import dispatch
 from timerstore.timer import (
     dequeue_get,
@@ -35,6 +35,7 @@ from timerstore.timer import (
 )
 
 QUEUES = st.sampled_from([("orders", 0), ("orders", 1), ("mail", 0)])
+TOPICS = st.sampled_from(["orders", "mail"])
 SERVICES = st.sampled_from(
     [
         "dispatch",
@@ -238,6 +239,42 @@ class StoreMachine(RuleBasedStateMachine):
         how = {"sql": f"TAGS IN ({listed})"} if by_sql else {"tags": " || ".join(wanted)}
         self.at.look_filtered(wanted, how)
 
+    # --- a group ---
+
+    @rule(topic=TOPICS)
+    def reader_joins(self, topic: str) -> None:
+        self.at.readers.join(self.at.store, topic)
+
+    @rule(topic=TOPICS, which=st.integers(0, 3))
+    def reader_leaves(self, topic: str, which: int) -> None:
+        self.at.readers.leave(topic, which)
+
+    @rule(topic=TOPICS, which=st.integers(0, 3), count=st.integers(1, 40))
+    def read(self, topic: str, which: int, count: int) -> None:
+        self.at.readers.read(self.at.store, topic, which, count, self.at.model.seen)
+
+    @rule(topic=TOPICS, which=st.integers(0, 3), only=st.none() | st.integers(0, 1))
+    def commit(self, topic: str, which: int, only: int | None) -> None:
+        self.at.readers.commit(topic, which, only=only)
+
+    @rule(topic=TOPICS, which=st.integers(0, 3), at=st.integers(0, 12))
+    def seek(self, topic: str, which: int, at: int) -> None:
+        self.at.readers.seek(self.at.store, topic, which, at)
+
+    @rule(queue=QUEUES, which=st.integers(0, 3), count=st.integers(1, 9), in_commit=st.booleans())
+    def read_committed_and_killed(
+        self, queue: tuple[str, int], which: int, count: int, in_commit: bool
+    ) -> None:
+        """What single rules seldom line up: messages, read, committed, and then the end."""
+        self.at.put_many(queue, [(0, 40)] * count, buffer=True)
+        self.at.settle()
+        self.at.readers.read(self.at.store, queue[0], which, 40, self.at.model.seen)
+        if in_commit:
+            self.at.kill_in_commit("commit_written", queue[0], which)
+        else:
+            self.at.readers.commit(queue[0], which)
+            self.at.kill()
+
     # --- ends ---
 
     @rule()
@@ -387,6 +424,7 @@ SMALL = {
     recover: {"_BATCH": 9, "_REWRITE_BYTES": 500},
     putting: {"_MANY_HOLD": 3},
     reading: {"_BUFFER_BYTES_MAX": 2000, "_STEP_UNITS_MAX": 3},
+    consumer: {"_AHEAD": 3},
     open_slot: {"_SIZE_MIN": 2},
 }
 

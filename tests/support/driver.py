@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tests.support.model import Model, Put, Queue
+from tests.support.readers import Readers
 from tests.support.shadow_disk import ShadowDisk
 from timerstore import (
     CancelResult,
@@ -111,6 +112,7 @@ class Driver:
         self.config = config
         self.clock = _Clock(START_MS)
         self.model = Model()
+        self.readers = Readers()
         self._generation = 0
         self._number = 0
         self.may_scan_all = False  # side files were taken away: the whole log is read
@@ -413,6 +415,11 @@ class Driver:
             elif receipt is not None:
                 self.model.moved(one, receipt, receipt.due_ms)
 
+    def kill_in_commit(self, point: str, topic: str, which: int) -> None:
+        """Die inside a commit: all of it is there or nothing."""
+        with self._dying(point, 1) as reached:
+            self.readers.commit_in_flight(topic, which, reached)
+
     @contextmanager
     def _dying(self, point: str | None, nth: int, *, is_opened: bool = True) -> Iterator[list[str]]:
         """Run a call in a store of which only what is there at one moment will be left."""
@@ -492,6 +499,8 @@ class Driver:
                 handles = [p.handle for p in self.store.pending() if p.message_id == ids]
                 new = self._pull_new(one.queue, len(self.model.seen[one.queue]))
                 self.model.decide_moved(one, handles, {m.body for m in new})
+        self.readers.lost()
+        self.readers.check(self.store)
         self.look_again()
         self.look()
 
@@ -511,6 +520,7 @@ class Driver:
         self.settle()
         self.look_again()
         self.compare_pending()
+        self.readers.finish(self.store, self.model.seen)
         report = self.store.verify()
         assert report.clean, report
         self.store.close()

@@ -126,6 +126,11 @@ class Tree:
         return self.config / "topics.json"
 
     @property
+    def consumer_offset_json(self) -> Path:
+        """How far each group has come."""
+        return self.config / "consumerOffset.json"
+
+    @property
     def timer_check(self) -> Path:
         """The timer's checkpoint."""
         return self.config / "timercheck"

@@ -6,6 +6,9 @@ hold.py        the pulls of a store that wait, by queue: who is woken by what
 reading.py     the messages between two offsets        page.py   what one pull has got so far
 filter.py      what a pull lets through: asked about a unit, then about its message
 sql.py         the text of an SQL filter               condition.py   what it asks of properties
+consumer.py    reads a topic for a group: hands out, commits, seeks
+groups.py      who of a group has which queue      offsets.py   what was committed, on disk
+seek.py        from a time to an offset
 
 Holds:    (1) what is given is durable, unless the store was opened to show what is only written;
           (2) no gap, and the same messages in the same order however often an offset is asked for;

@@ -39,6 +39,7 @@ class Routes:
         self._lock = threading.Lock()
         self._by_name: dict[tuple[str, int], Route] = {}
         self.by_index: list[Route] = []
+        self._made_count: dict[str, int] = {}  # behind a topic's last queue that has a route
         self._pointers: list[Any] = []  # every table that C may still walk
         self.native: Any = None  # ts_routes *
         self._table: Any = None
@@ -58,12 +59,14 @@ class Routes:
         one = self._topics.topics.get(topic)
         return one.queue_count if one is not None else 0
 
+    def full_queue_count(self, topic: str) -> int:
+        """How many queues the topic has, those counted that topics.json leaves out."""
+        return max(self.queue_count(topic), self._made_count.get(topic, 0))
+
     def topics(self) -> dict[str, int]:
         """Give every topic with its queue count, system topics included."""
-        counts = {name: one.queue_count for name, one in self._topics.topics.items()}
-        for topic, queue_id in list(self._by_name):
-            counts[topic] = max(counts.get(topic, 0), queue_id + 1)
-        return counts
+        names = {**self._topics.topics, **self._made_count}
+        return {name: self.full_queue_count(name) for name in names}
 
     # --- making ---
 
@@ -117,6 +120,7 @@ class Routes:
         route = Route(topic, queue_id, native, queue)
         self.by_index.append(route)
         self._by_name[topic, queue_id] = route
+        self._made_count[topic] = max(self._made_count.get(topic, 0), queue_id + 1)
         if 2 * len(self.by_index) > self.native.mask:
             self._rebuild(4 * (int(self.native.mask) + 1))
         else:

@@ -1,0 +1,155 @@
+"""The consumers of one group beside their model: who has which queue, and what comes next in it.
+
+Holds:    after every call each queue is one consumer's; what is handed out is, in each queue, what
+          comes next: after what was handed out before, or after what was committed where the queue
+          came to somebody new; a commit that answered is there after whatever end.
+Fails:    AssertionError where the store says otherwise.
+"""
+
+from dataclasses import dataclass, field
+
+from tests.support.model import Queue
+from timerstore import Consumer, Message, TimerStore
+
+GROUP = "readers"
+
+Seen = dict[Queue, list[tuple[bytes, int]]]
+"""Body and delivered_ms of every message that was pulled, by queue."""
+
+
+@dataclass(eq=False)
+class _Reader:
+    consumer: Consumer
+    next: dict[int, int] = field(default_factory=dict)  # queue -> what comes next in it
+
+
+class Readers:
+    """All consumers of the group, over all topics."""
+
+    def __init__(self) -> None:
+        self._readers: dict[str, list[_Reader]] = {}
+        self.committed: dict[Queue, int] = {}
+        self._in_flight: dict[Queue, int] = {}  # asked for when the store died
+
+    # --- ends ---
+
+    def lost(self) -> None:
+        """The store was closed, or died: no consumer is left."""
+        self._readers.clear()
+
+    def check(self, store: TimerStore) -> None:
+        """What is committed is what was committed; of what was on its way all or nothing."""
+        for topic in {topic for topic, _ in [*self.committed, *self._in_flight]}:
+            found = {(topic, q): n for q, n in store.committed(topic, GROUP).items() if n}
+            known = {q: n for q, n in self.committed.items() if q[0] == topic and n}
+            if found != known:
+                flying = {q: n for q, n in self._in_flight.items() if q[0] == topic}
+                assert found == {**known, **flying}, f"{found}, but committed was {known}"
+                self.committed.update(flying)
+        self._in_flight.clear()
+
+    # --- calls ---
+
+    def join(self, store: TimerStore, topic: str) -> None:
+        """One more consumer."""
+        consumer = store.consumer(topic, GROUP, wait=0)
+        self._readers.setdefault(topic, []).append(_Reader(consumer))
+        self._divided(topic)
+
+    def leave(self, topic: str, which: int) -> None:
+        """One consumer less."""
+        readers = self._readers.get(topic, [])
+        if readers:
+            readers.pop(which % len(readers)).consumer.close()
+            self._divided(topic)
+
+    def read(self, store: TimerStore, topic: str, which: int, count: int, seen: Seen) -> None:
+        """Read with one of them, which comes where there is none."""
+        reader = self._reader(store, topic, which)
+        messages = reader.consumer.poll(count)
+        self._divided(topic)  # the topic may have grown
+        assert len(messages) <= count
+        for message in messages:
+            self._came(reader, message, seen)
+        if len(messages) < count:
+            for queue_id, at in reader.next.items():
+                left = seen.get((topic, queue_id), [])[at:]
+                assert not left, f"nothing came, but there are {left}"
+
+    def _came(self, reader: _Reader, message: Message, seen: Seen) -> None:
+        queue = message.topic, message.queue_id
+        at = reader.next[message.queue_id]
+        assert message.queue_offset == at, f"wanted offset {at} of {queue}: {message}"
+        assert seen[queue][at] == (message.body, message.delivered_ms)
+        reader.next[message.queue_id] = at + 1
+
+    def commit(self, topic: str, which: int, *, only: int | None = None) -> None:
+        """Commit with one of them what it was handed; `only`: in one of its queues."""
+        readers = self._readers.get(topic, [])
+        if not readers:
+            return
+        reader = readers[which % len(readers)]
+        wanted = self._wanted(topic, reader)
+        if only is None or not wanted:
+            answer = reader.consumer.commit()
+        else:
+            queue = sorted(wanted)[only % len(wanted)]
+            wanted = {queue: wanted[queue]}
+            answer = reader.consumer.commit({queue[1]: wanted[queue]})
+        assert {(topic, q): n for q, n in answer.items()} == wanted
+        self.committed.update(wanted)
+
+    def commit_in_flight(self, topic: str, which: int, is_dead: list[str]) -> None:
+        """Commit while the store dies (`is_dead`: it did): afterwards it may be there or not."""
+        before = dict(self.committed)
+        self.commit(topic, which)
+        if is_dead:
+            changed = {q: n for q, n in self.committed.items() if before.get(q) != n}
+            self.committed, self._in_flight = before, changed
+
+    def seek(self, store: TimerStore, topic: str, which: int, at: int) -> None:
+        """Go on from an offset with one of them, or from the end of what is shorter."""
+        reader = self._reader(store, topic, which)
+        self._divided(topic)
+        for queue_id in reader.consumer.queues:
+            length = store.pull(topic, queue_id, 2**62).max_offset
+            place = min(at, length)
+            assert reader.consumer.seek(place, queue_id=queue_id) == {queue_id: place}
+            reader.next[queue_id] = place
+
+    def finish(self, store: TimerStore, seen: Seen) -> None:
+        """Read and commit the rest: it comes, once."""
+        for topic in sorted({topic for topic, _ in seen}):
+            for which in range(max(1, len(self._readers.get(topic, [])))):
+                self.read(store, topic, which, 10_000, seen)
+                self.commit(topic, which)
+        for queue, known in seen.items():
+            done = self.committed.get(queue, 0)
+            assert done == len(known), f"{queue}: committed {done} of {len(known)}"
+
+    # --- the model ---
+
+    def _reader(self, store: TimerStore, topic: str, which: int) -> _Reader:
+        if not self._readers.get(topic):
+            self.join(store, topic)
+        readers = self._readers[topic]
+        return readers[which % len(readers)]
+
+    def _divided(self, topic: str) -> None:
+        """The queues may have been divided anew."""
+        readers = self._readers.get(topic, [])
+        shares = [reader.consumer.queues for reader in readers]
+        everything = sorted(q for share in shares for q in share)
+        assert everything == list(range(len(everything))), f"not each queue once: {shares}"
+        sizes = [len(share) for share in shares] or [0]
+        assert max(sizes) - min(sizes) <= 1, f"not shared fairly: {shares}"
+        for reader, share in zip(readers, shares, strict=True):
+            reader.next = {q: reader.next.get(q, self.committed.get((topic, q), 0)) for q in share}
+
+    def _wanted(self, topic: str, reader: _Reader) -> dict[Queue, int]:
+        """What a commit of all that it was handed has to answer."""
+        return {
+            (topic, q): at
+            for q, at in reader.next.items()
+            if at != self.committed.get((topic, q), 0)
+        }

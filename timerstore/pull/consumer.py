@@ -1,0 +1,389 @@
+"""Consumer: reads a topic for a group and remembers how far it came.
+
+Threads:  any; what two threads take from one consumer is shared between them.
+Holds:    (1) messages of one queue are handed out in order, without gaps; (2) what was committed is
+          not handed out again, what was handed out and not committed comes again: after a crash, a
+          close, or when the queue moves to another consumer; (3) who waits uses no CPU, and is
+          woken by the message.
+Fails:    MessageError on arguments; ClosedError, ForkedError; what pull and Offsets raise.
+Source:   decision 0008.
+"""
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from timerstore.clock import Clock
+from timerstore.errors import ClosedError, MessageError
+from timerstore.message import Message, PullResult
+from timerstore.pull.groups import Group, Groups, Held, Member
+from timerstore.pull.offsets import Asked, Offsets
+from timerstore.pull.seek import BEYOND
+
+_AHEAD = 32  # messages that are fetched at once, at least
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Seams(NamedTuple):
+    """What a consumer needs of its store."""
+
+    clock: Clock
+    groups: Groups
+    offsets: Offsets
+    call: Callable[..., Any]  # runs a function in a call that `close` waits for
+    pull: Callable[..., PullResult]
+    offset_at: Callable[[str, int, int], int]
+    stay_awake: Callable[[], None]  # before sleeping: raises if the store failed, asks for a sync
+
+
+class Consumer:
+    """One reader of a topic for a group; `TimerStore.consumer` makes it. Close it, or use `with`.
+
+        for message in consumer:
+            handle(message)
+            consumer.commit()
+
+    Iterating waits for the next message: until the consumer or the store is closed, or, where it
+    was made with `wait`, until so many seconds passed without one (0: ends at the end).
+    """
+
+    def __init__(
+        self,
+        seams: Seams,
+        topic: str,
+        group: str,
+        queues: tuple[int, ...] | None,
+        tags: str | None,
+        wait: float | None,
+    ) -> None:
+        self.topic = topic
+        self.group = group
+        self._seams = seams
+        self._wait_s = wait
+        self._pull_options = {} if tags is None else {"tags": tags}
+        self._turn = 0  # whose turn it is among the queues
+        self._member = member = Member(queues)
+        self._group: Group = seams.groups.join(topic, group, member, tags)
+        gone = self._group.gone
+        member.owner = weakref.ref(self, lambda _: gone.append(member))
+
+    # --- reading ---
+
+    def poll(self, max_count: int = 32, wait: float = 0.0) -> list[Message]:
+        """Give the next messages, at most `max_count`, of any of its queues; waits up to `wait`
+        seconds for the first. None came: an empty list.
+        """
+        problems = []
+        count = _whole(max_count, 0)
+        if count < 1:
+            problems.append(f"max_count: wanted a whole number from 1 on, got {max_count!r}")
+        problems += wait_problems(wait)
+        if problems:
+            raise MessageError(problems)
+        found: list[Message] = self._seams.call(self._poll, count, wait)
+        return found
+
+    def __iter__(self) -> Self:
+        self._seams.call(self._check_open)
+        return self
+
+    def __next__(self) -> Message:
+        try:
+            found: list[Message] = self._seams.call(self._poll, 1, self._wait_s)
+        except ClosedError:
+            found = []
+        if not found:
+            raise StopIteration
+        return found[0]
+
+    def _poll(self, max_count: int, wait_s: float | None) -> list[Message]:
+        self._check_open()
+        found = self._look(max_count)
+        if found or wait_s == 0:
+            return found
+        clock, group = self._seams.clock, self._group
+        end_ns = None if wait_s is None else clock.monotonic_ns + int(wait_s * 1e9)
+        with group.lock:
+            group.sleepers += 1
+        try:
+            while True:
+                seen = group.moves
+                found = self._look(max_count)
+                if found or not self._sleep(seen, end_ns):
+                    return found
+        finally:
+            with group.lock:
+                group.sleepers -= 1
+
+    def _sleep(self, seen: int, end_ns: int | None) -> bool:
+        """Wait until there is a reason to look again; False where the time is over, or all is."""
+        clock, group = self._seams.clock, self._group
+        self._seams.stay_awake()
+        with group.lock:
+            while self._member.is_in and not self._seams.groups.is_closed:
+                if group.moves != seen:
+                    return True
+                left_s = None if end_ns is None else (end_ns - clock.monotonic_ns) / 1e9
+                if left_s is not None and left_s <= 0:
+                    return False
+                if not group.lock.wait(left_s) and clock.by_hand:
+                    return False  # real seconds have passed, whatever the clock is
+            return False
+
+    def _look(self, max_count: int) -> list[Message]:
+        """Take what is there, from each queue in turn."""
+        with self._group.lock:
+            self._group.refresh()
+            queues = list(self._member.held.values())
+        found: list[Message] = []
+        first = self._turn
+        for k in range(len(queues)):
+            held = queues[(first + k) % len(queues)]
+            found += self._take(held, max_count - len(found))
+            if not held.ahead:
+                self._turn = first + k + 1  # so that none of them keeps the others waiting
+            if len(found) == max_count:
+                break
+        return found
+
+    def _take(self, held: Held, count: int) -> list[Message]:
+        """Take from one queue, which is pulled from as often as there is more in it."""
+        found: list[Message] = []
+        group = self._group
+        while True:
+            with group.lock:
+                if held.position < 0:
+                    self._place(held)
+                if self._member.held.get(held.queue_id) is not held:
+                    return found
+                found += held.take(count - len(found))
+                if len(found) == count:
+                    return found
+                offset = held.fetch_at
+            result = self._pull(held.queue_id, offset, max(count - len(found), _AHEAD))
+            with group.lock:
+                if held.fetch_at != offset or held.ahead:
+                    continue  # another thread was here, or a seek
+                held.arrived(result)
+                if held.fetch_at == offset:
+                    return found
+
+    def _place(self, held: Held) -> None:
+        """Find out where to begin, when the commits of whoever had it before have arrived."""
+        self._group.lock.wait_for(lambda: not self._group.committing[held.queue_id])
+        if held.position < 0:
+            committed = self._seams.offsets.committed(self.topic, self.group)
+            held.jump(max(committed.get(held.queue_id, 0), 0))
+
+    def _pull(self, queue_id: int, offset: int, max_count: int) -> PullResult:
+        return self._seams.pull(
+            self.topic, queue_id, offset, max_count=max_count, **self._pull_options
+        )
+
+    # --- committing ---
+
+    def commit(self, through: Message | Mapping[int, int] | None = None) -> dict[int, int]:
+        """Note that the group is done with what was handed out here; durable on return.
+
+        `through`: only as far as this message in its queue, or {queue: offset of the next message}.
+        Answers what was committed so. What is committed already is left out, and so is what moved
+        to another consumer meanwhile: there it comes again. MessageError on what was never handed
+        out.
+        """
+        offsets: dict[int, int] = self._seams.call(self._commit, through)
+        return offsets
+
+    def _commit(self, through: object) -> dict[int, int]:
+        group, offsets = self._group, self._seams.offsets
+        with group.lock:
+            self._check_open()
+            wanted = self._wanted(through)
+            committed = offsets.committed(self.topic, self.group)
+            wanted = {q: offset for q, offset in wanted.items() if offset != committed.get(q, 0)}
+            if not wanted:
+                return {}
+            group.commit_begun(list(wanted))
+            asked: Asked = offsets.ask(self.topic, self.group, wanted)
+        try:
+            offsets.settle(asked)
+        finally:
+            with group.lock:
+                group.commit_settled(list(wanted))
+        with group.lock:
+            for queue_id, offset in wanted.items():
+                held = self._member.held.get(queue_id)
+                if held is not None and held.low <= offset <= held.position:
+                    held.low = offset
+        return wanted
+
+    def _wanted(self, through: object) -> dict[int, int]:
+        held = self._member.held
+        if through is None:
+            return {q: one.position for q, one in held.items() if one.position >= 0}
+        if isinstance(through, Message):
+            if through.topic != self.topic:
+                raise MessageError(
+                    f"commit: this consumer reads {self.topic!r}, got one of {through.topic!r}"
+                )
+            if through.queue_id not in held and through.queue_id < self._group.queue_count:
+                return {}
+            through = {through.queue_id: through.queue_offset + 1}
+        if not isinstance(through, Mapping):
+            raise MessageError(
+                f"commit: wanted a Message or a mapping of queues, got {type(through).__name__}"
+            )
+        problems, wanted = [], {}
+        for queue_id, offset in through.items():
+            one = held.get(_whole(queue_id, -1))
+            place = _whole(offset, -1)
+            if one is None:
+                problems.append(f"commit: it has the queues {sorted(held)}, got {queue_id!r}")
+            elif not 0 <= place <= max(one.position, 0):
+                problems.append(
+                    f"commit: queue {queue_id} was read to {max(one.position, 0)}, got {offset!r}"
+                )
+            elif place >= one.low:
+                wanted[one.queue_id] = place
+        if problems:
+            raise MessageError(problems)
+        return wanted
+
+    # --- seeking ---
+
+    def seek(
+        self,
+        offset: int | None = None,
+        *,
+        time: datetime | None = None,
+        time_ms: int | None = None,
+        queue_id: int | None = None,
+    ) -> dict[int, int]:
+        """Go on elsewhere, in one of its queues or in all: from a queue offset, or from the first
+        message stored at a time or later. Answers where that is. `commit` makes it last.
+
+        A time before all messages is the beginning, one behind all the end. MessageError on an
+        offset outside of a queue.
+        """
+        at: dict[int, int] = self._seams.call(self._seek, offset, time, time_ms, queue_id)
+        return at
+
+    def _seek(
+        self, offset: object, time: object, time_ms: object, queue_id: object
+    ) -> dict[int, int]:
+        with self._group.lock:
+            self._check_open()
+            self._group.refresh()
+            held = dict(self._member.held)
+        if sum(one is not None for one in (offset, time, time_ms)) != 1:
+            raise MessageError("seek: wanted one of offset, time and time_ms")
+        if queue_id is not None:
+            one = held.get(_whole(queue_id, -1))
+            if one is None:
+                raise MessageError(f"queue_id: it has the queues {sorted(held)}, got {queue_id!r}")
+            held = {one.queue_id: one}
+        if offset is None:
+            ms = _time_ms(time) if time is not None else whole_ms("time_ms", time_ms)
+            places = {q: self._seams.offset_at(self.topic, q, ms) for q in held}
+        else:
+            places = self._checked_places(held, offset)
+        with self._group.lock:
+            for q, place in places.items():
+                if self._member.held.get(q) is held[q]:
+                    held[q].jump(place)
+        return places
+
+    def _checked_places(self, queues: Mapping[int, Held], offset: object) -> dict[int, int]:
+        problems, place = [], _whole(offset, -1)
+        for queue_id in queues:
+            bounds = self._pull(queue_id, BEYOND, 1)
+            low, high = bounds.min_offset, bounds.max_offset
+            if not low <= place <= high:
+                problems.append(f"offset: queue {queue_id} has {low} to {high}, got {offset!r}")
+        if problems:
+            raise MessageError(problems)
+        return dict.fromkeys(queues, place)
+
+    # --- state ---
+
+    @property
+    def queues(self) -> tuple[int, ...]:
+        """The queues that it has at present."""
+        with self._group.lock:
+            return tuple(sorted(self._member.held))
+
+    def close(self) -> None:
+        """Leave the group; the other consumers get its queues. Commits nothing."""
+        try:
+            self._seams.call(self._seams.groups.leave, self._group, self._member)
+        except ClosedError:
+            return  # with the store
+
+    def _check_open(self) -> None:
+        if not self._member.is_in:
+            raise ClosedError(
+                "the consumer is closed", where=f"topic {self.topic} group {self.group}"
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Consumer topic={self.topic!r} group={self.group!r}>"
+
+
+# --- arguments ---
+
+
+def check_queues(queues: object, count: int) -> tuple[int, ...] | None:
+    """Give the queues that a consumer asks for; `count`: those of its topic, 0: not there yet."""
+    if queues is None:
+        return None
+    if not isinstance(queues, Iterable):
+        raise MessageError(f"queues: wanted whole numbers, got {queues!r}")
+    given = list(queues)
+    found = tuple(_whole(one, -1) for one in given)
+    if not found or not all(0 <= one < (count or 2**31) for one in found):
+        wanted = f"0 to {count - 1}" if count else "whole numbers from 0 on"
+        raise MessageError(f"queues: wanted some of {wanted}, got {given!r}")
+    if len(set(found)) < len(found):
+        raise MessageError(f"queues: wanted each once, got {given!r}")
+    return found
+
+
+def wait_problems(wait: object) -> list[str]:
+    """What is wrong with seconds to wait."""
+    if isinstance(wait, int | float) and not isinstance(wait, bool) and 0 <= wait < 1e9:
+        return []
+    return [f"wait: wanted seconds from 0 on, got {wait!r}"]
+
+
+def whole_ms(name: str, value: object) -> int:
+    """Give a time in ms since 1970."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool):
+        raise MessageError(f"{name}: wanted a whole number of ms since 1970, got {value!r}")
+    return int(value)
+
+
+def _time_ms(time: object) -> int:
+    if not isinstance(time, datetime) or time.utcoffset() is None:
+        raise MessageError(f"time: wanted a datetime with a time zone, got {time!r}")
+    return -((_EPOCH - time) // timedelta(milliseconds=1))  # up: not before that time
+
+
+def _whole(value: object, otherwise: int) -> int:
+    """Give a whole number; what is none becomes a number that is refused."""
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return int(value)
+    return otherwise

@@ -1,0 +1,252 @@
+"""Groups: who of a group has which queue, and where in it he is.
+
+    topic orders, queues 0 1 2 3          a joins      a: 0 1 2 3
+                                          b joins      a: 0 1      b: 2 3
+                                          a closes                 b: 0 1 2 3
+
+Threads:  any. Of a Group everything is under its `lock`, of Groups under `_lock`.
+Locks:    Groups._lock, then a Group's; neither is held over a pull or a sync.
+Holds:    (1) a queue is in the hands of one consumer of its group; (2) who joins or leaves moves as
+          few queues as is fair; (3) a queue that moves goes on from what was committed, and not
+          before commits of it that are on their way are settled.
+Source:   decision 0008.
+"""
+
+import re
+import threading
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from timerstore.clock import Clock
+from timerstore.errors import MessageError
+from timerstore.message import Message, PullResult
+
+_NAME = re.compile(r"[A-Za-z0-9%_|-]{1,255}")
+
+
+def check_name(what: str, name: object) -> str:
+    """Give a topic or group name that the ancestor allows; MessageError else."""
+    if isinstance(name, str) and _NAME.fullmatch(name):
+        return name
+    shown = repr(name)
+    if len(shown) > 60:
+        shown = f"{shown[:60]}... of {len(name) if isinstance(name, str) else '?'} characters"
+    raise MessageError(f"{what}: wanted 1 to 255 of A-Za-z0-9%_|-, got {shown}")
+
+
+def divide(queues: Iterable[int], held: Sequence[Collection[int]]) -> list[list[int]]:
+    """Give each queue to one of the consumers, none two more than another.
+
+    `held`: what each has now; it keeps of that as much as is fair.
+    """
+    left = set(queues)
+    shares = []
+    for one in held:
+        shares.append(sorted(left.intersection(one)))
+        left.difference_update(one)
+    for queue_id in sorted(left) if shares else ():
+        min(shares, key=len).append(queue_id)
+    while shares and len(most := max(shares, key=len)) - len(least := min(shares, key=len)) > 1:
+        least.append(most.pop())
+    return [sorted(one) for one in shares]
+
+
+class Held:
+    """A queue in the hands of a consumer; a new one each time that it comes to somebody."""
+
+    __slots__ = ("ahead", "fetch_at", "low", "position", "queue_id")
+
+    def __init__(self, queue_id: int) -> None:
+        self.queue_id = queue_id
+        self.position = -1  # behind what was handed out; -1: not known yet
+        self.low = 0  # a commit below it is behind the times
+        self.fetch_at = 0  # behind what was fetched
+        self.ahead: deque[Message] = deque()  # fetched, not handed out
+
+    def jump(self, offset: int) -> None:
+        """Go on from an offset."""
+        self.ahead.clear()
+        self.position = self.low = self.fetch_at = offset
+
+    def arrived(self, result: PullResult) -> None:
+        """Take in what was pulled from `fetch_at` on; it never goes back."""
+        self.ahead.extend(result.messages)
+        self.fetch_at = max(self.fetch_at, result.next_offset)
+        if not self.ahead:
+            self.position = self.fetch_at
+
+    def take(self, count: int) -> list[Message]:
+        """Hand out what is there."""
+        found = [self.ahead.popleft() for _ in range(min(count, len(self.ahead)))]
+        if found:
+            # Behind the last one lies what a filter left out, which is done with too.
+            self.position = found[-1].queue_offset + 1 if self.ahead else self.fetch_at
+        return found
+
+
+class Member:
+    """One consumer, as its group sees it."""
+
+    def __init__(self, queues: tuple[int, ...] | None) -> None:
+        self.queues = queues  # those that it asked for; None: a fair share
+        self.held: dict[int, Held] = {}
+        self.is_in = False
+        self.owner: weakref.ref[object] | None = None
+
+    def hold(self, queues: Collection[int]) -> None:
+        """Have these queues from now on."""
+        self.held = {q: self.held.get(q) or Held(q) for q in queues}
+
+
+class Group:
+    """The consumers of one topic and group in this process."""
+
+    def __init__(self, topic: str, name: str, count_queues: Callable[[str], int]) -> None:
+        self.topic = topic
+        self.name = name
+        self._count_queues = count_queues
+        self.lock = threading.Condition(threading.Lock())
+        self.members: list[Member] = []
+        self.tags: str | None = None
+        self.queue_count = 0
+        self.committing: Counter[int] = Counter()  # commits on their way, by queue
+        self.sleepers = 0  # polls that wait; read without the lock, see `wake`
+        self.moves = 0  # how often there was a reason to look again
+        self.gone: deque[Member] = deque()  # their consumers were dropped without being closed
+
+    # --- who is in; under `lock` ---
+
+    def join(self, member: Member, tags: str | None) -> None:
+        """Take a consumer in, and divide the queues anew."""
+        self.refresh()
+        if self.members and tags != self.tags:
+            raise MessageError(
+                f"tags: group {self.name!r} reads {self.topic!r} with {self.tags!r}, "
+                f"and a queue may come to any of its consumers; got {tags!r}"
+            )
+        taken = {q for one in self.members for q in one.queues or ()}
+        wrong = sorted(taken.intersection(member.queues or ()))
+        if wrong:
+            raise MessageError(
+                f"queues: another consumer of group {self.name!r} asked for {wrong} of "
+                f"{self.topic!r} before, got {list(member.queues or ())}"
+            )
+        self.tags = tags
+        self.members.append(member)
+        member.is_in = True
+        self.divide()
+
+    def leave(self, member: Member) -> None:
+        """Let a consumer go; the others get its queues."""
+        if member.is_in:
+            member.is_in = False
+            member.held = {}
+            self.members.remove(member)
+            self.divide()
+
+    def refresh(self) -> None:
+        """Notice new queues, and consumers that are no more."""
+        while self.gone:
+            self.leave(self.gone.popleft())
+        if self._count_queues(self.topic) != self.queue_count:
+            self.divide()
+
+    def divide(self) -> None:
+        """Give each queue to one member."""
+        self.queue_count = self._count_queues(self.topic)
+        taken = {q for one in self.members for q in one.queues or ()}
+        sharing = [one for one in self.members if one.queues is None]
+        shares = divide(
+            (q for q in range(self.queue_count) if q not in taken), [one.held for one in sharing]
+        )
+        for member in self.members:
+            if member.queues is not None:
+                member.hold([q for q in member.queues if q < self.queue_count])
+        for member, share in zip(sharing, shares, strict=True):
+            member.hold(share)
+        self._moved()
+
+    # --- commits; under `lock` ---
+
+    def commit_begun(self, queues: list[int]) -> None:
+        """Commits of these queues are on their way."""
+        self.committing.update(queues)
+
+    def commit_settled(self, queues: list[int]) -> None:
+        """They have arrived, or failed."""
+        self.committing -= Counter(queues)
+        self._moved()
+
+    # --- waiting ---
+
+    def _moved(self) -> None:
+        self.moves += 1
+        self.lock.notify_all()
+
+    def wake(self) -> None:
+        """There may be something new. Who goes to sleep counts as sleeper before his last look, so
+        that one of the two sees the other.
+        """
+        if self.sleepers:
+            with self.lock:
+                self._moved()
+
+
+class Groups:
+    """The groups of one store."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        count_queues: Callable[[str], int],
+        topic_of: Callable[[int], str],
+    ) -> None:
+        self._clock = clock
+        self._count_queues = count_queues
+        self._topic_of = topic_of
+        self._lock = threading.Lock()
+        self._by_topic: dict[str, tuple[Group, ...]] = {}  # tuples: read without the lock
+        self.is_closed = False
+
+    def join(self, topic: str, name: str, member: Member, tags: str | None) -> Group:
+        """Take a consumer into its group, which is made where it is the first."""
+        with self._lock:
+            here = self._by_topic.get(topic, ())
+            group = next((one for one in here if one.name == name), None)
+            if group is None:
+                group = Group(topic, name, self._count_queues)
+                with group.lock:
+                    group.join(member, tags)
+                self._by_topic[topic] = (*here, group)
+            else:
+                with group.lock:
+                    group.join(member, tags)
+            return group
+
+    def leave(self, group: Group, member: Member) -> None:
+        """Let a consumer go; a group without any is forgotten."""
+        with self._lock, group.lock:
+            group.leave(member)
+            if not group.members and not group.committing:
+                here = self._by_topic.pop(group.topic, ())
+                if left := tuple(one for one in here if one is not group):
+                    self._by_topic[group.topic] = left
+
+    def arrived(self, touched: set[int]) -> None:
+        """Queues have grown: dispatch's listener, called with indexes of routes."""
+        if self._by_topic:
+            for topic in {self._topic_of(index) for index in touched}:
+                for group in self._by_topic.get(topic, ()):
+                    group.wake()
+
+    def wake_all(self) -> None:
+        """Something else has changed: what is durable, the clock, that the store is open."""
+        for groups in list(self._by_topic.values()):
+            for group in groups:
+                group.wake()
+
+    def close(self) -> None:
+        """Answer everybody who waits."""
+        self.is_closed = True
+        self.wake_all()

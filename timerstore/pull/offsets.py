@@ -1,0 +1,126 @@
+"""Offsets: how far each group has come in each queue, on disk.
+
+Data:     config/consumerOffset.json (layout/consumer_offset_json.py), replaced whole.
+Threads:  any; whoever waits for a commit writes it, and what others have asked for meanwhile.
+Locks:    `_write_lock`, then `_lock`. The first is held over a sync, like the commit log's own:
+          it is what the others wait for.
+Holds:    (1) what `settle` returned for is durable, whatever `flush` the store has: a group that
+          lost its place would see messages again that it was told it need not see; (2) commits of
+          one queue take effect in the order in which they were asked for; (3) after `clamp` no
+          offset lies beyond its queue's end, so that what comes next is not skipped.
+Fails:    FullError: nothing changed, ask again; FailedError for good; CorruptError on opening.
+Source:   store-format.md 5.3; exactly-once.md 6.3; decision 0008.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+
+from timerstore.clock import Clock
+from timerstore.errors import CorruptError, FailedError, TimerStoreError
+from timerstore.failpoint import reach
+from timerstore.files.disk import Disk
+from timerstore.layout import consumer_offset_json
+from timerstore.layout.consumer_offset_json import SEPARATOR, entry_name
+from timerstore.layout.tree import Tree, backup_of
+
+Key = tuple[str, str]
+"""Topic and group."""
+
+
+class Asked:
+    """A commit on its way."""
+
+    __slots__ = ("is_done", "key", "offsets")
+
+    def __init__(self, key: Key, offsets: Mapping[int, int]) -> None:
+        self.key = key
+        self.offsets = dict(offsets)
+        self.is_done = False  # written under `_write_lock`
+
+
+class Offsets:
+    """The committed offsets of one store."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        tree: Tree,
+        clock: Clock,
+        check_alive: Callable[[], None],
+        fail: Callable[[TimerStoreError], None],
+    ) -> None:
+        self._disk = disk
+        self._tree = tree
+        self._clock = clock
+        self._check_alive = check_alive
+        self._fail = fail
+        self._lock = threading.Lock()
+        self._write_lock = threading.Lock()
+        self._asked: list[Asked] = []  # under `_lock`, in order
+        path = tree.consumer_offset_json
+        try:
+            self._file = consumer_offset_json.read(
+                disk.read_small(path), disk.read_small(backup_of(path))
+            )
+        except CorruptError as error:
+            raise CorruptError(
+                f"committed offsets cannot be read: {error}",
+                where=path,
+                wanted="the file, its .bak, or neither: then every group begins anew",
+            ) from error
+
+    def committed(self, topic: str, group: str) -> dict[int, int]:
+        """Give the offset of the next message for each queue in which the group has committed."""
+        return dict(self._file.table.get(entry_name(topic, group), {}))
+
+    def clamp(self, end_of: Callable[[str, int], int | None]) -> None:
+        """Take back what lies beyond its queue's end; durable on return. Before any append.
+
+        `end_of` gives the end of a queue, None where the topic is not known here: such an entry
+        stays as it is, for whoever wrote it.
+        """
+        changes: dict[Key, dict[int, int]] = {}
+        for name, offsets in self._file.table.items():
+            topic, _, group = name.partition(SEPARATOR)
+            for queue_id, offset in offsets.items():
+                end = end_of(topic, queue_id) if group else None
+                if end is not None and offset > end:
+                    changes.setdefault((topic, group), {})[queue_id] = end
+        if changes:
+            self._write(changes)
+
+    def ask(self, topic: str, group: str, offsets: Mapping[int, int]) -> Asked:
+        """Begin a commit; it takes its place among all commits now, `settle` waits for it."""
+        asked = Asked((topic, group), offsets)
+        with self._lock:
+            self._asked.append(asked)
+        return asked
+
+    def settle(self, asked: Asked) -> None:
+        """Return when a commit is durable; one write serves all that were asked for before it."""
+        with self._write_lock:
+            if asked.is_done:
+                return
+            with self._lock:
+                together, self._asked = self._asked, []
+            changes: dict[Key, dict[int, int]] = {}
+            for one in together:
+                changes.setdefault(one.key, {}).update(one.offsets)
+            try:
+                self._check_alive()
+                self._write(changes)
+            except TimerStoreError as error:
+                with self._lock:  # the others try for themselves, and hear for themselves
+                    self._asked = [one for one in together if one is not asked] + self._asked
+                if isinstance(error, FailedError):
+                    self._fail(error)
+                raise
+            for one in together:
+                one.is_done = True
+        reach("commit_written")
+
+    def _write(self, changes: Mapping[Key, Mapping[int, int]]) -> None:
+        new = self._file.with_offsets(changes, self._clock.now_ms)
+        self._disk.make_directory(self._tree.config)
+        self._disk.write_small(self._tree.consumer_offset_json, consumer_offset_json.write(new))
+        self._file = new  # not before: what is not durable is not committed

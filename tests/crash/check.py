@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 import timerstore
-from tests.crash.report import ANSWERS, QUEUES, Kind, Line, read_body, unpack
+from tests.crash.report import ANSWERS, GROUP, QUEUES, Kind, Line, read_body, unpack
 from timerstore import CancelResult, Message, StoreConfig, TimerStore, failpoint
 from timerstore.layout import watermark
 from timerstore.layout.tree import Tree
@@ -23,6 +23,25 @@ from timerstore.timer.wheel import SLOT_BYTES
 
 YEAR_MS = 31_557_600_000
 _PROBLEMS_MAX = 12
+
+
+@dataclass(slots=True)
+class Reading:
+    """How far the group came in one queue, as its children said."""
+
+    committed: int = 0
+    begun: int = 0  # the last commit that may have arrived
+    next: int | None = None  # what is handed out next; None: after an opening
+
+    def handed(self, at: int) -> bool:
+        """Whether this may be handed out now."""
+        fits = self.committed <= at <= self.begun if self.next is None else at == self.next
+        self.next = at + 1
+        return fits
+
+    def commit(self, end: int) -> None:
+        """A commit returned."""
+        self.committed = self.begun = end
 
 
 @dataclass(slots=True)
@@ -38,6 +57,7 @@ class History:
     moving: dict[int, int] = field(default_factory=dict)  # in flight: to this time, 0 at once
     answers: dict[int, list[CancelResult]] = field(default_factory=dict)
     pulled: dict[int, list[Line]] = field(default_factory=dict)  # queue -> in order of offsets
+    readings: list[Reading] = field(default_factory=lambda: [Reading() for _ in QUEUES])
     problems: list[str] = field(default_factory=list)
     notes: list[Line] = field(default_factory=list)
 
@@ -77,6 +97,18 @@ class History:
                 self.cancel_begun.discard(line.id)
             case Kind.NOTE:
                 self.notes.append(line)
+            case Kind.OPENED:
+                for reading in self.readings:
+                    reading.next = None
+            case Kind.HANDED:
+                reading = self.readings[line.queue]
+                known = str(reading)
+                if not reading.handed(line.a):
+                    self.problems.append(f"handed out {line}, but {known}")
+            case Kind.COMMIT_BEGUN:
+                self.readings[line.queue].begun = line.a
+            case Kind.COMMITTED:
+                self.readings[line.queue].commit(line.a)
             case Kind.EARLY:
                 self.problems.append(f"seen before its time: {line}")
             case Kind.REWOUND:
@@ -125,6 +157,7 @@ class _Check:
             store = timerstore.open(self._directory, self._config, clock=clock, threads=False)
         if goes_on and "recover_anew_begun" in points:
             self.problems.append("there was a watermark, but the whole log was scanned")
+        self._compare_offsets(store)
         self._compare_waiting(store)
         last_ms = max((line.due for line in self._history.acked.values()), default=clock.now_ms)
         last_ms = max(last_ms, *(one.due_ms for one in store.pending()), clock.now_ms)
@@ -180,6 +213,13 @@ class _Check:
         count = store.stats()["pending_messages"]
         if waiting or count or store.stats()["pending_by_topic"]:
             self.problems.append(f"{when}, {len(waiting)} still wait, counted {count}")
+
+    def _compare_offsets(self, store: TimerStore) -> None:
+        """What was committed is, and nothing that nobody asked for."""
+        for (topic, queue_id), reading in zip(QUEUES, self._history.readings, strict=True):
+            found = store.committed(topic, GROUP).get(queue_id, 0)
+            if not reading.committed <= found <= reading.begun:
+                self.problems.append(f"{topic} {queue_id}: committed {found}, but {reading}")
 
     def _compare_waiting(self, store: TimerStore) -> None:
         """Nobody is lost, twice there or back from the dead, before anything is stepped."""

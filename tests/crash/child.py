@@ -1,7 +1,8 @@
 """The child that gets killed: works on a store with real threads and says what was acknowledged.
 
-Threads:  the store's own; here two that put, one that cancels and flushes, one that pulls. The main
-          thread closes and opens the store again when the others are through.
+Threads:  the store's own; here two that put, one that cancels and flushes, one that pulls, one that
+          reads as a group. The main thread closes and opens the store again when the others are
+          through.
 Fails:    an error that it does not expect is written to `trouble`, and it leaves with status 3.
 """
 
@@ -19,8 +20,26 @@ from random import Random
 from typing import Any
 
 import timerstore
-from tests.crash.report import ANSWERS, CHOSEN, QUEUES, Kind, Line, Reporter, make_body, read_body
-from timerstore import CancelResult, NotWaitingError, StoreConfig, TimerStore, failpoint
+from tests.crash.report import (
+    ANSWERS,
+    CHOSEN,
+    GROUP,
+    QUEUES,
+    Kind,
+    Line,
+    Reporter,
+    make_body,
+    read_body,
+)
+from timerstore import (
+    CancelResult,
+    Consumer,
+    Message,
+    NotWaitingError,
+    StoreConfig,
+    TimerStore,
+    failpoint,
+)
 from timerstore.layout.handle import Handle, encode
 from timerstore.message import out_ms
 
@@ -118,7 +137,8 @@ class _Child:
         self._stop.clear()
         puts = [self._start(self._put_calls, store, random.random()) for _ in range(2)]
         others = [
-            self._start(one, store, random.random()) for one in (self._cancel_calls, self._pulls)
+            self._start(one, store, random.random())
+            for one in (self._cancel_calls, self._pulls, self._reads)
         ]
         for thread in puts:
             thread.join()
@@ -303,3 +323,33 @@ class _Child:
             )
         self._report.say_all(lines)
         self._seen[queue] = at + len(messages)
+
+    def _reads(self, store: TimerStore, random: Random) -> None:
+        topics = sorted({topic for topic, _ in QUEUES})
+        readers = [(store.consumer(topic, GROUP), dict[int, int]()) for topic in topics]
+        while not self._stop.is_set():
+            for consumer, ends in readers:
+                messages = consumer.poll(random.randint(1, 40), random.choice((0.0, 0.002)))
+                lines = []
+                for message in messages:
+                    queue = QUEUES.index((message.topic, message.queue_id))
+                    lines.append(Line(Kind.HANDED, queue=queue, a=message.queue_offset))
+                    ends[queue] = message.queue_offset + 1
+                self._report.say_all(lines)
+                if messages and random.random() < 0.5:
+                    self._commit(consumer, ends, messages[-1] if random.random() < 0.3 else None)
+            time.sleep(random.random() * 2 * self._plan.step_ms / 1000)
+
+    def _commit(self, consumer: Consumer, ends: dict[int, int], through: Message | None) -> None:
+        """All that was handed out and not committed (`ends`), or one queue alone."""
+        begun = dict(ends)
+        if through is not None:
+            queue = QUEUES.index((through.topic, through.queue_id))
+            begun = {queue: through.queue_offset + 1}
+        for queue, end in begun.items():
+            self._report.say(Kind.COMMIT_BEGUN, queue=queue, a=end)
+        for queue_id, end in consumer.commit(through).items():
+            queue = QUEUES.index((consumer.topic, queue_id))
+            self._report.say(Kind.COMMITTED, queue=queue, a=end)
+        for queue in begun:
+            del ends[queue]

@@ -16,6 +16,8 @@ from timerstore import CancelResult
 
 QUEUES = (("orders", 0), ("alarms", 0), ("alarms", 1), ("alarms", 2), ("orders", 1))
 """Where the children put; index = `queue` of a line. Of orders the store chooses the queue."""
+GROUP = "crash"
+"""The group whose consumers read and commit all the while."""
 CHOSEN = len(QUEUES) - 1  # from here on: never named in a put
 
 _LINE = struct.Struct("=BBHiqqqq32s")
@@ -42,6 +44,9 @@ class Kind(IntEnum):
     NOTE = 13  # a: which step of the test; b: how many
     MOVE_BEGUN = 14  # a reschedule; due: of the new time, 0 at once
     MOVED = 15  # as PUT, of the new time
+    HANDED = 16  # a: queue offset; a consumer of GROUP gave it
+    COMMIT_BEGUN = 17  # a: offset behind what was handed out
+    COMMITTED = 18  # a: as above
 
 
 class Line(NamedTuple):

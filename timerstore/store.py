@@ -35,11 +35,11 @@ from timerstore.message import (
     Report,
 )
 from timerstore.opening import Opened, open_directory
-from timerstore.pull.filter import Filter, make_filter
-from timerstore.pull.waiting import WaitingPull
 from timerstore.pull.consumer import Consumer, Seams, check_queues, wait_problems, whole_ms
-from timerstore.pull.groups import Groups, check_name
+from timerstore.pull.filter import Filter, make_filter
+from timerstore.pull.groups import Filters, Groups, check_name
 from timerstore.pull.seek import offset_at
+from timerstore.pull.waiting import WaitingPull
 from timerstore.putting import Putting
 from timerstore.queues.routes import Route
 from timerstore.service import Service
@@ -326,19 +326,20 @@ class TimerStore:
         *,
         queues: Sequence[int] | None = None,
         tags: str | None = None,
+        sql: str | None = None,
         wait: float | None = None,
     ) -> Consumer:
         """Read a topic for a group, from where the group committed; a new group from the beginning.
 
         The consumers that a group has in this process share the topic's queues, each queue being
         one consumer's; `queues`: these instead of a share. `wait`: how many seconds iterating waits
-        for the next message, None: for ever. The topic may come later.
+        for the next message, None: for ever. `tags`, `sql`: as in `pull`; all consumers of a group
+        filter by the same. The topic may come later.
         """
         topic, group = check_name("topic", topic), check_name("group", group)
         count = self._opened.rooms.routes.full_queue_count(topic)
         asked = check_queues(queues, count)
-        if tags is not None:
-            raise MessageError("tags: not in this release")
+        make_filter(self._opened.timer_route, tags, sql)  # raises, where a pull would later
         if wait is not None and (problems := wait_problems(wait)):
             raise MessageError(problems)
         seams = Seams(
@@ -350,7 +351,7 @@ class TimerStore:
             self.offset_at,
             self._stay_awake,
         )
-        return Consumer(seams, topic, group, asked, tags, wait)
+        return Consumer(seams, topic, group, asked, Filters(tags, sql), wait)
 
     @_counted
     def committed(self, topic: str, group: str) -> dict[int, int]:

@@ -20,7 +20,7 @@ import numpy as np
 from timerstore.clock import Clock
 from timerstore.errors import ClosedError, MessageError
 from timerstore.message import Message, PullResult
-from timerstore.pull.groups import Group, Groups, Held, Member
+from timerstore.pull.groups import Filters, Group, Groups, Held, Member
 from timerstore.pull.offsets import Asked, Offsets
 from timerstore.pull.seek import BEYOND
 
@@ -57,17 +57,17 @@ class Consumer:
         topic: str,
         group: str,
         queues: tuple[int, ...] | None,
-        tags: str | None,
+        filters: Filters,
         wait: float | None,
     ) -> None:
         self.topic = topic
         self.group = group
         self._seams = seams
         self._wait_s = wait
-        self._pull_options = {} if tags is None else {"tags": tags}
+        self._filters = filters._asdict()
         self._turn = 0  # whose turn it is among the queues
         self._member = member = Member(queues)
-        self._group: Group = seams.groups.join(topic, group, member, tags)
+        self._group: Group = seams.groups.join(topic, group, member, filters)
         gone = self._group.gone
         member.owner = weakref.ref(self, lambda _: gone.append(member))
 
@@ -180,9 +180,7 @@ class Consumer:
             held.jump(max(committed.get(held.queue_id, 0), 0))
 
     def _pull(self, queue_id: int, offset: int, max_count: int) -> PullResult:
-        return self._seams.pull(
-            self.topic, queue_id, offset, max_count=max_count, **self._pull_options
-        )
+        return self._seams.pull(self.topic, queue_id, offset, max_count=max_count, **self._filters)
 
     # --- committing ---
 

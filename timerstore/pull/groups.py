@@ -17,6 +17,7 @@ import threading
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NamedTuple
 
 from timerstore.clock import Clock
 from timerstore.errors import MessageError
@@ -50,6 +51,16 @@ def divide(queues: Iterable[int], held: Sequence[Collection[int]]) -> list[list[
     while shares and len(most := max(shares, key=len)) - len(least := min(shares, key=len)) > 1:
         least.append(most.pop())
     return [sorted(one) for one in shares]
+
+
+class Filters(NamedTuple):
+    """What a group reads of its topic; as `pull` takes it."""
+
+    tags: str | None
+    sql: str | None
+
+    def __str__(self) -> str:
+        return f"tags {self.tags!r}, sql {self.sql!r}"
 
 
 class Held:
@@ -108,7 +119,7 @@ class Group:
         self._count_queues = count_queues
         self.lock = threading.Condition(threading.Lock())
         self.members: list[Member] = []
-        self.tags: str | None = None
+        self.filters = Filters(None, None)
         self.queue_count = 0
         self.committing: Counter[int] = Counter()  # commits on their way, by queue
         self.sleepers = 0  # polls that wait; read without the lock, see `wake`
@@ -117,13 +128,13 @@ class Group:
 
     # --- who is in; under `lock` ---
 
-    def join(self, member: Member, tags: str | None) -> None:
+    def join(self, member: Member, filters: Filters) -> None:
         """Take a consumer in, and divide the queues anew."""
         self.refresh()
-        if self.members and tags != self.tags:
+        if self.members and filters != self.filters:
             raise MessageError(
-                f"tags: group {self.name!r} reads {self.topic!r} with {self.tags!r}, "
-                f"and a queue may come to any of its consumers; got {tags!r}"
+                f"group {self.name!r} reads {self.topic!r} with {self.filters}, and a queue may "
+                f"come to any of its consumers; got {filters}"
             )
         taken = {q for one in self.members for q in one.queues or ()}
         wrong = sorted(taken.intersection(member.queues or ()))
@@ -132,7 +143,7 @@ class Group:
                 f"queues: another consumer of group {self.name!r} asked for {wrong} of "
                 f"{self.topic!r} before, got {list(member.queues or ())}"
             )
-        self.tags = tags
+        self.filters = filters
         self.members.append(member)
         member.is_in = True
         self.divide()
@@ -209,7 +220,7 @@ class Groups:
         self._by_topic: dict[str, tuple[Group, ...]] = {}  # tuples: read without the lock
         self.is_closed = False
 
-    def join(self, topic: str, name: str, member: Member, tags: str | None) -> Group:
+    def join(self, topic: str, name: str, member: Member, filters: Filters) -> Group:
         """Take a consumer into its group, which is made where it is the first."""
         with self._lock:
             here = self._by_topic.get(topic, ())
@@ -217,11 +228,11 @@ class Groups:
             if group is None:
                 group = Group(topic, name, self._count_queues)
                 with group.lock:
-                    group.join(member, tags)
+                    group.join(member, filters)
                 self._by_topic[topic] = (*here, group)
             else:
                 with group.lock:
-                    group.join(member, tags)
+                    group.join(member, filters)
             return group
 
     def leave(self, group: Group, member: Member) -> None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from timerstore.clock import Clock
-from timerstore.errors import ClosedError, MessageError
+from timerstore.errors import ClosedError, MessageError, TimerStoreError
 from timerstore.message import Message, PullResult
 from timerstore.pull.groups import Filters, Group, Groups, Held, Member
 from timerstore.pull.offsets import Asked, Offsets
@@ -136,41 +136,65 @@ class Consumer:
 
     def _look(self, max_count: int) -> list[Message]:
         """Take what is there, from each queue in turn."""
-        with self._group.lock:
-            self._group.refresh()
-            queues = list(self._member.held.values())
-        found: list[Message] = []
-        first = self._turn
-        for k in range(len(queues)):
-            held = queues[(first + k) % len(queues)]
-            found += self._take(held, max_count - len(found))
-            if not held.ahead:
-                self._turn = first + k + 1  # so that none of them keeps the others waiting
-            if len(found) == max_count:
-                break
-        return found
+        while True:
+            with self._group.lock:
+                self._group.refresh()
+                held = list(self._member.held.values())
+            first = self._turn % max(len(held), 1)
+            queues = held[first:] + held[:first]
+            if not self._fetch(queues, max_count):
+                return []
+            if found := self._hand_out(queues, first, max_count):
+                return found  # else another thread was quicker
 
-    def _take(self, held: Held, count: int) -> list[Message]:
-        """Take from one queue, which is pulled from as often as there is more in it."""
-        found: list[Message] = []
+    def _fetch(self, queues: list[Held], max_count: int) -> bool:
+        """Have so many messages at hand, where there are so many; whether there is any.
+
+        Nothing is handed out yet: an error here, or a signal, must not lose what only it knows of.
+        """
+        ready = 0
+        try:
+            for held in queues:
+                ready += self._fetch_from(held, max_count - ready)
+                if ready >= max_count:
+                    break
+        except TimerStoreError:
+            if not ready:
+                raise
+            # Else it comes again, with the next call.
+        return ready > 0
+
+    def _fetch_from(self, held: Held, count: int) -> int:
+        """Pull from one queue as often as it takes; how many messages are at hand."""
         group = self._group
         while True:
             with group.lock:
                 if held.position < 0:
                     self._place(held)
                 if self._member.held.get(held.queue_id) is not held:
-                    return found
-                found += held.take(count - len(found))
-                if len(found) == count:
-                    return found
+                    return 0
+                missing = count - len(held.ahead)
+                if missing <= 0:
+                    return count
                 offset = held.fetch_at
-            result = self._pull(held.queue_id, offset, max(count - len(found), _AHEAD))
+            result = self._pull(held.queue_id, offset, max(missing, _AHEAD))
             with group.lock:
-                if held.fetch_at != offset or held.ahead:
-                    continue  # another thread was here, or a seek
-                held.arrived(result)
-                if held.fetch_at == offset:
-                    return found
+                if held.fetch_at == offset:  # else another thread was here, or a seek
+                    held.arrived(result)
+                    if held.fetch_at == offset:
+                        return len(held.ahead)
+
+    def _hand_out(self, queues: list[Held], first: int, max_count: int) -> list[Message]:
+        found: list[Message] = []
+        with self._group.lock:
+            for k, held in enumerate(queues):
+                if self._member.held.get(held.queue_id) is held:
+                    found += held.take(max_count - len(found))
+                if not held.ahead:
+                    self._turn = first + k + 1  # so that none of them keeps the others waiting
+                if len(found) == max_count:
+                    break
+        return found
 
     def _place(self, held: Held) -> None:
         """Find out where to begin, when the commits of whoever had it before have arrived."""

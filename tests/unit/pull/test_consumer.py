@@ -117,6 +117,38 @@ def test_large_messages_come_in_parts(tmp_path: Path) -> None:
     bench.close()
 
 
+def test_an_error_amid_a_poll_loses_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was fetched before it would else be taken for handed out, and committed."""
+    bench.store.put_many("t", [b"%d" % k for k in range(5)], queue_id=0)
+    bench.store.put_many("t", [b"%d" % k for k in range(5, 9)], queue_id=1)
+    bench.turn()
+    consumer = bench.store.consumer("t", "g")
+    pull = consumer._pull
+    raised: list[int] = []
+
+    def failing(queue_id: int, offset: int, max_count: int) -> Any:
+        if queue_id == 1:
+            raised.append(offset)
+            raise error
+        return pull(queue_id, offset, max_count)
+
+    error: BaseException = CorruptError("a record is damaged")
+    with monkeypatch.context() as patched:
+        patched.setattr(consumer, "_pull", failing)
+        assert len(consumer.poll()) == 5
+        with pytest.raises(CorruptError):
+            consumer.poll()
+        assert consumer.commit() == {0: 5}
+        bench.store.put("t", b"9", queue_id=0)
+        bench.turn()
+        error = KeyboardInterrupt()
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(99)
+        assert consumer.commit() == {}
+    assert sorted(m.body for m in consumer.poll()) == [b"5", b"6", b"7", b"8", b"9"]
+    assert len(raised) == 3
+
+
 # --- committing -----------------------------------------------------------------------------------
 
 

@@ -261,18 +261,36 @@ class StoreMachine(RuleBasedStateMachine):
     def seek(self, topic: str, which: int, at: int) -> None:
         self.at.readers.seek(self.at.store, topic, which, at)
 
-    @rule(queue=QUEUES, which=st.integers(0, 3), count=st.integers(1, 9), in_commit=st.booleans())
+    @rule(
+        queue=QUEUES,
+        joins=st.integers(0, 2),
+        reads=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 9)), min_size=1, max_size=3),
+        seek=st.none() | st.integers(0, 5),
+        in_commit=st.booleans(),
+    )
     def read_committed_and_killed(
-        self, queue: tuple[str, int], which: int, count: int, in_commit: bool
+        self,
+        queue: tuple[str, int],
+        joins: int,
+        reads: list[tuple[int, int]],
+        seek: int | None,
+        in_commit: bool,
     ) -> None:
         """What single rules seldom line up: messages, read, committed, and then the end."""
-        self.at.put_many(queue, [(0, 40)] * count, buffer=True)
+        store, readers, topic = self.at.store, self.at.readers, queue[0]
+        self.at.put_many(queue, [(0, 40)] * 6, buffer=True)
         self.at.settle()
-        self.at.readers.read(self.at.store, queue[0], which, 40, self.at.model.seen)
+        for _ in range(joins):
+            readers.join(store, topic)
+        for which, count in reads:
+            readers.read(store, topic, which, count, self.at.model.seen)
+        if seek is not None:
+            readers.seek(store, topic, reads[0][0], seek)
+            readers.read(store, topic, *reads[0], self.at.model.seen)
         if in_commit:
-            self.at.kill_in_commit("commit_written", queue[0], which)
+            self.at.kill_in_commit("commit_written", topic, reads[-1][0])
         else:
-            self.at.readers.commit(queue[0], which)
+            readers.commit(topic, reads[-1][0])
             self.at.kill()
 
     # --- ends ---

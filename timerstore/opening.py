@@ -396,7 +396,8 @@ class _Opening:
         dispatch.through(found.log_end)
         recover.finish_queues(self._routes)
         reach("recover_dispatched")
-        offsets = self._load_offsets(log)
+        offsets = Offsets(self._disk, tree, clock, log.check_alive, log.fail)
+        offsets.clamp(self._routes)
         reach("recover_offsets_clamped")
         self._timer_log.linked_offset = found.start.timer_queue_offset
         rooms = Rooms(
@@ -457,20 +458,6 @@ class _Opening:
             prefix,
             found.imported,
         )
-
-    def _load_offsets(self, log: CommitLog) -> Offsets:
-        """Read what the groups committed; none of it beyond what is left of its queue."""
-        routes = self._routes
-
-        def end_of(topic: str, queue_id: int) -> int | None:
-            route = routes.get(topic, queue_id)
-            if route is not None:
-                return route.queue.count
-            return 0 if routes.full_queue_count(topic) else None
-
-        offsets = Offsets(self._disk, self._tree, self._clock, log.check_alive, log.fail)
-        offsets.clamp(end_of)
-        return offsets
 
     def _identify(self, log: CommitLog, timer_route: Route, store_id: int) -> str:
         """Tell C who we are; the prefix of this opening's message ids."""

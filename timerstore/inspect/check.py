@@ -24,6 +24,7 @@ from timerstore.errors import CorruptError
 from timerstore.files.disk import Disk
 from timerstore.inspect import id_states
 from timerstore.inspect.check_log import LogCheck
+from timerstore.inspect.check_offsets import check_offsets, read_offsets
 from timerstore.inspect.check_side import (
     SideFiles,
     check_counts_file,
@@ -112,6 +113,7 @@ class _Check:
         """Check in an order in which what is read later can only have grown."""
         rooms = self._rooms
         rooms.log.check_alive()
+        offsets = read_offsets(self._findings, self._disk, self._tree)
         side, wheel = self._take_files()
         taken = self._take_memory()
         if not self._are_files_whole():
@@ -120,6 +122,7 @@ class _Check:
             rooms.dispatch.through(taken.log_end)
         except CorruptError as error:
             self._findings.raised("dispatch", self._tree.commit_log, error)
+        check_offsets(self._findings, self._tree, rooms.routes, offsets)
         self._check_log(side, wheel, taken)
         check_watermark(
             self._findings,

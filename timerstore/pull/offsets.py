@@ -13,18 +13,52 @@ Source:   store-format.md 5.3; exactly-once.md 6.3; decision 0010.
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from timerstore.clock import Clock
 from timerstore.errors import CorruptError, FailedError, TimerStoreError
 from timerstore.failpoint import reach
 from timerstore.files.disk import Disk
 from timerstore.layout import consumer_offset_json
-from timerstore.layout.consumer_offset_json import SEPARATOR, entry_name
+from timerstore.layout.consumer_offset_json import SEPARATOR, ConsumerOffsets, entry_name
 from timerstore.layout.tree import Tree, backup_of
+from timerstore.queues.routes import Routes
 
 Key = tuple[str, str]
 """Topic and group."""
+
+
+def read_file(disk: Disk, tree: Tree) -> ConsumerOffsets:
+    """Read the file, or its older copy; CorruptError where neither can be."""
+    path = tree.consumer_offset_json
+    return consumer_offset_json.read(disk.read_small(path), disk.read_small(backup_of(path)))
+
+
+class Beyond(NamedTuple):
+    """An offset that lies beyond its queue's end."""
+
+    topic: str
+    group: str
+    queue_id: int
+    offset: int
+    end: int
+
+
+def beyond(file: ConsumerOffsets, routes: Routes) -> Iterator[Beyond]:
+    """Give what lies beyond its queue's end, which is 0 where a known topic has no such queue.
+
+    An entry of a topic that is not known here is left to whoever wrote it.
+    """
+    for name, offsets in file.table.items():
+        topic, _, group = name.partition(SEPARATOR)
+        if not group or not routes.full_queue_count(topic):
+            continue
+        for queue_id, offset in offsets.items():
+            route = routes.get(topic, queue_id)
+            end = 0 if route is None else route.queue.count
+            if offset > end:
+                yield Beyond(topic, group, queue_id, offset, end)
 
 
 class Asked:
@@ -59,9 +93,7 @@ class Offsets:
         self._asked: list[Asked] = []  # under `_lock`, in order
         path = tree.consumer_offset_json
         try:
-            self._file = consumer_offset_json.read(
-                disk.read_small(path), disk.read_small(backup_of(path))
-            )
+            self._file = read_file(disk, tree)
         except CorruptError as error:
             raise CorruptError(
                 f"committed offsets cannot be read: {error}",
@@ -73,19 +105,11 @@ class Offsets:
         """Give the offset of the next message for each queue in which the group has committed."""
         return dict(self._file.table.get(entry_name(topic, group), {}))
 
-    def clamp(self, end_of: Callable[[str, int], int | None]) -> None:
-        """Take back what lies beyond its queue's end; durable on return. Before any append.
-
-        `end_of` gives the end of a queue, None where the topic is not known here: such an entry
-        stays as it is, for whoever wrote it.
-        """
+    def clamp(self, routes: Routes) -> None:
+        """Take back what lies beyond its queue's end; durable on return. Before any append."""
         changes: dict[Key, dict[int, int]] = {}
-        for name, offsets in self._file.table.items():
-            topic, _, group = name.partition(SEPARATOR)
-            for queue_id, offset in offsets.items():
-                end = end_of(topic, queue_id) if group else None
-                if end is not None and offset > end:
-                    changes.setdefault((topic, group), {})[queue_id] = end
+        for one in beyond(self._file, routes):
+            changes.setdefault((one.topic, one.group), {})[one.queue_id] = one.end
         if changes:
             self._write(changes)
 

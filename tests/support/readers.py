@@ -23,6 +23,10 @@ class _Reader:
     next: dict[int, int] = field(default_factory=dict)  # queue -> what comes next in it
 
 
+def _of(topic: str, offsets: dict[Queue, int]) -> dict[Queue, int]:
+    return {queue: offset for queue, offset in offsets.items() if queue[0] == topic}
+
+
 class Readers:
     """All consumers of the group, over all topics."""
 
@@ -40,12 +44,11 @@ class Readers:
     def check(self, store: TimerStore) -> None:
         """What is committed is what was committed; of what was on its way all or nothing."""
         for topic in {topic for topic, _ in [*self.committed, *self._in_flight]}:
-            found = {(topic, q): n for q, n in store.committed(topic, GROUP).items() if n}
-            known = {q: n for q, n in self.committed.items() if q[0] == topic and n}
-            if found != known:
-                flying = {q: n for q, n in self._in_flight.items() if q[0] == topic}
-                assert found == {**known, **flying}, f"{found}, but committed was {known}"
-                self.committed.update(flying)
+            found = {(topic, q): n for q, n in store.committed(topic, GROUP).items()}
+            before = _of(topic, self.committed)
+            after = {**before, **_of(topic, self._in_flight)}
+            assert found in (before, after), f"committed {found}, but {before} or {after}"
+            self.committed.update(found)
         self._in_flight.clear()
 
     # --- calls ---

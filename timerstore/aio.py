@@ -88,6 +88,8 @@ class AsyncTimerStore:
     pull_batch = _waiting(TimerStore.pull_batch, TimerStore.begin_pull_batch)
     cancel = _in_pool(TimerStore.cancel)
     reschedule = _in_pool(TimerStore.reschedule)
+    committed = _in_pool(TimerStore.committed)
+    offset_at = _in_pool(TimerStore.offset_at)
     stats = _in_pool(TimerStore.stats)
     timing_distribution = _in_pool(TimerStore.timing_distribution)
     congestion = _in_pool(TimerStore.congestion)

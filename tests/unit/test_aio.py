@@ -30,6 +30,7 @@ NOT_AWAITED = {
     "services": "stepped by hand, through `blocking`",
     "begin_pull": "what an awaited pull is made of",
     "begin_pull_batch": "as begin_pull",
+    "consumer": "its calls block: made through `blocking`, polled in a thread",
 }
 
 
@@ -103,6 +104,8 @@ def test_calls(stepped: Callable[[Test], None]) -> None:
         assert page.messages[0].message_id == first.message_id
         columns = await store.pull_batch("t", 0, 1)
         assert bytes(columns.bodies) == b"c"
+        assert await store.offset_at("t", 0, NOW + 30_001) == 2
+        assert await store.committed("t", "g") == {}
         await store.flush()
         assert (await store.stats())["pending_messages"] == 0
         assert store.config == store.blocking.config

@@ -6,7 +6,7 @@ Holds:    (1) messages of one queue are handed out in order, without gaps; (2) w
           close, or when the queue moves to another consumer; (3) who waits uses no CPU, and is
           woken by the message.
 Fails:    MessageError on arguments; ClosedError, ForkedError; what pull and Offsets raise.
-Source:   decision 0010.
+Source:   decision 0012.
 """
 
 import weakref

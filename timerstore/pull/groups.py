@@ -9,7 +9,7 @@ Locks:    Groups._lock, then a Group's; neither is held over a pull or a sync.
 Holds:    (1) a queue is in the hands of one consumer of its group; (2) who joins or leaves moves as
           few queues as is fair; (3) a queue that moves goes on from what was committed, and not
           before commits of it that are on their way are settled.
-Source:   decision 0010.
+Source:   decision 0012.
 """
 
 import re

@@ -3,9 +3,9 @@
 Data:     {"dataVersion": .., "groupTopicMap": {group: [topic, ..]}, "offsetTable":
           {"topic@group": {queue: offset of the next message}}}. Fields and entries that are not
           known here are kept as they came, in their order.
-Holds:    a file of a 5.1 to 5.4 broker that is read and written again has the same bytes. Up to
-          5.3 they break no line between numbers and in lists, 5.4 breaks each and puts an empty
-          line into an empty map; a file stays in the form that it has, a new one is as of 5.3.
+Holds:    a file of a 5.3 or 5.4 broker that is read and written again has the same bytes. 5.3
+          breaks no line between numbers and in lists, 5.4 breaks each and puts an empty line into
+          an empty map; a file stays in the form that it has, a new one is as of 5.3.
 Fails:    CorruptError where file and older copy are both unreadable.
 Source:   files written by 5.1.4, 5.3.3 and 5.4.0 brokers (tests/fixtures/consumer_offsets).
 """

@@ -109,6 +109,7 @@ static int32_t due_of(ts_view *view, uint32_t store_id, int64_t precision_ms,
                       int64_t frontier, const ts_chained *chained, ts_tail *tail, ts_due *out)
 {
     ts_marks marks;
+    int64_t own_slot;
 
     if (!tail_of(view, store_id, tail, chained, &marks)) {
         int32_t status = marks_of(view, chained, tail, &marks, store_id);
@@ -121,7 +122,9 @@ static int32_t due_of(ts_view *view, uint32_t store_id, int64_t precision_ms,
     out->slot = chained->slot;
     out->write_ms = chained->write_ms;
     out->size = chained->size;
-    out->flags = ts_slot_of(out->due_ms, precision_ms) >= frontier ? TS_FLAG_ROLL : 0;
+    own_slot = ts_slot_of(out->due_ms, precision_ms);
+    /* In its own slot it waits for the rest of that slot, in an earlier one it rolls. */
+    out->flags = own_slot > chained->slot && own_slot >= frontier ? TS_FLAG_ROLL : 0;
     out->wake_ms = out->flags ? chained->slot * precision_ms : out->due_ms;
     return TS_OK;
 }

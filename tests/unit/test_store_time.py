@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.bench import DAY, NOW, SECOND, YEAR, Bench, small
 from timerstore import FullError, Message
+from timerstore.timer import dequeue_get
 
 
 def test_never_early_and_to_the_millisecond(bench: Bench) -> None:
@@ -185,3 +186,21 @@ def test_full_disk_before_the_hand_over_keeps_what_was_released(bench: Bench) ->
     service._wait_for_checkpoint = wait
     bench.turn()
     assert bench.bodies() == [b"a"]
+
+
+def test_a_slot_that_is_loaded_in_parts_rolls_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dequeue_get, "_BATCH", 5)
+    bench = Bench(tmp_path)
+    for n in range(23):
+        bench.store.put("t", b"%d" % n, deliver_ms=NOW + 7_700 - n)
+    bench.turn()
+    bench.clock.advance(7_000)
+    for _ in range(20):  # what is loaded is looked at before the rest of its slot is
+        for name in ("dequeue_get", "dequeue_get_message", "dequeue_put"):
+            bench.stepper.step(name)
+    bench.turn(1_000)
+    assert [int(body) for body in bench.bodies()] == list(reversed(range(23)))
+    assert bench.store.stats()["dequeue_put_rolled_messages"] == 0
+    bench.close()

@@ -13,7 +13,7 @@ import time
 import traceback
 from pathlib import Path
 
-NAMES = ("put", "end_to_end", "idle", "peers", "delay_queue", "wait")
+NAMES = ("put", "end_to_end", "idle", "peers", "delay_queue", "wait", "levels")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -32,7 +32,8 @@ enum ts_kind {
     TS_KIND_DELIVERED = 3,
     TS_KIND_LEVEL = 4,
     TS_KIND_LEVEL_DELIVERED = 5,
-    TS_KIND_UNUSABLE = 6
+    TS_KIND_UNUSABLE = 6,
+    TS_KIND_LEVEL_UNUSABLE = 7
 };
 
 enum ts_route_kind { TS_ROUTE_REAL = 0, TS_ROUTE_TIMER = 1, TS_ROUTE_LEVELS = 2 };
@@ -241,7 +242,26 @@ typedef struct {
     int64_t is_full;     /* out: 1 where a pop stopped as the heap had no room */
 } ts_open;
 
-/* One record as the fold sees it. */
+/* A due message of a fixed level. place: queue of the level topic << 48 | queue offset. */
+typedef struct {
+    int64_t place;
+    int64_t log_offset;
+    int64_t due_ms;
+    int32_t size;
+    int32_t run;        /* the caller's: which run of which level */
+} ts_level_due;
+
+/* Its copy, encoded before the append lock is taken. */
+typedef struct {
+    int64_t at;         /* offset in the scratch buffer */
+    int64_t placed;     /* out: log offset, or -1 */
+    ts_route *route;    /* where it goes */
+    int32_t size;       /* 0: there is no copy */
+    int32_t unusable;   /* it can never be delivered */
+} ts_level_draft;
+
+/* One record as the fold sees it. timer_id, store_id: of a delivery for a level its place, and the
+ * store that delivered it. */
 typedef struct {
     int64_t log_offset;
     int64_t queue_offset;
@@ -350,6 +370,13 @@ int32_t ts_chained_find(ts_view *view, const ts_chained *chained, int32_t count,
                         int32_t key_size, int64_t out_ms, uint32_t store_id, int32_t *at,
                         int64_t *id);
 
+/* levels.c: encode needs no lock, place runs under the append lock. */
+int32_t ts_level_encode(ts_view *view, const ts_routes *routes, const ts_log *log,
+                        const ts_level_due *due, int32_t count, int64_t now_ms, uint8_t *scratch,
+                        int64_t scratch_bytes, ts_level_draft *drafts);
+int32_t ts_level_place(ts_log *log, const uint8_t *scratch, ts_level_draft *drafts, int32_t from,
+                       int32_t count, int64_t now_ms);
+
 /* dispatch.c: reads the log between from and view->end. */
 int32_t ts_dispatch(ts_view *view, const ts_routes *routes, const int64_t *level_delay_ms,
                     int32_t level_count, int64_t from, int64_t *next, int32_t capacity,
@@ -361,6 +388,7 @@ int32_t ts_scan(ts_view *view, const ts_routes *routes, int64_t precision_ms, in
 int32_t ts_record_at(ts_view *view, int64_t log_offset, int64_t *topic_at, int32_t *topic_size,
                      int64_t *properties_at, int32_t *properties_size, int32_t *queue_id,
                      int32_t *size);
+int32_t ts_record_store_ms(ts_view *view, int64_t log_offset, int64_t *store_ms);
 
 /* states.c. set, fold and copy under the append lock. */
 int32_t ts_state_get(const ts_states *states, int64_t id);

@@ -28,7 +28,7 @@ _SYSTEM_TOPICS = frozenset({"rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX"})
 _TOPIC = re.compile(r"[A-Za-z0-9%_|-]+")
 _CONTROL = re.compile("[\x00-\x1f]")
 
-DROPPED_NAMES = frozenset({"TS_ID", "TS_GROUP"})
+DROPPED_NAMES = frozenset({"TS_ID", "TS_GROUP", "TS_LEVEL"})
 """A caller's value is left out without a word: a forwarded message carries its old store's."""
 
 RESERVED_PREFIX = "TIMER_"
@@ -38,7 +38,7 @@ RESERVED_NAMES = {
     "UNIQ_KEY": "the store makes it",
     "REAL_TOPIC": "the store makes it",
     "REAL_QID": "the store makes it",
-    "DELAY": "give the time as delay=, deliver_at= or deliver_ms=",
+    "DELAY": "give it as level=",
     "__CRC32#": "the store makes it",
     "INNER_NUM": "batch queues are not written",
     "INNER_BASE": "batch queues are not written",
@@ -255,6 +255,22 @@ def _is_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+LEVEL_PROPERTY = "DELAY"
+
+
+def check_level(level: object, delay: object, deliver_at: object, deliver_ms: object) -> int:
+    """Give the fixed level; MessageError on what is none, or where a time stands beside it."""
+    given = {"delay": delay, "deliver_at": deliver_at, "deliver_ms": deliver_ms}
+    names = [name for name, value in given.items() if value is not None]
+    if names:
+        got = ", ".join([*names, "level"])
+        raise MessageError(f"time: wanted one of delay, deliver_at, deliver_ms, level, got {got}")
+    number = _whole(level)
+    if number is None or number < 1:
+        raise MessageError(f"level: wanted a whole number from 1 on, got {_short(level)}")
+    return number
 
 
 def resolve_due_ms(

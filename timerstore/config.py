@@ -120,7 +120,17 @@ class StoreConfig:
     """How long a given message id is remembered, ms. 0 (off) to 7 days. Not read in this release,
     which takes no message ids."""
     level_delays: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-    """The fixed delays, level 1 first: numbers with s, m, h or d, one space between. At most 64."""
+    """The fixed delays, level 1 first: numbers with s, m, h or d, one space between. 1 to 64 of
+    them, each at most 1000 years. `put(level=n)` waits for the n-th, beyond the last for the last.
+    What waits keeps the time that it got, but for a delay that was shortened; a broker that opens
+    the directory goes by its own table."""
+    level_async: bool = False
+    """Whether messages of fixed levels are handed over while others are not on the disk yet. Off,
+    each batch waits for the one before, and all levels come in one order; on, each level is in
+    order by itself."""
+    level_pending_max: int = 2000
+    """With `level_async`: most messages of a level that are handed over and not on the disk yet. 1
+    to 1 M."""
     broker_name: str = "timerstore"
     """Name in handles. 1 to 127 visible ASCII characters, no space; a changed one does not match
     the handles given out before."""
@@ -232,6 +242,7 @@ _RANGES: dict[str, tuple[int, int]] = {
     "short_poll_ms": (1, 60_000),
     "start_delay_ms": (0, 86_400_000),
     "dedupe_window_ms": (0, 7 * 86_400_000),
+    "level_pending_max": (1, 1_000_000),
 }
 _CHOICES = {"flush": ("sync", "async"), "visibility": ("durable", "written")}
 _PATTERNS = {

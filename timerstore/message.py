@@ -212,13 +212,23 @@ class PutReceipt(_ReceiptFields):
         return self.origin.topic
 
     @property
+    def waits_for_level(self) -> bool:
+        """Whether it was put with `level=`."""
+        return self.queue_offset is None and self.timer_id < 0
+
+    @property
     def message_id(self) -> str:
         """32 hex digits; every copy of the message carries them."""
         return self.origin.message_id(self.counter)
 
     @property
     def handle(self) -> str:
-        """A string to cancel by; survives JSON and restarts and works from another process."""
+        """A string to cancel by; survives JSON and restarts and works from another process.
+
+        Empty for a message that waits for a fixed level: it cannot be cancelled.
+        """
+        if self.waits_for_level:
+            return ""
         return self.origin.handle(self.counter, self.due_ms, self.timer_id)
 
     def __repr__(self) -> str:

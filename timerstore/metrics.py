@@ -16,6 +16,9 @@ COUNTERS = {
     "dequeue_put_messages": "messages handed to their topic",
     "dequeue_put_rolled_messages": "messages rolled to a later slot",
     "dequeue_put_skipped_messages": "units whose message no longer waited",
+    "schedule_deliver_messages": "messages of fixed levels handed to their topic",
+    "schedule_deliver_unusable_messages": "records of the level topic that cannot be delivered",
+    "schedule_deliver_resends": "batches of level messages that must be placed again",
     "dispatch_records": "records dispatched to queues",
     "pull_held": "times a pull began to wait for a message",
     "pull_woken": "waiting pulls that a message of their queue woke",
@@ -39,6 +42,7 @@ GAUGES = {
     "dequeue_behind_messages": "messages on the wheel that are due and not in their topic yet",
     "dequeue_behind_ms": "how long the first of these has been due",
     "open_slot_messages": "messages read from their slot that wait for their millisecond",
+    "level_pending_messages": "messages that wait for a fixed level",
     "timer_log_end_bytes": "timer log position behind the last unit",
 }
 """What `stats()` reads from its owner, beside the counters."""

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from timerstore.clock import Clock
 from timerstore.commitlog.commit_log import CommitLog
-from timerstore.commitlog.fold import Fold, Scan, fold
+from timerstore.commitlog.fold import Fold, Scan, fold, level_places
 from timerstore.commitlog.recover import (
     first_offsets,
     refuse_damage_inside,
@@ -40,12 +40,15 @@ from timerstore.layout.tree import Tree
 from timerstore.layout.unique_key import make_prefix
 from timerstore.layout.watermark import Watermark
 from timerstore.metrics import Metrics
-from timerstore.native import FAULTS, ffi
+from timerstore.native import FAULTS, ffi, lib
 from timerstore.pull.offsets import Offsets
 from timerstore.pull.pull import Puller
 from timerstore.queues.dispatch import Dispatch
+from timerstore.queues.level_cursors import LevelCursors
 from timerstore.queues.lookup import route_needed
 from timerstore.queues.routes import Route, Routes
+from timerstore.schedule.deliver import ScheduleDeliver
+from timerstore.schedule.offsets import write_for_brokers as write_level_offsets
 from timerstore.timer import rechain, recover
 from timerstore.timer.cancel import Canceller
 from timerstore.timer.checkpoint import Checkpoint, Rooms
@@ -87,6 +90,7 @@ class Opened(NamedTuple):
     timer_route: Route
     checkpoint: Checkpoint
     pipeline: Pipeline
+    schedule: ScheduleDeliver
     puller: Puller
     canceller: Canceller
     rescheduler: Rescheduler
@@ -98,10 +102,11 @@ class Opened(NamedTuple):
 
     def start(self) -> None:
         """Start every thread."""
-        for service in (self.rooms.dispatch, *self.pipeline):
+        for service in (self.rooms.dispatch, *self.pipeline, self.schedule):
             service.on_failure = self._failed
         self.rooms.dispatch.start()
         self.pipeline.start()
+        self.schedule.start()
         self.wake_all()
 
     def _failed(self, name: str, error: BaseException) -> None:
@@ -112,11 +117,24 @@ class Opened(NamedTuple):
         """Let every service and every waiting pull look again."""
         self.rooms.dispatch.wake()
         self.pipeline.wake_all()
+        self.schedule.wake()
         self.puller.turned()
+
+    def level_pending(self) -> int:
+        """How many messages of fixed levels wait."""
+        log, levels = self.rooms.log, self.rooms.levels
+        with log.lock:
+            return sum(
+                end - begin
+                for route in list(self.rooms.routes.by_index)
+                if route.native.kind == lib.TS_ROUTE_LEVELS
+                for begin, end in levels.gaps(route.queue_id, 0, int(route.native.next_offset))
+            )
 
     def close(self) -> None:
         """Stop, complete the last checkpoint, let a broker in again, release the lock."""
         self.puller.close()
+        self.schedule.stop()
         self.pipeline.stop()
         self.rooms.dispatch.stop()
         is_clean = False
@@ -138,16 +156,26 @@ class Opened(NamedTuple):
                     self.rooms,
                     self.checkpoint,
                 )
-                is_clean = True
                 reach("close_written_for_brokers")
+                write_level_offsets(
+                    self.disk,
+                    self.directory.tree,
+                    self.clock,
+                    self.rooms.routes,
+                    self.rooms.levels,
+                )
+                is_clean = True
+                reach("close_levels_written")
         finally:
             self.rooms.log.close()
             self.rooms.routes.close()
             self.rooms.timer_log.segments.close()
             self.rooms.states.close()
-            # What is not on the wheel a broker would never deliver: then it is kept out.
+            # What is not on the wheel a broker would never deliver, and what is delivered beyond a
+            # level's cursor it would deliver again: then it is kept out.
             linked, put = self.rooms.timer_log.linked_offset, self.timer_route.native.next_offset
-            self.rooms.wheel.close(as_broker_wants=is_clean and linked == put)
+            is_plain = linked == put and not self.rooms.levels.has_gaps
+            self.rooms.wheel.close(as_broker_wants=is_clean and is_plain)
             if is_clean:
                 reach("close_wheel_restored")
                 self.directory.mark_closed()
@@ -217,6 +245,7 @@ class _Opening:
         self._routes.load()
         self._states = States()
         self._open_slot = OpenSlot(config.precision_ms)
+        self._levels = LevelCursors()
         found = self._recover(was_open=was_open, wheel_is_ours=wheel_is_ours)
         return self._tie(found, threads=threads)
 
@@ -276,6 +305,8 @@ class _Opening:
         reach("recover_queues_cut")
         recover.set_pending(self._routes, counts.pending, self._clock.now_ms)
         recover.fold_forward(self._states, self._routes, scanned, mark.store_id)
+        self._levels.add(counts.levels)
+        self._levels.done(level_places(scanned, mark.store_id))
         if is_unclean:
             if mark.is_clean:  # killed while closing, between the log's chains and the wheel
                 rechain.recount(self._wheel, self._timer_log, mark.read_slot, mark.timer_log_end)
@@ -326,6 +357,8 @@ class _Opening:
         store_id = found.store_id or secrets.randbits(32) | 1
         self._states.open_file(disk, tree.state, anew=True)
         recover.fold_anew(self._states, self._routes, scanned, found)
+        self._levels.clear()
+        self._levels.done(found.level_places_done)
         self._restart_queues(scanned, begin, end)
         reach("recover_anew_queues_restarted")
         self._wheel.clear_all()
@@ -395,6 +428,9 @@ class _Opening:
         )
         dispatch.through(found.log_end)
         recover.finish_queues(self._routes)
+        for route in self._routes.by_index:
+            if route.native.kind == lib.TS_ROUTE_LEVELS:
+                self._levels.begin_at(route.queue_id, route.queue.min_offset)
         reach("recover_dispatched")
         offsets = Offsets(self._disk, tree, clock, log.check_alive, log.fail)
         offsets.clamp(self._routes)
@@ -408,6 +444,7 @@ class _Opening:
             self._wheel,
             self._timer_log,
             self._open_slot,
+            self._levels,
         )
         prefix = self._identify(log, timer_route, found.store_id)
         checkpoint = Checkpoint(config, clock, self._disk, tree, rooms, found.store_id, found.mark)
@@ -426,6 +463,7 @@ class _Opening:
             threads=threads,
         )
         _wake_enqueue(dispatch, timer_route, pipeline.enqueue_get.wake)
+        schedule = self._make_schedule(rooms, checkpoint, pipeline)
         puller = Puller(metrics, config, clock, log, dispatch, pipeline.flush.request)
         pending = PendingReader(config, rooms, timer_route, found.store_id)
         finder = Finder(
@@ -449,6 +487,7 @@ class _Opening:
             timer_route,
             checkpoint,
             pipeline,
+            schedule,
             puller,
             Canceller(clock, log, finder),
             Rescheduler(config, clock, log, timer_route, finder),
@@ -458,6 +497,27 @@ class _Opening:
             prefix,
             found.imported,
         )
+
+    def _make_schedule(
+        self, rooms: Rooms, checkpoint: Checkpoint, pipeline: Pipeline
+    ) -> ScheduleDeliver:
+        def placed() -> None:
+            rooms.dispatch.wake()
+            pipeline.flush.request()
+
+        schedule = ScheduleDeliver(
+            self._metrics,
+            self._config,
+            self._clock,
+            rooms.log,
+            rooms.routes,
+            rooms.levels,
+            checkpoint.wait,
+            placed,
+        )
+        rooms.dispatch.listeners.append(schedule.arrived)
+        rooms.log.on_durable.append(schedule.durable)
+        return schedule
 
     def _identify(self, log: CommitLog, timer_route: Route, store_id: int) -> str:
         """Tell C who we are; the prefix of this opening's message ids."""

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from time import time_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,9 +19,11 @@ from timerstore import arguments, failpoint
 from timerstore.clock import Clock, SystemClock
 from timerstore.errors import FullError, MessageError
 from timerstore.failpoint import reach
+from timerstore.layout.tree import SCHEDULE_TOPIC
 from timerstore.message import PutBatch, PutReceipt, ReceiptOrigin
 from timerstore.native import Putter, ffi, lib
 from timerstore.opening import Opened
+from timerstore.queues.levels import parse_level_delays
 from timerstore.queues.routes import Route
 
 _MANY_HOLD = 1024
@@ -31,7 +33,9 @@ _put_one = lib.ts_put_one
 class _Target:
     """A topic that was put to, with what a put of it needs at hand."""
 
-    __slots__ = ("body_bytes_max", "name", "next_queue", "only", "origin", "routes", "topic")
+    __slots__ = (
+        "body_bytes_max", "levels", "name", "next_queue", "only", "origin", "routes", "topic"
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -46,12 +50,22 @@ class _Target:
         self.origin = origin
         self.body_bytes_max = body_bytes_max  # of a body without tags, keys and properties
         self.next_queue = 0
+        self.levels: dict[int, dict[int, _Level]] = {}  # by queue, then by level as it is given
         self.set_routes(routes)
 
     def set_routes(self, routes: list[Route]) -> None:
         """The topic's queues; `only` is the one there is, None where there are several."""
         self.routes = routes
         self.only = routes[0] if len(routes) == 1 else None
+
+
+class _Level(NamedTuple):
+    """A level of a topic's queue that was put to. hot.c reads it by place."""
+
+    address: int  # of the ts_route
+    text: bytes
+    delay_ms: int
+    native: Any
 
 
 class Putting:
@@ -71,9 +85,10 @@ class Putting:
         self._flush = opened.pipeline.flush
         # What is due later than this need not be dispatched at once: flush comes by before.
         self._near_ms = 1000 + 2 * self.config.flush_interval_ms
+        self._level_delays = parse_level_delays(self.config.level_delays)
         self._targets: dict[str, _Target] = {}
         self._target_lock = threading.Lock()
-        self._hot_topics: dict[str, tuple[int, ReceiptOrigin, int]] = {}
+        self._hot_topics: dict[str, tuple[int, ReceiptOrigin, int, dict[int, _Level]]] = {}
 
     def make_putter(self, slow: Callable[..., PutReceipt]) -> Any:
         """Make the plain case's quick way; everything else it gives to `slow`."""
@@ -104,6 +119,7 @@ class Putting:
         delay: timedelta | float | None = None,
         deliver_at: datetime | None = None,
         deliver_ms: int | None = None,
+        level: int | None = None,
         tags: str | None = None,
         keys: Sequence[str] | str = (),
         properties: Mapping[str, str] | None = None,
@@ -111,6 +127,10 @@ class Putting:
         flush: str | None = None,
     ) -> PutReceipt:
         """As TimerStore.put."""
+        if level is not None:
+            level = arguments.check_level(level, delay, deliver_at, deliver_ms)
+            text = arguments.encode_properties(tags, keys, properties)
+            return self._put_level(topic, body, level, text, queue_id, flush)
         now_ms = time_ns() // 1_000_000 if self._is_system_clock else self._clock.now_ms
         try:
             target = self._targets[topic]
@@ -165,6 +185,57 @@ class Putting:
 
     def _admit(self, due_ms: Any) -> None:
         """Refuse these due times before anything is made; see flow_control.py."""
+
+    def _put_level(
+        self, topic: str, body: Any, level: int, text: bytes, queue_id: int | None, flush: Any
+    ) -> PutReceipt:
+        """Append to the level's queue, with where it goes to in the properties."""
+        name = arguments.check_topic(topic)
+        source = self._checked_body(name, body, text)
+        _check_queue(queue_id)
+        is_sync = self._wants_sync(flush)
+        target = self._targets.get(topic) or self._make_target(topic)
+        real = self._route_of(target, queue_id)
+        levels = target.levels.get(real.queue_id)
+        waiting = levels.get(level) if levels is not None else None
+        if waiting is None:
+            waiting = self._make_level(target, real, level)
+        text += waiting.text
+        now_ms = 0
+
+        def put_now(native: Any) -> int:
+            # The time is read under the append lock, so that due times ascend along the level's
+            # queue but where the clock is set back.
+            nonlocal now_ms
+            now_ms = self._clock.now_ms
+            return int(
+                _put_one(native, waiting.native, source, len(source), 0, text, len(text), now_ms)
+            )
+
+        log_offset, _, counter = self._log.append("put", put_now)
+        reach("put_level_appended")
+        if is_sync:
+            self._log.sync_through(log_offset + 1)
+        due_ms = now_ms + waiting.delay_ms
+        if due_ms <= now_ms + self._near_ms:
+            self._dispatch.wake()
+        self._flush.note()
+        return PutReceipt(target.origin, counter, -1, real.queue_id, None, log_offset, due_ms)
+
+    def _make_level(self, target: _Target, real: Route, level: int) -> _Level:
+        """Have the level's queue, and what a put to it needs at hand."""
+        number = min(level, len(self._level_delays))
+        now_ms = self._clock.now_ms
+        routes = self._opened.rooms.routes
+        routes.grow(SCHEDULE_TOPIC, len(self._level_delays), now_ms)
+        native = routes.make(SCHEDULE_TOPIC, number - 1, now_ms).native
+        text = b"%s\x01%d\x02" % (arguments.LEVEL_PROPERTY.encode(), number)
+        text += bytes(ffi.buffer(real.native.real, real.native.real_size))
+        address = int(ffi.cast("uintptr_t", native))
+        made = _Level(address, text, self._level_delays[number - 1], native)
+        if level <= len(self._level_delays):  # of those beyond there is no end
+            target.levels.setdefault(real.queue_id, {})[level] = made
+        return made
 
     def _due_ms(self, now_ms: int, delay: Any, deliver_at: Any, deliver_ms: Any) -> int:
         """When a message is due, epoch ms; 0: now."""
@@ -366,7 +437,9 @@ class Putting:
             self._hot_topics.pop(target.topic, None)
         else:
             address = int(ffi.cast("uintptr_t", target.only.native))
-            self._hot_topics[target.topic] = (address, target.origin, target.body_bytes_max)
+            levels = target.levels.setdefault(0, {})
+            hot = (address, target.origin, target.body_bytes_max, levels)
+            self._hot_topics[target.topic] = hot
 
     def _route_of(self, target: _Target, queue_id: int | None) -> Route:
         routes = target.routes

@@ -126,6 +126,7 @@ class TimerStore:
         delay: timedelta | float | None = None,
         deliver_at: datetime | None = None,
         deliver_ms: int | None = None,
+        level: int | None = None,
         tags: str | None = None,
         keys: Sequence[str] | str = (),
         properties: Mapping[str, str] | None = None,
@@ -135,7 +136,9 @@ class TimerStore:
         """Store one message; it is in its topic when its time has come, now where none is given.
 
         On return it is durable (`flush="sync"`) or will survive the process (`"async"`). At most
-        one of delay (seconds or timedelta), deliver_at (aware datetime), deliver_ms (epoch ms).
+        one of delay (seconds or timedelta), deliver_at (aware datetime), deliver_ms (epoch ms),
+        level (1 and on: the n-th of `level_delays`, beyond the last the last; such a message has no
+        handle and cannot be cancelled).
         Raises MessageError on bad arguments, FullError, ClosedError, ForkedError, FailedError.
         """
         return self._putting.put(
@@ -144,6 +147,7 @@ class TimerStore:
             delay=delay,
             deliver_at=deliver_at,
             deliver_ms=deliver_ms,
+            level=level,
             tags=tags,
             keys=keys,
             properties=properties,
@@ -444,7 +448,8 @@ class TimerStore:
     @_counted
     def stats(self) -> dict[str, Any]:
         """Give counters and gauges: names as in metrics.py, sizes in bytes, times in ms."""
-        rooms = self._opened.rooms
+        opened = self._opened
+        rooms = opened.rooms
         enqueue, dequeue = self._backlog.enqueue(), self._backlog.dequeue()
         return {
             **self._opened.metrics.values(),
@@ -463,6 +468,7 @@ class TimerStore:
             "dequeue_behind_messages": dequeue.messages,
             "dequeue_behind_ms": dequeue.ms,
             "open_slot_messages": len(rooms.open_slot),
+            "level_pending_messages": opened.level_pending(),
             "timer_log_end_bytes": rooms.timer_log.end,
         }
 
@@ -515,7 +521,9 @@ class TimerStore:
         """
         if self._threads:
             raise MessageError("services: this store's run in threads; open it with threads=False")
-        services = (self._opened.rooms.dispatch, *self._opened.pipeline)
+        opened = self._opened
+        *pipeline, flush = opened.pipeline
+        services = (opened.rooms.dispatch, *pipeline, opened.schedule, flush)
         return {service.name.replace("-", "_"): service for service in services}
 
     # --- closing ---
@@ -587,6 +595,11 @@ class TimerStore:
 
 def _handle_of(receipt_or_handle: PutReceipt | str) -> Handle:
     if isinstance(receipt_or_handle, PutReceipt):
+        if receipt_or_handle.waits_for_level:
+            raise MessageError(
+                "receipt: wanted one of a timer, got one of a message with a fixed level, which "
+                "has no handle and stays as it is"
+            )
         return decode(receipt_or_handle.handle)
     return decode(receipt_or_handle)
 

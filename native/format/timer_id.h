@@ -25,17 +25,20 @@
 
 _Static_assert(TS_TIMER_ID_BYTES / 3 * 4 == TS_TIMER_ID_TEXT_BYTES, "base64 without padding");
 
-static inline void ts_timer_id_put(uint8_t *at16, uint32_t store_id, uint64_t id)
+/* Eight characters of six bits each. */
+static inline void ts_base64_48_put(uint8_t *at8, uint64_t bits)
 {
     static const char alphabet[] =
         "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    uint64_t high = (uint64_t)store_id << 16 | id >> 48; /* 48 of the 96 bits a half */
-    uint64_t low = id & 0xFFFFFFFFFFFFu;
 
-    for (int i = 0; i < 8; i++) {
-        at16[i] = (uint8_t)alphabet[high >> (42 - 6 * i) & 63];
-        at16[i + 8] = (uint8_t)alphabet[low >> (42 - 6 * i) & 63];
-    }
+    for (int i = 0; i < 8; i++)
+        at8[i] = (uint8_t)alphabet[bits >> (42 - 6 * i) & 63];
+}
+
+static inline void ts_timer_id_put(uint8_t *at16, uint32_t store_id, uint64_t id)
+{
+    ts_base64_48_put(at16, (uint64_t)store_id << 16 | id >> 48);
+    ts_base64_48_put(at16 + 8, id & 0xFFFFFFFFFFFFu);
 }
 
 /* Six bits of a character, or 64 and more where it is not of the alphabet. */
@@ -55,19 +58,27 @@ static inline uint64_t ts_timer_id_digit(uint8_t c)
     return digits[c & 127] | (c & 128);
 }
 
+/* 0, or -1 where the 8 characters are not all of the alphabet. */
+static inline int ts_base64_48_get(const uint8_t *at8, uint64_t *bits)
+{
+    uint64_t seen = 0, found = 0;
+
+    for (int i = 0; i < 8; i++) {
+        uint64_t digit = ts_timer_id_digit(at8[i]);
+
+        seen |= digit;
+        found = found << 6 | (digit & 63);
+    }
+    *bits = found;
+    return seen & 192 ? -1 : 0;
+}
+
 /* 0, or -1 where the 16 characters are no timer id. */
 static inline int ts_timer_id_get(const uint8_t *at16, uint32_t *store_id, uint64_t *id)
 {
-    uint64_t high = 0, low = 0, seen = 0;
+    uint64_t high = 0, low = 0;
 
-    for (int i = 0; i < 8; i++) {
-        uint64_t a = ts_timer_id_digit(at16[i]), b = ts_timer_id_digit(at16[i + 8]);
-
-        seen |= a | b;
-        high = high << 6 | (a & 63);
-        low = low << 6 | (b & 63);
-    }
-    if (seen & 192)
+    if (ts_base64_48_get(at16, &high) != 0 || ts_base64_48_get(at16 + 8, &low) != 0)
         return -1;
     *store_id = (uint32_t)(high >> 16);
     *id = (high & 0xFFFFu) << 48 | low;

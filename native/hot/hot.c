@@ -2,8 +2,8 @@
  *
  * A put is too short to let go of the GIL or to cross into C by way of cffi (decision 0006), so this
  * one file uses Python.h. It takes the plain case alone: topic and body by position, nothing else but
- * deliver_ms or delay, a topic with one queue that was put to before, bytes that fit, no sync to wait
- * for, the system's clock, a free append lock, room in the staging. Everything else it hands, as it
+ * deliver_ms, delay or a level that was used before, a topic with one queue that was put to before,
+ * bytes that fit, no sync to wait for, the system's clock, a free append lock, room in the staging. Everything else it hands, as it
  * came, to the method of the same name in store.py, which does the same and more, and says what is
  * wrong with an argument.
  */
@@ -18,7 +18,8 @@ typedef struct {
     PyObject_HEAD
     ts_log *log;
     PyObject *slow;           /* TimerStore.put, bound */
-    PyObject *topics;         /* dict: topic -> (address of its ts_route, origin, body_bytes_max) */
+    PyObject *topics;         /* dict: topic -> (address of its ts_route, origin, body_bytes_max,
+                               * dict: level -> (address of its ts_route, property text, delay ms)) */
     PyObject *acquire;        /* of the append lock */
     PyObject *release;
     PyObject *wake_dispatch;
@@ -30,7 +31,7 @@ typedef struct {
     int blocked;              /* closed, or carried into a child */
 } Putter;
 
-static PyObject *name_deliver_ms, *name_delay, *name_hook, *no_wait, *zero;
+static PyObject *name_deliver_ms, *name_delay, *name_level, *name_hook, *no_wait, *zero;
 
 static int64_t now_ms_of_system(void)
 {
@@ -92,16 +93,28 @@ static int64_t due_ms_of(const Putter *self, PyObject *const *values, PyObject *
     return due_ms - now_ms > self->delay_ms_max ? -1 : due_ms;
 }
 
+/* The entry of the level where one is given, and was used before; else NULL. */
+static PyObject *level_entry(PyObject *entry, PyObject *const *values, PyObject *names)
+{
+    if (names == NULL || PyTuple_GET_SIZE(names) != 1 ||
+        PyTuple_GET_ITEM(names, 0) != name_level || !PyLong_CheckExact(values[0]))
+        return NULL;
+    return PyDict_GetItemWithError(PyTuple_GET_ITEM(entry, 3), values[0]);
+}
+
 /* What the append told, read while the lock was held. */
 typedef struct {
     int64_t log_offset;
     int64_t number;
     int64_t counter;
+    int64_t due_ms;  /* 0: now */
+    int64_t now_ms;
+    int is_timer;
 } appended;
 
-static PyObject *make_receipt(const Putter *self, PyObject *origin, const appended *done,
-                              int64_t due_ms, int64_t now_ms)
+static PyObject *make_receipt(const Putter *self, PyObject *origin, const appended *done)
 {
+    int waits = done->due_ms > 0;
     PyObject *receipt = self->receipt->tp_alloc(self->receipt, 8);
     PyObject *items[8] = {NULL};
 
@@ -109,11 +122,11 @@ static PyObject *make_receipt(const Putter *self, PyObject *origin, const append
         return NULL;
     items[0] = Py_NewRef(origin);
     items[1] = PyLong_FromLongLong(done->counter);
-    items[2] = PyLong_FromLongLong(due_ms > 0 ? done->number : -1);
+    items[2] = PyLong_FromLongLong(done->is_timer ? done->number : -1);
     items[3] = Py_NewRef(zero); /* a topic with one queue: number 0 */
-    items[4] = due_ms > 0 ? Py_NewRef(Py_None) : PyLong_FromLongLong(done->number);
+    items[4] = waits ? Py_NewRef(Py_None) : PyLong_FromLongLong(done->number);
     items[5] = PyLong_FromLongLong(done->log_offset);
-    items[6] = PyLong_FromLongLong(due_ms > 0 ? due_ms : now_ms);
+    items[6] = PyLong_FromLongLong(waits ? done->due_ms : done->now_ms);
     items[7] = Py_NewRef(Py_False);
     for (Py_ssize_t i = 0; i < 8; i++)
         PyTuple_SET_ITEM(receipt, i, items[i]);
@@ -133,10 +146,11 @@ static int call(PyObject *callable)
 }
 
 /* Appends under the lock; 0 where the slow way must do it, -1 with an exception set. */
-static int append(const Putter *self, PyObject *entry, PyObject *body, int64_t due_ms,
-                  int64_t now_ms, appended *done)
+static int append(const Putter *self, PyObject *entry, PyObject *level, PyObject *body,
+                  appended *done)
 {
-    ts_route *route = PyLong_AsVoidPtr(PyTuple_GET_ITEM(entry, 0));
+    ts_route *route = PyLong_AsVoidPtr(PyTuple_GET_ITEM(level != NULL ? level : entry, 0));
+    PyObject *text = level != NULL ? PyTuple_GET_ITEM(level, 1) : NULL;
     PyObject *got = PyObject_CallOneArg(self->acquire, no_wait);
 
     if (got != Py_True) {
@@ -144,9 +158,15 @@ static int append(const Putter *self, PyObject *entry, PyObject *body, int64_t d
         return got == NULL ? -1 : 0;
     }
     Py_DECREF(got);
-    done->log_offset = ts_put_one(self->log, route, (const uint8_t *)PyBytes_AS_STRING(body),
-                            (int32_t)PyBytes_GET_SIZE(body), due_ms, (const uint8_t *)"", 0,
-                            now_ms);
+    if (level != NULL) { /* in here, so that due times ascend along the level's queue */
+        done->now_ms = now_ms_of_system();
+        done->due_ms = done->now_ms + PyLong_AsLongLong(PyTuple_GET_ITEM(level, 2));
+    }
+    done->log_offset =
+        ts_put_one(self->log, route, (const uint8_t *)PyBytes_AS_STRING(body),
+                   (int32_t)PyBytes_GET_SIZE(body), done->is_timer ? done->due_ms : 0,
+                   (const uint8_t *)(text != NULL ? PyBytes_AS_STRING(text) : ""),
+                   text != NULL ? (int32_t)PyBytes_GET_SIZE(text) : 0, done->now_ms);
     done->number = self->log->out[0];
     done->counter = self->log->out[1];
     if (call(self->release) < 0)
@@ -186,16 +206,20 @@ static PyObject *Putter_put(Putter *self, PyObject *const *args, Py_ssize_t coun
     PyObject *entry = plain_entry(self, args, count);
 
     if (entry != NULL) {
-        int64_t now_ms = now_ms_of_system();
-        int64_t due_ms = due_ms_of(self, args + count, names, now_ms);
-        appended done;
-        int got = due_ms < 0 ? 0 : append(self, entry, args[1], due_ms, now_ms, &done);
+        PyObject *level = level_entry(entry, args + count, names);
+        appended done = {.now_ms = now_ms_of_system()};
+        int got;
+
+        if (level == NULL) {
+            done.due_ms = due_ms_of(self, args + count, names, done.now_ms);
+            done.is_timer = done.due_ms > 0;
+        }
+        got = done.due_ms < 0 ? 0 : append(self, entry, level, args[1], &done);
 
         if (got > 0) {
-            PyObject *receipt =
-                make_receipt(self, PyTuple_GET_ITEM(entry, 1), &done, due_ms, now_ms);
+            PyObject *receipt = make_receipt(self, PyTuple_GET_ITEM(entry, 1), &done);
 
-            if (receipt != NULL && tell(self, due_ms, now_ms) < 0)
+            if (receipt != NULL && tell(self, done.due_ms, done.now_ms) < 0)
                 Py_CLEAR(receipt);
             return receipt;
         }
@@ -309,10 +333,11 @@ PyMODINIT_FUNC PyInit__hot(void)
 
     name_deliver_ms = PyUnicode_InternFromString("deliver_ms");
     name_delay = PyUnicode_InternFromString("delay");
+    name_level = PyUnicode_InternFromString("level");
     name_hook = PyUnicode_InternFromString("hook");
     no_wait = Py_NewRef(Py_False);
     zero = PyLong_FromLong(0);
-    if (!name_deliver_ms || !name_delay || !name_hook || !zero || PyType_Ready(&Putter_type) < 0)
+    if (!name_deliver_ms || !name_delay || !name_level || !name_hook || !zero || PyType_Ready(&Putter_type) < 0)
         return NULL;
     made = PyModule_Create(&module);
     if (made != NULL && PyModule_AddObjectRef(made, "Putter", (PyObject *)&Putter_type) < 0)

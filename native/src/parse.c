@@ -1,5 +1,6 @@
 #include "parse.h"
 
+#include "../format/level_mark.h"
 #include "../format/properties.h"
 
 static int64_t number(const ts_text *value, ts_marks *marks)
@@ -45,6 +46,7 @@ void ts_marks_get(const uint8_t *properties, int32_t size, ts_marks *marks)
 
     memset(marks, 0, sizeof *marks);
     marks->out_ms = marks->deliver_ms = marks->timer_id = marks->group_start = -1;
+    marks->level_place = -1;
     marks->real_queue = -1;
     while (ts_pair_next(properties, size, &at, &name, &value)) {
         if (name.size < 4 || value.size == 0)
@@ -63,6 +65,10 @@ void ts_marks_get(const uint8_t *properties, int32_t size, ts_marks *marks)
             } else if (TS_IS(&name, "TS_GROUP") && value.size == TS_GROUP_TEXT_BYTES) {
                 if (ts_group_get(value.at, &marks->group_start, &marks->group_left) != 0)
                     marks->group_start = -1;
+            } else if (TS_IS(&name, "TS_LEVEL") && value.size == TS_LEVEL_MARK_TEXT_BYTES) {
+                if (ts_level_mark_get(value.at, &marks->level_store_id, &marks->level_place,
+                                      &marks->level_due_ms) != 0)
+                    marks->level_place = -1;
             }
             break;
         case 'R':

@@ -18,7 +18,10 @@ typedef struct {
     int64_t out_ms;      /* -1: not there */
     int64_t deliver_ms;  /* -1: not there */
     int64_t timer_id;    /* -1: not there */
+    int64_t level_place; /* -1: not there; not looked for by ts_marks_get_timer where DELAY is not */
+    int64_t level_due_ms;
     uint32_t store_id;
+    uint32_t level_store_id;
     int32_t real_queue;  /* -1: not there */
     int32_t roll_times;
     int32_t delay_level;
@@ -50,9 +53,18 @@ void ts_marks_get_timer(const uint8_t *properties, int32_t size, ts_tail *tail, 
  * bytes it takes with the UNIQ_KEY pair in front of it, or 0. Sets what it says of a timer. */
 int32_t ts_tail_get(const ts_tail *tail, const uint8_t *end, int32_t size, ts_marks *marks);
 
-/* When the message is due, from its marks: 0 where it is no timer. */
+/* Whether we delivered it for a level. Without DELAY the mark is a leftover: a client that sends a
+ * message on keeps our property, but each message that waits for a level has its DELAY. */
+static inline int32_t ts_marks_leveled(const ts_marks *marks)
+{
+    return marks->level_place >= 0 && marks->delay_level > 0;
+}
+
+/* When the message is due, or was, from its marks: 0 where that is not known. */
 static inline int64_t ts_marks_due(const ts_marks *marks, int64_t precision_ms)
 {
+    if (ts_marks_leveled(marks))
+        return marks->level_due_ms;
     if (marks->out_ms < 0)
         return 0;
     if (marks->deliver_ms >= 0 && !marks->relative)
@@ -73,6 +85,27 @@ static inline int32_t ts_marks_usable(const ts_marks *marks)
 {
     return marks->out_ms >= 0 && marks->real_topic.at != NULL && marks->real_topic.size > 0 &&
            marks->real_topic.size < 256 && marks->real_queue >= 0 && !marks->broken;
+}
+
+/* Whether a record of the level topic can be delivered at all. A half message cannot: delivering it
+ * would begin its transaction again. */
+static inline int32_t ts_level_usable(const ts_marks *marks)
+{
+    static const char half[] = "RMQ_SYS_TRANS_HALF_TOPIC";
+    const ts_text *topic = &marks->real_topic;
+
+    if (topic->at == NULL || topic->size < 1 || topic->size > 255 || marks->real_queue < 0 ||
+        marks->delay_level < 1)
+        return 0;
+    for (int32_t i = 0; i < topic->size; i++) {
+        uint8_t c = topic->at[i];
+
+        if (!((c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
+              c == '%' || c == '_' || c == '-' || c == '|'))
+            return 0; /* no topic: it cannot have a queue */
+    }
+    return topic->size != (int32_t)sizeof half - 1 ||
+           memcmp(topic->at, half, sizeof half - 1) != 0;
 }
 
 /* Where the byte first stands, or end. Properties are short texts: eight bytes at a time is quicker

@@ -80,6 +80,8 @@ int32_t ts_pull(ts_view *view, const ts_route *route, const uint8_t *units,
             break;
         }
         fill(&record, precision_ms, &tail, &out[i]);
+        if (route->kind == TS_ROUTE_LEVELS && tags > 0)
+            out[i].due_ms = tags;
         out[i].body_at = body_at;
         out[i].properties_at = properties_at;
         ts_copy(bodies + body_at, record.body, record.body_size);

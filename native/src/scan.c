@@ -11,7 +11,9 @@ static int32_t kind_of(const ts_route *own, const ts_marks *marks)
         return ts_marks_usable(marks) ? TS_KIND_TIMER : TS_KIND_UNUSABLE;
     }
     if (own->kind == TS_ROUTE_LEVELS)
-        return TS_KIND_LEVEL;
+        return ts_level_usable(marks) ? TS_KIND_LEVEL : TS_KIND_LEVEL_UNUSABLE;
+    if (ts_marks_leveled(marks))
+        return TS_KIND_LEVEL_DELIVERED;
     if (marks->out_ms >= 0)
         return TS_KIND_DELIVERED;
     if (marks->delay_level > 0 && marks->real_topic.at != NULL)
@@ -41,6 +43,10 @@ static void describe(const ts_record *record, const ts_route *own, const ts_mark
     out->store_id = marks->store_id;
     out->size = record->size;
     out->kind = kind_of(own, marks);
+    if (out->kind == TS_KIND_LEVEL_DELIVERED) {
+        out->timer_id = marks->level_place; /* -1 where a broker delivered it */
+        out->store_id = marks->level_store_id;
+    }
     out->roll_times = marks->roll_times;
     out->delay_level = marks->delay_level;
     out->queue_id = record->queue_id;
@@ -150,4 +156,14 @@ int32_t ts_record_at(ts_view *view, int64_t log_offset, int64_t *topic_at, int32
     *queue_id = record.queue_id;
     *size = record.size;
     return TS_OK;
+}
+
+int32_t ts_record_store_ms(ts_view *view, int64_t log_offset, int64_t *store_ms)
+{
+    ts_record record;
+    int32_t status = ts_view_record(view, log_offset, &record);
+
+    if (status == TS_OK)
+        *store_ms = record.store_ms;
+    return status;
 }

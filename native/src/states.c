@@ -38,6 +38,9 @@ int32_t ts_states_fold(ts_states *states, ts_route **routes, const ts_scanned *s
         int64_t top = record->timer_id;
         int32_t before;
 
+        if (record->kind == TS_KIND_LEVEL || record->kind == TS_KIND_LEVEL_DELIVERED ||
+            record->kind == TS_KIND_LEVEL_UNUSABLE)
+            continue; /* their ids are places in a level's queue */
         if (record->kind == TS_KIND_TIMER || record->kind == TS_KIND_DELETE)
             top = record->queue_offset > top ? record->queue_offset : top;
         if (record->timer_id < 0 || record->store_id != store_id)

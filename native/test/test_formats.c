@@ -1,6 +1,7 @@
 /* Formats: the reference's vectors bit for bit, both ways; and bytes that are cut or wrong. */
 #include "check.h"
 
+#include "../format/level_mark.h"
 #include "../format/properties.h"
 #include "../format/queue_unit.h"
 #include "../format/record.h"
@@ -465,6 +466,35 @@ static void test_property_crc(void)
     free(at);
 }
 
+static void test_level_mark(void)
+{
+    uint8_t *at = malloc(TS_LEVEL_MARK_TEXT_BYTES);
+    uint32_t store = 0;
+    int64_t place = 0, due_ms = 0;
+    uint64_t seed = 5;
+
+    CHECK(at != NULL);
+    ts_level_mark_put(at, 1, (int64_t)1 << 48 | 7, 1700000000000);
+    CHECK(memcmp(at, "AAAAAQABAAAAAAAHAYvP5WgA", 24) == 0); /* as drawn in level_mark.h */
+    for (int round = 0; round < 10000; round++) {
+        uint32_t in_store = check_random(&seed);
+        int64_t in_place = (int64_t)(check_random(&seed) & 0x7FFFFFFF) << 32 | check_random(&seed);
+        int64_t in_due = (int64_t)(check_random(&seed) & 0xFFFF) << 32 | check_random(&seed);
+
+        ts_level_mark_put(at, in_store, in_place, in_due);
+        CHECK(ts_level_mark_get(at, &store, &place, &due_ms) == 0);
+        CHECK(store == in_store && place == in_place && due_ms == in_due);
+    }
+    for (int n = 0; n < 24; n++) {
+        memset(at, 'A', 24);
+        at[n] = '=';
+        CHECK(ts_level_mark_get(at, &store, &place, &due_ms) == -1);
+    }
+    memset(at, '_', 24); /* a place beyond what a queue number can be */
+    CHECK(ts_level_mark_get(at, &store, &place, &due_ms) == -1);
+    free(at);
+}
+
 static void test_timer_id(void)
 {
     uint8_t *at = malloc(TS_TIMER_ID_TEXT_BYTES);
@@ -622,6 +652,7 @@ int main(void)
     test_property_crc();
     test_timer_id();
     test_group();
+    test_level_mark();
     test_decimal();
     test_java_hash();
     puts("test_formats: ok");

@@ -45,6 +45,7 @@ from timerstore.message import out_ms
 
 STATUS_TROUBLE = 3
 _OF_MANY = 1 << 62
+LEVEL_DELAYS_MS = (1000, 2000)
 
 
 @dataclass(slots=True)
@@ -193,6 +194,11 @@ class _Child:
             options["queue_id"] = queue_id
         if random.random() < 0.1:
             options["tags"] = "t"
+        if random.random() < 0.15:
+            level = options["level"] = random.choice((1, 1, 2))
+            due_ms = time.time_ns() // 1_000_000 + LEVEL_DELAYS_MS[level - 1]  # not after its own
+            options.pop("deliver_ms", None)
+            body = make_body(number, due_ms, len(body))
         if random.random() < 0.1:
             options["flush"] = random.choice(("sync", "async"))
         self._report.say(Kind.PUT_BEGUN, queue=queue, id=number, due=due_ms)
@@ -203,11 +209,11 @@ class _Child:
             queue=QUEUES.index((topic, receipt.queue_id)),
             id=number,
             due=receipt.due_ms,
-            a=receipt.timer_id if waits else -1,
+            a=-2 if receipt.waits_for_level else receipt.timer_id if waits else -1,
             b=-1 if receipt.queue_offset is None else receipt.queue_offset,
             message_id=receipt.message_id.encode(),
         )
-        if waits:
+        if waits and not receipt.waits_for_level:
             self._cancellable.append((number, queue, receipt.handle))
 
     def _put_many(self, store: TimerStore, random: Random) -> None:

@@ -40,6 +40,9 @@ def make_config(random: Random) -> dict[str, Any]:
         "visibility": random.choice(("durable", "durable", "written")),
         "topic_queue_count": random.choice((1, 1, 2)),
         "property_crc": random.random() < 0.8,
+        "level_delays": "1s 2s",
+        "level_async": random.random() < 0.3,
+        "level_pending_max": random.choice((1, 20, 2000)),
     }
 
 
@@ -67,6 +70,8 @@ def at_point(random: Random, point: str) -> list[Round]:
         return [_while_open(random), {"point": point, "lose": True}]
     if point in _RECOVERS:
         return [_while_open(random), {"point": point, "calls": _SHORT_CALLS}]
+    if point.startswith("schedule_"):  # the shortest delay is a second
+        return [{"point": point, "nth": random.randint(1, 3), "step_ms": 8.0, "calls": 250}]
     nth = random.randint(1, 3) if point in _SELDOM else int(1.4 ** random.uniform(0, 10))
     return [{"point": point, "nth": nth, "step_ms": random.choice((0.1, 0.5))}]
 

@@ -32,7 +32,7 @@ class Kind(IntEnum):
     OPENED = 1  # the store is open
     PUT_BEGUN = 2
     PUT_MANY_BEGUN = 3  # id: of the first; a: count; ids ascend by one
-    PUT = 4  # due: of the receipt; a: timer id, -1 where it did not wait; b: queue offset or -1
+    PUT = 4  # due: of the receipt; a: timer id, -1: did not wait, -2: level; b: queue offset or -1
     CANCEL_BEGUN = 5
     CANCELLED = 6  # answer: index into ANSWERS
     PULLED = 7  # due: of the message; a: queue offset; b: delivered_ms

@@ -195,7 +195,7 @@ def test_a_brokers_message_is_rescheduled(expected: Expected, root: Path) -> Non
             if not name.startswith(dropped):
                 assert message.properties[name] == value
     counts = Counter({key: len(messages) for key, messages in there.items()})
-    assert counts == expected.out + Counter(expected.waiting.keys())
+    assert counts == expected.out + Counter(expected.left.keys())
 
 
 # --- ours, for a broker ---------------------------------------------------------------------------

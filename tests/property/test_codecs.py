@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.support import disk_reader as disk
 from tests.support.driver import START_MS, tiny
 from timerstore import PullStatus, StoreConfig, TimerStore
-from timerstore.commitlog.fold import SCAN_DTYPE, Kind
+from timerstore.commitlog.fold import PLACE_OFFSET_BITS, SCAN_DTYPE, Kind
 from timerstore.files.disk import Disk
 from timerstore.layout import tree
 from timerstore.native import ffi, lib
@@ -165,6 +165,30 @@ def test_c_reads_every_timer_property(
     assert one["due_ms"] == (out_ms + 1000 if relative else deliver_ms)
     assert (one["store_id"], one["timer_id"]) == (store_id, timer_id)
     assert one["roll_times"] == rolls
+
+
+@given(
+    store_id=st.integers(0, 2**32 - 1), queue_id=st.integers(0, 2**15 - 1),
+    queue_offset=st.integers(0, 2**48 - 1), due_ms=st.integers(0, 2**48 - 1),
+    level=st.integers(0, 2**31 - 1),
+)  # fmt: skip
+def test_c_reads_every_level_mark(
+    scanner: Scanner, store_id: int, queue_id: int, queue_offset: int, due_ms: int, level: int
+) -> None:
+    properties = {
+        "UNIQ_KEY": "K", "DELAY": str(level), "REAL_TOPIC": "T", "REAL_QID": "0",
+        "TS_LEVEL": disk.encode_ts_level(store_id, queue_id, queue_offset, due_ms),
+    }  # fmt: skip
+    assert disk.decode_ts_level(properties["TS_LEVEL"]) == (
+        store_id, queue_id, queue_offset, due_ms,
+    )  # fmt: skip
+    [one], _, _ = scanner.scan(record("T", disk.encode_properties(properties)))
+    if not level:  # sent on by somebody: it waited for no level
+        assert one["kind"] == Kind.ORDINARY
+        return
+    assert one["kind"] == Kind.LEVEL_DELIVERED
+    assert (one["store_id"], one["due_ms"]) == (store_id, due_ms)
+    assert one["timer_id"] == queue_id << PLACE_OFFSET_BITS | queue_offset
 
 
 HERE = b"REAL_TOPIC\x01T\x02REAL_QID\x010\x02"

@@ -3,6 +3,7 @@
 import os
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from timerstore.failpoint import NAMES
 from timerstore.layout.handle import decode, encode
 from timerstore.pull import consumer, reading
 from timerstore.queues import dispatch
+from timerstore.schedule import deliver, runs
 from timerstore.timer import (
     dequeue_get,
     dequeue_put,
@@ -44,6 +46,7 @@ SERVICES = st.sampled_from(
         "dequeue_get",
         "dequeue_get_message",
         "dequeue_put",
+        "schedule_deliver",
         "flush",
     ]
 )
@@ -59,13 +62,14 @@ DUE = st.one_of(
     st.tuples(st.just("ms"), st.integers(-50, 5000), st.just(0)),
     st.tuples(st.just("far"), FAR_MS, EDGE_MS),
 )
+LEVELS = st.sampled_from([1, 1, 2, 3, 5, 18, 99])
 SIZES = st.one_of(st.integers(6, 60), st.sampled_from([1000, 3000, 7000]))
 RECOVER_POINTS = [name for name in NAMES if name.startswith("recover_")]
 SETTLE_POINTS = [
     name
     for name in NAMES
     if name.startswith(
-        ("dispatch", "enqueue", "dequeue", "deliver", "checkpoint", "segment", "log_")
+        ("dispatch", "enqueue", "dequeue", "deliver", "schedule", "checkpoint", "segment", "log_")
     )
 ]
 CLOSE_POINTS = [name for name in NAMES if name.startswith(("checkpoint", "close"))]
@@ -137,6 +141,10 @@ class StoreMachine(RuleBasedStateMachine):
         self, queue: tuple[str, int], due: tuple[str, int, int] | None, count: int
     ) -> None:
         self.at.put_many(queue, [(self.due_ms(due) or 0, 40)] * count, buffer=True)
+
+    @rule(queue=QUEUES, level=LEVELS, size=SIZES)
+    def put_level(self, queue: tuple[str, int], level: int, size: int) -> None:
+        self.at.put_level(queue, level, size)
 
     @precondition(lambda self: self.driver is not None and self.driver.model.known())
     @rule(data=st.data(), how=st.sampled_from(HOW))
@@ -345,6 +353,14 @@ class StoreMachine(RuleBasedStateMachine):
         self.at.kill_in_put(point, 1, queue, self.due_ms(due))
 
     @rule(
+        point=st.sampled_from(["put_level_appended", "log_half_swapped", "log_synced"]),
+        queue=QUEUES,
+        level=LEVELS,
+    )
+    def kill_in_put_level(self, point: str, queue: tuple[str, int], level: int) -> None:
+        self.at.kill_in_put_level(point, queue, level)
+
+    @rule(
         point=st.sampled_from(
             ["put_many_part_appended", "log_rolled", "log_half_swapped", "log_written_out",
              "segment_created", "log_synced"]
@@ -393,6 +409,23 @@ class StoreMachine(RuleBasedStateMachine):
         self.at.kill_at(point, 1, self.at.settle_quietly)
         self.at.settle()
 
+    @rule(
+        point=st.sampled_from(["schedule_encoded", "schedule_placed", "log_synced"]),
+        nth=NTH,
+        queue=QUEUES,
+        levels=st.lists(st.sampled_from([1, 2]), min_size=1, max_size=8),
+    )
+    def levels_due_killed_and_settled(
+        self, point: str, nth: int, queue: tuple[str, int], levels: list[int]
+    ) -> None:
+        """The same for fixed levels."""
+        for level in levels:
+            self.at.put_level(queue, level, 20)
+        self.at.settle()
+        self.at.clock.advance(5000)
+        self.at.kill_at(point, nth, self.at.settle_quietly)
+        self.at.settle()
+
     @invariant()
     def agrees(self) -> None:
         if self.driver is not None:
@@ -413,9 +446,14 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 class AsyncStoreMachine(StoreMachine):
-    """The same where puts are acknowledged in the page cache: a kill loses nothing either."""
+    """The same where puts are acknowledged in the page cache: a kill loses nothing either; and
+    levels are delivered beside each other.
+    """
 
     flush = "async"
+
+    def make(self, config: StoreConfig, seed: int) -> Driver:
+        return Driver(self.root, replace(config, level_async=True, level_pending_max=3))
 
 
 class PowerCutMachine(StoreMachine):
@@ -443,6 +481,8 @@ SMALL = {
     putting: {"_MANY_HOLD": 3},
     reading: {"_BUFFER_BYTES_MAX": 2000, "_STEP_UNITS_MAX": 3},
     consumer: {"_AHEAD": 3},
+    deliver: {"_BATCH": 5, "_HOLD": 2, "_SCRATCH_BYTES": 700},
+    runs: {"_UNITS": 3},
     open_slot: {"_SIZE_MIN": 2},
 }
 

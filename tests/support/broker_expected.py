@@ -15,7 +15,15 @@ from tests.support.disk_reader import LEVEL_TOPIC, TIMER_TOPIC
 Key = tuple[str, str]  # real topic, UNIQ_KEY
 
 # What a delivery or a roll adds to the properties, or makes anew.
-_ADDED = {"TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TS_ID", "__CRC32#"}
+LEVEL_DELAYS_S = (1, 5, 10, 30, *(60 * n for n in range(1, 11)), 1200, 1800, 3600, 7200)
+_ADDED = {
+    "TIMER_ENQUEUE_MS",
+    "TIMER_DEQUEUE_MS",
+    "TIMER_ROLL_TIMES",
+    "TS_ID",
+    "TS_LEVEL",
+    "__CRC32#",
+}
 
 
 @dataclass(frozen=True)
@@ -82,9 +90,23 @@ class Expected:
             if not self.out[key] and key not in self.recalled
         }
 
+    @cached_property
+    def levels_waiting(self) -> dict[Key, Line]:
+        """What has still to come out of the queues of fixed levels."""
+        lines = (line for line in self.messages if line["topic"] == LEVEL_TOPIC)
+        return {key_of(line): line for line in lines if not self.out[key_of(line)]}
+
+    @cached_property
+    def left(self) -> dict[Key, Line]:
+        """What has still to come out, timers and levels."""
+        return {**self.waiting, **self.levels_waiting}
+
     def due_ms(self, line: Line) -> int:
         """When a waiting message must come out: never before, and not a millisecond later."""
         properties = line["properties"]
+        if line["topic"] == LEVEL_TOPIC:
+            delay_s = LEVEL_DELAYS_S[min(int(properties["DELAY"]), len(LEVEL_DELAYS_S)) - 1]
+            return int(line["store_ms"]) + 1000 * delay_s
         if {"TIMER_DELAY_SEC", "TIMER_DELAY_MS"} & properties.keys():
             return int(properties["TIMER_OUT_MS"]) + self.precision_ms
         return int(properties["TIMER_DELIVER_MS"])
@@ -93,7 +115,7 @@ class Expected:
     def by_due(self) -> dict[int, set[Key]]:
         """What waits, by due time, ascending."""
         found: dict[int, set[Key]] = {}
-        for key, line in sorted(self.waiting.items(), key=lambda item: self.due_ms(item[1])):
+        for key, line in sorted(self.left.items(), key=lambda item: self.due_ms(item[1])):
             found.setdefault(self.due_ms(line), set()).add(key)
         return found
 

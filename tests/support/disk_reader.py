@@ -133,6 +133,22 @@ def decode_host(raw: bytes) -> str:
 # --- properties -----------------------------------------------------------------------------------
 
 
+def decode_ts_level(text: str) -> tuple[int, int, int, int] | None:
+    """(store id, queue, queue offset, due ms) of a TS_LEVEL property; None if it is none."""
+    if not re.fullmatch(r"[A-Za-z0-9_-]{24}", text):
+        return None
+    raw = base64.urlsafe_b64decode(text)
+    store_id, queue_id = struct.unpack(">IH", raw[:6])
+    return store_id, queue_id, int.from_bytes(raw[6:12], "big"), int.from_bytes(raw[12:], "big")
+
+
+def encode_ts_level(store_id: int, queue_id: int, queue_offset: int, due_ms: int) -> str:
+    """Value of the TS_LEVEL property: 24 characters."""
+    raw = struct.pack(">IH", store_id, queue_id)
+    raw += queue_offset.to_bytes(6, "big") + due_ms.to_bytes(6, "big")
+    return base64.urlsafe_b64encode(raw).decode()
+
+
 def encode_properties(properties: Mapping[str, str], *, final: bool = True) -> bytes:
     """Properties text; `final` False leaves the last terminator out, as writers up to 5.1.4 do."""
     text = b"".join(f"{name}\x01{value}\x02".encode() for name, value in properties.items())

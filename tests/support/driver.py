@@ -30,6 +30,7 @@ from timerstore import (
 from timerstore.errors import FailedError, FlowControlError, NotWaitingError
 from timerstore.layout.handle import decode, encode
 from timerstore.pull.waiting import WaitingPull
+from timerstore.queues.levels import parse_level_delays
 from timerstore.testing import ManualClock, Stepper
 
 HOW = ("receipt", "handle", "broker")
@@ -111,7 +112,7 @@ class Driver:
         self.root = root
         self.config = config
         self.clock = _Clock(START_MS)
-        self.model = Model()
+        self.model = Model(is_each_level_alone=config.level_async)
         self.readers = Readers()
         self._generation = 0
         self._number = 0
@@ -163,6 +164,17 @@ class Driver:
         due_ms = due_ms if due_ms is not None and waits else now_ms
         assert receipt.due_ms == due_ms
         self.model.put(queue, body, due_ms, receipt, sure=sure)
+
+    def put_level(self, queue: Queue, level: int, size: int) -> None:
+        """One message with a fixed level."""
+        self._put_level(queue, level, self._body(size), sure=True)
+
+    def _put_level(self, queue: Queue, level: int, body: bytes, *, sure: bool) -> None:
+        receipt = self.store.put(queue[0], body, level=level, queue_id=queue[1])
+        delays = parse_level_delays(self.config.level_delays)
+        due_ms = self.clock.now_ms + delays[min(level, len(delays)) - 1]
+        assert (receipt.queue_offset, receipt.due_ms, receipt.handle) == (None, due_ms, "")
+        self.model.put(queue, body, due_ms, receipt, level=level, sure=sure)
 
     def put_many(self, queue: Queue, items: list[tuple[int, int]], *, buffer: bool) -> None:
         """Many; (due_ms, size) each, 0 for now. `buffer`: as one bytes object and offsets."""
@@ -389,6 +401,13 @@ class Driver:
             receipt = self._put(queue, body, due_ms, None)
             self._note_put(queue, body, due_ms, receipt, sure=not reached)
 
+    def kill_in_put_level(self, point: str, queue: Queue, level: int) -> None:
+        """Die inside a put with a fixed level."""
+        body = self._body(300)
+        with self._dying(point, 1) as reached:
+            self._put_level(queue, level, body, sure=False)
+            self.model.puts[body].sure = not reached
+
     def kill_in_put_many(
         self, point: str, nth: int, queue: Queue, items: list[tuple[int, int]]
     ) -> None:
@@ -516,11 +535,13 @@ class Driver:
             self.clock.set(max(self.clock.now_ms, waiting[0].due_ms))
             self.settle()
         assert not list(self.store.pending()), "still waiting after 200 turns"
-        self.clock.advance(YEAR_MS)
+        latest_ms = max((one.due_ms for one in self.model.waiting()), default=0)
+        self.clock.set(max(self.clock.now_ms, latest_ms) + YEAR_MS)  # levels: no part of pending()
         self.settle()
         self.look_again()
         self.compare_pending()
         self.readers.finish(self.store, self.model.seen)
+        assert self.store.stats()["level_pending_messages"] == 0
         report = self.store.verify()
         assert report.clean, report
         self.store.close()

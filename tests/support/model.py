@@ -26,6 +26,7 @@ class Put:
     due_ms: int
     waited: bool  # it was due later than it was put
     receipt: PutReceipt
+    level: int = 0  # the fixed level that it was put with
     sure: bool = True
     cancelled: bool = False  # the store said so
     maybe_cancelled: bool = False  # a cancel was in flight when the process died
@@ -47,17 +48,25 @@ class Model:
 
     puts: dict[bytes, Put] = field(default_factory=dict)
     seen: dict[Queue, list[tuple[bytes, int]]] = field(default_factory=dict)  # body, delivered_ms
+    is_each_level_alone: bool = False  # in order by itself, and not all of them together
     _orders: Iterator[int] = field(default_factory=count)
 
     # --- what the caller does ---
 
     def put(
-        self, queue: Queue, body: bytes, due_ms: int, receipt: PutReceipt, *, sure: bool = True
+        self,
+        queue: Queue,
+        body: bytes,
+        due_ms: int,
+        receipt: PutReceipt,
+        *,
+        level: int = 0,
+        sure: bool = True,
     ) -> None:
         """A put returned, or was in flight."""
         assert body not in self.puts, "bodies tell messages apart"
         waited = receipt.queue_offset is None
-        one = Put(next(self._orders), queue, body, due_ms, waited, receipt, sure)
+        one = Put(next(self._orders), queue, body, due_ms, waited, receipt, level, sure)
         self.puts[body] = one
         self.seen.setdefault(queue, [])
 
@@ -138,13 +147,16 @@ class Model:
         assert again[: len(known)] == known, f"{queue}: what was seen was taken back"
 
     def check_order(self, queue: Queue) -> None:
-        """Those that waited for the same time came in the order in which they were put."""
-        last: dict[int, int] = {}
+        """Those that waited for the same time came in the order in which they were put, timers and
+        levels each for themselves.
+        """
+        last: dict[tuple[int, int], int] = {}
         for body, _ in self.seen[queue]:
             one = self.puts[body]
             if one.waited:
-                assert last.get(one.due_ms, -1) < one.order, f"overtaken: {one}"
-                last[one.due_ms] = one.order
+                level = one.level if self.is_each_level_alone else min(one.level, 1)
+                assert last.get((one.due_ms, level), -1) < one.order, f"overtaken: {one}"
+                last[one.due_ms, level] = one.order
 
     # --- what must be there ---
 
@@ -162,7 +174,7 @@ class Model:
         message may wait and be found by `pending()`.
         """
         found = self.waiting() if waiting else self.puts.values()
-        return [p for p in found if p.sure or p.waited]
+        return [p for p in found if (p.sure or p.waited) and not p.level]
 
     def check_settled(self, now_ms: int) -> None:
         """No service has work: what is due and certain was seen."""
@@ -182,6 +194,9 @@ class Model:
             assert one.place is None, f"pending, but seen: {one}"
             assert not one.cancelled, f"pending, but cancelled: {one}"
             assert one.waited, f"pending, but it never waited: {one}"
+            assert not one.level, f"pending, but it has a fixed level: {one}"
         for one in self.waiting():
+            if one.level:
+                continue
             if one.due_ms > latest_ms and one.sure and not one.maybe_cancelled and one.waited:
                 assert one in found, f"not pending: {one}"

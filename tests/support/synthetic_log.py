@@ -6,7 +6,7 @@ Holds:    rows are in log order, 100 bytes apart; the timer queue has no gaps.
 from typing import Any
 
 from tests.support.scan_rows import identity, rows_array
-from timerstore.commitlog.fold import Kind, Scan
+from timerstore.commitlog.fold import PLACE_OFFSET_BITS, Kind, Scan
 
 Own = tuple[int, int]
 
@@ -97,11 +97,25 @@ class SyntheticLog:
             delay_level=level,
         )
 
-    def level(self, key: str, level: int, *, delivered: bool = False) -> int:
-        """A message of a fixed level, or its delivery; returns its row."""
+    def level(
+        self,
+        key: str,
+        level: int,
+        *,
+        delivered: bool = False,
+        offset: int = 0,
+        names: int | None = None,
+    ) -> int:
+        """A message of a fixed level, or its delivery; returns its row.
+
+        `offset`: the message's in its queue; `names`: the offset that a delivery of ours names.
+        """
+        place = (level - 1) << PLACE_OFFSET_BITS
         return self._append(
             Kind.LEVEL_DELIVERED if delivered else Kind.LEVEL,
-            None,
+            None if names is None else (7, place | names),
+            queue_id=level - 1,
+            queue_offset=offset,
             identity=identity(f"T+{key}"),
             bare_identity=identity(key),
             delay_level=level,

@@ -129,8 +129,11 @@ def test_control_answers() -> None:
 # ---------------------------------------------------------------- the programs
 
 
+NAMES = ("put", "end_to_end", "idle", "peers", "delay_queue", "wait", "levels")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["put", "end_to_end", "idle", "peers", "delay_queue", "wait"])
+@pytest.mark.parametrize("name", NAMES)
 def test_benchmark_runs(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if name == "peers":
         pytest.importorskip("lmdb")
@@ -143,7 +146,7 @@ def test_benchmark_runs(name: str, tmp_path: Path, capsys: pytest.CaptureFixture
         assert set(line) >= LINE_FIELDS
         assert line["n"] > 0
         assert len(line["work"]) == 16
-    if name in {"peers", "end_to_end"}:
+    if name in {"peers", "end_to_end", "levels"}:
         assert len({line["work"] for line in lines}) == 1
     assert capsys.readouterr().out.count("\n") == len(lines)
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.synthetic_log import SyntheticLog
-from timerstore.commitlog.fold import SCAN_DTYPE, Fold, Kind, fold
+from timerstore.commitlog.fold import PLACE_OFFSET_BITS, SCAN_DTYPE, Fold, Kind, fold
 
 OURS, OLDER, STRANGER = 7, 6, 9
 
@@ -520,6 +520,60 @@ def test_retry_of_a_delivered_timer_is_a_levels_delivery(log: SyntheticLog) -> N
     found = fold(log.scan)
     assert (found.level_rows_waiting.tolist(), found.level_handed_count) == ([waiting], 1)
     assert len(found.orphan_rows) == 0
+
+
+def test_our_delivery_of_a_level_hands_the_place_that_it_names(log: SyntheticLog) -> None:
+    """Equal messages: by matching the first would count as out."""
+    first, second = log.level("a", 3, offset=0), log.level("a", 3, offset=1)
+    log.level("a", 3, delivered=True, names=1)
+    found = fold(log.scan)
+    assert found.level_rows_waiting.tolist() == [first]
+    assert found.level_places_done.tolist() == [2 << PLACE_OFFSET_BITS | 1]
+    log.level("a", 3, delivered=True, names=0)
+    doubled = log.level("a", 3, delivered=True, names=0)
+    found = fold(log.scan)
+    assert (found.level_rows_waiting.tolist(), found.doubled_rows.tolist()) == ([], [doubled])
+    assert found.level_places_done.tolist() == [2 << PLACE_OFFSET_BITS | k for k in (0, 1)]
+    assert first < second
+
+
+def test_a_retry_that_carries_our_mark_on_hands_its_own_source(log: SyntheticLog) -> None:
+    """Delivered by us, sent back by its consumer, delivered by a broker with our mark on it."""
+    log.level("a", 3, offset=0)
+    log.level("a", 3, delivered=True, names=0)
+    retry = log.level("a", 3, offset=1)
+    assert fold(log.scan).level_rows_waiting.tolist() == [retry]
+    log.level("a", 3, delivered=True, names=0)
+    found = fold(log.scan)
+    assert (found.level_rows_waiting.tolist(), found.doubled_count) == ([], 0)
+
+
+def test_a_mark_of_another_message_is_none(log: SyntheticLog) -> None:
+    waiting = log.level("a", 3, offset=0)
+    orphan = log.level("stranger", 3, delivered=True, names=0)
+    found = fold(log.scan)
+    assert found.level_rows_waiting.tolist() == [waiting]
+    assert found.orphan_rows.tolist() == [orphan]
+
+
+def test_retry_of_our_timer_is_a_levels_delivery(log: SyntheticLog) -> None:
+    """The same as of a broker's, but that it carries the timer's id for the second time."""
+    log.own_timer(OURS, "a")
+    log.delivered("a", own=(OURS, 0))
+    log.level("a", 3)
+    log.delivered("a", own=(OURS, 0), level=3)
+    found = fold(log.scan)
+    assert (found.level_rows_waiting.tolist(), found.doubled_count) == ([], 0)
+    doubled = log.delivered("a", own=(OURS, 0), level=3)
+    assert fold(log.scan).doubled_rows.tolist() == [doubled]
+
+
+def test_a_level_message_that_cannot_be_delivered_is_done(log: SyntheticLog) -> None:
+    waiting = log.level("a", 1, offset=0)
+    log._append(Kind.LEVEL_UNUSABLE, None, queue_offset=1)
+    found = fold(log.scan)
+    assert found.level_rows_waiting.tolist() == [waiting]
+    assert found.level_places_done.tolist() == [1]
 
 
 # --- against a plain model ------------------------------------------------------------------------

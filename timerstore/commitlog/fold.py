@@ -41,8 +41,12 @@ before it was read. What the log shows delivered stays handed. Only of our own m
 TS_ID) those stored after the delete are spared: while we run, no such delete is honoured, and a key
 that a caller uses again must not be cancelled by a rebuild.
 
-*Fixed levels* are matched by (identity, delay_level) in the same way; they have no ids. A delivery
-that carries both TIMER_OUT_MS and DELAY, and that no timer explains, is taken as a level's.
+*Fixed levels* have no ids, but places: queue and queue offset in the level topic. What we delivered
+names its source's place, and hands that source where the identity is the same: the first delivery
+of a place does. All others, a broker's, are matched by (identity, delay_level) as above; so is one
+that names a place for the second time, since a consumer's retry sends our mark on with the message.
+A delivery that carries both TIMER_OUT_MS and DELAY, and that no timer explains or that names an id
+for the second time, is taken as a level's.
 
 Threads:  none; pure functions on arrays.
 Holds:    ids_waiting, ids_handed, ids_cancelled are ascending and share no id. Nothing is dropped
@@ -111,6 +115,7 @@ class Kind(IntEnum):
     LEVEL = 4
     LEVEL_DELIVERED = 5
     UNUSABLE = 6
+    LEVEL_UNUSABLE = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +145,8 @@ class Fold:
     """Records in the timer topic that cannot be delivered (kind UNUSABLE)."""
     level_rows_waiting: Rows
     """Messages of fixed levels that are not delivered yet."""
+    level_places_done: Int64
+    """Places of level messages that need no delivery any more, ascending; unusable ones too."""
     level_handed_count: int
 
     @property
@@ -163,7 +170,7 @@ def fold(scan: Scan, store_id: int | None = None) -> Fold:
     own = _own_mask(scan, own_ids, own_id)
     families, by_id_doubled, both = _fold_families(scan, own)
     matched = _match_timers(scan, own, families)
-    levels = _match_levels(scan, matched.orphan_rows)
+    levels = _match_levels(scan, matched.orphan_rows, by_id_doubled)
     timers = matched.timers
     named = _named_by_deletes(scan, own, timers)
     timers.state[named & (timers.state == _WAITING)] = _CANCELLED
@@ -179,12 +186,13 @@ def fold(scan: Scan, store_id: int | None = None) -> Fold:
         ids_cancelled=timers.ids[timers.state == _CANCELLED],
         next_id=_next_id(scan, own),
         doubled_rows=np.sort(
-            np.concatenate([by_id_doubled, matched.doubled_rows, levels.doubled_rows])
+            np.concatenate([levels.timer_doubled_rows, matched.doubled_rows, levels.doubled_rows])
         ),
         orphan_rows=np.sort(levels.orphan_rows),
         handed_though_cancelled=both + int(np.sum(matched.timers.state[named] == _HANDED)),
         unusable_rows=np.flatnonzero(scan["kind"] == Kind.UNUSABLE),
         level_rows_waiting=levels.waiting_rows,
+        level_places_done=levels.places_done,
         level_handed_count=levels.handed_count,
     )
 
@@ -412,26 +420,83 @@ def _named_by_deletes(scan: Scan, own: Mask, timers: _Timers) -> Mask:
 # --- fixed levels ---------------------------------------------------------------------------------
 
 
+PLACE_OFFSET_BITS = 48  # native/format/level_mark.h
+
+
+def places_of(records: Scan) -> Int64:
+    """Give the places of messages of the level topic: queue and queue offset in one number."""
+    places: Int64 = records["queue_id"].astype(np.int64) << PLACE_OFFSET_BITS
+    places |= records["queue_offset"]
+    return places
+
+
+def level_places(records: Scan, store_id: int) -> Int64:
+    """Give the places that deliveries of this store name; for what no one else wrote."""
+    named = (records["kind"] == Kind.LEVEL_DELIVERED) & (records["timer_id"] >= 0)
+    places: Int64 = records["timer_id"][named & (records["store_id"] == store_id)]
+    return places
+
+
 class _Levels(NamedTuple):
     waiting_rows: Rows
     handed_count: int
+    places_done: Int64
     doubled_rows: Rows
     orphan_rows: Rows
+    timer_doubled_rows: Rows
 
 
-def _match_levels(scan: Scan, orphan_rows: Rows) -> _Levels:
-    """Match messages of fixed levels with their deliveries; timers' orphans may be among these."""
-    leveled = scan["delay_level"][orphan_rows] > 0
-    rows = np.flatnonzero(np.isin(scan["kind"], (Kind.LEVEL, Kind.LEVEL_DELIVERED)))
-    rows = np.sort(np.concatenate([rows, orphan_rows[leveled]]))
-    group = grouped(scan, rows, "delay_level", "identity")
-    source = scan["kind"][group.rows] == Kind.LEVEL
-    found = walk(group, source, ~source, source)
-    source_group = group.number[source]
-    handed = rank(source_group) < found.handed[source_group]
-    return _Levels(
-        waiting_rows=np.sort(group.rows[source][~handed]),
-        handed_count=int(np.sum(handed)),
-        doubled_rows=group.rows[found.doubled],
-        orphan_rows=np.concatenate([orphan_rows[~leveled], group.rows[found.orphan]]),
+def _match_levels(scan: Scan, orphan_rows: Rows, timer_doubled_rows: Rows) -> _Levels:
+    """Which level messages are out: by the place that a delivery names, else by matching.
+
+    What timers cannot explain, `orphan_rows` and `timer_doubled_rows`, may be among the deliveries.
+    """
+    kind = scan["kind"]
+    sources = np.flatnonzero(kind == Kind.LEVEL)
+    deliveries = np.flatnonzero(kind == Kind.LEVEL_DELIVERED)
+    named, by_place = _named_by_place(scan, sources, deliveries)
+    strangers = [rows[scan["delay_level"][rows] > 0] for rows in (orphan_rows, timer_doubled_rows)]
+    rows = np.concatenate([sources, deliveries[~by_place], *strangers])
+    group = grouped(scan, np.sort(rows), "delay_level", "identity")
+    source = kind[group.rows] == Kind.LEVEL
+    gives = source.copy()
+    gives[source] = ~np.isin(group.rows[source], sources[named])
+    found = walk(group, gives, ~source, source)
+    given_group = group.number[gives]
+    handed = rank(given_group) < found.handed[given_group]
+    waiting = np.sort(group.rows[gives][~handed])
+    done = np.concatenate(
+        [np.setdiff1d(sources, waiting), np.flatnonzero(kind == Kind.LEVEL_UNUSABLE)]
     )
+    odd = np.concatenate([group.rows[found.doubled], group.rows[found.orphan]])
+    explained = np.setdiff1d(strangers[1], odd)
+    return _Levels(
+        waiting_rows=waiting,
+        handed_count=len(sources) - len(waiting),
+        places_done=np.sort(places_of(scan[done])),
+        doubled_rows=np.setdiff1d(group.rows[found.doubled], strangers[1]),
+        orphan_rows=np.concatenate(
+            [
+                orphan_rows[scan["delay_level"][orphan_rows] <= 0],
+                np.setdiff1d(group.rows[found.orphan], strangers[1]),
+            ]
+        ),
+        timer_doubled_rows=np.setdiff1d(timer_doubled_rows, explained),
+    )
+
+
+def _named_by_place(scan: Scan, sources: Rows, deliveries: Rows) -> tuple[Mask, Mask]:
+    """Which sources a delivery names, and which deliveries do."""
+    named = np.zeros(len(sources), bool)
+    by_place = np.zeros(len(deliveries), bool)
+    if not len(sources) or not len(deliveries):
+        return named, by_place
+    at = find(scan["timer_id"][deliveries], places_of(scan[sources]))
+    there = np.flatnonzero(at >= 0)
+    behind = deliveries[there] > sources[at[there]]
+    same = scan["identity"][deliveries[there]] == scan["identity"][sources[at[there]]]
+    there = there[behind & same]
+    _, first = np.unique(at[there], return_index=True)
+    by_place[there[first]] = True
+    named[at[there[first]]] = True
+    return named, by_place

@@ -42,6 +42,8 @@ from timerstore.inspect.check_timer import (
 )
 from timerstore.inspect.findings import Findings, place
 from timerstore.inspect.id_states import NAMES, LogFold, Packed
+from timerstore.layout import counts_json
+from timerstore.layout.counts_json import Levels
 from timerstore.layout.tree import Tree
 from timerstore.message import Report
 from timerstore.queues.lookup import route_needed
@@ -58,6 +60,7 @@ class _Expected(NamedTuple):
 
     states: Packed
     pending: dict[int, int] | None  # by index of route; None: not known
+    levels: Levels
 
 
 class _Taken(NamedTuple):
@@ -67,6 +70,7 @@ class _Taken(NamedTuple):
     states: Packed
     waiting: int
     pending: dict[int, int]
+    levels: Levels
 
 
 def check_store(
@@ -158,7 +162,8 @@ class _Check:
                 int(route.native.index): int(route.native.pending)
                 for route in list(rooms.routes.by_index)
             }
-        return _Taken(log_end, np.frombuffer(states, np.uint8), waiting, pending)
+            levels = rooms.levels.copy()
+        return _Taken(log_end, np.frombuffer(states, np.uint8), waiting, pending, levels)
 
     def _are_files_whole(self) -> bool:
         """Maps of files that are too short must not be read."""
@@ -195,27 +200,28 @@ class _Check:
         begin, end = rooms.log.segments.begin, taken.log_end
         mark_end = begin if side.mark is None else min(max(begin, side.mark.log_end), end)
         walk.walk(begin, mark_end)
-        at_mark = _Expected(by_id.states.copy(), dict(by_id.pending))
+        at_mark = _of_walk(by_id)
         walk.walk(mark_end, end)
-        at_end = _Expected(by_id.states.copy(), dict(by_id.pending))
+        at_end = _of_walk(by_id)
         walk.ends(end)
         if walk.is_damaged:  # then what the log says is not known
             check_states_file(self._findings, self._tree, side, None, only_known=False)
             return
         only_known = False
-        if by_id.foreign:
+        if by_id.foreign or by_id.levels.foreign:
             scanned = self._scan(begin, end)
             if scanned is None:
                 only_known = True
                 at_mark, at_end = at_mark._replace(pending=None), at_end._replace(pending=None)
             else:
-                at_mark, at_end = self._matched(scanned, mark_end)
+                at_mark, at_end = self._matched(scanned, mark_end, by_id)
         else:
             self._name_doubled(by_id)
         self._compare(at_end, taken, only_known=only_known)
         check_states_file(self._findings, self._tree, side, at_mark.states, only_known=only_known)
         if at_mark.pending is not None:
             check_counts_file(self._findings, self._tree, rooms.routes, side, at_mark.pending)
+            self._compare_levels(by_id, at_mark, at_end, side, taken)
 
     def _scan(self, begin: int, end: int) -> Scan | None:
         """Give the whole log's records where they are few enough."""
@@ -235,14 +241,31 @@ class _Check:
                 return None
         return np.concatenate(parts)
 
-    def _matched(self, scanned: Scan, mark_end: int) -> tuple[_Expected, _Expected]:
+    def _compare_levels(
+        self,
+        by_id: LogFold,
+        at_mark: _Expected,
+        at_end: _Expected,
+        side: SideFiles,
+        taken: _Taken,
+    ) -> None:
+        """What memory and the counts file say of the levels is what the log says."""
+        checks = [(f"memory at log end {taken.log_end}", at_end.levels, taken.levels)]
+        counts = side.mark and counts_json.read_counts(side.counts, side.mark.log_end)
+        if counts:
+            checks.append((str(self._tree.counts), at_mark.levels, counts.levels))
+        for where, wanted, got in checks:
+            for queue_id, one, other in by_id.levels.differing(wanted, got):
+                self._findings.add(f"delivered of level {queue_id + 1}", where, one, other)
+
+    def _matched(self, scanned: Scan, mark_end: int, by_id: LogFold) -> tuple[_Expected, _Expected]:
         """Fold by matching, for logs in which a broker wrote."""
         found = fold(scanned, self._store_id)
-        at_end = _expected(found, scanned)
+        at_end = _expected(found, scanned, by_id)
         before = scanned[scanned["log_offset"] < mark_end]
         at_mark = at_end
         if len(before) < len(scanned):
-            at_mark = _expected(fold(before, self._store_id), before)
+            at_mark = _expected(fold(before, self._store_id), before, by_id)
         for what, rows in (
             ("a delivery beyond its source", found.doubled_rows),
             ("a delivery without a source before it", found.orphan_rows),
@@ -282,7 +305,11 @@ class _Check:
                 self._findings.add(what, where, wanted, got)
 
 
-def _expected(found: Fold, scanned: Scan) -> _Expected:
+def _of_walk(by_id: LogFold) -> _Expected:
+    return _Expected(by_id.states.copy(), dict(by_id.pending), by_id.levels.copy())
+
+
+def _expected(found: Fold, scanned: Scan, by_id: LogFold) -> _Expected:
     indexes, counts = np.unique(scanned["route"][found.rows_waiting], return_counts=True)
     pending = dict(zip(indexes.tolist(), counts.tolist(), strict=True))
-    return _Expected(id_states.of_fold(found), pending)
+    return _Expected(id_states.of_fold(found), pending, by_id.levels.of_fold(found))

@@ -189,7 +189,10 @@ class LogCheck:
 
     def _compare(self, route: Route, first: int, wanted: Any, got: Any) -> None:
         shared = min(len(wanted), len(got))
-        for at in np.flatnonzero(wanted[:shared] != got[:shared]).tolist():
+        differs = wanted[:shared] != got[:shared]
+        if route.native.kind == lib.TS_ROUTE_LEVELS:
+            differs &= ~_is_other_delay(wanted[:shared], got[:shared])
+        for at in np.flatnonzero(differs).tolist():
             self._findings.add(
                 "queue unit",
                 self._where_of(route, first + at),
@@ -308,3 +311,11 @@ class LogCheck:
 
     def _not_zero(self, what: str, where: str, data: bytes) -> None:
         self._findings.add(f"{what}: bytes behind the end", where, "zeros", data[:16].hex())
+
+
+def _is_other_delay(wanted: Any, got: Any) -> Any:
+    """Where units differ in their due time alone, by whole seconds: the table of delays was changed
+    since they were written.
+    """
+    is_same = (wanted["log_offset"] == got["log_offset"]) & (wanted["size"] == got["size"])
+    return is_same & ((wanted["tags_code"] - got["tags_code"]) % 1000 == 0)

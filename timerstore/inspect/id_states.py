@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from timerstore.commitlog.fold import Fold, Scan
+from timerstore.inspect.level_states import LevelFold
 from timerstore.native import lib
 
 Packed = npt.NDArray[np.uint8]
@@ -105,12 +106,14 @@ class LogFold:
         self._store_id = store_id
         self.states = IdStates()
         self.pending: dict[int, int] = {}  # by index of route
+        self.levels = LevelFold(store_id)
         self.foreign = 0  # timer records without an id of ours: matching must decide
         self.doubled: list[tuple[int, int, bool]] = []  # log offset, id, whether it is a delivery
         self.orphans: list[tuple[int, int]] = []  # log offset, id
 
     def add(self, part: Scan) -> None:
         """Fold a batch."""
+        self.levels.add(part)
         kind = part["kind"]
         is_evidence = (kind == lib.TS_KIND_DELIVERED) | (kind == lib.TS_KIND_DELETE)
         own = (part["timer_id"] >= 0) & (part["store_id"] == self._store_id)

@@ -1,17 +1,21 @@
-"""timerstore/counts: pending timers and queue ends, as at the last two watermarks.
+"""timerstore/counts: numbers by queue, as at the last two watermarks.
 
 Data:     JSON: {"entries": [{"log_end": L, "pending": {topic: {queue: n}}, "ends": {topic: {queue:
-          queue offset behind the last unit below L}}}, ...]}, the newer last; zeros are left out.
+          queue offset behind the last unit below L}}, "levels": {queue: [n, b, e, ...]}, "crc": c},
+          ...]}, the newer last; zeros are left out. Of a queue of the level topic everything below
+          n, and from each b up to its e, is delivered. c: CRC-32 of the entry's text without it.
           Our own file, derived: where no entry is of the watermark's log end, or a queue has
           another end, everything is built anew from the log.
 """
 
 import json
+import zlib
 from typing import NamedTuple
 
 from timerstore.layout.json_text import Json
 
 Pending = dict[str, dict[int, int]]
+Levels = dict[int, tuple[int, ...]]
 
 
 class Counts(NamedTuple):
@@ -20,11 +24,20 @@ class Counts(NamedTuple):
     log_end: int
     pending: Pending
     ends: Pending
+    levels: Levels
 
 
 def write(entries: list[Counts]) -> bytes:
     """Give the file's text."""
-    return json.dumps({"entries": [entry._asdict() for entry in entries[-2:]]}).encode()
+    return json.dumps({"entries": [_sealed(entry) for entry in entries[-2:]]}).encode()
+
+
+def _sealed(entry: Counts) -> Json:
+    return entry._asdict() | {"crc": _crc(entry._asdict())}
+
+
+def _crc(entry: Json) -> int:
+    return zlib.crc32(json.dumps(entry).encode())
 
 
 def _numbers(found: Json) -> Pending:
@@ -43,8 +56,12 @@ def read_counts(text: bytes | None, log_end: int) -> Counts | None:
     try:
         entries: list[Json] = json.loads(text)["entries"]
         for entry in entries:
-            if entry["log_end"] == log_end:
-                return Counts(log_end, _numbers(entry["pending"]), _numbers(entry["ends"]))
+            if entry["log_end"] != log_end:
+                continue
+            if entry.pop("crc") != _crc(entry):
+                return None
+            levels = {int(queue): tuple(map(int, n)) for queue, n in entry["levels"].items()}
+            return Counts(log_end, _numbers(entry["pending"]), _numbers(entry["ends"]), levels)
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
     return None

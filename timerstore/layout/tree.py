@@ -131,6 +131,11 @@ class Tree:
         return self.config / "consumerOffset.json"
 
     @property
+    def delay_offset_json(self) -> Path:
+        """What a broker delivers next of each fixed level."""
+        return self.config / "delayOffset.json"
+
+    @property
     def timer_check(self) -> Path:
         """The timer's checkpoint."""
         return self.config / "timercheck"

@@ -7,7 +7,7 @@
 dispatch.py        the service that brings the queues up to the log
 consume_queue.py   one queue: units of one size in files of one size
 routes.py          from topic and queue number to the queue      lookup.py   the same for a record
-levels.py          the fixed delays, as numbers
+levels.py          the fixed delays, as numbers          level_cursors.py  what of them is delivered
 
 Holds:    (1) a queue has no gap: unit k points at the record that says queue offset k; (2) nothing
           here is truth: every queue can be built again from the commit log.

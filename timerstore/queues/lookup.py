@@ -3,7 +3,7 @@
 from typing import Any
 
 from timerstore.files.segments import Segments
-from timerstore.layout.tree import WHEEL_TIMER_TOPIC
+from timerstore.layout.tree import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from timerstore.message import parse_properties
 from timerstore.native import ffi, lib, raise_status
 from timerstore.queues.routes import Routes
@@ -26,11 +26,11 @@ def record_fields(segments: Segments, view: Any, log_offset: int) -> tuple[bytes
 
 
 def route_needed(segments: Segments, view: Any, routes: Routes, now_ms: int) -> None:
-    """Make the routes of the record at view.need: its own, and for a timer its real one."""
+    """Make the routes of the record at view.need: its own, and where it waits its real one."""
     topic, queue_id, text = record_fields(segments, view, int(view.need))
     before = len(routes.by_index)
     routes.route_at(topic, queue_id, now_ms)
-    if topic.decode("ascii") == WHEEL_TIMER_TOPIC:
+    if topic.decode("ascii") in (WHEEL_TIMER_TOPIC, SCHEDULE_TOPIC):
         properties = parse_properties(text)
         real, number = properties.get("REAL_TOPIC"), properties.get("REAL_QID", "")
         if real and number.isdecimal():

@@ -25,6 +25,7 @@ from timerstore.layout import counts_json, watermark
 from timerstore.layout.tree import Tree
 from timerstore.layout.watermark import Watermark
 from timerstore.queues.dispatch import Dispatch
+from timerstore.queues.level_cursors import LevelCursors
 from timerstore.queues.routes import Routes
 from timerstore.timer.open_slot import OpenSlot
 from timerstore.timer.states import DirtyChunks, States
@@ -42,6 +43,7 @@ class Rooms(NamedTuple):
     wheel: Wheel
     timer_log: TimerLog
     open_slot: OpenSlot
+    levels: LevelCursors
 
 
 class _Snapshot(NamedTuple):
@@ -152,6 +154,7 @@ class Checkpoint:
             log_end = rooms.log.end
             timer_id_end = int(rooms.log.native.timer_route.next_offset)
             chunks = rooms.states.copy_dirty()
+            levels = rooms.levels.copy()
             counted = [
                 (r, int(r.native.pending), int(r.native.next_offset))
                 for r in list(rooms.routes.by_index)
@@ -171,7 +174,7 @@ class Checkpoint:
             timer_id_end,
             pages,
             chunks,
-            counts_json.Counts(log_end, pending, ends),
+            counts_json.Counts(log_end, pending, ends, levels),
         )
 
     def _write(self, taken: _Snapshot, *, is_clean: bool) -> Watermark:

@@ -1,0 +1,99 @@
+"""A fixed level and a timer that are due at the same time: what each costs, in turns.
+
+Data:     n messages of one size, put one by one, each due `delay` seconds after it was put: by
+          `level=1` of a table that says so, or by `delay=`.
+Threads:  none: the services are stepped, so that the phases can be told apart. Each run is a
+          process of its own.
+Holds:    timed is what the store does: the same calls of put, the same clocks, the same pulls.
+Fails:    WorkError where a message is missing, doubled, early, or out of order.
+
+Phases: put (one call a message, by the system's clock: put's quick way), wait (all services: a
+timer gets its unit in the timer log, a level its queue unit), then the store is opened again on a
+clock turned by hand, and deliver (the clock turned beyond the last due time, all settled).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import timerstore
+from benchmarks import harness
+from benchmarks.harness import Result, Stopwatch, Work, need
+from timerstore import StoreConfig
+from timerstore.testing import ManualClock, Stepper
+
+TOPIC = "bench"
+FULL: dict[str, Any] = {"n": 300_000, "body": 128, "delay": 3600, "rounds": 5}
+SMOKE: dict[str, Any] = {"n": 2_000, "body": 64, "delay": 3600, "rounds": 1}
+
+
+def once(work: Work, root: Path, config: StoreConfig, parameters: dict[str, Any]) -> Result:
+    """One run in a fresh directory."""
+    delay_s = parameters["delay"]
+    how: dict[str, Any] = {"level": 1} if parameters["kind"] == "level" else {"delay": delay_s}
+    put, wait, deliver = (Stopwatch() for _ in range(3))
+    bodies = work.bodies(0, work.n)
+    with timerstore.open(root, config, threads=False) as store:
+        store.put(TOPIC, bodies[0], **how)  # makes the queues
+        with put:
+            for body in bodies[1:]:
+                receipt = store.put(TOPIC, body, **how)
+        with wait:
+            Stepper(store).settle()
+    clock = ManualClock(receipt.due_ms - delay_s * 1000)
+    with timerstore.open(root, config, clock=clock, threads=False) as store:
+        stepper = Stepper(store)
+        stepper.settle()
+        clock.set(receipt.due_ms)
+        with deliver:
+            stepper.settle()
+        batch = store.pull_batch(TOPIC, 0, 0, max_count=work.n + 1)
+    need(len(batch) == work.n, f"{len(batch)} came out, {work.n} were put")
+    rows = harness.rows_of(batch.bodies, work.body_bytes)
+    need(bool((rows == np.arange(work.n)).all()), "not in the order of put")
+    need(bool((batch.due_ms == batch.born_ms + delay_s * 1000).all()), "due at another time")
+    need(bool((batch.delivered_ms >= batch.due_ms).all()), "something came early")
+    phases = {"put": put.seconds, "wait": wait.seconds, "deliver": deliver.seconds}
+    total = sum(phases.values())
+    return Result(
+        "levels",
+        parameters,
+        work.n,
+        work.n / total,
+        "ns a message, put to delivered",
+        harness.spread([total * 1e9 / work.n]),
+        f"{config.flush}, durable when settled",
+        harness.digest(rows),
+        {f"{name}_ns": taken * 1e9 / work.n for name, taken in phases.items()},
+    )
+
+
+def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iterator[Result]:
+    """A level, a timer, and so on, `rounds` times over."""
+    parameters = dict(parameters)
+    rounds = parameters.pop("rounds")
+    config = harness.small_config(flush="async") if smoke else StoreConfig(flush="async")
+    config = replace(config, level_delays=f"{parameters['delay']}s")
+    work = harness.make_work(parameters["n"], parameters["body"], 1000)
+    for _ in range(rounds):
+        for kind in ("level", "timer"):
+            told = {**parameters, "kind": kind}
+            with harness.workspace(directory) as root:
+                job = partial(once, work, root, config, told)
+                yield harness.isolated(job, fork=not smoke)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print one line a run."""
+    return harness.main_of(__doc__, FULL, SMOKE, run, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""What is delivered of each level's queue, as the log says it, folded once more.
+
+Holds:    the measure for the level cursors in memory and in the counts file; a message that can
+          never be delivered counts as done, whether the service has passed it or not.
+Source:   exactly-once.md section 1; decision 0013.
+"""
+
+import numpy as np
+
+from timerstore.commitlog.fold import Fold, Scan, places_of
+from timerstore.layout.counts_json import Levels
+from timerstore.native import lib
+from timerstore.queues.level_cursors import OFFSET_BITS, LevelCursors
+
+
+class LevelFold:
+    """The fold by place, batch after batch of one log in its order."""
+
+    def __init__(self, store_id: int) -> None:
+        self._store_id = store_id
+        self._cursors = LevelCursors()
+        self._unusable = LevelCursors()
+        self._ends: dict[int, int] = {}  # by queue: queue offset behind the last message
+        self.begins: dict[int, int] = {}  # by queue: queue offset of the first
+        self.foreign = 0  # deliveries whose place does not decide: matching must
+
+    def add(self, part: Scan) -> None:
+        """Fold a batch."""
+        kind = part["kind"]
+        is_unusable = kind == lib.TS_KIND_LEVEL_UNUSABLE
+        self._sources(part[(kind == lib.TS_KIND_LEVEL) | is_unusable])
+        unusable = places_of(part[is_unusable])
+        self._unusable.done(unusable)
+        self._cursors.done(unusable)
+        deliveries = part[kind == lib.TS_KIND_LEVEL_DELIVERED]
+        own = (deliveries["timer_id"] >= 0) & (deliveries["store_id"] == self._store_id)
+        places = np.unique(deliveries["timer_id"][own])
+        self.foreign += len(deliveries) - len(places)
+        self.foreign += sum(not self._waits(place) for place in places.tolist())
+        self._cursors.done(places)
+
+    def _sources(self, rows: Scan) -> None:
+        queues, first = np.unique(rows["queue_id"], return_index=True)
+        for queue_id, at in zip(queues.tolist(), first.tolist(), strict=True):
+            if queue_id not in self.begins:
+                self.begins[queue_id] = int(rows["queue_offset"][at])
+                self._cursors.begin_at(queue_id, self.begins[queue_id])
+            self._ends[queue_id] = int(rows["queue_offset"][rows["queue_id"] == queue_id][-1]) + 1
+
+    def _waits(self, place: int) -> bool:
+        queue_id, offset = place >> OFFSET_BITS, place & ((1 << OFFSET_BITS) - 1)
+        is_there = offset < self._ends.get(queue_id, 0)
+        return is_there and not self._cursors.is_done(queue_id, offset)
+
+    def copy(self) -> Levels:
+        """Give what is done so far."""
+        return self._cursors.copy()
+
+    def of_fold(self, found: Fold) -> Levels:
+        """Give what a fold by matching of the same log, or of its front, found to be done."""
+        cursors = LevelCursors()
+        for queue_id, begin in self.begins.items():
+            cursors.begin_at(queue_id, begin)
+        cursors.done(found.level_places_done)
+        return cursors.copy()
+
+    def differing(self, wanted: Levels, got: Levels) -> list[tuple[int, object, object]]:
+        """Give (queue, wanted, got) where two tell otherwise."""
+        one, other = self._levelled(wanted), self._levelled(got)
+        return [
+            (queue_id, one.get(queue_id, ()), other.get(queue_id, ()))
+            for queue_id in sorted(one.keys() | other.keys())
+            if one.get(queue_id) != other.get(queue_id)
+        ]
+
+    def _levelled(self, levels: Levels) -> Levels:
+        cursors = LevelCursors()
+        for table in (levels, self._unusable.copy()):
+            cursors.add(table)
+        return cursors.copy()

@@ -264,6 +264,8 @@ def small_config(**changes: Any) -> StoreConfig:
         "queue_segment_bytes": 20 * 4096,
         "timer_log_segment_bytes": 52 * 4096,
         "wheel_slot_count": 1024,
+        "index_slot_count": 4096,
+        "index_entry_count": 65_536,
         "roll_window_slots": 512,
     }
     fields.update(changes)

@@ -312,6 +312,60 @@ typedef struct {
     const int64_t *text_offsets; /* [count + 1] */
     int32_t count;
 } ts_tags;
+/* One key of one message, on its way to the index. */
+typedef struct {
+    int64_t log_offset;
+    int64_t store_ms;
+    int32_t hash;       /* of topic#key, not negative */
+    int32_t slot;       /* scratch of ts_index_append */
+} ts_key;
+
+/* Keys of the records that a call walks over. One message has at most 16,384. */
+typedef struct {
+    ts_key *at;         /* [capacity] */
+    int64_t capacity;
+    int64_t count;      /* in, out */
+    int64_t begin;      /* records below this log offset add none */
+} ts_keys;
+
+/* The index file that takes entries, but for the entries. Everything: under the index's lock. */
+typedef struct {
+    uint8_t *slots;        /* 4 bytes each */
+    uint8_t *dirty_pages;  /* one byte per 4096 bytes of slots */
+    int64_t slot_count;
+    int64_t entry_count;
+    int64_t next_entry;    /* 1 to entry_count: then it is full */
+    int64_t slots_used;
+    int64_t begin_ms;      /* these four of the last entry of the file before, until there is one */
+    int64_t end_ms;
+    int64_t begin_offset;
+    int64_t end_offset;
+} ts_index;
+
+/* What a query looks for: messages that lie in one topic and have a key. */
+typedef struct {
+    const uint8_t *topic;
+    const uint8_t *key;      /* NULL: any */
+    const uint8_t *real;     /* NULL, or the topic that a message must be on its way to */
+    const ts_states *states; /* NULL, or: timers that wait */
+    const int64_t *also;     /* ascending: timer ids that count as waiting, too */
+    int64_t also_count;
+    int64_t begin_ms;        /* store times: from, and below; INT64_MAX: all */
+    int64_t end_ms;
+    int32_t topic_size;
+    int32_t key_size;
+    int32_t real_size;
+    uint32_t store_id;
+} ts_query;
+
+/* A message that fits. */
+typedef struct {
+    int64_t log_offset;
+    int64_t timer_id;     /* -1 where it is of no timer of this store */
+    int64_t queue_offset;
+    int32_t queue_id;
+    int32_t size;
+} ts_found;
 
 /* checksum.c */
 uint32_t ts_crc32(uint32_t crc, const uint8_t *data, int64_t size);
@@ -377,10 +431,31 @@ int32_t ts_level_encode(ts_view *view, const ts_routes *routes, const ts_log *lo
 int32_t ts_level_place(ts_log *log, const uint8_t *scratch, ts_level_draft *drafts, int32_t from,
                        int32_t count, int64_t now_ms);
 
-/* dispatch.c: reads the log between from and view->end. */
+/* dispatch.c: reads the log between from and view->end. keys: NULL where there is no index. */
 int32_t ts_dispatch(ts_view *view, const ts_routes *routes, const int64_t *level_delay_ms,
                     int32_t level_count, int64_t from, int64_t *next, int32_t capacity,
-                    uint8_t *units, int32_t *route_indexes, int64_t *queue_offsets);
+                    uint8_t *units, int32_t *route_indexes, int64_t *queue_offsets,
+                    ts_keys *keys);
+
+/* index.c. keys: of the records between from and view->end. append: how many keys the file took;
+ * entries has room for all. relink: slots anew from entries, TS_CORRUPT where those do not fit.
+ * find: log offsets of a chain from entry *number on, which goes on where it stopped, 0 at its end;
+ * entries: of the file, all below `limit` written. check: of these log offsets the records that fit
+ * the query; how many were looked at, *matched how many fitted. */
+int64_t ts_index_keys(ts_view *view, int64_t from, int64_t *next, int64_t capacity,
+                      ts_keys *keys);
+int64_t ts_index_append(ts_index *index, ts_key *keys, int64_t count, uint8_t *entries);
+int32_t ts_index_relink(ts_index *index, const uint8_t *entries, int64_t count);
+int32_t ts_index_hash(const uint8_t *topic, int32_t topic_size, const uint8_t *key,
+                      int32_t key_size);
+int32_t ts_index_slot(const uint8_t *slots, int64_t slot_count, int32_t hash);
+int32_t ts_index_find(const uint8_t *entries, int64_t slot_count, int64_t limit, int32_t hash,
+                      int64_t file_begin_ms, int64_t begin_ms, int64_t end_ms, int64_t *number,
+                      int64_t *log_offsets, int32_t capacity);
+int32_t ts_index_check(ts_view *view, const ts_query *query, const int64_t *log_offsets,
+                       int32_t count, ts_found *found, int32_t *matched);
+void ts_index_header_put(const ts_index *index, uint8_t *out);
+int32_t ts_index_header_get(ts_index *index, const uint8_t *at);
 
 /* scan.c: as a recovery reads. ts_scan stops at the first record that is none (view->fault). */
 int32_t ts_scan(ts_view *view, const ts_routes *routes, int64_t precision_ms, int64_t from,
@@ -453,6 +528,10 @@ int32_t ts_pull(ts_view *view, const ts_route *route, const uint8_t *units,
                 uint8_t *bodies, int64_t bodies_bytes, uint8_t *properties,
                 int64_t properties_bytes);
 int64_t ts_units_below(const uint8_t *units, int64_t count, int64_t log_end);
+/* One message, wherever it lies. TS_NEED_ROOM with view->need where the buffers are too small. */
+int32_t ts_pull_one(ts_view *view, int64_t log_offset, int64_t precision_ms, ts_pulled *out,
+                    uint8_t *body, int64_t body_bytes, uint8_t *properties,
+                    int64_t properties_bytes, uint8_t *topic);
 
 /* filter.c: pure. Each answers how many it lets through. Not for units of the levels' topic, whose
  * tags code is a due time. keep: 0 or 1 a message; the rows that stay move together. */

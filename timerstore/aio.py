@@ -86,6 +86,7 @@ class AsyncTimerStore:
     topics = _in_pool(TimerStore.topics)
     pull = _waiting(TimerStore.pull, TimerStore.begin_pull)
     pull_batch = _waiting(TimerStore.pull_batch, TimerStore.begin_pull_batch)
+    query = _in_pool(TimerStore.query)
     cancel = _in_pool(TimerStore.cancel)
     reschedule = _in_pool(TimerStore.reschedule)
     committed = _in_pool(TimerStore.committed)

@@ -89,7 +89,11 @@ def inflate_body(raw: bytes, sys_flag: int, body_bytes_max: int = BODY_BYTES_MAX
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One stored message. A message that never waited has due_ms == delivered_ms == store_ms."""
+    """One stored message. A message that never waited has due_ms == delivered_ms == store_ms.
+
+    One that still waits (`query` finds those, too) has queue_offset and delivered_ms -1, and, where
+    it can be cancelled, the `handle` to do so.
+    """
 
     topic: str
     queue_id: int
@@ -108,6 +112,7 @@ class Message:
     store_host: str = ""
     body_crc: int = 0
     store_bytes: int = 0
+    handle: str = ""
     body_bytes_max: int = field(default=BODY_BYTES_MAX, repr=False, compare=False)
     _inflated: bytes | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -121,6 +126,11 @@ class Message:
             object.__setattr__(self, "_inflated", body)
             return body
         return self._inflated
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is not in its topic yet."""
+        return self.queue_offset < 0
 
     @property
     def message_id(self) -> str:

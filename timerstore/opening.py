@@ -43,7 +43,10 @@ from timerstore.metrics import Metrics
 from timerstore.native import FAULTS, ffi, lib
 from timerstore.pull.offsets import Offsets
 from timerstore.pull.pull import Puller
+from timerstore.pull.query import Querier
 from timerstore.queues.dispatch import Dispatch
+from timerstore.queues.index import Index
+from timerstore.queues.index_file import Geometry
 from timerstore.queues.level_cursors import LevelCursors
 from timerstore.queues.lookup import route_needed
 from timerstore.queues.routes import Route, Routes
@@ -96,6 +99,7 @@ class Opened(NamedTuple):
     rescheduler: Rescheduler
     pending: PendingReader
     offsets: Offsets
+    querier: Querier
     store_id: int
     id_prefix: str
     imported: Fold | None
@@ -169,6 +173,8 @@ class Opened(NamedTuple):
         finally:
             self.rooms.log.close()
             self.rooms.routes.close()
+            if self.rooms.dispatch.index is not None:
+                self.rooms.dispatch.index.close()
             self.rooms.timer_log.segments.close()
             self.rooms.states.close()
             # What is not on the wheel a broker would never deliver, and what is delivered beyond a
@@ -423,8 +429,9 @@ class _Opening:
         staging = Staging(self._disk, tree.staging, half_bytes)
         log = CommitLog(config, clock, self._segments, staging, found.log_end)
         timer_route = recover.timer_route(self._routes)
+        index = self._open_index(found) if config.index_enabled else None
         dispatch = Dispatch(
-            metrics, clock, log, self._routes, config.level_delays, found.dispatch_from
+            metrics, clock, log, self._routes, config.level_delays, found.dispatch_from, index
         )
         dispatch.through(found.log_end)
         recover.finish_queues(self._routes)
@@ -477,6 +484,14 @@ class _Opening:
             found.store_id,
             config.precision_ms,
         )
+        querier = Querier(
+            config,
+            log,
+            dispatch,
+            self._routes,
+            self._states.native,
+            found.store_id,
+        )
         return Opened(
             config,
             clock,
@@ -493,6 +508,7 @@ class _Opening:
             Rescheduler(config, clock, log, timer_route, finder),
             pending,
             offsets,
+            querier,
             found.store_id,
             prefix,
             found.imported,
@@ -518,6 +534,19 @@ class _Opening:
         rooms.dispatch.listeners.append(schedule.arrived)
         rooms.log.on_durable.append(schedule.durable)
         return schedule
+
+    def _open_index(self, found: Recovered) -> Index:
+        """Give the index, which reaches at least as far as the queues."""
+        config = self._config
+        geometry = Geometry(config.index_slot_count, config.index_entry_count)
+        lag_bytes = config.checkpoint_log_bytes // 8
+        index = Index(self._disk, self._tree, self._clock, geometry, lag_bytes)
+        if found.mark is None:  # a broker may have been here
+            index.restart(found.store_id, self._segments.begin)
+        else:
+            index.recover(found.store_id, self._segments.begin, found.log_end)
+        index.catch_up(self._segments, found.dispatch_from)
+        return index
 
     def _identify(self, log: CommitLog, timer_route: Route, store_id: int) -> str:
         """Tell C who we are; the prefix of this opening's message ids."""

@@ -27,6 +27,7 @@ from timerstore.inspect.check import check_store
 from timerstore.layout.handle import Handle, decode
 from timerstore.message import (
     CancelResult,
+    Message,
     MessageBatch,
     PendingTimer,
     PullResult,
@@ -38,6 +39,7 @@ from timerstore.opening import Opened, open_directory
 from timerstore.pull.consumer import Consumer, Seams, check_queues, wait_problems, whole_ms
 from timerstore.pull.filter import Filter, make_filter
 from timerstore.pull.groups import Filters, Groups, check_name
+from timerstore.pull.query import check_query
 from timerstore.pull.seek import offset_at
 from timerstore.pull.waiting import WaitingPull
 from timerstore.putting import Putting
@@ -308,6 +310,27 @@ class TimerStore:
         if problems:
             raise MessageError(problems)
         return route, offset, max_count, wait, wanted
+
+    @_counted
+    def query(
+        self,
+        topic: str,
+        key: str,
+        *,
+        begin_ms: int | None = None,
+        end_ms: int | None = None,
+        max_count: int = 64,
+    ) -> list[Message]:
+        """Give the newest messages of a topic that have a key, in order of the log; those that
+        still wait for it, too (`Message.waits`).
+
+        `key`: one of a message's keys, its message id, or an offset message id (store host, port
+        and log offset in hex). [begin_ms, end_ms): when a message was stored; where it waited and
+        was delivered, when it was delivered. Raises MessageError; ConfigError without an index.
+        """
+        wanted = check_query(topic, key, begin_ms, end_ms, max_count)
+        self._log.check_alive()
+        return self._opened.querier.query(wanted)
 
     # --- reading as a group ---
 

@@ -2,7 +2,7 @@
 #include "../format/properties.h"
 #include "../format/queue_unit.h"
 #include "hash.h"
-#include "parse.h"
+#include "keys.h"
 #include "walk.h"
 
 static int64_t level_due_ms(const ts_record *record, const ts_text *level,
@@ -66,33 +66,33 @@ static ts_route *route_of(const ts_routes *routes, const ts_record *record, ts_r
 }
 
 /* The queue unit's tagsCode: the tag's hash, for waiting level messages the due time. */
-static int64_t tags_code(const ts_record *record, const ts_route *route,
+static int64_t tags_code(const ts_record *record, const ts_route *route, const ts_names *names,
                          const int64_t *level_delay_ms, int32_t level_count)
 {
-    ts_text name, value;
-    int32_t at = 0;
-    int64_t code = 0;
+    if (route->kind == TS_ROUTE_LEVELS && names->delay.at != NULL) {
+        int64_t due = level_due_ms(record, &names->delay, level_delay_ms, level_count);
 
-    if (route->kind != TS_ROUTE_LEVELS &&
-        !may_have_tags(record->properties, record->properties_size))
-        return 0;
-    while (ts_pair_next(record->properties, record->properties_size, &at, &name, &value)) {
-        if (value.size == 0)
-            continue;
-        if (TS_IS(&name, "TAGS"))
-            code = ts_java_hash(value.at, value.size);
-        else if (route->kind == TS_ROUTE_LEVELS && TS_IS(&name, "DELAY")) {
-            int64_t due = level_due_ms(record, &value, level_delay_ms, level_count);
-            if (due >= 0)
-                return due;
-        }
+        if (due >= 0)
+            return due;
     }
-    return code;
+    return names->tags.at == NULL ? 0 : ts_java_hash(names->tags.at, names->tags.size);
+}
+
+/* What is needed of the properties: tags for the unit, keys for the index where there is one. */
+static void names_of(const ts_record *record, const ts_route *route, const ts_keys *keys,
+                     ts_names *names)
+{
+    if (keys != NULL || (route != NULL && route->kind == TS_ROUTE_LEVELS) ||
+        may_have_tags(record->properties, record->properties_size))
+        ts_names_get(record->properties, record->properties_size, names);
+    else
+        memset(names, 0, sizeof *names);
 }
 
 int32_t ts_dispatch(ts_view *view, const ts_routes *routes, const int64_t *level_delay_ms,
                     int32_t level_count, int64_t from, int64_t *next, int32_t capacity,
-                    uint8_t *units, int32_t *route_indexes, int64_t *queue_offsets)
+                    uint8_t *units, int32_t *route_indexes, int64_t *queue_offsets,
+                    ts_keys *keys)
 {
     int64_t offset = from;
     int32_t count = 0, status = TS_OK;
@@ -101,6 +101,8 @@ int32_t ts_dispatch(ts_view *view, const ts_routes *routes, const int64_t *level
     *next = from;
     while (count < capacity && offset < view->end) {
         ts_record record;
+        ts_names names;
+        int32_t is_queued;
 
         status = ts_walk(view, &offset, &record);
         if (status == TS_CORRUPT && view->fault == TS_FAULT_END && offset >= view->end) {
@@ -109,15 +111,20 @@ int32_t ts_dispatch(ts_view *view, const ts_routes *routes, const int64_t *level
         }
         if (status != TS_OK)
             break;
-        if (ts_is_queued(&record)) {
-            route = route_of(routes, &record, route);
-            if (route == NULL) {
-                view->need = offset;
-                status = TS_NEED_ROUTE;
-                break;
-            }
+        is_queued = ts_is_queued(&record);
+        route = is_queued ? route_of(routes, &record, route) : NULL;
+        if (is_queued && route == NULL) {
+            view->need = offset;
+            status = TS_NEED_ROUTE;
+            break;
+        }
+        names_of(&record, route, keys, &names);
+        status = keys == NULL ? TS_OK : ts_keys_take(keys, &record, &names, route);
+        if (status != TS_OK)
+            break;
+        if (is_queued) {
             ts_queue_unit_put(units + (int64_t)count * 20, offset, record.size,
-                              tags_code(&record, route, level_delay_ms, level_count));
+                              tags_code(&record, route, &names, level_delay_ms, level_count));
             route_indexes[count] = route->index;
             queue_offsets[count] = record.queue_offset;
             count++;

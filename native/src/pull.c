@@ -94,3 +94,28 @@ int32_t ts_pull(ts_view *view, const ts_route *route, const uint8_t *units,
     view->fault = status; /* why not all: TS_OK, or a status */
     return i;
 }
+
+int32_t ts_pull_one(ts_view *view, int64_t log_offset, int64_t precision_ms, ts_pulled *out,
+                    uint8_t *body, int64_t body_bytes, uint8_t *properties,
+                    int64_t properties_bytes, uint8_t *topic)
+{
+    ts_record record;
+    ts_tail tail = {.real_size = 0};
+    int32_t status = ts_view_record(view, log_offset, &record);
+
+    if (status != TS_OK)
+        return status;
+    status = ts_record_check(&record);
+    if (status != TS_FAULT_NONE)
+        return ts_view_fault(view, log_offset, status);
+    if (record.body_size > body_bytes || record.properties_size > properties_bytes) {
+        view->need = record.size;
+        return TS_NEED_ROOM;
+    }
+    fill(&record, precision_ms, &tail, out);
+    out->body_at = out->properties_at = 0;
+    ts_copy(body, record.body, record.body_size);
+    ts_copy(properties, record.properties, record.properties_size);
+    ts_copy(topic, record.topic, record.topic_size);
+    return record.topic_size;
+}

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 import timerstore
-from tests.crash.report import ANSWERS, GROUP, QUEUES, Kind, Line, read_body, unpack
+from tests.crash.report import ANSWERS, GROUP, QUEUES, Kind, Line, key_of, read_body, unpack
 from timerstore import CancelResult, Message, StoreConfig, TimerStore, failpoint
 from timerstore.layout import watermark
 from timerstore.layout.tree import SCHEDULE_TOPIC, Tree
@@ -159,6 +159,7 @@ class _Check:
             self.problems.append("there was a watermark, but the whole log was scanned")
         self._compare_offsets(store)
         self._compare_waiting(store)
+        self._compare_queries(store)
         last_ms = max((line.due for line in self._history.acked.values()), default=clock.now_ms)
         last_ms = max(last_ms, *(one.due_ms for one in store.pending()), clock.now_ms + 2000)
         stepper = Stepper(store)
@@ -170,6 +171,7 @@ class _Check:
         found = self._read_all(store)
         self._expect_nothing_waits(store, "drained")
         self._verify(store, "drained")
+        self._compare_queries(store)
         store.close()
         self._compare(found)
         store = timerstore.open(self._directory, self._config, clock=clock, threads=False)
@@ -254,6 +256,48 @@ class _Check:
             counted = stats["pending_by_topic"]
             self.problems.append(f"reopened, {topics} wait, counted {counted}")
 
+    def _compare_queries(self, store: TimerStore) -> None:
+        """By key and by id each message is found once: what waits and what is there, no more."""
+        there = {m.log_offset: m for ms in self._read_all(store).values() for m in ms}
+        waiting = {one.message_id for one in store.pending()}
+        for topic in {topic for topic, _ in QUEUES}:
+            for key in {key_of(number) for number in range(13)}:
+                found = store.query(topic, key, max_count=1_000_000)
+                self._compare_found(topic, key, found, there, waiting)
+        numbers = sorted(self._history.acked)
+        for number in self._random.sample(numbers, min(len(numbers), 60)):
+            line = self._history.acked[number]
+            topic, name = QUEUES[line.queue][0], line.message_id.decode()
+            found = store.query(topic, name)
+            least = number not in self._history.cancel_begun
+            most = number not in self._history.cancelled
+            if not least <= len(found) <= most:
+                self.problems.append(f"query by id gave {len(found)} of {line}")
+            if any(read_body(message.body)[0] != number for message in found):
+                self.problems.append(f"query by id gave another than {line}")
+
+    def _compare_found(
+        self,
+        topic: str,
+        key: str,
+        found: list[Message],
+        there: dict[int, Message],
+        waiting: set[str],
+    ) -> None:
+        got = {message.log_offset: message for message in found}
+        wanted = {o: m for o, m in there.items() if m.topic == topic and key in m.keys}
+        if len(got) < len(found):
+            self.problems.append(f"query {topic} {key} gave one twice")
+        if {o: m for o, m in got.items() if not m.waits} != wanted:
+            self.problems.append(f"query {topic} {key}: {sorted(got)}, wanted {sorted(wanted)}")
+        names = [message.message_id for message in found if message.waits]
+        out = {message.message_id for message in there.values()}
+        timers = [m.message_id for m in found if m.waits and m.handle]  # others: fixed levels
+        if len(set(names)) < len(names) or not waiting.issuperset(timers) or out & set(names):
+            self.problems.append(f"query {topic} {key}: does not wait, or twice: {names}")
+        if any(message.topic != topic or key not in message.keys for message in found):
+            self.problems.append(f"query {topic} {key}: of another topic, or without the key")
+
     def _compare(self, found: dict[int, list[Message]]) -> None:
         counts: Counter[int] = Counter()
         for queue, messages in found.items():
@@ -278,7 +322,9 @@ class _Check:
             if acked.queue != queue:
                 self.problems.append(f"{where}: the receipt says {QUEUES[acked.queue]}")
             to_ms = self._history.moving.get(number, -1)  # else it is what the receipt says
-            has_moved = message.due_ms == (to_ms or message.delivered_ms)
+            # A time that had passed when it was looked at means: now.
+            is_named = message.due_ms in (to_ms, message.delivered_ms)
+            has_moved = 0 <= to_ms <= message.due_ms and is_named
             if acked.a != -1 and message.due_ms != acked.due and not has_moved:
                 self.problems.append(f"{where}: due {message.due_ms}, receipt {acked.due}")
             if acked.a == -1 and at != acked.b:

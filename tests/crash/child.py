@@ -28,6 +28,7 @@ from tests.crash.report import (
     Kind,
     Line,
     Reporter,
+    key_of,
     make_body,
     read_body,
 )
@@ -199,6 +200,8 @@ class _Child:
             due_ms = time.time_ns() // 1_000_000 + LEVEL_DELAYS_MS[level - 1]  # not after its own
             options.pop("deliver_ms", None)
             body = make_body(number, due_ms, len(body))
+        if random.random() < 0.3:
+            options["keys"] = key_of(number)
         if random.random() < 0.1:
             options["flush"] = random.choice(("sync", "async"))
         self._report.say(Kind.PUT_BEGUN, queue=queue, id=number, due=due_ms)

@@ -26,6 +26,8 @@ CONFIG: dict[str, Any] = {
     "commit_log_segment_bytes": 16 * 1024,
     "queue_segment_bytes": 400,
     "timer_log_segment_bytes": 4096,
+    "index_slot_count": 50,
+    "index_entry_count": 300,
     "wheel_slot_count": 1024,
     "precision_ms": 20,
     "staging_bytes": 4096,

@@ -19,6 +19,8 @@ _ANEW = [name for name in failpoint.NAMES if name.startswith("recover_anew_")]
 _RECOVERS = [name for name in failpoint.NAMES if name.startswith("recover_") and name not in _ANEW]
 _SELDOM = {"topics_json_written", "segment_created", "log_rolled"}
 _SHORT_CALLS = 8
+_RELINKED = "recover_index_relinked"
+_NEEDS = {_RELINKED: {"checkpoint_log_bytes": 8 * KIB, "index_entry_count": 4000}}
 
 
 def make_config(random: Random) -> dict[str, Any]:
@@ -29,6 +31,8 @@ def make_config(random: Random) -> dict[str, Any]:
         "queue_segment_bytes": random.choice((400, 2000)) if is_tiny else 20_000,
         "timer_log_segment_bytes": (4 if is_tiny else 64) * KIB,
         "wheel_slot_count": random.choice((16, 32, 128)),
+        "index_slot_count": random.choice((1, 10, 1000)),
+        "index_entry_count": random.choice((20, 300, 4000)),
         "precision_ms": random.choice((10, 20, 100)),
         "staging_bytes": random.choice((4, 8) if is_tiny else (16, 64)) * KIB,
         "reserve_bytes": random.choice((0, 4 * KIB, 64 * KIB)),
@@ -68,6 +72,8 @@ def at_point(random: Random, point: str) -> list[Round]:
         if how == "closing":
             return [before, {"point": point}]
         return [_while_open(random), {"point": point, "lose": True}]
+    if point == _RELINKED:  # an index that was saved while its newest file was filling
+        return [{"point": "checkpoint_index_saved"}, {"point": point, "calls": _SHORT_CALLS}]
     if point in _RECOVERS:
         return [_while_open(random), {"point": point, "calls": _SHORT_CALLS}]
     if point.startswith("schedule_"):  # the shortest delay is a second
@@ -81,12 +87,12 @@ def make_lives(seed: int, kills: int) -> Iterator[dict[str, Any]]:
     random = Random(seed)
     numbers = count()
 
-    def live(rounds: list[Round]) -> dict[str, Any]:
+    def live(rounds: list[Round], point: str = "") -> dict[str, Any]:
         return {
             "number": next(numbers),
             "seed": random.randrange(1 << 30),
             "in_memory": random.random() < 0.75,  # a sync takes no time there: more kills
-            "config": make_config(random),
+            "config": make_config(random) | _NEEDS.get(point, {}),
             "rounds": rounds,
         }
 
@@ -95,7 +101,7 @@ def make_lives(seed: int, kills: int) -> Iterator[dict[str, Any]]:
         for point in random.sample(failpoint.NAMES, len(failpoint.NAMES)):
             rounds = at_point(random, point)
             planned += len(rounds)
-            yield live(rounds)
+            yield live(rounds, point)
         for _ in range(10):
             planned += 1
             yield live([at_random(random)])

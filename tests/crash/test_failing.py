@@ -23,6 +23,7 @@ def test_a_checkpoint_that_finds_the_disk_full_leaves_the_one_before_it_usable(
 ) -> None:
     clock = ManualClock(START_MS)
     store = timerstore.open(tmp_path / "a", tiny(10, "sync"), clock=clock, threads=False)
+    store._opened.rooms.dispatch.index._lag_bytes = 0  # type: ignore[union-attr]  # in each
     put = [store.put("t", b"1", deliver_ms=START_MS + 500)]
     store.flush()
 

@@ -25,7 +25,7 @@ from timerstore.commitlog import recover
 from timerstore.failpoint import NAMES
 from timerstore.layout.handle import decode, encode
 from timerstore.pull import consumer, reading
-from timerstore.queues import dispatch
+from timerstore.queues import dispatch, index, index_file
 from timerstore.schedule import deliver, runs
 from timerstore.timer import (
     dequeue_get,
@@ -77,6 +77,8 @@ DERIVED = [
     "timerstore/watermark",
     "timerstore/state",
     "timerstore/counts",
+    "timerstore/index",
+    "index",
     "timerwheel",
     "timerlog",
     "consumequeue",
@@ -246,6 +248,16 @@ class StoreMachine(RuleBasedStateMachine):
         listed = ", ".join(f"'{tag}'" for tag in wanted)
         how = {"sql": f"TAGS IN ({listed})"} if by_sql else {"tags": " || ".join(wanted)}
         self.at.look_filtered(wanted, how)
+
+    @rule(topic=st.sampled_from(["orders", "mail"]), key=st.integers(0, 4))
+    def query(self, topic: str, key: int) -> None:
+        self.at.query(topic, f"key-{key}")
+
+    @precondition(lambda self: self.driver is not None and self.driver.model.known())
+    @rule(data=st.data())
+    def query_one(self, data: st.DataObject) -> None:
+        puts = self.at.model.known()
+        self.at.query_one(puts[data.draw(st.integers(0, len(puts) - 1))])
 
     # --- a group ---
 
@@ -476,6 +488,8 @@ SMALL = {
     enqueue_get: {"_BATCH": 6},
     enqueue_put: {"_BATCH": 4},
     dispatch: {"_BATCH": 5},
+    index: {"_BATCH": 3},
+    index_file: {"_READ_BYTES": 60, "_RESERVE_BYTES": 30, "_FOUND": 20},
     pending: {"_BATCH": 5},
     recover: {"_BATCH": 9, "_REWRITE_BYTES": 500},
     putting: {"_MANY_HOLD": 3},

@@ -28,6 +28,8 @@ def small(**changes: Any) -> StoreConfig:
         "queue_segment_bytes": 2000,
         "timer_log_segment_bytes": 64 * 1024,
         "wheel_slot_count": 128,
+        "index_slot_count": 50,
+        "index_entry_count": 200,
         "staging_bytes": 16 * 1024,
         "reserve_bytes": 0,
         "flush": "async",

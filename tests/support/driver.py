@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.support.disk_reader import offset_message_id
 from tests.support.model import Model, Put, Queue
 from tests.support.readers import Readers
 from tests.support.shadow_disk import ShadowDisk
@@ -49,6 +50,9 @@ def tiny(precision_ms: int, flush: str, slot_messages_max: int = 0) -> StoreConf
         queue_segment_bytes=200,
         timer_log_segment_bytes=4096,
         wheel_slot_count=128,
+        index_slot_count=5,
+        index_entry_count=40,
+        checkpoint_log_bytes=64 * 1024,  # the index is saved an eighth as often as it fills up
         precision_ms=precision_ms,
         staging_bytes=4096,
         reserve_bytes=4096,
@@ -89,6 +93,11 @@ def _counting(point: str) -> Iterator[list[str]]:
         yield found
     finally:
         failpoint.hook = before
+
+
+def key_of(body: bytes) -> str:
+    """The key that a message of the driver is put with: some share one."""
+    return f"key-{int(body[:6]) % 5}"
 
 
 class _Clock(ManualClock):
@@ -149,7 +158,13 @@ class Driver:
 
     def _put(self, queue: Queue, body: bytes, due_ms: int | None, flush: str | None) -> PutReceipt:
         return self.store.put(
-            queue[0], body, deliver_ms=due_ms, queue_id=queue[1], flush=flush, tags=self._tag()
+            queue[0],
+            body,
+            deliver_ms=due_ms,
+            queue_id=queue[1],
+            flush=flush,
+            tags=self._tag(),
+            keys=key_of(body),
         )
 
     def _tag(self) -> str | None:
@@ -170,7 +185,7 @@ class Driver:
         self._put_level(queue, level, self._body(size), sure=True)
 
     def _put_level(self, queue: Queue, level: int, body: bytes, *, sure: bool) -> None:
-        receipt = self.store.put(queue[0], body, level=level, queue_id=queue[1])
+        receipt = self.store.put(queue[0], body, level=level, queue_id=queue[1], keys=key_of(body))
         delays = parse_level_delays(self.config.level_delays)
         due_ms = self.clock.now_ms + delays[min(level, len(delays)) - 1]
         assert (receipt.queue_offset, receipt.due_ms, receipt.handle) == (None, due_ms, "")
@@ -220,7 +235,12 @@ class Driver:
         offsets = np.cumsum([0, *map(len, bodies)])
         given = (b"".join(bodies), offsets) if buffer else bodies
         batch = self.store.put_many(
-            queue[0], given, deliver_ms=dues, queue_id=queue[1], tags=self._tag()
+            queue[0],
+            given,
+            deliver_ms=dues,
+            queue_id=queue[1],
+            tags=self._tag(),
+            keys=list(map(key_of, bodies)),
         )
         for (due_ms, _), body, receipt in zip(items, bodies, batch, strict=True):
             self._note_put(queue, body, due_ms, receipt, sure)
@@ -312,7 +332,7 @@ class Driver:
             self.model.check_order(queue)
 
     def _pull_new(self, queue: Queue, offset: int) -> list[Message]:
-        if queue[0] not in self.store.topics():
+        if self.store.topics().get(queue[0], 0) <= queue[1]:  # a put that made it was killed
             return []
         found: list[Message] = []
         while True:
@@ -375,6 +395,30 @@ class Driver:
         assert behind <= len(late) <= behind + stats["enqueue_behind_messages"]
         if behind == len(late):
             assert stats["dequeue_behind_ms"] == now_ms - min(late, default=now_ms)
+
+    def query(self, topic: str, key: str) -> None:
+        """What has a key is what the model says; so is what has one message's id."""
+        found = self.store.query(topic, key, max_count=1_000_000)
+        durable = int(self.store.stats()["log_durable_bytes"])
+        self.look()  # a query dispatches: there may be more to pull than before
+        self.model.check_query(topic, lambda put: key_of(put.body) == key, found, durable)
+
+    def query_all(self) -> None:
+        """Every key of every topic."""
+        for topic in {queue[0] for queue in self.model.seen}:
+            for key in {key_of(body) for body in self.model.puts}:
+                self.query(topic, key)
+
+    def query_one(self, one: Put) -> None:
+        """By its id, and by the place of its record."""
+        topic, receipt = one.queue[0], one.receipt
+        found = self.store.query(topic, receipt.message_id)
+        durable = int(self.store.stats()["log_durable_bytes"])
+        self.look()
+        self.model.check_query(topic, lambda put: put is one, found, durable)
+        host = self.config.store_host
+        found = self.store.query(topic, offset_message_id(host, receipt.log_offset))
+        assert [m.body for m in found] in ([], [one.body]) or not one.sure
 
     # --- ends ---
 
@@ -542,6 +586,7 @@ class Driver:
         self.compare_pending()
         self.readers.finish(self.store, self.model.seen)
         assert self.store.stats()["level_pending_messages"] == 0
+        self.query_all()
         report = self.store.verify()
         assert report.clean, report
         self.store.close()
@@ -550,6 +595,7 @@ class Driver:
         self.stepper.settle()
         self.look()
         self.compare_pending()
+        self.query_all()
         report = self.store.verify()
         assert report.clean, report
         self.store.close()

@@ -7,7 +7,7 @@ what was in flight when the process died may be there or not, but never twice, e
 cancelled.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -200,3 +200,34 @@ class Model:
                 continue
             if one.due_ms > latest_ms and one.sure and not one.maybe_cancelled and one.waited:
                 assert one in found, f"not pending: {one}"
+
+    def check_query(
+        self, topic: str, is_meant: Callable[[Put], bool], found: list[Message], durable: int
+    ) -> None:
+        """A query gave these; everything that can be pulled was seen. `durable`: of the log."""
+        places = [message.log_offset for message in found]
+        assert places == sorted(set(places)), f"query: twice, or out of order: {places}"
+        by_body = {message.body: message for message in found}
+        assert len(by_body) == len(found), "query: one message twice"
+        for message in found:
+            one = self.puts[message.body]
+            assert one.queue[0] == topic == message.topic, f"query: of another topic: {message}"
+            assert is_meant(one), f"query: without the key: {message}"
+            assert not one.cancelled, f"query: cancelled: {message}"
+            assert message.queue_id == one.queue[1]
+            assert message.message_id == one.receipt.message_id
+            assert message.due_ms == one.due_ms or not one.waited
+            if message.waits:
+                assert one.place is None, f"query: waits, but was seen: {message}"
+                assert message.handle == ("" if one.level else one.receipt.handle)
+            else:
+                assert message.queue_offset == one.place, f"query: not seen: {message}"
+        for one in self.puts.values():
+            is_there = one.place is not None or (
+                one.sure
+                and not one.cancelled
+                and not one.maybe_cancelled
+                and one.receipt.log_offset < durable
+            )
+            if one.queue[0] == topic and is_meant(one) and is_there:
+                assert one.body in by_body, f"query: not found: {one}"

@@ -6,11 +6,12 @@ Holds:    what the files show wins where the configuration says nothing else (it
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError
-from timerstore.layout.tree import Tree
+from timerstore.layout import index_position
+from timerstore.layout.tree import Tree, is_index_name
 from timerstore.layout.watermark import Watermark
 
 _SLOT_BYTES = 32
@@ -40,6 +41,50 @@ def _queue_bytes(tree: Tree) -> int | None:
     return None
 
 
+class _Index(NamedTuple):
+    slot_count: int
+    entry_count: int
+
+
+_INDEX_HEADER_BYTES = 40
+_INDEX_ENTRY_BYTES = 20
+
+
+def _index_file(tree: Tree) -> Path | None:
+    """The first index file that is not empty."""
+    if not tree.index.is_dir():
+        return None
+    for path in sorted(tree.index.iterdir()):
+        if path.is_file() and is_index_name(path.name) and path.stat().st_size:
+            return path
+    return None
+
+
+def _index_counts(tree: Tree, wanted: StoreConfig) -> tuple[_Index, Path] | None:
+    """What our own note of the index says; else of a file's length as much as can be told: four
+    entries a slot, as a broker has them unless it is told otherwise.
+    """
+    raw = tree.index_position.read_bytes() if tree.index_position.exists() else None
+    noted = index_position.read(raw)
+    if noted is not None:
+        return _Index(noted.slot_count, noted.entry_count), tree.index_position
+    path = _index_file(tree)
+    if path is None:
+        return None
+    size = path.stat().st_size - _INDEX_HEADER_BYTES
+    configured = _Index(wanted.index_slot_count, wanted.index_entry_count)
+    if size == 4 * configured.slot_count + _INDEX_ENTRY_BYTES * configured.entry_count:
+        return configured, path
+    slots, rest = divmod(size, 4 + 4 * _INDEX_ENTRY_BYTES)
+    if rest == 0 and 1 <= slots <= 25_000_000:
+        return _Index(slots, 4 * slots), path
+    raise ConfigError(
+        f"index_slot_count, index_entry_count: {path} has {size + _INDEX_HEADER_BYTES} bytes, "
+        f"which are not those of {configured.slot_count} slots and {configured.entry_count} "
+        "entries; configure what it was made with, or remove the folder"
+    )
+
+
 def _wheel_slots(tree: Tree) -> int | None:
     if not tree.timer_wheel.exists():
         return None
@@ -56,6 +101,11 @@ def adopt_geometry(tree: Tree, config: StoreConfig | None, mark: Watermark | Non
         "wheel_slot_count": (_wheel_slots(tree), tree.timer_wheel),
         "precision_ms": (None if mark is None else mark.precision_ms, tree.watermark),
     }
+    index = _index_counts(tree, wanted) if wanted.index_enabled else None
+    if index is not None:
+        counts, where = index
+        shown["index_slot_count"] = counts.slot_count, where
+        shown["index_entry_count"] = counts.entry_count, where
     problems = []
     changes: dict[str, Any] = {}  # by name: no type says which fields are whole numbers
     for name, (found, where) in shown.items():

@@ -23,6 +23,7 @@ from timerstore.config import StoreConfig
 from timerstore.errors import CorruptError
 from timerstore.files.disk import Disk
 from timerstore.inspect import id_states
+from timerstore.inspect.check_index import check_index
 from timerstore.inspect.check_log import LogCheck
 from timerstore.inspect.check_offsets import check_offsets, read_offsets
 from timerstore.inspect.check_side import (
@@ -137,6 +138,7 @@ class _Check:
             side,
             self._timer_route.queue.count,
         )
+        check_index(self._findings, rooms)
         check_timer_log(self._findings, rooms, wheel.timer_end.end, self._config.precision_ms)
         ChainCheck(self._findings, rooms, wheel).run()
         check_reached(self._findings, rooms, self._pending, taken.states, rooms.wheel.path)

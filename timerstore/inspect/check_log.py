@@ -155,6 +155,7 @@ class LogCheck:
                 address(units),
                 ffi.from_buffer("int32_t[]", indexes),
                 ffi.from_buffer("int64_t[]", offsets),
+                ffi.NULL,
             )
             if count >= 0:
                 return int(count)

@@ -5,7 +5,9 @@ Holds:    no name leaves the root: a topic becomes a path component in `topic_co
 """
 
 import re
+import time
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from timerstore.errors import CorruptError, MessageError
@@ -16,6 +18,7 @@ SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 _TOPIC = re.compile(r"[A-Za-z0-9%_|-]{1,255}")
 _SEGMENT = re.compile(r"[0-9]{20}")
 _QUEUE = re.compile(r"0|[1-9][0-9]{0,9}")
+_INDEX = re.compile(r"[0-9]{17}")
 _OFFSET_MAX = 2**63 - 1
 
 
@@ -52,6 +55,27 @@ def topic_component(topic: str) -> str:
 def queue_number(name: str) -> int | None:
     """Give the queue that a folder of a topic is for; None where it is for none."""
     return int(name) if _QUEUE.fullmatch(name) and int(name) < 2**31 else None
+
+
+def index_name(now_ms: int, last: str | None) -> str:
+    """Name an index file that is made now: local time to the millisecond, but always behind the
+    last one's name, since a broker takes the files in the order of their names.
+    """
+    here = time.localtime(now_ms // 1000)
+    name = f"{here.tm_year:04d}{time.strftime('%m%d%H%M%S', here)}{now_ms % 1000:03d}"
+    if last is None or name > last:
+        return name
+    try:
+        after = datetime.strptime(f"{last}000", "%Y%m%d%H%M%S%f").replace(tzinfo=UTC)
+    except ValueError:  # a name that is no time: somebody else's
+        return f"{int(last) + 1:017d}"
+    after += timedelta(milliseconds=1)
+    return f"{after.year:04d}{after:%m%d%H%M%S}{after.microsecond // 1000:03d}"
+
+
+def is_index_name(name: str) -> bool:
+    """Whether a file has a name as index files have."""
+    return _INDEX.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +188,11 @@ class Tree:
     def staging(self) -> Path:
         """Appended bytes on their way to the commit log."""
         return self.side / "staging"
+
+    @property
+    def index_position(self) -> Path:
+        """How far the index reaches, and what its files hold."""
+        return self.side / "index"
 
     @property
     def counts(self) -> Path:

@@ -1,9 +1,10 @@
-"""Pull: messages out of one queue, from an offset on, one by one or as columns.
+"""Pull: messages out of one queue, from an offset on, one by one or as columns; and by key.
 
 pull.py        answers
 waiting.py     one pull that waits, by a thread or by an event loop
 hold.py        the pulls of a store that wait, by queue: who is woken by what
 reading.py     the messages between two offsets        page.py   what one pull has got so far
+query.py       messages by key, wherever they lie; those that wait, too
 filter.py      what a pull lets through: asked about a unit, then about its message
 sql.py         the text of an SQL filter               condition.py   what it asks of properties
 consumer.py    reads a topic for a group: hands out, commits, seeks

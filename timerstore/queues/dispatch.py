@@ -1,10 +1,10 @@
-"""Dispatch: the log's tail becomes queue units; whoever waits for a queue hears of it.
+"""Dispatch: the log's tail becomes queue units and index entries; whoever waits hears of it.
 
 Threads:  the dispatch thread, and flush, which brings it up to a checkpoint: one at a time,
           `_lock`.
-Locks:    _lock, then the commit log's.
-Holds:    (1) only bytes that are written out are dispatched; (2) units are in their files before
-          `dispatched` passes their records; (3) a queue has no gap.
+Locks:    _lock, then the commit log's or the index's.
+Holds:    (1) only bytes that are written out are dispatched; (2) units and entries are in their
+          files before `dispatched` passes their records; (3) a queue has no gap.
 Fails:    CorruptError where the log does not read; FullError, retried.
 """
 
@@ -21,6 +21,7 @@ from timerstore.failpoint import reach
 from timerstore.metrics import Metrics
 from timerstore.native import address, ffi, lib
 from timerstore.queues.consume_queue import UNIT_BYTES
+from timerstore.queues.index import Index
 from timerstore.queues.levels import parse_level_delays
 from timerstore.queues.lookup import route_needed
 from timerstore.queues.routes import Routes
@@ -42,6 +43,7 @@ class Dispatch(Service):
         routes: Routes,
         level_delays: str,
         start: int,
+        index: Index | None = None,
     ) -> None:
         super().__init__(metrics)
         self._clock = clock
@@ -49,6 +51,7 @@ class Dispatch(Service):
         self._routes = routes
         self._lock = threading.Lock()
         self.dispatched = start
+        self.index = index
         self.listeners: list[Callable[[set[int]], None]] = []  # called with indexes of routes
         delays = parse_level_delays(level_delays)
         self._level_delays = ffi.new("int64_t[]", delays)
@@ -67,6 +70,13 @@ class Dispatch(Service):
         while self.dispatched < offset:
             with self._lock:
                 self._dispatch(self._log.write_out())
+
+    def index_anew(self, store_id: int) -> None:
+        """Build the index anew from the log; what is dispatched meanwhile waits."""
+        with self._lock:
+            assert self.index is not None, "a store without an index has none to build"
+            self.index.restart(store_id, self._log.segments.begin)
+            self.index.catch_up(self._log.segments, self.dispatched)
 
     @contextmanager
     def still(self) -> Iterator[None]:
@@ -91,6 +101,7 @@ class Dispatch(Service):
                     address(self._units),
                     ffi.from_buffer("int32_t[]", self._indexes),
                     ffi.from_buffer("int64_t[]", self._offsets),
+                    ffi.NULL if self.index is None else self.index.gather(),
                 )
                 if count >= 0:
                     break
@@ -100,6 +111,8 @@ class Dispatch(Service):
                     self._log.segments.serve(view, count, "dispatch")
         touched = self._append(count) if count else set()
         reach("dispatch_queues_written")
+        if self.index is not None:
+            self.index.take(int(following[0]))
         self.dispatched = int(following[0])
         self.metrics.add("dispatch_records", count)
         for listener in self.listeners:

@@ -185,6 +185,8 @@ class Checkpoint:
         rooms.timer_log.sync()
         rooms.routes.sync()
         reach("checkpoint_queues_synced")
+        if rooms.dispatch.index is not None:
+            rooms.dispatch.index.save(rooms.log, is_clean=is_clean)
         chunk_count, digest = rooms.states.write(taken.chunks, taken.log_end)
         reach("checkpoint_states_written")
         rooms.wheel.write(taken.pages)

@@ -40,7 +40,9 @@ def write_for_brokers(
     disk.write_small(tree.timer_check, bytes(ffi.buffer(data)))
     store_ms = int(rooms.log.native.last_store_ms)
     data = ffi.new("uint8_t[]", _FILE_BYTES)
-    lib.ts_store_checkpoint_pack(ffi.new("int64_t[]", (store_ms, store_ms, 0, 0, 0)), data)
+    # A broker that dies deletes the index files that are newer than this.
+    index_ms = 0 if rooms.dispatch.index is None else rooms.dispatch.index.end_ms
+    lib.ts_store_checkpoint_pack(ffi.new("int64_t[]", (store_ms, store_ms, index_ms, 0, 0)), data)
     disk.write_small(tree.checkpoint, bytes(ffi.buffer(data)))
     before = timer_metrics_json.read(
         disk.read_small(tree.timer_metrics), disk.read_small(backup_of(tree.timer_metrics))

@@ -1,0 +1,73 @@
+/* From a message's properties to the keys under which the index keeps it. */
+#ifndef TS_KEYS_H
+#define TS_KEYS_H
+
+#include "../format/index_file.h"
+#include "../format/record.h"
+#include "../format/text.h"
+#include "names.h"
+
+/* Hash of prefix + text from the prefix's own: a product for each UTF-16 unit of the text. */
+static inline uint32_t ts_java_hash_more(uint32_t hash, const uint8_t *utf8, int32_t size)
+{
+    uint32_t power = 1;
+    uint32_t own = (uint32_t)ts_java_hash(utf8, size);
+
+    for (int32_t i = 0; i < size;) {
+        uint32_t point;
+
+        if (size - i >= 8 && (ts_get_u64(utf8 + i) & 0x8080808080808080u) == 0) {
+            power *= 2487512833u; /* 31 to the 8th, mod 2 to the 32nd */
+            i += 8;
+            continue;
+        }
+        point = ts_utf8_next(utf8, size, &i);
+        power *= point >= 0x10000 ? 961u : 31u;
+    }
+    return hash * power + own;
+}
+
+static inline void ts_key_add(ts_keys *keys, const ts_record *record, uint32_t prefix,
+                              const uint8_t *key, int32_t size)
+{
+    if (keys->count < keys->capacity) {
+        ts_key *one = &keys->at[keys->count];
+
+        one->log_offset = record->log_offset;
+        one->store_ms = record->store_ms;
+        one->hash = ts_index_hash_of((int32_t)ts_java_hash_more(prefix, key, size));
+    }
+    keys->count++;
+}
+
+/* Adds a record's keys: its unique key, then each of KEYS, which one space parts. TS_NEED_ROOM
+ * where they do not fit; then none is added. A record rolled back has none. `route`: its own, where it
+ * is known, which has its topic's hash. */
+static inline int32_t ts_keys_take(ts_keys *keys, const ts_record *record, const ts_names *names,
+                                   const ts_route *route)
+{
+    const int64_t before = keys->count;
+    const int32_t topic_hash = route != NULL ? route->topic_hash
+                                             : ts_java_hash(record->topic, record->topic_size);
+    const uint32_t prefix = (uint32_t)topic_hash * 31u + '#';
+    const uint8_t *at = names->keys.at, *end = at == NULL ? at : at + names->keys.size;
+
+    if (record->log_offset < keys->begin ||
+        (record->sys_flag & TS_SYS_TRANSACTION) == TS_SYS_TRANSACTION_ROLLBACK)
+        return TS_OK;
+    if (names->unique_key.at != NULL)
+        ts_key_add(keys, record, prefix, names->unique_key.at, names->unique_key.size);
+    while (at < end) {
+        const uint8_t *stop = ts_find(at, end, ' ');
+
+        if (stop > at)
+            ts_key_add(keys, record, prefix, at, (int32_t)(stop - at));
+        at = stop + 1;
+    }
+    if (keys->count <= keys->capacity)
+        return TS_OK;
+    keys->count = before;
+    return TS_NEED_ROOM;
+}
+
+#endif

@@ -457,6 +457,7 @@ class _Opening:
         checkpoint = Checkpoint(config, clock, self._disk, tree, rooms, found.store_id, found.mark)
         log.ensure_states = self._states.ensure
         log.wait_for_checkpoint = checkpoint.wait
+        log.on_left = rooms.dispatch.wake
         checkpoint.run()
         pipeline = make_pipeline(
             metrics,

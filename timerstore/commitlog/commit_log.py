@@ -5,7 +5,9 @@ Threads:  any may append, under `lock`; one at a time writes out (`_write_lock`)
           (`_sync_lock`).
 Locks:    _sync_lock, then _write_lock, then lock. `lock` is held for copying only: no system call
           under it.
-Holds:    durable <= written <= end; space is reserved, and a segment's name durable, before a
+          A half that is full is left for dispatch to write out, and appending goes on in the other;
+          it waits only where that one is full too.
+Holds:    durable <= written <= end; both halves outlive the process; space is reserved, and a segment's name durable, before a
           record is placed; after the first failed sync nothing is acknowledged any more.
 Fails:    FullError before anything was appended; FailedError for good after a failed sync.
 Source:   exactly-once.md section 3, perf.md advice 1 and 7; decisions 0002, 0003.
@@ -13,7 +15,7 @@ Source:   exactly-once.md section 3, perf.md advice 1 and 7; decisions 0002, 000
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from timerstore.clock import Clock
 from timerstore.commitlog.staging import Staging
@@ -29,6 +31,15 @@ _WRITE_BACK_BYTES_MIN = 1 << 18  # smaller pieces are left for the sync to gathe
 
 def _no_states(timer_id: int) -> None:
     raise AssertionError(f"nobody said where states for id {timer_id} are had")
+
+
+class _Left(NamedTuple):
+    """A staging half that appending has left."""
+
+    base: int  # log offset of its first byte
+    size: int
+    end: int  # log offset behind it, behind the segment where that ends with it
+    half: int
 
 
 class CommitLog:
@@ -48,6 +59,8 @@ class CommitLog:
         self.durable = end
         self.failed: TimerStoreError | None = None
         self.on_durable: list[Callable[[], None]] = []
+        self.on_left: Callable[[], None] = lambda: None  # there is something for write_behind
+        self._left: _Left | None = None  # a half that is full and not written; under _write_lock
         self.ensure_states: Callable[[int], None] = _no_states  # timer/states.py
         self.wait_for_checkpoint: Callable[[], None] = lambda: None  # timer/checkpoint.py
         staging.start(end)
@@ -117,14 +130,16 @@ class CommitLog:
             end = self.end  # grows meanwhile, never shrinks: then the caller comes again
             left = self.segments.segment_bytes - end % self.segments.segment_bytes
             if self.native.filled + size > self.native.staging_bytes:
-                self._write_out_held(roll=False)
+                self._swap(roll=False)
+                self.on_left()
             if size + _BLANK_BYTES <= left:
                 self._reserve(min(end + size + self._config.staging_bytes, end + left))
                 return
             following = end + left
             self.segments.create(following // self.segments.segment_bytes)
             self.segments.reserve(following + size)
-            self._write_out_held(roll=True)
+            self._swap(roll=True)
+            self._write_left()
             self._reserve(following + size)
 
     def _reserve(self, offset: int) -> None:
@@ -137,16 +152,29 @@ class CommitLog:
 
     def write_out(self) -> int:
         """Write what is staged to the segments; the log offset behind it."""
-        if self.native.filled:
+        if self.native.filled or self._left is not None:
             with self._write_lock:
-                self._write_out_held(roll=False)
+                self._swap(roll=False)
+                self._write_left()
         return self.written
 
     def written_through(self, offset: int) -> int:
         """Write out what is staged where it holds bytes below `offset`; the end of the written."""
         return self.written if self.written >= offset else self.write_out()
 
-    def _write_out_held(self, *, roll: bool) -> None:
+    def write_behind(self) -> int:
+        """Write the half that appending left behind; all that is staged where there is none. For
+        the one who is woken for it: so those who append go on in the other half meanwhile.
+        """
+        with self._write_lock:
+            if self._left is None:
+                self._swap(roll=False)
+            self._write_left()
+        return self.written
+
+    def _swap(self, *, roll: bool) -> None:
+        """Go on in the other half, which is written; this one is left."""
+        self._write_left()
         self.check_alive()
         with self.lock:
             if not roll and not self.native.filled:
@@ -159,20 +187,27 @@ class CommitLog:
             end = base + size
             if roll:
                 end += -end % self.segments.segment_bytes
-            old = self._staging.swap(end)
+            self._left = _Left(base, size, end, self._staging.swap(end))
             self._point_at(end)
             if roll:
                 self.native.room_end = end
         reach("log_rolled" if roll else "log_half_swapped")
+
+    def _write_left(self) -> None:
+        left = self._left
+        if left is None:
+            return
+        self.check_alive()
         try:
-            self.segments.write(base, self._staging.bytes_of(old, size))
-            if size >= _WRITE_BACK_BYTES_MIN:
-                self.segments.start_writing(base, size)
+            self.segments.write(left.base, self._staging.bytes_of(left.half, left.size))
+            if left.size >= _WRITE_BACK_BYTES_MIN:
+                self.segments.start_writing(left.base, left.size)
         except TimerStoreError as error:
             # The space was reserved: this is no full disk, and the half cannot be taken back.
             self.fail(error)
             raise
-        self.written = end
+        self.written = left.end
+        self._left = None
         reach("log_written_out")
 
     def read_behind(self, offset: int, size: int) -> tuple[int, bytes]:

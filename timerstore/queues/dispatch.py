@@ -63,7 +63,7 @@ class Dispatch(Service):
     def step(self) -> bool:
         """Dispatch one batch of what was appended."""
         with self._lock:
-            return self._dispatch(self._log.write_out())
+            return self._dispatch(self._log.write_behind())
 
     def through(self, offset: int) -> None:
         """Dispatch up to a log offset at least."""

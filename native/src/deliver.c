@@ -13,7 +13,11 @@
 #include "states.h"
 #include "view.h"
 
-enum { HEADROOM = TS_ID_PAIR_BYTES + 76 + 28 + TS_PROPERTY_CRC_BYTES, AHEAD = 10 };
+enum {
+    HEADROOM = TS_ID_PAIR_BYTES + 76 + 28 + TS_PROPERTY_CRC_BYTES,
+    AHEAD = 10,
+    READ_BYTES = 1 << 20 /* of sources in one plan: they are still in the cache when it is placed */
+};
 
 typedef struct {
     const ts_log *log;
@@ -233,14 +237,15 @@ int32_t ts_deliver_plan(ts_view *view, const ts_routes *routes, const ts_log *lo
                         ts_draft *drafts)
 {
     last_job last = {.route = NULL};
-    int64_t scratch_at = 0;
+    int64_t scratch_at = 0, read = 0;
     int32_t i, status = TS_OK;
 
     for (i = 0; i < count && i < AHEAD; i++)
         ts_view_prefetch(view, due[i].log_offset, due[i].size);
-    for (i = 0; i < count; i++) {
+    for (i = 0; i < count && read < READ_BYTES; i++) {
         if (i + AHEAD < count)
             ts_view_prefetch(view, due[i + AHEAD].log_offset, due[i + AHEAD].size);
+        read += due[i].size;
         status = plan_one(view, routes, log, timer_route, frontier, &due[i], now_ms, scratch,
                           &scratch_at, scratch_bytes, &drafts[i], &last);
         if (status != TS_OK)

@@ -142,7 +142,7 @@ static inline __attribute__((always_inline)) int32_t take_last(const uint8_t *te
      memcmp((at), (literal), sizeof(literal) - 1) == 0)
 
 /* Whether no pair before the tail says anything of the timer: a delete's target, a relative delay,
- * a number that does not parse. */
+ * a number that does not parse; nor what no copy carries over. */
 static int32_t is_mute(const uint8_t *text, int32_t size)
 {
     const uint8_t *end = text + size;
@@ -151,7 +151,9 @@ static int32_t is_mute(const uint8_t *text, int32_t size)
         return 1; /* most texts: one quick look, as each name below has one of the two */
     for (const uint8_t *at = text; at < end; at = ts_find(at, end, 2) + 1) {
         if (BEGINS(at, end, "TIMER_") || BEGINS(at, end, "REAL_QID\001") ||
-            BEGINS(at, end, "DELAY\001"))
+            BEGINS(at, end, "DELAY\001") || BEGINS(at, end, "TS_ID\001") ||
+            BEGINS(at, end, "TS_GROUP\001") || BEGINS(at, end, "TS_LEVEL\001") ||
+            BEGINS(at, end, "__CRC32#\001"))
             return 0;
     }
     return 1;

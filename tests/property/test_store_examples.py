@@ -176,3 +176,28 @@ def test_order_holds_while_linking_waits_for_a_checkpoint() -> None:
     machine.kill_in_put_many(count=11, due=edge, nth=1, point="log_rolled", queue=QUEUE)
     machine.jump_back(ms=5000)
     machine.teardown()  # drains, and compares with the model
+
+
+def test_what_finds_no_slot_after_an_opening_does_not_hold_up_what_is_due(at: Driver) -> None:
+    """Every slot is taken by what is due; a record of before the kill waits for one of them."""
+
+    def idle(*names: str) -> None:
+        while sum(at.stepper.step(name) for name in names):
+            pass
+
+    first = at.clock.now_ms // 1000 + 1
+    at.stepper.step("dequeue_get")
+    for n in range(128):  # the wheel has so many slots
+        at.put(QUEUE, (first + n) * 1000 + 500, 20)
+        idle("dispatch", "enqueue_get", "enqueue_put")
+        at.clock.advance(1000)
+    at.store.flush()
+    at.clock.advance(1000)
+    idle("flush")
+    at.put(QUEUE, (first + 130) * 1000 + 500 + 30 * YEAR_MS, 20)  # in the log, on no wheel yet
+    at.store.flush()
+    at.kill()
+    idle("dispatch", "dequeue_get", "dequeue_get_message")
+    at.settle()
+    assert at.store.stats()["pending_messages"] == 1
+    at.finish()

@@ -7,8 +7,9 @@ Locks:    _sync_lock, then _write_lock, then lock. `lock` is held for copying on
           under it.
           A half that is full is left for dispatch to write out, and appending goes on in the other;
           it waits only where that one is full too.
-Holds:    durable <= written <= end; both halves outlive the process; space is reserved, and a segment's name durable, before a
-          record is placed; after the first failed sync nothing is acknowledged any more.
+Holds:    durable <= written <= end; both halves outlive the process; space is reserved, and a
+          segment's name durable, before a record is placed; after the first failed sync nothing is
+          acknowledged any more.
 Fails:    FullError before anything was appended; FailedError for good after a failed sync.
 Source:   exactly-once.md section 3, perf.md advice 1 and 7; decisions 0002, 0003.
 """

@@ -85,6 +85,7 @@ class Checkpoint:
             old = counts_json.read_counts(disk.read_small(tree.counts), last.log_end)
             self._entries = [] if old is None else [old]
         self.completed: Watermark | None = None
+        self.begun = self.completed_number = 0  # since opening
         self.on_completed: list[Callable[[], None]] = []
         self.completed_log_end = last.log_end if last is not None else 0
         self.took_ns = 0
@@ -118,6 +119,7 @@ class Checkpoint:
                 return
             start_ns = self._clock.monotonic_ns
             self._rooms.log.check_alive()
+            self.begun += 1
             taken = self._take()
             reach("checkpoint_taken")
             try:
@@ -131,6 +133,7 @@ class Checkpoint:
                     self._rooms.log.fail(error)
                 raise
             self.completed = mark
+            self.completed_number = self.begun
             self.completed_log_end = mark.log_end
             self._rooms.wheel.completed_read_slot = mark.read_slot
             self.took_ns = self._clock.monotonic_ns - start_ns

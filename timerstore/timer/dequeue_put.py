@@ -78,6 +78,7 @@ class DequeuePut(Service):
         self._linked: Callable[[], int] = lambda: 0
         self._is_linking_stuck: Callable[[], bool] = lambda: False
         self.downstream: list[Service] = []  # dispatch and flush
+        self.reading: Service | None = None  # dequeue-get
         self.upstream: list[Service] = []  # who may wait for the open slot to empty
 
     def wait_for_wheel(
@@ -108,6 +109,8 @@ class DequeuePut(Service):
             self._behind.clear()
             due, frontier = self._open_slot.pop(self._clock.now_ms, _BATCH)
         if not len(due):
+            if self._behind and self.reading is not None:
+                self.reading.wake()  # an idle one does not see by itself that the clock moved on
             return False
         done = 0
         try:

@@ -54,8 +54,8 @@ class EnqueuePut(Service):
         self._source = source
         self._rest: Records | None = None  # requests taken and not linked yet
         self.is_blocked = False  # they found no slot, nor did they after a checkpoint
-        self._checkpoints = 0
-        self._blocked_at: int | None = None  # how many there had been when they first found none
+        self._blocked_at: int | None = None  # the last checkpoint begun when they first found none
+        self.checkpoints: Callable[[], tuple[int, int]] = lambda: (0, 0)  # begun; completed
         self.on_blocked: Callable[[], None] | None = None  # a checkpoint may free one
         self.upstream: Service | None = None
         self.dequeue: list[Service] = []  # dequeue-get and dequeue-put
@@ -69,14 +69,14 @@ class EnqueuePut(Service):
         if requests is None:
             return False
         self._rest = requests
-        checkpoints = self._checkpoints  # before the look: one that comes meanwhile may free slots
+        completed = self.checkpoints()[1]
         linked = self._link_some(requests[:_BATCH])
         if linked < 0:
             if self._blocked_at is None:
-                self._blocked_at = checkpoints
-            self.is_blocked = checkpoints > self._blocked_at
+                self._blocked_at = self.checkpoints()[0]
+            self.is_blocked = completed > self._blocked_at  # one that was begun since, and no slot
             self.metrics.add("enqueue_put_blocked", 1)
-            if self.on_blocked is not None:
+            if not self.is_blocked and self.on_blocked is not None:
                 self.on_blocked()
             return False
         self.is_blocked, self._blocked_at = False, None
@@ -87,11 +87,6 @@ class EnqueuePut(Service):
         for service in self.dequeue:
             service.wake()
         return True
-
-    def checkpointed(self) -> None:
-        """A checkpoint was completed: a slot may be free for another lap now."""
-        self._checkpoints += 1
-        self.wake()
 
     def _link_some(self, requests: Records) -> int:
         """How many were linked; 0 where only a segment was finished; -1 where none can be."""

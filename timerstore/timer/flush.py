@@ -88,7 +88,9 @@ class Flush(Service):
         grown = self._log.end - self._checkpoint.completed_log_end
         if grown >= self._config.checkpoint_log_bytes:
             return True
-        if not self._is_checkpoint_wanted and self._clock.monotonic_ns < self._next_checkpoint_ns():
+        if self._is_checkpoint_wanted:
+            return True  # even where nothing happened since the last one: it is waited for
+        if self._clock.monotonic_ns < self._next_checkpoint_ns():
             return False
         return self._checkpoint.is_behind
 

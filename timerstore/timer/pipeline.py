@@ -117,7 +117,8 @@ def make_pipeline(
         return (config.stop_enqueue or enqueue_put.is_blocked) and dequeue_get.is_waiting
 
     enqueue_put.on_blocked = flush.request_checkpoint
-    checkpoint.on_completed.append(enqueue_put.checkpointed)
+    enqueue_put.checkpoints = lambda: (checkpoint.begun, checkpoint.completed_number)
+    checkpoint.on_completed.append(enqueue_put.wake)  # a slot may be free for another lap now
     dequeue_put.wait_for_wheel(start, timer_route.queue.count, linked, is_stuck)
     enqueue_get.downstream = enqueue_put
     enqueue_put.upstream = enqueue_get
@@ -125,6 +126,7 @@ def make_pipeline(
     dequeue_get.downstream = get_message
     get_message.upstream, get_message.downstream = dequeue_get, dequeue_put
     dequeue_put.downstream = [rooms.dispatch, _Requested(flush.request, metrics)]
+    dequeue_put.reading = dequeue_get
     dequeue_put.upstream = [dequeue_get, enqueue_put]
     return Pipeline(enqueue_get, enqueue_put, dequeue_get, get_message, dequeue_put, flush)
 

@@ -174,13 +174,17 @@ typedef struct {
     int32_t flags;
 } ts_draft;
 
-/* What became of drafts; added to. */
+/* What became of drafts; added to. The slots of those that need no record any more stand as runs of
+ * equal neighbours; the caller has room for one a draft. */
 typedef struct {
     int64_t handed;
     int64_t rolled;
     int64_t skipped;       /* did not wait any more */
     int64_t misfits;       /* size 0 */
     int64_t rolled_due_ms; /* the earliest of the rolled ones */
+    int64_t runs;
+    int64_t *slots;        /* [runs] */
+    int64_t *counts;       /* [runs] */
 } ts_tally;
 
 typedef struct {
@@ -402,15 +406,13 @@ int32_t ts_encode(uint8_t *out, int32_t out_bytes, const uint8_t *topic, int32_t
                   const uint8_t *store_host, const uint8_t *body, int32_t body_size,
                   const uint8_t *properties, int32_t properties_size, int32_t property_crc);
 
-/* deliver.c: plan needs no lock, place runs under the append lock, with the view of plan still held.
- * slots: the slots of drafts that need no record any more, as runs of equal neighbours. */
+/* deliver.c: plan needs no lock, place runs under the append lock, with the view of plan held. */
 int32_t ts_deliver_plan(ts_view *view, const ts_routes *routes, const ts_log *log,
                         ts_route *timer_route, int64_t frontier, const ts_due *due, int32_t count,
                         int64_t now_ms, uint8_t *scratch, int64_t scratch_bytes,
                         ts_draft *drafts);
 int32_t ts_deliver_place(ts_log *log, const uint8_t *scratch, ts_draft *drafts, int32_t from,
                          int32_t count, int64_t now_ms, ts_tally *tally);
-int32_t ts_deliver_slots(const ts_draft *drafts, int32_t count, int64_t *slots, int64_t *counts);
 
 /* reschedule.c: no lock. Bytes of the record at log_offset under another route and with these
  * properties; what only its place can tell is left open. */

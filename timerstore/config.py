@@ -89,7 +89,7 @@ class StoreConfig:
     checkpoint_log_bytes_max: int = 256 * MIB
     """Growth of the commit log beyond the last checkpoint at which appends wait, bytes. At least
     `checkpoint_log_bytes`, up to 64 GiB. This much is read again by recovery."""
-    staging_bytes: int = 512 * KIB
+    staging_bytes: int = 2 * MIB
     """Appended bytes that are gathered before they are written to the commit log. 4 KiB to 1 GiB; a
     soft threshold. Large ones fall out of the processor's cache, small ones cost system calls."""
     reserve_bytes: int = 16 * MIB

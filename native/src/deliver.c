@@ -16,7 +16,7 @@
 enum {
     HEADROOM = TS_ID_PAIR_BYTES + 76 + 28 + TS_PROPERTY_CRC_BYTES,
     AHEAD = 10,
-    READ_BYTES = 1 << 20 /* of sources in one plan: they are still in the cache when it is placed */
+    READ_BYTES = 2 << 20 /* of sources in one plan: they are still in the cache when it is placed */
 };
 
 typedef struct {
@@ -300,8 +300,18 @@ static void finish(uint8_t *out, ts_draft *draft, int64_t now_ms)
         ts_property_crc_seal(out, draft->size);
 }
 
+static void count_slot(ts_tally *tally, int64_t slot)
+{
+    if (tally->runs == 0 || tally->slots[tally->runs - 1] != slot) {
+        tally->slots[tally->runs] = slot;
+        tally->counts[tally->runs++] = 0;
+    }
+    tally->counts[tally->runs - 1]++;
+}
+
 static void count_one(ts_log *log, const ts_draft *draft, ts_tally *tally)
 {
+    count_slot(tally, draft->slot);
     if (draft->flags & TS_FLAG_ROLL) {
         tally->rolled++;
         if (draft->due_ms < tally->rolled_due_ms)
@@ -345,6 +355,7 @@ int32_t ts_deliver_place(ts_log *log, const uint8_t *scratch, ts_draft *drafts, 
         }
         if (ts_state_get(log->states, draft->id) != TS_WAITING) {
             tally->skipped++;
+            count_slot(tally, draft->slot);
             continue;
         }
         status = ts_log_room(log, draft->size);
@@ -368,21 +379,4 @@ int32_t ts_deliver_place(ts_log *log, const uint8_t *scratch, ts_draft *drafts, 
     }
     ts_log_publish(log);
     return i > from ? i - from : status;
-}
-
-int32_t ts_deliver_slots(const ts_draft *drafts, int32_t count, int64_t *slots, int64_t *counts)
-{
-    int32_t n = 0;
-
-    for (int32_t i = 0; i < count; i++) {
-        if (drafts[i].size == 0)
-            continue;
-        if (n > 0 && slots[n - 1] == drafts[i].slot) {
-            counts[n - 1]++;
-        } else {
-            slots[n] = drafts[i].slot;
-            counts[n++] = 1;
-        }
-    }
-    return n;
 }

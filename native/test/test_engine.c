@@ -571,7 +571,8 @@ static void dequeue(store *s, int32_t capacity)
 
 static void place(store *s, const uint8_t *scratch, ts_draft *drafts, int32_t count)
 {
-    ts_tally tally = {.rolled_due_ms = INT64_MAX};
+    int64_t slots[IDS_MAX + 1], counts[IDS_MAX + 1], done = 0;
+    ts_tally tally = {.rolled_due_ms = INT64_MAX, .slots = slots, .counts = counts};
     int64_t rolled = 0;
 
     for (int32_t from = 0, got; from < count; from += got > 0 ? got : 0) {
@@ -582,6 +583,11 @@ static void place(store *s, const uint8_t *scratch, ts_draft *drafts, int32_t co
     for (int32_t i = 0; i < count; i++)
         rolled += drafts[i].placed >= 0 && (drafts[i].flags & TS_FLAG_ROLL);
     CHECK(rolled == tally.rolled);
+    for (int64_t i = 0; i < tally.runs; i++) {
+        CHECK(counts[i] > 0 && (i == 0 || slots[i] != slots[i - 1]));
+        done += counts[i];
+    }
+    CHECK(done == count - tally.misfits);
     CHECK(tally.handed + tally.rolled + tally.skipped + tally.misfits == count);
     s->rolled += rolled;
 }
@@ -1430,6 +1436,7 @@ static void read_sources(reading *r, uint64_t *seed)
 {
     int64_t base = r->s->is.start_ms / r->s->is.precision_ms, scratch_bytes = 4096, mark = 0;
     uint8_t *scratch = bytes_of(scratch_bytes), *staging = bytes_of(16384);
+    int64_t slots[256], counts[256];
     ts_draft *drafts = bytes_of(256 * (int64_t)sizeof *drafts);
     ts_log log = r->s->log;
     const ts_route *targets[2] = {&r->s->routes[TIMER], r->s->routes};
@@ -1449,7 +1456,7 @@ static void read_sources(reading *r, uint64_t *seed)
         CHECK(is_status(got) && got <= r->due_count - at);
         if (got > 0)
             CHECK(is_status(ts_deliver_place(&log, scratch, drafts, 0, got, r->s->now_ms,
-                                              &(ts_tally){.handed = 0})));
+                                              &(ts_tally){.slots = slots, .counts = counts})));
     }
     for (int32_t i = 0; i < r->due_count; i++)
         CHECK(is_status(ts_reschedule_encode(&r->b.view, &log, r->due[i].log_offset,

@@ -74,7 +74,8 @@ class EnqueuePut(Service):
         if linked < 0:
             if self._blocked_at is None:
                 self._blocked_at = self.checkpoints()[0]
-            self.is_blocked = completed > self._blocked_at  # one that was begun since, and no slot
+            # One that was begun since, and no slot; nor has anything been handed over since that one.
+            self.is_blocked = completed > self._blocked_at and not self._would_checkpoint_help()
             self.metrics.add("enqueue_put_blocked", 1)
             if not self.is_blocked and self.on_blocked is not None:
                 self.on_blocked()
@@ -87,6 +88,11 @@ class EnqueuePut(Service):
         for service in self.dequeue:
             service.wake()
         return True
+
+    def _would_checkpoint_help(self) -> bool:
+        """Whether what the slots hold has moved on since the last completed checkpoint."""
+        wheel = self._wheel
+        return self._open_slot.lowest_slot(wheel.frontier) > wheel.completed_read_slot
 
     def _link_some(self, requests: Records) -> int:
         """How many were linked; 0 where only a segment was finished; -1 where none can be."""

@@ -75,7 +75,7 @@ bench: $(VENV)/.has-bench $(BUILT) ## speed, beside LMDB and SQLite; JSON lines
 
 .PHONY: test
 test: $(VENV)/.has-dev $(BUILT) ## all tests but the long ones
-	$(PYTEST) -m "not deep and not stress" $(ARGS)
+	$(PYTEST) -n 2 --dist worksteal -m "not deep and not stress" $(ARGS)
 
 .PHONY: test-property
 test-property: $(VENV)/.has-dev $(BUILT) ## Hypothesis, longer; HYPOTHESIS_PROFILE=nightly for a night

@@ -74,7 +74,7 @@ class EnqueuePut(Service):
         if linked < 0:
             if self._blocked_at is None:
                 self._blocked_at = self.checkpoints()[0]
-            # One that was begun since, and no slot; nor has anything been handed over since that one.
+            # One was begun since, and no slot; nor has anything been handed over since that one.
             self.is_blocked = completed > self._blocked_at and not self._would_checkpoint_help()
             self.metrics.add("enqueue_put_blocked", 1)
             if not self.is_blocked and self.on_blocked is not None:

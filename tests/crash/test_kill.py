@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.crash, pytest.mark.slow]
 _ROOT = Path(__file__).resolve().parents[2]
 _MEMORY = Path("/dev/shm")
 _SEED = 20_131
-_KILLS = 270
+_KILLS = 290
 _KILLS_MIN = 300
 _KILLS_LONG = 3000
 

@@ -102,7 +102,7 @@ def make_lives(seed: int, kills: int) -> Iterator[dict[str, Any]]:
             rounds = at_point(random, point)
             planned += len(rounds)
             yield live(rounds, point)
-        for _ in range(10):
+        for _ in range(15):
             planned += 1
             yield live([at_random(random)])
         for _ in range(4):

@@ -167,10 +167,11 @@ class CommitLog:
         """Write the half that appending left behind; all that is staged where there is none. For
         the one who is woken for it: so those who append go on in the other half meanwhile.
         """
-        with self._write_lock:
-            if self._left is None:
-                self._swap(roll=False)
-            self._write_left()
+        if self.native.filled or self._left is not None:
+            with self._write_lock:
+                if self._left is None:
+                    self._swap(roll=False)
+                self._write_left()
         return self.written
 
     def _swap(self, *, roll: bool) -> None:

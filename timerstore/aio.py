@@ -159,7 +159,7 @@ class AsyncTimerStore:
 
 def _close(store: TimerStore, pool: ThreadPoolExecutor) -> None:
     store.close()
-    pool.shutdown(wait=False)
+    pool.shutdown()  # calls have ended, or end now with ClosedError
 
 
 class _Bell:

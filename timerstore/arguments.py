@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import numpy.typing as npt
 
+from timerstore.config import StoreConfig
 from timerstore.errors import MessageError
 
 TOPIC_BYTES_MAX = 127
@@ -244,12 +245,13 @@ def _is_clean(name: object, value: object, problems: list[str]) -> bool:
             problems.append(f"property {_short(name)}: wanted a {what}, got an empty one")
         elif _CONTROL.search(text):
             problems.append(f"property {_short(name)}: control characters in its {what}")
-        elif not _is_utf8(text):
+        elif not is_utf8(text):
             problems.append(f"property {_short(name)}: half a surrogate pair in its {what}")
     return len(problems) == before
 
 
-def _is_utf8(text: str) -> bool:
+def is_utf8(text: str) -> bool:
+    """Whether a text can be stored: it has no half of a surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -298,6 +300,30 @@ def resolve_due_ms(
             f"{name}: wanted at most {delay_ms_max} ms from now, got {due_ms - now_ms}"
         )
     return due_ms
+
+
+def due_ms_of(
+    now_ms: int,
+    delay: timedelta | float | None,
+    deliver_at: datetime | None,
+    deliver_ms: int | None,
+    config: StoreConfig,
+) -> int:
+    """Give when a message is due in a store, epoch ms; 0: now.
+
+    As `resolve_due_ms`, and MessageError for a time to come where timers are off.
+    """
+    due_ms = resolve_due_ms(now_ms, delay, deliver_at, deliver_ms, config.delay_ms_max)
+    if due_ms is None:
+        return 0
+    if not config.timer_enabled:
+        raise timers_off()
+    return due_ms
+
+
+def timers_off() -> MessageError:
+    """Make the error for a time to come in a store that has no timers."""
+    return MessageError("time: timers are off in this store (timer_enabled), got a due time")
 
 
 def _named_due_ms(

@@ -471,7 +471,7 @@ class _Opening:
             threads=threads,
         )
         _wake_enqueue(dispatch, timer_route, pipeline.enqueue_get.wake)
-        schedule = self._make_schedule(rooms, checkpoint, pipeline)
+        schedule = self._make_schedule(rooms, pipeline)
         puller = Puller(metrics, config, clock, log, dispatch, pipeline.flush.request)
         pending = PendingReader(config, rooms, timer_route, found.store_id)
         finder = Finder(
@@ -515,9 +515,7 @@ class _Opening:
             found.imported,
         )
 
-    def _make_schedule(
-        self, rooms: Rooms, checkpoint: Checkpoint, pipeline: Pipeline
-    ) -> ScheduleDeliver:
+    def _make_schedule(self, rooms: Rooms, pipeline: Pipeline) -> ScheduleDeliver:
         def placed() -> None:
             rooms.dispatch.wake()
             pipeline.flush.request()
@@ -529,7 +527,6 @@ class _Opening:
             rooms.log,
             rooms.routes,
             rooms.levels,
-            checkpoint.wait,
             placed,
         )
         rooms.dispatch.listeners.append(schedule.arrived)

@@ -137,7 +137,7 @@ class Putting:
         except (KeyError, TypeError):
             # Everything else before the topic is made: a put that is refused leaves nothing.
             name = arguments.check_topic(topic)
-            self._admit(self._due_ms(now_ms, delay, deliver_at, deliver_ms))
+            self._admit(arguments.due_ms_of(now_ms, delay, deliver_at, deliver_ms, self.config))
             self._checked_body(name, body, arguments.encode_properties(tags, keys, properties))
             _check_queue(queue_id)
             self._wants_sync(flush)
@@ -151,7 +151,7 @@ class Putting:
         ):
             due_ms = deliver_ms
         else:
-            due_ms = self._due_ms(now_ms, delay, deliver_at, deliver_ms)
+            due_ms = arguments.due_ms_of(now_ms, delay, deliver_at, deliver_ms, self.config)
         if (
             type(body) is bytes
             and len(body) <= target.body_bytes_max
@@ -237,15 +237,6 @@ class Putting:
             target.levels.setdefault(real.queue_id, {})[level] = made
         return made
 
-    def _due_ms(self, now_ms: int, delay: Any, deliver_at: Any, deliver_ms: Any) -> int:
-        """When a message is due, epoch ms; 0: now."""
-        due_ms = arguments.resolve_due_ms(
-            now_ms, delay, deliver_at, deliver_ms, self.config.delay_ms_max
-        )
-        if due_ms is not None and not self.config.timer_enabled:
-            raise MessageError("time: timers are off in this store (timer_enabled), got a due time")
-        return due_ms or 0
-
     def _checked_body(self, name: bytes, body: Any, text: bytes) -> Any:
         """The body as C takes it, known to fit."""
         raw = arguments.check_body(body, self.config.message_bytes_max)
@@ -297,7 +288,7 @@ class Putting:
         count = len(offsets) - 1
         due = arguments.resolve_due_array(now_ms, count, delay, deliver_ms, config.delay_ms_max)
         if not config.timer_enabled and bool((due > 0).any()):
-            raise MessageError("time: timers are off in this store (timer_enabled), got a due time")
+            raise arguments.timers_off()
         text = arguments.encode_properties(tags, (), None)
         extra, extra_offsets = _encode_keys(keys, count)
         self._check_many(name, offsets, extra_offsets, len(text))

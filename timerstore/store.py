@@ -36,8 +36,9 @@ from timerstore.message import (
     Report,
 )
 from timerstore.opening import Opened, open_directory
-from timerstore.pull.consumer import Consumer, Seams, check_queues, wait_problems, whole_ms
+from timerstore.pull.consumer import Consumer, Seams
 from timerstore.pull.filter import Filter, make_filter
+from timerstore.pull.given import check_queues, wait_problems, whole_ms
 from timerstore.pull.groups import Filters, Groups, check_name
 from timerstore.pull.query import check_query
 from timerstore.pull.seek import offset_at

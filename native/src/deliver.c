@@ -7,7 +7,7 @@
  * What this engine put is copied once, from its source to its place: planning has just read every
  * byte of it, so the lock is not held for a cold page. Others are encoded to the scratch buffer.
  */
-#include "encode.h"
+#include "copy.h"
 #include "hash.h"
 #include "parse.h"
 #include "states.h"
@@ -18,15 +18,6 @@ enum {
     AHEAD = 10,
     READ_BYTES = 2 << 20 /* of sources in one plan: they are still in the cache when it is placed */
 };
-
-typedef struct {
-    const ts_log *log;
-    const ts_due *due;
-    const ts_marks *marks;
-    int64_t now_ms;
-    int32_t roll;
-    int32_t slim; /* the source leaves no space for what the ancestor adds */
-} copy_job;
 
 typedef struct {
     int64_t write_ms;      /* of the texts below */
@@ -41,15 +32,24 @@ typedef struct {
     times_text times;
 } last_job;
 
+typedef struct {
+    const ts_log *log;
+    const ts_due *due;
+    const ts_marks *marks;
+    int64_t now_ms;
+    int32_t roll;
+    last_job *last;
+} copy_job;
+
 /* Whether the pair is carried over as it is; the others are written anew or left out. */
-static int32_t is_carried(const ts_text *name, const copy_job *job)
+static int32_t is_carried(const ts_text *name, const copy_job *job, int32_t slim)
 {
     if (TS_IS(name, "__CRC32#") || TS_IS(name, "TIMER_ENQUEUE_MS") ||
         TS_IS(name, "TIMER_DEQUEUE_MS") || TS_IS(name, "TS_ID") || TS_IS(name, "TS_GROUP"))
         return 0;
     if (job->roll && TS_IS(name, "TIMER_ROLL_TIMES"))
         return 0;
-    if (job->slim && !job->roll && (TS_IS(name, "REAL_TOPIC") || TS_IS(name, "REAL_QID")))
+    if (slim && !job->roll && (TS_IS(name, "REAL_TOPIC") || TS_IS(name, "REAL_QID")))
         return 0;
     return 1;
 }
@@ -66,65 +66,33 @@ static const times_text *times_of(times_text *times, int64_t write_ms, int64_t n
     return times;
 }
 
-static uint8_t *copy_times(uint8_t *out, const copy_job *job, last_job *last)
+static uint8_t *copy_times(uint8_t *out, const copy_job *job)
 {
-    const times_text *times = times_of(&last->times, job->due->write_ms, job->now_ms);
+    const times_text *times = times_of(&job->last->times, job->due->write_ms, job->now_ms);
 
     return ts_copy(out, times->text, times->size);
 }
 
-/* The copy's properties without its CRC; their size. */
-static int32_t copy_properties(uint8_t *out, const ts_record *source, const copy_job *job,
-                               last_job *last)
+/* slim: without the times, and where it is no roll without REAL_TOPIC and REAL_QID. */
+static int32_t copy_properties(uint8_t *out, const ts_record *source, int32_t slim, void *of)
 {
+    const copy_job *job = of;
     uint8_t *start = out;
     ts_text name, value;
     int32_t at = 0;
 
     while (ts_pair_next(source->properties, source->properties_size, &at, &name, &value)) {
-        if (!is_carried(&name, job))
+        if (!is_carried(&name, job, slim))
             continue;
         out = ts_copy(out, name.at, name.size + 1 + value.size);
         *out++ = 2;
     }
     out = ts_copy_timer_id(out, job->log->store_id, job->due->id);
-    if (!job->slim)
-        out = copy_times(out, job, last);
+    if (!slim)
+        out = copy_times(out, job);
     if (job->roll)
         out = TS_COPY_NUMBER(out, "TIMER_ROLL_TIMES", job->marks->roll_times + 1);
     return (int32_t)(out - start);
-}
-
-/* The whole record but for what only its place can tell. 0 where it fits no format limit. */
-static int32_t encode_copy(uint8_t *out, const ts_record *source, const ts_route *route,
-                           copy_job *job, last_job *last)
-{
-    ts_record head = *source;
-    uint8_t *text, *topic_end;
-    int32_t crc_bytes = job->log->property_crc ? TS_PROPERTY_CRC_BYTES : 0;
-
-    head.queue_id = route->queue_id;
-    head.topic = route->topic;
-    head.topic_size = route->topic_size;
-    head.magic = ts_record_magic(route->topic_size);
-    head.prepared_offset = 0;
-    head.properties_size = 0;
-    text = out + ts_record_bytes(&head);
-    head.properties_size = copy_properties(text, source, job, last);
-    if (head.properties_size + crc_bytes > TS_PROPERTIES_BYTES_MAX) {
-        crc_bytes = 0;
-        job->slim = 1;
-        head.properties_size = copy_properties(text, source, job, last);
-        if (head.properties_size > TS_PROPERTIES_BYTES_MAX)
-            return 0;
-    }
-    head.properties_size += crc_bytes;
-    head.size = ts_record_bytes(&head);
-    topic_end = ts_copy(ts_head_put(out, &head), source->body, source->body_size);
-    ts_topic_put(topic_end, &head);
-    if (crc_bytes)
-        ts_property_crc_put(out + head.size - TS_PROPERTY_CRC_BYTES, 0); /* sealed when placed */
-    return head.size;
 }
 
 /* The route of the real topic: most often that of the message before. */
@@ -144,8 +112,7 @@ static ts_route *real_route(const ts_routes *routes, const ts_marks *marks, last
 
 /* Bytes of the record as build_plain makes it; 0 where it cannot: another's source, or one too long
  * for what delivery adds. */
-static int32_t plain_bytes(const ts_record *source, const ts_route *route, const copy_job *job,
-                           last_job *last)
+static int32_t plain_bytes(const ts_record *source, const ts_route *route, const copy_job *job)
 {
     const ts_marks *marks = job->marks;
     int32_t properties;
@@ -153,7 +120,8 @@ static int32_t plain_bytes(const ts_record *source, const ts_route *route, const
     if (marks->plain_size == 0 || job->roll || marks->timer_id != job->due->id ||
         marks->store_id != job->log->store_id || source->body != source->base + TS_RECORD_AT_BODY)
         return 0;
-    properties = marks->plain_size + times_of(&last->times, job->due->write_ms, job->now_ms)->size +
+    properties = marks->plain_size +
+                 times_of(&job->last->times, job->due->write_ms, job->now_ms)->size +
                  (job->log->property_crc ? TS_PROPERTY_CRC_BYTES : 0);
     if (properties > TS_PROPERTIES_BYTES_MAX)
         return 0;
@@ -198,7 +166,7 @@ static int32_t plan_one(ts_view *view, const ts_routes *routes, const ts_log *lo
     ts_record source;
     ts_marks marks;
     int32_t status = read_source(view, routes, log, due, &source, &marks, last, draft);
-    copy_job job = {log, due, &marks, now_ms, 0, 0};
+    copy_job job = {log, due, &marks, now_ms, 0, last};
 
     if (status != TS_OK)
         return status;
@@ -218,7 +186,7 @@ static int32_t plan_one(ts_view *view, const ts_routes *routes, const ts_log *lo
     draft->source = source.base;
     draft->body_size = source.body_size;
     draft->plain_size = marks.plain_size;
-    draft->size = plain_bytes(&source, draft->route, &job, last);
+    draft->size = plain_bytes(&source, draft->route, &job);
     if (draft->size > 0)
         return TS_OK;
     if (*scratch_at + source.size + HEADROOM + 256 > scratch_bytes) {
@@ -226,7 +194,8 @@ static int32_t plan_one(ts_view *view, const ts_routes *routes, const ts_log *lo
         return TS_NEED_ROOM;
     }
     draft->at = *scratch_at;
-    draft->size = encode_copy(scratch + *scratch_at, &source, draft->route, &job, last);
+    draft->size = ts_copy_encode(scratch + *scratch_at, &source, draft->route, log->property_crc,
+                                 copy_properties, &job);
     *scratch_at += draft->size;
     return TS_OK;
 }
@@ -286,18 +255,6 @@ static void build_plain(uint8_t *out, const ts_draft *draft, const times_text *t
     next = ts_copy(next, times->text, times->size);
     if (property_crc)
         ts_property_crc_put(next, 0); /* sealed when it is complete */
-}
-
-/* What only the place can tell, then the CRC. */
-static void finish(uint8_t *out, ts_draft *draft, int64_t now_ms)
-{
-    ts_put_i64(out + TS_RECORD_AT_QUEUE_OFFSET, draft->route->next_offset++);
-    ts_put_i64(out + TS_RECORD_AT_LOG_OFFSET, draft->placed);
-    ts_put_i64(out + TS_RECORD_AT_BORN_HOST +
-                   (ts_get_i32(out + TS_RECORD_AT_SYS_FLAG) & TS_SYS_BORN_HOST_IPV6 ? 20 : 8),
-               now_ms);
-    if (ts_property_crc_get(out + draft->size - TS_PROPERTY_CRC_BYTES, &(uint32_t){0}))
-        ts_property_crc_seal(out, draft->size);
 }
 
 static void count_slot(ts_tally *tally, int64_t slot)
@@ -371,11 +328,8 @@ int32_t ts_deliver_place(ts_log *log, const uint8_t *scratch, ts_draft *drafts, 
             build_plain(out, draft, times_of(&times, draft->write_ms, now_ms), log->property_crc);
         else
             ts_copy(out, scratch + draft->at, draft->size);
-        draft->placed = log->base + log->filled;
-        finish(out, draft, now_ms);
+        draft->placed = ts_copy_place(log, draft->route, draft->size, now_ms);
         count_one(log, draft, tally);
-        log->filled += draft->size;
-        log->last_store_ms = now_ms;
     }
     ts_log_publish(log);
     return i > from ? i - from : status;

@@ -1,5 +1,6 @@
 /* The index: keys become entries of an index file; entries lead back to messages. */
 #include "keys.h"
+#include "sorted.h"
 #include "states.h"
 #include "walk.h"
 
@@ -207,21 +208,6 @@ static int32_t has_key(const ts_names *names, const uint8_t *key, int32_t size)
     return 0;
 }
 
-static int32_t is_among(const int64_t *ids, int64_t count, int64_t id)
-{
-    int64_t low = 0, high = count;
-
-    while (low < high) {
-        int64_t middle = low + (high - low) / 2;
-
-        if (ids[middle] < id)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < count && ids[low] == id;
-}
-
 static int32_t fits(const ts_query *query, const ts_record *record, ts_found *found)
 {
     ts_names names;
@@ -246,7 +232,7 @@ static int32_t fits(const ts_query *query, const ts_record *record, ts_found *fo
         if (found->timer_id < 0)
             found->timer_id = record->queue_offset; /* a broker's: its place is its id */
         if (ts_state_get(query->states, found->timer_id) != TS_WAITING &&
-            !is_among(query->also, query->also_count, found->timer_id))
+            !ts_is_among(query->also, query->also_count, found->timer_id))
             return 0;
     }
     found->log_offset = record->log_offset;

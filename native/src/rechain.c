@@ -8,22 +8,8 @@
  */
 #include "../format/timer_unit.h"
 #include "wheel.h"
+#include "sorted.h"
 #include "view.h"
-
-static int32_t is_living(const int64_t *living, int64_t count, int64_t log_offset)
-{
-    int64_t low = 0, high = count;
-
-    while (low < high) {
-        int64_t middle = low + (high - low) / 2;
-
-        if (living[middle] < log_offset)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < count && living[low] == log_offset;
-}
 
 static int32_t unit_at(ts_view *view, int64_t pos, ts_timer_unit *unit)
 {
@@ -75,7 +61,7 @@ int64_t ts_wheel_rechain(ts_view *timer_log, ts_wheel *wheel, int64_t slot, int6
             return TS_INVALID;
         before = unit.prev_pos;
         if ((unit.magic & TS_TIMER_MAGIC_DELETE) ||
-            !is_living(living, living_count, unit.log_offset)) {
+            !ts_is_among(living, living_count, unit.log_offset)) {
             bury(&patches[n++], pos, (read_slot - 1) * wheel->precision_ms, &unit);
             continue;
         }

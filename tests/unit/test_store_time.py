@@ -172,7 +172,8 @@ def test_full_disk_before_the_hand_over_keeps_what_was_released(bench: Bench) ->
     bench.store.put("t", b"a", delay=1)
     bench.turn()
     service = bench.store._opened.pipeline.dequeue_put
-    wait = service._wait_for_checkpoint
+    log = bench.store._opened.rooms.log
+    wait = log.wait_for_checkpoint
 
     def full() -> None:
         raise FullError("no space")
@@ -180,10 +181,10 @@ def test_full_disk_before_the_hand_over_keeps_what_was_released(bench: Bench) ->
     bench.clock.advance(1000)
     for name in ("dequeue_get", "dequeue_get_message"):
         bench.stepper.step(name)
-    service._wait_for_checkpoint = full
+    log.wait_for_checkpoint = full
     with pytest.raises(FullError):
         service.step()
-    service._wait_for_checkpoint = wait
+    log.wait_for_checkpoint = wait
     bench.turn()
     assert bench.bodies() == [b"a"]
 

@@ -113,6 +113,11 @@ class CommitLog:
         """Get what an append lacked, so that it can go on; raise what it found otherwise."""
         if status == lib.TS_NEED_ROOM:
             self.wait_for_checkpoint()
+        self.serve_hold(status, need, what)
+
+    def serve_hold(self, status: int, need: int, what: str) -> None:
+        """The same amid a batch, whose caller has waited for the checkpoint before it."""
+        if status == lib.TS_NEED_ROOM:
             self.make_room(need)
         elif status == lib.TS_NEED_STATES:
             self.ensure_states(need)

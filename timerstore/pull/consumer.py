@@ -10,22 +10,20 @@ Source:   decision 0012.
 """
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Mapping
+from datetime import datetime
 from types import TracebackType
 from typing import Any, NamedTuple, Self
-
-import numpy as np
 
 from timerstore.clock import Clock
 from timerstore.errors import ClosedError, MessageError, TimerStoreError
 from timerstore.message import Message, PullResult
+from timerstore.pull.given import moment_ms, wait_problems, whole_ms, whole_or
 from timerstore.pull.groups import Filters, Group, Groups, Held, Member
 from timerstore.pull.offsets import Asked, Offsets
 from timerstore.pull.seek import BEYOND
 
 _AHEAD = 32  # messages that are fetched at once, at least
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Seams(NamedTuple):
@@ -78,7 +76,7 @@ class Consumer:
         seconds for the first. None came: an empty list.
         """
         problems = []
-        count = _whole(max_count, 0)
+        count = whole_or(max_count, 0)
         if count < 1:
             problems.append(f"max_count: wanted a whole number from 1 on, got {max_count!r}")
         problems += wait_problems(wait)
@@ -260,8 +258,8 @@ class Consumer:
             )
         problems, wanted = [], {}
         for queue_id, offset in through.items():
-            one = held.get(_whole(queue_id, -1))
-            place = _whole(offset, -1)
+            one = held.get(whole_or(queue_id, -1))
+            place = whole_or(offset, -1)
             if one is None:
                 problems.append(f"commit: it has the queues {sorted(held)}, got {queue_id!r}")
             elif not 0 <= place <= max(one.position, 0):
@@ -303,12 +301,12 @@ class Consumer:
         if sum(one is not None for one in (offset, time, time_ms)) != 1:
             raise MessageError("seek: wanted one of offset, time and time_ms")
         if queue_id is not None:
-            one = held.get(_whole(queue_id, -1))
+            one = held.get(whole_or(queue_id, -1))
             if one is None:
                 raise MessageError(f"queue_id: it has the queues {sorted(held)}, got {queue_id!r}")
             held = {one.queue_id: one}
         if offset is None:
-            ms = _time_ms(time) if time is not None else whole_ms("time_ms", time_ms)
+            ms = moment_ms(time) if time is not None else whole_ms("time_ms", time_ms)
             places = {q: self._seams.offset_at(self.topic, q, ms) for q in held}
         else:
             places = self._checked_places(held, offset)
@@ -319,7 +317,7 @@ class Consumer:
         return places
 
     def _checked_places(self, queues: Mapping[int, Held], offset: object) -> dict[int, int]:
-        problems, place = [], _whole(offset, -1)
+        problems, place = [], whole_or(offset, -1)
         for queue_id in queues:
             bounds = self._pull(queue_id, BEYOND, 1)
             low, high = bounds.min_offset, bounds.max_offset
@@ -363,49 +361,3 @@ class Consumer:
 
     def __repr__(self) -> str:
         return f"<Consumer topic={self.topic!r} group={self.group!r}>"
-
-
-# --- arguments ---
-
-
-def check_queues(queues: object, count: int) -> tuple[int, ...] | None:
-    """Give the queues that a consumer asks for; `count`: those of its topic, 0: not there yet."""
-    if queues is None:
-        return None
-    if not isinstance(queues, Iterable):
-        raise MessageError(f"queues: wanted whole numbers, got {queues!r}")
-    given = list(queues)
-    found = tuple(_whole(one, -1) for one in given)
-    if not found or not all(0 <= one < (count or 2**31) for one in found):
-        wanted = f"0 to {count - 1}" if count else "whole numbers from 0 on"
-        raise MessageError(f"queues: wanted some of {wanted}, got {given!r}")
-    if len(set(found)) < len(found):
-        raise MessageError(f"queues: wanted each once, got {given!r}")
-    return found
-
-
-def wait_problems(wait: object) -> list[str]:
-    """What is wrong with seconds to wait."""
-    if isinstance(wait, int | float) and not isinstance(wait, bool) and 0 <= wait < 1e9:
-        return []
-    return [f"wait: wanted seconds from 0 on, got {wait!r}"]
-
-
-def whole_ms(name: str, value: object) -> int:
-    """Give a time in ms since 1970."""
-    if not isinstance(value, int | np.integer) or isinstance(value, bool):
-        raise MessageError(f"{name}: wanted a whole number of ms since 1970, got {value!r}")
-    return int(value)
-
-
-def _time_ms(time: object) -> int:
-    if not isinstance(time, datetime) or time.utcoffset() is None:
-        raise MessageError(f"time: wanted a datetime with a time zone, got {time!r}")
-    return -((_EPOCH - time) // timedelta(milliseconds=1))  # up: not before that time
-
-
-def _whole(value: object, otherwise: int) -> int:
-    """Give a whole number; what is none becomes a number that is refused."""
-    if isinstance(value, int | np.integer) and not isinstance(value, bool):
-        return int(value)
-    return otherwise

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from timerstore import arguments
 from timerstore.errors import MessageError
 from timerstore.message import Int32Array, Int64Array, parse_properties
 from timerstore.native import address, ffi, lib
@@ -155,16 +156,8 @@ def parse_tags(tags: object) -> list[str] | None:
         if tag == "*":
             place = at + part.index("*") + 1
             raise MessageError(f"tags: * stands alone, got it at character {place} of {tags!r}")
-        if not _is_utf8(tag):
+        if not arguments.is_utf8(tag):
             raise MessageError(f"tags: half a surrogate pair in {tag!r}")
         found.append(tag)
         at += len(part) + 2
     return found
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

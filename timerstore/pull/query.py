@@ -35,6 +35,7 @@ from timerstore.message import (
     parse_properties,
 )
 from timerstore.native import ffi, lib
+from timerstore.pull.given import whole
 from timerstore.pull.page import PULLED
 from timerstore.pull.reading import Reader
 from timerstore.queues.dispatch import Dispatch
@@ -101,14 +102,14 @@ def check_query(topic: Any, key: Any, begin_ms: Any, end_ms: Any, max_count: Any
         ("begin_ms", begin_ms, _TIME_MIN),
         ("end_ms", end_ms, _TIME_MAX),
     ):
-        number = otherwise if value is None else _whole(value)
+        number = otherwise if value is None else whole(value)
         if number is None:
             problems.append(f"{name}: wanted a whole number of ms since 1970, got {value!r:.80}")
             number = otherwise
         times.append(min(max(number, _TIME_MIN), _TIME_MAX))
     if times[0] > times[1]:
         problems.append(f"begin_ms: wanted at most end_ms ({end_ms}), got {begin_ms}")
-    count = _whole(max_count)
+    count = whole(max_count)
     if count is None or count < 1:
         problems.append(f"max_count: wanted a whole number from 1 on, got {max_count!r:.80}")
     if problems:
@@ -129,12 +130,6 @@ def _key_problems(key: Any) -> Iterator[str]:
         return
     if size > KEY_BYTES_MAX:
         yield f"key: wanted at most {KEY_BYTES_MAX} bytes, got {size}"
-
-
-def _whole(value: Any) -> int | None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        return None
-    return int(value)
 
 
 class Querier:

@@ -68,7 +68,6 @@ class ScheduleDeliver(Service):
         log: CommitLog,
         routes: Routes,
         cursors: LevelCursors,
-        wait_for_checkpoint: Callable[[], None],
         placed: Callable[[], None],
     ) -> None:
         super().__init__(metrics)
@@ -77,7 +76,6 @@ class ScheduleDeliver(Service):
         self._log = log
         self._routes = routes
         self._cursors = cursors
-        self._wait_for_checkpoint = wait_for_checkpoint
         self._placed = placed  # what was appended is to be dispatched and made durable
         self._delays = parse_level_delays(config.level_delays)
         self._start_ns = clock.monotonic_ns + config.start_delay_ms * _MS
@@ -119,7 +117,7 @@ class ScheduleDeliver(Service):
         if not len(entries):
             return False
         try:
-            self._wait_for_checkpoint()
+            self._log.wait_for_checkpoint()
             done = 0
             while done < len(entries):
                 done += self._some(entries[done:], runs)
@@ -258,10 +256,8 @@ class ScheduleDeliver(Service):
                     if got > 0:
                         part = slice(placed, placed + got)
                         self._cursors.done(entries["place"][part][is_final[part]])
-                if got == lib.TS_NEED_ROOM:
-                    self._log.make_room(need)
-                elif got < 0:
-                    raise_status(got, self.name)
+                if got < 0:
+                    self._log.serve_hold(got, need, self.name)
                 else:
                     placed += got
         finally:

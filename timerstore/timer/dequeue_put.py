@@ -20,13 +20,12 @@ from timerstore.commitlog.commit_log import CommitLog
 from timerstore.config import StoreConfig
 from timerstore.failpoint import reach
 from timerstore.metrics import Metrics
-from timerstore.native import ffi, lib, raise_status
+from timerstore.native import ffi, lib
 from timerstore.queues.lookup import route_needed
 from timerstore.queues.routes import Route, Routes
 from timerstore.service import IDLE_S_MAX, Service
 from timerstore.timer.open_slot import OpenSlot
 from timerstore.timer.request import DRAFT, Records
-from timerstore.timer.states import States
 
 _BATCH = 16_384
 _CHUNK = 4096  # records planned before the first of them is placed: they stay in the cache
@@ -56,9 +55,7 @@ class DequeuePut(Service):
         log: CommitLog,
         routes: Routes,
         timer_route: Route,
-        states: States,
         open_slot: OpenSlot,
-        wait_for_checkpoint: Callable[[], None],
     ) -> None:
         super().__init__(metrics)
         self._config = config
@@ -66,9 +63,7 @@ class DequeuePut(Service):
         self._log = log
         self._routes = routes
         self._timer_route = timer_route
-        self._states = states
         self._open_slot = open_slot
-        self._wait_for_checkpoint = wait_for_checkpoint
         self._native_scratch = ffi.new("uint8_t[]", _SCRATCH_BYTES)
         self._drafts = np.empty(_CHUNK, DRAFT)
         self._native_drafts = ffi.from_buffer("ts_draft[]", self._drafts)
@@ -114,7 +109,7 @@ class DequeuePut(Service):
             return False
         done = 0
         try:
-            self._wait_for_checkpoint()
+            self._log.wait_for_checkpoint()
             self._log.written_through(int((due["log_offset"] + due["size"]).max()))
             while done < len(due) and (some := self._some(due[done : done + _CHUNK], frontier)):
                 done += some
@@ -193,12 +188,8 @@ class DequeuePut(Service):
                     tally,
                 )
                 need = int(self._log.native.need)
-            if got == lib.TS_NEED_ROOM:
-                self._log.make_room(need)
-            elif got == lib.TS_NEED_STATES:
-                self._states.ensure(need)
-            elif got < 0:
-                raise_status(got, "dequeue-put")
+            if got < 0:
+                self._log.serve_hold(got, need, self.name)
             else:
                 placed += got
         return tally

@@ -85,21 +85,12 @@ class OpenSlot:
     def done(self, slot: int, count: int) -> None:
         """So many of a slot are in the log, or need not get there."""
         with self._lock:
-            self._done(slot, count)
-
-    def _done(self, slot: int, count: int) -> None:
-        left = self._outstanding[slot] - count
-        assert left >= 0, "more of a slot done than expected"
-        if left:
-            self._outstanding[slot] = left
-        else:
-            del self._outstanding[slot]
-
-    def done_many(self, slots: Int64Array) -> None:
-        """The same for an array with one slot an entry."""
-        with self._lock:
-            for slot, count in _by_slot(slots):
-                self._done(slot, count)
+            left = self._outstanding[slot] - count
+            assert left >= 0, "more of a slot done than expected"
+            if left:
+                self._outstanding[slot] = left
+            else:
+                del self._outstanding[slot]
 
     def lowest_slot(self, otherwise: int) -> int:
         """Give the lowest slot that holds something outstanding."""

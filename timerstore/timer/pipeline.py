@@ -101,9 +101,7 @@ def make_pipeline(
         rooms.log,
         rooms.routes,
         timer_route,
-        rooms.states,
         rooms.open_slot,
-        checkpoint.wait,
     )
     flush = Flush(
         metrics, config, clock, rooms.log, checkpoint, rooms.dispatch, at_once=not threads

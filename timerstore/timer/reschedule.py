@@ -87,12 +87,7 @@ class Rescheduler:
         """When it is due from now on, epoch ms; 0: now."""
         if delay is None and deliver_at is None and deliver_ms is None:
             raise MessageError("time: wanted one of delay, deliver_at, deliver_ms, got none")
-        due_ms = arguments.resolve_due_ms(
-            now_ms, delay, deliver_at, deliver_ms, self._config.delay_ms_max
-        )
-        if due_ms is not None and not self._config.timer_enabled:
-            raise MessageError("time: timers are off in this store (timer_enabled), got a due time")
-        return due_ms or 0
+        return arguments.due_ms_of(now_ms, delay, deliver_at, deliver_ms, self._config)
 
     def _move(self, one: Named, due_ms: int, now_ms: int) -> PutReceipt:
         if self.slot_counts is None:

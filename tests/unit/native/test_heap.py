@@ -85,5 +85,5 @@ def test_outstanding_slots_are_counted_until_the_last_is_done() -> None:
     assert open_slot.lowest_slot(9) == 5
     open_slot.done(5, 1)
     assert open_slot.lowest_slot(9) == 7
-    open_slot.done_many(np.array([7, 7], np.int64))
+    open_slot.done(7, 2)
     assert open_slot.lowest_slot(9) == 9

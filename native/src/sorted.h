@@ -1,0 +1,22 @@
+/* Looking up in ascending arrays. */
+#ifndef TS_SORTED_H
+#define TS_SORTED_H
+
+#include <stdint.h>
+
+static inline int32_t ts_is_among(const int64_t *numbers, int64_t count, int64_t number)
+{
+    int64_t low = 0, high = count;
+
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+
+        if (numbers[middle] < number)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < count && numbers[low] == number;
+}
+
+#endif

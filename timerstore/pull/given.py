@@ -1,0 +1,64 @@
+"""What those who read are given, checked: numbers, times, queues.
+
+Fails:    MessageError.
+"""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+
+from timerstore.errors import MessageError
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def whole(value: object) -> int | None:
+    """Give a whole number, numpy's too, as int; None for a bool and for anything else."""
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return int(value)
+    return None
+
+
+def whole_or(value: object, otherwise: int) -> int:
+    """Give a whole number; what is none becomes `otherwise`, which is refused like it."""
+    number = whole(value)
+    return otherwise if number is None else number
+
+
+def check_queues(queues: object, count: int) -> tuple[int, ...] | None:
+    """Give the queues that a consumer asks for; `count`: those of its topic, 0: not there yet."""
+    if queues is None:
+        return None
+    if not isinstance(queues, Iterable):
+        raise MessageError(f"queues: wanted whole numbers, got {queues!r}")
+    given = list(queues)
+    found = tuple(whole_or(one, -1) for one in given)
+    if not found or not all(0 <= one < (count or 2**31) for one in found):
+        wanted = f"0 to {count - 1}" if count else "whole numbers from 0 on"
+        raise MessageError(f"queues: wanted some of {wanted}, got {given!r}")
+    if len(set(found)) < len(found):
+        raise MessageError(f"queues: wanted each once, got {given!r}")
+    return found
+
+
+def wait_problems(wait: object) -> list[str]:
+    """What is wrong with seconds to wait."""
+    if isinstance(wait, int | float) and not isinstance(wait, bool) and 0 <= wait < 1e9:
+        return []
+    return [f"wait: wanted seconds from 0 on, got {wait!r}"]
+
+
+def whole_ms(name: str, value: object) -> int:
+    """Give a time in ms since 1970."""
+    number = whole(value)
+    if number is None:
+        raise MessageError(f"{name}: wanted a whole number of ms since 1970, got {value!r}")
+    return number
+
+
+def moment_ms(time: object) -> int:
+    """Give a moment in ms since 1970, rounded up: not before it."""
+    if not isinstance(time, datetime) or time.utcoffset() is None:
+        raise MessageError(f"time: wanted a datetime with a time zone, got {time!r}")
+    return -((_EPOCH - time) // timedelta(milliseconds=1))

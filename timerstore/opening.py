@@ -222,7 +222,7 @@ class _Opening:
         self._tree: Tree = directory.tree
         raw = disk.read_small(self._tree.watermark)
         self._mark = watermark.read(raw) if raw is not None else None
-        self._config = adopt_geometry(self._tree, config, self._mark)
+        self._config = adopt_geometry(disk, self._tree, config, self._mark)
         self._clock = clock
         self._metrics = Metrics()
 
@@ -230,10 +230,7 @@ class _Opening:
         config, tree, disk = self._config, self._tree, self._disk
         was_open = self._directory.was_open
         wheel_bytes = config.wheel_slot_count * SLOT_BYTES
-        wheel_is_ours = (
-            disk.exists(tree.timer_wheel)
-            and tree.timer_wheel.stat().st_size == wheel_bytes + OPEN_EXTRA_BYTES
-        )
+        wheel_is_ours = disk.file_bytes(tree.timer_wheel) == wheel_bytes + OPEN_EXTRA_BYTES
         disk.make_directory(tree.side)
         if self._mark is not None and not disk.exists(tree.timer_wheel):
             self._forget_mark()  # before there is one: an empty one would fit the watermark

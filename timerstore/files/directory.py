@@ -33,8 +33,7 @@ class Directory:
         self.tree = Tree(root)
         self.pid = os.getpid()
         disk.make_directory(root)
-        status = os.stat(root)
-        self._identity = (status.st_dev, status.st_ino)
+        self._identity = disk.identity(root)
         with _held_lock:
             # Before the file is touched: closing any descriptor of it would drop the lock.
             if self._identity in _held:
@@ -55,7 +54,7 @@ class Directory:
             raise LockedError(
                 "another process holds the directory", where=path, got=f"process {self._holder()}"
             )
-        if os.fstat(file.fd).st_ino != os.stat(path).st_ino:
+        if file.identity() != self._disk.identity(path):
             raise LockedError("the lock file was replaced meanwhile", where=path)
         file.write(b"lock", 0)
         return file

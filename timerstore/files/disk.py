@@ -104,6 +104,11 @@ class File:
         except OSError as error:
             raise os_error(error, "stat", self.path) from error
 
+    def identity(self) -> tuple[int, int]:
+        """Tell this file from all others, whatever it is called."""
+        status = os.fstat(self.fd)
+        return status.st_dev, status.st_ino
+
     def resize(self, size: int) -> None:
         """Set the length; new bytes are a hole of zeros."""
         try:
@@ -194,6 +199,28 @@ class Disk:
         """Whether something has that name."""
         return os.path.lexists(path)
 
+    def is_directory(self, path: Path) -> bool:
+        """Whether that is a directory."""
+        return os.path.isdir(path)
+
+    def file_bytes(self, path: Path) -> int | None:
+        """Give a file's length; None where no regular file has that name."""
+        try:
+            status = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise os_error(error, "stat", path) from error
+        return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+    def identity(self, path: Path) -> tuple[int, int]:
+        """Tell one file or directory from all others, whatever it is called."""
+        try:
+            status = os.stat(path)
+        except OSError as error:
+            raise os_error(error, "stat", path) from error
+        return status.st_dev, status.st_ino
+
     def list(self, path: Path) -> list[str]:
         """Give the names in a directory, sorted; none where there is no directory."""
         try:
@@ -206,7 +233,7 @@ class Disk:
     def make_directory(self, path: Path) -> None:
         """Make a directory and what lies above it; durable on return."""
         missing = []
-        while not path.is_dir():
+        while not self.is_directory(path):
             missing.append(path)
             path = path.parent
         for one in reversed(missing):

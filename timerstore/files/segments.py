@@ -75,7 +75,7 @@ class Segments:
         names = self._disk.list(self.directory)
         for name in names:
             path = self.directory / name
-            if path.is_dir():
+            if self._disk.is_directory(path):
                 continue
             if not _NAME.fullmatch(name) or int(name) % self.segment_bytes:
                 raise CorruptError(
@@ -83,7 +83,7 @@ class Segments:
                     where=path,
                     wanted=f"20 digits, a multiple of {self.segment_bytes}",
                 )
-            size = path.stat().st_size
+            size = self._disk.file_bytes(path)
             if size != self.segment_bytes:
                 if repair and name == names[-1] and size == 0:
                     self._disk.unlink(path)
@@ -163,7 +163,7 @@ class Segments:
         numbers = list(self.numbers)
         for number in range(numbers[0], numbers[-1] + 1) if numbers else ():
             path = self.path(number)
-            size = path.stat().st_size if number in numbers and path.exists() else None
+            size = self._disk.file_bytes(path) if number in numbers else None
             if size != self.segment_bytes:
                 wrong.append((path, size))
         return wrong
@@ -245,7 +245,7 @@ class Segments:
             file.zero(at, self.segment_bytes - at)
             self._dirty.pop(number, None)
             file.sync()
-        if self.directory.is_dir():
+        if self._disk.is_directory(self.directory):
             self._disk.sync_directory(self.directory)
         self.reserve_from(offset)
 
@@ -256,7 +256,7 @@ class Segments:
             self._disk.unlink(self.path(number))
         self.numbers = []
         self._reserved_end = 0
-        if self.directory.is_dir():
+        if self._disk.is_directory(self.directory):
             self._disk.sync_directory(self.directory)
 
     def _forget(self, number: int) -> None:

@@ -379,6 +379,14 @@ int32_t ts_topic_hash(const uint8_t *utf8, int32_t size);
 uint64_t ts_identity(const uint8_t *data, int64_t size);
 uint64_t ts_route_key(const uint8_t *topic, int32_t topic_size, int32_t queue_id);
 
+/* shards.c: pure. Row k is data[offsets[k]..offsets[k + 1]); TS_INVALID where that does not lie
+ * within size bytes. A row's CRC-32 modulo shard_count, -1 where it is empty; and each row's
+ * CRC-32 as it goes on from what crcs holds. */
+int ts_shards_of_rows(const uint8_t *data, int64_t size, const int64_t *offsets, int64_t count,
+                      int32_t shard_count, int32_t *shards);
+int ts_crc32_rows(const uint8_t *data, int64_t size, const int64_t *offsets, int64_t count,
+                  uint32_t *crcs);
+
 /* append.c: all under the append lock. due_ms at or before now_ms: to the real topic at once. */
 int64_t ts_put_one(ts_log *log, ts_route *route, const uint8_t *body, int32_t body_size,
                    int64_t due_ms, const uint8_t *properties, int32_t properties_size,

@@ -34,6 +34,7 @@ from timerstore.message import (
     Report,
 )
 from timerstore.pull.consumer import Consumer
+from timerstore.shards import ShardedStore, open_shards
 from timerstore.store import TimerStore, open  # noqa: A004
 
 __all__ = [
@@ -61,8 +62,10 @@ __all__ = [
     "PutBatch",
     "PutReceipt",
     "Report",
+    "ShardedStore",
     "StoreConfig",
     "TimerStore",
     "TimerStoreError",
     "open",
+    "open_shards",
 ]

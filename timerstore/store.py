@@ -90,7 +90,7 @@ class TimerStore:
         clock: Clock | None = None,
         threads: bool = True,
     ) -> None:
-        _check_given(config, clock)
+        check_given(config, clock)
         self._clock = clock if clock is not None else SystemClock()
         self._threads = threads
         self._pid = os.getpid()
@@ -628,7 +628,8 @@ def _handle_of(receipt_or_handle: PutReceipt | str) -> Handle:
     return decode(receipt_or_handle)
 
 
-def _check_given(config: object, clock: object) -> None:
+def check_given(config: object, clock: object) -> None:
+    """Refuse what is no configuration, or no clock."""
     problems = []
     if config is not None and not isinstance(config, StoreConfig):
         problems.append(f"config: wanted a StoreConfig, got {type(config).__name__}")

@@ -281,6 +281,36 @@ class Disk:
         self.rename(temporary, path)
         self.sync_directory(path.parent)
 
+    def write_new(self, path: Path, data: bytes) -> bool:
+        """Make a small file whole where there is none; durable. False where one is there: it stays.
+
+        Of two that try at once one gets True.
+        """
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+        file = self.open(temporary, create=True)
+        try:
+            file.write(data, 0)
+            file.sync()
+            return self.link(temporary, path)
+        finally:
+            self.unlink(temporary)
+
+    def link(self, old: Path, new: Path) -> bool:
+        """Give a file a second name, durably; False where the name is taken, which is durable, too.
+
+        Without hard links (some network file systems) FailedError.
+        """
+        try:
+            os.link(old, new)
+            is_new = True
+        except FileExistsError:
+            # Over a network the answer to a link that succeeded may be lost, and asked for again.
+            is_new = os.stat(new).st_ino == os.stat(old).st_ino
+        except OSError as error:
+            raise os_error(error, "link", new) from error
+        self.sync_directory(new.parent)
+        return is_new
+
     def read_small(self, path: Path) -> bytes | None:
         """Give a small file whole, None where there is none."""
         if not self.exists(path):

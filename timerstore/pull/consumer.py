@@ -204,6 +204,34 @@ class Consumer:
     def _pull(self, queue_id: int, offset: int, max_count: int) -> PullResult:
         return self._seams.pull(self.topic, queue_id, offset, max_count=max_count, **self._filters)
 
+    def listen(self, bell: Callable[[], None]) -> Callable[[], None]:
+        """Have `bell` called whenever there may be something to poll; the answer ends that.
+
+        For those who wait for several consumers at once: listen, poll without waiting, then wait.
+        It is called under a lock and must neither block nor call anything of a store. Raises where
+        the store has failed.
+        """
+        end: Callable[[], None] = self._seams.call(self._listen, bell)
+        return end
+
+    def _listen(self, bell: Callable[[], None]) -> Callable[[], None]:
+        group = self._group
+        with group.lock:
+            self._check_open()
+            group.sleepers += 1
+            group.bells.append(bell)
+
+        def end() -> None:
+            with group.lock:
+                group.sleepers -= 1
+                group.bells.remove(bell)
+
+        return end
+
+    def stay_awake(self) -> None:
+        """Before waiting for a bell: what is appended may be for it as soon as it is durable."""
+        self._seams.call(self._seams.stay_awake)
+
     # --- committing ---
 
     def commit(self, through: Message | Mapping[int, int] | None = None) -> dict[int, int]:

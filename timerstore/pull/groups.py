@@ -124,6 +124,7 @@ class Group:
         self.committing: Counter[int] = Counter()  # commits on their way, by queue
         self.sleepers = 0  # polls that wait; read without the lock, see `wake`
         self.moves = 0  # how often there was a reason to look again
+        self.bells: list[Callable[[], None]] = []  # rung then, under `lock`; see Consumer.listen
         self.gone: deque[Member] = deque()  # their consumers were dropped without being closed
 
     # --- who is in; under `lock` ---
@@ -194,6 +195,8 @@ class Group:
     def _moved(self) -> None:
         self.moves += 1
         self.lock.notify_all()
+        for bell in self.bells:
+            bell()
 
     def wake(self) -> None:
         """There may be something new. Who goes to sleep counts as sleeper before his last look, so

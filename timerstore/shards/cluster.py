@@ -1,0 +1,188 @@
+"""cluster.json: how many shards a directory has, which key belongs to which, what a row may be.
+
+Data:     {"format": 1, "shards": n, "hash": "crc32", "shard_by": "key", "limits": {...}, "crc": c};
+          c: CRC-32 of the text without it. Limits are those of the stores, for writers that stage
+          rows and have no store at hand.
+Holds:    (1) written once, by create-if-absent, after the folder of every shard; of two that make
+          the same directory one wins, and the other goes by what it wrote; (2) where it is, every
+          shard's folder is: a missing one is lost, never made anew.
+Fails:    ConfigError where n or the limits are other than the file's, naming both; CorruptError,
+          FormatVersionError.
+Source:   decision 0016.
+"""
+
+import json
+import zlib
+from dataclasses import fields
+from pathlib import Path
+from typing import NamedTuple
+
+from timerstore.config import StoreConfig
+from timerstore.errors import ConfigError, CorruptError, FormatVersionError
+from timerstore.files.disk import Disk
+from timerstore.layout import json_text
+from timerstore.layout.json_text import Json
+from timerstore.shards.tree import SHARD_COUNT_MAX, ShardsTree, check_shard_count, shard_number
+
+FORMAT = 1
+HASH = "crc32"
+SHARD_BY = "key"
+"""Of a row: its first key; without one its message id; without either the shards take turns."""
+
+
+class Limits(NamedTuple):
+    """What a row may be, so that each of the stores takes it: fields of StoreConfig."""
+
+    message_bytes_max: int
+    properties_bytes_max: int
+    record_bytes_max: int
+    delay_ms_max: int
+
+
+class Cluster(NamedTuple):
+    """The file."""
+
+    shard_count: int
+    limits: Limits
+
+
+def limits_of(config: StoreConfig) -> Limits:
+    """Give what stores with this configuration take."""
+    return Limits(*(getattr(config, name) for name in Limits._fields))
+
+
+def write(cluster: Cluster) -> bytes:
+    """Give the file's text."""
+    table: Json = {
+        "format": FORMAT,
+        "shards": cluster.shard_count,
+        "hash": HASH,
+        "shard_by": SHARD_BY,
+        "limits": cluster.limits._asdict(),
+    }
+    return sealed(table)
+
+
+def sealed(table: Json) -> bytes:
+    """Give a JSON text that ends with its own CRC-32."""
+    return json.dumps(table | {"crc": _crc(table)}, indent=1).encode() + b"\n"
+
+
+def unsealed(text: bytes, where: Path, version: int) -> Json:
+    """Read it back: CorruptError where it is not as it was written, FormatVersionError where it is
+    of another format.
+    """
+    try:
+        table = json_text.loads(text)
+        crc = table.pop("crc", None)
+        if crc != _crc(table):
+            raise CorruptError("its CRC is another", wanted=_crc(table), got=crc)
+        got = json_text.as_int(table.get("format"), "format")
+    except CorruptError as error:
+        raise CorruptError(f"unreadable: {error}", where=where) from error
+    if got != version:
+        raise FormatVersionError("unknown format", where=where, wanted=version, got=got)
+    return table
+
+
+def _crc(table: Json) -> int:
+    return zlib.crc32(json.dumps(table).encode())
+
+
+def read(text: bytes, where: Path) -> Cluster:
+    """Read the file."""
+    table = unsealed(text, where, FORMAT)
+    try:
+        count = json_text.as_int(table.get("shards"), "shards")
+        found = json_text.as_table(table.get("limits"), "limits")
+        limits = Limits(*(json_text.as_int(found.get(n), n) for n in Limits._fields))
+    except CorruptError as error:
+        raise CorruptError(f"unreadable: {error}", where=where) from error
+    for name, wanted in (("hash", HASH), ("shard_by", SHARD_BY)):
+        if table.get(name) != wanted:
+            raise FormatVersionError(
+                f"{name}: not known to this release", where=where, wanted=wanted, got=table[name]
+            )
+    if not 1 <= count <= SHARD_COUNT_MAX:
+        raise CorruptError("shards", where=where, wanted=f"1 to {SHARD_COUNT_MAX}", got=count)
+    return Cluster(count, limits)
+
+
+def load(disk: Disk, tree: ShardsTree) -> Cluster | None:
+    """Read what is there; None where the directory is no directory of shards (yet)."""
+    text = disk.read_small(tree.cluster_json)
+    return None if text is None else read(text, tree.cluster_json)
+
+
+def require(disk: Disk, root: Path) -> Cluster:
+    """Read what must be there: ConfigError on any other directory."""
+    cluster = load(disk, ShardsTree(root))
+    if cluster is None:
+        raise ConfigError(
+            "path: not a directory of shards (no cluster.json); timerstore.open_shards(path, n) "
+            f"makes one, got {str(root)!r}"
+        )
+    return cluster
+
+
+def ensure(disk: Disk, root: Path, n: int | None, config: StoreConfig | None) -> Cluster:
+    """Give the directory's cluster; with `n`, make it where it is not there. Durable on return."""
+    tree = ShardsTree(root)
+    wanted = None if n is None else check_shard_count(n)
+    cluster = load(disk, tree)
+    if cluster is None:
+        if wanted is None:
+            raise ConfigError(
+                f"n: {str(root)!r} is no directory of shards yet; say how many it shall have"
+            )
+        cluster = _make(disk, tree, Cluster(wanted, limits_of(config or StoreConfig())))
+    if wanted is not None and wanted != cluster.shard_count:
+        raise ConfigError(
+            f"n: {tree.cluster_json} says {cluster.shard_count} shards, got {wanted}; keys would "
+            "go elsewhere: another number needs another directory (reshard)"
+        )
+    for shard in range(cluster.shard_count):
+        if not disk.exists(tree.shard(shard)):
+            raise CorruptError(
+                f"shard {shard} of {cluster.shard_count} is lost", where=tree.shard(shard)
+            )
+    return cluster
+
+
+def _make(disk: Disk, tree: ShardsTree, cluster: Cluster) -> Cluster:
+    here = disk.list(tree.root)
+    if "commitlog" in here or "lock" in here:
+        raise ConfigError(f"path: {str(tree.root)!r} is a single store, not a directory of shards")
+    used = [n for n in here if shard_number(n) is not None and disk.list(tree.root / n)]
+    if used:
+        if (found := load(disk, tree)) is not None:
+            return found  # somebody made it since we looked, and went on
+        raise CorruptError(
+            "shards with something in them, and no cluster.json", where=tree.root / used[0]
+        )
+    for shard in range(cluster.shard_count):
+        disk.make_directory(tree.shard(shard))
+    if disk.write_new(tree.cluster_json, write(cluster)):
+        return cluster
+    found = load(disk, tree)
+    assert found is not None, "a file that was there is gone"
+    return found
+
+
+def config_for(cluster: Cluster, config: StoreConfig | None, where: Path) -> StoreConfig:
+    """Give the configuration to open a shard with: what writers were promised must fit.
+
+    Without one, the limits are the cluster's, everything else is as by default.
+    """
+    if config is None:
+        known = {one.name for one in fields(StoreConfig)}
+        given = {name: value for name, value in cluster.limits._asdict().items() if name in known}
+        return StoreConfig(**given)
+    problems = [
+        f"{name}: {where} says that rows may need {wanted}, got {getattr(config, name)}"
+        for name, wanted in cluster.limits._asdict().items()
+        if getattr(config, name) < wanted
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return config

@@ -1,0 +1,199 @@
+"""ShardConsumer: reads a topic for a group, in all shards.
+
+Threads:  any, as one shard's Consumer.
+Holds:    what a shard's Consumer holds, by shard: messages of one queue of one shard are handed out
+          in order; no shard keeps the others waiting; who waits has no thread of his own and is
+          woken by the message.
+Fails:    as Consumer; errors name the shard.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self
+
+from timerstore.clock import Clock
+from timerstore.errors import ClosedError, MessageError
+from timerstore.message import Message
+from timerstore.pull.consumer import Consumer
+from timerstore.pull.given import wait_problems, whole_or
+from timerstore.shards.receipt import ShardMessage, in_shard
+
+ShardQueue = tuple[int, int]
+"""A shard and one of its queues."""
+
+
+class ShardConsumer:
+    """One reader of a topic for a group; `ShardedStore.consumer` makes it. Iterates as Consumer."""
+
+    def __init__(self, clock: Clock, consumers: Sequence[Consumer], wait: float | None) -> None:
+        self._clock = clock
+        self._consumers = tuple(consumers)
+        self._wait_s = wait
+        self._turn = 0
+        self.topic = consumers[0].topic
+        self.group = consumers[0].group
+
+    # --- reading ---
+
+    def poll(self, max_count: int = 32, wait: float = 0.0) -> list[ShardMessage]:
+        """Give the next messages, at most `max_count`, of any shard; waits up to `wait` seconds for
+        the first. None came: an empty list.
+        """
+        problems = wait_problems(wait)
+        if whole_or(max_count, 0) < 1:
+            problems.append(f"max_count: wanted a whole number from 1 on, got {max_count!r}")
+        if problems:
+            raise MessageError(problems)
+        return self._poll(int(max_count), wait)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> ShardMessage:
+        try:
+            found = self._poll(1, self._wait_s)
+        except ClosedError:
+            found = []
+        if not found:
+            raise StopIteration
+        return found[0]
+
+    def _poll(self, max_count: int, wait_s: float | None) -> list[ShardMessage]:
+        found = self._look(max_count)
+        if found or wait_s == 0:
+            return found
+        end_ns = None if wait_s is None else self._clock.monotonic_ns + int(wait_s * 1e9)
+        event = threading.Event()
+        ends: list[Callable[[], None]] = []
+        try:
+            for consumer in self._consumers:
+                ends.append(consumer.listen(event.set))  # noqa: PERF401 - those before one that fails
+            while True:
+                event.clear()  # before the look: what comes from here on rings
+                found = self._look(max_count)
+                if found or not self._sleep(event, end_ns):
+                    return found
+        finally:
+            for end in ends:
+                end()
+
+    def _sleep(self, event: threading.Event, end_ns: int | None) -> bool:
+        """Wait for a reason to look again; False where the time is over."""
+        for consumer in self._consumers:
+            consumer.stay_awake()
+        left_s = None if end_ns is None else (end_ns - self._clock.monotonic_ns) / 1e9
+        if left_s is not None and left_s <= 0:
+            return False
+        # By hand: real seconds have passed, whatever the clock is.
+        return event.wait(left_s) or not self._clock.by_hand
+
+    def _look(self, max_count: int) -> list[ShardMessage]:
+        """Take what is there, from each shard in turn."""
+        count = len(self._consumers)
+        first = self._turn % count
+        found: list[ShardMessage] = []
+        for k in range(count):
+            shard = (first + k) % count
+            messages = self._consumers[shard].poll(max_count - len(found))
+            found += [in_shard(shard, one) for one in messages]
+            if len(found) >= max_count:
+                break
+        if found:
+            self._turn = found[-1].shard + 1
+        return found
+
+    # --- committing ---
+
+    def commit(
+        self, through: ShardMessage | Mapping[ShardQueue, int] | None = None
+    ) -> dict[ShardQueue, int]:
+        """Note that the group is done with what was handed out here; durable on return.
+
+        `through`: only as far as this message in its queue, or {(shard, queue): offset of the next
+        message}. A crash in between leaves some shards committed; the others come again.
+        """
+        if isinstance(through, ShardMessage):
+            done = self._consumers[through.shard].commit(through)
+            return {(through.shard, queue_id): offset for queue_id, offset in done.items()}
+        if isinstance(through, Message):
+            raise MessageError("commit: wanted a message of this consumer, which names its shard")
+        committed = {}
+        for shard, offsets in self._by_shard(through).items():
+            for queue_id, offset in self._consumers[shard].commit(offsets).items():
+                committed[shard, queue_id] = offset
+        return committed
+
+    def _by_shard(
+        self, through: Mapping[ShardQueue, int] | None
+    ) -> dict[int, dict[int, int] | None]:
+        if through is None:
+            return dict.fromkeys(range(len(self._consumers)))
+        if not isinstance(through, Mapping):
+            raise MessageError(
+                f"commit: wanted a ShardMessage or a mapping, got {type(through).__name__}"
+            )
+        by_shard: dict[int, dict[int, int] | None] = {}
+        problems = []
+        given: Mapping[Any, int] = through
+        for place, offset in given.items():
+            shard = place[0] if isinstance(place, tuple) and len(place) == 2 else None
+            if whole_or(shard, -1) not in range(len(self._consumers)):
+                problems.append(
+                    f"commit: wanted (shard, queue) of {len(self._consumers)} shards, got {place!r}"
+                )
+            else:
+                queues = by_shard.setdefault(int(place[0]), {})
+                assert queues is not None, "made here"
+                queues[place[1]] = offset
+        if problems:
+            raise MessageError(problems)
+        return by_shard
+
+    # --- seeking ---
+
+    def seek(
+        self, *, time: datetime | None = None, time_ms: int | None = None
+    ) -> dict[ShardQueue, int]:
+        """Go on from the first message stored at a time or later, in every queue; `commit` makes it
+        last. To an offset: the Consumer of one shard (`ShardedStore.stores`).
+        """
+        return {
+            (shard, queue_id): offset
+            for shard, one in enumerate(self._consumers)
+            for queue_id, offset in one.seek(time=time, time_ms=time_ms).items()
+        }
+
+    # --- state ---
+
+    @property
+    def queues(self) -> tuple[ShardQueue, ...]:
+        """The queues that it has at present."""
+        return tuple(
+            (shard, queue_id)
+            for shard, one in enumerate(self._consumers)
+            for queue_id in one.queues
+        )
+
+    def close(self) -> None:
+        """Leave the group in every shard. Commits nothing."""
+        for consumer in self._consumers:
+            consumer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return (
+            f"<ShardConsumer topic={self.topic!r} group={self.group!r} "
+            f"shards={len(self._consumers)}>"
+        )

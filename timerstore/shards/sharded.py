@@ -1,0 +1,491 @@
+"""ShardedStore: a directory of stores, opened as one.
+
+    with timerstore.open_shards("orders.shards", 4) as store:
+        store.put("orders", b"close 4711", keys="4711", delay=1800)
+
+Threads:  every method from any thread. Calls that go to several shards do so side by side, in a
+          small pool; each shard has its own services, and one `ingester` looks for manifests.
+Holds:    (1) each shard is a TimerStore with its own lock: one owner each; either all open or none
+          stays open; (2) what has one key is in one shard (routing.py); (3) whatever comes out
+          names its shard.
+Fails:    as TimerStore; errors name the shard. A put_many that fails in one shard is stored in the
+          others: its parts know nothing of one another.
+Source:   decision 0016.
+"""
+
+import heapq
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import numpy as np
+
+from timerstore import arguments
+from timerstore import store as single
+from timerstore.clock import Clock, SystemClock
+from timerstore.config import StoreConfig
+from timerstore.errors import FullError, MessageError, TimerStoreError
+from timerstore.files.disk import Disk
+from timerstore.message import (
+    CancelResult,
+    MessageBatch,
+    PendingTimer,
+    PullResult,
+    PutBatch,
+    Report,
+)
+from timerstore.shards import cluster as cluster_json
+from timerstore.shards.consumer import ShardConsumer
+from timerstore.shards.receipt import (
+    ShardBatch,
+    ShardMessage,
+    ShardReceipt,
+    in_shard,
+    join_handle,
+    places_in_parts,
+    split_handle,
+)
+from timerstore.shards.routing import Shards, Turns, first_key, shard_of_key
+from timerstore.shards.tree import ShardsTree
+from timerstore.store import TimerStore
+
+Answer = TypeVar("Answer")
+
+_WORKERS_MAX = 8
+_GREATEST = ("_ms",)  # of stats: the worst shard's; everything else is summed up
+
+
+def named(error: TimerStoreError, shard: int) -> TimerStoreError:
+    """Let an error say in which shard it happened."""
+    text = str(error)
+    if not text.startswith("shard "):
+        error.args = (f"shard {shard}: {text}",)
+    return error
+
+
+class ShardedStore:
+    """An open directory of shards; `timerstore.open_shards` makes it."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        n: int | None = None,
+        config: StoreConfig | None = None,
+        *,
+        clock: Clock | None = None,
+        threads: bool = True,
+    ) -> None:
+        self.root = Path(path)
+        self.tree = ShardsTree(self.root)
+        single.check_given(config, clock)
+        self._clock = clock if clock is not None else SystemClock()
+        self.cluster = cluster_json.ensure(Disk(), self.root, n, config)
+        config = cluster_json.config_for(self.cluster, config, self.tree.cluster_json)
+        self.stores: tuple[TimerStore, ...] = self._open_all(config, threads=threads)
+        """Shard k's store."""
+        self.config = self.stores[0].config
+        self._turns = Turns(len(self.stores), first=int.from_bytes(os.urandom(2), "big"))
+        self._pool = ThreadPoolExecutor(
+            min(len(self.stores), _WORKERS_MAX), thread_name_prefix="timerstore-shards"
+        )
+
+    def _open_all(self, config: StoreConfig, *, threads: bool) -> tuple[TimerStore, ...]:
+        """Open every shard; where one does not, close those that did."""
+        opened: list[TimerStore] = []
+        try:
+            for shard in range(self.cluster.shard_count):
+                path = self.tree.shard(shard)
+                opened.append(single.open(path, config, clock=self._clock, threads=threads))
+        except BaseException as error:
+            for store in opened:
+                store.close()
+            if isinstance(error, TimerStoreError):
+                raise named(error, len(opened)) from error.__cause__
+            raise
+        return tuple(opened)
+
+    @property
+    def shard_count(self) -> int:
+        """How many shards there are."""
+        return len(self.stores)
+
+    # --- which shard ---
+
+    def shard_of(self, key: str) -> int:
+        """Give the shard that has what was put with this as its first key."""
+        return shard_of_key(key, len(self.stores))
+
+    def _route(self, keys: object, message_id: str | None) -> int:
+        key = first_key(keys) or message_id
+        return self._turns.take() if not isinstance(key, str) else self.shard_of(key)
+
+    def _in(self, shard: int, call: Callable[[TimerStore], Answer]) -> Answer:
+        try:
+            return call(self.stores[shard])
+        except TimerStoreError as error:
+            raise named(error, shard) from error.__cause__
+
+    def _in_all(self, call: Callable[[TimerStore], Answer]) -> list[Answer]:
+        """Do something in every shard at once; the first error after all have ended."""
+        return self._in_some(dict.fromkeys(range(len(self.stores)), call))
+
+    def _in_some(self, calls: Mapping[int, Callable[[TimerStore], Answer]]) -> list[Answer]:
+        if len(calls) == 1:
+            return [self._in(shard, call) for shard, call in calls.items()]
+        self.stores[0].topics()  # raises where it is closed, or forked: a pool is gone there
+        futures = [self._pool.submit(self._in, shard, call) for shard, call in calls.items()]
+        errors = [future.exception() for future in futures]
+        for error in errors:
+            if error is not None:
+                raise error
+        return [future.result() for future in futures]
+
+    # --- putting ---
+
+    def put(
+        self,
+        topic: str,
+        body: bytes | bytearray | memoryview,
+        *,
+        delay: timedelta | float | None = None,
+        deliver_at: datetime | None = None,
+        deliver_ms: int | None = None,
+        level: int | None = None,
+        tags: str | None = None,
+        keys: Sequence[str] | str = (),
+        properties: Mapping[str, str] | None = None,
+        queue_id: int | None = None,
+        flush: str | None = None,
+        message_id: str | None = None,
+    ) -> ShardReceipt:
+        """Store one message in the shard of its first key, without keys of its message id, without
+        either where the turn is; otherwise as TimerStore.put.
+        """
+        given: dict[str, Any] = {} if message_id is None else {"message_id": message_id}
+        shard = self._route(keys, message_id)
+        receipt = self._in(
+            shard,
+            lambda store: store.put(
+                topic,
+                body,
+                delay=delay,
+                deliver_at=deliver_at,
+                deliver_ms=deliver_ms,
+                level=level,
+                tags=tags,
+                keys=keys,
+                properties=properties,
+                queue_id=queue_id,
+                flush=flush,
+                **given,
+            ),
+        )
+        return ShardReceipt(shard, receipt)
+
+    def put_many(
+        self,
+        topic: str,
+        bodies: Any,
+        *,
+        deliver_ms: Any = None,
+        delay: Any = None,
+        tags: str | None = None,
+        keys: Sequence[Any] | None = None,
+        queue_id: int | None = None,
+        flush: str | None = None,
+    ) -> ShardBatch:
+        """Store many messages of one topic, each in the shard of its first key; those without in
+        one shard together. Otherwise as TimerStore.put_many.
+
+        All are checked before any is stored. Where a shard fails, what others took is stored: after
+        a FullError, `stored_count` in all, the first ones of each shard.
+        """
+        data, offsets = arguments.gather_bodies(bodies, self.config.message_bytes_max)
+        count = len(offsets) - 1
+        now_ms = self._clock.now_ms
+        due = arguments.resolve_due_array(
+            now_ms, count, delay, deliver_ms, self.config.delay_ms_max
+        )
+        self._check(topic, offsets, tags, keys, queue_id)
+        shards = self._shards_of(keys, count)
+        chosen: list[int] = [int(one) for one in np.unique(shards)] or [0]
+        if len(chosen) == 1:
+            rows: dict[int, Any] = {chosen[0]: slice(None)}
+        else:
+            rows = {shard: np.flatnonzero(shards == shard) for shard in chosen}
+
+        def part_of(shard: int) -> Callable[[TimerStore], PutBatch]:
+            mine = rows[shard]
+            own_bodies: Any = (data, offsets)
+            own_keys = keys
+            if not isinstance(mine, slice):
+                own_bodies = [data[offsets[k] : offsets[k + 1]] for k in mine]
+                own_keys = None if keys is None else [keys[k] for k in mine]
+            return lambda store: store.put_many(
+                topic,
+                own_bodies,
+                deliver_ms=due[mine],
+                tags=tags,
+                keys=own_keys,
+                queue_id=queue_id,
+                flush=flush,
+            )
+
+        parts = self._put_parts({shard: part_of(shard) for shard in chosen})
+        return ShardBatch(shards, parts, places_in_parts(shards))
+
+    def _put_parts(
+        self, calls: Mapping[int, Callable[[TimerStore], PutBatch]]
+    ) -> dict[int, PutBatch]:
+        done: dict[int, PutBatch] = {}
+
+        def counted(shard: int) -> Callable[[TimerStore], None]:
+            def call(store: TimerStore) -> None:
+                done[shard] = calls[shard](store)
+
+            return call
+
+        try:
+            self._in_some({shard: counted(shard) for shard in calls})
+        except FullError as error:
+            # Other shards may have failed alike; their own first ones are not counted then.
+            error.stored_count += sum(len(one) for one in done.values())
+            raise
+        return done
+
+    def _shards_of(self, keys: Sequence[Any] | None, count: int) -> Shards:
+        shards = np.full(count, -1, np.int32)
+        if keys is not None:
+            firsts = [first_key(one) for one in keys]
+            shards[:] = [-1 if one is None else self.shard_of(one) for one in firsts]
+        without = shards < 0
+        if without.any():
+            shards[without] = self._turns.take()
+        return shards
+
+    def _check(self, topic: str, offsets: Any, tags: Any, keys: Any, queue_id: Any) -> None:
+        """Refuse what a shard would refuse, before any shard has stored something."""
+        name = arguments.check_topic(topic)
+        text = arguments.encode_properties(tags, (), None)
+        sizes = np.diff(offsets)
+        extra = np.zeros(1, np.int64)
+        if keys is not None:
+            is_row = isinstance(keys, Sequence | np.ndarray) and not isinstance(keys, str | bytes)
+            if not is_row or len(keys) != len(sizes):
+                got = str(len(keys)) if is_row else type(keys).__name__
+                raise MessageError(
+                    f"keys: wanted one entry for each of {len(sizes)} bodies, got {got}"
+                )
+            texts = [arguments.encode_properties(None, one, None) for one in keys]
+            extra = np.fromiter(map(len, texts), np.int64, len(texts))
+        if queue_id is not None:
+            arguments.check_queue_id(queue_id)
+        if len(sizes):
+            most = int(extra.max())
+            arguments.check_sizes(
+                int((sizes + extra).max()) - most,
+                len(text) + most,
+                name,
+                properties_bytes_max=self.config.properties_bytes_max,
+                record_bytes_max=self.config.record_bytes_max,
+            )
+
+    # --- pulling ---
+
+    def pull(
+        self, topic: str, queue_id: int, offset: int, *, shard: int, **options: Any
+    ) -> PullResult:
+        """Give messages of one queue of one shard; otherwise as TimerStore.pull."""
+        return self._in(
+            self._checked(shard), lambda store: store.pull(topic, queue_id, offset, **options)
+        )
+
+    def pull_batch(
+        self, topic: str, queue_id: int, offset: int, *, shard: int, **options: Any
+    ) -> MessageBatch:
+        """Give messages of one queue of one shard as columns; otherwise as `pull`."""
+        return self._in(
+            self._checked(shard), lambda store: store.pull_batch(topic, queue_id, offset, **options)
+        )
+
+    def _checked(self, shard: object) -> int:
+        if type(shard) is not int or not 0 <= shard < len(self.stores):
+            raise MessageError(f"shard: wanted 0 to {len(self.stores) - 1}, got {shard!r}")
+        return shard
+
+    def consumer(
+        self,
+        topic: str,
+        group: str,
+        *,
+        tags: str | None = None,
+        sql: str | None = None,
+        wait: float | None = None,
+    ) -> ShardConsumer:
+        """Read a topic for a group in all shards, from where the group committed; otherwise as
+        TimerStore.consumer.
+        """
+        made = []
+        try:
+            for store in self.stores:
+                made.append(  # noqa: PERF401 - those before one that fails
+                    store.consumer(topic, group, tags=tags, sql=sql, wait=wait)
+                )
+        except BaseException:
+            for one in made:
+                one.close()
+            raise
+        return ShardConsumer(self._clock, made, wait)
+
+    def committed(self, topic: str, group: str) -> dict[tuple[int, int], int]:
+        """Give the offset of the next message for each (shard, queue) the group committed in."""
+        found = self._in_all(lambda store: store.committed(topic, group))
+        return {(k, queue): at for k, one in enumerate(found) for queue, at in one.items()}
+
+    def query(
+        self,
+        topic: str,
+        key: str,
+        *,
+        begin_ms: int | None = None,
+        end_ms: int | None = None,
+        max_count: int = 64,
+    ) -> list[ShardMessage]:
+        """Give the newest messages of a topic that have a key, oldest first; asks all shards, for
+        the key may be any of a message's. Otherwise as TimerStore.query.
+        """
+        found = self._in_all(
+            lambda store: store.query(
+                topic, key, begin_ms=begin_ms, end_ms=end_ms, max_count=max_count
+            )
+        )
+        messages = [in_shard(k, one) for k, part in enumerate(found) for one in part]
+        messages.sort(key=lambda one: (one.store_ms, one.shard, one.log_offset))
+        return messages[-max_count:]
+
+    # --- what waits ---
+
+    def cancel(self, receipt_or_handle: ShardReceipt | str) -> CancelResult:
+        """Cancel a message that waits; what the answer says is durable."""
+        shard, handle = self._place_of(receipt_or_handle)
+        return self._in(shard, lambda store: store.cancel(handle))
+
+    def reschedule(
+        self,
+        receipt_or_handle: ShardReceipt | str,
+        *,
+        delay: timedelta | float | None = None,
+        deliver_at: datetime | None = None,
+        deliver_ms: int | None = None,
+    ) -> ShardReceipt:
+        """Give a message that waits another time; it stays in its shard. As TimerStore's."""
+        shard, handle = self._place_of(receipt_or_handle)
+        receipt = self._in(
+            shard,
+            lambda store: store.reschedule(
+                handle, delay=delay, deliver_at=deliver_at, deliver_ms=deliver_ms
+            ),
+        )
+        return ShardReceipt(shard, receipt)
+
+    def _place_of(self, given: object) -> tuple[int, Any]:
+        if isinstance(given, ShardReceipt):
+            return self._checked(given.shard), given.receipt
+        return split_handle(given, len(self.stores))
+
+    def pending(
+        self, *, begin_ms: int | None = None, end_ms: int | None = None, topic: str | None = None
+    ) -> Iterator[PendingTimer]:
+        """Give the messages that wait in any shard, in order of due time; handles name shards."""
+        parts = [
+            _named_pending(k, store.pending(begin_ms=begin_ms, end_ms=end_ms, topic=topic))
+            for k, store in enumerate(self.stores)
+        ]
+        return heapq.merge(*parts, key=lambda one: one.due_ms)
+
+    # --- the whole ---
+
+    def topics(self) -> dict[str, int]:
+        """Give every topic with its queue count, the largest of all shards."""
+        counts: dict[str, int] = {}
+        for part in self._in_all(lambda store: store.topics()):
+            for topic, count in part.items():
+                counts[topic] = max(count, counts.get(topic, 0))
+        return counts
+
+    def stats(self) -> dict[str, Any]:
+        """Give counters and gauges of all shards: sums, of times the worst shard's; `by_shard` has
+        each shard's own.
+        """
+        by_shard = self._in_all(lambda store: store.stats())
+        total: dict[str, Any] = {}
+        for name, value in by_shard[0].items():
+            if isinstance(value, dict):
+                keys = {key for one in by_shard for key in one[name]}
+                total[name] = {k: sum(one[name].get(k, 0) for one in by_shard) for k in keys}
+            else:
+                combine = max if name.endswith(_GREATEST) else sum
+                total[name] = combine(one[name] for one in by_shard)
+        return {**total, "shard_count": len(by_shard), "by_shard": by_shard}
+
+    def flush(self) -> None:
+        """Make everything put so far durable, in every shard, and complete checkpoints."""
+        self._in_all(lambda store: store.flush())
+
+    def verify(self) -> list[Report]:
+        """Check every invariant of every shard."""
+        return self._in_all(lambda store: store.verify())
+
+    # --- closing ---
+
+    def close(self) -> None:
+        """Close every shard; a second call does nothing. The first error after all are closed."""
+        errors: list[BaseException] = []
+        for shard, store in enumerate(self.stores):
+            try:
+                store.close()
+            except TimerStoreError as error:
+                errors.append(named(error, shard))
+        self._pool.shutdown()
+        if errors:
+            raise errors[0]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<ShardedStore {str(self.root)!r} shards={len(self.stores)}>"
+
+
+def _named_pending(shard: int, found: Iterator[PendingTimer]) -> Iterator[PendingTimer]:
+    for one in found:
+        yield replace(one, handle=join_handle(shard, one.handle))
+
+
+def open_shards(
+    path: str | os.PathLike[str],
+    n: int | None = None,
+    config: StoreConfig | None = None,
+    *,
+    clock: Clock | None = None,
+    threads: bool = True,
+) -> ShardedStore:
+    """Open a directory of `n` stores as one; it is made where it is not there.
+
+    `n` may be left out where it is. ConfigError where it has another number; LockedError, which
+    names the shard, where somebody has one of them open: then none stays open.
+    """
+    return ShardedStore(path, n, config, clock=clock, threads=threads)

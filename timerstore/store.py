@@ -40,9 +40,11 @@ from timerstore.pull.consumer import Consumer, Seams
 from timerstore.pull.filter import Filter, make_filter
 from timerstore.pull.given import check_queues, wait_problems, whole_ms
 from timerstore.pull.groups import Filters, Groups, check_name
+from timerstore.pull.line import Watch
 from timerstore.pull.query import check_query
 from timerstore.pull.seek import offset_at
 from timerstore.pull.waiting import WaitingPull
+from timerstore.pull.watcher import Watcher
 from timerstore.putting import Putting
 from timerstore.queues.routes import Route
 from timerstore.service import Service
@@ -338,12 +340,11 @@ class TimerStore:
     def _make_groups(self) -> Groups:
         rooms = self._opened.rooms
         groups = Groups(
-            self._clock,
             rooms.routes.full_queue_count,
             lambda index: rooms.routes.by_index[index].topic,
         )
         rooms.dispatch.listeners.append(groups.arrived)
-        rooms.log.on_durable.append(groups.wake_all)
+        rooms.log.on_durable.append(lambda: groups.ring_all() if rooms.log.failed else None)
         return groups
 
     @_counted
@@ -378,6 +379,8 @@ class TimerStore:
             self.pull,
             self.offset_at,
             self._stay_awake,
+            self._watch,
+            self._opened.puller.holds.leave,
         )
         return Consumer(seams, topic, group, asked, Filters(tags, sql), wait)
 
@@ -403,6 +406,9 @@ class TimerStore:
         """Run something of a consumer as a call of the store."""
         return function(*args)
 
+    def _watch(self, topic: str, filters: Filters) -> Watch:
+        return Watcher(self._opened.rooms.routes, self._opened.puller.holds, topic, filters)
+
     def _stay_awake(self) -> None:
         """Before a consumer sleeps: what is appended may be for it as soon as it is durable."""
         self._log.check_alive()
@@ -411,7 +417,7 @@ class TimerStore:
 
     def _wake_all(self) -> None:
         self._opened.wake_all()
-        self._groups.wake_all()
+        self._groups.ring_all(self._clock.monotonic_ns)
 
     # --- what waits ---
 
@@ -592,11 +598,11 @@ class TimerStore:
         with self._close_lock:
             if self._closed:
                 return
+            self._groups.close()  # consumers that wait are answered
             self._closed = True
             self._block()
             self._unsubscribe()
             self._opened.puller.close()  # whoever waits for a message is answered
-            self._groups.close()
             with self._idle:
                 self._idle.wait_for(lambda: not self._calls)
             self._opened.close()

@@ -51,7 +51,7 @@ def test_ten_thousand_from_asyncio(tmp_path: Path, flush: str) -> None:
         await asyncio.sleep(0)
         assert holds(store.blocking) == queue_count * per_queue
         threads = [one for one in threading.enumerate() if one.name.startswith("timerstore")]
-        assert len(threads) <= 7 + 4, "the seven services and the pool"
+        assert len(threads) <= 8 + 4, "the services and the pool"
         random.seed(4)
         chosen = random.sample(range(queue_count), 100)
         for expected, queue_id in enumerate(chosen, 1):
@@ -97,6 +97,98 @@ def test_a_thousand_threads_of_which_each_message_wakes_one(tmp_path: Path, flus
         thread.join(30)
         assert not thread.is_alive(), "close did not answer it"
     assert len(found) == count
+
+
+def test_a_thousand_consumers_from_threads_of_which_each_message_wakes_one(
+    tmp_path: Path, flush: str
+) -> None:
+    """All of one group, a queue each."""
+    count = 1000
+    store = timerstore.open(tmp_path, config(flush))
+    store.put("t", b"makes the topic", queue_id=count)
+    found: dict[int, list[bytes]] = {}
+
+    def wait(queue_id: int) -> None:
+        with store.consumer("t", "g", queues=[queue_id]) as consumer:
+            found[queue_id] = [message.body for message in consumer.poll(wait=WAIT_S)]
+            if found[queue_id]:
+                consumer.commit()
+
+    threads = [threading.Thread(target=wait, args=(queue_id,)) for queue_id in range(count)]
+    for thread in threads:
+        thread.start()
+    while holds(store) < count:
+        time.sleep(0.01)
+    before = woken(store)
+    random.seed(4)
+    order = random.sample(range(count), 100)
+    for expected, queue_id in enumerate(order, 1):
+        store.put("t", b"%d" % queue_id, queue_id=queue_id)
+        threads[queue_id].join()
+        assert found[queue_id] == [b"%d" % queue_id]
+        assert (woken(store) - before, len(found)) == (expected, expected)
+    assert store.committed("t", "g") == dict.fromkeys(order, 1)
+    store.close()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive(), "close did not answer it"
+
+
+def test_a_thousand_threads_at_one_consumer_of_which_each_message_wakes_one(
+    tmp_path: Path, flush: str
+) -> None:
+    count = 1000
+    store = timerstore.open(tmp_path, config(flush))
+    consumer = store.consumer("t", "g")
+    found: list[bytes] = []
+
+    def wait() -> None:
+        found.extend(message.body for message in consumer.poll(1, wait=WAIT_S))
+
+    threads = [threading.Thread(target=wait) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    while len(consumer._member.line) < count:
+        time.sleep(0.01)
+    for number in range(100):
+        store.put("t", b"%d" % number, queue_id=number % 3)
+        while len(found) == number:
+            time.sleep(0.001)
+    assert found == [b"%d" % number for number in range(100)]
+    assert woken(store) <= 100 + 3, "the messages, and the queues that came"
+    store.close()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive(), "close did not answer it"
+
+
+def test_ten_thousand_consumers_from_asyncio(tmp_path: Path) -> None:
+    group_count, per_group = 100, 100
+
+    async def main() -> None:
+        store = await timerstore.aio.open(tmp_path, config("async"))
+        await store.put("t", b"makes the topic", queue_id=per_group)
+        consumers = [
+            await store.consumer("t", f"g{group}", queues=[queue_id])
+            for group in range(group_count)
+            for queue_id in range(per_group)
+        ]
+        tasks = [asyncio.create_task(one.poll(wait=WAIT_S)) for one in consumers]
+        while holds(store.blocking) < len(consumers):
+            await asyncio.sleep(0.01)
+        threads = [one for one in threading.enumerate() if one.name.startswith("timerstore")]
+        assert len(threads) <= 8 + 4, "the services and the pool"
+        before = woken(store.blocking)
+        for expected, queue_id in enumerate((7, 99, 0), 1):
+            await store.put("t", b"x", queue_id=queue_id)
+            for task in tasks[queue_id::per_group]:
+                assert [message.body for message in await task] == [b"x"]
+            assert woken(store.blocking) - before == expected * group_count
+        await store.close()
+        for task in tasks:
+            assert task.done() or await task == []
+
+    asyncio.run(main())
 
 
 COUNT = 3000

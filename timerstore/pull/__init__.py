@@ -9,6 +9,8 @@ filter.py      what a pull lets through: asked about a unit, then about its mess
 sql.py         the text of an SQL filter               condition.py   what it asks of properties
 consumer.py    reads a topic for a group: hands out, commits, seeks
 groups.py      who of a group has which queue      offsets.py   what was committed, on disk
+polling.py     a consumer's poll that waits        line.py      who of them stands in the table
+watcher.py     puts them there
 seek.py        from a time to an offset
 
 Holds:    (1) what is given is durable, unless the store was opened to show what is only written;

@@ -4,9 +4,9 @@ Threads:  any; what two threads take from one consumer is shared between them.
 Holds:    (1) messages of one queue are handed out in order, without gaps; (2) what was committed is
           not handed out again, what was handed out and not committed comes again: after a crash, a
           close, or when the queue moves to another consumer; (3) who waits uses no CPU, and is
-          woken by the message.
+          woken by the message; of several who wait at one consumer, one is.
 Fails:    MessageError on arguments; ClosedError, ForkedError; what pull and Offsets raise.
-Source:   decision 0012.
+Source:   decisions 0012 and 0017.
 """
 
 import weakref
@@ -20,8 +20,11 @@ from timerstore.errors import ClosedError, MessageError, TimerStoreError
 from timerstore.message import Message, PullResult
 from timerstore.pull.given import moment_ms, wait_problems, whole_ms, whole_or
 from timerstore.pull.groups import Filters, Group, Groups, Held, Member
+from timerstore.pull.line import Line, Unwatch, Watch
 from timerstore.pull.offsets import Asked, Offsets
+from timerstore.pull.polling import WaitingPoll
 from timerstore.pull.seek import BEYOND
+from timerstore.pull.waiting import wait_in_thread
 
 _AHEAD = 32  # messages that are fetched at once, at least
 
@@ -36,6 +39,8 @@ class Seams(NamedTuple):
     pull: Callable[..., PullResult]
     offset_at: Callable[[str, int, int], int]
     stay_awake: Callable[[], None]  # before sleeping: raises if the store failed, asks for a sync
+    watch: Callable[[str, Filters], Watch]
+    unwatch: Unwatch
 
 
 class Consumer:
@@ -61,10 +66,11 @@ class Consumer:
         self.topic = topic
         self.group = group
         self._seams = seams
-        self._wait_s = wait
+        self.wait = wait
+        """How long iterating waits for the next message, seconds; None: for ever."""
         self._filters = filters._asdict()
         self._turn = 0  # whose turn it is among the queues
-        self._member = member = Member(queues)
+        self._member = member = Member(queues, Line(seams.watch(topic, filters), seams.unwatch))
         self._group: Group = seams.groups.join(topic, group, member, filters)
         gone = self._group.gone
         member.owner = weakref.ref(self, lambda _: gone.append(member))
@@ -75,15 +81,18 @@ class Consumer:
         """Give the next messages, at most `max_count`, of any of its queues; waits up to `wait`
         seconds for the first. None came: an empty list.
         """
-        problems = []
-        count = whole_or(max_count, 0)
-        if count < 1:
-            problems.append(f"max_count: wanted a whole number from 1 on, got {max_count!r}")
-        problems += wait_problems(wait)
-        if problems:
-            raise MessageError(problems)
+        count = _check_poll(max_count, wait)
         found: list[Message] = self._seams.call(self._poll, count, wait)
         return found
+
+    def begin_poll(self, max_count: int = 32, wait: float | None = 0.0) -> WaitingPoll:
+        """Begin a `poll` of which the caller does the waiting: an event loop (timerstore.aio).
+
+        `wait` None: for ever.
+        """
+        count = _check_poll(max_count, 0 if wait is None else wait)
+        self._seams.call(self._check_open)
+        return self._waiting_poll(count, wait)
 
     def __iter__(self) -> Self:
         self._seams.call(self._check_open)
@@ -91,59 +100,47 @@ class Consumer:
 
     def __next__(self) -> Message:
         try:
-            found: list[Message] = self._seams.call(self._poll, 1, self._wait_s)
+            found: list[Message] = self._seams.call(self._poll, 1, self.wait)
         except ClosedError:
             found = []
         if not found:
             raise StopIteration
         return found[0]
 
+    def _waiting_poll(self, max_count: int, wait_s: float | None) -> WaitingPoll:
+        seams = self._seams
+        return WaitingPoll(
+            seams.clock,
+            seams.groups,
+            self._group,
+            self._member,
+            self,
+            seams.stay_awake,
+            max_count,
+            wait_s,
+        )
+
     def _poll(self, max_count: int, wait_s: float | None) -> list[Message]:
         self._check_open()
-        found = self._look(max_count)
-        if found or wait_s == 0:
-            return found
-        clock, group = self._seams.clock, self._group
-        end_ns = None if wait_s is None else clock.monotonic_ns + int(wait_s * 1e9)
-        with group.lock:
-            group.sleepers += 1
-        try:
-            while True:
-                seen = group.moves
-                found = self._look(max_count)
-                if found or not self._sleep(seen, end_ns):
-                    return found
-        finally:
-            with group.lock:
-                group.sleepers -= 1
-
-    def _sleep(self, seen: int, end_ns: int | None) -> bool:
-        """Wait until there is a reason to look again; False where the time is over, or all is."""
-        clock, group = self._seams.clock, self._group
-        self._seams.stay_awake()
-        with group.lock:
-            while self._member.is_in and not self._seams.groups.is_closed:
-                if group.moves != seen:
-                    return True
-                left_s = None if end_ns is None else (end_ns - clock.monotonic_ns) / 1e9
-                if left_s is not None and left_s <= 0:
-                    return False
-                if not group.lock.wait(left_s) and clock.by_hand:
-                    return False  # real seconds have passed, whatever the clock is
-            return False
-
-    def _look(self, max_count: int) -> list[Message]:
-        """Take what is there, from each queue in turn."""
-        while True:
-            with self._group.lock:
-                self._group.refresh()
-                held = list(self._member.held.values())
-            first = self._turn % max(len(held), 1)
-            queues = held[first:] + held[:first]
-            if not self._fetch(queues, max_count):
-                return []
-            if found := self._hand_out(queues, first, max_count):
+        while queues := self._fetch_next(max_count):
+            if found := self.hand_out(queues, max_count):
                 return found  # else another thread was quicker
+        if wait_s == 0:
+            return []
+        return wait_in_thread(self._waiting_poll(max_count, wait_s), [])
+
+    def fetch(self, max_count: int) -> list[Held]:
+        """Have messages at hand, where there are any; the queues that have them in their turn. For
+        who has begun a poll.
+        """
+        queues: list[Held] = self._seams.call(self._fetch_next, max_count)
+        return queues
+
+    def _fetch_next(self, max_count: int) -> list[Held]:
+        with self._group.lock:
+            self._group.refresh()
+            queues = self._in_turn()
+        return queues if self._fetch(queues, max_count) else []
 
     def _fetch(self, queues: list[Held], max_count: int) -> bool:
         """Have so many messages at hand, where there are so many; whether there is any.
@@ -182,16 +179,34 @@ class Consumer:
                     if held.fetch_at == offset:
                         return len(held.ahead)
 
-    def _hand_out(self, queues: list[Held], first: int, max_count: int) -> list[Message]:
-        found: list[Message] = []
+    def hand_out(self, queues: list[Held], max_count: int) -> list[Message]:
+        """Give what was fetched, of the queues in their turn; it reads and waits for nothing."""
         with self._group.lock:
-            for k, held in enumerate(queues):
-                if self._member.held.get(held.queue_id) is held:
-                    found += held.take(max_count - len(found))
-                if not held.ahead:
-                    self._turn = first + k + 1  # so that none of them keeps the others waiting
-                if len(found) == max_count:
-                    break
+            return self._take(queues, max_count)
+
+    def at_hand(self, count: int) -> list[Message]:
+        """Give so many messages where so many were fetched before, else none; reads nothing."""
+        with self._group.lock:
+            queues = [held for held in self._in_turn() if held.ahead]
+            if sum(len(held.ahead) for held in queues) < count:
+                return []
+            return self._take(queues, count)
+
+    def _in_turn(self) -> list[Held]:
+        held = list(self._member.held.values())
+        first = self._turn % max(len(held), 1)
+        return held[first:] + held[:first]
+
+    def _take(self, queues: list[Held], max_count: int) -> list[Message]:
+        found: list[Message] = []
+        mine = self._member.held
+        for held in queues:
+            if mine.get(held.queue_id) is held:
+                found += held.take(max_count - len(found))
+                if not held.ahead:  # so that none of them keeps the others waiting
+                    self._turn = list(mine).index(held.queue_id) + 1
+            if len(found) == max_count:
+                break
         return found
 
     def _place(self, held: Held) -> None:
@@ -203,34 +218,6 @@ class Consumer:
 
     def _pull(self, queue_id: int, offset: int, max_count: int) -> PullResult:
         return self._seams.pull(self.topic, queue_id, offset, max_count=max_count, **self._filters)
-
-    def listen(self, bell: Callable[[], None]) -> Callable[[], None]:
-        """Have `bell` called whenever there may be something to poll; the answer ends that.
-
-        For those who wait for several consumers at once: listen, poll without waiting, then wait.
-        It is called under a lock and must neither block nor call anything of a store. Raises where
-        the store has failed.
-        """
-        end: Callable[[], None] = self._seams.call(self._listen, bell)
-        return end
-
-    def _listen(self, bell: Callable[[], None]) -> Callable[[], None]:
-        group = self._group
-        with group.lock:
-            self._check_open()
-            group.sleepers += 1
-            group.bells.append(bell)
-
-        def end() -> None:
-            with group.lock:
-                group.sleepers -= 1
-                group.bells.remove(bell)
-
-        return end
-
-    def stay_awake(self) -> None:
-        """Before waiting for a bell: what is appended may be for it as soon as it is durable."""
-        self._seams.call(self._seams.stay_awake)
 
     # --- committing ---
 
@@ -342,6 +329,7 @@ class Consumer:
             for q, place in places.items():
                 if self._member.held.get(q) is held[q]:
                     held[q].jump(place)
+            self._member.line.ring()
         return places
 
     def _checked_places(self, queues: Mapping[int, Held], offset: object) -> dict[int, int]:
@@ -389,3 +377,14 @@ class Consumer:
 
     def __repr__(self) -> str:
         return f"<Consumer topic={self.topic!r} group={self.group!r}>"
+
+
+def _check_poll(max_count: object, wait: object) -> int:
+    problems = []
+    count = whole_or(max_count, 0)
+    if count < 1:
+        problems.append(f"max_count: wanted a whole number from 1 on, got {max_count!r}")
+    problems += wait_problems(wait)
+    if problems:
+        raise MessageError(problems)
+    return count

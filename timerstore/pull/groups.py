@@ -5,11 +5,11 @@
                                           a closes                 b: 0 1 2 3
 
 Threads:  any. Of a Group everything is under its `lock`, of Groups under `_lock`.
-Locks:    Groups._lock, then a Group's; neither is held over a pull or a sync.
+Locks:    Groups._lock, then a Group's, then the hold table's; none is held over a pull or a sync.
 Holds:    (1) a queue is in the hands of one consumer of its group; (2) who joins or leaves moves as
           few queues as is fair; (3) a queue that moves goes on from what was committed, and not
           before commits of it that are on their way are settled.
-Source:   decision 0012.
+Source:   decisions 0012 and 0017.
 """
 
 import re
@@ -19,9 +19,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from timerstore.clock import Clock
 from timerstore.errors import MessageError
 from timerstore.message import Message, PullResult
+from timerstore.pull.line import FOR_EVER_NS, Line
 
 _NAME = re.compile(r"[A-Za-z0-9%_|-]{1,255}")
 
@@ -87,6 +87,13 @@ class Held:
         if not self.ahead:
             self.position = self.fetch_at
 
+    def skip(self, offset: int, looked: int) -> None:
+        """What lies between the two is not for this group; where that is still the next."""
+        if self.fetch_at == offset < looked:
+            self.fetch_at = looked
+            if not self.ahead:
+                self.position = looked
+
     def take(self, count: int) -> list[Message]:
         """Hand out what is there."""
         found = [self.ahead.popleft() for _ in range(min(count, len(self.ahead)))]
@@ -99,15 +106,25 @@ class Held:
 class Member:
     """One consumer, as its group sees it."""
 
-    def __init__(self, queues: tuple[int, ...] | None) -> None:
+    def __init__(self, queues: tuple[int, ...] | None, line: Line) -> None:
         self.queues = queues  # those that it asked for; None: a fair share
+        self.line = line  # its polls that wait
         self.held: dict[int, Held] = {}
         self.is_in = False
         self.owner: weakref.ref[object] | None = None
 
     def hold(self, queues: Collection[int]) -> None:
         """Have these queues from now on."""
-        self.held = {q: self.held.get(q) or Held(q) for q in queues}
+        before = self.held
+        self.held = {q: before.get(q) or Held(q) for q in queues}
+        if self.held.keys() != before.keys():
+            self.line.ring()
+
+    def wanted(self) -> dict[int, int] | None:
+        """From where on it waits in each queue; None where there is something to look at."""
+        if any(one.position < 0 or one.ahead for one in self.held.values()):
+            return None
+        return {queue_id: one.fetch_at for queue_id, one in self.held.items()}
 
 
 class Group:
@@ -122,9 +139,6 @@ class Group:
         self.filters = Filters(None, None)
         self.queue_count = 0
         self.committing: Counter[int] = Counter()  # commits on their way, by queue
-        self.sleepers = 0  # polls that wait; read without the lock, see `wake`
-        self.moves = 0  # how often there was a reason to look again
-        self.bells: list[Callable[[], None]] = []  # rung then, under `lock`; see Consumer.listen
         self.gone: deque[Member] = deque()  # their consumers were dropped without being closed
 
     # --- who is in; under `lock` ---
@@ -156,6 +170,7 @@ class Group:
             member.held = {}
             self.members.remove(member)
             self.divide()
+            member.line.ring_all()
 
     def refresh(self) -> None:
         """Notice new queues, and consumers that are no more."""
@@ -177,7 +192,7 @@ class Group:
                 member.hold([q for q in member.queues if q < self.queue_count])
         for member, share in zip(sharing, shares, strict=True):
             member.hold(share)
-        self._moved()
+        self.lock.notify_all()
 
     # --- commits; under `lock` ---
 
@@ -188,23 +203,23 @@ class Group:
     def commit_settled(self, queues: list[int]) -> None:
         """They have arrived, or failed."""
         self.committing -= Counter(queues)
-        self._moved()
+        self.lock.notify_all()
 
     # --- waiting ---
 
-    def _moved(self) -> None:
-        self.moves += 1
-        self.lock.notify_all()
-        for bell in self.bells:
-            bell()
-
-    def wake(self) -> None:
-        """There may be something new. Who goes to sleep counts as sleeper before his last look, so
-        that one of the two sees the other.
+    def arrived(self) -> None:
+        """The topic has grown: by queues, it may be, or a message came for who is no more. Other
+        messages ring in the hold table whom they are for.
         """
-        if self.sleepers:
+        if self.gone or self._count_queues(self.topic) != self.queue_count:
             with self.lock:
-                self._moved()
+                self.refresh()
+
+    def ring_all(self, until_ns: int) -> None:
+        """Let everybody look who waits no longer than that."""
+        with self.lock:
+            for member in self.members:
+                member.line.ring_all(until_ns)
 
 
 class Groups:
@@ -212,11 +227,9 @@ class Groups:
 
     def __init__(
         self,
-        clock: Clock,
         count_queues: Callable[[str], int],
         topic_of: Callable[[int], str],
     ) -> None:
-        self._clock = clock
         self._count_queues = count_queues
         self._topic_of = topic_of
         self._lock = threading.Lock()
@@ -252,15 +265,17 @@ class Groups:
         if self._by_topic:
             for topic in {self._topic_of(index) for index in touched}:
                 for group in self._by_topic.get(topic, ()):
-                    group.wake()
+                    group.arrived()
 
-    def wake_all(self) -> None:
-        """Something else has changed: what is durable, the clock, that the store is open."""
+    def ring_all(self, until_ns: int = FOR_EVER_NS) -> None:
+        """Let everybody look, or everybody whose time is over by then: the store was closed or has
+        failed, or its clock was turned.
+        """
         for groups in list(self._by_topic.values()):
             for group in groups:
-                group.wake()
+                group.ring_all(until_ns)
 
     def close(self) -> None:
         """Answer everybody who waits."""
         self.is_closed = True
-        self.wake_all()
+        self.ring_all()

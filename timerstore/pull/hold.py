@@ -14,7 +14,8 @@ Fails:    never: where a queue or a message does not read, its holds are answere
 Source:   store-format.md 10.2.
 
 A message wakes every hold of its queue whose filter it passes: pulls are independent of each other,
-as in the ancestor; who shares a queue among consumers does it above (groups). It wakes no other.
+as in the ancestor; the consumers of a group, of which each queue has one, share above (line.py). It
+wakes no other.
 """
 
 import threading
@@ -58,6 +59,7 @@ class Hold:
         "index",
         "looked",
         "ring",
+        "wakes",
     )
 
     def __init__(
@@ -67,6 +69,8 @@ class Hold:
         end_ns: int,
         message_filter: Filter | None,
         ring: Callable[[], None],
+        *,
+        wakes: bool,
     ) -> None:
         self.index = index
         self.looked = offset  # queue offset below which nothing matches; under the table's lock
@@ -75,6 +79,7 @@ class Hold:
         self.end_ns = end_ns
         self.filter = message_filter
         self.ring = ring  # called once when it is answered, from any thread, under no lock of ours
+        self.wakes = wakes  # when messages come; else when its time is over only
         self.answered = False
 
 
@@ -112,7 +117,7 @@ class HoldTable:
         wakes: bool,
     ) -> None:
         """`read_texts`: of a range of queue offsets; None where they are too many, or do not read:
-        then the pulls look. `wakes`: long polls; else a hold ends by its time only.
+        then the pulls look. `wakes`: long polls; else a pull's hold ends by its time only.
         """
         self._metrics = metrics
         self._visible_end = visible_end
@@ -134,12 +139,18 @@ class HoldTable:
         end_ns: int,
         message_filter: Filter | None,
         ring: Callable[[], None],
+        *,
+        for_group: bool = False,
     ) -> Hold | None:
         """Wait for what comes at `offset`, which is the queue's visible end, or in an empty queue
         anywhere. None where it is not, or not any more: then the pull looks; and after `close`.
+
+        `for_group`: a consumer's. Messages wake it though polls are short, and it may wait beyond
+        the end: below its offset nothing is for it, not in an empty queue either.
         """
         index = int(route.native.index)
-        hold = Hold(index, offset, end_ns, message_filter, ring)
+        wakes = self._wakes or for_group
+        hold = Hold(index, offset, end_ns, message_filter, ring, wakes=wakes)
         with self._lock:
             if self.closed:
                 return None
@@ -150,10 +161,12 @@ class HoldTable:
             except BaseException:
                 self._take(hold)
                 raise
-            if visible not in (offset, 0):
+            if visible > offset or (visible not in (offset, 0) and not for_group):
                 self._take(hold)
                 return None
             hold.entered_at = hold.asked_to = visible  # in an empty queue whatever comes answers
+            if for_group:
+                hold.asked_to = offset
             if route.queue.count > visible:
                 self._behind.add(index)
         self._metrics.add("pull_held", 1)
@@ -181,12 +194,12 @@ class HoldTable:
 
     def arrived(self, touched: set[int]) -> None:
         """Queues have grown: indexes of their routes."""
-        if self.count and self._wakes:
+        if self.count:
             self._look_at(touched)
 
     def durable(self) -> None:
         """What may be seen has grown."""
-        if self.count and self._wakes:
+        if self.count:
             self._look_at(None)
 
     def _look_at(self, indexes: Iterable[int] | None) -> None:
@@ -200,12 +213,15 @@ class HoldTable:
         self._finish(look)
 
     def _look_at_one(self, index: int, one: _Queue, look: _Look) -> None:
+        awake = [hold for hold in one.holds if hold.wakes]
+        if not awake:
+            return  # short polls
         try:
             visible = one.route.queue.visible(self._visible_end())
             units: dict[int, bytes] = {}
-            doubts = [hold for hold in one.holds if _may_match(one.route, hold, visible, units)]
+            doubts = [hold for hold in awake if _may_match(one.route, hold, visible, units)]
         except TimerStoreError:
-            visible, doubts = 0, list(one.holds)
+            visible, doubts = 0, awake
         for hold in doubts:
             begin, hold.asked_to = hold.asked_to, max(hold.asked_to, visible)
             if hold.filter is not None and hold.looked <= begin < visible <= begin + _UNITS_MAX:

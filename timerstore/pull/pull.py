@@ -20,7 +20,7 @@ from timerstore.metrics import Metrics
 from timerstore.pull.filter import Filter
 from timerstore.pull.hold import HoldTable, Texts
 from timerstore.pull.reading import Reader, empty_batch
-from timerstore.pull.waiting import WAITING, Bounds, Waiter, WaitingPull
+from timerstore.pull.waiting import WAITING, Bounds, Waiter, WaitingPull, wait_in_thread
 from timerstore.queues.dispatch import Dispatch
 from timerstore.queues.routes import Route
 
@@ -95,7 +95,7 @@ class Puller:
         if wait_s <= 0 or got.status not in WAITING:
             return got
         waiting = self.begin_batch(route, offset, max_count, wait_s, wanted, within=_at_once)
-        return waiting.run(got)
+        return wait_in_thread(waiting, got)
 
     def pull(
         self,

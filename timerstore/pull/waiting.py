@@ -1,6 +1,6 @@
 """A pull that may wait, without the waiting: that is done by a thread, or by an event loop.
 
-    while enter(ring): sleep until ring or left_s, leave(); then look; is_done? final
+    while enter(ring): sleep until ring or left_s, leave(); then look; is_done? final; at last end
 
 Threads:  the one pull's own; `ring` comes from any.
 Holds:    (1) what is given never skips a message: what `final` says was looked at was, message by
@@ -12,7 +12,7 @@ Source:   store-format.md 10.2, 10.3; what differs from the ancestor: decision 0
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from timerstore.clock import Clock
 from timerstore.message import MessageBatch, PullResult, PullStatus
@@ -24,6 +24,26 @@ Answer = TypeVar("Answer", bound=PullResult | MessageBatch)
 
 WAITING = (PullStatus.OFFSET_OVERFLOW_ONE, PullStatus.NO_MESSAGE_IN_QUEUE)
 """What a pull that may wait does not take for an answer."""
+
+
+Got = TypeVar("Got")
+Given_co = TypeVar("Given_co", covariant=True)
+
+
+class Waits(Protocol[Got, Given_co]):
+    """What a thread or a loop waits by: a pull here, a consumer's poll in polling.py."""
+
+    @property
+    def left_s(self) -> float: ...  # noqa: D102 - the methods say what they are where they stand
+    @property
+    def is_closed(self) -> bool: ...  # noqa: D102
+    def enter(self, ring: Callable[[], None]) -> bool: ...  # noqa: D102
+    def leave(self) -> None: ...  # noqa: D102
+    def look(self) -> Got: ...  # noqa: D102
+    def is_done(self, got: Got) -> bool: ...  # noqa: D102
+    def final(self, got: Got) -> Given_co: ...  # noqa: D102
+    def when_closed(self) -> Given_co: ...  # noqa: D102
+    def end(self) -> None: ...  # noqa: D102
 
 
 class Bounds(NamedTuple):
@@ -53,7 +73,7 @@ class Waiter(NamedTuple):
 
 
 class WaitingPull(Generic[Answer]):
-    """One pull; `run` is for threads, the rest for who must not block."""
+    """One pull."""
 
     def __init__(
         self,
@@ -147,16 +167,23 @@ class WaitingPull(Generic[Answer]):
             bounds = Bounds(PullStatus.OFFSET_OVERFLOW_ONE, at, low, at)
         return self.final(self._empty(self._route, bounds))
 
-    def run(self, got: Answer) -> Answer:
-        """Wait in this thread, after a first look that came to `got`."""
-        while not self.is_done(got):
+    def end(self) -> None:
+        """It keeps nothing: pulls are independent of each other."""
+
+
+def wait_in_thread(waiting: Waits[Got, Given_co], got: Got) -> Given_co:
+    """Wait in this thread, after a first look that came to `got`."""
+    try:
+        while not waiting.is_done(got):
             bell = threading.Event()
-            if self.enter(bell.set):
+            if waiting.enter(bell.set):
                 try:
-                    bell.wait(self.left_s)
+                    bell.wait(min(waiting.left_s, threading.TIMEOUT_MAX))
                 finally:
-                    self.leave()
-                if self.is_closed:
-                    return self.when_closed()
-            got = self.look()
-        return self.final(got)
+                    waiting.leave()
+                if waiting.is_closed:
+                    return waiting.when_closed()
+            got = waiting.look()
+        return waiting.final(got)
+    finally:
+        waiting.end()

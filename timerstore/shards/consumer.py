@@ -2,13 +2,13 @@
 
 Threads:  any, as one shard's Consumer.
 Holds:    what a shard's Consumer holds, by shard: messages of one queue of one shard are handed out
-          in order; no shard keeps the others waiting; who waits has no thread of his own and is
-          woken by the message.
+          in order; no shard keeps the others waiting; who waits stands in each shard's hold table
+          and is woken by the message.
 Fails:    as Consumer; errors name the shard.
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
@@ -18,6 +18,7 @@ from timerstore.errors import ClosedError, MessageError
 from timerstore.message import Message
 from timerstore.pull.consumer import Consumer
 from timerstore.pull.given import wait_problems, whole_or
+from timerstore.pull.polling import WaitingPoll
 from timerstore.shards.receipt import ShardMessage, in_shard
 
 ShardQueue = tuple[int, int]
@@ -64,30 +65,30 @@ class ShardConsumer:
         found = self._look(max_count)
         if found or wait_s == 0:
             return found
-        end_ns = None if wait_s is None else self._clock.monotonic_ns + int(wait_s * 1e9)
-        event = threading.Event()
-        ends: list[Callable[[], None]] = []
+        polls = [one.begin_poll(max_count, wait_s) for one in self._consumers]
         try:
-            for consumer in self._consumers:
-                ends.append(consumer.listen(event.set))  # noqa: PERF401 - those before one that fails
-            while True:
-                event.clear()  # before the look: what comes from here on rings
+            while not found and self._sleep(polls):
                 found = self._look(max_count)
-                if found or not self._sleep(event, end_ns):
-                    return found
+            return found
         finally:
-            for end in ends:
-                end()
+            for poll in polls:
+                poll.end()
 
-    def _sleep(self, event: threading.Event, end_ns: int | None) -> bool:
-        """Wait for a reason to look again; False where the time is over."""
-        for consumer in self._consumers:
-            consumer.stay_awake()
-        left_s = None if end_ns is None else (end_ns - self._clock.monotonic_ns) / 1e9
-        if left_s is not None and left_s <= 0:
-            return False
+    def _sleep(self, polls: Sequence[WaitingPoll]) -> bool:
+        """Wait for a reason to look again; False where the time is over, or a store is closed."""
+        bell = threading.Event()
+        entered = []
+        try:
+            for poll in polls:
+                if not poll.enter(bell.set):  # there is something to look at, or it is over
+                    return poll.left_s > 0 and not poll.is_closed
+                entered.append(poll)
+            is_rung = bell.wait(min(polls[0].left_s, threading.TIMEOUT_MAX))
+        finally:
+            for poll in entered:
+                poll.leave()
         # By hand: real seconds have passed, whatever the clock is.
-        return event.wait(left_s) or not self._clock.by_hand
+        return (is_rung or not self._clock.by_hand) and not any(one.is_closed for one in polls)
 
     def _look(self, max_count: int) -> list[ShardMessage]:
         """Take what is there, from each shard in turn."""

@@ -4,20 +4,21 @@
         await store.put("orders", b"close 4711", delay=1800)
         page = await store.pull("orders", 0, 0, wait=30.0)
 
-Threads:  calls run in a small pool, `workers` threads; a pull that waits has none: it stands in the
-          store's hold table, and is rung on the loop that awaits it. Any loop may await; the store
-          lives as long as it is open, not as long as a loop.
+Threads:  calls run in a small pool, `workers` threads; a pull that waits has none, nor has a
+          consumer (consumer.py): it stands in the store's hold table, and is rung on the loop that
+          awaits it. Any loop may await; the store lives as long as it is open, not as long as a
+          loop.
 Holds:    (1) cancelling a pull that waits takes it out of the table, and takes no message from
           anybody: pulls only read; (2) any other call that is cancelled is carried out all the same
           once it has begun: its caller just does not hear of it.
 Fails:    as the calls of TimerStore.
-Source:   decision 0011.
+Source:   decisions 0011 and 0017.
 """
 
 import asyncio
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial, wraps
 from itertools import islice
@@ -25,18 +26,22 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from timerstore import store as blocking_store
+from timerstore.aio.consumer import AsyncConsumer, Joining
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError
 from timerstore.message import MessageBatch, PendingTimer, PullResult
-from timerstore.pull.waiting import WaitingPull
+from timerstore.pull.waiting import WaitingPull, Waits
 from timerstore.store import TimerStore
+
+__all__ = ["AsyncConsumer", "AsyncTimerStore", "open"]
 
 WORKERS_MAX = 64
 _PAGE = 256  # pending timers that are read in one go
 
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
+Got = TypeVar("Got")
 Pulled = TypeVar("Pulled", bound=PullResult | MessageBatch)
 
 
@@ -66,7 +71,7 @@ def _waiting(
     async def call(
         self: "AsyncTimerStore", /, *args: Arguments.args, **given: Arguments.kwargs
     ) -> Pulled:
-        return await self._pull(begin(self.blocking, *args, **given))
+        return await self._wait(begin(self.blocking, *args, **given))
 
     return call
 
@@ -97,6 +102,26 @@ class AsyncTimerStore:
     flush = _in_pool(TimerStore.flush)
     verify = _in_pool(TimerStore.verify)
 
+    def consumer(
+        self,
+        topic: str,
+        group: str,
+        *,
+        queues: Sequence[int] | None = None,
+        tags: str | None = None,
+        sql: str | None = None,
+        wait: float | None = None,
+    ) -> Joining:
+        """Read a topic for a group, as TimerStore.consumer: `await` it, or `async with` it."""
+        make = partial(
+            self.blocking.consumer, topic, group, queues=queues, tags=tags, sql=sql, wait=wait
+        )
+
+        async def join() -> AsyncConsumer:
+            return AsyncConsumer(await self._run(make), self)
+
+        return Joining(join)
+
     def pending(
         self, *, begin_ms: int | None = None, end_ms: int | None = None, topic: str | None = None
     ) -> AsyncIterator[PendingTimer]:
@@ -113,22 +138,25 @@ class AsyncTimerStore:
         self.blocking._check_open()  # a pool that is shut, or lost in a fork, takes no work
         return await asyncio.get_running_loop().run_in_executor(self._pool, call)
 
-    async def _pull(self, pull: WaitingPull[Pulled]) -> Pulled:
+    async def _wait(self, waiting: Waits[Got, Answer]) -> Answer:
         loop = asyncio.get_running_loop()
-        while True:
-            rung: asyncio.Future[None] = loop.create_future()
-            if pull.enter(partial(self._bell_of(loop).ring, rung)):
-                timer = loop.call_later(pull.left_s, _end_wait, rung)
-                try:
-                    await rung
-                finally:
-                    timer.cancel()
-                    pull.leave()
-                if pull.is_closed:
-                    return pull.when_closed()
-            got = await self._run(pull.look)
-            if pull.is_done(got):
-                return pull.final(got)
+        try:
+            while True:
+                rung: asyncio.Future[None] = loop.create_future()
+                if waiting.enter(partial(self._bell_of(loop).ring, rung)):
+                    timer = loop.call_later(waiting.left_s, _end_wait, rung)
+                    try:
+                        await rung
+                    finally:
+                        timer.cancel()
+                        waiting.leave()
+                    if waiting.is_closed:
+                        return waiting.when_closed()
+                got = await self._run(waiting.look)
+                if waiting.is_done(got):
+                    return waiting.final(got)
+        finally:
+            waiting.end()
 
     def _bell_of(self, loop: asyncio.AbstractEventLoop) -> "_Bell":
         if self._bell is None or self._bell.loop is not loop:

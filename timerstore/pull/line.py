@@ -1,0 +1,132 @@
+"""Line: the polls of one consumer that wait; the first stands in the hold table for all of them.
+
+    three threads poll one consumer     a (held at queues 0, 2)   b   c      b and c just sleep
+    a message comes to queue 2          a is rung, and looks      b   c      nobody else wakes
+    a has it, and is done               b (held at queues 0, 2)   c          b did not wake for that
+
+Threads:  any, each under the lock of the group; only `Place.wake` comes from outside of it.
+Locks:    the group's, then the hold table's.
+Holds:    (1) who is first and sleeps is held at each queue of the consumer, where nothing was left
+          to look at when he was put there; else he was rung; (2) who goes, however he goes, leaves
+          the next one so: no message waits beside a sleeper.
+Fails:    never: where a queue does not read, its poll is rung, and finds the error itself.
+Source:   decision 0017.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from timerstore.errors import TimerStoreError
+from timerstore.pull.hold import Hold
+
+Watch = Callable[[int, int, int, Callable[[], None]], Hold | None]
+"""Puts a hold at a queue: its number, from which offset, until when, what rings. None: look."""
+
+FOR_EVER_NS = 2**62
+"""When the time ends of who waits for ever."""
+
+Unwatch = Callable[[Hold], object]
+
+
+class Place:
+    """One poll in line."""
+
+    __slots__ = ("end_ns", "holds", "is_asleep", "is_rung", "ring")
+
+    def __init__(self, end_ns: int) -> None:
+        self.end_ns = end_ns
+        self.ring: Callable[[], None] = _nobody
+        self.is_rung = False  # since it fell asleep
+        self.is_asleep = False
+        self.holds: list[tuple[int, int, Hold]] = []  # queue, offset
+
+    def wake(self) -> None:
+        """Let it look; from any thread, as often as one likes."""
+        if not self.is_rung:
+            self.is_rung = True
+            self.ring()
+
+
+class Line:
+    """Who waits at one consumer, first come first."""
+
+    def __init__(self, watch: Watch, unwatch: Unwatch) -> None:
+        self._watch = watch
+        self._unwatch = unwatch
+        self._places: OrderedDict[Place, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def sleep(self, place: Place, ring: Callable[[], None], wanted: dict[int, int] | None) -> bool:
+        """Fall asleep, at the end of the line or where one stands in it; False: look instead.
+
+        `wanted`: the offset to wait for in each queue; None where there is something to look at.
+        """
+        self._places.setdefault(place)
+        place.ring, place.is_rung, place.is_asleep = ring, False, True
+        if self._first() is not place:
+            return True  # whoever is in front of it looks, or is held
+        if self._hold(place, wanted):
+            return True
+        place.is_asleep = False
+        return False
+
+    def wake(self, place: Place) -> list[tuple[int, int, int]]:
+        """Wake up, to look or to go. Answers (queue, offset, looked): what lies between the two of
+        a queue is known to be nothing for this consumer.
+        """
+        place.is_asleep = False
+        holds, place.holds = place.holds, []
+        for _, _, hold in holds:
+            self._unwatch(hold)
+        return [(queue_id, offset, hold.looked) for queue_id, offset, hold in holds]
+
+    def leave(self, place: Place, wanted: dict[int, int] | None) -> None:
+        """Go, and put the next one in the table in one's stead."""
+        if place not in self._places:
+            return
+        self.wake(place)
+        was_first = self._first() is place
+        del self._places[place]
+        following = self._first()
+        takes_over = was_first and following is not None and following.is_asleep
+        if following is not None and takes_over and not self._hold(following, wanted):
+            following.wake()
+
+    def ring(self) -> None:
+        """There is a reason to look: the first does, and the next ones after it."""
+        first = self._first()
+        if first is not None and first.is_asleep:
+            first.wake()
+
+    def ring_all(self, until_ns: int = FOR_EVER_NS) -> None:
+        """All of them, or all whose time ends by then, have a reason to look."""
+        for place in self._places:
+            if place.is_asleep and place.end_ns <= until_ns:
+                place.wake()
+
+    def _first(self) -> Place | None:
+        return next(iter(self._places), None)
+
+    def _hold(self, place: Place, wanted: dict[int, int] | None) -> bool:
+        if wanted is None:
+            return False
+        try:
+            for queue_id, offset in wanted.items():
+                hold = self._watch(queue_id, offset, place.end_ns, place.wake)
+                if hold is None:
+                    break
+                place.holds.append((queue_id, offset, hold))
+            else:
+                return True
+        except TimerStoreError:
+            pass
+        holds, place.holds = place.holds, []
+        for _, _, hold in holds:
+            self._unwatch(hold)
+        return False
+
+
+def _nobody() -> None:
+    """Nobody sleeps there yet."""

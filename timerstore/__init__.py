@@ -4,6 +4,7 @@ store = timerstore.open("orders.store")
 store.put("orders", b"close 4711", delay=1800)
 """
 
+from timerstore.backup import check_backup, restore
 from timerstore.config import StoreConfig
 from timerstore.delay_queue import DelayQueue
 from timerstore.errors import (
@@ -23,6 +24,7 @@ from timerstore.errors import (
     TimerStoreError,
 )
 from timerstore.message import (
+    BackupReport,
     CancelResult,
     Message,
     MessageBatch,
@@ -38,6 +40,7 @@ from timerstore.shards import ShardedStore, open_shards
 from timerstore.store import TimerStore, open  # noqa: A004
 
 __all__ = [
+    "BackupReport",
     "BusyError",
     "CancelResult",
     "ClosedError",
@@ -66,6 +69,8 @@ __all__ = [
     "StoreConfig",
     "TimerStore",
     "TimerStoreError",
+    "check_backup",
     "open",
     "open_shards",
+    "restore",
 ]

@@ -60,6 +60,10 @@ NAMES = (
     "close_wheel_restored",
     "topics_json_written",
     "commit_written",
+    "backup_segment_copied",
+    "backup_copied",
+    "backup_written",
+    "restore_built",
 )
 
 hook: Callable[[str], None] | None = None

@@ -481,6 +481,18 @@ class PendingTimer:
 
 
 @dataclass(frozen=True, slots=True)
+class BackupReport:
+    """What `backup` or `restore` did: [log_begin, log_end) is in the backup."""
+
+    log_begin: int
+    log_end: int
+    segment_count: int
+    copied_bytes: int
+    kept_bytes: int
+    """Bytes that were there already."""
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """One thing that is not as it must be: what, where (file, offset), wanted and got."""
 

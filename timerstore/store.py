@@ -18,6 +18,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import numpy as np
 
+from timerstore.backup import Copier
 from timerstore.clock import Clock, SystemClock
 from timerstore.config import StoreConfig
 from timerstore.errors import ClosedError, ConfigError, ForkedError, MessageError
@@ -26,6 +27,7 @@ from timerstore.flow_control import LimitedPutting
 from timerstore.inspect.check import check_store
 from timerstore.layout.handle import Handle, decode
 from timerstore.message import (
+    BackupReport,
     CancelResult,
     Message,
     MessageBatch,
@@ -544,6 +546,26 @@ class TimerStore:
             opened.checkpoint,
             opened.pending,
         )
+
+    @_counted
+    def backup(
+        self,
+        target: str | os.PathLike[str],
+        *,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> BackupReport:
+        """Copy the store as it is now into a folder, or bring the backup there up to now.
+
+        The store goes on meanwhile. Durable on return; cut off, the backup is what it was before.
+        `timerstore.restore` makes a store of it. `progress` is told how many bytes are copied, and
+        of how many. Raises ConfigError where the folder is not this store's backup.
+        """
+        self.flush()
+        opened = self._opened
+        copier = Copier(
+            opened.config, opened.clock, opened.disk, opened.directory.tree, self._log.segments
+        )
+        return copier.run(Path(target), progress)
 
     def services(self) -> dict[str, Service]:
         """Give the services by name, in the order in which a message meets them; for those who step

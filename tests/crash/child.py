@@ -9,6 +9,7 @@ Fails:    an error that it does not expect is written to `trouble`, and it leave
 import faulthandler
 import itertools
 import os
+import shutil
 import signal
 import threading
 import time
@@ -41,12 +42,15 @@ from timerstore import (
     TimerStore,
     failpoint,
 )
+from timerstore.backup.copying import MANIFEST
 from timerstore.layout.handle import Handle, encode
 from timerstore.message import out_ms
 
 STATUS_TROUBLE = 3
 _OF_MANY = 1 << 62
 LEVEL_DELAYS_MS = (1000, 2000)
+SAVED = "backup"
+"""Folder of the backup, beside the store."""
 
 
 @dataclass(slots=True)
@@ -70,6 +74,7 @@ class Plan:
     calls: int = 60  # of each putting thread, between opening and closing
     sessions: int = 3
     step_ms: float = 1.0  # pause between two calls, at most
+    backup_share: float = 0.01  # of the calls that cancel, flush and back up
 
 
 def handle_of(queue: int, config: StoreConfig, line: Line) -> str:
@@ -103,6 +108,8 @@ def run_guarded(trouble: Path, work: Callable[[], None]) -> None:
 class _Child:
     def __init__(self, directory: Path, trouble: Path, plan: Plan, known: Known, pipe: int) -> None:
         self._directory = directory
+        self._saved = directory.with_name(SAVED)
+        self._restored = directory.with_name("restored")
         self._trouble = trouble
         self._plan = plan
         self._config = StoreConfig(**plan.config)
@@ -133,7 +140,14 @@ class _Child:
             self._report.say(Kind.OPENED)
             self._session(store, Random(f"{self._plan.seed} {session}"))
             store.close()
+            self._restore()
         self._report.say(Kind.FINISHED)
+
+    def _restore(self) -> None:
+        """Make a store of the backup; the worker compares what there is, this may die in it."""
+        if (self._saved / MANIFEST).exists():
+            shutil.rmtree(self._restored, ignore_errors=True)
+            timerstore.restore(self._saved, self._restored)
 
     def _session(self, store: TimerStore, random: Random) -> None:
         self._stop.clear()
@@ -255,6 +269,8 @@ class _Child:
         while not self._stop.is_set():
             if random.random() < 0.1:
                 store.flush()
+            elif random.random() < self._plan.backup_share:
+                store.backup(self._saved)
             elif self._cancellable:
                 at = random.randrange(len(self._cancellable))
                 number, queue, handle = self._cancellable[at]

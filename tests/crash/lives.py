@@ -78,6 +78,9 @@ def at_point(random: Random, point: str) -> list[Round]:
         return [_while_open(random), {"point": point, "calls": _SHORT_CALLS}]
     if point.startswith("schedule_"):  # the shortest delay is a second
         return [{"point": point, "nth": random.randint(1, 3), "step_ms": 8.0, "calls": 250}]
+    if point.startswith(("backup_", "restore_")):
+        calls = _SHORT_CALLS if point == "restore_built" else 60
+        return [{"point": point, "nth": random.randint(1, 2), "calls": calls, "backup_share": 0.4}]
     nth = random.randint(1, 3) if point in _SELDOM else int(1.4 ** random.uniform(0, 10))
     return [{"point": point, "nth": nth, "step_ms": random.choice((0.1, 0.5))}]
 

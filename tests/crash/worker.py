@@ -24,6 +24,7 @@ from typing import Any
 
 from tests.crash import child
 from tests.crash.check import History, check
+from tests.crash.check_saved import check_saved
 from tests.crash.report import LINE_BYTES, Kind, unpack
 from timerstore import StoreConfig, failpoint
 from timerstore.layout.tree import Tree
@@ -93,6 +94,7 @@ class Life:
             calls=given.get("calls", 60),
             sessions=given.get("sessions", 3),
             step_ms=given.get("step_ms", 1.0),
+            backup_share=given.get("backup_share", 0.01),
         )
         after_ms = given.get("after_ms")
         raw, status = watch(
@@ -107,6 +109,8 @@ class Life:
         tree = Tree(self._directory)
         tree.watermark.unlink(missing_ok=True)
         tree.state.unlink(missing_ok=True)
+        # A log without timers does not say whose it is: it gets another id, and another backup.
+        shutil.rmtree(self._directory.with_name(child.SAVED), ignore_errors=True)
 
     def _take(self, raw: bytes, status: int, given: dict[str, Any]) -> None:
         whole = raw[: len(raw) // LINE_BYTES * LINE_BYTES]
@@ -152,6 +156,7 @@ class Life:
                 problems = check(
                     self._directory, self._config, self._history, self._random.randrange(1 << 30)
                 )
+                problems += check_saved(self._directory, self._directory.with_name(child.SAVED))
             except BaseException:  # noqa: BLE001 - told to the parent
                 problems = [traceback.format_exc()]
             with open(pipe, "wb") as out:

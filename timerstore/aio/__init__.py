@@ -101,6 +101,7 @@ class AsyncTimerStore:
     congestion = _in_pool(TimerStore.congestion)
     flush = _in_pool(TimerStore.flush)
     verify = _in_pool(TimerStore.verify)
+    backup = _in_pool(TimerStore.backup)
 
     def consumer(
         self,

@@ -1,0 +1,314 @@
+"""Backup and restore: what comes out of a restored store is what the store owed at its backup."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import timerstore
+from tests.support.bench import DAY, Bench, small
+from timerstore import (
+    CancelResult,
+    ConfigError,
+    CorruptError,
+    FormatVersionError,
+    FullError,
+    LockedError,
+    PutReceipt,
+    failpoint,
+)
+from timerstore.files.directory import Directory
+from timerstore.files.disk import Disk, File
+
+SEGMENT = 16 * 1024
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[Bench]:
+    one = Bench(tmp_path / "store", small(commit_log_segment_bytes=SEGMENT))
+    yield one
+    one.close()
+
+
+def fill(bench: Bench, count: int, begin: int = 0, delay_s: float = 60.0) -> list[PutReceipt]:
+    return [
+        bench.store.put("t", b"%05d" % n + bytes(300), delay=delay_s, keys=(f"k{n}",))
+        for n in range(begin, begin + count)
+    ]
+
+
+def restored(bench: Bench, backup: Path, name: str = "restored") -> Bench:
+    path = bench.root.parent / name
+    timerstore.restore(backup, path)
+    return Bench(path, small(commit_log_segment_bytes=SEGMENT), bench.clock.now_ms)
+
+
+@contextmanager
+def cut_at(monkeypatch: pytest.MonkeyPatch, point: str) -> Iterator[None]:
+    """What is called in here does not get beyond a fail point."""
+
+    def hook(name: str) -> None:
+        if name == point:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(failpoint, "hook", hook)
+        with pytest.raises(KeyboardInterrupt):
+            yield
+
+
+def numbers(bench: Bench) -> list[int]:
+    return [int(message.body[:5]) for message in bench.out()]
+
+
+def test_a_restored_store_owes_what_the_store_owed(source: Bench, tmp_path: Path) -> None:
+    early = fill(source, 50)
+    fill(source, 50, 50, delay_s=2 * 86_400)
+    level = source.store.put("t", b"99999", level=2)
+    assert source.store.cancel(early[7]) is CancelResult.CANCELLED
+    source.turn(61_000)
+    delivered = sorted(numbers(source))
+    assert delivered == sorted([*range(7), *range(8, 50), 99999])
+    report = source.store.backup(tmp_path / "backup")
+    assert report.copied_bytes == report.log_end - report.log_begin > 2 * SEGMENT
+    assert report.segment_count == len(list((tmp_path / "backup" / "commitlog").iterdir()))
+    fill(source, 5, 200)  # behind the backup: not in it
+    other = restored(source, tmp_path / "backup")
+    assert other.store.verify().clean
+    assert sorted(numbers(other)) == delivered
+    assert {one.due_ms for one in other.store.pending()} == {
+        one.due_ms for one in source.store.pending(topic="t") if one.due_ms > source.clock.now_ms
+    } - {source.clock.now_ms + 60_000}
+    assert other.store.cancel(early[7].handle) is CancelResult.ALREADY_CANCELLED
+    assert other.store.query("t", "k3")[0].body[:5] == b"00003"
+    assert level.due_ms is not None
+    other.turn(2 * DAY)
+    assert sorted(numbers(other)) == sorted([*delivered, *range(50, 100)])
+    other.close()
+
+
+def test_the_second_time_only_what_is_new_is_copied(source: Bench, tmp_path: Path) -> None:
+    backup = tmp_path / "backup"
+    fill(source, 100)
+    first = source.store.backup(backup)
+    again = source.store.backup(backup)
+    assert (again.copied_bytes, again.kept_bytes) == (0, first.copied_bytes)
+    fill(source, 100, 100)
+    told: list[tuple[int, int]] = []
+    second = source.store.backup(backup, progress=lambda done, all_: told.append((done, all_)))
+    assert second.copied_bytes == second.log_end - first.log_end
+    assert second.kept_bytes == first.copied_bytes
+    assert told[-1] == (second.copied_bytes, second.copied_bytes)
+    assert timerstore.check_backup(backup).clean
+    other = restored(source, backup)
+    other.turn(61_000)
+    assert sorted(numbers(other)) == list(range(200))
+    other.close()
+
+
+def test_an_empty_store_comes_back_empty(source: Bench, tmp_path: Path) -> None:
+    report = source.store.backup(tmp_path / "backup")
+    assert report.log_begin == report.log_end == 0
+    other = restored(source, tmp_path / "backup")
+    assert (other.out(), list(other.store.pending())) == ([], [])
+    fill(other, 1)
+    other.turn(61_000)
+    assert numbers(other) == [0]
+    other.close()
+
+
+def test_groups_go_on_where_they_were(source: Bench, tmp_path: Path) -> None:
+    fill(source, 10, delay_s=0)
+    source.turn()
+    reader = source.store.consumer("t", "g", wait=0)
+    for _ in range(4):
+        next(reader)
+    reader.commit()
+    reader.close()
+    source.store.backup(tmp_path / "backup")
+    other = restored(source, tmp_path / "backup")
+    assert other.store.committed("t", "g") == source.store.committed("t", "g")
+    other.close()
+
+
+def test_geometry_comes_with_it(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "store", small(precision_ms=100, wheel_slot_count=256))
+    fill(bench, 3)
+    bench.store.backup(tmp_path / "backup")
+    timerstore.restore(tmp_path / "backup", tmp_path / "restored")
+    with timerstore.open(tmp_path / "restored", clock=bench.clock, threads=False) as store:
+        assert (store.config.precision_ms, store.config.wheel_slot_count) == (100, 256)
+        assert store.config.commit_log_segment_bytes == 1 << 20
+    bench.close()
+
+
+@pytest.mark.parametrize("point", ["backup_segment_copied", "backup_copied", "backup_written"])
+def test_cut_off_it_is_what_it_was_or_what_it_was_to_be(
+    source: Bench, tmp_path: Path, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backup = tmp_path / "backup"
+    fill(source, 100)
+    source.store.backup(backup)
+    fill(source, 100, 100)
+
+    with cut_at(monkeypatch, point):
+        source.store.backup(backup)
+    assert timerstore.check_backup(backup).clean
+    other = restored(source, backup)
+    other.turn(61_000)
+    assert sorted(numbers(other)) == list(range(200 if point == "backup_written" else 100))
+    other.close()
+    source.store.backup(backup)
+    assert timerstore.check_backup(backup).clean
+    other = restored(source, backup, "again")
+    other.turn(61_000)
+    assert sorted(numbers(other)) == list(range(200))
+    other.close()
+
+
+def test_a_full_disk_leaves_the_backup_as_it_was(
+    source: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backup = tmp_path / "backup"
+    fill(source, 60)
+    source.store.backup(backup)
+    fill(source, 60, 60)
+    whole = File.write
+
+    def write(self: File, data: bytes | memoryview, offset: int) -> None:
+        if backup in self.path.parents and self.path.parent.name == "commitlog":
+            raise FullError("write: no space", where=self.path)
+        whole(self, data, offset)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(File, "write", write)
+        with pytest.raises(FullError):
+            source.store.backup(backup)
+    assert timerstore.check_backup(backup).clean
+    source.store.put("t", b"00500", delay=1)  # the store has not noticed
+    source.store.backup(backup)
+    assert timerstore.check_backup(backup).clean
+
+
+def test_a_flipped_bit_is_named_and_not_restored(source: Bench, tmp_path: Path) -> None:
+    backup = tmp_path / "backup"
+    fill(source, 100)
+    source.store.backup(backup)
+    segment = sorted((backup / "commitlog").iterdir())[1]
+    raw = bytearray(segment.read_bytes())
+    raw[1234] ^= 4
+    segment.write_bytes(raw)
+    report = timerstore.check_backup(backup)
+    assert [problem.where for problem in report.problems] == [str(segment)]
+    with pytest.raises(CorruptError, match=segment.name):
+        timerstore.restore(backup, tmp_path / "restored")
+    assert not (tmp_path / "restored").exists()
+    segment.write_bytes(raw[:100])
+    assert "short" in timerstore.check_backup(backup).problems[0].got
+    segment.unlink()
+    assert not timerstore.check_backup(backup).clean
+    raw[1234] ^= 4
+    segment.write_bytes(raw)
+    timerstore.restore(backup, tmp_path / "restored")
+
+
+def test_a_manifest_that_does_not_fit_is_refused(source: Bench, tmp_path: Path) -> None:
+    backup = tmp_path / "backup"
+    fill(source, 3)
+    source.store.backup(backup)
+    path = backup / "backup.json"
+    good = path.read_bytes()
+    for old, new, error in (
+        (b'"log_end": ', b'"log_end": 1', CorruptError),
+        (b'"format": 1', b'"format": 2', FormatVersionError),
+        (b"{", b"[", CorruptError),
+    ):
+        path.write_bytes(good.replace(old, new, 1))
+        for call in (
+            lambda: source.store.backup(backup),
+            lambda: timerstore.restore(backup, tmp_path / "restored"),
+            lambda: timerstore.check_backup(backup),
+        ):
+            with pytest.raises(error, match=r"backup\.json"):
+                call()
+    path.write_bytes(good)
+    assert json.loads(good)["format"] == 1
+    source.store.backup(backup)
+
+
+def test_another_folder_is_left_alone(source: Bench, tmp_path: Path) -> None:
+    fill(source, 3)
+    other = Bench(tmp_path / "other")
+    other.store.put("t", b"x", delay=5)
+    other.store.backup(tmp_path / "others")
+    before = sorted(path.name for path in other.root.rglob("*"))
+    (tmp_path / "file").write_text("mine")
+    for target, match in (
+        (other.root, "backup.json"),
+        (tmp_path / "others", "of store"),
+        (tmp_path / "file", "folder"),
+        (source.root, "apart"),
+        (source.root / "inside", "apart"),
+        (tmp_path, "apart"),
+    ):
+        with pytest.raises(ConfigError, match=match):
+            source.store.backup(target)
+    assert sorted(path.name for path in other.root.rglob("*")) == before
+    other.close()
+    for target in (other.root, tmp_path / "file"):
+        with pytest.raises(ConfigError, match="empty"):
+            timerstore.restore(tmp_path / "others", target)
+    with pytest.raises(ConfigError, match=r"backup\.json"):
+        timerstore.restore(other.root, tmp_path / "new")
+
+
+def test_a_log_that_went_another_way_is_refused(source: Bench, tmp_path: Path) -> None:
+    """A store restored from an older backup must not be mixed into a newer one."""
+    fill(source, 20)
+    source.store.backup(tmp_path / "old")
+    fill(source, 20, 20)
+    source.store.backup(tmp_path / "new")
+    other = restored(source, tmp_path / "old")
+    with pytest.raises(ConfigError, match="no longer"):
+        other.store.backup(tmp_path / "new")
+    fill(other, 40, 500)
+    with pytest.raises(CorruptError, match="not the one"):
+        other.store.backup(tmp_path / "new")
+    other.close()
+    assert timerstore.check_backup(tmp_path / "new").clean
+
+
+def test_two_at_once_are_refused(source: Bench, tmp_path: Path) -> None:
+    source.store.backup(tmp_path / "backup")
+    held = Directory(Disk(), tmp_path / "backup")
+    with pytest.raises(LockedError):
+        source.store.backup(tmp_path / "backup")
+    held.release()
+    source.store.backup(tmp_path / "backup")
+
+
+def test_what_a_restore_left_behind_is_begun_anew(
+    source: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(source, 60)
+    source.store.backup(tmp_path / "backup")
+
+    with cut_at(monkeypatch, "restore_built"):
+        timerstore.restore(tmp_path / "backup", tmp_path / "restored")
+    assert not (tmp_path / "restored").exists()
+    (tmp_path / "restored").mkdir()
+    other = restored(source, tmp_path / "backup")
+    other.turn(61_000)
+    assert sorted(numbers(other)) == list(range(60))
+    other.close()
+
+
+def test_offsets_of_a_queue_that_lost_its_messages_go_on(source: Bench, tmp_path: Path) -> None:
+    """backup.json tells where queues end: nothing in the log may say so any more."""
+    fill(source, 3, delay_s=0)
+    source.turn()
+    source.store.backup(tmp_path / "backup")
+    path = tmp_path / "backup" / "backup.json"
+    assert json.loads(path.read_text())["queue_ends"]["t"] == {"0": 3}

@@ -1,0 +1,241 @@
+"""Copier: a live store into a backup, while it goes on.
+
+Threads:  one caller at a time in one backup, by the lock on its folder; the store's services and
+          callers go on.
+Holds:    (1) what backup.json speaks of was durable before it was written: a backup that is cut off
+          leaves the one before; (2) a backup is the log's prefix up to a completed checkpoint,
+          which is a record's edge; (3) a segment that is in the backup whole is not read again;
+          of one that has grown, what was copied before is read and compared.
+Fails:    ConfigError where the folder is another store's backup, or none; CorruptError where the
+          log is not the one that was backed up; FullError, FailedError as the disk says.
+Source:   decision 0016.
+"""
+
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from timerstore.clock import Clock
+from timerstore.config import StoreConfig
+from timerstore.errors import ConfigError, CorruptError, FailedError
+from timerstore.failpoint import reach
+from timerstore.files.directory import Directory
+from timerstore.files.disk import Disk, File
+from timerstore.files.segments import Segments
+from timerstore.layout import backup_json, counts_json, watermark
+from timerstore.layout.backup_json import Manifest, SavedSegment
+from timerstore.layout.tree import Tree, segment_name
+from timerstore.layout.watermark import Watermark
+from timerstore.message import BackupReport
+
+CHUNK_BYTES = 8 << 20
+CONFIG_NAMES = ("topics.json", "consumerOffset.json")
+"""Files of config/ that say what the log does not."""
+MANIFEST = "backup.json"
+_TRIES = 100  # a checkpoint may end between reading the watermark and reading the counts
+
+Progress = Callable[[int, int], None]
+"""Told how many bytes are copied, and of how many."""
+
+
+class _Held(NamedTuple):
+    """A segment of the store, kept open: it may lose its name meanwhile, not its bytes."""
+
+    offset: int
+    file: File
+    size_bytes: int  # that count, from its beginning
+
+
+class Copier:
+    """Copies one open store."""
+
+    def __init__(
+        self, config: StoreConfig, clock: Clock, disk: Disk, tree: Tree, segments: Segments
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._disk = disk
+        self._tree = tree
+        self._segments = segments
+
+    def run(self, target: Path, progress: Progress | None = None) -> BackupReport:
+        """Bring a backup up to the last completed checkpoint; durable on return."""
+        root, store = target.resolve(), self._tree.root.resolve()
+        if root == store or store in root.parents or root in store.parents:
+            raise ConfigError(f"backup: wanted a folder apart from the store {store}, got {root}")
+        refuse_other_folder(self._disk, root)
+        directory = Directory(self._disk, root)
+        try:
+            return self._copy(directory.tree, progress or _silent)
+        finally:
+            directory.release()
+
+    def _copy(self, target: Tree, progress: Progress) -> BackupReport:
+        config = self._config_texts()  # first: an offset may lie behind the log, not beyond it
+        mark, ends = self._mark()
+        held = self._hold(mark.log_end)
+        begin = held[0].offset if held else mark.log_end
+        new = self._manifest(mark, begin, ends, config)
+        before = self._before(target, new)
+        saved = {one.offset: one for one in before.segments}
+        self._disk.make_directory(target.commit_log)
+        transfer = _Transfer(self._disk, target, progress)
+        transfer.left = sum(
+            one.size_bytes - (saved[one.offset].size_bytes if one.offset in saved else 0)
+            for one in held
+        )
+        rows = tuple(transfer.bring(one, saved.get(one.offset)) for one in held)
+        self._disk.sync_directory(target.commit_log)
+        reach("backup_copied")
+        _write_manifest(self._disk, target.root, new._replace(segments=rows))
+        reach("backup_written")
+        for row in before.segments:
+            if row.offset < begin:  # retention has dropped it
+                self._disk.unlink(target.commit_log / segment_name(row.offset))
+        self._disk.sync_directory(target.commit_log)
+        kept = sum(row.size_bytes for row in rows) - transfer.copied
+        return BackupReport(begin, mark.log_end, len(rows), transfer.copied, kept)
+
+    def _config_texts(self) -> dict[str, str]:
+        found = {name: self._disk.read_small(self._tree.config / name) for name in CONFIG_NAMES}
+        return {name: text.decode() for name, text in found.items() if text is not None}
+
+    def _mark(self) -> tuple[Watermark, counts_json.Pending]:
+        """Give the watermark in force, and where its queues end."""
+        for _ in range(_TRIES):
+            mark = watermark.read(self._disk.read_small(self._tree.watermark) or b"")
+            if mark is None:
+                break
+            counts = counts_json.read_counts(self._disk.read_small(self._tree.counts), mark.log_end)
+            if counts is not None:
+                return mark, counts.ends
+        raise FailedError("no checkpoint can be read", where=self._tree.watermark)
+
+    def _hold(self, log_end: int) -> list[_Held]:
+        """Open every segment that counts."""
+        size = self._segments.segment_bytes
+        held = []
+        for number in list(self._segments.numbers):
+            offset = number * size
+            if offset < log_end:
+                file = self._disk.open(self._segments.path(number), read_only=True)
+                held.append(_Held(offset, file, min(log_end - offset, size)))
+        return held
+
+    def _manifest(
+        self, mark: Watermark, begin: int, ends: counts_json.Pending, config: dict[str, str]
+    ) -> Manifest:
+        return Manifest(
+            mark.store_id,
+            self._clock.now_ms,
+            begin,
+            mark.log_end,
+            self._segments.segment_bytes,
+            self._config.queue_segment_bytes,
+            self._config.timer_log_segment_bytes,
+            mark.wheel_slot_count,
+            mark.precision_ms,
+            (),
+            ends,
+            config,
+        )
+
+    def _before(self, target: Tree, new: Manifest) -> Manifest:
+        """Give what the backup holds by now; a new one is told to be one before it has anything."""
+        found = read_manifest(self._disk, target.root)
+        if found is None:
+            found = new._replace(log_end=new.log_begin, queue_ends={}, config={})
+            _write_manifest(self._disk, target.root, found)
+            return found
+        wanted = (new.store_id, new.commit_log_segment_bytes)
+        got = (found.store_id, found.commit_log_segment_bytes)
+        if wanted != got:
+            raise ConfigError(
+                f"backup {target.root}: wanted one of store {wanted[0]} with segments of "
+                f"{wanted[1]} bytes, got one of store {got[0]} with {got[1]}"
+            )
+        if found.log_end > new.log_end:
+            raise ConfigError(
+                f"backup {target.root}: wanted one no longer than the log, which ends at "
+                f"{new.log_end}, got one up to {found.log_end}"
+            )
+        return found
+
+
+class _Transfer:
+    """Brings segments into one backup, and counts."""
+
+    def __init__(self, disk: Disk, target: Tree, progress: Progress) -> None:
+        self._disk = disk
+        self._target = target
+        self._progress = progress
+        self.copied = 0
+        self.left = 0
+
+    def bring(self, one: _Held, saved: SavedSegment | None) -> SavedSegment:
+        """Copy what of a segment is not there yet."""
+        done, crc = (saved.size_bytes, saved.crc) if saved is not None else (0, 0)
+        if done == one.size_bytes:
+            return SavedSegment(one.offset, done, crc)
+        if done and crc_of(one.file, done) != crc:
+            raise CorruptError(
+                "the store's log is not the one that was backed up here",
+                where=f"{one.file.path} bytes 0 to {done}",
+                wanted=f"CRC {crc}",
+            )
+        path = self._target.commit_log / segment_name(one.offset)
+        file = self._disk.open(path, create=True)
+        while done < one.size_bytes:
+            data = one.file.read(done, min(CHUNK_BYTES, one.size_bytes - done))
+            file.write(data, done)
+            crc = zlib.crc32(data, crc)
+            done += len(data)
+            self.copied += len(data)
+            self.left -= len(data)
+            self._progress(self.copied, self.copied + self.left)
+        file.sync()
+        reach("backup_segment_copied")
+        return SavedSegment(one.offset, done, crc)
+
+
+def crc_of(file: File, size: int) -> int:
+    """Give the CRC-32 of a file's first bytes."""
+    crc, done = 0, 0
+    while done < size:
+        data = file.read(done, min(CHUNK_BYTES, size - done))
+        crc = zlib.crc32(data, crc)
+        done += len(data)
+    return crc
+
+
+def read_manifest(disk: Disk, root: Path) -> Manifest | None:
+    """Read what a backup holds; None where there is none. CorruptError names the file."""
+    path = root / MANIFEST
+    text = disk.read_small(path)
+    if text is None:
+        return None
+    try:
+        return backup_json.read(text)
+    except CorruptError as error:
+        raise type(error)(str(error), where=path) from error
+
+
+def refuse_other_folder(disk: Disk, root: Path) -> None:
+    """A folder that is not empty is used only where it is a backup."""
+    if root.exists() and not root.is_dir():
+        raise ConfigError(f"backup: wanted a folder, got {root}")
+    names = [name for name in disk.list(root) if name != "lock"]
+    if names and MANIFEST not in names:
+        raise ConfigError(
+            f"backup {root}: wanted an empty folder or one with {MANIFEST}, got one with "
+            f"{', '.join(names[:5])}"
+        )
+
+
+def _write_manifest(disk: Disk, root: Path, manifest: Manifest) -> None:
+    disk.write_small(root / MANIFEST, backup_json.write(manifest))
+
+
+def _silent(_done: int, _all: int) -> None:
+    pass

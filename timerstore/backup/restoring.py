@@ -1,0 +1,172 @@
+"""Restore: a backup into a new store directory, every byte checked on the way.
+
+Holds:    the directory has its name only when it is whole and durable: one that was cut off is
+          `<name>.restoring`, and the next restore begins it anew.
+          What is derived is not there: the first opening builds it from the log, in one scan.
+Fails:    ConfigError where the path is taken or the folder is no backup; CorruptError with file and
+          offset where the backup's bytes are not what was written, and then there is no store.
+Source:   decision 0016.
+"""
+
+import os
+import shutil
+import zlib
+from pathlib import Path
+
+from timerstore.backup.copying import (
+    CHUNK_BYTES,
+    CONFIG_NAMES,
+    MANIFEST,
+    Progress,
+    crc_of,
+    read_manifest,
+)
+from timerstore.errors import ConfigError, CorruptError, FailedError
+from timerstore.failpoint import reach
+from timerstore.files.disk import Disk
+from timerstore.layout import watermark
+from timerstore.layout.backup_json import Manifest, SavedSegment
+from timerstore.layout.tree import Tree, segment_name
+from timerstore.layout.watermark import Watermark
+from timerstore.message import BackupReport, Problem, Report
+from timerstore.queues.consume_queue import ConsumeQueue
+
+_SLOT_BYTES = 32
+
+
+def restore(
+    backup: str | os.PathLike[str],
+    path: str | os.PathLike[str],
+    *,
+    progress: Progress | None = None,
+) -> BackupReport:
+    """Make a store of a backup, in a folder that is new or empty; durable on return.
+
+    `progress` is told how many bytes are copied, and of how many. Raises ConfigError, CorruptError.
+    """
+    backup, path = Path(backup), Path(path)
+    disk = Disk()
+    manifest = _manifest_of(disk, backup)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ConfigError(f"restore: wanted a new or empty folder, got {path}")
+    building = path.with_name(path.name + ".restoring")
+    if building.exists():
+        shutil.rmtree(building)
+    tree = Tree(building)
+    disk.make_directory(tree.commit_log)
+    total = sum(one.size_bytes for one in manifest.segments)
+    done = 0
+    for one in manifest.segments:
+        _copy_segment(disk, backup, tree, manifest, one)
+        done += one.size_bytes
+        if progress is not None:
+            progress(done, total)
+    disk.sync_directory(tree.commit_log)
+    _write_rest(disk, tree, manifest)
+    disk.sync_directory(building)
+    reach("restore_built")
+    if path.exists():
+        path.rmdir()
+    disk.rename(building, path)
+    disk.sync_directory(path.parent)
+    return BackupReport(manifest.log_begin, manifest.log_end, len(manifest.segments), total, 0)
+
+
+def check_backup(backup: str | os.PathLike[str]) -> Report:
+    """Read a whole backup; tell every segment that is not what was written."""
+    backup = Path(backup)
+    disk = Disk()
+    manifest = _manifest_of(disk, backup)
+    problems = []
+    for one in manifest.segments:
+        path = _segment_path(backup, one)
+        try:
+            got = str(crc_of(disk.open(path, read_only=True), one.size_bytes))
+        except FailedError as error:
+            got = str(error)
+        if got != str(one.crc):
+            problems.append(
+                Problem("a damaged segment of a backup", str(path), f"CRC {one.crc}", got)
+            )
+    counts = {
+        "segments": len(manifest.segments),
+        "bytes": sum(one.size_bytes for one in manifest.segments),
+    }
+    return Report(tuple(problems), counts)
+
+
+def _manifest_of(disk: Disk, backup: Path) -> Manifest:
+    manifest = read_manifest(disk, backup)
+    if manifest is None:
+        raise ConfigError(f"restore: wanted a backup with {MANIFEST}, got {backup}")
+    return manifest
+
+
+def _segment_path(backup: Path, one: SavedSegment) -> Path:
+    return Tree(backup).commit_log / segment_name(one.offset)
+
+
+def _copy_segment(
+    disk: Disk, backup: Path, tree: Tree, manifest: Manifest, one: SavedSegment
+) -> None:
+    path = _segment_path(backup, one)
+    source = disk.open(path, read_only=True)
+    target = disk.open(tree.commit_log / segment_name(one.offset), create=True)
+    crc, done = 0, 0
+    while done < one.size_bytes:
+        data = source.read(done, min(CHUNK_BYTES, one.size_bytes - done))
+        target.write(data, done)
+        crc = zlib.crc32(data, crc)
+        done += len(data)
+    if crc != one.crc:
+        raise CorruptError(
+            "the backup is damaged",
+            where=f"{path} bytes 0 to {done}",
+            wanted=f"CRC {one.crc}",
+            got=crc,
+        )
+    target.resize(manifest.commit_log_segment_bytes)
+    target.sync()
+
+
+def _write_rest(disk: Disk, tree: Tree, manifest: Manifest) -> None:
+    """What the log does not say: config, sizes, and where queues end that have lost all of it."""
+    disk.make_directory(tree.config)
+    for name in CONFIG_NAMES:
+        if name in manifest.config:
+            disk.write_small(tree.config / name, manifest.config[name].encode())
+    for topic, queues in manifest.queue_ends.items():
+        for queue_id, end in queues.items():
+            directory = tree.queue(topic, queue_id)
+            disk.make_directory(directory)
+            queue = ConsumeQueue(disk, directory, manifest.queue_segment_bytes)
+            queue.load()
+            queue.restart(end)
+            queue.sync()
+            queue.close()
+    wheel = disk.open(tree.timer_wheel, create=True)
+    wheel.resize(manifest.wheel_slot_count * _SLOT_BYTES)
+    wheel.sync()
+    disk.make_directory(tree.side)
+    disk.write_small(tree.watermark, watermark.write(_unfit_mark(manifest)))
+
+
+def _unfit_mark(manifest: Manifest) -> Watermark:
+    """A watermark that says the sizes, and that the log was durable up to its end; the states that
+    it wants are nowhere, so that everything derived is built anew.
+    """
+    return Watermark(
+        sequence=1,
+        log_end=manifest.log_end,
+        timer_log_end=0,
+        timer_queue_offset=0,
+        read_slot=0,
+        log_begin=manifest.log_begin,
+        state_chunk_count=1,
+        state_digest=0,
+        store_id=manifest.store_id,
+        is_clean=1,
+        precision_ms=manifest.precision_ms,
+        wheel_slot_count=manifest.wheel_slot_count,
+        timer_id_end=0,
+    )

@@ -123,6 +123,25 @@ typedef struct {
     uint8_t unique_prefix[20];
 } ts_log;
 
+/* Messages to put, as columns. Row k of a text is texts[offsets[k] .. offsets[k + 1]). */
+typedef struct {
+    const uint8_t *bodies;
+    const int64_t *body_offsets;
+    const int64_t *due_ms;        /* NULL: now, as is a time that has passed */
+    const uint8_t *properties;    /* property text, the same for all */
+    const uint8_t *extra;         /* NULL, or property text of each */
+    const int64_t *extra_offsets;
+    const uint8_t *tags;          /* NULL, or values of TAGS; an empty one is left out */
+    const int64_t *tag_offsets;
+    const uint8_t *keys;          /* the same of KEYS */
+    const int64_t *key_offsets;
+    const uint8_t *ids;           /* the same of UNIQ_KEY; the store makes what is left out */
+    const int64_t *id_offsets;
+    int64_t first_unique;         /* row k takes this + k for an id that the store makes */
+    int32_t properties_size;
+    int32_t count;
+} ts_rows;
+
 /* One timer-topic message on its way to the wheel. */
 typedef struct {
     int64_t id;
@@ -391,12 +410,6 @@ int ts_crc32_rows(const uint8_t *data, int64_t size, const int64_t *offsets, int
 int64_t ts_put_one(ts_log *log, ts_route *route, const uint8_t *body, int32_t body_size,
                    int64_t due_ms, const uint8_t *properties, int32_t properties_size,
                    int64_t now_ms);
-int32_t ts_put_many(ts_log *log, ts_route *route, int32_t from, int32_t count,
-                    const uint8_t *bodies, const int64_t *body_offsets, const int64_t *due_ms,
-                    const uint8_t *properties, int32_t properties_size,
-                    const uint8_t *extra, const int64_t *extra_offsets,
-                    int64_t first_unique, int64_t now_ms,
-                    int64_t *log_offsets, int64_t *queue_offsets);
 /* What the id was (enum ts_state): where it waited, it does so no more. out[1] is the log's end,
  * below which what decided that state lies. */
 int32_t ts_cancel(ts_log *log, ts_route *real, int64_t id, const uint8_t *properties,
@@ -413,6 +426,26 @@ int32_t ts_encode(uint8_t *out, int32_t out_bytes, const uint8_t *topic, int32_t
                   int32_t sys_flag, int64_t born_ms, const uint8_t *born_host, int64_t store_ms,
                   const uint8_t *store_host, const uint8_t *body, int32_t body_size,
                   const uint8_t *properties, int32_t properties_size, int32_t property_crc);
+
+/* rows.c. put_many, put_group: under the append lock; the others need no lock.
+ * put_many: how many rows of [from, to) were appended. measure: how many rows from `from` on, `most`
+ * at most, have together at most `limit` bytes in a group; *bytes: theirs, *timers: how many wait.
+ * put_group: a head, where there is one, and [from, from + count), all or none; out[0] is the head's
+ * queue offset, out[1] the log's end. bytes, timers: what measure said with the same now_ms.
+ * log_offsets, queue_offsets: by row, NULL where nobody asks. digest: of rows in their order,
+ * however they are cut into calls; due times count as they are given. */
+int32_t ts_put_many(ts_log *log, ts_route *route, const ts_rows *rows, int32_t from, int32_t to,
+                    int64_t now_ms, int64_t *log_offsets, int64_t *queue_offsets);
+int32_t ts_rows_measure(const ts_log *log, const ts_route *route, const ts_rows *rows,
+                        int32_t from, int32_t most, int64_t limit, int64_t now_ms, int64_t *bytes,
+                        int32_t *timers);
+int32_t ts_put_group(ts_log *log, ts_route *head_route, const uint8_t *head, int32_t head_size,
+                     ts_route *route, const ts_rows *rows, int32_t from, int32_t count,
+                     int64_t bytes, int32_t timers, int64_t now_ms, int64_t *log_offsets,
+                     int64_t *queue_offsets);
+int64_t ts_group_head_bytes(const ts_log *log, const ts_route *route, int32_t head_size);
+uint64_t ts_rows_digest(const ts_rows *rows, const uint8_t *topic, int32_t topic_size,
+                        int32_t from, int32_t to, uint64_t digest);
 
 /* deliver.c: plan needs no lock, place runs under the append lock, with the view of plan held. */
 int32_t ts_deliver_plan(ts_view *view, const ts_routes *routes, const ts_log *log,

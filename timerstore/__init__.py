@@ -36,6 +36,7 @@ from timerstore.message import (
     Report,
 )
 from timerstore.pull.consumer import Consumer
+from timerstore.row_batch import IngestedVersions, IngestReceipt, RowBatch
 from timerstore.shards import ShardedStore, open_shards
 from timerstore.store import TimerStore, open  # noqa: A004
 
@@ -54,6 +55,8 @@ __all__ = [
     "ForkedError",
     "FormatVersionError",
     "FullError",
+    "IngestReceipt",
+    "IngestedVersions",
     "LockedError",
     "Message",
     "MessageBatch",
@@ -65,6 +68,7 @@ __all__ = [
     "PutBatch",
     "PutReceipt",
     "Report",
+    "RowBatch",
     "ShardedStore",
     "StoreConfig",
     "TimerStore",

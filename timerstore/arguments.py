@@ -22,10 +22,16 @@ TOPIC_BYTES_MAX = 127
 QUEUE_COUNT_MAX = 1024
 """Queues that a put may grow a topic to: each has files of its own."""
 
+MESSAGE_ID_BYTES_MAX = 128
+"""A message id that a caller gives: it is in every handle, and in each copy's properties."""
+PROPERTY_VALUE_BYTES_MAX = 32_767
+
 Body = bytes | memoryview
 Int64Array = npt.NDArray[np.int64]
 
-_SYSTEM_TOPICS = frozenset({"rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX"})
+_SYSTEM_TOPICS = frozenset(
+    {"rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX", "rmq_sys_timerstore_ingest"}
+)
 _TOPIC = re.compile(r"[A-Za-z0-9%_|-]+")
 _CONTROL = re.compile("[\x00-\x1f]")
 

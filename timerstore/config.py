@@ -159,6 +159,11 @@ class StoreConfig:
         )
 
     @property
+    def group_bytes_max(self) -> int:
+        """Most bytes of records that are stored all or none: 4 MiB, cut to one segment."""
+        return min(4 * MIB, self.commit_log_segment_bytes - _BLANK_BYTES)
+
+    @property
     def roll_slots(self) -> int:
         """The roll window in use, slots: what is configured where the wheel can hold it."""
         half = self.wheel_slot_count // 2

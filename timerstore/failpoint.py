@@ -10,6 +10,8 @@ NAMES = (
     "put_appended",
     "put_many_part_appended",
     "put_level_appended",
+    "ingest_chunk_appended",
+    "ingest_appended",
     "log_half_swapped",
     "log_rolled",
     "log_written_out",

@@ -16,6 +16,7 @@ from timerstore.errors import FullError
 from timerstore.opening import Opened
 from timerstore.putting import Putting
 from timerstore.queues.routes import Route
+from timerstore.rows import Part, Rows
 from timerstore.timer.slot_counts import SlotCounts
 
 
@@ -60,4 +61,17 @@ class LimitedPutting(Putting):
         except BaseException as error:
             stored = error.stored_count if isinstance(error, FullError) else 0
             self._counts.remove(due[stored:])
+            raise
+
+    def append_group(
+        self, route: Route, rows: Rows, part: Part, due_ms: Any, *rest: Any, **named: Any
+    ) -> int:
+        """As Putting.append_group."""
+        due = due_ms[part.begin : part.begin + part.row_count]
+        due = np.where(due > part.now_ms, due, 0)
+        self._counts.add(due)
+        try:
+            return super().append_group(route, rows, part, due_ms, *rest, **named)
+        except BaseException:
+            self._counts.remove(due)
             raise

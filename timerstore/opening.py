@@ -422,7 +422,8 @@ class _Opening:
 
     def _tie(self, found: Recovered, *, threads: bool) -> Opened:
         config, clock, metrics, tree = self._config, self._clock, self._metrics, self._tree
-        half_bytes = max(config.record_bytes_max + _DELETE_BYTES, config.staging_bytes) + 64
+        group_bytes = max(config.record_bytes_max + _DELETE_BYTES, config.group_bytes_max)
+        half_bytes = max(group_bytes, config.staging_bytes) + 64
         staging = Staging(self._disk, tree.staging, half_bytes)
         log = CommitLog(config, clock, self._segments, staging, found.log_end)
         timer_route = recover.timer_route(self._routes)

@@ -25,6 +25,7 @@ from timerstore.native import Putter, ffi, lib
 from timerstore.opening import Opened
 from timerstore.queues.levels import parse_level_delays
 from timerstore.queues.routes import Route
+from timerstore.rows import Part, Rows
 
 _MANY_HOLD = 1024
 _put_one = lib.ts_put_one
@@ -296,9 +297,7 @@ class Putting:
         self._admit(due)
         target = self._targets.get(topic) or self._make_target(topic)
         route = self._route_of(target, queue_id)
-        with self._lock:
-            first = int(self._native.unique_counter)
-            self._native.unique_counter = first + count
+        first = self.take_ids(count)
         log_offsets = np.empty(count, np.int64)
         numbers = np.empty(count, np.int64)
         self._append_many(
@@ -358,11 +357,7 @@ class Putting:
         numbers: Any,
     ) -> None:
         native = self._native
-        source = ffi.from_buffer("uint8_t[]", data)
-        spans = ffi.from_buffer("int64_t[]", np.ascontiguousarray(offsets))
-        dues = ffi.from_buffer("int64_t[]", due)
-        more = ffi.NULL if extra is None else ffi.from_buffer("uint8_t[]", extra)
-        more_spans = ffi.NULL if extra is None else ffi.from_buffer("int64_t[]", extra_offsets)
+        rows = Rows(data, offsets, due, text, first=first).with_extra(extra, extra_offsets)
         out, out_numbers = (
             ffi.from_buffer("int64_t[]", log_offsets),
             ffi.from_buffer("int64_t[]", numbers),
@@ -373,16 +368,9 @@ class Putting:
                 got = lib.ts_put_many(
                     native,
                     route.native,
+                    rows.native,
                     done,
                     min(count, done + _MANY_HOLD),
-                    source,
-                    spans,
-                    dues,
-                    text,
-                    len(text),
-                    more,
-                    more_spans,
-                    first,
                     now_ms,
                     out,
                     out_numbers,
@@ -399,7 +387,51 @@ class Putting:
                     error.stored_count = done
                     raise
 
+    # --- groups ---
+
+    def append_group(
+        self,
+        route: Route,
+        rows: Rows,
+        part: Part,
+        due_ms: Any,  # noqa: ARG002 - of all rows; flow control counts them
+        head_route: Route | None = None,
+        head: bytes = b"",
+        places: tuple[Any, Any] | None = None,
+    ) -> int:
+        """Append some rows, behind a head where there is one: all or none; the log's end then.
+
+        `places`: arrays for the rows' log offsets and queue offsets or timer ids.
+        """
+        _, _, end = self._log.append(
+            "put",
+            lib.ts_put_group,
+            ffi.NULL if head_route is None else head_route.native,
+            ffi.NULL if head_route is None else head,
+            len(head),
+            route.native,
+            rows.native,
+            part.begin,
+            part.row_count,
+            part.bytes,
+            part.timers,
+            part.now_ms,
+            *(places or (ffi.NULL, ffi.NULL)),
+        )
+        return end
+
+    def take_ids(self, count: int) -> int:
+        """Take numbers for the ids of so many messages; the first."""
+        with self._lock:
+            first = int(self._native.unique_counter)
+            self._native.unique_counter = first + count
+        return first
+
     # --- topics ---
+
+    def route_to(self, topic: str) -> Route:
+        """Give the queue that the next messages for a topic go to; the topic is made."""
+        return self._route_of(self._targets.get(topic) or self._make_target(topic), None)
 
     def _make_target(self, topic: str) -> _Target:
         name = arguments.check_topic(topic)

@@ -9,7 +9,7 @@ Fails:    each error says what, where, wanted and got; after FailedError only re
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import wraps
 from pathlib import Path
@@ -24,6 +24,7 @@ from timerstore.config import StoreConfig
 from timerstore.errors import ClosedError, ConfigError, ForkedError, MessageError
 from timerstore.failpoint import reach
 from timerstore.flow_control import LimitedPutting
+from timerstore.ingest import Ingester
 from timerstore.inspect.check import check_store
 from timerstore.layout.handle import Handle, decode
 from timerstore.message import (
@@ -49,6 +50,7 @@ from timerstore.pull.waiting import WaitingPull
 from timerstore.pull.watcher import Watcher
 from timerstore.putting import Putting
 from timerstore.queues.routes import Route
+from timerstore.row_batch import IngestedVersions, IngestReceipt, RowBatch
 from timerstore.service import Service
 from timerstore.timer.backlog import Backlog
 
@@ -113,6 +115,7 @@ class TimerStore:
         )
         put_in = LimitedPutting if opened.config.slot_messages_max else Putting
         self._putting = put_in(opened, self._clock)
+        self._ingester = Ingester(opened, self._clock, self._putting)
         self._putter = self._putting.make_putter(self.put)
         if self._putting.is_quick:
             self.put = self._putter.put  # type: ignore[method-assign]  # same call, same answers
@@ -192,6 +195,25 @@ class TimerStore:
             queue_id=queue_id,
             flush=flush,
         )
+
+    @_counted
+    def ingest(self, source: str, version: int, batches: Iterable[RowBatch]) -> IngestReceipt:
+        """Store all rows of a version of a source, exactly once; durable on return.
+
+        The same version must always bring the same rows in the same order; how they are cut into
+        batches does not matter. Called again after a crash or an error it goes on behind the rows
+        that are there; for a version that is complete it appends nothing. Each batch is checked
+        before any row of it is stored. Rows come in order, in parts that are there all or not at
+        all, and a part is there for readers when it is durable, before the others are.
+        Raises MessageError, also where the rows are others than those that the version had;
+        FullError, FlowControlError: call it again.
+        """
+        return self._ingester.ingest(source, version, batches)
+
+    @_counted
+    def ingested(self, source: str) -> IngestedVersions:
+        """Give the versions of a source that are complete and durable."""
+        return self._ingester.ingested(source)
 
     @_counted
     def topics(self) -> dict[str, int]:

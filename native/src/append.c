@@ -1,173 +1,25 @@
-/* Appending to the commit log: puts, cancels, the blank at a segment's end.
+/* Appending to the commit log: a put, cancels, the blank at a segment's end.
  *
  * Everything here runs under the append lock, on the active staging half. A record is complete
  * before the filled mark passes it, so a process killed in mid-copy leaves nothing of it.
  */
-#include "encode.h"
-#include "states.h"
-
-#define UNIQUE_PAIR_BYTES 42 /* UNIQ_KEY 0x01 32 hex digits 0x02 */
-
-typedef struct {
-    const uint8_t *body;
-    int32_t body_size;
-    const uint8_t *properties;
-    int32_t properties_size;
-    const uint8_t *extra;
-    int32_t extra_size;
-    int64_t due_ms;
-    int64_t unique;
-} put_one;
-
-static int32_t digits(int64_t n)
-{
-    int32_t count = 1;
-
-    for (; n >= 10; n /= 10)
-        count++;
-    return count;
-}
-
-static uint8_t *copy_unique(uint8_t *out, const ts_log *log, int64_t unique)
-{
-    static const char hex[] = "0123456789ABCDEF";
-
-    out = TS_COPY_TEXT(out, "UNIQ_KEY\001");
-    out = ts_copy(out, log->unique_prefix, 20);
-    for (int32_t shift = 44; shift >= 0; shift -= 4)
-        *out++ = (uint8_t)hex[(unique >> shift) & 15];
-    *out++ = 2;
-    return out;
-}
-
-/* The newest whole slot that is not after due: due itself never lies in its own slot. */
-static int64_t out_ms_of(int64_t due_ms, int64_t precision_ms)
-{
-    int64_t rest = due_ms % precision_ms;
-
-    return rest == 0 ? due_ms - precision_ms : due_ms - rest;
-}
-
-static void head_of(const ts_log *log, ts_record *head, const ts_route *route, int64_t now_ms)
-{
-    memset(head, 0, sizeof *head);
-    head->queue_id = route->queue_id;
-    head->queue_offset = route->next_offset;
-    head->log_offset = log->base + log->filled;
-    head->born_ms = head->store_ms = now_ms;
-    head->born_host = head->store_host = log->host;
-    head->born_host_size = head->store_host_size = 8;
-    head->topic = route->topic;
-    head->topic_size = route->topic_size;
-    head->magic = ts_record_magic(route->topic_size);
-}
-
-/* Body CRC, sizes, and everything before the properties' text. */
-static uint8_t *open_record(uint8_t *out, ts_record *head, const uint8_t *body, int32_t body_size)
-{
-    head->body_size = body_size;
-    head->body_crc = (int32_t)(ts_crc32(0, body, body_size) & 0x7FFFFFFFu);
-    head->size = ts_record_bytes(head);
-    out = ts_head_put(out, head);
-    out = ts_copy(out, body, body_size);
-    return ts_topic_put(out, head);
-}
-
-static void close_record(ts_log *log, const ts_record *head)
-{
-    if (log->property_crc)
-        ts_property_crc_seal(log->staging + log->filled, head->size);
-    log->filled += head->size;
-    log->last_store_ms = head->store_ms;
-    log->out[0] = head->queue_offset;
-}
-
-/* One put: to the real topic where it is due, else to the timer topic as a waiting id. */
-static int32_t append_put(ts_log *log, ts_route *route, const put_one *put, int64_t now_ms)
-{
-    int32_t is_timer = put->due_ms > now_ms;
-    int64_t out_ms = is_timer ? out_ms_of(put->due_ms, log->precision_ms) : 0;
-    ts_route *target = is_timer ? log->timer_route : route;
-    int64_t id = target->next_offset;
-    ts_record head;
-    uint8_t *out;
-    int32_t added = UNIQUE_PAIR_BYTES + (log->property_crc ? TS_PROPERTY_CRC_BYTES : 0);
-
-    if (is_timer)
-        added += 16 + 12 + 4 + digits(put->due_ms) + digits(out_ms) + route->real_size +
-                 TS_ID_PAIR_BYTES;
-    head_of(log, &head, target, now_ms);
-    head.properties_size = put->properties_size + put->extra_size + added;
-    head.body_size = put->body_size;
-    if (head.properties_size > TS_PROPERTIES_BYTES_MAX)
-        return TS_INVALID;
-    if (ts_log_room(log, ts_record_bytes(&head)) != TS_OK)
-        return TS_NEED_ROOM;
-    if (is_timer && id >= log->states->end) {
-        log->need = id;
-        return TS_NEED_STATES;
-    }
-    out = open_record(log->staging + log->filled, &head, put->body, put->body_size);
-    out = ts_copy(out, put->properties, put->properties_size);
-    out = ts_copy(out, put->extra, put->extra_size);
-    out = copy_unique(out, log, put->unique);
-    if (is_timer) {
-        out = TS_COPY_NUMBER(out, "TIMER_DELIVER_MS", put->due_ms);
-        out = TS_COPY_NUMBER(out, "TIMER_OUT_MS", out_ms);
-        out = ts_copy(out, route->real, route->real_size);
-        ts_copy_timer_id(out, log->store_id, id);
-        ts_states_put(log->states, id, TS_WAITING);
-        log->states->waiting++;
-        route->pending++;
-    }
-    target->next_offset++;
-    log->put_count++;
-    close_record(log, &head);
-    return TS_OK;
-}
+#include "put.h"
 
 int64_t ts_put_one(ts_log *log, ts_route *route, const uint8_t *body, int32_t body_size,
                    int64_t due_ms, const uint8_t *properties, int32_t properties_size,
                    int64_t now_ms)
 {
-    put_one put = {body, body_size, properties, properties_size, NULL, 0, due_ms,
-                   log->unique_counter};
+    ts_put put = {.body = body, .body_size = body_size, .properties = properties,
+                  .properties_size = properties_size, .due_ms = due_ms,
+                  .unique = log->unique_counter, .group_left = -1};
     int64_t log_offset = log->base + log->filled;
-    int32_t status = append_put(log, route, &put, now_ms);
+    int32_t status = ts_put_append(log, route, &put, now_ms);
 
     if (status != TS_OK)
         return status;
     log->out[1] = log->unique_counter++;
     ts_log_publish(log);
     return log_offset;
-}
-
-int32_t ts_put_many(ts_log *log, ts_route *route, int32_t from, int32_t count,
-                    const uint8_t *bodies, const int64_t *body_offsets, const int64_t *due_ms,
-                    const uint8_t *properties, int32_t properties_size,
-                    const uint8_t *extra, const int64_t *extra_offsets,
-                    int64_t first_unique, int64_t now_ms,
-                    int64_t *log_offsets, int64_t *queue_offsets)
-{
-    int32_t i, status = TS_OK;
-
-    for (i = from; i < count; i++) {
-        put_one put = {bodies + body_offsets[i], (int32_t)(body_offsets[i + 1] - body_offsets[i]),
-                       properties, properties_size, NULL, 0, due_ms == NULL ? 0 : due_ms[i],
-                       first_unique + i};
-
-        if (extra != NULL) {
-            put.extra = extra + extra_offsets[i];
-            put.extra_size = (int32_t)(extra_offsets[i + 1] - extra_offsets[i]);
-        }
-        log_offsets[i] = log->base + log->filled;
-        status = append_put(log, route, &put, now_ms);
-        if (status != TS_OK)
-            break;
-        queue_offsets[i] = log->out[0];
-    }
-    ts_log_publish(log);
-    return i > from ? i - from : status;
 }
 
 /* A delete record is the broker's: it honours it too. Of a group, `left` bytes are still to come. */
@@ -183,7 +35,7 @@ static int32_t delete_bytes(const ts_log *log, delete_one *one, int64_t now_ms)
     int32_t added = TS_ID_PAIR_BYTES + (one->left < 0 ? 0 : TS_GROUP_PAIR_BYTES) +
                     (log->property_crc ? TS_PROPERTY_CRC_BYTES : 0);
 
-    head_of(log, &one->head, log->timer_route, now_ms);
+    ts_head_of(log, &one->head, log->timer_route, now_ms);
     one->head.properties_size = one->properties_size + added;
     one->head.body_size = 1;
     return ts_record_bytes(&one->head);
@@ -192,7 +44,7 @@ static int32_t delete_bytes(const ts_log *log, delete_one *one, int64_t now_ms)
 static void append_delete(ts_log *log, ts_route *real, int64_t id, delete_one *one)
 {
     static const uint8_t body[1] = {'0'};
-    uint8_t *out = open_record(log->staging + log->filled, &one->head, body, 1);
+    uint8_t *out = ts_record_open(log->staging + log->filled, &one->head, body, 1);
 
     out = ts_copy(out, one->properties, one->properties_size);
     out = ts_copy_timer_id(out, log->store_id, id);
@@ -202,7 +54,7 @@ static void append_delete(ts_log *log, ts_route *real, int64_t id, delete_one *o
     log->states->waiting--;
     real->pending--;
     log->timer_route->next_offset++;
-    close_record(log, &one->head);
+    ts_record_close(log, &one->head);
 }
 
 /* Whether records with timer-queue offsets up to here may be appended; else need is set. */
@@ -321,7 +173,7 @@ int32_t ts_encode(uint8_t *out, int32_t out_bytes, const uint8_t *topic, int32_t
     if (topic_size < 1 || topic_size > 255 || body_size < 0 || properties_size < 0 ||
         head.properties_size > TS_PROPERTIES_BYTES_MAX || ts_record_bytes(&head) > out_bytes)
         return TS_INVALID;
-    ts_copy(open_record(out, &head, body, body_size), properties, properties_size);
+    ts_copy(ts_record_open(out, &head, body, body_size), properties, properties_size);
     if (property_crc)
         ts_property_crc_seal(out, head.size);
     return head.size;

@@ -75,15 +75,18 @@ static int32_t tail_of(ts_view *view, uint32_t store_id, const ts_tail *tail,
 {
     int64_t available = 0;
     const uint8_t *at = ts_view_at(view, chained->log_offset, &available), *end;
-    int32_t size = chained->size < LOOK_BYTES ? chained->size : LOOK_BYTES;
+    int32_t size = chained->size < LOOK_BYTES ? chained->size : LOOK_BYTES, group;
 
     if (at == NULL || chained->size > available || size < TS_PROPERTY_CRC_BYTES)
         return 0;
     end = at + chained->size;
     if (memcmp(end - TS_PROPERTY_CRC_BYTES, "__CRC32#\001", 9) != 0)
         return 0;
+    end -= TS_PROPERTY_CRC_BYTES;
+    size -= TS_PROPERTY_CRC_BYTES;
+    group = ts_group_tail(end - size, size);
     memset(marks, 0, sizeof *marks);
-    return ts_tail_get(tail, end - TS_PROPERTY_CRC_BYTES, size - TS_PROPERTY_CRC_BYTES, marks) &&
+    return ts_tail_get(tail, end - group, size - group, marks) &&
            marks->store_id == store_id && ts_marks_usable(marks);
 }
 

@@ -169,8 +169,18 @@ enum {
     ID_BYTES = 6 + TS_TIMER_ID_TEXT_BYTES + 1,
     OUT_BYTES = 13 + TS_TIME_DIGITS + 1,
     DELIVER_BYTES = 17 + TS_TIME_DIGITS + 1,
-    UNIQUE_BYTES = 9 + 32 + 1
+    UNIQUE_BYTES = 9 + 32 + 1,
+    GROUP_BYTES = 9 + TS_GROUP_TEXT_BYTES + 1
 };
+
+int32_t ts_group_tail(const uint8_t *text, int32_t end)
+{
+    const uint8_t *at = text + end - GROUP_BYTES;
+
+    return end >= GROUP_BYTES && memcmp(at, "TS_GROUP\001", 9) == 0 && at[GROUP_BYTES - 1] == 2 &&
+                   !has_either(at + 9, TS_GROUP_TEXT_BYTES, 2, 2)
+               ? GROUP_BYTES : 0;
+}
 
 static void learn(ts_tail *tail, const ts_text *topic, const ts_text *queue, int32_t real_queue)
 {
@@ -224,6 +234,7 @@ static int32_t read_known(const uint8_t *text, int32_t size, const ts_tail *tail
         memcmp(text + end - TS_PROPERTY_CRC_BYTES, "__CRC32#\001", 9) == 0 &&
         text[end - 1] == 2 && !has_either(text + end - 11, 10, 2, 2))
         end -= TS_PROPERTY_CRC_BYTES;
+    end -= ts_group_tail(text, end);
     plain = end;
     if (end >= TS_TAIL_TIMES_BYTES &&
         TIME_IS(text + end - 31, "TIMER_DEQUEUE_MS\001", &time) &&
@@ -247,6 +258,7 @@ static int32_t read_tail(const uint8_t *text, int32_t size, ts_tail *tail, ts_ma
     uint64_t id = 0;
 
     (void)TAKE("__CRC32#", 10, &value);
+    end -= ts_group_tail(text, end);
     plain = end;
     if (TAKE("TIMER_DEQUEUE_MS", 13, &value)) {
         if (!TAKE("TIMER_ENQUEUE_MS", 13, &value))

@@ -29,7 +29,7 @@ typedef struct {
     int32_t broken;      /* a number that does not parse */
     int64_t group_start; /* -1: not there; not looked for by ts_marks_get_timer */
     int64_t group_left;
-    int32_t plain_size;  /* > 0: a source as this engine puts it; its bytes without the CRC pair */
+    int32_t plain_size;  /* > 0: a source as this engine puts it; its bytes without group and CRC */
 } ts_marks;
 
 /* What most records of one call share behind their own properties: the real topic and queue, as
@@ -52,6 +52,10 @@ void ts_marks_get_timer(const uint8_t *properties, int32_t size, ts_tail *tail, 
 /* A put's tail as it was learned, that ends at `end` and of which `size` bytes may be read: how many
  * bytes it takes with the UNIQ_KEY pair in front of it, or 0. Sets what it says of a timer. */
 int32_t ts_tail_get(const ts_tail *tail, const uint8_t *end, int32_t size, ts_marks *marks);
+
+/* Bytes of the pair TS_GROUP where the text's first `end` bytes end with one, else 0. It is the last
+ * that a record of a group has, but for its CRC. */
+int32_t ts_group_tail(const uint8_t *text, int32_t end);
 
 /* Whether we delivered it for a level. Without DELAY the mark is a leftover: a client that sends a
  * message on keeps our property, but each message that waits for a level has its DELAY. */

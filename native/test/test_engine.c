@@ -265,6 +265,7 @@ static void put_many(store *s, uint64_t *seed, int32_t index, int32_t count, int
     uint8_t bodies[BATCH * 64], extra[BATCH * 8];
     int64_t body_at[BATCH + 1] = {0}, extra_at[BATCH + 1] = {0}, due[BATCH];
     int64_t log_offsets[BATCH], queue_offsets[BATCH];
+    ts_rows rows;
 
     for (int32_t i = 0; i < count; i++) {
         due[i] = s->now_ms + below(seed, ahead_ms) - ahead_ms / 10;
@@ -272,10 +273,13 @@ static void put_many(store *s, uint64_t *seed, int32_t index, int32_t count, int
         extra_at[i + 1] = extra_at[i] + (i % 3 ? 0 : 7);
         memcpy(extra + extra_at[i], pair, (size_t)(extra_at[i + 1] - extra_at[i]));
     }
+    rows = (ts_rows){.bodies = bodies, .body_offsets = body_at, .due_ms = due,
+                     .properties = (const uint8_t *)TAGGED, .properties_size = sizeof TAGGED - 1,
+                     .extra = extra, .extra_offsets = extra_at, .first_unique = s->unique,
+                     .count = count};
     for (int32_t i = 0, got; i < count; i += got > 0 ? got : 0) {
-        got = ts_put_many(&s->log, &s->routes[index], i, count, bodies, body_at, due,
-                          (const uint8_t *)TAGGED, sizeof TAGGED - 1, extra, extra_at, s->unique,
-                          s->now_ms, log_offsets, queue_offsets);
+        got = ts_put_many(&s->log, &s->routes[index], &rows, i, count, s->now_ms, log_offsets,
+                          queue_offsets);
         if (got <= 0)
             serve_log(s, got);
     }

@@ -14,7 +14,20 @@ from random import Random
 from typing import Any
 
 import timerstore
-from tests.crash.report import ANSWERS, GROUP, QUEUES, Kind, Line, key_of, read_body, unpack
+from tests.crash.report import (
+    ANSWERS,
+    GROUP,
+    QUEUES,
+    SOURCE,
+    Kind,
+    Line,
+    ingest_batches,
+    ingest_id,
+    ingest_rows,
+    key_of,
+    read_body,
+    unpack,
+)
 from timerstore import CancelResult, Message, StoreConfig, TimerStore, failpoint
 from timerstore.layout import watermark
 from timerstore.layout.tree import SCHEDULE_TOPIC, Tree
@@ -58,6 +71,7 @@ class History:
     answers: dict[int, list[CancelResult]] = field(default_factory=dict)
     pulled: dict[int, list[Line]] = field(default_factory=dict)  # queue -> in order of offsets
     readings: list[Reading] = field(default_factory=lambda: [Reading() for _ in QUEUES])
+    ingesting: dict[int, bool] = field(default_factory=dict)  # version -> whether it returned
     problems: list[str] = field(default_factory=list)
     notes: list[Line] = field(default_factory=list)
 
@@ -91,6 +105,13 @@ class History:
                 if line.a != len(seen):
                     self.problems.append(f"pulled offset {line.a} after {len(seen)}: {line}")
                 seen.append(line)
+            case Kind.INGEST_BEGUN:
+                self.ingesting.setdefault(line.id, False)
+                self.begun.update((number, 0) for number, _ in ingest_rows(line.id))
+            case Kind.INGESTED:
+                if self.ingesting[line.id] and not line.a:
+                    self.problems.append(f"ingested twice: version {line.id}")
+                self.ingesting[line.id] = True
             case Kind.REFUSED if line.a == Kind.PUT_BEGUN:
                 self.refused.add(line.id)
             case Kind.REFUSED if line.a == Kind.CANCEL_BEGUN:
@@ -160,6 +181,7 @@ class _Check:
         self._compare_offsets(store)
         self._compare_waiting(store)
         self._compare_queries(store)
+        self._ingest_rest(store)
         last_ms = max((line.due for line in self._history.acked.values()), default=clock.now_ms)
         last_ms = max(last_ms, *(one.due_ms for one in store.pending()), clock.now_ms + 2000)
         stepper = Stepper(store)
@@ -181,6 +203,18 @@ class _Check:
         self._expect_nothing_waits(store, "opened again")
         self._verify(store, "opened again")
         store.close()
+
+    def _ingest_rest(self, store: TimerStore) -> None:
+        """What was ingested is there; what was cut short goes on, and then is."""
+        found = store.ingested(SOURCE)
+        for version, returned in sorted(self._history.ingesting.items()):
+            if returned and version not in found:
+                self.problems.append(f"ingested, but {version} is not in {found}")
+            count = len(ingest_rows(version))
+            receipt = store.ingest(SOURCE, version, ingest_batches(version, self._random))
+            if receipt != (SOURCE, version, count, version in found):
+                self.problems.append(f"ingested again, {receipt} of {count} beside {found}")
+            self._history.ingesting[version] = True
 
     def _has_watermark(self) -> bool:
         """Whether recovery has to go on from one: nothing looks as if a broker had been here."""
@@ -228,6 +262,9 @@ class _Check:
         """Nobody is lost, twice there or back from the dead, before anything is stepped."""
         history = self._history
         names = {line.message_id.decode(): i for i, line in history.acked.items()}
+        for version, returned in history.ingesting.items():
+            if returned:
+                names.update((ingest_id(number), number) for number, _ in ingest_rows(version))
         waiting = Counter(one.message_id for one in store.pending())
         there = Counter(m.message_id for ms in self._read_all(store).values() for m in ms)
         counts = store.topics()
@@ -246,7 +283,7 @@ class _Check:
                 self.problems.append(f"reopened, cancelled but there: {history.acked[number]}")
             is_there = name in waiting or name in there or name in levels
             if number not in history.cancel_begun and not is_there:
-                self.problems.append(f"reopened, lost: {history.acked[number]}")
+                self.problems.append(f"reopened, lost: {history.acked.get(number, number)}")
         stats = store.stats()
         if stats["pending_messages"] != len(waiting):
             count = stats["pending_messages"]
@@ -335,12 +372,13 @@ class _Check:
 
     def _compare_counts(self, counts: "Counter[int]") -> None:
         history, cancelled = self._history, self._history.cancelled
+        ingested = {n for version in history.ingesting for n, _ in ingest_rows(version)}
         for number in history.begun:
             count = counts[number]
             acked = history.acked.get(number)
             answers = history.answers.get(number, [])
             least = acked is not None and number not in history.cancel_begun
-            least |= CancelResult.ALREADY_DELIVERED in answers
+            least |= CancelResult.ALREADY_DELIVERED in answers or number in ingested
             most = number not in cancelled
             if not least <= count <= most:
                 word = "lost" if count < least else "doubled" if count > 1 else "not cancelled"

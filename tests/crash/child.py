@@ -1,8 +1,8 @@
 """The child that gets killed: works on a store with real threads and says what was acknowledged.
 
-Threads:  the store's own; here two that put, one that cancels and flushes, one that pulls, one that
-          reads as a group. The main thread closes and opens the store again when the others are
-          through.
+Threads:  the store's own; here two that put, one that ingests, one that cancels and flushes, one
+          that pulls, one that reads as a group. The main thread closes and opens the store again
+          when the others are through.
 Fails:    an error that it does not expect is written to `trouble`, and it leaves with status 3.
 """
 
@@ -26,9 +26,11 @@ from tests.crash.report import (
     CHOSEN,
     GROUP,
     QUEUES,
+    SOURCE,
     Kind,
     Line,
     Reporter,
+    ingest_batches,
     key_of,
     make_body,
     read_body,
@@ -43,6 +45,7 @@ from timerstore import (
     failpoint,
 )
 from timerstore.backup.copying import MANIFEST
+from timerstore.ingest import ingester
 from timerstore.layout.handle import Handle, encode
 from timerstore.message import out_ms
 
@@ -60,6 +63,7 @@ class Known:
     seen: dict[int, int] = field(default_factory=dict)  # queue -> messages pulled
     cancellable: list[tuple[int, int, str]] = field(default_factory=list)  # id, queue, handle
     moved: set[int] = field(default_factory=set)  # ids whose body may name another time
+    versions: list[int] = field(default_factory=list)  # that were begun to be ingested
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,8 +121,10 @@ class _Child:
         self._seen = dict.fromkeys(range(len(QUEUES)), 0) | known.seen
         self._cancellable = list(known.cancellable)
         self._moved = set(known.moved)
+        self._versions = list(known.versions)
         self._numbers = itertools.count(plan.round << 32)
         self._stop = threading.Event()
+        ingester._CHUNK_ROWS = 16
         if plan.point is not None:
             failpoint.hook = self._make_hook(plan.point, plan.nth)
 
@@ -154,7 +160,7 @@ class _Child:
         puts = [self._start(self._put_calls, store, random.random()) for _ in range(2)]
         others = [
             self._start(one, store, random.random())
-            for one in (self._cancel_calls, self._pulls, self._reads)
+            for one in (self._ingests, self._cancel_calls, self._pulls, self._reads)
         ]
         for thread in puts:
             thread.join()
@@ -262,6 +268,22 @@ class _Child:
                 cancellable.append((first + k, queue, receipt.handle))
         self._report.say_all(lines)
         self._cancellable += cancellable
+
+    def _ingests(self, store: TimerStore, random: Random) -> None:
+        """Versions that others left first, then new ones; at times one again."""
+        before = list(self._versions)
+        while not self._stop.is_set():
+            if before:
+                version = before.pop()
+            elif self._versions and random.random() < 0.2:
+                version = random.choice(self._versions[-5:])
+            else:
+                version = max(time.time_ns() // 1_000_000, *self._versions[-1:], 0) + 1
+                self._versions.append(version)
+            self._report.say(Kind.INGEST_BEGUN, id=version)
+            receipt = store.ingest(SOURCE, version, ingest_batches(version, random))
+            self._report.say(Kind.INGESTED, id=version, a=receipt.is_replay)
+            time.sleep(random.random() * 8 * self._plan.step_ms / 1000)
 
     # --- the others ---
 

@@ -10,9 +10,12 @@ import os
 import struct
 from collections.abc import Iterator
 from enum import IntEnum
+from random import Random
 from typing import NamedTuple
 
-from timerstore import CancelResult
+import numpy as np
+
+from timerstore import CancelResult, RowBatch
 
 QUEUES = (("orders", 0), ("alarms", 0), ("alarms", 1), ("alarms", 2), ("orders", 1))
 """Where the children put; index = `queue` of a line. Of orders the store chooses the queue."""
@@ -47,6 +50,8 @@ class Kind(IntEnum):
     HANDED = 16  # a: queue offset; a consumer of GROUP gave it
     COMMIT_BEGUN = 17  # a: offset behind what was handed out
     COMMITTED = 18  # a: as above
+    INGEST_BEGUN = 19  # id: version of SOURCE
+    INGESTED = 20  # id: as above; a: whether it was a replay
 
 
 class Line(NamedTuple):
@@ -110,3 +115,46 @@ def read_body(body: bytes) -> tuple[int, int]:
 def key_of(number: int) -> str:
     """The key that a message is put with, if it has one: some share one."""
     return f"key-{number % 13}"
+
+
+# --- what is ingested: a version's number says all of its rows ------------------------------------
+
+SOURCE = "crash"
+_OF_INGEST = 1 << 61
+_ROWS_MAX = 1024
+
+
+def ingest_number(version: int, row: int) -> int:
+    """The number of a row's message."""
+    return _OF_INGEST + version * _ROWS_MAX + row
+
+
+def ingest_id(number: int) -> str:
+    """Its message id."""
+    return f"ingested-{number:x}"
+
+
+def ingest_rows(version: int) -> list[tuple[int, int]]:
+    """Number and due time (0: at once) of each row. The version is when it was begun, epoch ms."""
+    random = Random(version)
+    count = random.randint(0, random.choice((3, 40, 200)))
+    dues = [random.choice((0, version + random.randint(1, 2000))) for _ in range(count)]
+    return [(ingest_number(version, row), due) for row, due in enumerate(dues)]
+
+
+def ingest_batches(version: int, random: Random) -> Iterator[RowBatch]:
+    """The rows, cut into batches somehow."""
+    rows = ingest_rows(version)
+    while rows:
+        cut = random.randint(1, len(rows))
+        part, rows = rows[:cut], rows[cut:]
+        bodies = [make_body(number, due, 16 + number % 90) for number, due in part]
+        ids = [ingest_id(number).encode() for number, _ in part]
+        yield RowBatch(
+            QUEUES[0][0],
+            b"".join(bodies),
+            np.cumsum([0, *map(len, bodies)]),
+            np.array([due for _, due in part], np.int64),
+            message_ids=b"".join(ids),
+            message_id_offsets=np.cumsum([0, *map(len, ids)]),
+        )

@@ -148,7 +148,8 @@ class Life:
         ]
         kept += self._random.sample(waiting, min(40, len(waiting)))
         seen = {queue: len(pulled) for queue, pulled in self._history.pulled.items()}
-        self._known = child.Known(seen, kept[-80:], set(self._history.moved))
+        versions = sorted(self._history.ingesting)[-20:]
+        self._known = child.Known(seen, kept[-80:], set(self._history.moved), versions)
 
     def _check(self) -> None:
         def run(pipe: int) -> None:

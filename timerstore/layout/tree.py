@@ -14,6 +14,8 @@ from timerstore.errors import CorruptError, MessageError
 
 WHEEL_TIMER_TOPIC = "rmq_sys_wheel_timer"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+INGEST_TOPIC = "rmq_sys_timerstore_ingest"
+"""Headers of ingested rows. Brokers keep topics that begin with rmq_sys_ from clients."""
 
 _TOPIC = re.compile(r"[A-Za-z0-9%_|-]{1,255}")
 _SEGMENT = re.compile(r"[0-9]{20}")

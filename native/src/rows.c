@@ -1,0 +1,205 @@
+/* Many puts, given as columns: as many as there is room for, or as one group that is in the log all
+ * or not at all (format/group.h).
+ *
+ *   head (optional)  left = all rows      what the group is for: timerstore/ingest
+ *   row              left = those behind
+ *   ...
+ *   row              left = 0
+ *
+ * The mark passes a group in one step, and room is asked for all of it, so neither a kill nor a
+ * segment's end comes between.
+ */
+#include "hash.h"
+#include "put.h"
+
+static ts_given given_of(const uint8_t *texts, const int64_t *offsets, int32_t row)
+{
+    ts_given given = {NULL, 0};
+
+    if (texts != NULL) {
+        given.at = texts + offsets[row];
+        given.size = (int32_t)(offsets[row + 1] - offsets[row]);
+    }
+    return given;
+}
+
+static ts_put put_of(const ts_rows *rows, int32_t row)
+{
+    ts_given body = given_of(rows->bodies, rows->body_offsets, row);
+
+    return (ts_put){
+        .body = body.at,
+        .body_size = body.size,
+        .properties = rows->properties,
+        .properties_size = rows->properties_size,
+        .extra = given_of(rows->extra, rows->extra_offsets, row),
+        .tags = given_of(rows->tags, rows->tag_offsets, row),
+        .keys = given_of(rows->keys, rows->key_offsets, row),
+        .id = given_of(rows->ids, rows->id_offsets, row),
+        .due_ms = rows->due_ms == NULL ? 0 : rows->due_ms[row],
+        .unique = rows->first_unique + row,
+        .group_left = -1,
+    };
+}
+
+int32_t ts_put_many(ts_log *log, ts_route *route, const ts_rows *rows, int32_t from, int32_t to,
+                    int64_t now_ms, int64_t *log_offsets, int64_t *queue_offsets)
+{
+    int32_t i, status = TS_OK;
+
+    for (i = from; i < to && i < rows->count; i++) {
+        ts_put put = put_of(rows, i);
+
+        log_offsets[i] = log->base + log->filled;
+        status = ts_put_append(log, route, &put, now_ms);
+        if (status != TS_OK)
+            break;
+        queue_offsets[i] = log->out[0];
+    }
+    ts_log_publish(log);
+    return i > from ? i - from : status;
+}
+
+/* Size of a record of a group; 0 where its properties are too many. */
+static int32_t grouped_bytes(const ts_log *log, const ts_route *route, const ts_put *put,
+                             int64_t now_ms, ts_record *head, int32_t *is_timer)
+{
+    int64_t properties;
+    const ts_route *target;
+
+    *is_timer = put->due_ms > now_ms;
+    target = *is_timer ? log->timer_route : route;
+    properties = ts_put_properties(log, route, put, *is_timer);
+    if (properties > TS_PROPERTIES_BYTES_MAX)
+        return 0;
+    ts_head_of(log, head, target, now_ms);
+    head->properties_size = (int32_t)properties;
+    head->body_size = put->body_size;
+    return ts_record_bytes(head);
+}
+
+int32_t ts_rows_measure(const ts_log *log, const ts_route *route, const ts_rows *rows,
+                        int32_t from, int32_t most, int64_t limit, int64_t now_ms, int64_t *bytes,
+                        int32_t *timers)
+{
+    int32_t i;
+
+    *bytes = 0;
+    *timers = 0;
+    for (i = from; i < rows->count && i - from < most; i++) {
+        ts_put put = put_of(rows, i);
+        ts_record head;
+        int32_t size, is_timer;
+
+        put.group_left = 0;
+        size = grouped_bytes(log, route, &put, now_ms, &head, &is_timer);
+        if (size == 0 || *bytes + size > limit)
+            break;
+        *bytes += size;
+        *timers += is_timer;
+    }
+    return i - from;
+}
+
+static ts_put head_put(const uint8_t *head, int32_t head_size)
+{
+    return (ts_put){.body = head, .body_size = head_size, .unique = -1};
+}
+
+int64_t ts_group_head_bytes(const ts_log *log, const ts_route *route, int32_t head_size)
+{
+    ts_put put = head_put(NULL, head_size);
+    int32_t is_timer;
+    ts_record head;
+
+    return grouped_bytes(log, route, &put, 0, &head, &is_timer);
+}
+
+static void append_grouped(ts_log *log, ts_route *route, ts_put *put, int64_t start, int64_t *left,
+                           int64_t now_ms)
+{
+    ts_record head;
+    int32_t is_timer;
+
+    put->group_left = 0;
+    *left -= grouped_bytes(log, route, put, now_ms, &head, &is_timer);
+    put->group_start = start;
+    put->group_left = (int32_t)*left;
+    ts_put_write(log, route, put, &head, is_timer);
+}
+
+int32_t ts_put_group(ts_log *log, ts_route *head_route, const uint8_t *head, int32_t head_size,
+                     ts_route *route, const ts_rows *rows, int32_t from, int32_t count,
+                     int64_t bytes, int32_t timers, int64_t now_ms, int64_t *log_offsets,
+                     int64_t *queue_offsets)
+{
+    int64_t start = log->base + log->filled, last_id = log->timer_route->next_offset + timers - 1;
+    int64_t left = bytes + (head == NULL ? 0 : ts_group_head_bytes(log, head_route, head_size));
+    int64_t head_offset = -1;
+
+    if (left > INT32_MAX || from < 0 || count < 0 || from + count > rows->count)
+        return TS_INVALID;
+    if (ts_log_room(log, (int32_t)left) != TS_OK)
+        return TS_NEED_ROOM;
+    if (timers > 0 && last_id >= log->states->end) {
+        log->need = last_id;
+        return TS_NEED_STATES;
+    }
+    if (head != NULL) {
+        ts_put put = head_put(head, head_size);
+
+        append_grouped(log, head_route, &put, start, &left, now_ms);
+        head_offset = log->out[0];
+    }
+    for (int32_t i = from; i < from + count; i++) {
+        ts_put put = put_of(rows, i);
+
+        if (log_offsets != NULL)
+            log_offsets[i] = log->base + log->filled;
+        append_grouped(log, route, &put, start, &left, now_ms);
+        if (queue_offsets != NULL)
+            queue_offsets[i] = log->out[0];
+    }
+    log->put_count += count;
+    log->out[0] = head_offset;
+    log->out[1] = log->base + log->filled;
+    ts_log_publish(log); /* all or none: the mark passes them in one step */
+    return TS_OK;
+}
+
+static inline uint64_t mixed(uint64_t state, uint64_t value)
+{
+    state ^= value;
+    state *= 0x9E3779B97F4A7C15u;
+    return state ^ (state >> 29);
+}
+
+static inline uint64_t text_of(const ts_given *given)
+{
+    return (uint64_t)(uint32_t)given->size << 32 | ts_crc32(0, given->at, given->size);
+}
+
+uint64_t ts_rows_digest(const ts_rows *rows, const uint8_t *topic, int32_t topic_size,
+                        int32_t from, int32_t to, uint64_t digest)
+{
+    uint64_t same = mixed(ts_identity(topic, topic_size),
+                          ts_identity(rows->properties, rows->properties_size));
+
+    for (int32_t i = from; i < to && i < rows->count; i++) {
+        ts_put put = put_of(rows, i);
+        ts_given body = {put.body, put.body_size};
+
+        digest = mixed(digest, same);
+        digest = mixed(digest, (uint64_t)put.due_ms);
+        digest = mixed(digest, text_of(&body));
+        if (rows->extra != NULL)
+            digest = mixed(digest, text_of(&put.extra) + 1);
+        if (put.tags.size > 0)
+            digest = mixed(digest, text_of(&put.tags) + 2);
+        if (put.keys.size > 0)
+            digest = mixed(digest, text_of(&put.keys) + 3);
+        if (put.id.size > 0)
+            digest = mixed(digest, text_of(&put.id) + 4);
+    }
+    return digest;
+}

@@ -1,0 +1,160 @@
+"""Checking a batch of rows before any of it is stored.
+
+Holds:    (1) what passes fits its records, and so does every copy that delivery makes; (2) no row
+          is looked at from Python.
+Fails:    MessageError that names the batch's column, the row, what was wanted and what was got.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from timerstore import arguments
+from timerstore.config import StoreConfig
+from timerstore.errors import MessageError
+from timerstore.message import Int64Array
+from timerstore.row_batch import RowBatch
+from timerstore.rows import Rows
+
+SOURCE_BYTES_MAX = 255
+VERSION_MAX = 2**63 - 1
+_PAIR_BYTES = 6  # TAGS or KEYS, and the two separators
+_MADE_ID_BYTES = 32
+
+Column = tuple[Any, Int64Array]
+
+
+class Checked(NamedTuple):
+    """A batch that may be stored."""
+
+    topic: str
+    name: bytes
+    rows: Rows
+    due_ms: Int64Array
+
+
+def check_name(source: object, version: object) -> tuple[str, int]:
+    """Give source and version as they are kept."""
+    problems = []
+    if not isinstance(source, str):
+        problems.append(f"source: wanted text, got {type(source).__name__}")
+    elif not source or not arguments.is_utf8(source) or len(source.encode()) > SOURCE_BYTES_MAX:
+        problems.append(
+            f"source: wanted 1 to {SOURCE_BYTES_MAX} bytes of UTF-8, got {source[:80]!r}"
+        )
+    number = int(version) if isinstance(version, int | np.integer) else None
+    if number is None or isinstance(version, bool) or not 0 <= number <= VERSION_MAX:
+        problems.append(f"version: wanted a whole number, 0 to {VERSION_MAX}, got {version!r}")
+    if problems:
+        raise MessageError(problems)
+    assert isinstance(source, str)
+    assert number is not None
+    return source, number
+
+
+def check_batch(batch: object, config: StoreConfig, record_bytes_max: int, now_ms: int) -> Checked:
+    """Give a batch as columns that C reads; all of its rows fit."""
+    if not isinstance(batch, RowBatch):
+        raise MessageError(f"batches: wanted RowBatch, got {type(batch).__name__}")
+    name = arguments.check_topic(batch.topic)
+    bodies, offsets = arguments.gather_bodies(
+        (batch.bodies, np.asarray(batch.body_offsets)), config.message_bytes_max
+    )
+    count = len(offsets) - 1
+    due_ms = _due(batch.due_ms, count, config, now_ms)
+    text = arguments.encode_properties(None, (), batch.properties)
+    own = np.full(count, len(text), np.int64)
+    rows = Rows(bodies, offsets, due_ms, text)
+    if (tags := _texts("tags", batch.tags, batch.tag_offsets, count)) is not None:
+        rows.with_tags(*tags)
+        own += _pair_bytes(tags)
+    if (keys := _texts("keys", batch.keys, batch.key_offsets, count)) is not None:
+        rows.with_keys(*keys)
+        own += _pair_bytes(keys)
+    ids = _texts("message_ids", batch.message_ids, batch.message_id_offsets, count)
+    if ids is not None:
+        _check_ids(ids)
+        rows.with_ids(*ids)
+        own += np.maximum(np.diff(ids[1]) - _MADE_ID_BYTES, 0)
+    if count:
+        most = int((np.diff(offsets) + own).max())
+        arguments.check_sizes(
+            most - int(own.max()),
+            int(own.max()),
+            name,
+            properties_bytes_max=config.properties_bytes_max,
+            record_bytes_max=record_bytes_max,
+        )
+    return Checked(batch.topic, name, rows, due_ms)
+
+
+def _due(given: object, count: int, config: StoreConfig, now_ms: int) -> Int64Array:
+    due_ms = np.asarray(given)
+    if due_ms.shape != (count,) or (due_ms.dtype.kind not in "iu" and count):
+        raise MessageError(
+            f"due_ms: wanted {count} whole numbers of ms since 1970, got {due_ms.dtype} of shape "
+            f"{due_ms.shape}"
+        )
+    # As put_many checks it; but what C gets is as it was given, so that a digest is the same later.
+    waiting = arguments.resolve_due_array(now_ms, count, None, due_ms, config.delay_ms_max)
+    if not config.timer_enabled and bool((waiting > 0).any()):
+        raise arguments.timers_off()
+    return np.ascontiguousarray(due_ms, np.int64)
+
+
+def _pair_bytes(column: Column) -> Int64Array:
+    sizes = np.diff(column[1])
+    return np.where(sizes > 0, sizes + _PAIR_BYTES, 0)
+
+
+def _texts(what: str, texts: object, given: object, count: int) -> Column | None:
+    """A column of texts: whole UTF-8 without control characters."""
+    if texts is None and given is None:
+        return None
+    if texts is None or given is None:
+        raise MessageError(f"{what}: wanted texts and offsets, got one without the other")
+    offsets = np.asarray(given)
+    if offsets.shape != (count + 1,) or offsets.dtype.kind not in "iu":
+        raise MessageError(
+            f"{what}: wanted {count + 1} whole offsets, got {offsets.dtype} of shape "
+            f"{offsets.shape}"
+        )
+    data, spans = arguments.gather_bodies((texts, offsets), arguments.PROPERTY_VALUE_BYTES_MAX)
+    whole = np.frombuffer(data, np.uint8)
+    used = whole[spans[0] : spans[-1]]
+    _refuse(what, used < 0x20, spans, "no control characters")
+    starts = spans[:-1][np.diff(spans) > 0]
+    split = np.zeros(len(used), bool)
+    split[starts - spans[0]] = whole[starts] & 0xC0 == 0x80
+    _refuse(what, split, spans, "whole characters of UTF-8")
+    try:
+        used.tobytes().decode()
+    except UnicodeDecodeError as error:
+        raise MessageError(
+            f"{what}: wanted UTF-8, got {error.reason} in row {_row(spans, error.start)}"
+        ) from error
+    return data, spans
+
+
+def _check_ids(column: Column) -> None:
+    data, spans = column
+    used = np.frombuffer(data, np.uint8)[spans[0] : spans[-1]]
+    _refuse("message_ids", (used == 0x20) | (used == 0x7F), spans, "no spaces")
+    long = np.flatnonzero(np.diff(spans) > arguments.MESSAGE_ID_BYTES_MAX)
+    if len(long):
+        raise MessageError(
+            f"message_ids: wanted at most {arguments.MESSAGE_ID_BYTES_MAX} bytes, got "
+            f"{np.diff(spans)[long[0]]} in row {long[0]}"
+        )
+
+
+def _refuse(what: str, wrong: npt.NDArray[np.bool_], spans: Int64Array, wanted: str) -> None:
+    if wrong.any():
+        row = _row(spans, int(np.argmax(wrong)))
+        raise MessageError(f"{what}: wanted {wanted}, row {row} has")
+
+
+def _row(spans: Int64Array, at: int) -> int:
+    """Row in which the byte `at` behind the first one lies."""
+    return int(np.searchsorted(spans, at + int(spans[0]), side="right")) - 1

@@ -9,7 +9,10 @@ import errno
 import fcntl
 import mmap
 import os
+import shutil
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from timerstore.errors import FailedError, FullError, TimerStoreError
@@ -310,6 +313,50 @@ class Disk:
             raise os_error(error, "link", new) from error
         self.sync_directory(new.parent)
         return is_new
+
+    @contextmanager
+    def locked(self, path: Path, *, alone: bool) -> Iterator[None]:
+        """Hold a lock file (flock), which is made where it is not there; waits for it.
+
+        By description, so threads of one process shut each other out, too.
+        """
+        file = self.open(path, create=True)
+        try:
+            fcntl.flock(file.fd, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        except OSError as error:
+            raise os_error(error, "lock", path) from error
+        try:
+            yield
+        finally:
+            del file  # closing lets go
+
+    def changed_ms(self, path: Path) -> int | None:
+        """Give when a file or directory was last written to, epoch ms; None where it is not."""
+        try:
+            return os.stat(path).st_mtime_ns // 1_000_000
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise os_error(error, "stat", path) from error
+
+    def remove_empty(self, path: Path) -> bool:
+        """Remove a directory in which nothing is; False where something is, or it is not there."""
+        try:
+            os.rmdir(path)
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+                return False
+            raise os_error(error, "remove directory", path) from error
+        return True
+
+    def remove_tree(self, path: Path) -> None:
+        """Remove a directory with all that is in it; nothing where it is not there."""
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise os_error(error, "remove", path) from error
 
     def read_small(self, path: Path) -> bytes | None:
         """Give a small file whole, None where there is none."""

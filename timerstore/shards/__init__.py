@@ -7,17 +7,39 @@
 cluster.py    cluster.json: how many, which key, what a row may be
 routing.py    which shard; receipt.py    what comes out, and names its shard
 sharded.py    ShardedStore: the stores as one; consumer.py    a group that reads them all
+options.py    how rows become messages; rows.py    checks them, by columns
+staging.py    writes them, a file a shard; manifest.py    commits them; ingest.py    the owner takes
+              them; janitor.py    what nobody wants any more
 """
 
 from timerstore.shards.consumer import ShardConsumer
+from timerstore.shards.ingest import Ingested, IngestReport, ingest
+from timerstore.shards.janitor import clean
+from timerstore.shards.manifest import Committed, Manifest, abort, commit
+from timerstore.shards.options import WriteOptions, parse_options
 from timerstore.shards.receipt import ShardBatch, ShardMessage, ShardReceipt
 from timerstore.shards.sharded import ShardedStore, open_shards
+from timerstore.shards.staging import Staged, StagedFile, Stager, stage
 
 __all__ = [
+    "Committed",
+    "IngestReport",
+    "Ingested",
+    "Manifest",
     "ShardBatch",
     "ShardConsumer",
     "ShardMessage",
     "ShardReceipt",
     "ShardedStore",
+    "Staged",
+    "StagedFile",
+    "Stager",
+    "WriteOptions",
+    "abort",
+    "clean",
+    "commit",
+    "ingest",
     "open_shards",
+    "parse_options",
+    "stage",
 ]

@@ -1,8 +1,9 @@
-"""cluster.json: how many shards a directory has, which key belongs to which, what a row may be.
+"""cluster.json: how many shards a directory has, which key belongs to which, how they are opened.
 
-Data:     {"format": 1, "shards": n, "hash": "crc32", "shard_by": "key", "limits": {...}, "crc": c};
-          c: CRC-32 of the text without it. Limits are those of the stores, for writers that stage
-          rows and have no store at hand.
+Data:     {"format": 1, "shards": n, "hash": "crc32", "shard_by": "key", "config": {...}, "crc": c};
+          config: the StoreConfig that the directory was made with, fields as by default left out;
+          c: CRC-32 of the text without it. It serves whoever opens a shard without a configuration
+          of his own, and says to writers, who have no store at hand, what a row may be.
 Holds:    (1) written once, by create-if-absent, after the folder of every shard; of two that make
           the same directory one wins, and the other goes by what it wrote; (2) where it is, every
           shard's folder is: a missing one is lost, never made anew.
@@ -30,25 +31,15 @@ SHARD_BY = "key"
 """Of a row: its first key; without one its message id; without either the shards take turns."""
 
 
-class Limits(NamedTuple):
-    """What a row may be, so that each of the stores takes it: fields of StoreConfig."""
-
-    message_bytes_max: int
-    properties_bytes_max: int
-    record_bytes_max: int
-    delay_ms_max: int
+_LIMITS = ("message_bytes_max", "properties_bytes_max", "record_bytes_max", "delay_ms_max")
+"""What says how large and how far ahead a row may be; a configuration may only widen them."""
 
 
 class Cluster(NamedTuple):
     """The file."""
 
     shard_count: int
-    limits: Limits
-
-
-def limits_of(config: StoreConfig) -> Limits:
-    """Give what stores with this configuration take."""
-    return Limits(*(getattr(config, name) for name in Limits._fields))
+    config: StoreConfig
 
 
 def write(cluster: Cluster) -> bytes:
@@ -58,9 +49,17 @@ def write(cluster: Cluster) -> bytes:
         "shards": cluster.shard_count,
         "hash": HASH,
         "shard_by": SHARD_BY,
-        "limits": cluster.limits._asdict(),
+        "config": _changed(cluster.config),
     }
     return sealed(table)
+
+
+def _changed(config: StoreConfig) -> Json:
+    return {
+        one.name: getattr(config, one.name)
+        for one in fields(StoreConfig)
+        if getattr(config, one.name) != one.default
+    }
 
 
 def sealed(table: Json) -> bytes:
@@ -94,8 +93,7 @@ def read(text: bytes, where: Path) -> Cluster:
     table = unsealed(text, where, FORMAT)
     try:
         count = json_text.as_int(table.get("shards"), "shards")
-        found = json_text.as_table(table.get("limits"), "limits")
-        limits = Limits(*(json_text.as_int(found.get(n), n) for n in Limits._fields))
+        given = json_text.as_table(table.get("config"), "config")
     except CorruptError as error:
         raise CorruptError(f"unreadable: {error}", where=where) from error
     for name, wanted in (("hash", HASH), ("shard_by", SHARD_BY)):
@@ -105,7 +103,13 @@ def read(text: bytes, where: Path) -> Cluster:
             )
     if not 1 <= count <= SHARD_COUNT_MAX:
         raise CorruptError("shards", where=where, wanted=f"1 to {SHARD_COUNT_MAX}", got=count)
-    return Cluster(count, limits)
+    unknown = sorted(set(given) - {one.name for one in fields(StoreConfig)})
+    if unknown:
+        raise FormatVersionError("config: not known to this release", where=where, got=unknown)
+    try:
+        return Cluster(count, StoreConfig(**given))
+    except ConfigError as error:
+        raise CorruptError(f"unreadable: {error}", where=where) from error
 
 
 def load(disk: Disk, tree: ShardsTree) -> Cluster | None:
@@ -135,7 +139,7 @@ def ensure(disk: Disk, root: Path, n: int | None, config: StoreConfig | None) ->
             raise ConfigError(
                 f"n: {str(root)!r} is no directory of shards yet; say how many it shall have"
             )
-        cluster = _make(disk, tree, Cluster(wanted, limits_of(config or StoreConfig())))
+        cluster = _make(disk, tree, Cluster(wanted, config or StoreConfig()))
     if wanted is not None and wanted != cluster.shard_count:
         raise ConfigError(
             f"n: {tree.cluster_json} says {cluster.shard_count} shards, got {wanted}; keys would "
@@ -172,16 +176,15 @@ def _make(disk: Disk, tree: ShardsTree, cluster: Cluster) -> Cluster:
 def config_for(cluster: Cluster, config: StoreConfig | None, where: Path) -> StoreConfig:
     """Give the configuration to open a shard with: what writers were promised must fit.
 
-    Without one, the limits are the cluster's, everything else is as by default.
+    Without one it is the one that the directory was made with.
     """
     if config is None:
-        known = {one.name for one in fields(StoreConfig)}
-        given = {name: value for name, value in cluster.limits._asdict().items() if name in known}
-        return StoreConfig(**given)
+        return cluster.config
     problems = [
-        f"{name}: {where} says that rows may need {wanted}, got {getattr(config, name)}"
-        for name, wanted in cluster.limits._asdict().items()
-        if getattr(config, name) < wanted
+        f"{name}: {where} promises writers {getattr(cluster.config, name)}, got "
+        f"{getattr(config, name)}"
+        for name in _LIMITS
+        if getattr(config, name) < getattr(cluster.config, name)
     ]
     if problems:
         raise ConfigError(problems)

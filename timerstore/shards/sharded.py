@@ -4,7 +4,7 @@
         store.put("orders", b"close 4711", keys="4711", delay=1800)
 
 Threads:  every method from any thread. Calls that go to several shards do so side by side, in a
-          small pool; each shard has its own services, and one `ingester` looks for manifests.
+          small pool; each shard has its own services, and one more looks for manifests.
 Holds:    (1) each shard is a TimerStore with its own lock: one owner each; either all open or none
           stays open; (2) what has one key is in one shard (routing.py); (3) whatever comes out
           names its shard.
@@ -15,10 +15,12 @@ Source:   decision 0016.
 
 import heapq
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -29,7 +31,7 @@ from timerstore import arguments
 from timerstore import store as single
 from timerstore.clock import Clock, SystemClock
 from timerstore.config import StoreConfig
-from timerstore.errors import FullError, MessageError, TimerStoreError
+from timerstore.errors import ConfigError, FullError, MessageError, TimerStoreError
 from timerstore.files.disk import Disk
 from timerstore.message import (
     CancelResult,
@@ -41,6 +43,7 @@ from timerstore.message import (
 )
 from timerstore.shards import cluster as cluster_json
 from timerstore.shards.consumer import ShardConsumer
+from timerstore.shards.ingest import Ingested, Ingester, IngestService
 from timerstore.shards.receipt import (
     ShardBatch,
     ShardMessage,
@@ -79,11 +82,15 @@ class ShardedStore:
         *,
         clock: Clock | None = None,
         threads: bool = True,
+        ingest_every: float | None = 1.0,
     ) -> None:
         self.root = Path(path)
+        if ingest_every is not None and not 0.01 <= ingest_every <= 86_400:
+            raise ConfigError(f"ingest_every: wanted 0.01 to 86400 s or None, got {ingest_every!r}")
         self.tree = ShardsTree(self.root)
         single.check_given(config, clock)
         self._clock = clock if clock is not None else SystemClock()
+        self._pid = os.getpid()
         self.cluster = cluster_json.ensure(Disk(), self.root, n, config)
         config = cluster_json.config_for(self.cluster, config, self.tree.cluster_json)
         self.stores: tuple[TimerStore, ...] = self._open_all(config, threads=threads)
@@ -93,6 +100,14 @@ class ShardedStore:
         self._pool = ThreadPoolExecutor(
             min(len(self.stores), _WORKERS_MAX), thread_name_prefix="timerstore-shards"
         )
+        self._ingesters = [
+            Ingester(self.root, {shard: store}) for shard, store in enumerate(self.stores)
+        ]
+        self._ingest_lock = threading.Lock()
+        self._ingest_service: IngestService | None = None
+        if threads and ingest_every is not None:
+            self._ingest_service = IngestService(self.ingest, ingest_every)
+            self._ingest_service.start()
 
     def _open_all(self, config: StoreConfig, *, threads: bool) -> tuple[TimerStore, ...]:
         """Open every shard; where one does not, close those that did."""
@@ -133,6 +148,9 @@ class ShardedStore:
     def _in_all(self, call: Callable[[TimerStore], Answer]) -> list[Answer]:
         """Do something in every shard at once; the first error after all have ended."""
         return self._in_some(dict.fromkeys(range(len(self.stores)), call))
+
+    def _in_all_numbered(self, call: Callable[[int, TimerStore], Answer]) -> list[Answer]:
+        return self._in_some({shard: partial(call, shard) for shard in range(len(self.stores))})
 
     def _in_some(self, calls: Mapping[int, Callable[[TimerStore], Answer]]) -> list[Answer]:
         if len(calls) == 1:
@@ -408,6 +426,23 @@ class ShardedStore:
         ]
         return heapq.merge(*parts, key=lambda one: one.due_ms)
 
+    # --- what other processes hand over ---
+
+    def ingest(self) -> list[Ingested]:
+        """Take in what writers have committed (staging.py, manifest.py), now; durable on return.
+
+        Opened with threads, the shards do so by themselves every `ingest_every` seconds.
+        """
+        with self._ingest_lock:
+            now_ms = SystemClock().now_ms
+            found = self._in_all_numbered(lambda shard, _: self._ingesters[shard].run(now_ms))
+        return [one for part in found for one in part]
+
+    def wake_ingest(self) -> None:
+        """Have the shards look for what is committed at once; does not wait for it."""
+        if self._ingest_service is not None:
+            self._ingest_service.wake()
+
     # --- the whole ---
 
     def topics(self) -> dict[str, int]:
@@ -431,6 +466,8 @@ class ShardedStore:
             else:
                 combine = max if name.endswith(_GREATEST) else sum
                 total[name] = combine(one[name] for one in by_shard)
+        service = self._ingest_service
+        total["ingest_error"] = "" if service is None else service.error
         return {**total, "shard_count": len(by_shard), "by_shard": by_shard}
 
     def flush(self) -> None:
@@ -445,6 +482,10 @@ class ShardedStore:
 
     def close(self) -> None:
         """Close every shard; a second call does nothing. The first error after all are closed."""
+        for one in self._ingesters:
+            one.stop()
+        if self._ingest_service is not None and os.getpid() == self._pid:
+            self._ingest_service.stop()
         errors: list[BaseException] = []
         for shard, store in enumerate(self.stores):
             try:
@@ -482,10 +523,12 @@ def open_shards(
     *,
     clock: Clock | None = None,
     threads: bool = True,
+    ingest_every: float | None = 1.0,
 ) -> ShardedStore:
     """Open a directory of `n` stores as one; it is made where it is not there.
 
     `n` may be left out where it is. ConfigError where it has another number; LockedError, which
-    names the shard, where somebody has one of them open: then none stays open.
+    names the shard, where somebody has one of them open: then none stays open. `ingest_every`: how
+    often to look for what other processes have committed, seconds; None: `ingest` does when called.
     """
-    return ShardedStore(path, n, config, clock=clock, threads=threads)
+    return ShardedStore(path, n, config, clock=clock, threads=threads, ingest_every=ingest_every)

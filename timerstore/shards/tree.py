@@ -20,6 +20,7 @@ SOURCE_BYTES_MAX = 240
 """Longest folder name of a source, with room for a suffix in the 255 that file systems take."""
 
 _SHARD = re.compile(r"shard-([0-9]{5})")
+_ATTEMPT = re.compile(r"[A-Za-z0-9_-]{1,200}")
 _MANIFEST = re.compile(r"([0-9]{20})\.json")
 
 
@@ -70,6 +71,13 @@ def check_version(version: object) -> int:
     if type(version) is not int or not 0 <= version <= VERSION_MAX:
         raise MessageError(f"version: wanted a whole number from 0 to 2^63 - 1, got {version!r}")
     return version
+
+
+def check_attempt(attempt: str) -> str:
+    """Give the name of an attempt's folder; MessageError on what cannot be one."""
+    if not _ATTEMPT.fullmatch(attempt):
+        raise MessageError(f"attempt: wanted 1 to 200 of A-Za-z0-9_-, got {attempt!r}")
+    return attempt
 
 
 def manifest_version(name: str) -> int | None:

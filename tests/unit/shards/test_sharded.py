@@ -364,6 +364,12 @@ def test_damaged_cluster_json_is_said(tmp_path: Path) -> None:
     file.write_bytes(cluster.sealed({**table, "hash": "md5"}))
     with pytest.raises(FormatVersionError, match="hash"):
         timerstore.open_shards(root, threads=False)
+    file.write_bytes(cluster.sealed({**table, "config": {"of_tomorrow": 1}}))
+    with pytest.raises(FormatVersionError, match="of_tomorrow"):
+        timerstore.open_shards(root, threads=False)
+    file.write_bytes(cluster.sealed({**table, "config": {"precision_ms": 0}}))
+    with pytest.raises(CorruptError, match="precision_ms"):
+        timerstore.open_shards(root, threads=False)
     file.write_bytes(good)
     timerstore.open_shards(root, threads=False).close()
 
@@ -372,7 +378,7 @@ def test_limits_that_writers_were_promised_must_fit(tmp_path: Path) -> None:
     root = tmp_path / "s"
     timerstore.open_shards(root, 1, small(message_bytes_max=5000), threads=False).close()
     with timerstore.open_shards(root, threads=False) as store:
-        assert store.config.message_bytes_max == 5000
+        assert store.config == small(message_bytes_max=5000)
     with pytest.raises(ConfigError, match=r"message_bytes_max: .*5000, got 4999"):
         timerstore.open_shards(root, 1, small(message_bytes_max=4999), threads=False)
     timerstore.open_shards(root, 1, small(message_bytes_max=5001), threads=False).close()

@@ -1,0 +1,102 @@
+"""The child that gets killed while it stages, commits and ingests: a whole write and its owner.
+
+It is what Spark does, without Spark: parts staged by attempts (some twice, some of zombies), one
+commit a version, a note of it afterwards (Spark's commit log), and a replay of every version that
+has no note. Then it ingests, shard by shard, and opens all shards as their owner.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+
+import timerstore
+from tests.support.bench import small
+from timerstore import failpoint
+from timerstore.shards import Staged, Stager, WriteOptions, abort, commit, ingest, stage
+
+SHARDS = 2
+ROWS = 500
+BODY_BYTES = 2500
+CONFIG = small(commit_log_segment_bytes=1 << 21)
+POINTS = (*failpoint.SHARD_NAMES, "ingest_chunk_appended", "ingest_appended")
+
+
+def rows(version: int) -> pa.RecordBatch:
+    """A version's rows: always the same."""
+    numbers = range(version * ROWS, (version + 1) * ROWS)
+    return pa.record_batch(
+        {
+            "topic": pa.array(["t"] * ROWS),
+            "body": pa.array([b"%08d" % k + b"x" * (BODY_BYTES - 8) for k in numbers], pa.binary()),
+            "deliver_ms": pa.array([0] * ROWS),
+            "key": pa.array([f"key-{k}" for k in numbers]),
+        }
+    )
+
+
+def run(root: str, first: int, last: int, point: str | None, nth: int) -> None:
+    """Write versions first to last, replay what is not noted, ingest; die at a point."""
+    if point is not None:
+        _die_at(point, nth)
+    random = Random(os.urandom(8))
+    place = Path(root)
+    for version in range(first, last + 1):
+        note = place.parent / f"noted-{version}"
+        if not note.exists():
+            _write(place, version, random)
+            note.write_bytes(b"")
+    ingest(place, clock=None)
+    with timerstore.open_shards(place, threads=False) as store:
+        store.ingest()
+
+
+def run_at_random(root: str, first: int, last: int, seconds: float) -> None:
+    """The same again and again, until the parent kills it."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        run(root, first, last, None, 0)
+        for version in range(first, last + 1):  # as if no note had been kept
+            (Path(root).parent / f"noted-{version}").unlink(missing_ok=True)
+
+
+def _die_at(point: str, nth: int) -> None:
+    left = [nth]
+
+    def hook(name: str) -> None:
+        if name == point:
+            left[0] -= 1
+            if not left[0]:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    failpoint.hook = hook
+
+
+def _write(root: Path, version: int, random: Random) -> None:
+    batch = rows(version)
+    cuts = sorted({0, ROWS, *(random.randrange(ROWS) for _ in range(2))})
+    parts: list[Staged] = []
+    lost: list[Staged] = []
+    for begin, end in pairwise(cuts):
+        part = batch.slice(begin, end - begin)
+        if random.random() < 0.3:  # an attempt that nobody hears of any more
+            lost.append(_stage(root, version, [part]))
+        parts.append(_stage(root, version, [part.slice(0, 7), part.slice(7)]))
+    zombie = Stager(root, "q", version, _attempt(), WriteOptions())
+    zombie.add(batch)
+    commit(root, "q", version, parts)
+    lost.append(zombie.finish())
+    abort(root, [*lost, parts[0]] if random.random() < 0.5 else lost)
+
+
+def _stage(root: Path, version: int, batches: Iterable[pa.RecordBatch]) -> Staged:
+    return stage(root, "q", version, _attempt(), batches)
+
+
+def _attempt() -> str:
+    return f"0-{os.urandom(6).hex()}"

@@ -1,0 +1,80 @@
+"""Rows to stage, and a taker that counts what it was given."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import timerstore
+from tests.support.bench import NOW, small
+from timerstore.files.disk import Disk
+from timerstore.row_batch import RowBatch
+from timerstore.shards import StagedFile
+from timerstore.shards.staging import read_staged
+from timerstore.testing import ManualClock
+
+UTC_US = pa.timestamp("us", tz="UTC")
+
+
+def make_root(path: Path, n: int = 3, **changes: Any) -> Path:
+    """A directory of small shards that nobody has open."""
+    clock = ManualClock(NOW)
+    timerstore.open_shards(path, n, small(**changes), clock=clock, threads=False).close()
+    return path
+
+
+def batch_of(count: int = 20, first: int = 0, **columns: Any) -> pa.RecordBatch:
+    """Rows `first` and on: topic t, body and key by number, due second by second."""
+    numbers = range(first, first + count)
+    table: dict[str, Any] = {
+        "topic": pa.array(["t"] * count),
+        "body": pa.array([b"body-%d" % k for k in numbers], pa.binary()),
+        "deliver_at": pa.array([(NOW + 1000 * (k + 1)) * 1000 for k in numbers], UTC_US),
+        "key": pa.array([f"key-{k}" for k in numbers]),
+    }
+    table |= {
+        name: one if isinstance(one, pa.Array) else pa.array(one) for name, one in columns.items()
+    }
+    return pa.record_batch({name: one for name, one in table.items() if len(one)})
+
+
+class Row(tuple[Any, ...]):
+    """One row as it would be stored: topic, body, due, keys, tags, message id, properties."""
+
+    __slots__ = ()
+
+
+def rows_of(batches: Iterable[RowBatch]) -> list[Row]:
+    """Every row of some batches."""
+    found = []
+    for batch in batches:
+        for k in range(len(batch)):
+            texts = [
+                _text(data, offsets, k)
+                for data, offsets in (
+                    (batch.keys, batch.key_offsets),
+                    (batch.tags, batch.tag_offsets),
+                    (batch.message_ids, batch.message_id_offsets),
+                )
+            ]
+            body = bytes(batch.bodies[batch.body_offsets[k] : batch.body_offsets[k + 1]])
+            properties = tuple(sorted((batch.properties or {}).items()))
+            found.append(Row((batch.topic, body, int(batch.due_ms[k]), *texts, properties)))
+    return found
+
+
+def _text(data: Any, offsets: Any, k: int) -> str:
+    return "" if data is None else bytes(data[offsets[k] : offsets[k + 1]]).decode()
+
+
+def staged_rows(root: Path, files: Sequence[StagedFile], shard: int | None = None) -> list[Row]:
+    """Every row that files have for a shard, or for all."""
+    mine = [one for one in files if one.shard == shard or (shard is None and one.shard >= 0)]
+    return rows_of(read_staged(Disk(), root, mine))
+
+
+def counted(rows: Iterable[Row]) -> Counter[bytes]:
+    """How often each body is there."""
+    return Counter(row[1] for row in rows)

@@ -1,0 +1,216 @@
+"""Rows of any batch become what is staged, or are said to be wrong, and why."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+
+from tests.support.bench import NOW, small  # noqa: E402
+from tests.support.staging import UTC_US, batch_of, make_root, staged_rows  # noqa: E402
+from timerstore import ConfigError, MessageError, StoreConfig  # noqa: E402
+from timerstore.shards import WriteOptions, parse_options, stage  # noqa: E402
+from timerstore.shards.rows import Reader, check_columns  # noqa: E402
+from timerstore.testing import ManualClock  # noqa: E402
+
+
+def _reasons(config: StoreConfig | None = None, options: Any = None, **columns: Any) -> list[str]:
+    """What is wrong with each of two rows, the second being in order."""
+    batch = batch_of(2, **columns)
+    given = WriteOptions(**(options or {}))
+    check_columns(batch.schema, given)
+    rows = Reader(config or small(), given).read(batch, NOW)
+    assert list(rows.invalid) == [bool(rows.reason(k)) for k in range(2)]
+    return [rows.reason(k) for k in range(2)]
+
+
+FAR = NOW + small().delay_ms_max
+TEXT = pa.string()
+PAIRS = pa.map_(pa.string(), pa.string())
+
+
+@pytest.mark.parametrize(
+    ("columns", "why"),
+    [
+        ({"topic": pa.array([None, "t"])}, "topic: NULL"),
+        ({"topic": ["no.point", "t"]}, "topic: wanted ASCII"),
+        ({"topic": ["", "t"]}, "topic: wanted 1 to 127"),
+        ({"topic": ["t" * 128, "t" * 127]}, "topic: wanted 1 to 127"),
+        ({"topic": ["rmq_sys_wheel_timer", "t"]}, "engine's own"),
+        ({"body": pa.array([None, b""], pa.binary())}, "body: NULL"),
+        ({"deliver_at": pa.array([None, NOW * 1000], UTC_US)}, "deliver_at: NULL"),
+        ({"deliver_at": pa.array([FAR + 1, FAR])}, "deliver_at: wanted at most"),
+        ({"key": ["two words", "one"]}, "key: wanted text without spaces"),
+        ({"key": ["a\u3000b", "\u00e9"]}, "key: wanted text without spaces"),
+        ({"key": ["a\x00", None]}, "key: wanted text without spaces"),
+        ({"tags": ["a\x02", "a b"]}, "tags: wanted text without control"),
+        ({"message_id": ["a b", "a"]}, "message_id: wanted text without spaces"),
+        ({"message_id": ["i" * 129, "i" * 128]}, "message_id: wanted at most 128"),
+        ({"properties": pa.array([[("a", "")], [("a", "b")]], PAIRS)}, "properties: an empty"),
+        ({"properties": pa.array([[("a", None)], None], PAIRS)}, "properties: an empty"),
+        ({"properties": pa.array([[("a\x01", "b")], []], PAIRS)}, "properties: an empty"),
+        ({"properties": pa.array([[("KEYS", "b")], [("k", "b")]], PAIRS)}, "reserved"),
+        ({"properties": pa.array([[("TIMER_X", "b")], [("k", "b")]], PAIRS)}, "reserved"),
+        ({"tags": ["x" * 40_000, "x"]}, "properties: too many bytes"),
+        (
+            {"key": [], "keys": pa.array([["a", "b c"], ["a", "b"]], pa.list_(TEXT))},
+            "keys: wanted each",
+        ),
+        ({"key": [], "keys": pa.array([["a", None], []], pa.list_(TEXT))}, "keys: wanted each"),
+        ({"key": [], "keys": pa.array([[""], None], pa.list_(TEXT))}, "keys: wanted each"),
+    ],
+)
+def test_what_no_store_takes_is_said(columns: dict[str, Any], why: str) -> None:
+    first, second = _reasons(**columns)
+    assert why in first
+    assert second == ""
+
+
+def test_bodies_at_their_limits() -> None:
+    config = small(message_bytes_max=1000)
+    assert _reasons(config, body=[b"x" * 1001, b"x" * 1000]) == [
+        "body: wanted at most 1000 bytes", "",
+    ]  # fmt: skip
+    small_log = small(commit_log_segment_bytes=8192)
+    first, second = _reasons(small_log, body=[b"x" * 8000, b"x" * 2000])
+    assert "does not fit a record" in first
+    assert second == ""
+
+
+def test_options_say_what_is_wrong() -> None:
+    past = {"deliver_at": pa.array([NOW, NOW + 1])}
+    assert _reasons(**past) == ["", ""]
+    assert _reasons(options={"past": "fail"}, **past) == [
+        "deliver_at: has passed (past=deliver takes it)", "",
+    ]  # fmt: skip
+    null = {"body": pa.array([None, b"x"], pa.binary())}
+    assert _reasons(options={"null_body": "empty"}, **null) == ["", ""]
+
+
+def test_texts_that_are_no_utf8_are_said() -> None:
+    bad = pa.array([b"\xff", "é".encode()], pa.binary()).cast(pa.string(), safe=False)
+    for name in ("key", "tags", "message_id"):
+        first, second = _reasons(**{name: bad})
+        assert f"{name}: not UTF-8" in first
+        assert second == ""
+    assert "topic: wanted ASCII" in _reasons(topic=bad)[0]
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "why"),
+    [
+        ({"body": []}, {}, "body: there is no such column"),
+        ({"deliver_at": []}, {}, "deliver_at: wanted"),
+        ({"deliver_ms": [1, 2]}, {}, "deliver_at: wanted"),
+        ({"deliver_at": pa.array([0, 1], pa.timestamp("us"))}, {}, "not timestamp_ntz"),
+        ({"deliver_at": [0.5, 1.5]}, {}, "column deliver_at: wanted timestamp"),
+        ({"deliver_at": [], "deliver_ms": pa.array([1, 2], pa.int32())}, {}, "wanted long"),
+        ({"topic": []}, {}, "topic: wanted a column topic or the option"),
+        ({}, {"topic": "t"}, "topic: wanted a column topic or the option"),
+        ({"bodi": ["a", "b"]}, {}, "column bodi: not known"),
+        ({"keys": pa.array([["a"], ["b"]])}, {}, "key, keys: wanted one"),
+        ({"key": [1, 2]}, {}, "column key: wanted string"),
+        ({"properties": ["a", "b"]}, {}, "map<string,string>"),
+        ({"key": [], "keys": ["a", "b"]}, {}, "array<string>"),
+        ({}, {"shard_by": "customer"}, "there is no column 'customer'"),
+        ({"customer": [0.5, 1]}, {"shard_by": "customer"}, "shard_by: wanted text"),
+        ({}, {"shard_by": "msg_id"}, "needs a column message_id"),
+    ],
+)
+def test_wrong_columns_are_refused(columns: Any, options: Any, why: str) -> None:
+    with pytest.raises(ConfigError, match="(?s)" + why.replace("<", "[<]")):
+        check_columns(batch_of(2, **columns).schema, WriteOptions(**options))
+
+
+def test_every_wrong_column_is_named_at_once() -> None:
+    schema = batch_of(2, bodi=["a", "b"], body=[], deliver_at=[0.5, 1.5]).schema
+    with pytest.raises(ConfigError) as caught:
+        check_columns(schema, WriteOptions())
+    assert len(caught.value.problems) == 3
+
+
+def test_times_are_rounded_up_to_the_ms(tmp_path: Path) -> None:
+    root = make_root(tmp_path / "s", 1)
+    clock = ManualClock(NOW)
+    for unit, raw, want in (
+        ("us", NOW * 1000 + 1, NOW + 1),
+        ("us", NOW * 1000, NOW),
+        ("us", -1, 0),
+        ("ns", NOW * 10**6 + 1, NOW + 1),
+        ("ms", NOW, NOW),
+        ("s", NOW // 1000, NOW // 1000 * 1000),
+    ):
+        kind = pa.timestamp(unit, tz="America/New_York")
+        batch = batch_of(1, deliver_at=pa.array([raw], kind))
+        staged = stage(root, "s", 0, f"a-{unit}-{raw}"[:50].replace("-", "_"), [batch], clock=clock)
+        assert staged_rows(root, staged.files)[0][2] == want
+    when = datetime(2030, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
+    batch = batch_of(1, deliver_at=pa.array([when], UTC_US))
+    staged = stage(root, "s", 0, "moment", [batch], clock=clock)
+    assert staged_rows(root, staged.files)[0][2] == 1_893_553_445_678
+
+
+def test_all_columns_arrive(tmp_path: Path) -> None:
+    root = make_root(tmp_path / "s", 1)
+    batch = batch_of(
+        3,
+        key=[],
+        keys=pa.array([["a", "b"], [], None], pa.large_list(pa.large_string())),
+        tags=["red", None, ""],
+        message_id=[None, "id-1", "é"],
+        properties=pa.array([[("x", "1"), ("y", "2")], None, [("x", "1")]], PAIRS),
+        topic=["t", "u", "t"],
+    )
+    staged = stage(root, "s", 0, "a", [batch], clock=ManualClock(NOW))
+    found = staged_rows(root, staged.files)
+    assert sorted(row[1:2] + row[:1] + row[3:] for row in found) == [
+        (b"body-0", "t", "a b", "red", "", (("x", "1"), ("y", "2"))),
+        (b"body-1", "u", "", "", "id-1", ()),
+        (b"body-2", "t", "", "", "é", (("x", "1"),)),
+    ]
+
+
+def test_text_bodies_and_wide_types(tmp_path: Path) -> None:
+    root = make_root(tmp_path / "s", 1)
+    batch = batch_of(2, body=pa.array(["é", None], pa.large_string()), key=[], topic=[])
+    options = WriteOptions(topic="t", null_body="empty")
+    staged = stage(root, "s", 0, "a", [batch], options, clock=ManualClock(NOW))
+    assert [row[1] for row in staged_rows(root, staged.files)] == ["é".encode(), b""]
+
+
+# --- options ---
+
+
+def test_options_are_read_in_any_case() -> None:
+    options = parse_options(
+        {"path": "/p", "SHARD_BY": "Customer", "On_Invalid": "Quarantine", "sync": "FALSE"}
+    )
+    assert options == WriteOptions(shard_by="Customer", on_invalid="quarantine", sync="false")
+    assert not options.is_synced
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"on_invald": "fail"}, "did you mean on_invalid"),
+        ({"qqq": "1"}, "known: topic, shard_by"),
+        ({"past": "maybe"}, "past: wanted 'deliver' or 'fail', got 'maybe'"),
+        ({"topic": "a.b"}, "topic: wanted ASCII"),
+        ({"write_id": "x" * 241}, "write_id: wanted 1 to 240"),
+        ({"shard_by": ""}, "shard_by"),
+        ({"past": "x", "sync": "y", "z": "z"}, "(?s)z: not known.*past:.*sync:"),
+    ],
+)
+def test_wrong_options_are_refused(given: dict[str, str], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        parse_options(given)
+
+
+def test_a_write_that_fails_leaves_no_file(tmp_path: Path) -> None:
+    root = make_root(tmp_path / "s")
+    batches = [batch_of(), batch_of(20, 20, key=["x y"] * 20)]
+    with pytest.raises(MessageError, match=r"20 of 40 rows .*row 20 of this part: key: wanted"):
+        stage(root, "s", 0, "a", batches, clock=ManualClock(NOW))
+    assert not list((root / "_ingest/staging").rglob("*.arrow"))

@@ -19,6 +19,10 @@ NATIVE := $(wildcard native/*.py native/*.h native/format/*.h native/src/*.[ch] 
 BUILT := $(VENV)/.native-built
 PYTEST := $(RUN) -m pytest -q
 
+ROCKETMQ := tests/interop/rocketmq/target/classpath
+HAS_JDK := javac -version >/dev/null 2>&1 && mvn -version >/dev/null 2>&1
+AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
+
 # What stands in front of a name is a folder of the checkout, never another timerstore.
 export PYTHONPATH := $(CURDIR)
 
@@ -74,7 +78,7 @@ bench: $(VENV)/.has-bench $(BUILT) ## speed, beside LMDB and SQLite; JSON lines
 # --- tests --------------------------------------------------------------------------------------
 
 .PHONY: test
-test: $(VENV)/.has-dev $(BUILT) ## all tests but the long ones
+test: $(VENV)/.has-dev $(BUILT) rocketmq-if-possible ## all tests but the long ones
 	$(PYTEST) -n 2 --dist worksteal -m "not deep and not stress" $(ARGS)
 
 .PHONY: test-property
@@ -84,6 +88,28 @@ test-property: $(VENV)/.has-dev $(BUILT) ## Hypothesis, longer; HYPOTHESIS_PROFI
 .PHONY: test-crash
 test-crash: $(VENV)/.has-dev $(BUILT) ## children killed at named points and at random
 	$(PYTEST) --timeout=0 tests/crash $(ARGS)
+
+.PHONY: test-interop
+test-interop: $(VENV)/.has-dev $(BUILT) jdk ## with a real RocketMQ; installs a JDK and Maven by apt where missing
+	@$(MAKE) --no-print-directory $(ROCKETMQ)
+	INTEROP=required $(PYTEST) -n 2 --dist loadfile tests/interop/test_rocketmq_*.py $(ARGS)
+
+# A process of real brokers; Maven fetches RocketMQ once.
+$(ROCKETMQ): tests/interop/rocketmq/pom.xml $(wildcard tests/interop/rocketmq/src/main/java/*/*.java)
+	@echo "building the process of real brokers; the first time Maven fetches RocketMQ, 170 MB"
+	@cd tests/interop/rocketmq && mvn -q -B -Dstyle.color=never compile \
+		dependency:build-classpath -Dmdep.outputFile=target/classpath
+	@touch $@
+
+.PHONY: jdk
+jdk:
+	@$(HAS_JDK) || { echo "installing a JDK 17 and Maven" && $(AS_ROOT) apt-get update -qq && \
+		$(AS_ROOT) apt-get install -qq -y --no-install-recommends openjdk-17-jdk-headless maven; }
+
+.PHONY: rocketmq-if-possible
+rocketmq-if-possible:
+	@{ $(HAS_JDK) && $(MAKE) --no-print-directory $(ROCKETMQ); } || echo "!!! NOT TESTED WITH A REAL" \
+		"BROKER: no JDK 17 and Maven that work. \`make test-interop\` installs them and runs all." >&2
 
 .PHONY: test-stress
 test-stress: $(VENV)/.has-dev $(BUILT) ## real threads and real time
@@ -112,11 +138,11 @@ floors: $(VENV)/.has-dev
 	$(BIN)/lint-imports --no-cache
 
 .PHONY: ci
-ci: check native-test test test-property test-crash ## all that must pass
+ci: check native-test test test-property test-crash test-interop ## all that must pass
 
 .PHONY: clean
 clean: ## remove what was made, .venv too
 	$(MAKE) --no-print-directory -C native/test clean
-	rm -rf $(VENV) build dist native/_native.c native/format/crc32_table.h timerstore/*.so *.egg-info
+	rm -rf $(VENV) build dist tests/interop/rocketmq/target native/_native.c native/format/crc32_table.h timerstore/*.so *.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

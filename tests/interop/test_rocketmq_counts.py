@@ -1,0 +1,133 @@
+"""A live broker counts by the rule of tests/support/broker_counts.py, step by step.
+
+With one thread that reads messages nothing is left to chance: each step's number is known.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.support import broker_counts as counts
+from tests.support import disk_reader as disk
+from tests.support import rocketmq
+from tests.support.rocketmq import RocketMQ
+from timerstore import StoreConfig
+
+pytestmark = [pytest.mark.deep, pytest.mark.timeout(300)]
+
+TOPIC = "orders"
+CONFIG = StoreConfig(timer_log_segment_bytes=4096, queue_segment_bytes=400, reserve_bytes=0)
+GIVE_UP_MS = 30_000
+ROLL_SLOTS = 8
+
+
+class Counted(NamedTuple):
+    """What a broker says of one topic."""
+
+    count: int
+    counter: int
+
+
+class Steps:
+    """One broker, and what it counts."""
+
+    def __init__(self, process: RocketMQ, root: Path, **more: int) -> None:
+        self.process = process
+        self.name = root.name
+        self.root = root
+        self.given_back = 0
+        process.open(self.name, root, CONFIG, timerGetMessageThreadNum=1, **more)
+        process.ask("topic", self.name, topic=TOPIC, queues=1)
+        # Whole seconds, far enough from the next one for a step to be over before it.
+        self.begin_ms = (rocketmq.now_ms() // 1000 + 1) * 1000
+        process.wait_until(self.begin_ms + 100)
+        self.handles: dict[str, str] = {}
+
+    def put(self, key: str, after_ms: int) -> None:
+        due_ms = self.begin_ms + after_ms
+        (answer,) = self.process.send(
+            self.name,
+            [{"topic": TOPIC, "queue_id": 0, "body": key.encode(),
+              "properties": {"UNIQ_KEY": key, "TIMER_DELIVER_MS": due_ms}}],
+        )  # fmt: skip
+        self.handles[key] = answer["recallHandle"]
+
+    def recall(self, key: str) -> None:
+        self.process.recall(self.name, TOPIC, self.handles[key])
+
+    def wait(self, after_ms: int) -> None:
+        self.process.wait_until(self.begin_ms + after_ms)
+
+    def expect(self, count: int, counter: int) -> None:
+        """The broker counts so, and so does the rule on its files."""
+        wanted = Counted(count, counter)
+        give_up_ms = rocketmq.now_ms() + GIVE_UP_MS
+        while (got := self._counted()) != wanted and rocketmq.now_ms() < give_up_ms:
+            self.process.wait_until(rocketmq.now_ms() + 100)
+        assert got == wanted
+        found = counts.events(self.root)
+        by_rule = counts.total(found)[TOPIC] + self.given_back
+        assert (by_rule, len(found) + self.given_back) == wanted
+
+    def _counted(self) -> Counted:
+        state = self.process.ask("state", self.name)
+        return Counted(state["counts"].get(TOPIC, 0), state["counter"])
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
+    rocketmq.need_rocketmq()
+    process = RocketMQ(tmp_path_factory.mktemp("java"))
+    yield process
+    process.kill()
+
+
+def test_deletes_that_were_carried_out_are_given_back(process: RocketMQ, tmp_path: Path) -> None:
+    steps = Steps(process, tmp_path / "deletes")
+    for key in ("A", "B", "C"):
+        steps.put(key, 6000)
+    steps.put("D", 10_000)
+    steps.put("E", 10_000)
+    steps.expect(5, 5)
+    steps.recall("A")
+    steps.expect(4, 6)
+    steps.recall("D")
+    steps.expect(3, 7)
+    steps.wait(7000)
+    # A is dropped, B and C come out: right so far.
+    steps.expect(1, 9)
+    steps.wait(11_000)
+    # D is dropped, E comes out; and A's delete is given back although it was carried out. D's waits
+    # for deletes that this thread reads next.
+    steps.given_back = 1
+    steps.expect(1, 11)
+    (queue,) = [process.messages(steps.name, TOPIC, 0)]
+    assert sorted(one.body for one in queue) == [b"B", b"C", b"E"]  # nothing waits any more
+    # Its file says the same after its next write; there, too, are no more deletes given back than
+    # were carried out before the last slot with any.
+    process.wait_until(rocketmq.now_ms() + 1500)
+    theirs = counts.read_metrics(steps.root)
+    assert (theirs.counts, theirs.counter) == ({TOPIC: 1}, 11)
+    assert [dict(slot) for slot in counts.carried_out(steps.root)] == [{TOPIC: 1}, {TOPIC: 1}]
+
+
+def test_a_delete_that_rolls_is_counted_again(process: RocketMQ, tmp_path: Path) -> None:
+    steps = Steps(process, tmp_path / "rolls", timerRollWindowSlot=ROLL_SLOTS)
+    steps.put("A", 15_000)
+    steps.expect(1, 1)
+    steps.recall("A")
+    steps.expect(0, 2)
+    # Both leave the wheel and enter it again; the delete is taken off both times.
+    steps.wait(9000)
+    steps.expect(-2, 6)
+    units = list(disk.timer_units(steps.root))
+    assert [unit.magic & (disk.TIMER_DELETE | disk.TIMER_ROLL) for unit in units][:2] == [
+        disk.TIMER_ROLL,
+        disk.TIMER_ROLL | disk.TIMER_DELETE,
+    ]
+    steps.wait(16_000)
+    # Carried out where it was meant to be; nothing is given back, there being no later deletes.
+    steps.expect(-2, 6)
+    assert process.messages(steps.name, TOPIC, 0) == []

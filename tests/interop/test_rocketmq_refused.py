@@ -1,0 +1,162 @@
+"""A real broker is refused where a directory of ours is not fit for it, and does no damage there.
+
+Not fit: open; its writer was killed; closing was cut short; closed, but holding what a broker would
+lose or repeat. Then the same process opens what is fit after all.
+"""
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import pytest
+
+import timerstore
+from tests.support import rocketmq, shared_store
+from tests.support.rocketmq import BrokerError, RocketMQ
+from tests.support.shared_store import QUEUES, SMALL, Made, number_of
+from timerstore import CancelResult, StoreConfig, failpoint
+from timerstore.testing import ManualClock, Stepper
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+CLOSING = [name for name in failpoint.NAMES if name.startswith("close_")]
+LAST = "close_wheel_restored"  # from here on everything is as a broker wants it
+UNFIT = ["open", "killed", "level gaps", "not indexed", *(one for one in CLOSING if one != LAST)]
+FIT = ["open", LAST]  # the first: closed meanwhile
+# A broker's constructors make these where they are missing, empty; ours replaces them.
+MADE_BY_BROKER = {"config/timercheck", "checkpoint", "lock"}
+SOON_S = 3
+GIVE_UP_MS = 60_000
+
+
+def closed_by_halves(folder: Path, made: Made) -> dict[str, Made]:
+    """What a kill at each point of closing leaves of a store with fresh cancels."""
+    copies = {}
+
+    def hook(point: str) -> None:
+        if point in CLOSING:
+            copies[point] = dataclasses.replace(
+                made, root=Path(shutil.copytree(made.root, folder / point))
+            )
+
+    clock = ManualClock(made.end_ms)
+    store = timerstore.open(made.root, made.config, clock=clock, threads=False)
+    Stepper(store).settle()
+    waiting = {pending.message_id for pending in store.pending()}
+    for one in [one for one in made.puts if one.message_id in waiting][::4]:
+        assert store.cancel(one.handle) is CancelResult.CANCELLED
+        one.is_cancelled = True
+    failpoint.hook = hook
+    try:
+        store.close()
+    finally:
+        failpoint.hook = None
+    assert [*copies] == CLOSING
+    return copies
+
+
+def with_level_gaps(root: Path, end_ms: int) -> Made:
+    """Closed, but of one level the second message is out and the first is not."""
+    config = StoreConfig(**SMALL, level_delays="1s 2s")
+    clock = ManualClock(end_ms)
+    puts = []
+    with timerstore.open(root, config, clock=clock, threads=False) as store:
+        for number, now_ms in enumerate((end_ms, end_ms - 60_000)):
+            clock.set(now_ms)
+            body = shared_store.body_of(number, 9)
+            one = store.put("orders", body, level=1, queue_id=0)
+            puts.append(
+                shared_store.Put(number, "orders", 0, one.due_ms, "", one.message_id, "", level=1)
+            )
+            Stepper(store).settle()
+        clock.set(end_ms)
+        Stepper(store).settle()
+        assert store.stats()["level_pending_messages"] == 1
+    return Made(root, config, end_ms, puts, {})
+
+
+def not_indexed(root: Path, end_ms: int) -> Made:
+    """Closed while an operator held the indexing."""
+    config = StoreConfig(**SMALL)
+    clock = ManualClock(end_ms)
+    held = dataclasses.replace(config, stop_enqueue=True)
+    with timerstore.open(root, held, clock=clock, threads=False) as store:
+        body = shared_store.body_of(0, 9)
+        one = store.put("orders", body, deliver_ms=end_ms + 1000, queue_id=0)
+    put = shared_store.Put(0, "orders", 0, one.due_ms, "", one.message_id, one.handle)
+    return Made(root, config, end_ms, [put], {})
+
+
+def deliver(process: RocketMQ, name: str, made: Made) -> dict[int, list[int]]:
+    """Until all that is due came out; each number's times."""
+    process.wait_until(made.soon_over_ms + 1000)
+    while True:
+        out: dict[int, list[int]] = {}
+        for queue in QUEUES:
+            for one in process.messages(name, *queue):
+                out.setdefault(number_of(one.body), []).append(one.store_ms)
+        if made.out_by(made.soon_over_ms) <= out.keys():
+            return out
+        assert rocketmq.now_ms() < made.end_ms + GIVE_UP_MS
+        process.wait_until(rocketmq.now_ms() + 200)
+
+
+def build(folder: Path, now_ms: int) -> dict[str, Made]:
+    made = {
+        "open": shared_store.make(folder / "live", SMALL, now_ms, soon_s=SOON_S),
+        "killed": shared_store.make(folder / "killed", SMALL, now_ms, soon_s=SOON_S, dies=True),
+        "level gaps": with_level_gaps(folder / "gaps", now_ms),
+        "not indexed": not_indexed(folder / "held", now_ms),
+    }
+    halves = shared_store.make(folder / "halves", SMALL, now_ms, soon_s=SOON_S)
+    return made | closed_by_halves(folder, halves)
+
+
+def check_refused(process: RocketMQ, name: str, made: Made) -> None:
+    before = shared_store.files_of(made.root)
+    with pytest.raises(BrokerError, match="refused"):
+        process.open(name, made.root, made.config)
+    after = shared_store.files_of(made.root)
+    new = after.keys() - before.keys()
+    assert new <= MADE_BY_BROKER, name
+    assert not any(after.pop(path) for path in new), name
+    assert after == before, name
+
+
+def check_delivered(made: Made, out: dict[int, list[int]]) -> None:
+    assert made.out_by(made.soon_over_ms) - made.out_by(made.end_ms)
+    assert {number: len(times) for number, times in out.items()} == dict.fromkeys(out, 1)
+    assert all(times[0] >= made.due_ms[number] for number, times in out.items())
+    assert not {one.number for one in made.puts if one.is_cancelled} & out.keys()
+
+
+def check_going_on(name: str, made: Made) -> None:
+    found = shared_store.finish(made, rocketmq.now_ms())
+    if name == "level gaps":  # its clock was set back after the first one's due time was fixed
+        assert {number: len(messages) for number, messages in found.items()} == {0: 1, 1: 1}
+    else:
+        shared_store.check_all_out_once(made, found)
+
+
+def test_refused_without_damage_and_what_is_fit_is_delivered_once(tmp_path: Path) -> None:
+    """One test, so that it has one Java process however tests are dealt out."""
+    rocketmq.need_rocketmq()
+    process = RocketMQ(tmp_path / "java")
+    try:
+        made = build(tmp_path, rocketmq.now_ms())
+        live = made["open"]
+        clock = ManualClock(live.end_ms)
+        with timerstore.open(live.root, live.config, clock=clock, threads=False) as store:
+            for name in UNFIT:
+                check_refused(process, name, made[name])
+            Stepper(store).settle()  # what was tried does not disturb it
+            report = store.verify()
+            assert report.clean, report
+        for name in FIT:
+            process.open(f"fit {name}", made[name].root, made[name].config)
+        for name in FIT:
+            check_delivered(made[name], deliver(process, f"fit {name}", made[name]))
+    finally:
+        process.kill()
+    for name in (*UNFIT[:4], LAST):  # the rest: test_our_files.py
+        check_going_on(name, made[name])

@@ -78,6 +78,8 @@ class Plan:
     calls: int = 60  # of each putting thread, between opening and closing
     sessions: int = 3
     step_ms: float = 1.0  # pause between two calls, at most
+    is_stopped: bool = False  # at its point it waits for the end, else it brings it about
+    only_durable: bool = False  # nothing is acknowledged that a power cut may take back
     backup_share: float = 0.01  # of the calls that cancel, flush and back up
 
 
@@ -135,6 +137,8 @@ class _Child:
         def hook(name: str) -> None:
             if name == point and next(passes) == nth:
                 self._report.say(Kind.REACHED, a=which)
+                if self._plan.is_stopped:
+                    threading.Event().wait()  # for the worker, which cuts the power
                 os.kill(os.getpid(), signal.SIGKILL)
 
         return hook
@@ -222,7 +226,7 @@ class _Child:
             body = make_body(number, due_ms, len(body))
         if random.random() < 0.3:
             options["keys"] = key_of(number)
-        if random.random() < 0.1:
+        if random.random() < 0.1 and not self._plan.only_durable:
             options["flush"] = random.choice(("sync", "async"))
         self._report.say(Kind.PUT_BEGUN, queue=queue, id=number, due=due_ms)
         receipt = store.put(topic, body, **options)

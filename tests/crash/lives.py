@@ -85,6 +85,19 @@ def at_point(random: Random, point: str) -> list[Round]:
     return [{"point": point, "nth": nth, "step_ms": random.choice((0.1, 0.5))}]
 
 
+def make_power_lives(seed: int, cuts: int) -> Iterator[dict[str, Any]]:
+    """Give lives that end in power cuts: what is acknowledged is durable, what is seen too."""
+    for life in make_lives(seed, 10 * cuts):
+        # Without a watermark torn pages look like damage, which no opening may pass over.
+        if any(one.get("lose") for one in life["rounds"]):
+            continue
+        life["config"] |= {"flush": "sync", "visibility": "durable"}
+        yield life
+        cuts -= len(life["rounds"])
+        if cuts <= 0:
+            return
+
+
 def make_lives(seed: int, kills: int) -> Iterator[dict[str, Any]]:
     """Give lives until they hold about so many kills: a half at points, each as often."""
     random = Random(seed)

@@ -47,9 +47,12 @@ def main() -> None:
 class Life:
     """One directory from its first round to its check."""
 
-    def __init__(self, directory: Path, life: dict[str, Any]) -> None:
+    waits_at_points = False
+    """Whether a child that has come to its point is killed by its parent."""
+
+    def __init__(self, directory: Path, life: dict[str, Any], trouble: Path | None = None) -> None:
         self._directory = directory / "store"
-        self._trouble = directory / "trouble"
+        self._trouble = trouble if trouble is not None else directory / "trouble"
         self._life = life
         self._config: dict[str, Any] = life["config"]
         self._random = Random(life["seed"])
@@ -94,6 +97,8 @@ class Life:
             calls=given.get("calls", 60),
             sessions=given.get("sessions", 3),
             step_ms=given.get("step_ms", 1.0),
+            is_stopped=self.waits_at_points,
+            only_durable=self._life.get("only_durable", False),
             backup_share=given.get("backup_share", 0.01),
         )
         after_ms = given.get("after_ms")
@@ -101,8 +106,18 @@ class Life:
             lambda pipe: child.run(self._directory, self._trouble, plan, self._known, pipe),
             after_s=None if after_ms is None else after_ms / 1000,
             from_opened=given.get("from_opened", False),
+            at_reached=self.waits_at_points,
+            kill=self._kill,
         )
+        self._died()
         self._take(raw, status, given)
+
+    def _kill(self, pid: int) -> None:
+        """What the parent kills by."""
+        _kill(pid)
+
+    def _died(self) -> None:
+        """The child is gone."""
 
     def _lose(self) -> None:
         """What is derived from the log may be lost; here all of it that says where to go on."""
@@ -171,10 +186,21 @@ class Life:
             self._problems += json.loads(raw)
 
 
+def _kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
 def watch(
-    run: Callable[[int], None], *, after_s: float | None = None, from_opened: bool = False
+    run: Callable[[int], None],
+    *,
+    after_s: float | None = None,
+    from_opened: bool = False,
+    at_reached: bool = False,
+    kill: Callable[[int], None] = _kill,
 ) -> tuple[bytes, int]:
-    """Fork, read what it says, kill it `after_s` after the fork, or after it opened; its status."""
+    """Fork, read what it says, kill it `after_s` after the fork, or after it opened, or when it has
+    reached its point; its status.
+    """
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -192,7 +218,7 @@ def watch(
             if at == hang_at:
                 os.kill(pid, signal.SIGUSR1)  # says where it hangs
                 time.sleep(0.5)
-            os.kill(pid, signal.SIGKILL)
+            kill(pid)
             kill_at, hang_at = None, now + _HANG_S
         ready, _, _ = select.select([reading], [], [], max(0.0, at - now))
         if not ready:
@@ -204,6 +230,8 @@ def watch(
         if kill_at is None and after_s is not None and from_opened and raw[0] == Kind.OPENED:
             kill_at = time.monotonic() + after_s
             from_opened = False
+        if at_reached and Kind.REACHED in raw[::LINE_BYTES]:
+            kill_at, at_reached = time.monotonic(), False
     os.close(reading)
     return bytes(raw), os.waitpid(pid, 0)[1]
 

@@ -86,7 +86,23 @@ $(VENV)/.has-xfs: $(VENV)/.made
 
 .PHONY: test
 test: $(VENV)/.has-dev $(VENV)/.has-xfs $(BUILT) rocketmq-if-possible ## all tests but the long ones
-	$(PYTEST) -n 2 --dist worksteal -m "not deep and not stress" $(ARGS)
+	$(PYTEST) -n 2 --dist worksteal -m "not deep and not stress and not spark" $(ARGS)
+	@if $(RUN) -m tests.support.java; then $(MAKE) --no-print-directory run-spark; \
+	else echo "!!! NOT RUN: tests/spark, all that touches Spark. \`make test-spark\` installs a" \
+		"JRE and runs it." >&2; fi
+
+# One process: it has one JVM, and that keeps two cores busy by itself.
+.PHONY: run-spark
+run-spark: $(VENV)/.has-dev $(VENV)/.has-spark $(VENV)/.has-connect $(BUILT)
+	$(PYTEST) -m "spark and not deep" tests $(ARGS)
+
+.PHONY: test-spark
+test-spark: java ## reading and writing with a real Spark; installs a JRE 17 by apt where none is
+	@$(MAKE) --no-print-directory run-spark
+
+.PHONY: java
+java: $(VENV)/.has-run
+	@$(RUN) -m tests.support.java || $(RUN) -m tests.support.java --install
 
 .PHONY: test-property
 test-property: $(VENV)/.has-dev $(BUILT) ## Hypothesis, longer; HYPOTHESIS_PROFILE=nightly for a night

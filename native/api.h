@@ -304,6 +304,93 @@ typedef struct {
     int32_t route;
 } ts_scanned;
 
+/* Bytes of a log as they were read from its files: whole segments or any part of one. */
+typedef struct {
+    const uint8_t *bytes;
+    int64_t size;
+    int64_t offset;        /* log offset of bytes[0]; they lie in one segment */
+    int64_t end;           /* log offset that nothing reaches beyond */
+    int64_t segment_bytes;
+    int64_t need;          /* out, with TS_NEED_ROOM: bytes from `next` on that one item takes */
+    int64_t fault_offset;  /* out, with TS_CORRUPT */
+    int32_t fault;         /* out, with TS_CORRUPT: enum ts_fault */
+    int32_t verify;        /* whether CRCs are computed */
+} ts_window;
+
+/* Texts of a record, by number in ts_table_row. */
+enum ts_span {
+    TS_SPAN_BODY = 0,
+    TS_SPAN_TOPIC = 1,
+    TS_SPAN_ID = 2,        /* UNIQ_KEY */
+    TS_SPAN_KEYS = 3,
+    TS_SPAN_TAGS = 4,
+    TS_SPAN_REAL_TOPIC = 5,
+    TS_SPAN_PROPERTIES = 6,
+    TS_SPAN_COUNT = 7
+};
+
+/* What a caller of ts_table_scan wants to know beside the record's head; a bit each. */
+enum ts_table_want { TS_WANT_MARKS = 1, TS_WANT_NAMES = 2, TS_WANT_PAIRS = 4 };
+
+/* One record as a row of a table. */
+typedef struct {
+    int64_t log_offset;
+    int64_t queue_offset;
+    int64_t born_ms;
+    int64_t store_ms;
+    int64_t due_ms;        /* 0: not known */
+    int64_t timer_id;      /* -1: none */
+    int32_t at[7];         /* enum ts_span: place in the window; -1: not there */
+    int32_t sizes[7];
+    int32_t queue_id;
+    int32_t flag;
+    int32_t sys_flag;
+    int32_t body_crc;
+    int32_t kind;          /* enum ts_kind */
+    int32_t roll_times;
+    int32_t delay_level;
+    int32_t pair_count;    /* of properties, each name once */
+    int32_t names_size;
+    int32_t values_size;
+} ts_table_row;
+
+/* Which records become rows. Times: from, and below; where one is bounded, a record without that
+ * time is none. */
+typedef struct {
+    int64_t due_from_ms;
+    int64_t due_to_ms;
+    int64_t store_from_ms;
+    int64_t store_to_ms;
+    const uint8_t *topics;
+    const int32_t *topic_offsets; /* [topic_count + 1] */
+    int32_t topic_count;          /* 0: any */
+    int32_t kinds;                /* bit 1 << enum ts_kind; 0: any, and none is told */
+    int32_t has_due;              /* whether the due times are bounded */
+    int32_t has_store;
+} ts_table_filter;
+
+/* A timer unit as a row. */
+typedef struct {
+    int64_t timer_pos;
+    int64_t prev_pos;
+    int64_t slot_ms;
+    int64_t write_ms;
+    int64_t log_offset;
+    int32_t size;
+    int32_t magic;
+    int32_t topic_hash;
+    int32_t reserved;
+} ts_unit_row;
+
+/* A used slot as a row. */
+typedef struct {
+    int64_t time;          /* in slots since the epoch */
+    int64_t first_pos;
+    int64_t last_pos;
+    int32_t slot;          /* its place on the wheel */
+    int32_t count;
+} ts_slot_row;
+
 /* One record as a pull gives it. Bodies and properties go to buffers of the caller. */
 typedef struct {
     int64_t queue_offset;
@@ -584,6 +671,32 @@ int32_t ts_texts_tagged(const uint8_t *texts, const int64_t *offsets, int32_t co
                         const ts_tags *tags, uint8_t *keep);
 int32_t ts_pulled_keep(ts_pulled *pulled, int32_t count, const uint8_t *keep, uint8_t *bodies,
                        uint8_t *properties);
+
+/* columns.c: pure, on bytes that nobody writes to meanwhile. Each scan begins at log offset `from`, goes
+ * over the blank that ends a segment, and stops at the window's end, at capacity, or where the sums
+ * of what was taken reach bytes_max; *next is where the following call goes on. 0 rows and *next
+ * unmoved: TS_NEED_ROOM (more bytes of this segment), TS_CORRUPT, or nothing below window->end.
+ * sums: of each span's bytes, then of pairs, names and values. */
+int32_t ts_table_scan(ts_window *window, int64_t precision_ms, const ts_table_filter *filter,
+                     int32_t wants, int64_t from, int64_t *next, int64_t bytes_max,
+                     int32_t capacity, ts_table_row *rows, int64_t *sums);
+/* One span of all rows as a column: offsets [count + 1], data as long as its sum, a bit a row that
+ * has it. ts_table_pairs: the properties as a column of lists of (name, value). */
+void ts_table_text(const ts_window *window, const ts_table_row *rows, int32_t count, int32_t span,
+                  int32_t *offsets, uint8_t *data, uint8_t *validity);
+void ts_table_pairs(const ts_window *window, const ts_table_row *rows, int32_t count, int32_t *offsets,
+                   int32_t *name_offsets, uint8_t *names, int32_t *value_offsets,
+                   uint8_t *values);
+/* As ts_scan, but of a window, and without routes: `route` is -1. */
+int32_t ts_window_scan(ts_window *window, int64_t precision_ms, int64_t from, int64_t *next,
+                       int32_t capacity, ts_scanned *out);
+/* How many records, at most `limit`, lie below *next, which is found. */
+int64_t ts_window_count(ts_window *window, int64_t from, int64_t *next, int64_t limit);
+int32_t ts_units_scan(ts_window *window, int64_t from, int64_t *next, int32_t capacity,
+                      ts_unit_row *rows);
+/* slots: `count` of the wheel's, the first of them number `first`. */
+int32_t ts_slots_scan(const uint8_t *slots, int64_t first, int64_t count, int64_t slot_count,
+                      ts_slot_row *rows);
 
 /* sync.c: the only file that calls the OS, reached through files/disk.py alone. */
 int32_t ts_zero_range(int32_t fd, int64_t offset, int64_t size);

@@ -1,16 +1,17 @@
 /* Scanning as a recovery does: every check, and what each record means to the fold. */
+#include "scan.h"
+
 #include "hash.h"
-#include "parse.h"
 #include "walk.h"
 
-static int32_t kind_of(const ts_route *own, const ts_marks *marks)
+int32_t ts_record_kind(int32_t route_kind, const ts_marks *marks)
 {
-    if (own->kind == TS_ROUTE_TIMER) {
+    if (route_kind == TS_ROUTE_TIMER) {
         if (marks->delete_key.at != NULL)
             return TS_KIND_DELETE;
         return ts_marks_usable(marks) ? TS_KIND_TIMER : TS_KIND_UNUSABLE;
     }
-    if (own->kind == TS_ROUTE_LEVELS)
+    if (route_kind == TS_ROUTE_LEVELS)
         return ts_level_usable(marks) ? TS_KIND_LEVEL : TS_KIND_LEVEL_UNUSABLE;
     if (ts_marks_leveled(marks))
         return TS_KIND_LEVEL_DELIVERED;
@@ -29,8 +30,8 @@ static uint64_t identity_of(const uint8_t *topic, int32_t topic_size, const ts_t
     return ts_identity_end(ts_identity_more(state, key->at, key->size));
 }
 
-static void describe(const ts_record *record, const ts_route *own, const ts_marks *marks,
-                     int64_t precision_ms, ts_scanned *out)
+void ts_record_describe(const ts_record *record, int32_t route_kind, const ts_marks *marks,
+                        int64_t precision_ms, ts_scanned *out)
 {
     const ts_text *key = &marks->unique_key;
 
@@ -42,7 +43,7 @@ static void describe(const ts_record *record, const ts_route *own, const ts_mark
     out->timer_id = marks->timer_id;
     out->store_id = marks->store_id;
     out->size = record->size;
-    out->kind = kind_of(own, marks);
+    out->kind = ts_record_kind(route_kind, marks);
     if (out->kind == TS_KIND_LEVEL_DELIVERED) {
         out->timer_id = marks->level_place; /* -1 where a broker delivered it */
         out->store_id = marks->level_store_id;
@@ -107,7 +108,7 @@ static int32_t scan_one(ts_view *view, const ts_routes *routes, int64_t precisio
         return TS_NEED_ROUTE;
     }
     follow_group(view, &record, &marks);
-    describe(&record, own, &marks, precision_ms, out);
+    ts_record_describe(&record, own->kind, &marks, precision_ms, out);
     out->topic_hash = counted->topic_hash;
     out->route = counted->index;
     if (!ts_is_queued(&record)) {

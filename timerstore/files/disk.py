@@ -74,6 +74,19 @@ class File:
             )
         return data
 
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        """Fill a buffer, or as much of it as the file has; how many bytes."""
+        done = 0
+        try:
+            while done < len(buffer):
+                got = os.preadv(self.fd, [buffer[done:]], offset + done)
+                if not got:
+                    break
+                done += got
+        except OSError as error:
+            raise os_error(error, "read", f"{self.path} offset {offset}") from error
+        return done
+
     def next_data(self, offset: int) -> int | None:
         """Give where bytes lie that the disk holds, from `offset` on; None: only holes follow."""
         try:

@@ -1,0 +1,82 @@
+"""Tables of stores that a real broker wrote: the files as they are, and its 81 doubled deliveries.
+
+Source:   tests/fixtures/broker; expectations from disk_reader and from the sender's own notes.
+"""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyarrow")
+
+from tests.support import broker_fixtures as broker
+from tests.support import tables_expected
+from tests.support.arrow_rows import read_rows
+from timerstore.columns import take
+
+
+@pytest.fixture(scope="module", params=broker.names())
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def root(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return broker.unpack(name, tmp_path_factory.mktemp("broker"))
+
+
+def test_precision_is_found_out(name: str, root: Path) -> None:
+    assert take(root).precision_ms == broker.precision_ms(name)
+
+
+def test_messages_deliveries_and_slots_are_what_the_files_say(name: str, root: Path) -> None:
+    precision_ms = broker.precision_ms(name)
+    assert read_rows(root) == tables_expected.messages(root, precision_ms)
+    assert read_rows(root, "deliveries") == tables_expected.deliveries(root, precision_ms)
+    assert read_rows(root, "slots") == tables_expected.slots(root, precision_ms)
+
+
+def test_messages_are_those_that_the_broker_lists(name: str, root: Path) -> None:
+    listed, _, _ = broker.opened(name)
+    got = {row["log_offset"]: row for row in read_rows(root)}
+    assert {line["log_offset"] for line in listed} <= got.keys()
+    for line in listed:
+        row = got[line["log_offset"]]
+        assert (row["topic"], row["queue_id"], row["queue_offset"], row["body_crc"]) == (
+            line["topic"],
+            line["queue_id"],
+            line["queue_offset"],
+            line["body_crc"],
+        )
+        assert row["properties"] == line["properties"]
+
+
+def test_cancelled_timers_are_those_that_were_recalled(name: str, root: Path) -> None:
+    got = read_rows(root, "timers")
+    by_offset = {row["log_offset"]: row for row in read_rows(root)}
+    cancelled = {row["log_offset"] for row in got if row["cancelled"]}
+    assert got == tables_expected.timers(root, broker.precision_ms(name), cancelled)
+    keys = {by_offset[at]["msg_id"].decode() for at in cancelled}
+    recalled = {line["msg_id"] for line in broker.sent(name) if line.get("recalled")}
+    # A store that died, died before its sender noted the last answers.
+    missing = keys ^ recalled
+    assert len(missing) <= (8 if name.startswith(("killed", "doubled")) else 0), missing
+
+
+def test_doubled_deliveries_can_be_counted(name: str, root: Path) -> None:
+    """What an audit does: of the deliveries of one message all but one are too many."""
+    rows = read_rows(root, "deliveries")
+    copies = Counter((row["topic"], row["msg_id"]) for row in rows)
+    doubled = sum(count - 1 for count in copies.values())
+    by_level = Counter((row["topic"], row["msg_id"]) for row in rows if row["level"] is not None)
+    levels = sum(count - 1 for count in by_level.values())
+    wanted = (81, 29) if name == "doubled-by-broker" else (0, 0)
+    assert (doubled, levels) == wanted
+
+
+def test_no_delivery_was_early(name: str, root: Path) -> None:
+    rows = read_rows(root, "deliveries")
+    assert rows
+    assert all(row["lateness_ms"] is None or row["lateness_ms"] >= 0 for row in rows)
+    assert all((row["deliver_at"] is None) == (row["level"] is not None) for row in rows)

@@ -1,0 +1,59 @@
+"""The same source over Spark Connect, in a process of its own: a JVM has one kind of session."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import spark_session
+from tests.support.bench import Bench
+
+PROGRAM = """
+import json, sys
+from pyspark.sql import SparkSession
+from timerstore.spark import configure
+path, scratch = sys.argv[1:]
+builder = configure(SparkSession.builder.remote("local[2]"))
+for name, value in json.loads(sys.stdin.read()).items():
+    builder = builder.config(name, value)
+spark = builder.getOrCreate()
+read = spark.read.format("timerstore").option("pushdown", "true").load(path)
+found = {"connect": type(spark).__module__, "rows": read.where("topic = 't'").count()}
+stream = spark.readStream.format("timerstore").option("columns", "body").load(path)
+query = (stream.writeStream.format("parquet").option("checkpointLocation", scratch + "/c")
+         .option("path", scratch + "/out").trigger(availableNow=True).start())
+query.awaitTermination(60)
+found["streamed"] = spark.read.parquet(scratch + "/out").count()
+print("FOUND " + json.dumps(found))
+spark.stop()
+"""
+
+
+def test_batch_and_stream_over_connect(tmp_path: Path) -> None:
+    wrong = spark_session.missing()
+    if wrong is not None:
+        pytest.skip(f"Spark cannot run: {wrong}")
+    for name in ("grpc", "grpc_status", "zstandard"):
+        pytest.importorskip(name, reason="Spark Connect: pip install 'timerstore[connect]'")
+    bench = Bench(tmp_path / "s")
+    for n in range(25):
+        bench.store.put("t", b"%d" % n)
+    bench.close()
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "s"), str(tmp_path)],
+        input=json.dumps(spark_session.settings(tmp_path)),
+        env=os.environ | spark_session.environment(),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    lines = [one for one in done.stdout.splitlines() if one.startswith("FOUND ")]
+    assert lines, done.stderr
+    [line] = lines
+    found = json.loads(line.removeprefix("FOUND "))
+    assert found["connect"].startswith("pyspark.sql.connect")
+    assert (found["rows"], found["streamed"]) == (25, 25)

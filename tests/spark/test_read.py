@@ -1,0 +1,330 @@
+"""Batch reading with a real Spark: every table, schemas, filters, pins, time zones, errors, SQL."""
+
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import broker_fixtures as broker
+from tests.support import tables_expected
+from tests.support.bench import NOW, Bench, small
+from tests.support.shards import ShardBench
+
+ALL = ("messages", "timers", "slots", "deliveries")
+Row = dict[str, Any]
+
+
+def load(spark: Any, path: Path, table: str = "messages", **options: Any) -> Any:
+    given = {name: str(value) for name, value in options.items()}
+    return spark.read.format("timerstore").option("table", table).options(**given).load(str(path))
+
+
+def rows_of(frame: Any) -> list[Row]:
+    found = [row.asDict() for row in frame.collect()]
+    for row in found:
+        for name in ("body", "msg_id", "key"):
+            if row.get(name) is not None:
+                row[name] = bytes(row[name])
+    return found
+
+
+class Filled:
+    """A closed store that has seen all there is, and what it must read as."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        bench = Bench(root, small(commit_log_segment_bytes=256 * 1024))
+        cancelled = set()
+        for n in range(300):
+            bench.store.put(("t", "orders")[n % 2], b"now %d" % n, tags="green", keys=["k"])
+            receipt = bench.store.put("orders", b"x" * (n % 50), delay=2 + n % 40)
+            if n % 9 == 0:
+                bench.store.cancel(receipt)
+                cancelled.add(receipt.log_offset)
+            if n % 30 == 0:
+                bench.store.put("t", b"level", level=2)
+                bench.turn(1500)
+        bench.turn(5000)
+        bench.close()
+        self.tables = {
+            "messages": tables_expected.messages(root, 1000),
+            "timers": tables_expected.timers(root, 1000, cancelled),
+            "slots": tables_expected.slots(root, 1000),
+            "deliveries": tables_expected.deliveries(root, 1000),
+        }
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Filled:
+    return Filled(tmp_path_factory.mktemp("read") / "store")
+
+
+def sort_key(row: Row) -> tuple[int, ...]:
+    names = ("shard", "log_offset", "timer_pos", "slot")
+    return tuple(row[name] for name in names if row.get(name) is not None)
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", ALL)
+def test_a_table_is_what_the_files_say(spark: Any, filled: Filled, table: str) -> None:
+    frame = load(spark, filled.root, table, time_type="long", max_partition_bytes="64k")
+    if table in ("messages", "deliveries"):
+        assert frame.rdd.getNumPartitions() > 1
+    got = sorted(rows_of(frame), key=sort_key)
+    assert got == sorted(filled.tables[table], key=sort_key)
+
+
+@pytest.mark.parametrize("name", ["doubled-by-broker", "precision-100ms"])
+def test_a_brokers_directory_is_read_as_it_is(spark: Any, name: str, tmp_path: Path) -> None:
+    root = broker.unpack(name, tmp_path)
+    got = rows_of(load(spark, root, "deliveries", time_type="long"))
+    wanted = tables_expected.deliveries(root, broker.precision_ms(name))
+    assert sorted(got, key=sort_key) == wanted
+    copies = load(spark, root, "deliveries").groupBy("topic", "msg_id").count()
+    [row] = copies.selectExpr("sum(count - 1) doubled").collect()
+    assert row["doubled"] == (81 if name == "doubled-by-broker" else 0)
+
+
+def test_shards_are_one_table(spark: Any, tmp_path: Path) -> None:
+    bench = ShardBench(tmp_path / "c", 3)
+    for n in range(90):
+        bench.store.put("t", b"%d" % n, keys=[f"k{n}"])
+    bench.store.flush()
+    frame = load(spark, tmp_path / "c", columns="shard,body")
+    assert Counter(bytes(row["body"]) for row in frame.collect()) == {
+        b"%d" % n: 1 for n in range(90)
+    }
+    by_shard = {row["shard"]: row["count"] for row in frame.groupBy("shard").count().collect()}
+    assert by_shard == {n: len(part) for n, part in enumerate(bench.bodies())}
+    assert load(spark, tmp_path / "c", shards="0,2").count() == by_shard[0] + by_shard[2]
+    bench.close()
+
+
+def test_empty_stores_have_empty_tables(spark: Any, tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "s")
+    for table in ALL:
+        frame = load(spark, tmp_path / "s", table)
+        assert frame.collect() == []
+        assert frame.count() == 0
+    bench.close()
+
+
+def test_no_column_at_all_counts(spark: Any, filled: Filled) -> None:
+    assert load(spark, filled.root).count() == len(filled.tables["messages"])
+
+
+# --- schemas and columns --------------------------------------------------------------------------
+
+
+def test_a_schema_chooses_columns_and_their_order(spark: Any, filled: Filled) -> None:
+    schema = "log_offset long, topic string, deliver_at long"
+    frame = spark.read.format("timerstore").schema(schema).load(str(filled.root))
+    assert frame.columns == ["log_offset", "topic", "deliver_at"]
+    wanted = [
+        (row["log_offset"], row["topic"], row["deliver_at"]) for row in filled.tables["messages"]
+    ]
+    assert sorted(tuple(row) for row in frame.collect()) == sorted(wanted)
+    assert load(spark, filled.root, columns="body_len,shard").columns == ["body_len", "shard"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ("nope string", "has no 'nope'"),
+        ("topic int", "column topic: wanted string, got int"),
+        ("deliver_at date", "column deliver_at: wanted timestamp or bigint, got date"),
+        ("deliver_at timestamp, stored_at long", "all timestamp or all long"),
+    ],
+)
+def test_a_schema_that_does_not_fit_is_refused(
+    spark: Any, filled: Filled, schema: str, text: str
+) -> None:
+    from pyspark.errors import AnalysisException
+
+    with pytest.raises(AnalysisException) as caught:
+        spark.read.format("timerstore").schema(schema).load(str(filled.root)).collect()
+    assert text in str(caught.value)
+
+
+def test_times_are_the_instants_whatever_the_session_says(spark: Any, filled: Filled) -> None:
+    wanted = sorted(row["stored_at"] for row in filled.tables["messages"])
+    before = spark.conf.get("spark.sql.session.timeZone")
+    try:
+        for zone in ("America/New_York", "Asia/Kathmandu", "UTC"):
+            spark.conf.set("spark.sql.session.timeZone", zone)
+            frame = load(spark, filled.root).selectExpr("unix_millis(stored_at) ms")
+            assert sorted(row["ms"] for row in frame.collect()) == wanted
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+    shown = load(spark, filled.root, columns="stored_at").sort("stored_at").first()["stored_at"]
+    assert shown == datetime.fromtimestamp(wanted[0] / 1000, UTC).replace(tzinfo=None)
+
+
+# --- filters --------------------------------------------------------------------------------------
+
+AT = f"timestamp_millis({NOW + 3000})"
+PREDICATES = [
+    f"deliver_at >= {AT}",
+    f"deliver_at > {AT} and deliver_at <= timestamp_millis({NOW + 9000})",
+    f"deliver_at < {AT} - interval 500 microseconds",
+    f"deliver_at = {AT}",
+    f"deliver_at between {AT} and timestamp_millis({NOW + 4000})",
+    "deliver_at is null",
+    f"not deliver_at > {AT}",
+    f"deliver_at > {AT} or topic = 't'",
+    "cast(stored_at as date) = date'2023-11-14'",
+    f"stored_at < {AT}",
+    "topic = 'orders'",
+    "topic in ('t', 'none')",
+    "topic <=> 'orders'",
+    "topic = 'none'",
+    "shard = 0",
+    "shard in (1, 2)",
+    "log_offset >= 100000 and log_offset < 200000",
+    "log_offset in (0, 5)",
+    "queue_offset > 5",
+    "tags = 'green' and body_len > 3",
+    "msg_id is not null and key = X'6B'",
+    "kind = 'delivered'",
+]
+
+
+@pytest.mark.parametrize("table", ["messages", "deliveries"])
+def test_filters_give_the_same_with_and_without_push_down(
+    spark: Any, filled: Filled, table: str
+) -> None:
+    known = {"deliveries": {"stored_at", "tags", "key", "kind", "body_len"}}.get(table, set())
+    columns = "shard, log_offset"
+    plain = load(spark, filled.root, table, max_partition_bytes="64k")
+    pushed = load(spark, filled.root, table, max_partition_bytes="64k", pushdown="true")
+    queries = [one for one in PREDICATES if not any(name in one for name in known)]
+
+    def union(frame: Any) -> Counter[tuple[int, ...]]:
+        found: Counter[tuple[int, ...]] = Counter()
+        parts = [
+            frame.where(one).selectExpr(f"{n} as n", *columns.split(", "))
+            for n, one in enumerate(queries)
+        ]
+        whole = parts[0]
+        for part in parts[1:]:
+            whole = whole.unionAll(part)  # one job for all of them
+        found.update(tuple(row) for row in whole.collect())
+        return found
+
+    assert union(pushed) == union(plain)
+
+
+def test_push_down_reads_less(spark: Any, filled: Filled) -> None:
+    frame = load(spark, filled.root, max_partition_bytes="64k", pushdown="true")
+    everything = frame.rdd.getNumPartitions()
+    assert everything > 1
+    assert frame.where("log_offset < 1000").rdd.getNumPartitions() == 1
+    assert frame.where("topic = 'none'").rdd.getNumPartitions() <= 1
+    plan = frame.where(f"deliver_at >= {AT}")._jdf.queryExecution().toString()
+    assert "deliver_at" in plan.split("PushedFilters")[-1]
+
+
+def test_options_prune_without_push_down(spark: Any, filled: Filled) -> None:
+    edge = NOW + 6000
+    frame = load(spark, filled.root, deliver_from_ms=edge, topics="orders", columns="log_offset")
+    wanted = {
+        row["log_offset"]
+        for row in filled.tables["messages"]
+        if row["topic"] == "orders" and (row["deliver_at"] or 0) >= edge
+    }
+    assert wanted
+    assert {row["log_offset"] for row in frame.collect()} == wanted
+
+
+# --- beside a writer ------------------------------------------------------------------------------
+
+
+def test_as_of_gives_the_same_while_the_store_goes_on(spark: Any, tmp_path: Path) -> None:
+    from timerstore.spark import latest_offsets
+
+    bench = Bench(tmp_path / "s")
+    for n in range(20):
+        bench.store.put("t", b"x", delay=5 + n)
+    bench.turn(10_000)
+    bench.store.flush()
+    pinned = latest_offsets(tmp_path / "s")
+
+    def everything() -> list[list[Row]]:
+        return [rows_of(load(spark, tmp_path / "s", t, as_of=pinned).sort("shard")) for t in ALL]
+
+    before = everything()
+    for _ in range(20):
+        bench.store.put("t", b"y", delay=5)
+    bench.turn(10_000)
+    bench.store.flush()
+    assert [sorted(map(str, one)) for one in everything()] == [
+        sorted(map(str, one)) for one in before
+    ]
+    assert load(spark, tmp_path / "s").count() > len(before[0])
+    bench.close()
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+def test_a_corrupt_file_names_itself(spark: Any, tmp_path: Path) -> None:
+    from pyspark.errors import PythonException
+
+    bench = Bench(tmp_path / "s")
+    for n in range(20):
+        bench.store.put("t", b"body %d" % n)
+    bench.close()
+    [path] = [p for p in (tmp_path / "s" / "commitlog").iterdir() if b"body 7" in p.read_bytes()]
+    path.write_bytes(path.read_bytes().replace(b"body 7", b"bodi 7"))
+    with pytest.raises(PythonException) as caught:
+        load(spark, tmp_path / "s").collect()
+    for wanted in ("CorruptError", "shard 0", str(path), "CRC", "on_corrupt=skip"):
+        assert wanted in str(caught.value)
+    assert load(spark, tmp_path / "s", on_corrupt="skip").count() == 19
+    assert load(spark, tmp_path / "s", on_corrupt="stop").count() == 7
+    assert load(spark, tmp_path / "s", verify_crc="false").count() == 20
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, "CREATE TEMPORARY VIEW"),
+        ({"path": "/nonexistent"}, "/nonexistent is no directory"),
+        ({"path": "/tmp", "tabel": "timers"}, "tabel: no such option"),
+        ({"path": "/tmp", "table": "nope"}, "wanted one of messages"),
+    ],
+)
+def test_wrong_options_are_said_before_a_job(spark: Any, options: Any, text: str) -> None:
+    from pyspark.errors import AnalysisException
+
+    with pytest.raises(AnalysisException) as caught:
+        spark.read.format("timerstore").options(**options).load().collect()
+    assert text in str(caught.value)
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+def test_a_temporary_view_in_sql(spark: Any, filled: Filled) -> None:
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW due USING TimerStore "
+        f"OPTIONS (path '{filled.root}', table 'timers')"
+    )
+    [row] = spark.sql("SELECT count(*) n, count_if(cancelled) gone FROM due").collect()
+    timers = filled.tables["timers"]
+    assert (row["n"], row["gone"]) == (len(timers), sum(one["cancelled"] for one in timers))
+
+
+def test_it_can_be_registered_by_hand(spark: Any, filled: Filled) -> None:
+    from timerstore.spark import register
+
+    register(spark)
+    assert load(spark, filled.root, "slots").count() == len(filled.tables["slots"])
+
+
+def test_limit_ends_early(spark: Any, filled: Filled) -> None:
+    assert len(load(spark, filled.root, batch_rows=10).limit(3).collect()) == 3

@@ -1,0 +1,5 @@
+"""Columns need pyarrow."""
+
+import pytest
+
+pytest.importorskip("pyarrow")

@@ -1,0 +1,118 @@
+"""Options and offsets: what is taken, what is refused and how that is said."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timerstore.errors import ConfigError
+from timerstore.spark import offsets
+from timerstore.spark.offsets import Position
+from timerstore.spark.options import parse
+
+
+def test_defaults() -> None:
+    got = parse({"path": "/s"})
+    assert got.paths == (Path("/s"),)
+    assert (got.table, got.columns, got.shards, got.as_of) == ("messages", None, None, None)
+    assert (got.max_partition_bytes, got.batch_bytes, got.batch_rows) == (
+        128 << 20,
+        4 << 20,
+        10_000,
+    )
+    assert (got.verify_crc, got.pushdown, got.fail_on_data_loss) == (True, False, True)
+
+
+def test_everything_is_taken() -> None:
+    got = parse(
+        {
+            "PATHS": '["/a", "/b"]', "Table": "deliveries", "shards": "0-2, 7",
+            "columns": "topic, deliver_at", "topics": "a,b", "deliver_from_ms": "-5",
+            "stored_to_ms": "7", "pushdown": "TRUE", "time_type": "long",
+            "max_partition_bytes": "64m", "batch_bytes": "1MB", "batch_rows": "1",
+            "on_corrupt": "skip", "verify_crc": "false", "precision_ms": "100",
+            "starting_offsets": "timestamp:5", "max_records_per_trigger": "3",
+            "max_bytes_per_trigger": "2k", "fail_on_data_loss": "False", "write_id": "of a writer",
+        }
+    )  # fmt: skip
+    assert got.paths == (Path("/a"), Path("/b"))
+    assert got.shards == frozenset({0, 1, 2, 7})
+    assert got.columns == ("topic", "deliver_at")
+    bounds = got.bounds
+    assert (bounds.deliver_from_ms, bounds.deliver_to_ms, bounds.stored_to_ms) == (-5, None, 7)
+    assert bounds.topics == ("a", "b")
+    assert (got.max_partition_bytes, got.batch_bytes, got.batch_rows) == (64 << 20, 1 << 20, 1)
+    assert (got.max_records_per_trigger, got.max_bytes_per_trigger) == (3, 2048)
+    assert got.times_as_long
+    assert got.pushdown
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("tabel", "timers", "tabel: no such option"),
+        ("table", "x", "table: wanted one of messages"),
+        ("shards", "3-1", "shards: wanted"),
+        ("shards", "", "shards: wanted"),
+        ("columns", "topic,,body", "columns: wanted names"),
+        ("columns", "nope", "has no 'nope'"),
+        ("paths", "/a", "paths: wanted a JSON list"),
+        ("pushdown", "yes", "pushdown: wanted true or false"),
+        ("batch_rows", "0", "batch_rows: wanted a whole number from 1"),
+        ("batch_rows", "1e3", "batch_rows: wanted a whole number"),
+        ("batch_bytes", "1t", "batch_bytes: wanted bytes"),
+        ("max_partition_bytes", "65535", "max_partition_bytes: wanted bytes"),
+        ("on_corrupt", "ignore", "on_corrupt: wanted one of fail, skip, stop"),
+        ("time_type", "timestamp_ntz", "time_type: wanted one of"),
+        ("deliver_from_ms", "now", "deliver_from_ms: wanted a whole number"),
+        ("starting_offsets", "latest", "latest_offsets"),
+        ("starting_offsets", "{}", "starting_offsets: wanted"),
+        ("as_of", '{"format":1,"shards":{"0":{"p":-1}}}', "as_of: shard 0: wanted a whole number"),
+        ("as_of", '{"format":1,"shards":{"0":{"p":true}}}', "wanted a whole number"),
+        ("as_of", '{"format":1,"shards":{"x":{"p":1}}}', "wanted a shard's number"),
+        ("as_of", '{"format":1,"shards":{"0":{"q":1}}}', 'wanted {"p"'),
+    ],
+)
+def test_what_is_wrong_is_said(name: str, value: str, text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse({"path": "/s", name: value})
+    assert text in str(caught.value)
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse({"table": "timers", "topics": "a", "batch_rows": "0"})
+    assert len(caught.value.problems) == 3
+    assert "CREATE TEMPORARY VIEW" in str(parse_error({}))
+
+
+def parse_error(given_options: dict[str, str]) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        parse(given_options)
+    return caught.value
+
+
+ENDS = st.dictionaries(st.integers(0, 99_999), st.integers(0, 2**63 - 1), max_size=5)
+
+
+@given(ends=ENDS)
+def test_an_offset_is_the_same_text_however_it_was_made(ends: dict[int, int]) -> None:
+    import json
+
+    one = offsets.make(ends)
+    other = offsets.make(dict(reversed(ends.items())))
+    assert json.dumps(one) == json.dumps(other)
+    assert list(one["shards"]) == sorted(one["shards"])
+    assert offsets.ends_of(json.loads(json.dumps(one))) == ends
+
+
+@given(
+    at=st.dictionaries(
+        st.integers(0, 99_999),
+        st.builds(Position, st.integers(0, 2**63 - 1), st.none() | st.integers(0, 2**63 - 1)),
+        max_size=4,
+    )
+)
+def test_positions_come_back(at: dict[int, Position]) -> None:
+    assert offsets.read("as_of", offsets.text(at)) == at

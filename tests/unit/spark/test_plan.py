@@ -1,0 +1,361 @@
+"""Plans without a JVM: shards, parts, what is left out, what is pinned."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support import disk_reader as disk
+from tests.support.bench import NOW, Bench, small
+from tests.support.shards import ShardBench
+from tests.support.spark_session import AUTOLOAD, ROOT
+from timerstore.columns.scan import Bounds, Part, Wanted, records, units
+from timerstore.columns.snapshot import take
+from timerstore.errors import ConfigError, TimerStoreError
+from timerstore.spark import latest_offsets, plan
+from timerstore.spark.options import parse
+from timerstore.spark.plan import Narrowed, both, split_log, split_timers
+
+
+def options(path: Path, **given: Any) -> Any:
+    return parse({"path": str(path)} | {name: str(value) for name, value in given.items()})
+
+
+def tasks(path: Path, narrowed: Narrowed | None = None, **given: Any) -> list[plan.Task]:
+    asked = options(path, **given)
+    return plan.plan(asked, asked.wanted(("log_offset",), times_as_long=False), narrowed)
+
+
+def offsets_of(found: list[plan.Task]) -> list[tuple[int, int]]:
+    """(shard, log offset) of every record that the tasks read."""
+    return [
+        (task.part.shard, int(at))
+        for task in found
+        for some in records(task.part, task.wanted)
+        for at in some.rows["log_offset"]
+    ]
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of several segments, several topics, and times that go on."""
+    root = tmp_path_factory.mktemp("plan") / "store"
+    bench = Bench(root, small(commit_log_segment_bytes=256 * 1024))
+    for n in range(60):
+        bench.store.put_many(("t", "orders", "mail")[n // 20], [b"x" * 300] * 40)
+        bench.store.put("later", b"y", delay=3000 + n)
+        bench.turn(600_000)
+    bench.store.flush()
+    bench.close()
+    return root
+
+
+def all_offsets(root: Path) -> list[tuple[int, int]]:
+    return [(0, record.log_offset) for record in disk.records(root)]
+
+
+@pytest.mark.parametrize("size", ["64k", "100k", "300k", "1g"])
+def test_parts_are_the_log_once(filled: Path, size: str) -> None:
+    found = tasks(filled, max_partition_bytes=size)
+    wanted = all_offsets(filled)
+    assert offsets_of(found) == wanted
+    starts = {at for _, at in wanted}
+    assert all(task.part.begin in starts for task in found)
+    bytes_max = {"64k": 64 << 10, "100k": 100 << 10, "300k": 300 << 10, "1g": 1 << 30}[size]
+    total = wanted[-1][1]
+    assert len(found) >= total // bytes_max
+    # Cut where the target wanted, give or take a record and a blank.
+    assert all(one.part.end - one.part.begin <= bytes_max + 4096 for one in found)
+
+
+def test_without_queues_parts_begin_with_segments(filled: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(filled, copy)
+    shutil.rmtree(copy / "consumequeue")
+    (copy / "timerstore" / "watermark").unlink()
+    found = tasks(copy, max_partition_bytes="64k")
+    assert {task.part.begin % (256 * 1024) for task in found} == {0}
+    assert len(found) > 2
+    assert offsets_of(found) == all_offsets(filled)
+
+
+def test_queue_units_that_lie_are_not_believed(filled: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(filled, copy)
+    for path in (copy / "consumequeue").rglob("0*"):
+        if path.is_file():
+            raw = path.read_bytes()
+            wrong = bytearray(raw)
+            for at in range(7, len(raw), 20):
+                wrong[at] = (raw[at] + 1) % 256  # each log offset one off
+            path.write_bytes(bytes(wrong))
+    found = tasks(copy, max_partition_bytes="64k")
+    assert offsets_of(found) == all_offsets(filled)
+
+
+@given(
+    low=st.none() | st.integers(-1, 61),
+    high=st.none() | st.integers(-1, 61),
+    topics=st.none()
+    | st.lists(st.sampled_from(["t", "orders", "mail", "none", "../t"]), max_size=3),
+    log_from=st.none() | st.integers(0, 2**20),
+    log_to=st.none() | st.integers(0, 2**20),
+)
+def test_what_is_left_out_was_not_asked_for(
+    filled: Path,
+    low: int | None,
+    high: int | None,
+    topics: list[str] | None,
+    log_from: int | None,
+    log_to: int | None,
+) -> None:
+    times = [None if one is None else NOW + one * 600_000 for one in (low, high)]
+    given_topics = {} if topics is None else {"topics": ",".join(topics)}
+    if topics == []:
+        given_topics = {}
+        topics = None
+    narrowed = Narrowed(Bounds(None, None, *times), None, log_from, log_to)
+    found = tasks(filled, narrowed, max_partition_bytes="64k", **given_topics)
+    got = {at for _, at in offsets_of(found)}
+    wanted = {
+        record.log_offset
+        for record in disk.records(filled)
+        if (times[0] is None or record.store_ms >= times[0])
+        and (times[1] is None or record.store_ms < times[1])
+        and (topics is None or record.topic in topics)
+        and (log_from is None or record.log_offset >= log_from)
+        and (log_to is None or record.log_offset < log_to)
+    }
+    assert wanted <= got
+    if log_from is None and log_to is None:
+        assert got == wanted  # a log offset leaves out whole parts only
+
+
+def test_less_is_read_where_less_is_asked_for(filled: Path) -> None:
+    def read(narrowed: Narrowed | None = None, **given: Any) -> int:
+        found = tasks(filled, narrowed, max_partition_bytes="64k", **given)
+        return sum(task.part.end - task.part.begin for task in found)
+
+    everything = read()
+    assert read(topics="orders") < everything / 2
+    assert read(topics="none") == 0
+    assert read(stored_from_ms=NOW + 50 * 600_000) < everything / 2
+    assert read(stored_to_ms=NOW) < everything / 2
+    assert read(Narrowed(log_from=everything - 1)) < everything / 2
+    assert read(deliver_from_ms=5, deliver_to_ms=5) == 0
+
+
+def test_a_clock_that_was_set_back_within_the_hour_hides_nothing(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "s", small(commit_log_segment_bytes=64 * 1024))
+    for n in range(60):
+        bench.store.put_many("t", [b"x" * 900] * 8)
+        bench.clock.set(NOW + (n * 613 % 60) * 60_000 - 59 * 60_000)
+    bench.store.flush()
+    for minute in range(-60, 60, 7):
+        edge = NOW + minute * 60_000
+        for given_edge in ({"stored_from_ms": edge}, {"stored_to_ms": edge}):
+            found = tasks(tmp_path / "s", max_partition_bytes="64k", **given_edge)
+            is_from = "stored_from_ms" in given_edge
+            wanted = [
+                (0, record.log_offset)
+                for record in disk.records(tmp_path / "s")
+                if (record.store_ms >= edge if is_from else record.store_ms < edge)
+            ]
+            assert offsets_of(found) == wanted
+    bench.store.close()
+
+
+def test_timer_parts_are_the_timer_log_once(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "s", small(timer_log_segment_bytes=4096))
+    for n in range(300):
+        bench.store.put("t", b"x", delay=10 + n % 50)
+    bench.turn()
+    bench.store.flush()
+    store = take(tmp_path / "s")
+    wanted = [unit.pos for unit in disk.timer_units(tmp_path / "s")]
+    assert len(wanted) == 300
+    for size in (1, 52, 53, 1000, 5000, 1 << 20):
+        parts = split_timers(0, store, store.timer_log_begin, store.timer_log_end, size)
+        got = [
+            int(pos)
+            for part in parts
+            for rows in units(part, Wanted("timers", ()))
+            for pos in rows["timer_pos"]
+        ]
+        assert got == wanted, size
+    bench.close()
+
+
+def test_parts_of_nothing_are_none(filled: Path) -> None:
+    store = take(filled)
+    assert split_log(0, store, store.log_end, store.log_end, 1) == []
+    assert split_timers(0, store, 0, 0, 1) == []
+
+
+# --- shards ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    bench = ShardBench(tmp_path_factory.mktemp("plan") / "cluster", 3)
+    for n in range(60):
+        bench.store.put("t", b"%d" % n, keys=[f"k{n}"])
+    bench.store.flush()
+    bench.close()
+    return bench.root
+
+
+def test_a_directory_of_shards_is_one_table(cluster: Path) -> None:
+    wanted = {
+        (shard, record.log_offset)
+        for shard in range(3)
+        for record in disk.records(cluster / f"shard-{shard:05d}")
+    }
+    assert len(wanted) == 60
+    assert set(offsets_of(tasks(cluster))) == wanted
+    some = {one for one in wanted if one[0] != 1}
+    assert set(offsets_of(tasks(cluster, shards="0,2"))) == some
+    narrowed = Narrowed(shards=frozenset({1, 7}))
+    assert set(offsets_of(tasks(cluster, narrowed))) == wanted - some
+    assert tasks(cluster, Narrowed(shards=frozenset())) == []
+
+
+def test_a_shard_that_is_not_there_is_said(cluster: Path) -> None:
+    with pytest.raises(ConfigError, match="shards 0 to 2, got"):
+        tasks(cluster, shards="2-3")
+
+
+def test_several_paths_are_counted_on(cluster: Path, filled: Path) -> None:
+    found = plan.find_stores((filled, cluster))
+    assert list(found) == [0, 1, 2, 3]
+    assert found[0] == filled
+    assert found[3].name == "shard-00002"
+
+
+def test_a_shard_that_nobody_opened_is_empty(tmp_path: Path) -> None:
+    bench = ShardBench(tmp_path / "c", 2)
+    bench.close()
+    import shutil
+
+    shutil.rmtree(tmp_path / "c" / "shard-00001")
+    (tmp_path / "c" / "shard-00001").mkdir()
+    for table in ("messages", "timers", "slots", "deliveries"):
+        assert tasks(tmp_path / "c", table=table) == []
+
+
+# --- as of ----------------------------------------------------------------------------------------
+
+
+def test_as_of_pins_what_is_read(bench: Bench) -> None:
+    bench.store.put("t", b"1")
+    bench.store.flush()
+    pinned = latest_offsets(bench.root)
+    before = offsets_of(tasks(bench.root))
+    bench.store.put("t", b"2")
+    bench.store.flush()
+    assert offsets_of(tasks(bench.root, as_of=pinned)) == before
+    assert len(offsets_of(tasks(bench.root))) == 2
+
+
+def test_as_of_that_does_not_fit_is_refused(bench: Bench, cluster: Path) -> None:
+    bench.store.put("t", b"1")
+    bench.store.flush()
+    end = take(bench.root).log_end
+    wrong = {
+        f'{{"format":1,"shards":{{"00000":{{"p":{end + 1}}}}}}}': "asked for",
+        '{"format":1,"shards":{"00003":{"p":0}}}': "got \\[3\\]",
+        '{"format":2,"shards":{}}': "format 1",
+        "nonsense": "no JSON",
+    }
+    for text, message in wrong.items():
+        with pytest.raises(TimerStoreError, match=message):
+            tasks(bench.root, as_of=text)
+    with pytest.raises(ConfigError, match="no t"):
+        tasks(bench.root, table="timers", as_of='{"format":1,"shards":{"00000":{"p":0}}}')
+
+
+def test_a_shard_that_as_of_does_not_name_is_left_out(cluster: Path) -> None:
+    pinned = latest_offsets(cluster, shards="1")
+    assert {shard for shard, _ in offsets_of(tasks(cluster, as_of=pinned))} == {1}
+
+
+# --- bounds ---------------------------------------------------------------------------------------
+
+EDGE = st.none() | st.integers(-3, 3)
+TOPICS = st.none() | st.lists(st.sampled_from("abc"), max_size=3).map(tuple)
+BOUNDS = st.builds(Bounds, EDGE, EDGE, EDGE, EDGE, TOPICS)
+
+
+@given(one=BOUNDS, other=BOUNDS, due=st.integers(-4, 4), topic=st.sampled_from("abcd"))
+def test_both_bounds_are_their_intersection(
+    one: Bounds, other: Bounds, due: int, topic: str
+) -> None:
+    def passes(bounds: Bounds) -> bool:
+        low, high = bounds.deliver_from_ms, bounds.deliver_to_ms
+        return (
+            (low is None or due >= low)
+            and (high is None or due < high)
+            and (bounds.topics is None or topic in bounds.topics)
+        )
+
+    assert passes(both(one, other)) == (passes(one) and passes(other))
+    if both(one, other).are_impossible and not one.are_impossible:
+        stored = both(one, other)
+        assert not passes(stored) or stored.stored_from_ms is not None
+
+
+# --- without pyspark ------------------------------------------------------------------------------
+
+BLOCKED = """
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {blocked}:
+            raise {error}("blocked: " + name)
+sys.meta_path.insert(0, Block())
+"""
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PYTHONPATH": f"{ROOT}:{AUTOLOAD}", "PATH": "/usr/bin:/bin"},
+    )
+
+
+def test_the_door_opens_without_pyspark_and_pyarrow() -> None:
+    blocked = BLOCKED.format(blocked={"pyspark", "pyarrow", "pandas"}, error="ImportError")
+    done = run(
+        f"{blocked}\nimport timerstore.spark as door\n"
+        "try:\n    door.register(None)\nexcept ImportError as error:\n    print(error)"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "pip install 'timerstore[spark]'" in done.stdout
+
+
+@pytest.mark.parametrize("error", ["ImportError", "RuntimeError", "OSError"])
+def test_the_autoload_module_never_raises(error: str) -> None:
+    for blocked in ({"pyspark"}, {"pyarrow"}, {"timerstore"}, {"numpy"}):
+        code = BLOCKED.format(blocked=blocked, error=error)
+        done = run(f"{code}\nimport pyspark_timerstore as m\nprint(hasattr(m, 'DefaultSource'))")
+        assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
+
+
+def test_a_part_travels_by_pickle(filled: Path) -> None:
+    import pickle
+
+    task = tasks(filled)[0]
+    again = pickle.loads(pickle.dumps(task))
+    assert again == task
+    assert isinstance(again.part, Part)

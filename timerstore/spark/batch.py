@@ -1,0 +1,64 @@
+"""Reading once: a plan on the driver, record batches in the tasks."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from timerstore.columns.arrow import read_part
+from timerstore.columns.scan import Wanted
+from timerstore.errors import FailedError
+from timerstore.spark.filters import narrowed_by
+from timerstore.spark.options import ReadOptions
+from timerstore.spark.plan import PLAN_FORMAT, Narrowed, Task, plan
+
+
+class TimerStorePartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+
+
+def read_task(partition: InputPartition) -> Iterator[Any]:
+    """Read one partition as record batches, in an executor's Python worker.
+
+    Spark puts a partition of its own where a plan has none: nothing is read then.
+    """
+    task = partition.value if isinstance(partition, TimerStorePartition) else None
+    if not isinstance(task, Task):
+        return
+    if task.plan_format != PLAN_FORMAT:
+        raise FailedError(
+            "another timerstore than the driver's runs here: install the same release on all nodes",
+            wanted=f"plan format {task.plan_format}",
+            got=PLAN_FORMAT,
+        )
+    yield from read_part(task.part, task.wanted, task.cancelled)
+
+
+class BatchReader(DataSourceReader):
+    """Without filters: Spark refuses a reader that takes some where that is switched off."""
+
+    def __init__(self, options: ReadOptions, wanted: Wanted) -> None:
+        self._options = options
+        self._wanted = wanted
+        self._narrowed = Narrowed()
+
+    def partitions(self) -> list[InputPartition]:
+        """Plan."""
+        tasks = plan(self._options, self._wanted, self._narrowed)
+        return [TimerStorePartition(task) for task in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Read one partition."""
+        return read_task(partition)
+
+
+class FilteredBatchReader(BatchReader):
+    """The same, and told Spark's filters."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Narrow what is read; all go back to Spark, which applies them again."""
+        self._narrowed = narrowed_by(filters, table=self._options.table)
+        return filters

@@ -1,0 +1,42 @@
+"""The data source `timerstore`.
+
+Holds:    options are checked when the source is made, so that what is wrong is said before a job.
+"""
+
+from collections.abc import MutableMapping
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from timerstore.spark.batch import BatchReader, FilteredBatchReader
+from timerstore.spark.options import parse
+from timerstore.spark.schemas import schema_of, wanted_of
+from timerstore.spark.stream import StreamReader
+
+
+class TimerStoreDataSource(DataSource):
+    """Stores as tables."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._given = dict(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """Give the name for `format`."""
+        return "timerstore"
+
+    def schema(self) -> StructType:
+        """Give the columns where the user names none."""
+        return schema_of(parse(self._given))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Read once."""
+        options = parse(self._given)
+        reader = FilteredBatchReader if options.pushdown else BatchReader
+        return reader(options, wanted_of(options, schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
+        """Read on and on."""
+        options = parse(self._given)
+        return StreamReader(options, wanted_of(options, schema))

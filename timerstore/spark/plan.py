@@ -1,0 +1,277 @@
+"""Plan: which shards there are, and which parts of them are read by which task.
+
+Holds:    (1) parts begin and end where records do, known from queue units and segments' starts,
+          each looked at; together they are all that is asked for, once; (2) a part carries its
+          store's snapshot: what was planned is what is read; (3) leaving a part out never leaves
+          out a row that is asked for, as long as no store's clock was set back by more than an
+          hour.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from timerstore.columns.cancelled import Int64Array, cancelled_offsets
+from timerstore.columns.scan import Bounds, Part, Wanted, records
+from timerstore.columns.snapshot import Snapshot, empty, take
+from timerstore.columns.walk import Edges, QueueUnits
+from timerstore.errors import ConfigError
+from timerstore.files.disk import Disk
+from timerstore.layout.timer_unit import UNIT_BYTES
+from timerstore.shards import cluster
+from timerstore.shards.tree import ShardsTree
+from timerstore.spark import offsets
+from timerstore.spark.offsets import Position
+from timerstore.spark.options import ReadOptions, parse
+
+PLAN_FORMAT = 1
+"""Of what tasks are told; a worker with another release refuses instead of guessing."""
+
+CLOCK_STEP_MS = 3_600_000
+_LOOK_BYTES = 1 << 16
+_LOG_TABLES = ("messages", "deliveries")
+
+_log = logging.getLogger("timerstore.spark")
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowed:
+    """What filters add to the options: an intersection."""
+
+    bounds: Bounds = field(default_factory=Bounds)
+    shards: frozenset[int] | None = None
+    log_from: int | None = None
+    log_to: int | None = None
+
+    def reaches(self, part: Part) -> bool:
+        """Whether a part of the log can hold a record within."""
+        return (self.log_from is None or part.end > self.log_from) and (
+            self.log_to is None or part.begin < self.log_to
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What one task reads."""
+
+    part: Part
+    wanted: Wanted
+    cancelled: Int64Array | None = None
+    plan_format: int = PLAN_FORMAT
+
+
+# --- shards ---------------------------------------------------------------------------------------
+
+
+def find_stores(paths: tuple[Path, ...]) -> dict[int, Path]:
+    """Give every store by its shard number: a directory's own, or counted on over several paths."""
+    disk = Disk()
+    found: dict[int, Path] = {}
+    for path in paths:
+        known = cluster.load(disk, ShardsTree(path))
+        first = len(found)
+        if known is None:
+            found[first] = path
+            continue
+        tree = ShardsTree(path)
+        found.update({first + n: tree.shard(n) for n in range(known.shard_count)})
+    return found
+
+
+def snapshots(options: ReadOptions, shards: frozenset[int] | None = None) -> dict[int, Snapshot]:
+    """Look at every shard that is asked for, as of now or as of what is pinned."""
+    stores = find_stores(options.paths)
+    pinned = options.as_of
+    for what, asked in (("shards", options.shards), ("as_of", pinned and frozenset(pinned))):
+        unknown = sorted((asked or frozenset()) - stores.keys())
+        if unknown:
+            raise ConfigError(f"{what}: there are shards 0 to {len(stores) - 1}, got {unknown}")
+    found = {}
+    for shard, root in stores.items():
+        if options.shards is not None and shard not in options.shards:
+            continue
+        if (shards is not None and shard not in shards) or (pinned and shard not in pinned):
+            continue
+        store = take_shard(root, options.precision_ms)
+        if pinned is not None:
+            at = pinned[shard]
+            if at.t is None and options.table in ("timers", "slots"):
+                raise ConfigError(f"as_of: shard {shard} has no t, which {options.table} need")
+            store = store.pinned(at.p, at.t)
+        found[shard] = store
+    return found
+
+
+def take_shard(root: Path, precision_ms: int | None = None) -> Snapshot:
+    """Look at one store; one that was never opened is empty."""
+    disk = Disk()
+    is_shard = disk.exists(ShardsTree(root.parent).cluster_json)
+    if is_shard and disk.is_directory(root) and not disk.list(root):
+        return empty(root)
+    return take(root, precision_ms)
+
+
+def latest_offsets(path: str | Path, *, shards: str | None = None) -> str:
+    """Give how far each shard reaches now, as JSON: for `as_of`, and for `starting_offsets`."""
+    given = {"path": str(path)} if shards is None else {"path": str(path), "shards": shards}
+    stores = snapshots(parse(given))
+    return offsets.text(
+        {shard: Position(one.log_end, one.timer_log_end) for shard, one in stores.items()}
+    )
+
+
+# --- parts ----------------------------------------------------------------------------------------
+
+
+def plan(options: ReadOptions, wanted: Wanted, narrowed: Narrowed | None = None) -> list[Task]:
+    """Give the tasks of one read."""
+    more = narrowed or Narrowed()
+    wanted = replace(wanted, bounds=both(wanted.bounds, more.bounds))
+    if wanted.bounds.are_impossible or more.shards == frozenset():
+        return []
+    tasks: list[Task] = []
+    for shard, store in snapshots(options, more.shards).items():
+        tasks.extend(shard_tasks(options, wanted, shard, store, more))
+    _log.info("planned table=%s tasks=%d", options.table, len(tasks))
+    return tasks
+
+
+def shard_tasks(
+    options: ReadOptions,
+    wanted: Wanted,
+    shard: int,
+    store: Snapshot,
+    more: Narrowed,
+) -> Iterator[Task]:
+    """Give the tasks of one shard."""
+    if options.table in _LOG_TABLES:
+        begin, end = log_range(store, wanted.bounds)
+        parts = split_log(shard, store, begin, end, options.max_partition_bytes)
+        parts = [one for one in parts if more.reaches(one)]
+        yield from (Task(part, wanted) for part in _in_time(parts, wanted))
+    elif options.table == "timers":
+        cancelled = None
+        if "cancelled" in wanted.columns:
+            cancelled = cancelled_offsets(store, shard, wanted.on_corrupt)
+        begin, end = store.timer_log_begin, store.timer_log_end
+        for part in split_timers(shard, store, begin, end, options.max_partition_bytes):
+            yield Task(part, wanted, cancelled)
+    elif options.table == "slots":
+        if store.timer_log_end > store.timer_log_begin:
+            yield Task(Part(shard, store, 0, store.wheel_slot_count), wanted)
+    else:
+        raise ConfigError(f"table: {options.table} cannot be read in this release")
+
+
+def both(one: Bounds, other: Bounds) -> Bounds:
+    """Give the rows that two bounds let through."""
+    topics = one.topics if other.topics is None else other.topics
+    if one.topics is not None and other.topics is not None:
+        topics = tuple(topic for topic in one.topics if topic in other.topics)
+    return Bounds(
+        _latest(one.deliver_from_ms, other.deliver_from_ms),
+        _earliest(one.deliver_to_ms, other.deliver_to_ms),
+        _latest(one.stored_from_ms, other.stored_from_ms),
+        _earliest(one.stored_to_ms, other.stored_to_ms),
+        topics,
+    )
+
+
+def _latest(*given: int | None) -> int | None:
+    return max((one for one in given if one is not None), default=None)
+
+
+def _earliest(*given: int | None) -> int | None:
+    return min((one for one in given if one is not None), default=None)
+
+
+def log_range(store: Snapshot, bounds: Bounds) -> tuple[int, int]:
+    """Give the part of the log that can hold rows: record edges, as wide as the log or less."""
+    begin, end = store.log_begin, store.log_end
+    if bounds.topics is not None and store.store_id is not None:
+        begin, end = _topics_range(store, bounds.topics)
+    return begin, end
+
+
+def _topics_range(store: Snapshot, topics: tuple[str, ...]) -> tuple[int, int]:
+    """Between the first and the last unit of these topics' queues. Of our own stores only: there
+    every record of the log below a watermark has its unit.
+    """
+    disk, first, last = Disk(), store.log_end, store.log_begin
+    for topic in topics:
+        folder = store.tree.queues / topic
+        if "/" in topic or topic in {"", ".", ".."} or not disk.is_directory(folder):
+            continue
+        for name in disk.list(folder):
+            units = QueueUnits(folder / name, store.queue_segment_bytes)
+            low, high = units.range_within(store.log_begin, store.log_end)
+            if low < high:
+                first, last = min(first, low), max(last, high)
+    return (first, last) if first < last else (store.log_end, store.log_end)
+
+
+def split_log(shard: int, store: Snapshot, begin: int, end: int, max_bytes: int) -> list[Part]:
+    """Cut [begin, end) of the log into parts of about as many bytes, at record edges."""
+    if begin >= end:
+        return []
+    windows = store.log()
+    edges: Edges | None = None
+    cuts = [begin]
+    for target in _targets(begin, end, max_bytes):
+        if target <= cuts[-1]:
+            continue
+        if edges is None:
+            edges = Edges(store.tree, store.queue_segment_bytes, windows)
+        cut = edges.first_from(target, store.log_segment_bytes)
+        if cuts[-1] < cut < end:
+            cuts.append(cut)
+    return [Part(shard, store, *edge) for edge in zip(cuts, [*cuts[1:], end], strict=True)]
+
+
+def split_timers(shard: int, store: Snapshot, begin: int, end: int, max_bytes: int) -> list[Part]:
+    """The same of the timer log, at unit edges."""
+    size = store.timer_log_segment_bytes
+
+    def edge(target: int) -> int:
+        return target - target % size + target % size // UNIT_BYTES * UNIT_BYTES
+
+    cuts = [begin]
+    for target in map(edge, _targets(begin, end, max_bytes)):
+        if target % size + UNIT_BYTES < size and target > cuts[-1]:
+            cuts.append(target)
+    pairs = zip(cuts, [*cuts[1:], end], strict=True)
+    return [Part(shard, store, low, high) for low, high in pairs if low < high]
+
+
+def _targets(begin: int, end: int, max_bytes: int) -> list[int]:
+    """Where to cut into equal pieces of at most max_bytes."""
+    count = -(-(end - begin) // max_bytes)
+    return [begin + (end - begin) * k // count for k in range(1, count)]
+
+
+def _in_time(parts: list[Part], wanted: Wanted) -> list[Part]:
+    """Leave out parts whose first record, and the next part's, tell that all were stored before or
+    after what is asked for.
+    """
+    low, high = wanted.bounds.stored_from_ms, wanted.bounds.stored_to_ms
+    if (low is None and high is None) or len(parts) < 2:
+        return parts
+    firsts = [first_stored_ms(part.store, part.begin) for part in parts]
+    kept = []
+    for k, part in enumerate(parts):
+        first, following = firsts[k], firsts[k + 1] if k + 1 < len(parts) else None
+        too_old = low is not None and following is not None and following + CLOCK_STEP_MS < low
+        too_new = high is not None and first is not None and first - CLOCK_STEP_MS >= high
+        if not too_old and not too_new:
+            kept.append(part)
+    return kept
+
+
+def first_stored_ms(store: Snapshot, begin: int) -> int | None:
+    """Give the store time of the first record from an edge on; None where there is none."""
+    plain = Wanted("messages", (), verify_crc=False, on_corrupt="stop", batch_rows=1)
+    part = Part(0, store, begin, store.log_end)
+    for found in records(part, plain, window_bytes=_LOOK_BYTES):
+        return int(found.rows["store_ms"][0])
+    return None

@@ -1,0 +1,299 @@
+"""Reading on and on: micro-batches between offsets.
+
+Holds:    (1) an offset is a record's edge; the same offset is the same text, so that Spark does not
+          take it for news; (2) nothing here depends on what a run before knew: Spark keeps the
+          offsets; (3) the first offset is the same however often it is asked for.
+Fails:    FailedError where retention removed what is to be read (fail_on_data_loss), or a shard
+          went, or a store was set back.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from timerstore.columns.scan import Bounds, Wanted
+from timerstore.columns.snapshot import Snapshot, refreshed
+from timerstore.columns.walk import is_record, skip_records
+from timerstore.errors import ConfigError, FailedError
+from timerstore.layout import timer_unit
+from timerstore.spark import offsets
+from timerstore.spark.batch import TimerStorePartition, read_task
+from timerstore.spark.offsets import Ends
+from timerstore.spark.options import ReadOptions
+from timerstore.spark.plan import (
+    CLOCK_STEP_MS,
+    Task,
+    both,
+    find_stores,
+    first_stored_ms,
+    split_log,
+    split_timers,
+    take_shard,
+)
+
+_STREAMED = ("messages", "deliveries", "timers")
+_log = logging.getLogger("timerstore.spark")
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One stream of one table."""
+
+    def __init__(self, options: ReadOptions, wanted: Wanted) -> None:
+        if options.table not in _STREAMED:
+            raise ConfigError(
+                f"table: streams are of {', '.join(_STREAMED)}; {options.table} has no order to "
+                "go on in"
+            )
+        if options.as_of is not None:
+            raise ConfigError("as_of: a stream goes on; its first position is starting_offsets")
+        if "cancelled" in wanted.columns:
+            raise ConfigError(
+                "column cancelled: a stream of timers tells what was linked, not what becomes of "
+                "it; leave the column out (columns=...), or read the table as a batch"
+            )
+        since = options.starting_offsets.removeprefix("timestamp:")
+        if since != options.starting_offsets:
+            # Whole segments are left out by the offset, single rows by this bound.
+            wanted = replace(wanted, bounds=both(wanted.bounds, Bounds(stored_from_ms=int(since))))
+        self._options = options
+        self._wanted = wanted
+        self._target: Ends | None = None
+        self._stores: dict[int, Snapshot] = {}
+
+    # --- where the stores are ---
+
+    def _roots(self) -> dict[int, Path]:
+        asked = self._options.shards
+        stores = find_stores(self._options.paths)
+        return {n: root for n, root in stores.items() if asked is None or n in asked}
+
+    def _look(self) -> dict[int, Snapshot]:
+        """Look at every shard; cheap once they are known."""
+        if not self._stores:
+            self._stores = {
+                n: take_shard(root, self._options.precision_ms) for n, root in self._roots().items()
+            }
+        else:
+            self._stores = {n: _again(one) for n, one in self._stores.items()}
+        return self._stores
+
+    def _end(self, store: Snapshot) -> int:
+        return store.timer_log_end if self._options.table == "timers" else store.log_end
+
+    def _begin(self, store: Snapshot) -> int:
+        return store.timer_log_begin if self._options.table == "timers" else store.log_begin
+
+    def _ends(self) -> Ends:
+        return {n: self._end(store) for n, store in self._look().items()}
+
+    # --- what Spark asks ---
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Give the first offset. `earliest` is 0: the place where a log once began stays the same,
+        though retention moves the place where it does.
+        """
+        given = self._options.starting_offsets
+        if given == "earliest":
+            return offsets.make(dict.fromkeys(self._roots(), 0))
+        if given.startswith("timestamp:"):
+            return offsets.make(
+                {n: _segment_before(store, self._wanted) for n, store in self._look().items()}
+                if self._options.table != "timers"
+                else dict.fromkeys(self._roots(), 0)
+            )
+        positions = offsets.read("starting_offsets", given)
+        starts = dict.fromkeys(self._roots(), 0)
+        for n, at in positions.items():
+            if n not in starts:
+                raise ConfigError(f"starting_offsets: there is no shard {n}")
+            starts[n] = at.p
+            if self._options.table == "timers":
+                if at.t is None:
+                    raise ConfigError(f"starting_offsets: shard {n} has no t, which timers need")
+                starts[n] = at.t
+        return offsets.make(starts)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Note how far this run goes."""
+        self._target = self._ends()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Give the limit that the options set."""
+        if self._options.max_records_per_trigger is not None:
+            return ReadMaxRows(self._options.max_records_per_trigger)
+        if self._options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(self._options.max_bytes_per_trigger)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Give how far the next batch goes."""
+        begins = offsets.ends_of(start)
+        ends = self._ends() if self._target is None else self._target
+        lost = sorted(begins.keys() - ends.keys())
+        if lost:
+            self._lose(f"shards {lost} are gone from {self._options.paths}")
+        for n in sorted(begins.keys() & ends.keys()):
+            if ends[n] < begins[n]:
+                self._lose(
+                    f"shard {n} was set back: the stream has read up to {begins[n]}, and its store "
+                    f"ends at {ends[n]}; to read another store begin with another checkpoint"
+                )
+        # A shard that is gone keeps its place: the offsets of a stream never lose a key.
+        goals = {n: max(begin, ends.get(n, begin)) for n, begin in begins.items()}
+        goals.update({n: end for n, end in ends.items() if n not in begins})
+        if isinstance(limit, ReadMaxRows):
+            bytes_max = self._options.max_bytes_per_trigger
+            goals = self._share(begins, goals, limit.max_rows, bytes_max)
+        elif isinstance(limit, ReadMaxBytes):
+            goals = self._share(begins, goals, None, limit.max_bytes)
+        return offsets.make(goals)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """Give how far the stores reach."""
+        return offsets.make(self._ends())
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Plan one batch."""
+        begins, ends = offsets.ends_of(start), offsets.ends_of(end)
+        stores = self._look()
+        found: list[InputPartition] = []
+        for n, stop in sorted(ends.items()):
+            begin = begins.get(n, 0)
+            if begin >= stop:
+                continue
+            if n not in stores:
+                self._lose(f"shard {n} is gone from {self._options.paths}")
+                continue
+            store = stores[n]
+            begin = self._checked(n, store, begin, stop)
+            split = split_timers if self._options.table == "timers" else split_log
+            parts = split(n, self._limited(store, stop), begin, stop, self._max_bytes)
+            found.extend(TimerStorePartition(Task(part, self._wanted)) for part in parts)
+        return found
+
+    @property
+    def _max_bytes(self) -> int:
+        return self._options.max_partition_bytes
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Read one partition."""
+        return read_task(partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing is kept for a stream: its checkpoint knows where it is."""
+
+    # --- limits ---
+
+    def _limited(self, store: Snapshot, end: int) -> Snapshot:
+        if self._options.table == "timers":
+            return replace(store, timer_log_end=end)
+        return replace(store, log_end=end)
+
+    def _checked(self, shard: int, store: Snapshot, begin: int, end: int) -> int:
+        """Give where a batch really begins."""
+        if end > self._end(store):
+            raise FailedError(
+                f"shard {shard} was set back: the stream is further than its store",
+                where=store.root,
+                wanted=f"an end of {end} at least",
+                got=self._end(store),
+            )
+        first = self._begin(store)
+        if 0 < begin < first:
+            self._lose(
+                f"shard {shard}: retention removed {first - begin} bytes of {store.root} from "
+                f"offset {begin} on, before the stream had read them"
+            )
+        begin = min(max(begin, first), end)
+        if self._options.table != "timers" and first < begin < end:
+            windows = store.log(verify=False)
+            if not is_record(windows, begin):
+                raise FailedError(
+                    f"shard {shard}: no record begins where the stream goes on: its store is "
+                    "another than the one it has read; begin with another checkpoint",
+                    where=windows.path(begin),
+                    got=f"offset {begin}",
+                )
+        return begin
+
+    def _lose(self, what: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise FailedError(f"{what}; fail_on_data_loss=false goes on without it")
+        _log.warning("data loss: %s", what)
+
+    def _share(
+        self, begins: Ends, goals: Ends, rows_max: int | None, bytes_max: int | None
+    ) -> Ends:
+        """Share a limit among the shards by what each has left; at least one item in all."""
+        backlog = {n: goal - begins.get(n, 0) for n, goal in goals.items()}
+        rows_left, bytes_left, backlog_left = rows_max, bytes_max, sum(backlog.values())
+        shared: Ends = {}
+        for n in sorted(goals, key=lambda one: (-backlog[one], one)):
+            begin = begins.get(n, 0)
+            store = self._stores.get(n)
+            if store is None or backlog[n] <= 0 or backlog_left <= 0:
+                shared[n] = begin if store is None else goals[n]
+                continue
+            begin = max(begin, self._begin(store))
+            rows = _part_of(rows_left, backlog[n], backlog_left)
+            size = _part_of(bytes_left, backlog[n], backlog_left)
+            count, end = self._advance(store, begin, goals[n], rows, size)
+            if end == begin and not any(shared[m] > begins.get(m, 0) for m in shared):
+                count, end = self._advance(store, begin, goals[n], 1, None)
+            shared[n] = end if end > begin else begins.get(n, 0)
+            rows_left = None if rows_left is None else max(0, rows_left - count)
+            bytes_left = None if bytes_left is None else max(0, bytes_left - (end - begin))
+            backlog_left -= backlog[n]
+        return shared
+
+    def _advance(
+        self, store: Snapshot, begin: int, goal: int, rows: int | None, size: int | None
+    ) -> tuple[int, int]:
+        """Go on by at most so many items and bytes: (how many, where the next begins)."""
+        if rows == 0 or size == 0:
+            return 0, begin
+        stop = goal if size is None else min(goal, begin + size)
+        if self._options.table == "timers":
+            segment = store.timer_log_segment_bytes
+            first = timer_unit.count_below(begin, segment)
+            last = timer_unit.count_below(stop, segment)
+            last = last if rows is None else min(last, first + rows)
+            return last - first, min(goal, timer_unit.position_of(last, segment))
+        windows = store.log(verify=False, end=stop)
+        limit = 2**62 if rows is None else rows
+        return skip_records(windows, begin, limit, stops_at_damage=stop < goal)
+
+
+def _again(store: Snapshot) -> Snapshot:
+    """Look at a store again; at one that was never opened, from scratch."""
+    return (
+        take_shard(store.root) if not store.log_end and store.store_id is None else refreshed(store)
+    )
+
+
+def _part_of(limit: int | None, mine: int, all_of_it: int) -> int | None:
+    return None if limit is None else -(-limit * mine // all_of_it)
+
+
+def _segment_before(store: Snapshot, wanted: Wanted) -> int:
+    """Give the start of the last segment that begins before the time; 0 where none does."""
+    since = wanted.bounds.stored_from_ms
+    size = store.log_segment_bytes
+    best = 0
+    for begin in range(-(-store.log_begin // size) * size, store.log_end, size):
+        first = first_stored_ms(store, begin)
+        if since is None or first is None or first + CLOCK_STEP_MS >= since:
+            break
+        best = begin
+    return best

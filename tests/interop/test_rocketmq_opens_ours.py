@@ -152,6 +152,15 @@ def test_it_delivers_what_waits_once_and_never_early(ran: dict[str, Ran], name: 
             assert one.store_ms >= made.due_ms[number_of(one.body)]
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "default"])
+def test_rolled_messages_were_there_and_rolled_on(ran: dict[str, Ran], name: str) -> None:
+    found, made = ran[name], ran[name].made
+    rolled = [one for one in found.waiting if "TIMER_ROLL_TIMES" in one.properties]
+    ours = {one.properties["UNIQ_KEY"] for one in rolled if one.store_ms <= made.end_ms}
+    theirs = {one.properties["UNIQ_KEY"] for one in rolled if one.store_ms > made.end_ms}
+    assert min(len(ours), len(theirs), len(ours & theirs)) > 10
+
+
 @each
 def test_it_takes_over_each_level(ran: dict[str, Ran], name: str) -> None:
     found, made = ran[name], ran[name].made

@@ -9,7 +9,8 @@ Holds:    imports nothing of timerstore. One event of the rule is one change of 
                                                     delete too; none where it never was on it
               deletes of a slot were carried out    +1 each, when the thread that read them reads
                                                     deletes again: meant for those that found
-                                                    nothing, done for all
+                                                    nothing, done for all (5.3.3; 5.4.0 for
+                                                    those whose target another thread read)
           So three things make a count wrong: a delete that was carried out, a delete that rolled,
           and events between the file's last write (once a second) and a death.
           How many of the last kind of event there were is the one thing that the files do not tell,

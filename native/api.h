@@ -69,10 +69,11 @@ enum ts_fault {
     TS_FAULT_CHAIN = 10         /* a timer unit that its slot cannot hold */
 };
 
-/* One queue of one topic. next_offset and pending: under the append lock. */
+/* One queue of one topic. next_offset, pending, level_pending: under the append lock. */
 typedef struct {
     int64_t next_offset;  /* queue offset that the next record of this queue gets */
     int64_t pending;      /* timers that wait for this topic and queue */
+    int64_t level_pending; /* messages of fixed levels that do; who appends them counts them */
     int32_t index;        /* of this route, dense from 0 */
     int32_t kind;         /* enum ts_route_kind */
     int32_t queue_id;

@@ -469,7 +469,7 @@ class CancelResult(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PendingTimer:
-    """One message that waits."""
+    """One message that waits; for a fixed level where `timer_id` is -1 and `handle` is ""."""
 
     message_id: str
     topic: str

@@ -32,7 +32,7 @@ GAUGES = {
     "put_messages": "messages put since opening",
     "cancelled_messages": "messages cancelled since opening",
     "rescheduled_messages": "messages that were given another time since opening",
-    "pending_messages": "messages that wait",
+    "pending_messages": "messages that wait, those of fixed levels, too",
     "pending_by_topic": "the same by real topic; topics without any are left out",
     "log_end_bytes": "log offset behind the last record",
     "log_durable_bytes": "log offset up to which the disk has answered",
@@ -42,7 +42,7 @@ GAUGES = {
     "dequeue_behind_messages": "messages on the wheel that are due and not in their topic yet",
     "dequeue_behind_ms": "how long the first of these has been due",
     "open_slot_messages": "messages read from their slot that wait for their millisecond",
-    "level_pending_messages": "messages that wait for a fixed level",
+    "level_pending_messages": "those of them that wait for a fixed level",
     "timer_log_end_bytes": "timer log position behind the last unit",
 }
 """What `stats()` reads from its owner, beside the counters."""

@@ -36,7 +36,7 @@ from timerstore.files.disk import Disk
 from timerstore.files.geometry import adopt_geometry
 from timerstore.files.segments import Segments
 from timerstore.layout import counts_json, watermark
-from timerstore.layout.tree import Tree
+from timerstore.layout.tree import SCHEDULE_TOPIC, Tree
 from timerstore.layout.unique_key import make_prefix
 from timerstore.layout.watermark import Watermark
 from timerstore.metrics import Metrics
@@ -44,6 +44,7 @@ from timerstore.native import FAULTS, ffi, lib
 from timerstore.pull.offsets import Offsets
 from timerstore.pull.pull import Puller
 from timerstore.pull.query import Querier
+from timerstore.queues import level_pending
 from timerstore.queues.dispatch import Dispatch
 from timerstore.queues.index import Index
 from timerstore.queues.index_file import Geometry
@@ -52,6 +53,7 @@ from timerstore.queues.lookup import route_needed
 from timerstore.queues.routes import Route, Routes
 from timerstore.schedule.deliver import ScheduleDeliver
 from timerstore.schedule.offsets import write_for_brokers as write_level_offsets
+from timerstore.schedule.pending import LevelPending
 from timerstore.timer import rechain, recover
 from timerstore.timer.cancel import Canceller
 from timerstore.timer.checkpoint import Checkpoint, Rooms
@@ -98,6 +100,7 @@ class Opened(NamedTuple):
     canceller: Canceller
     rescheduler: Rescheduler
     pending: PendingReader
+    level_pending: LevelPending
     offsets: Offsets
     querier: Querier
     store_id: int
@@ -123,17 +126,6 @@ class Opened(NamedTuple):
         self.pipeline.wake_all()
         self.schedule.wake()
         self.puller.turned()
-
-    def level_pending(self) -> int:
-        """How many messages of fixed levels wait."""
-        log, levels = self.rooms.log, self.rooms.levels
-        with log.lock:
-            return sum(
-                end - begin
-                for route in list(self.rooms.routes.by_index)
-                if route.native.kind == lib.TS_ROUTE_LEVELS
-                for begin, end in levels.gaps(route.queue_id, 0, int(route.native.next_offset))
-            )
 
     def close(self) -> None:
         """Stop, complete the last checkpoint, let a broker in again, release the lock."""
@@ -309,6 +301,8 @@ class _Opening:
         recover.set_pending(self._routes, counts.pending, self._clock.now_ms)
         recover.fold_forward(self._states, self._routes, scanned, mark.store_id)
         self._levels.add(counts.levels)
+        level_pending.set_at(self._routes, counts.level_pending, self._clock.now_ms)
+        level_pending.fold_forward(self._routes, self._levels, scanned, mark.store_id)
         self._levels.done(level_places(scanned, mark.store_id))
         if is_unclean:
             if mark.is_clean:  # killed while closing, between the log's chains and the wheel
@@ -362,6 +356,7 @@ class _Opening:
         recover.fold_anew(self._states, self._routes, scanned, found)
         self._levels.clear()
         self._levels.done(found.level_places_done)
+        level_pending.fold_anew(self._routes, scanned["route"][found.level_rows_waiting])
         self._restart_queues(scanned, begin, end)
         reach("recover_anew_queues_restarted")
         self._wheel.clear_all()
@@ -407,13 +402,18 @@ class _Opening:
 
     def _restart_queues(self, scanned: Scan, begin: int, end: int) -> None:
         """Every queue begins anew at its first record; those without one keep what they have."""
-        first, timer_first = first_offsets(scanned)
-        if timer_first is not None:
-            first[int(recover.timer_route(self._routes).native.index)] = timer_first
+        found = first_offsets(scanned)
+        first = dict(found.by_route)
+        for queue_id, offset in found.by_level.items():
+            level = self._routes.get(SCHEDULE_TOPIC, queue_id)
+            assert level is not None, "scanning made it"
+            first[int(level.native.index)] = offset
+        if found.timer is not None:
+            first[int(recover.timer_route(self._routes).native.index)] = found.timer
         for route in self._routes.by_index:
-            offset = first.get(int(route.native.index))
-            if offset is not None:
-                route.queue.restart(offset)
+            at = first.get(int(route.native.index))
+            if at is not None:
+                route.queue.restart(at)
             else:
                 route.queue.recover(end, begin)
                 route.queue.cut()
@@ -506,6 +506,7 @@ class _Opening:
             Canceller(clock, log, finder),
             Rescheduler(config, clock, log, timer_route, finder),
             pending,
+            LevelPending(config, clock, log, self._routes, dispatch, self._levels),
             offsets,
             querier,
             found.store_id,

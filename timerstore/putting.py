@@ -69,6 +69,22 @@ class _Level(NamedTuple):
     native: Any
 
 
+class _Out:
+    """Where the places of many go."""
+
+    def __init__(self, log_offsets: Any, numbers: Any) -> None:
+        self._log_offsets = ffi.from_buffer("int64_t[]", log_offsets)
+        self._numbers = ffi.from_buffer("int64_t[]", numbers)
+
+    def put(self, native: Any, route: Any, rows: Rows, begin: int, end: int, now_ms: int) -> int:
+        """Append the rows [begin, end), under the append lock; how many were, or a status."""
+        return int(
+            lib.ts_put_many(
+                native, route, rows.native, begin, end, now_ms, self._log_offsets, self._numbers
+            )
+        )
+
+
 class Putting:
     """The way in."""
 
@@ -197,10 +213,7 @@ class Putting:
         is_sync = self._wants_sync(flush)
         target = self._targets.get(topic) or self._make_target(topic)
         real = self._route_of(target, queue_id)
-        levels = target.levels.get(real.queue_id)
-        waiting = levels.get(level) if levels is not None else None
-        if waiting is None:
-            waiting = self._make_level(target, real, level)
+        waiting = self._level_of(target, real, level)
         text += waiting.text
         now_ms = 0
 
@@ -209,9 +222,12 @@ class Putting:
             # queue but where the clock is set back.
             nonlocal now_ms
             now_ms = self._clock.now_ms
-            return int(
+            got = int(
                 _put_one(native, waiting.native, source, len(source), 0, text, len(text), now_ms)
             )
+            if got >= 0:
+                real.native.level_pending += 1
+            return got
 
         log_offset, _, counter = self._log.append("put", put_now)
         reach("put_level_appended")
@@ -222,6 +238,11 @@ class Putting:
             self._dispatch.wake()
         self._flush.note()
         return PutReceipt(target.origin, counter, -1, real.queue_id, None, log_offset, due_ms)
+
+    def _level_of(self, target: _Target, real: Route, level: int) -> _Level:
+        levels = target.levels.get(real.queue_id)
+        waiting = levels.get(level) if levels is not None else None
+        return waiting if waiting is not None else self._make_level(target, real, level)
 
     def _make_level(self, target: _Target, real: Route, level: int) -> _Level:
         """Have the level's queue, and what a put to it needs at hand."""
@@ -279,8 +300,12 @@ class Putting:
         keys: Sequence[Any] | None = None,
         queue_id: int | None = None,
         flush: str | None = None,
+        level: int | None = None,
     ) -> PutBatch:
         """As TimerStore.put_many."""
+        if level is not None:
+            number = arguments.check_level(level, delay, None, deliver_ms)
+            return self._put_many_level(topic, bodies, number, tags, keys, queue_id, flush)
         now_ms = self._clock.now_ms
         config = self.config
         name = arguments.check_topic(topic)
@@ -328,6 +353,55 @@ class Putting:
             np.where(is_timer, numbers, -1),
         )
 
+    def _put_many_level(
+        self,
+        topic: str,
+        bodies: Any,
+        level: int,
+        tags: str | None,
+        keys: Sequence[Any] | None,
+        queue_id: int | None,
+        flush: Any,
+    ) -> PutBatch:
+        """All to the queue of one level. The time is read in each hold of the append lock, as it is
+        for one: due times ascend along a level's queue.
+        """
+        name = arguments.check_topic(topic)
+        is_sync = self._wants_sync(flush)
+        data, offsets = arguments.gather_bodies(bodies, self.config.message_bytes_max)
+        count = len(offsets) - 1
+        text = arguments.encode_properties(tags, (), None)
+        extra, extra_offsets = _encode_keys(keys, count)
+        self._check_many(name, offsets, extra_offsets, len(text))
+        _check_queue(queue_id)
+        target = self._targets.get(topic) or self._make_target(topic)
+        real = self._route_of(target, queue_id)
+        waiting = self._level_of(target, real, level)
+        text += waiting.text
+        with self._lock:
+            first = int(self._native.unique_counter)
+            self._native.unique_counter = first + count
+        log_offsets, due = np.empty(count, np.int64), np.empty(count, np.int64)
+        rows = Rows(data, offsets, np.zeros(count, np.int64), text, first=first).with_extra(
+            extra, extra_offsets
+        )
+        out = _Out(log_offsets, np.empty(count, np.int64))  # which place in the level: nobody's
+
+        def put_level_part(begin: int, end: int) -> int:
+            now_ms = self._clock.now_ms
+            got = out.put(self._native, waiting.native, rows, begin, end, now_ms)
+            if got > 0:
+                due[begin : begin + got] = now_ms + waiting.delay_ms
+                real.native.level_pending += got
+            return got
+
+        self._append_parts(count, put_level_part)
+        if count and is_sync:
+            self._log.sync_through(int(log_offsets[-1]) + 1)
+        self.appended()
+        none = np.full(count, -1, np.int64)
+        return PutBatch(target.origin, first, real.queue_id, log_offsets, none, due, none)
+
     def _check_many(self, name: bytes, offsets: Any, extra_offsets: Any, text_bytes: int) -> None:
         if len(offsets) < 2:
             return
@@ -356,26 +430,20 @@ class Putting:
         log_offsets: Any,
         numbers: Any,
     ) -> None:
-        native = self._native
         rows = Rows(data, offsets, due, text, first=first).with_extra(extra, extra_offsets)
-        out, out_numbers = (
-            ffi.from_buffer("int64_t[]", log_offsets),
-            ffi.from_buffer("int64_t[]", numbers),
+        out = _Out(log_offsets, numbers)
+        self._append_parts(
+            count,
+            lambda begin, end: out.put(self._native, route.native, rows, begin, end, now_ms),
         )
+
+    def _append_parts(self, count: int, put_part: Callable[[int, int], int]) -> None:
+        """Have `count` messages appended, in holds of some: `put_part` says how many it did."""
         done = 0
         while done < count:
             with self._lock:
-                got = lib.ts_put_many(
-                    native,
-                    route.native,
-                    rows.native,
-                    done,
-                    min(count, done + _MANY_HOLD),
-                    now_ms,
-                    out,
-                    out_numbers,
-                )
-                need = int(native.need)
+                got = put_part(done, min(count, done + _MANY_HOLD))
+                need = int(self._native.need)
             if got >= 0:
                 done += got
                 reach("put_many_part_appended")

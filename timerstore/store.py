@@ -9,9 +9,11 @@ Fails:    each error says what, where, wanted and got; after FailedError only re
 import os
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import wraps
+from heapq import merge
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
@@ -49,6 +51,7 @@ from timerstore.pull.seek import offset_at
 from timerstore.pull.waiting import WaitingPull
 from timerstore.pull.watcher import Watcher
 from timerstore.putting import Putting
+from timerstore.queues.level_pending import pending_by_topic
 from timerstore.queues.routes import Route
 from timerstore.row_batch import IngestedVersions, IngestReceipt, RowBatch
 from timerstore.service import Service
@@ -177,13 +180,15 @@ class TimerStore:
         keys: Sequence[Any] | None = None,
         queue_id: int | None = None,
         flush: str | None = None,
+        level: int | None = None,
     ) -> PutBatch:
         """Store many messages of one topic and queue, in their order.
 
         `bodies`: a list of bytes-likes, or (buffer, array of count + 1 offsets). `deliver_ms`
-        (epoch ms) or `delay` (seconds): one value, or one a body; 0 or past: now. `keys`: one entry
-        a body, a key or a sequence of keys. All are checked before any is stored; after a crash a
-        prefix may be, and after a FullError its `stored_count` first ones are.
+        (epoch ms) or `delay` (seconds): one value, or one a body; 0 or past: now. `level`: as in
+        `put`, the same for all. `keys`: one entry a body, a key or a sequence of keys. All are
+        checked before any is stored; after a crash a prefix may be, and after a FullError its
+        `stored_count` first ones are.
         """
         return self._putting.put_many(
             topic,
@@ -194,6 +199,7 @@ class TimerStore:
             keys=keys,
             queue_id=queue_id,
             flush=flush,
+            level=level,
         )
 
     @_counted
@@ -478,7 +484,10 @@ class TimerStore:
     def pending(
         self, *, begin_ms: int | None = None, end_ms: int | None = None, topic: str | None = None
     ) -> Iterator[PendingTimer]:
-        """Give the messages that wait and are due in [begin_ms, end_ms), in order of due time."""
+        """Give the messages that wait and are due in [begin_ms, end_ms), in order of due time.
+
+        Those of fixed levels, too: they have no timer id (-1) and no handle ("").
+        """
         self._check_open()
         given: tuple[tuple[str, Any], ...] = (("begin_ms", begin_ms), ("end_ms", end_ms))
         problems = [
@@ -488,7 +497,10 @@ class TimerStore:
         ]
         if problems:
             raise MessageError(problems)
-        return self._pending_steps(self._opened.pending.read(begin_ms, end_ms, topic))
+        timers = self._opened.pending.read(begin_ms, end_ms, topic)
+        on_level = self._opened.level_pending.read(begin_ms, end_ms, topic)
+        # Each begins with its first step, in a call; nothing is read before.
+        return self._pending_steps(merge(timers, on_level, key=lambda one: one.due_ms))
 
     def _pending_steps(self, pending: Iterator[PendingTimer]) -> Iterator[PendingTimer]:
         """Give them one by one, each in a call of its own: the caller may close in between."""
@@ -505,15 +517,15 @@ class TimerStore:
         opened = self._opened
         rooms = opened.rooms
         enqueue, dequeue = self._backlog.enqueue(), self._backlog.dequeue()
+        with rooms.log.lock:
+            by_topic, on_level = (Counter(one) for one in pending_by_topic(rooms.routes))
         return {
             **self._opened.metrics.values(),
             "put_messages": int(self._native.put_count),
             "cancelled_messages": int(self._native.cancel_count),
             "rescheduled_messages": int(self._native.reschedule_count),
-            "pending_messages": int(rooms.states.native.waiting),
-            "pending_by_topic": {
-                t: n for t, n in self._opened.checkpoint.pending_by_topic().items() if n
-            },
+            "pending_messages": int(rooms.states.native.waiting) + sum(on_level.values()),
+            "pending_by_topic": dict(by_topic + on_level),
             "log_end_bytes": rooms.log.end,
             "log_durable_bytes": rooms.log.durable,
             "dispatch_behind_bytes": rooms.log.end - rooms.dispatch.dispatched,
@@ -522,7 +534,7 @@ class TimerStore:
             "dequeue_behind_messages": dequeue.messages,
             "dequeue_behind_ms": dequeue.ms,
             "open_slot_messages": len(rooms.open_slot),
-            "level_pending_messages": opened.level_pending(),
+            "level_pending_messages": sum(on_level.values()),
             "timer_log_end_bytes": rooms.timer_log.end,
         }
 

@@ -167,6 +167,8 @@ static int append(const Putter *self, PyObject *entry, PyObject *level, PyObject
                    (int32_t)PyBytes_GET_SIZE(body), done->is_timer ? done->due_ms : 0,
                    (const uint8_t *)(text != NULL ? PyBytes_AS_STRING(text) : ""),
                    text != NULL ? (int32_t)PyBytes_GET_SIZE(text) : 0, done->now_ms);
+    if (level != NULL && done->log_offset >= 0)
+        ((ts_route *)PyLong_AsVoidPtr(PyTuple_GET_ITEM(entry, 0)))->level_pending++;
     done->number = self->log->out[0];
     done->counter = self->log->out[1];
     if (call(self->release) < 0)

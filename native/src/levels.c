@@ -135,6 +135,7 @@ int32_t ts_level_place(ts_log *log, const uint8_t *scratch, ts_level_draft *draf
             break;
         ts_copy(log->staging + log->filled, scratch + draft->at, draft->size);
         draft->placed = ts_copy_place(log, draft->route, draft->size, now_ms);
+        draft->route->level_pending--;
     }
     ts_log_publish(log);
     return i > from ? i - from : status;

@@ -66,7 +66,11 @@ void ts_record_describe(const ts_record *record, int32_t route_kind, const ts_ma
 /* The queue whose pending count the record changes: its real one. */
 static ts_route *counted_route(const ts_routes *routes, ts_route *own, const ts_marks *marks)
 {
-    if (own->kind != TS_ROUTE_TIMER || !ts_marks_usable(marks))
+    int32_t waits = own->kind == TS_ROUTE_TIMER    ? ts_marks_usable(marks)
+                    : own->kind == TS_ROUTE_LEVELS ? ts_level_usable(marks)
+                                                   : 0;
+
+    if (!waits)
         return own;
     return ts_route_find(routes, marks->real_topic.at, marks->real_topic.size,
                          marks->real_queue);

@@ -30,7 +30,7 @@ from tests.crash.report import (
 )
 from timerstore import CancelResult, Message, StoreConfig, TimerStore, failpoint
 from timerstore.layout import watermark
-from timerstore.layout.tree import SCHEDULE_TOPIC, Tree
+from timerstore.layout.tree import Tree
 from timerstore.testing import ManualClock, Stepper
 from timerstore.timer.wheel import SLOT_BYTES
 
@@ -247,7 +247,7 @@ class _Check:
     def _expect_nothing_waits(self, store: TimerStore, when: str) -> None:
         waiting = [one.message_id for one in store.pending()]
         stats = store.stats()
-        count = stats["pending_messages"] + stats["level_pending_messages"]
+        count = stats["pending_messages"]
         if waiting or count or stats["pending_by_topic"]:
             self.problems.append(f"{when}, {len(waiting)} still wait, counted {count}")
 
@@ -267,12 +267,6 @@ class _Check:
                 names.update((ingest_id(number), number) for number, _ in ingest_rows(version))
         waiting = Counter(one.message_id for one in store.pending())
         there = Counter(m.message_id for ms in self._read_all(store).values() for m in ms)
-        counts = store.topics()
-        levels = {
-            message.message_id
-            for queue_id in range(counts.get(SCHEDULE_TOPIC, 0))
-            for message in self._read(store, SCHEDULE_TOPIC, queue_id)
-        }
         cancelled = history.cancelled
         twice = {name: n for name, n in (waiting + there).items() if n > 1}
         if twice:
@@ -281,7 +275,7 @@ class _Check:
         for name, number in names.items():
             if number in cancelled and (name in waiting or name in there):
                 self.problems.append(f"reopened, cancelled but there: {history.acked[number]}")
-            is_there = name in waiting or name in there or name in levels
+            is_there = name in waiting or name in there
             if number not in history.cancel_begun and not is_there:
                 self.problems.append(f"reopened, lost: {history.acked.get(number, number)}")
         stats = store.stats()
@@ -329,8 +323,7 @@ class _Check:
             self.problems.append(f"query {topic} {key}: {sorted(got)}, wanted {sorted(wanted)}")
         names = [message.message_id for message in found if message.waits]
         out = {message.message_id for message in there.values()}
-        timers = [m.message_id for m in found if m.waits and m.handle]  # others: fixed levels
-        if len(set(names)) < len(names) or not waiting.issuperset(timers) or out & set(names):
+        if len(set(names)) < len(names) or not waiting.issuperset(names) or out & set(names):
             self.problems.append(f"query {topic} {key}: does not wait, or twice: {names}")
         if any(message.topic != topic or key not in message.keys for message in found):
             self.problems.append(f"query {topic} {key}: of another topic, or without the key")

@@ -148,6 +148,10 @@ class StoreMachine(RuleBasedStateMachine):
     def put_level(self, queue: tuple[str, int], level: int, size: int) -> None:
         self.at.put_level(queue, level, size)
 
+    @rule(queue=QUEUES, level=LEVELS, sizes=st.lists(SIZES, max_size=20))
+    def put_many_level(self, queue: tuple[str, int], level: int, sizes: list[int]) -> None:
+        self.at.put_many_level(queue, level, sizes)
+
     @precondition(lambda self: self.driver is not None and self.driver.model.known())
     @rule(data=st.data(), how=st.sampled_from(HOW))
     def cancel(self, data: st.DataObject, how: str) -> None:
@@ -371,6 +375,15 @@ class StoreMachine(RuleBasedStateMachine):
     )
     def kill_in_put_level(self, point: str, queue: tuple[str, int], level: int) -> None:
         self.at.kill_in_put_level(point, queue, level)
+
+    @rule(
+        point=st.sampled_from(["put_many_part_appended", "log_half_swapped", "log_synced"]),
+        nth=NTH, queue=QUEUES, level=LEVELS, count=st.integers(1, 40),
+    )  # fmt: skip
+    def kill_in_put_many_level(
+        self, point: str, nth: int, queue: tuple[str, int], level: int, count: int
+    ) -> None:
+        self.at.kill_in_put_many_level(point, nth, queue, level, count)
 
     @rule(
         point=st.sampled_from(

@@ -30,6 +30,7 @@ from timerstore import (
 )
 from timerstore.errors import FailedError, FlowControlError, NotWaitingError
 from timerstore.layout.handle import decode, encode
+from timerstore.pull import reading
 from timerstore.pull.waiting import WaitingPull
 from timerstore.queues.levels import parse_level_delays
 from timerstore.testing import ManualClock, Stepper
@@ -191,6 +192,21 @@ class Driver:
         assert (receipt.queue_offset, receipt.due_ms, receipt.handle) == (None, due_ms, "")
         self.model.put(queue, body, due_ms, receipt, level=level, sure=sure)
 
+    def put_many_level(self, queue: Queue, level: int, sizes: list[int]) -> None:
+        """Many with one fixed level."""
+        self._put_many_level(queue, level, [self._body(size) for size in sizes], sure=True)
+
+    def _put_many_level(self, queue: Queue, level: int, bodies: list[bytes], *, sure: bool) -> None:
+        batch = self.store.put_many(
+            queue[0], bodies, level=level, queue_id=queue[1], keys=[key_of(body) for body in bodies]
+        )
+        delays = parse_level_delays(self.config.level_delays)
+        due_ms = self.clock.now_ms + delays[min(level, len(delays)) - 1]
+        for body, receipt in zip(bodies, batch, strict=True):
+            assert receipt.waits_for_level
+            assert (receipt.queue_offset, receipt.due_ms, receipt.handle) == (None, due_ms, "")
+            self.model.put(queue, body, due_ms, receipt, level=level, sure=sure)
+
     def put_many(self, queue: Queue, items: list[tuple[int, int]], *, buffer: bool) -> None:
         """Many; (due_ms, size) each, 0 for now. `buffer`: as one bytes object and offsets."""
         bodies = [self._body(size) for _, size in items]
@@ -303,9 +319,12 @@ class Driver:
         if queue not in self._waiting:
             return
         pull, rung, end_ns, tag = self._waiting[queue]
+        # More than one pull reads at a time is looked at by the pull itself, not by who rings it.
+        is_large = sum(message.store_bytes for message in new) > reading._BUFFER_BYTES_MAX
         new = [message for message in new if tag is None or message.tags == tag]
         is_over = self.clock.monotonic_ns >= end_ns
-        assert bool(rung) == bool(new or is_over), "rung for nothing, or asleep past a message"
+        assert rung or not (new or is_over), "asleep past a message"
+        assert new or is_over or not rung or is_large, "rung for nothing"
         if rung:
             del self._waiting[queue]
             pull.leave()
@@ -376,11 +395,13 @@ class Driver:
             assert (one.topic, one.queue_id) == put.queue
             assert one.due_ms == put.due_ms
             assert one.handle == put.receipt.handle
+            assert (one.timer_id < 0) == bool(put.level)
             counts[one.topic] = counts.get(one.topic, 0) + 1
         stats = self.store.stats()
         assert stats["pending_messages"] == len(found)
         assert stats["pending_by_topic"] == counts
-        self._compare_times([one.due_ms for one in found], stats)
+        assert stats["level_pending_messages"] == sum(one.timer_id < 0 for one in found)
+        self._compare_times([one.due_ms for one in found if one.timer_id >= 0], stats)
 
     def _compare_times(self, due_ms: list[int], stats: dict[str, Any]) -> None:
         """Congestion, distribution and what is behind agree with the due times of what waits."""
@@ -451,6 +472,16 @@ class Driver:
         with self._dying(point, 1) as reached:
             self._put_level(queue, level, body, sure=False)
             self.model.puts[body].sure = not reached
+
+    def kill_in_put_many_level(
+        self, point: str, nth: int, queue: Queue, level: int, count: int
+    ) -> None:
+        """Die inside a put_many with a fixed level: a prefix of it is there."""
+        bodies = [self._body(700) for _ in range(count)]
+        with self._dying(point, nth) as reached:
+            self._put_many_level(queue, level, bodies, sure=False)
+            for body in [] if reached else bodies:
+                self.model.puts[body].sure = True
 
     def kill_in_put_many(
         self, point: str, nth: int, queue: Queue, items: list[tuple[int, int]]
@@ -580,7 +611,7 @@ class Driver:
             self.settle()
         assert not list(self.store.pending()), "still waiting after 200 turns"
         latest_ms = max((one.due_ms for one in self.model.waiting()), default=0)
-        self.clock.set(max(self.clock.now_ms, latest_ms) + YEAR_MS)  # levels: no part of pending()
+        self.clock.set(max(self.clock.now_ms, latest_ms) + YEAR_MS)
         self.settle()
         self.look_again()
         self.compare_pending()

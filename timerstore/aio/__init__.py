@@ -88,6 +88,8 @@ class AsyncTimerStore:
 
     put = _in_pool(TimerStore.put)
     put_many = _in_pool(TimerStore.put_many)
+    ingest = _in_pool(TimerStore.ingest)
+    ingested = _in_pool(TimerStore.ingested)
     topics = _in_pool(TimerStore.topics)
     pull = _waiting(TimerStore.pull, TimerStore.begin_pull)
     pull_batch = _waiting(TimerStore.pull_batch, TimerStore.begin_pull_batch)

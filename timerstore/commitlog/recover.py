@@ -9,7 +9,7 @@ Source:   exactly-once.md section 6, steps 1 to 3.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -144,15 +144,31 @@ def settle_end(segments: Segments, trusted: int, end: int) -> None:
     segments.cut(end)
 
 
-def first_offsets(scanned: Scan) -> tuple[dict[int, int], int | None]:
-    """Give the first queue offset by index of route, and that of the timer topic's queue."""
+class FirstOffsets(NamedTuple):
+    """The first queue offset of each queue in a part of the log."""
+
+    by_route: dict[int, int]
+    by_level: dict[int, int]
+    """Of the level topic, by queue: its records' routes are those of the real topics."""
+    timer: int | None
+    """Of the timer topic's queue."""
+
+
+def first_offsets(scanned: Scan) -> FirstOffsets:
+    """Give the first queue offset of each queue."""
     kinds = (lib.TS_KIND_TIMER, lib.TS_KIND_DELETE, lib.TS_KIND_UNUSABLE)
     is_timer = np.isin(scanned["kind"], kinds)
-    others = scanned[~is_timer & (scanned["route"] >= 0)]
-    routes, rows = np.unique(others["route"], return_index=True)
-    offsets = others["queue_offset"][rows]
+    is_level = np.isin(scanned["kind"], (lib.TS_KIND_LEVEL, lib.TS_KIND_LEVEL_UNUSABLE))
+    others = scanned[~is_timer & ~is_level & (scanned["route"] >= 0)]
     timers = scanned["queue_offset"][is_timer]
-    return (
-        dict(zip(routes.tolist(), offsets.tolist(), strict=True)),
+    return FirstOffsets(
+        _first_by(others, "route"),
+        _first_by(scanned[is_level & (scanned["route"] >= 0)], "queue_id"),
         int(timers[0]) if len(timers) else None,
     )
+
+
+def _first_by(rows: Scan, name: str) -> dict[int, int]:
+    numbers, first = np.unique(rows[name], return_index=True)
+    offsets = rows["queue_offset"][first]
+    return dict(zip(numbers.tolist(), offsets.tolist(), strict=True))

@@ -15,6 +15,7 @@ Fails:    never on damage inside the store, which the Report names; FailedError 
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from timerstore.clock import Clock
 from timerstore.commitlog.fold import Fold, Scan, fold
@@ -62,6 +63,7 @@ class _Expected(NamedTuple):
     states: Packed
     pending: dict[int, int] | None  # by index of route; None: not known
     levels: Levels
+    level_pending: dict[int, int]  # as pending, of what waits on levels
 
 
 class _Taken(NamedTuple):
@@ -72,6 +74,7 @@ class _Taken(NamedTuple):
     waiting: int
     pending: dict[int, int]
     levels: Levels
+    level_pending: dict[int, int]
 
 
 def check_store(
@@ -164,8 +167,13 @@ class _Check:
                 int(route.native.index): int(route.native.pending)
                 for route in list(rooms.routes.by_index)
             }
+            level_pending = {
+                int(route.native.index): int(route.native.level_pending)
+                for route in list(rooms.routes.by_index)
+            }
             levels = rooms.levels.copy()
-        return _Taken(log_end, np.frombuffer(states, np.uint8), waiting, pending, levels)
+        packed = np.frombuffer(states, np.uint8)
+        return _Taken(log_end, packed, waiting, pending, levels, level_pending)
 
     def _are_files_whole(self) -> bool:
         """Maps of files that are too short must not be read."""
@@ -222,7 +230,8 @@ class _Check:
         self._compare(at_end, taken, only_known=only_known)
         check_states_file(self._findings, self._tree, side, at_mark.states, only_known=only_known)
         if at_mark.pending is not None:
-            check_counts_file(self._findings, self._tree, rooms.routes, side, at_mark.pending)
+            wanted = {"pending": at_mark.pending, "level_pending": at_mark.level_pending}
+            check_counts_file(self._findings, self._tree, rooms.routes, side, wanted)
             self._compare_levels(by_id, at_mark, at_end, side, taken)
 
     def _scan(self, begin: int, end: int) -> Scan | None:
@@ -299,19 +308,32 @@ class _Check:
             self._findings.add("how many wait", where, counted, taken.waiting)
         if expected.pending is None:
             return
-        for index in expected.pending.keys() | taken.pending.keys():
-            wanted, got = expected.pending.get(index, 0), taken.pending.get(index, 0)
-            if wanted != got:
-                route = self._rooms.routes.by_index[index]
-                what = f"pending of topic {route.topic} queue {route.queue_id}"
-                self._findings.add(what, where, wanted, got)
+        for name, log_says, memory_says in (
+            ("pending", expected.pending, taken.pending),
+            ("waiting on levels", expected.level_pending, taken.level_pending),
+        ):
+            for index in log_says.keys() | memory_says.keys():
+                wanted, got = log_says.get(index, 0), memory_says.get(index, 0)
+                if wanted != got:
+                    route = self._rooms.routes.by_index[index]
+                    what = f"{name} of topic {route.topic} queue {route.queue_id}"
+                    self._findings.add(what, where, wanted, got)
 
 
 def _of_walk(by_id: LogFold) -> _Expected:
-    return _Expected(by_id.states.copy(), dict(by_id.pending), by_id.levels.copy())
+    return _Expected(
+        by_id.states.copy(), dict(by_id.pending), by_id.levels.copy(), dict(by_id.levels.pending)
+    )
 
 
 def _expected(found: Fold, scanned: Scan, by_id: LogFold) -> _Expected:
-    indexes, counts = np.unique(scanned["route"][found.rows_waiting], return_counts=True)
-    pending = dict(zip(indexes.tolist(), counts.tolist(), strict=True))
-    return _Expected(id_states.of_fold(found), pending, by_id.levels.of_fold(found))
+    pending, level_pending = (
+        _counted(scanned["route"][rows]) for rows in (found.rows_waiting, found.level_rows_waiting)
+    )
+    levels = by_id.levels.of_fold(found)
+    return _Expected(id_states.of_fold(found), pending, levels, level_pending)
+
+
+def _counted(routes: npt.NDArray[np.int32]) -> dict[int, int]:
+    indexes, counts = np.unique(routes, return_counts=True)
+    return dict(zip(indexes.tolist(), counts.tolist(), strict=True))

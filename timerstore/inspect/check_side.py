@@ -134,21 +134,23 @@ def check_states_file(
 
 
 def check_counts_file(
-    findings: Findings, tree: Tree, routes: Routes, side: SideFiles, wanted: Mapping[int, int]
+    findings: Findings,
+    tree: Tree,
+    routes: Routes,
+    side: SideFiles,
+    wanted: Mapping[str, Mapping[int, int]],
 ) -> None:
-    """The pending counts as of the watermark are those of the fold there, by index of route."""
+    """The counts as of the watermark are the fold's there: by name, then by index of route."""
     if side.mark is None:
         return
-    found = counts_json.read(side.counts, side.mark.log_end)
-    expected: counts_json.Pending = {}
-    for index, count in wanted.items():
-        if count:
-            route = routes.by_index[index]
-            expected.setdefault(route.topic, {})[route.queue_id] = count
-    if found != expected:
-        findings.add(
-            f"counts as of log end {side.mark.log_end}",
-            tree.counts,
-            expected,
-            "no entry" if found is None else found,
-        )
+    entry = counts_json.read_counts(side.counts, side.mark.log_end)
+    for name, by_index in wanted.items():
+        found = "no entry" if entry is None else getattr(entry, name)
+        expected: counts_json.Pending = {}
+        for index, count in by_index.items():
+            if count:
+                route = routes.by_index[index]
+                expected.setdefault(route.topic, {})[route.queue_id] = count
+        if found != expected:
+            what = f"counts as of log end {side.mark.log_end}: {name}"
+            findings.add(what, tree.counts, expected, found)

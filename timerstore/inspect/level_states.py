@@ -22,6 +22,7 @@ class LevelFold:
         self._unusable = LevelCursors()
         self._ends: dict[int, int] = {}  # by queue: queue offset behind the last message
         self.begins: dict[int, int] = {}  # by queue: queue offset of the first
+        self.pending: dict[int, int] = {}  # by index of route: what waits
         self.foreign = 0  # deliveries whose place does not decide: matching must
 
     def add(self, part: Scan) -> None:
@@ -34,10 +35,17 @@ class LevelFold:
         self._cursors.done(unusable)
         deliveries = part[kind == lib.TS_KIND_LEVEL_DELIVERED]
         own = (deliveries["timer_id"] >= 0) & (deliveries["store_id"] == self._store_id)
-        places = np.unique(deliveries["timer_id"][own])
+        places, first = np.unique(deliveries["timer_id"][own], return_index=True)
         self.foreign += len(deliveries) - len(places)
         self.foreign += sum(not self._waits(place) for place in places.tolist())
         self._cursors.done(places)
+        self._count(part[kind == lib.TS_KIND_LEVEL], 1)
+        self._count(deliveries[own][first], -1)  # where one did not wait, matching counts
+
+    def _count(self, rows: Scan, sign: int) -> None:
+        indexes, counts = np.unique(rows["route"], return_counts=True)
+        for index, count in zip(indexes.tolist(), counts.tolist(), strict=True):
+            self.pending[index] = self.pending.get(index, 0) + sign * count
 
     def _sources(self, rows: Scan) -> None:
         queues, first = np.unique(rows["queue_id"], return_index=True)

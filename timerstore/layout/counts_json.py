@@ -1,9 +1,11 @@
 """timerstore/counts: numbers by queue, as at the last two watermarks.
 
 Data:     JSON: {"entries": [{"log_end": L, "pending": {topic: {queue: n}}, "ends": {topic: {queue:
-          queue offset behind the last unit below L}}, "levels": {queue: [n, b, e, ...]}, "crc": c},
-          ...]}, the newer last; zeros are left out. Of a queue of the level topic everything below
-          n, and from each b up to its e, is delivered. c: CRC-32 of the entry's text without it.
+          queue offset behind the last unit below L}}, "levels": {queue: [n, b, e, ...]},
+          "level_pending": {topic: {queue: n}}, "crc": c}, ...]}, the newer last; zeros are left
+          out. Of a queue of the level topic everything below n, and from each b up to its e, is
+          delivered; level_pending is what waits there by where it goes, pending the same of timers.
+          c: CRC-32 of the entry's text without it.
           Our own file, derived: where no entry is of the watermark's log end, or a queue has
           another end, everything is built anew from the log.
 """
@@ -25,6 +27,7 @@ class Counts(NamedTuple):
     pending: Pending
     ends: Pending
     levels: Levels
+    level_pending: Pending
 
 
 def write(entries: list[Counts]) -> bytes:
@@ -60,14 +63,13 @@ def read_counts(text: bytes | None, log_end: int) -> Counts | None:
                 continue
             if entry.pop("crc") != _crc(entry):
                 return None
-            levels = {int(queue): tuple(map(int, n)) for queue, n in entry["levels"].items()}
-            return Counts(log_end, _numbers(entry["pending"]), _numbers(entry["ends"]), levels)
+            return Counts(
+                log_end,
+                _numbers(entry["pending"]),
+                _numbers(entry["ends"]),
+                {int(queue): tuple(map(int, n)) for queue, n in entry["levels"].items()},
+                _numbers(entry["level_pending"]),
+            )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
     return None
-
-
-def read(text: bytes | None, log_end: int) -> Pending | None:
-    """Give the pending timers at a watermark, None where the file has none."""
-    found = read_counts(text, log_end)
-    return None if found is None else found.pending

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from timerstore.commitlog.commit_log import CommitLog
 from timerstore.files.segments import Segments
 from timerstore.layout.tree import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from timerstore.message import parse_properties
@@ -23,6 +24,15 @@ def record_fields(segments: Segments, view: Any, log_offset: int) -> tuple[bytes
     record = segments.read(log_offset, int(sizes[3]))
     topic = record[out[0] : out[0] + sizes[0]]
     return topic, int(sizes[2]), record[out[1] : out[1] + sizes[1]]
+
+
+def record_store_ms(log: CommitLog, log_offset: int) -> int:
+    """Give when the record at an offset was stored."""
+    out = ffi.new("int64_t *")
+    with log.segments.view(log.written_through(log_offset + 1)) as view:
+        while (status := lib.ts_record_store_ms(view, log_offset, out)) < 0:
+            log.segments.serve(view, status, "record")
+    return int(out[0])
 
 
 def route_needed(segments: Segments, view: Any, routes: Routes, now_ms: int) -> None:

@@ -24,8 +24,8 @@ from timerstore.failpoint import reach
 from timerstore.metrics import Metrics
 from timerstore.native import ffi, lib, raise_status
 from timerstore.queues.level_cursors import QUEUE_MAX, LevelCursors
-from timerstore.queues.levels import parse_level_delays
-from timerstore.queues.lookup import route_needed
+from timerstore.queues.levels import level_delay_ms, parse_level_delays
+from timerstore.queues.lookup import record_store_ms, route_needed
 from timerstore.queues.routes import Routes
 from timerstore.schedule.runs import LEVEL_DUE, Entries, Run, Runs
 from timerstore.service import IDLE_S_MAX, Service
@@ -87,7 +87,6 @@ class ScheduleDeliver(Service):
         self._next_ms: int | None = None  # when the first message is due
         self._resends = 0
         self._retry_ns = 0
-        self._out_store_ms = ffi.new("int64_t *")
 
     # --- who wakes it ---
 
@@ -139,18 +138,14 @@ class ScheduleDeliver(Service):
         while self._routes_seen < len(routes):
             route = routes[self._routes_seen]
             if route.native.kind == lib.TS_ROUTE_LEVELS and route.queue_id <= QUEUE_MAX:
-                delay_ms = self._delays[min(route.queue_id, len(self._delays) - 1)]
+                delay_ms = level_delay_ms(self._delays, route.queue_id)
                 self._queues.append(Runs(route, self._cursors, delay_ms, self._store_ms))
             self._routes_seen += 1
         for queue in self._queues:
             queue.look()
 
     def _store_ms(self, log_offset: int) -> int:
-        out = self._out_store_ms
-        with self._log.segments.view(self._log.written_through(log_offset + 1)) as view:
-            while (status := lib.ts_record_store_ms(view, log_offset, out)) < 0:
-                self._log.segments.serve(view, status, self.name)
-        return int(out[0])
+        return record_store_ms(self._log, log_offset)
 
     # --- what is due ---
 

@@ -159,16 +159,22 @@ class Checkpoint:
             chunks = rooms.states.copy_dirty()
             levels = rooms.levels.copy()
             counted = [
-                (r, int(r.native.pending), int(r.native.next_offset))
+                (
+                    r,
+                    (
+                        int(r.native.pending),
+                        int(r.native.next_offset),
+                        int(r.native.level_pending),
+                    ),
+                )
                 for r in list(rooms.routes.by_index)
             ]
-        pending: counts_json.Pending = {}
-        ends: counts_json.Pending = {}
-        for route, count, end in counted:
-            if count:
-                pending.setdefault(route.topic, {})[route.queue_id] = count
-            if end:
-                ends.setdefault(route.topic, {})[route.queue_id] = end
+        tables: tuple[counts_json.Pending, ...] = ({}, {}, {})
+        for route, numbers in counted:
+            for table, number in zip(tables, numbers, strict=True):
+                if number:
+                    table.setdefault(route.topic, {})[route.queue_id] = number
+        pending, ends, level_pending = tables
         return _Snapshot(
             timer_log_end,
             timer_queue_offset,
@@ -177,7 +183,7 @@ class Checkpoint:
             timer_id_end,
             pages,
             chunks,
-            counts_json.Counts(log_end, pending, ends, levels),
+            counts_json.Counts(log_end, pending, ends, levels, level_pending),
         )
 
     def _write(self, taken: _Snapshot, *, is_clean: bool) -> Watermark:

@@ -1,0 +1,113 @@
+"""Pending on levels: which messages wait for a fixed delay, read from the level topic's queues.
+
+Threads:  any.
+Locks:    the append lock, while it is noted what is not delivered.
+Holds:    every message that waited when it was begun comes out once, due when it will be delivered
+          (runs.py), in order of (due, level, put order).
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from timerstore.clock import Clock
+from timerstore.commitlog.commit_log import CommitLog
+from timerstore.config import StoreConfig
+from timerstore.layout import queue_unit
+from timerstore.message import PendingTimer, parse_properties
+from timerstore.native import lib
+from timerstore.queues.dispatch import Dispatch
+from timerstore.queues.level_cursors import LevelCursors
+from timerstore.queues.levels import level_delay_ms, parse_level_delays, real_queue
+from timerstore.queues.lookup import record_fields, record_store_ms
+from timerstore.queues.routes import Route, Routes
+from timerstore.schedule.runs import LEVEL_DUE, Entries
+
+_UNITS = 65_536  # read at a time
+
+
+class LevelPending:
+    """Reads what waits on the levels of one store."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        clock: Clock,
+        log: CommitLog,
+        routes: Routes,
+        dispatch: Dispatch,
+        cursors: LevelCursors,
+    ) -> None:
+        self._delays = parse_level_delays(config.level_delays)
+        self._clock = clock
+        self._log = log
+        self._routes = routes
+        self._dispatch = dispatch
+        self._cursors = cursors
+
+    def read(
+        self, begin_ms: int | None = None, end_ms: int | None = None, topic: str | None = None
+    ) -> Iterator[PendingTimer]:
+        """Give what is due in [begin_ms, end_ms)."""
+        entries = self.entries()
+        if begin_ms is not None:
+            entries = entries[entries["due_ms"] >= begin_ms]
+        if end_ms is not None:
+            entries = entries[entries["due_ms"] < end_ms]
+        for entry in entries:
+            one = self._describe(entry)
+            if one is not None and topic in (None, one.topic):
+                yield one
+
+    def entries(self) -> Entries:
+        """Give every level message that waits, as what is due."""
+        with self._log.lock:
+            end = self._log.end
+            gaps = [
+                (route, gap)
+                for route in list(self._routes.by_index)
+                if route.native.kind == lib.TS_ROUTE_LEVELS
+                for gap in self._cursors.gaps(route.queue_id, 0, int(route.native.next_offset))
+            ]
+        self._dispatch.through(end)
+        parts = [
+            self._units(route, at, min(_UNITS, gap_end - at))
+            for route, (begin, gap_end) in gaps
+            for at in range(begin, gap_end, _UNITS)
+        ]
+        found = np.concatenate(parts) if parts else np.empty(0, LEVEL_DUE)
+        in_order: Entries = found[np.lexsort((found["place"], found["due_ms"]))]
+        return in_order
+
+    def _units(self, route: Route, begin: int, count: int) -> Entries:
+        units = queue_unit.read(route.queue.read(begin, count))
+        entries = np.zeros(len(units), LEVEL_DUE)
+        entries["place"] = np.arange(begin, begin + len(units))
+        entries["log_offset"], entries["size"] = units["log_offset"], units["size"]
+        due_ms = units["tags_code"].astype(np.int64)
+        delay_ms = level_delay_ms(self._delays, route.queue_id)
+        for at in np.flatnonzero(due_ms > self._clock.now_ms + delay_ms).tolist():
+            stored_ms = record_store_ms(self._log, int(entries["log_offset"][at]))
+            due_ms[at] = min(int(due_ms[at]), stored_ms + delay_ms)
+        entries["due_ms"] = due_ms
+        return entries
+
+    def _describe(self, entry: Entries) -> PendingTimer | None:
+        """None: it can never be delivered, and will be passed over."""
+        segments = self._log.segments
+        log_offset = int(entry["log_offset"])
+        with segments.view(self._log.written_through(log_offset + 1)) as view:
+            _, _, text = record_fields(segments, view, log_offset)
+        properties = parse_properties(text)
+        real = real_queue(properties)
+        if real is None:
+            return None
+        return PendingTimer(
+            message_id=properties.get("UNIQ_KEY", ""),
+            topic=real[0],
+            queue_id=real[1],
+            due_ms=int(entry["due_ms"]),
+            timer_id=-1,
+            log_offset=log_offset,
+            handle="",
+        )

@@ -16,6 +16,7 @@ COUNTERS = {
     "dequeue_put_messages": "messages handed to their topic",
     "dequeue_put_rolled_messages": "messages rolled to a later slot",
     "dequeue_put_skipped_messages": "units whose message no longer waited",
+    "dequeue_put_order_waivers": "times equal due times lost their order, for the wheel was full",
     "schedule_deliver_messages": "messages of fixed levels handed to their topic",
     "schedule_deliver_unusable_messages": "records of the level topic that cannot be delivered",
     "schedule_deliver_resends": "batches of level messages that must be placed again",

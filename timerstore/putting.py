@@ -246,6 +246,7 @@ class Putting:
 
     def _make_level(self, target: _Target, real: Route, level: int) -> _Level:
         """Have the level's queue, and what a put to it needs at hand."""
+        self._log.check_alive()
         number = min(level, len(self._level_delays))
         now_ms = self._clock.now_ms
         routes = self._opened.rooms.routes
@@ -506,6 +507,7 @@ class Putting:
         with self._target_lock:
             target = self._targets.get(topic)
             if target is None:
+                self._log.check_alive()  # a store that has failed changes no file any more
                 routes = self._opened.rooms.routes
                 now_ms = self._clock.now_ms
                 count = routes.queue_count(topic) or self.config.topic_queue_count
@@ -545,6 +547,7 @@ class Putting:
         number = arguments.check_queue_id(queue_id)
         with self._target_lock:
             if number >= len(target.routes):
+                self._log.check_alive()
                 now_ms = self._clock.now_ms
                 self._opened.rooms.routes.grow(target.topic, number + 1, now_ms)
                 make = self._opened.rooms.routes.make

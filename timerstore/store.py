@@ -23,7 +23,7 @@ import numpy as np
 from timerstore.backup import Copier
 from timerstore.clock import Clock, SystemClock
 from timerstore.config import StoreConfig
-from timerstore.errors import ClosedError, ConfigError, ForkedError, MessageError
+from timerstore.errors import ClosedError, ConfigError, FailedError, ForkedError, MessageError
 from timerstore.failpoint import reach
 from timerstore.flow_control import LimitedPutting
 from timerstore.ingest import Ingester
@@ -75,13 +75,19 @@ os.register_at_fork(after_in_child=_block_in_child)
 def _counted(
     method: Callable[Concatenate["TimerStore", Arguments], Answer],
 ) -> Callable[Concatenate["TimerStore", Arguments], Answer]:
-    """A call that `close` waits for, and that raises once the store is closed."""
+    """A call that `close` waits for, and that raises once the store is closed.
+
+    A FailedError is final, whatever was asked: no later call goes on beside what it left undone.
+    """
 
     @wraps(method)
     def call(self: "TimerStore", /, *args: Arguments.args, **given: Arguments.kwargs) -> Answer:
         self._enter()
         try:
             return method(self, *args, **given)
+        except FailedError as error:
+            self._log.fail(error)
+            raise
         finally:
             self._leave()
 

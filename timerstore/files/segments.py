@@ -236,10 +236,7 @@ class Segments:
     def cut(self, offset: int) -> None:
         """End the space at offset: zeros behind it, later files gone; durable on return."""
         number, at = divmod(offset, self.segment_bytes)
-        for late in [n for n in self.numbers if n > number or (n == number and at == 0)]:
-            self._forget(late)
-            self._disk.unlink(self.path(late))
-            self.numbers.remove(late)
+        self._remove([n for n in self.numbers if n > number or (n == number and at == 0)])
         if number in self.numbers and at:
             file = self._file(number)
             file.zero(at, self.segment_bytes - at)
@@ -251,13 +248,18 @@ class Segments:
 
     def remove_all(self) -> None:
         """Remove every file; durable on return."""
-        for number in list(self.numbers):
+        self._remove(self.numbers)
+        self._reserved_end = 0
+
+    def _remove(self, numbers: list[int]) -> None:
+        """Remove files, the last first and each durably before the next: wherever this ends, what
+        is left has no gap, which no opening could get over.
+        """
+        for number in sorted(numbers, reverse=True):
             self._forget(number)
             self._disk.unlink(self.path(number))
-        self.numbers = []
-        self._reserved_end = 0
-        if self._disk.is_directory(self.directory):
             self._disk.sync_directory(self.directory)
+            self.numbers = [n for n in self.numbers if n != number]
 
     def _forget(self, number: int) -> None:
         with self._lock:

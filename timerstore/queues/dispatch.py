@@ -109,29 +109,35 @@ class Dispatch(Service):
                     route_needed(self._log.segments, view, self._routes, self._clock.now_ms)
                 else:
                     self._log.segments.serve(view, count, "dispatch")
-        touched = self._append(count) if count else set()
-        reach("dispatch_queues_written")
-        if self.index is not None:
-            self.index.take(int(following[0]))
-        self.dispatched = int(following[0])
-        self.metrics.add("dispatch_records", count)
-        for listener in self.listeners:
-            listener(touched)
+        touched: set[int] = set()
+        try:
+            if count:
+                self._append(count, touched)
+            reach("dispatch_queues_written")
+            if self.index is not None:
+                self.index.take(int(following[0]))
+            self.dispatched = int(following[0])
+            self.metrics.add("dispatch_records", count)
+        finally:  # on a full disk, too: pulls see what a queue has got
+            for listener in self.listeners:
+                listener(touched)
         return True
 
-    def _append(self, count: int) -> set[int]:
+    def _append(self, count: int, touched: set[int]) -> None:
+        """Add units to their queues; `touched` gets the routes whose queue has them."""
         units = self._units[: count * UNIT_BYTES].reshape(count, UNIT_BYTES)
         indexes, offsets = self._indexes[:count], self._offsets[:count]
         first = int(indexes[0])
         if (indexes == first).all():
             self._append_one(first, offsets, units)
-            return {first}
+            touched.add(first)
+            return
         order = np.argsort(indexes, kind="stable")
         sorted_indexes = indexes[order]
         edges = np.flatnonzero(np.diff(sorted_indexes)) + 1
         for part in np.split(order, edges):
             self._append_one(int(indexes[part[0]]), offsets[part], units[part])
-        return {int(sorted_indexes[0]), *(int(i) for i in sorted_indexes[edges])}
+            touched.add(int(indexes[part[0]]))
 
     def _append_one(
         self,

@@ -15,6 +15,7 @@ import numpy as np
 
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
+from timerstore.errors import FailedError, FullError
 from timerstore.failpoint import reach
 from timerstore.metrics import Metrics
 from timerstore.native import ffi, lib, raise_status
@@ -122,7 +123,7 @@ class EnqueuePut(Service):
             if count < 0:
                 raise_status(count, "link", self._timer_log.segments.directory)
             reach("enqueue_slots_linked")
-            self._timer_log.append(self._units.data[: link.bytes], int(link.pos))
+            self._append(int(link.bytes), int(link.pos))
             reach("enqueue_units_written")
             if count:
                 self._timer_log.linked_offset = int(requests["queue_offset"][count - 1]) + 1
@@ -135,3 +136,15 @@ class EnqueuePut(Service):
         self.metrics.add("enqueue_put_late_messages", int(link.late_count))
         self.metrics.add("enqueue_put_unusable_messages", unusable)
         return int(count)
+
+    def _append(self, size: int, end: int) -> None:
+        """Write the units that slots point at by now: without them the wheel is wrong, so that what
+        fails here is final, a full disk too. Their space was reserved before.
+        """
+        try:
+            self._timer_log.append(self._units.data[:size], end)
+        except FullError as error:
+            raise FailedError(
+                f"units of linked slots could not be written: {error}",
+                where=self._timer_log.segments.directory,
+            ) from error

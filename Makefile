@@ -138,6 +138,16 @@ rocketmq-if-possible:
 test-stress: $(VENV)/.has-dev $(BUILT) ## real threads and real time
 	$(PYTEST) --timeout=0 -m stress $(ARGS)
 
+.PHONY: test-sim
+test-sim: $(VENV)/.has-dev $(BUILT) ## simulated disk, clock and scheduler; ARGS="--seconds 600 --jobs 2"
+	@$(RUN) -m tests.sim $(or $(ARGS),--count 2000 --jobs 2)
+
+.PHONY: nightly
+nightly: $(VENV)/.has-dev $(BUILT) ## hours of new seeds, noted in tests/amounts.jsonl
+	$(RUN) -m tests.sim --fresh --seconds $(or $(SECONDS),5400) --jobs 2 --ledger
+	$(PYTEST) --timeout=0 -m deep tests/sim
+	HYPOTHESIS_PROFILE=nightly $(PYTEST) --timeout=0 tests/property
+
 .PHONY: native-test
 native-test: ## the C by itself, under AddressSanitizer and UBSan, any warning an error
 	@$(MAKE) --no-print-directory -C native/test run PYTHON=$(PYTHON)

@@ -20,21 +20,10 @@ from hypothesis.stateful import (
 
 from tests.support.driver import DAY_MS, HOW, TAGS, YEAR_MS, Driver, PowerDriver, tiny
 from tests.support.shadow_disk import ShadowDisk
-from timerstore import CancelResult, StoreConfig, putting
-from timerstore.commitlog import recover
+from tests.support.small_batches import SMALL, replaced
+from timerstore import CancelResult, StoreConfig
 from timerstore.failpoint import NAMES
 from timerstore.layout.handle import decode, encode
-from timerstore.pull import consumer, reading
-from timerstore.queues import dispatch, index, index_file
-from timerstore.schedule import deliver, runs
-from timerstore.timer import (
-    dequeue_get,
-    dequeue_put,
-    enqueue_get,
-    enqueue_put,
-    open_slot,
-    pending,
-)
 
 QUEUES = st.sampled_from([("orders", 0), ("orders", 1), ("mail", 0)])
 TOPICS = st.sampled_from(["orders", "mail"])
@@ -495,38 +484,16 @@ class PowerCutMachine(StoreMachine):
             self.shadow.__exit__(None, None, None)
 
 
-SMALL = {
-    dequeue_get: {"_BATCH": 5, "_SLOTS": 2, "_LOADED_MAX": 8},
-    dequeue_put: {"_BATCH": 7, "_CHUNK": 4, "_HOLD": 2, "_SCRATCH_BYTES": 700},
-    enqueue_get: {"_BATCH": 6},
-    enqueue_put: {"_BATCH": 4},
-    dispatch: {"_BATCH": 5},
-    index: {"_BATCH": 3},
-    index_file: {"_READ_BYTES": 60, "_RESERVE_BYTES": 30, "_FOUND": 20},
-    pending: {"_BATCH": 5},
-    recover: {"_BATCH": 9, "_REWRITE_BYTES": 500},
-    putting: {"_MANY_HOLD": 3},
-    reading: {"_BUFFER_BYTES_MAX": 2000, "_STEP_UNITS_MAX": 3},
-    consumer: {"_AHEAD": 3},
-    deliver: {"_BATCH": 5, "_HOLD": 2, "_SCRATCH_BYTES": 700},
-    runs: {"_UNITS": 3},
-    open_slot: {"_SIZE_MIN": 2},
-}
-
-
 class SmallBatchMachine(StoreMachine):
     """The same where every batch of the engine is full after a few messages."""
 
     def make(self, config: StoreConfig, seed: int) -> Driver:
-        self.saved = [(m, name, getattr(m, name)) for m, small in SMALL.items() for name in small]
-        for module, small in SMALL.items():
-            for name, value in small.items():
-                setattr(module, name, value)
+        self.small = replaced(SMALL)
+        self.small.__enter__()
         return super().make(config, seed)
 
     def end(self) -> None:
-        for module, name, value in self.saved:
-            setattr(module, name, value)
+        self.small.__exit__(None, None, None)
 
 
 MACHINES = [StoreMachine, AsyncStoreMachine, PowerCutMachine, SmallBatchMachine]

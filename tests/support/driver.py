@@ -127,6 +127,7 @@ class Driver:
         self._generation = 0
         self._number = 0
         self.may_scan_all = False  # side files were taken away: the whole log is read
+        self.may_ring_early = False  # a filtered pull, where messages cannot be read just then
         self._open()
 
     def _path(self) -> Path:
@@ -321,6 +322,7 @@ class Driver:
         pull, rung, end_ns, tag = self._waiting[queue]
         # More than one pull reads at a time is looked at by the pull itself, not by who rings it.
         is_large = sum(message.store_bytes for message in new) > reading._BUFFER_BYTES_MAX
+        is_large |= self.may_ring_early and bool(new)
         new = [message for message in new if tag is None or message.tags == tag]
         is_over = self.clock.monotonic_ns >= end_ns
         assert rung or not (new or is_over), "asleep past a message"

@@ -51,6 +51,10 @@ class Model:
     is_each_level_alone: bool = False  # in order by itself, and not all of them together
     _orders: Iterator[int] = field(default_factory=count)
 
+    def next_order(self) -> int:
+        """The place of one more put among all."""
+        return next(self._orders)
+
     # --- what the caller does ---
 
     def put(

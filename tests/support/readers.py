@@ -107,8 +107,17 @@ class Readers:
         before = dict(self.committed)
         self.commit(topic, which)
         if is_dead:
-            changed = {q: n for q, n in self.committed.items() if before.get(q) != n}
-            self.committed, self._in_flight = before, changed
+            self.doubt_commit(before)
+
+    def fail_commit(self, topic: str, which: int) -> None:
+        """A commit of one of them raised an error: afterwards it may be there or not."""
+        readers = self._readers.get(topic, [])
+        self._in_flight.update(self._wanted(topic, readers[which % len(readers)]))
+
+    def doubt_commit(self, before: dict[Queue, int]) -> None:
+        """The store died in a commit; `before`: what was committed then."""
+        changed = {q: n for q, n in self.committed.items() if before.get(q) != n}
+        self.committed, self._in_flight = before, changed
 
     def seek(self, store: TimerStore, topic: str, which: int, at: int) -> None:
         """Go on from an offset with one of them, or from the end of what is shorter."""

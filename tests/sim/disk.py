@@ -1,0 +1,446 @@
+"""A disk in memory that C cannot tell from the real one, and that a test may pull the plug of.
+
+    disk = SimDisk()                 # stands where files/disk.py makes its Disk
+    later = disk.killed()            # what another process finds after kill -9
+    later = disk.cut(random)         # what the machine finds after a power cut
+
+Data:     a Node is a file: `cache` is what processes see, `platter` what is on the disk, `versions`
+          every state of a page of 4096 bytes that was not synced yet.
+Holds:    (1) after a cut every page, or sector of 512 bytes, is as of its last sync or as of any
+          write since; bytes that nobody wrote keep their value; (2) a length is one that the file
+          had since its last sync; (3) a name made, replaced or removed since its directory was
+          synced is there or not; (4) after a failed sync some pages pass for clean and are not on
+          the disk; (5) the same random numbers give the same cut.
+Not modelled: names between the last directory sync and now; a directory that is lost.
+Source:   promises.md 2.0 (F1 to F4), appendix B.
+"""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from timerstore.errors import FailedError
+from timerstore.files.disk import Disk, os_error
+
+PAGE = 4096
+SECTOR = 512
+_VERSIONS_MAX = 6  # of a page: the newest, and what is drawn from those before
+
+KINDS = (
+    "open", "write", "read", "sync", "start_writing", "resize", "reserve", "zero", "map",
+    "unlink", "rename", "sync_directory", "make_directory", "list",
+)  # fmt: skip
+"""The calls that may fail or be the last one of a life."""
+
+
+class Memory(bytearray):
+    """What a map of a file is here: the file's own bytes, or a copy where it is private."""
+
+    def close(self) -> None:
+        """Nothing is taken that would have to be given back."""
+
+    def madvise(self, _advice: int) -> None:
+        """As above."""
+
+
+class Node:
+    """A file, whatever it is called."""
+
+    __slots__ = ("cache", "is_shared", "number", "platter", "sizes", "taken", "versions")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.cache = Memory()
+        self.platter = bytearray()
+        self.versions: dict[int, list[bytes]] = {}
+        self.sizes = [0]  # first the one on the disk, then those since
+        self.taken: set[int] = set()  # pages that have blocks
+        self.is_shared = False  # a map may have changed any of it
+
+    def killed(self) -> "Node":
+        """The file as another process finds it: cache and disk go on."""
+        one = Node(self.number)
+        one.cache, one.platter = Memory(self.cache), bytearray(self.platter)
+        one.versions = {page: list(known) for page, known in self.versions.items()}
+        one.sizes, one.taken, one.is_shared = list(self.sizes), set(self.taken), self.is_shared
+        return one
+
+    def resize(self, size: int) -> None:
+        old = len(self.cache)
+        if size == old:
+            return
+        if size < old:
+            del self.cache[size:]
+            self.taken = {page for page in self.taken if page * PAGE < size}
+        else:
+            self.cache.extend(bytes(size - old))
+        self.sizes.append(size)
+        for page in range(min(size, old) // PAGE, (max(old, size) + PAGE - 1) // PAGE):
+            if page in self.versions or page * PAGE < len(self.platter):
+                self._note(page)
+
+    def write(self, offset: int, data: Any) -> None:
+        end = offset + len(data)
+        if end > len(self.cache):
+            self.cache.extend(bytes(end - len(self.cache)))
+            self.sizes.append(end)
+        self.cache[offset:end] = data
+        for page in range(offset // PAGE, (end + PAGE - 1) // PAGE):
+            self._note(page)
+            self.taken.add(page)
+
+    def _note(self, page: int) -> None:
+        known = self.versions.setdefault(page, [])
+        if len(known) >= _VERSIONS_MAX:
+            del known[len(known) // 2]
+        known.append(bytes(self.cache[page * PAGE : (page + 1) * PAGE]))
+
+    def _note_shared(self) -> None:
+        if self.is_shared:
+            for page in range((len(self.cache) + PAGE - 1) // PAGE):
+                self._note(page)
+
+    def sync(self, lost: Callable[[], bool] | None = None) -> None:
+        """Everything is on the disk; of a sync that fails, what is not `lost`."""
+        self._note_shared()
+        size = len(self.cache)
+        self.platter = self.platter[:size].ljust(size, b"\0")
+        for page in sorted(self.versions):
+            begin = page * PAGE
+            if begin < size and (lost is None or not lost()):
+                self.platter[begin : begin + PAGE] = self.cache[begin : begin + PAGE]
+        self.versions.clear()
+        self.sizes = [size]
+
+    def cut(self, draw: Random) -> "Node":
+        """The file as the disk may have it after a power cut."""
+        self._note_shared()
+        one = Node(self.number)
+        kept = draw.choice((0.0, 0.1, 0.5, 0.9, 1.0))  # how much of what was not synced is there
+        size = draw.choice(self.sizes) if len(self.sizes) > 1 else self.sizes[0]
+        found = self.platter[:size].ljust(size, b"\0")
+        for page in sorted(self.versions):
+            begin = page * PAGE
+            if begin >= size:
+                continue
+            old = bytes(self.platter[begin : begin + PAGE])
+            states = [
+                old.ljust(PAGE, b"\0"),
+                *(s.ljust(PAGE, b"\0") for s in self.versions[page]),
+            ]
+            chosen = self._draw_page(draw, states, kept)
+            found[begin : begin + PAGE] = chosen[: min(PAGE, size - begin)]
+        one.platter, one.cache, one.sizes = found, Memory(found), [size]
+        one.taken = {page for page in self.taken if page * PAGE < size}
+        return one
+
+    def _draw_page(self, draw: Random, states: list[bytes], kept: float) -> bytes:
+        def one() -> bytes:
+            if draw.random() >= kept:
+                return states[0]
+            return states[-1] if draw.random() < 0.7 else draw.choice(states)
+
+        if draw.random() >= 0.25:
+            return one()
+        return b"".join(one()[at : at + SECTOR] for at in range(0, PAGE, SECTOR))
+
+
+class SimFile:
+    """One open file."""
+
+    __slots__ = ("_disk", "fd", "node", "path")
+
+    def __init__(self, disk: "SimDisk", path: Path, node: Node) -> None:
+        self._disk, self.path, self.node = disk, path, node
+        self.fd = -1
+
+    def write(self, data: Any, offset: int) -> None:
+        view = memoryview(data).cast("B")
+        self._disk.writing(self, view, offset)
+        self._disk.call("write", f"{self.path} offset {offset}")
+        self._disk.take(self.node, offset, len(view), "write", self.path)
+        self.node.write(offset, view)
+
+    def read(self, offset: int, size: int) -> bytes:
+        self._disk.call("read", f"{self.path} offset {offset}")
+        data = bytes(self.node.cache[offset : offset + size])
+        if len(data) < size:
+            raise FailedError(
+                "file is short", where=f"{self.path} offset {offset}", wanted=size, got=len(data)
+            )
+        return data
+
+    def next_data(self, offset: int) -> int | None:
+        pages = [page for page in self.node.taken if (page + 1) * PAGE > offset]
+        found = max(offset, min(pages) * PAGE) if pages else None
+        return found if found is None or found < len(self.node.cache) else None
+
+    def first_hole(self, offset: int) -> int:
+        page = offset // PAGE
+        while page in self.node.taken:
+            page += 1
+        return min(max(offset, page * PAGE), len(self.node.cache))
+
+    def sync(self) -> None:
+        self._disk.syncing(self.node, self.path)
+
+    def start_writing(self, offset: int, size: int) -> None:
+        del size
+        self._disk.call("start_writing", f"{self.path} offset {offset}", FailedError)
+
+    def size(self) -> int:
+        return len(self.node.cache)
+
+    def identity(self) -> tuple[int, int]:
+        return self._disk.number, self.node.number
+
+    def resize(self, size: int) -> None:
+        self._disk.call("resize", self.path)
+        self.node.resize(size)
+
+    def reserve(self, offset: int, size: int) -> None:
+        self._disk.call("reserve", f"{self.path} offset {offset}")
+        self._disk.take(self.node, offset, size, "reserve", self.path)
+        if offset + size > len(self.node.cache):
+            self.node.resize(offset + size)
+
+    def zero(self, offset: int, size: int) -> None:
+        if size > 0:
+            self._disk.call("zero", f"{self.path} offset {offset}")
+            self.node.write(offset, bytes(size))
+
+    def map_read(self, size: int) -> Memory:
+        return self._map(size)
+
+    def map_shared(self, size: int) -> Memory:
+        self.node.is_shared = True
+        return self._map(size)
+
+    def map_private(self, size: int) -> Memory:
+        return Memory(self._map(size)[:size])
+
+    def _map(self, size: int) -> Memory:
+        self._disk.call("map", self.path, FailedError)
+        assert len(self.node.cache) >= size, f"{self.path}: a map beyond the end is a SIGBUS"
+        return self.node.cache
+
+    def lock_first_byte(self) -> bool:
+        return True
+
+
+class Fault:
+    """The n-th call of a kind fails, once or from then on."""
+
+    def __init__(self, kind: str, nth: int, code: int, *, once: bool) -> None:
+        self.kind, self.left, self.code, self.once = kind, nth, code, once
+        self.hits = 0
+
+    def meets(self, kind: str) -> bool:
+        if kind != self.kind:
+            return False
+        self.left -= 1
+        hit = self.left == 0 or (self.left < 0 and not self.once)
+        self.hits += hit
+        return hit
+
+
+class SimDisk(Disk):
+    """Names and files; counts every call, and ends a life or fails at a chosen one."""
+
+    _numbers = 0
+
+    def __init__(self) -> None:
+        SimDisk._numbers += 1
+        self.number = SimDisk._numbers  # so that no two are one directory to files/directory.py
+        self.boot = 0
+        self.names: dict[str, dict[str, Node | None]] = {"/": {}}  # by folder; None: a folder
+        self.synced: dict[str, dict[str, Node]] = {}  # the files among them, as of the last sync
+        self.count = 0  # of calls
+        self.counts: dict[str, int] = {}
+        self.crash_at = 0  # the call before which `on_crash` is called
+        self.is_torn = False
+        self.torn_left = 0  # so many writes of more than a page, and the last of them is torn
+        self.torn = 0  # of 8 parts of a write that is the last call: so many are done
+        self.on_crash: Callable[[], None] = lambda: None
+        self.fault: Fault | None = None
+        self.free_pages: int | None = None  # None: no end
+        self.lottery = Random(0)
+        self.sync_failures = 0
+        self._nodes = 0
+
+    # --- what may go wrong ---
+
+    def call(self, kind: str, where: object, always: type[FailedError] | None = None) -> None:
+        """A call is made: it may be the last one, or fail."""
+        self.count += 1
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        if self.count == self.crash_at:
+            self.on_crash()
+        if self.fault is not None and self.fault.meets(kind):
+            error = OSError(self.fault.code, os.strerror(self.fault.code))
+            if always is not None:
+                raise always(f"{kind}: {error.strerror}", where=where, got=self.fault.code)
+            raise os_error(error, kind, where)
+
+    def writing(self, file: SimFile, view: memoryview, offset: int) -> None:
+        """Before a write that is the last call: a part of it is done, up to the edge of a page, as
+        the kernel copies page by page.
+        """
+        if (offset + len(view) - 1) // PAGE > offset // PAGE:
+            self.torn_left -= 1
+            if self.torn_left == 0:
+                self.crash_at = self.count + 1
+        if self.count + 1 == self.crash_at and self.torn:
+            end = (offset + len(view) * self.torn // 8) // PAGE * PAGE
+            if end > offset:
+                self.is_torn = True
+                file.node.write(offset, view[: end - offset])
+
+    def syncing(self, node: Node, path: Path) -> None:
+        """Sync a file; one that fails leaves pages behind that pass for clean."""
+        try:
+            self.call("sync", path, FailedError)
+        except FailedError:
+            self.sync_failures += 1
+            node.sync(lost=lambda: self.lottery.random() < 0.6)
+            raise
+        node.sync()
+
+    def take(self, node: Node, offset: int, size: int, what: str, where: object) -> None:
+        """Give a range its blocks."""
+        pages = set(range(offset // PAGE, (offset + size + PAGE - 1) // PAGE)) - node.taken
+        if self.free_pages is not None and pages:
+            if len(pages) > self.free_pages:
+                raise os_error(OSError(errno.ENOSPC, "No space left on device"), what, where)
+            self.free_pages -= len(pages)
+        node.taken |= pages
+
+    # --- names ---
+
+    def _lookup(self, path: Path) -> tuple[dict[str, Node | None], str]:
+        folder = self.names.get(str(path.parent))
+        if folder is None:
+            raise os_error(OSError(errno.ENOENT, "No such file or directory"), "open", path)
+        return folder, path.name
+
+    def open(self, path: Path, *, create: bool = False, read_only: bool = False) -> Any:
+        del read_only
+        folder, name = self._lookup(path)
+        self.call("open", path)
+        node = folder.get(name)
+        if node is None:
+            if name in folder:
+                raise FailedError("open", where=path, wanted="a regular file", got="a directory")
+            if not create:
+                raise os_error(OSError(errno.ENOENT, "No such file"), "open", path)
+            if self.free_pages == 0:
+                raise os_error(OSError(errno.ENOSPC, "No space left on device"), "open", path)
+            self._nodes += 1
+            node = folder[name] = Node(self._nodes)
+        return SimFile(self, path, node)
+
+    def exists(self, path: Path) -> bool:
+        return path.name in self.names.get(str(path.parent), ())
+
+    def is_directory(self, path: Path) -> bool:
+        return str(path) in self.names
+
+    def file_bytes(self, path: Path) -> int | None:
+        node = self.names.get(str(path.parent), {}).get(path.name)
+        return None if node is None else len(node.cache)
+
+    def identity(self, path: Path) -> tuple[int, int]:
+        node = self.names.get(str(path.parent), {}).get(path.name)
+        return self.number, 0 if node is None else node.number
+
+    def list(self, path: Path) -> list[str]:
+        self.call("list", path)
+        return sorted(self.names.get(str(path), ()))
+
+    def make_directory(self, path: Path) -> None:
+        if str(path) in self.names:
+            return
+        if str(path.parent) not in self.names:
+            self.make_directory(path.parent)
+        self.call("make_directory", path)
+        self.names[str(path.parent)][path.name] = None
+        self.names[str(path)] = {}
+
+    def unlink(self, path: Path) -> None:
+        folder, name = self._lookup(path)
+        self.call("unlink", path)
+        if folder.pop(name, None) is None:
+            raise os_error(OSError(errno.ENOENT, "No such file"), "unlink", path)
+
+    def rename(self, old: Path, new: Path) -> None:
+        source, name = self._lookup(old)
+        target, new_name = self._lookup(new)
+        self.call("rename", old)
+        target[new_name] = source.pop(name)
+
+    def sync_directory(self, path: Path) -> None:
+        try:
+            self.call("sync_directory", path, FailedError)
+        except FailedError:
+            self.sync_failures += 1
+            raise
+        files = self.names[str(path)].items()
+        self.synced[str(path)] = {name: node for name, node in files if node is not None}
+
+    # --- ends ---
+
+    def _bare(self) -> "SimDisk":
+        one = SimDisk()
+        one.boot, one.free_pages = self.boot, self.free_pages
+        one.lottery, one._nodes = self.lottery, self._nodes
+        return one
+
+    def killed(self) -> "SimDisk":
+        """The disk and the page cache as another process finds them."""
+        one, copies = self._bare(), dict[int, Node]()
+
+        def copy(node: Node) -> Node:
+            if node.number not in copies:
+                copies[node.number] = node.killed()
+            return copies[node.number]
+
+        for folder, names in self.names.items():
+            one.names[folder] = {k: None if n is None else copy(n) for k, n in names.items()}
+        for folder, synced in self.synced.items():
+            one.synced[folder] = {name: copy(node) for name, node in synced.items()}
+        return one
+
+    def cut(self, draw: Random) -> "SimDisk":
+        """The disk as the machine finds it when the power is back."""
+        one, copies = self._bare(), dict[int, Node]()
+        one.boot = self.boot + 1
+        for folder in sorted(self.names):
+            live, synced = self.names[folder], self.synced.get(folder, {})
+            found: dict[str, Node | None] = {}
+            for name in sorted(live.keys() | synced.keys()):
+                if name in live and live[name] is None:
+                    found[name] = None
+                    continue
+                choice = live.get(name), synced.get(name)
+                node = choice[0] if choice[0] is choice[1] else draw.choice(choice)
+                if node is not None:
+                    if node.number not in copies:
+                        copies[node.number] = node.cut(draw)
+                    found[name] = copies[node.number]
+            one.names[folder] = found
+            one.synced[folder] = {k: node for k, node in found.items() if node is not None}
+        return one
+
+    def drop_cache(self, draw: Random) -> None:
+        """Clean pages leave the cache; where one only passed for clean, its old bytes are back."""
+        for folder in sorted(self.names):
+            for _, node in sorted(self.names[folder].items()):
+                if node is None or node.is_shared:
+                    continue
+                for page in range((len(node.cache) + PAGE - 1) // PAGE):
+                    if page not in node.versions and draw.random() < 0.8:
+                        begin, end = page * PAGE, min((page + 1) * PAGE, len(node.cache))
+                        node.cache[begin:end] = node.platter[begin:end].ljust(end - begin, b"\0")

@@ -1,0 +1,96 @@
+"""Runs schedules: one seed, from nothing to the end, and what came of it."""
+
+import gc
+import hashlib
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from tests.sim.disk import SimDisk
+from tests.sim.operations import Operations
+from tests.sim.schedule import Schedule, make_schedule
+from tests.sim.seams import Allocations, replaced_seams
+from timerstore import StoreConfig
+from timerstore.errors import ConfigError
+
+
+@dataclass
+class Outcome:
+    """What a run did."""
+
+    seed: int
+    step: int  # the operation at which it ended; as many as there are: it went through
+    trace: str = ""  # a hash of everything that happened
+    error: BaseException | None = None
+    counts: dict[str, int] = field(default_factory=dict)
+    reached: dict[str, int] = field(default_factory=dict)
+    clock_ms: int = 0  # simulated, with work pending
+    lines: list[str] = field(default_factory=list)
+
+
+def run_seed(seed: int, *, until: int | None = None, trace: bool = False) -> Outcome:
+    """Run the schedule of a seed, or its first `until` operations."""
+    return run_schedule(make_schedule(seed), until=until, trace=trace)
+
+
+def run_schedule(
+    schedule: Schedule, *, until: int | None = None, trace: bool = False, finish: bool = True
+) -> Outcome:
+    """Run a schedule on a store of its own."""
+    allocations = Allocations()
+    worlds: list[Operations] = []
+    SimDisk._numbers = 0
+
+    def disk() -> SimDisk:
+        return worlds[0].disk
+
+    outcome = Outcome(schedule.seed, 0)
+    try:
+        config = StoreConfig(**schedule.config)
+    except ConfigError as error:  # of a shrinker's making
+        outcome.error = error
+        return outcome
+    digest = hashlib.blake2b(digest_size=16)
+    fails = allocations if any(op[:2] == ["fault", "alloc"] for op in schedule.ops) else None
+    with replaced_seams(schedule.seed, disk, fails, is_small=schedule.is_small):
+        world = Operations(config, allocations, is_small=schedule.is_small)
+        worlds.append(world)
+        try:
+            world.begin()
+            for op in schedule.ops[:until]:
+                world.do(op)
+                line = _line(world, outcome.step, op)
+                digest.update(line.encode())
+                if trace:
+                    outcome.lines.append(line)
+                outcome.step += 1
+            if finish:
+                world.finish(is_thorough=schedule.seed % 4 == 0)
+            digest.update(_line(world, outcome.step, ["end"]).encode())
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is what was looked for
+            outcome.error = error
+        outcome.trace = digest.hexdigest()
+        outcome.counts, outcome.reached = world.counts, world.reached
+        outcome.clock_ms = world.waited_ms
+    return outcome
+
+
+def _line(world: Operations, step: int, op: list[Any]) -> str:
+    log = world.store._log
+    seen = {queue: len(known) for queue, known in world.model.seen.items()}
+    return (
+        f"{step} {op} log={log.end} durable={log.durable} calls={world.disk.count} "
+        f"now={world.clock.now_ms} seen={seen} puts={len(world.model.puts)}\n"
+    )
+
+
+def seeds(first: int, count: int) -> range:
+    return range(first, first + count)
+
+
+def collect() -> None:
+    """Stores are cycles of objects: let go of those of the last runs."""
+    gc.collect()
+
+
+__all__ = ["Outcome", "Random", "run_schedule", "run_seed"]

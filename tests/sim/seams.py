@@ -1,0 +1,89 @@
+"""Everything that could differ between two runs of one seed is replaced here, for a while.
+
+Replaced: the disk, the boot id, process id, random numbers and time of day that make ids; numpy's
+allocations, which may be told to fail; sizes of batches. Nothing else of the engine: Python and C
+are those that are shipped.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from random import Random
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+import timerstore.commitlog.staging
+import timerstore.files.directory
+import timerstore.opening
+from tests.sim.disk import Fault, SimDisk
+from tests.support.small_batches import SMALL, replaced
+from timerstore import failpoint
+from timerstore.queues import dispatch
+from timerstore.timer import dequeue_get, dequeue_put, enqueue_get, enqueue_put
+
+USUAL: dict[ModuleType, dict[str, int]] = {
+    dequeue_get: {"_BATCH": 512},
+    dequeue_put: {"_BATCH": 512, "_CHUNK": 256},
+    enqueue_get: {"_BATCH": 256},
+    enqueue_put: {"_BATCH": 256},
+    dispatch: {"_BATCH": 512},
+}
+"""No batch of a schedule fills these; the real ones would only be allocated."""
+
+
+class Allocations:
+    """numpy.empty and numpy.zeros, of which the n-th may find no memory."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.fault: Fault | None = None
+        self._real = {"empty": np.empty, "zeros": np.zeros}
+
+    def _checked(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def allocate(*args: Any, **given: Any) -> Any:
+            self.count += 1
+            if self.fault is not None and self.fault.meets("alloc"):
+                raise MemoryError("by the simulator")
+            return real(*args, **given)
+
+        return allocate
+
+    def install(self) -> None:
+        for name, real in self._real.items():
+            setattr(np, name, self._checked(real))
+
+    def restore(self) -> None:
+        for name, real in self._real.items():
+            setattr(np, name, real)
+
+
+@contextmanager
+def replaced_seams(
+    seed: int, disk: Callable[[], SimDisk], allocations: Allocations | None, *, is_small: bool
+) -> Iterator[None]:
+    """Have stores open on a simulated disk; one run at a time. `allocations`: that may fail."""
+    draw = Random(seed)
+    opening, staging = timerstore.opening, timerstore.commitlog.staging
+    replacements = (
+        (opening, "Disk", disk),
+        (opening, "os", SimpleNamespace(getpid=lambda: 4242)),
+        (opening, "secrets", SimpleNamespace(randbits=draw.getrandbits)),
+        (opening, "time", SimpleNamespace(time=lambda: 1.7e9)),
+        (staging, "boot_id", lambda: disk().boot.to_bytes(16, "big")),
+    )
+    saved = [(module, name, getattr(module, name)) for module, name, _ in replacements]
+    with replaced(SMALL if is_small else USUAL):
+        try:
+            for module, name, value in replacements:
+                setattr(module, name, value)
+            timerstore.files.directory._held.clear()  # of lives that nobody closed
+            if allocations is not None:
+                allocations.install()
+            yield
+        finally:
+            if allocations is not None:
+                allocations.restore()
+            for module, name, value in saved:
+                setattr(module, name, value)
+            failpoint.hook = None

@@ -1,0 +1,150 @@
+"""Shrinks a failing schedule: fewer operations, plainer ones, as long as it fails the same way.
+
+Fails the same way: an error of the same class, raised in the same function of the same file.
+"""
+
+import json
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.sim.run import Outcome, run_schedule
+from tests.sim.schedule import Op, Schedule
+
+REGRESSIONS = Path(__file__).parent / "regressions"
+_TRIES_MAX = 3000
+
+
+def signature(outcome: Outcome) -> str | None:
+    """What kind of failure it is; None where there is none."""
+    if outcome.error is None:
+        return None
+    frame = traceback.extract_tb(outcome.error.__traceback__)[-1]
+    return f"{type(outcome.error).__name__} in {Path(frame.filename).name}:{frame.name}"
+
+
+class Shrinker:
+    """One failing schedule on its way down."""
+
+    def __init__(
+        self, schedule: Schedule, run: Callable[[Schedule], Outcome] = run_schedule
+    ) -> None:
+        self._run = run
+        self.tries = 0
+        first = run(schedule)
+        wanted = signature(first)
+        assert wanted is not None, "this schedule does not fail"
+        self.signature = wanted
+        self.best = schedule._replace(ops=schedule.ops[: first.step + 1])
+
+    def _fails(self, ops: list[Op]) -> bool:
+        return self._fails_as(self.best._replace(ops=ops))
+
+    def _fails_as(self, schedule: Schedule) -> bool:
+        if self.tries >= _TRIES_MAX:
+            return False
+        self.tries += 1
+        if signature(self._run(schedule)) != self.signature:
+            return False
+        self.best = schedule
+        return True
+
+    def shrink(self) -> Schedule:
+        """Drop ranges, halving them (ddmin); make what is left plainer; until nothing helps."""
+        before = None
+        while before != self.best and self.tries < _TRIES_MAX:
+            before = self.best
+            self._drop_ranges()
+            self._plainer()
+            self._usual_settings()
+        return self.best
+
+    def _drop_ranges(self) -> None:
+        size = max(1, len(self.best.ops) // 2)
+        while size:
+            at = 0
+            while at < len(self.best.ops):
+                ops = self.best.ops
+                if not self._fails(ops[:at] + ops[at + size :]):
+                    at += size
+            size //= 2
+
+    def _plainer(self) -> None:
+        for at in range(len(self.best.ops)):
+            for op in _plainer(self.best.ops[at]):
+                ops = list(self.best.ops)
+                ops[at] = op
+                if ops != self.best.ops and self._fails(ops):
+                    break
+
+    def _usual_settings(self) -> None:
+        if self.best.is_small:
+            self._fails_as(self.best._replace(is_small=False))
+        for name, value in _USUAL.items():
+            if self.best.config[name] != value:
+                config = {**self.best.config, name: value}
+                self._fails_as(self.best._replace(config=config))
+
+
+_USUAL = {
+    "precision_ms": 1000, "wheel_slot_count": 128, "roll_window_slots": 0,
+    "commit_log_segment_bytes": 65_536, "queue_segment_bytes": 4000, "index_slot_count": 50,
+    "timer_log_segment_bytes": 4096, "index_entry_count": 400, "index_enabled": True,
+    "checkpoint_log_bytes_max": 1 << 28, "checkpoint_log_bytes": 65_536, "flush": "sync",
+    "visibility": "durable", "level_async": False, "slot_messages_max": 0, "start_delay_ms": 0,
+    "reserve_bytes": 4096, "checkpoint_interval_ms": 500, "level_pending_max": 2000,
+}  # fmt: skip
+
+
+def _plainer(op: Op) -> Iterator[Op]:
+    name = op[0]
+    if name == "die":
+        _, trigger, end, deaths, inner = op
+        yield inner
+        yield ["die", trigger, end, [], inner]
+        yield ["die", trigger, ["kill", end[1], 0], deaths, inner]
+        yield ["die", trigger, [*end[:2], 0], deaths, inner]
+        for one in _plainer(inner):
+            yield ["die", trigger, end, deaths, one]
+    elif name == "put_many":
+        items = op[2]
+        for size in (len(items) // 2, len(items) - 1):
+            if size > 0:
+                yield [name, op[1], items[:size], op[3]]
+                yield [name, op[1], items[-size:], op[3]]
+        if len(items) == 1:
+            yield ["put", op[1], *items[0], None]
+        yield [name, op[1], [[due, 20] for due, _ in items], op[3]]
+    elif name == "put":
+        yield ["put", op[1], op[2], 20, None]
+        yield ["put", op[1], op[2], op[3], None]
+    elif name == "step":
+        for at in range(len(op[1])):
+            yield ["step", op[1][:at] + op[1][at + 1 :]]
+    elif name == "run":
+        yield ["settle"]
+        if op[2] > 1:
+            yield [name, op[1], op[2] // 2]
+            yield [name, op[1], op[2] - 1]
+
+
+def write_regression(schedule: Schedule, says: str, why: str) -> Path:
+    """Write a failing schedule where every test run finds it."""
+    path = REGRESSIONS / f"{schedule.seed}.json"
+    path.write_text(regression_text(schedule, says, why))
+    return path
+
+
+def regression_text(schedule: Schedule, says: str, why: str) -> str:
+    """One line an operation, so that a person can read it."""
+    head: dict[str, Any] = {"why": why, "says": says, **schedule.to_json()}
+    ops = head.pop("ops")
+    lines = [f"  {json.dumps(name)}: {json.dumps(value)}," for name, value in head.items()]
+    body = ",\n".join(f"    {json.dumps(op)}" for op in ops)
+    return "{\n" + "\n".join(lines) + '\n  "ops": [\n' + body + "\n  ]\n}\n"
+
+
+def read_regression(path: Path) -> Schedule:
+    found = json.loads(path.read_text())
+    return Schedule(found["seed"], found["config"], found["is_small"], found["ops"])

@@ -1,0 +1,164 @@
+"""The simulator's share of every test run: new schedules, old failures, and itself."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.sim import audit
+from tests.sim.__main__ import run_many
+from tests.sim.disk import PAGE, SECTOR, Node, SimDisk
+from tests.sim.run import run_schedule, run_seed
+from tests.sim.schedule import make_schedule
+from tests.sim.shrink import REGRESSIONS, Shrinker, read_regression, regression_text
+from timerstore.commitlog.commit_log import CommitLog
+
+SCHEDULES = 600
+SECONDS_MAX = 40.0  # of one core; where the machine is slower, fewer run, and the test says so
+_ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.slow
+def test_store_agrees_with_its_model_whatever_happens() -> None:
+    totals = run_many(0, SCHEDULES, SECONDS_MAX, 1)
+    print(totals)
+    assert not totals.failures, totals.failures[0]
+    assert totals.runs >= 100, f"only {totals.runs} of {SCHEDULES} schedules in {SECONDS_MAX} s"
+    if totals.runs < SCHEDULES:
+        pytest.skip(f"NOT RUN: the audit; {totals.runs} of {SCHEDULES} schedules had time")
+    empty = audit.missing(dict(totals.counts), dict(totals.reached), 5)
+    assert not empty, f"the generator does not get there: {empty}"
+
+
+@pytest.mark.parametrize("path", sorted(REGRESSIONS.glob("*.json")), ids=lambda path: path.stem)
+def test_what_failed_once_does_not_fail_again(path: Path) -> None:
+    outcome = run_schedule(read_regression(path))
+    if outcome.error is not None:
+        raise outcome.error
+
+
+def _traces(first: int, count: int) -> list[str]:
+    return [run_seed(seed).trace for seed in range(first, first + count)]
+
+
+@pytest.mark.slow
+def test_same_seed_gives_same_run_in_another_process() -> None:
+    here = _traces(100, 12)
+    assert here == _traces(100, 12)
+    assert len(set(here)) == 12
+    program = f"import json; from {__name__} import _traces; print(json.dumps(_traces(100, 12)))"
+    found = subprocess.run(
+        [sys.executable, "-c", program], cwd=_ROOT, capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONHASHSEED": "12345", "PYTHONPATH": str(_ROOT)},
+    )  # fmt: skip
+    assert json.loads(found.stdout) == here
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(0)
+def test_thousand_seeds_run_twice_alike() -> None:
+    assert _traces(0, 1000) == _traces(0, 1000)
+
+
+# --- the shrinker ---
+
+
+@contextmanager
+def _pulls_see_what_is_not_durable() -> Iterator[None]:
+    """A planted bug."""
+    original = CommitLog.sync_through
+
+    def claim(self: CommitLog, offset: int) -> None:
+        self.durable = max(self.durable, min(offset, self.write_out()))
+
+    CommitLog.sync_through = claim  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        CommitLog.sync_through = original  # type: ignore[method-assign]
+
+
+@pytest.mark.slow
+def test_shrinker_leaves_little_that_still_fails(tmp_path: Path) -> None:
+    with _pulls_see_what_is_not_durable():
+        seed = next(seed for seed in range(400) if run_seed(seed).error is not None)
+        before = make_schedule(seed)
+        shrinker = Shrinker(before)
+        best = shrinker.shrink()
+        assert len(best.ops) < len(before.ops)
+        assert len(best.ops) <= 8
+        path = tmp_path / "one.json"
+        path.write_text(regression_text(best, "says", "why"))
+        assert read_regression(path) == best
+        assert run_schedule(best).error is not None
+    assert run_schedule(best).error is None
+
+
+# --- the disk ---
+
+
+def _node(data: bytes) -> Node:
+    node = Node(1)
+    node.write(0, data)
+    node.sync()
+    return node
+
+
+def test_cut_keeps_what_was_synced_and_any_part_of_the_rest() -> None:
+    node = _node(b"a" * (2 * PAGE))
+    node.write(PAGE - 4, b"b" * 8)
+    node.write(PAGE - 4, b"c" * 8)
+    found = {bytes(node.cut(Random(seed)).cache[PAGE - 4 : PAGE + 4]) for seed in range(300)}
+    halves = {b"aaaa", b"bbbb", b"cccc"}
+    assert found == {one + other for one in halves for other in halves}
+    for seed in range(50):
+        cut = bytes(node.cut(Random(seed)).cache)
+        assert cut[: PAGE - 4] == b"a" * (PAGE - 4)
+        assert cut[PAGE + 4 :] == b"a" * (PAGE - 4)
+
+
+def test_cut_mixes_sectors_of_one_page() -> None:
+    node = _node(b"a" * PAGE)
+    node.write(0, b"b" * PAGE)
+    mixes = {bytes(node.cut(Random(seed)).cache[::SECTOR]) for seed in range(300)}
+    assert b"a" * 8 in mixes
+    assert b"b" * 8 in mixes
+    assert len(mixes) > 10
+
+
+def test_cut_takes_back_lengths_that_were_not_synced() -> None:
+    node = _node(b"a" * 100)
+    node.write(100, b"b" * 100)
+    assert {len(node.cut(Random(seed)).cache) for seed in range(50)} == {100, 200}
+
+
+def test_cut_takes_back_names_whose_directory_was_not_synced() -> None:
+    disk = SimDisk()
+    folder = Path("/store")
+    disk.make_directory(folder)
+    disk.open(folder / "old", create=True).write(b"old", 0)
+    disk.open(folder / "old").sync()
+    disk.sync_directory(folder)
+    disk.open(folder / "new", create=True).sync()
+    disk.unlink(folder / "old")
+    found = {tuple(disk.cut(Random(seed)).list(folder)) for seed in range(60)}
+    assert found == {(), ("new",), ("old",), ("new", "old")}
+    assert disk.killed().list(folder) == ["new"]
+
+
+def test_pages_of_a_failed_sync_pass_for_clean() -> None:
+    node = _node(b"a" * (8 * PAGE))
+    node.write(0, b"b" * (8 * PAGE))
+    draw = Random(1)
+    node.sync(lost=lambda: draw.random() < 0.5)
+    assert bytes(node.cache) == b"b" * (8 * PAGE)
+    assert not node.versions
+    assert {node.platter[page * PAGE] for page in range(8)} == {ord("a"), ord("b")}
+    node.sync()
+    assert ord("a") in bytes(node.platter), "a second sync writes nothing: the pages are clean"

@@ -1,0 +1,51 @@
+"""Sizes at which every batch of the engine is full after a few messages."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+
+from timerstore import putting
+from timerstore.commitlog import recover
+from timerstore.pull import consumer, reading
+from timerstore.queues import dispatch, index, index_file
+from timerstore.schedule import deliver, runs
+from timerstore.timer import (
+    dequeue_get,
+    dequeue_put,
+    enqueue_get,
+    enqueue_put,
+    open_slot,
+    pending,
+)
+
+SMALL: dict[ModuleType, dict[str, int]] = {
+    dequeue_get: {"_BATCH": 5, "_SLOTS": 2, "_LOADED_MAX": 8},
+    dequeue_put: {"_BATCH": 7, "_CHUNK": 4, "_HOLD": 2, "_SCRATCH_BYTES": 700},
+    enqueue_get: {"_BATCH": 6},
+    enqueue_put: {"_BATCH": 4},
+    dispatch: {"_BATCH": 5},
+    index: {"_BATCH": 3},
+    index_file: {"_READ_BYTES": 60, "_RESERVE_BYTES": 30, "_FOUND": 20},
+    pending: {"_BATCH": 5},
+    recover: {"_BATCH": 9, "_REWRITE_BYTES": 500},
+    putting: {"_MANY_HOLD": 3},
+    reading: {"_BUFFER_BYTES_MAX": 2000, "_STEP_UNITS_MAX": 3},
+    consumer: {"_AHEAD": 3},
+    deliver: {"_BATCH": 5, "_HOLD": 2, "_SCRATCH_BYTES": 700},
+    runs: {"_UNITS": 3},
+    open_slot: {"_SIZE_MIN": 2},
+}
+
+
+@contextmanager
+def replaced(values: dict[ModuleType, dict[str, int]]) -> Iterator[None]:
+    """Have modules' constants say something else for a while."""
+    saved = [(m, name, getattr(m, name)) for m, names in values.items() for name in names]
+    for module, names in values.items():
+        for name, value in names.items():
+            setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for module, name, value in saved:
+            setattr(module, name, value)

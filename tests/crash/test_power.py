@@ -1,4 +1,4 @@
-"""The power goes, on real ext4 and XFS, at fail points and at random; every promise is kept.
+"""The power goes, or the disk fails, under real ext4 and XFS; every promise is kept.
 
 What was acknowledged comes once and not early, what was cancelled does not, what was seen stays
 where it was: after each life check.py compares the store with what its children said.
@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.campaign import ROOT, Campaign
+from tests.crash.failing_disk import make_failing_lives
 from tests.crash.lives import make_power_lives
 from tests.crash.mount import MAKERS, why_not
 
@@ -22,7 +23,8 @@ pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 _SEED = 7_351
 _CUTS = 25
-_CUTS_LONG = 2000
+_LONG = 2000
+_FAILURES = 16
 
 
 def in_own_mounts(*module: str) -> list[str]:
@@ -71,15 +73,42 @@ def test_nothing_is_lost_doubled_early_or_taken_back_after_a_power_cut(
     assert campaign.kills >= 0.8 * _CUTS
 
 
-@pytest.mark.deep
-@pytest.mark.timeout(0)
-def test_the_same_for_long(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    seed = int(os.environ.get("TIMERSTORE_CRASH_SEED") or secrets.randbits(31))
-    cuts = int(os.environ.get("TIMERSTORE_CRASH_KILLS") or _CUTS_LONG)
-    with capsys.disabled():
-        print(f"\nTIMERSTORE_CRASH_SEED={seed} TIMERSTORE_CRASH_KILLS={cuts}")
-    campaign = PowerCampaign(kind, tmp_path, seed, cuts)
+class FailingCampaign(Campaign):
+    """One worker, with a file system whose disk fails."""
+
+    how = "failing disks"
+
+    def __init__(self, kind: str, directory: Path, seed: int, failures: int) -> None:
+        worker = in_own_mounts("tests.crash.failing_disk", kind, str(directory / kind))
+        super().__init__(make_failing_lives(seed, failures), seed, [worker])
+
+
+@pytest.mark.timeout(600)
+def test_a_failed_sync_ends_the_store_and_costs_nothing_acknowledged(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    campaign = FailingCampaign(kind, tmp_path, _SEED, _FAILURES)
     with capsys.disabled():
         print(f"{campaign.summary}on {kind}")
     campaign.check()
-    assert campaign.kills >= 0.8 * cuts
+    assert campaign.points["failed"] >= 0.5 * _FAILURES
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("campaign_class", [PowerCampaign, FailingCampaign])
+def test_the_same_for_long(
+    campaign_class: type[PowerCampaign | FailingCampaign],
+    kind: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    seed = int(os.environ.get("TIMERSTORE_CRASH_SEED") or secrets.randbits(31))
+    amount = int(os.environ.get("TIMERSTORE_CRASH_KILLS") or _LONG)
+    with capsys.disabled():
+        print(f"\nTIMERSTORE_CRASH_SEED={seed} TIMERSTORE_CRASH_KILLS={amount}")
+    campaign = campaign_class(kind, tmp_path, seed, amount)
+    with capsys.disabled():
+        print(f"{campaign.summary}on {kind}")
+    campaign.check()
+    assert campaign.kills >= 0.5 * amount

@@ -1,0 +1,150 @@
+"""A worker whose children's disk begins to fail: every write that needs a new block is an error.
+
+    python -m tests.crash.failing_disk <ext4 | xfs> <directory>
+
+Lives come as JSON lines on stdin, results leave on stdout, as worker.py's.
+
+Holds:    the image lies, full of holes, on a tmpfs that is filled up: the kernel reports an error
+          for each page that it writes back into a hole, then counts the page as clean. The child
+          must find out by itself, and say FailedError.
+          Half of the next openings happen in the same boot, where the cache shows what the disk
+          does not have; what counts in the end is what is there after a power cut.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tests.crash.lives import make_config
+from tests.crash.mount import Mount, cut_power
+from tests.crash.power import PowerLife
+from tests.crash.report import LINE_BYTES, unpack
+
+_BACKING_KIB = 420 * 1024
+
+
+class FailingMount(Mount):
+    """A mount whose image can be kept from growing."""
+
+    def __init__(self, kind: str, directory: Path) -> None:
+        backing = directory / "backing"
+        backing.mkdir(parents=True)
+        size = f"size={_BACKING_KIB}k"
+        subprocess.run(["mount", "-t", "tmpfs", "-o", size, "none", str(backing)], check=True)
+        self._ballast = backing / "ballast"
+        super().__init__(kind, backing)
+
+    def fail(self) -> None:
+        """From here on a page that has no block on the image cannot be written."""
+        end = 0
+        with self._ballast.open("wb") as ballast:
+            for part in (64 << 20, 1 << 20, 64 << 10, 4 << 10):  # the child takes some meanwhile
+                with suppress(OSError):
+                    while True:
+                        os.posix_fallocate(ballast.fileno(), end, part)
+                        end += part
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it is that time."""
+        return self._ballast.exists()
+
+    def heal(self) -> None:
+        """There is room again."""
+        self._ballast.unlink(missing_ok=True)
+
+
+class FailingLife(PowerLife):
+    """One directory on such a mount."""
+
+    waits_at_points = False
+
+    def __init__(self, mount: FailingMount, trouble: Path, life: dict[str, Any]) -> None:
+        super().__init__(mount, trouble, life)
+        self._failing = mount
+        self._overslept = False
+
+    def _kill(self, pid: int) -> None:
+        if self._failing.has_failed:
+            self._overslept = True  # half a minute with a disk that takes nothing
+            os.kill(pid, signal.SIGKILL)
+        else:
+            self._failing.fail()
+
+    def _died(self) -> None:
+        self._failing.heal()
+        if self._moments.random() < 0.5:
+            self._lose_cache()
+
+    def _lose_cache(self) -> None:
+        cut_power(self._mount.path)
+        self._mount.restart()
+
+    def _take(self, raw: bytes, status: int, given: dict[str, Any]) -> None:
+        whole = raw[: len(raw) // LINE_BYTES * LINE_BYTES]
+        self._history.read(whole)
+        self._problems += self._history.problems
+        said = self._said()
+        if self._overslept:
+            self._problems.append(f"it did not notice that its disk fails\n{said}")
+        elif os.WIFEXITED(status) and os.WEXITSTATUS(status) and "FailedError" in said:
+            self._points["failed"] += 1
+            self._trouble.unlink()
+        elif status == 0:
+            self._points["not killed"] += 1
+        else:
+            self._problems.append(f"the child ended with {status:#x}: {given}\n{said}")
+        self._remember(list(unpack(whole)))
+
+    def _check(self) -> None:
+        self._lose_cache()
+        super()._check()
+
+
+def make_failing_lives(seed: int, failures: int) -> Iterator[dict[str, Any]]:
+    """Give lives with so many failing disks in all."""
+    random = Random(seed)
+    for number in range(10**6):
+        if failures <= 0:
+            return
+        rounds = [
+            {"after_ms": 1.5 ** random.uniform(0, 12), "from_opened": True, "step_ms": 0.5}
+            for _ in range(random.randint(1, 4))
+        ]
+        failures -= len(rounds)
+        config = make_config(random) | {"flush": "sync", "visibility": "durable"}
+        yield {
+            "number": number,
+            "seed": random.randrange(1 << 30),
+            "config": config,
+            "rounds": rounds,
+        }
+
+
+def main() -> None:
+    """Read lives, answer results."""
+    kind, directory = sys.argv[1], Path(sys.argv[2])
+    mount = FailingMount(kind, directory)
+    try:
+        for text in sys.stdin:
+            life = json.loads(text)
+            mount.format()
+            trouble = directory / f"trouble-{life['number']}"
+            result = FailingLife(mount, trouble, life).live()
+            print(json.dumps(result | {"file_system": kind}), flush=True)
+            if result["problems"]:
+                shutil.copytree(mount.path, directory / f"failed-{life['number']}")
+    finally:
+        mount.unmount()
+
+
+if __name__ == "__main__":
+    main()

@@ -50,6 +50,7 @@ from timerstore.layout.handle import Handle, encode
 from timerstore.message import out_ms
 
 STATUS_TROUBLE = 3
+_leaving = threading.Lock()
 _OF_MANY = 1 << 62
 LEVEL_DELAYS_MS = (1000, 2000)
 SAVED = "backup"
@@ -106,9 +107,16 @@ def run_guarded(trouble: Path, work: Callable[[], None]) -> None:
             work()
         status = 0
     except BaseException:  # noqa: BLE001 - the last door before _exit
-        trouble.write_text(traceback.format_exc())
+        _leave_in(trouble)
     finally:
         os._exit(status)
+
+
+def _leave_in(trouble: Path) -> None:
+    """Say what the present exception is, and leave the process; the first who comes."""
+    with _leaving:
+        trouble.write_text(traceback.format_exc())
+        os._exit(STATUS_TROUBLE)
 
 
 class _Child:
@@ -177,8 +185,7 @@ class _Child:
             try:
                 calls(store, Random(seed))
             except BaseException:  # noqa: BLE001 - the whole child fails
-                self._trouble.write_text(traceback.format_exc())
-                os._exit(STATUS_TROUBLE)
+                _leave_in(self._trouble)
 
         thread = threading.Thread(target=guarded)
         thread.start()

@@ -13,6 +13,7 @@ Holds:    the image lies, full of holes, on a tmpfs that is filled up: the kerne
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -28,6 +29,7 @@ from tests.crash.mount import Mount, cut_power
 from tests.crash.power import PowerLife
 from tests.crash.report import LINE_BYTES, unpack
 
+_ERROR = re.compile(r"timerstore\.errors\.(FailedError|FullError): ")
 _BACKING_KIB = 420 * 1024
 
 
@@ -86,7 +88,7 @@ class FailingLife(PowerLife):
 
     def _lose_cache(self) -> None:
         cut_power(self._mount.path)
-        self._mount.restart()
+        self._start_anew()
 
     def _take(self, raw: bytes, status: int, given: dict[str, Any]) -> None:
         whole = raw[: len(raw) // LINE_BYTES * LINE_BYTES]
@@ -95,7 +97,7 @@ class FailingLife(PowerLife):
         said = self._said()
         if self._overslept:
             self._problems.append(f"it did not notice that its disk fails\n{said}")
-        elif os.WIFEXITED(status) and os.WEXITSTATUS(status) and "FailedError" in said:
+        elif os.WIFEXITED(status) and os.WEXITSTATUS(status) and _ERROR.search(said):
             self._points["failed"] += 1
             self._trouble.unlink()
         elif status == 0:

@@ -8,6 +8,7 @@ A life is one directory with rounds of work that end in a kill, then a check. Th
 never opens a store: each round and each check is a fork of it.
 """
 
+import faulthandler
 import json
 import os
 import select
@@ -30,6 +31,7 @@ from timerstore import StoreConfig, failpoint
 from timerstore.layout.tree import Tree
 
 _HANG_S = 30.0
+_CHECK_HANG_S = 120.0
 
 
 def main() -> None:
@@ -168,6 +170,8 @@ class Life:
 
     def _check(self) -> None:
         def run(pipe: int) -> None:
+            stacks = self._trouble.with_suffix(".stacks").open("w")
+            faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
             try:
                 problems = check(
                     self._directory, self._config, self._history, self._random.randrange(1 << 30)
@@ -179,7 +183,7 @@ class Life:
                 out.write(json.dumps(problems).encode())
             os._exit(0)
 
-        raw, status = watch(run)
+        raw, status = watch(run, hang_s=_CHECK_HANG_S)
         if status or not raw:
             self._problems.append(f"the check died, status {status:#x}\n{self._said()}")
         else:
@@ -196,6 +200,7 @@ def watch(
     after_s: float | None = None,
     from_opened: bool = False,
     at_reached: bool = False,
+    hang_s: float = _HANG_S,
     kill: Callable[[int], None] = _kill,
 ) -> tuple[bytes, int]:
     """Fork, read what it says, kill it `after_s` after the fork, or after it opened, or when it has
@@ -209,7 +214,7 @@ def watch(
         os._exit(99)
     os.close(writing)
     raw = bytearray()
-    hang_at = time.monotonic() + _HANG_S
+    hang_at = time.monotonic() + hang_s
     kill_at = None if after_s is None or from_opened else time.monotonic() + after_s
     while True:
         now = time.monotonic()
@@ -219,7 +224,7 @@ def watch(
                 os.kill(pid, signal.SIGUSR1)  # says where it hangs
                 time.sleep(0.5)
             kill(pid)
-            kill_at, hang_at = None, now + _HANG_S
+            kill_at, hang_at = None, now + hang_s
         ready, _, _ = select.select([reading], [], [], max(0.0, at - now))
         if not ready:
             continue

@@ -209,7 +209,7 @@ def read_back(store: TimerStore, expected: Expected, topic: str, queue_id: int) 
 
 def test_pending_is_what_the_log_says(expected: Expected, root: Path) -> None:
     wanted = sorted(
-        (expected.due_ms(line), line["log_offset"], *key) for key, line in expected.waiting.items()
+        (expected.due_ms(line), line["log_offset"], *key) for key, line in expected.left.items()
     )
     with Session(root, expected) as session:
         for _ in range(2):  # from the timer topic's queue, then from the wheel
@@ -218,7 +218,9 @@ def test_pending_is_what_the_log_says(expected: Expected, root: Path) -> None:
             assert sorted(got) == wanted
             assert [p.due_ms for p in found] == sorted(p.due_ms for p in found)
             for one in found:
-                properties = expected.waiting[one.topic, one.message_id]["properties"]
+                line = expected.left[one.topic, one.message_id]
+                properties = line["properties"]
+                assert bool(one.handle) == (line["topic"] != disk.LEVEL_TOPIC)
                 assert one.queue_id == int(properties["REAL_QID"])
             assert session.store.stats()["pending_messages"] == len(wanted)
             while session.stepper.step("enqueue_get") or session.stepper.step("enqueue_put"):
@@ -342,7 +344,7 @@ def test_cancel_by_the_brokers_handles(expected: Expected, root: Path) -> None:
                 assert session.store.cancel(handle) == CancelResult.ALREADY_CANCELLED
         stranger = disk.encode_recall_handle("orders", "lab", expected.now_ms, "F" * 32)
         assert session.store.cancel(stranger) == CancelResult.UNKNOWN
-        left = {(p.topic, p.message_id) for p in session.store.pending()}
+        left = {(p.topic, p.message_id) for p in session.store.pending() if p.handle}
         assert left == expected.waiting.keys() - cancelled - expected.late
     with Session(root, expected) as session:
         session.turn(expected.last_due_ms)

@@ -109,20 +109,18 @@ def scans(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_a_brokers_handle_is_found_in_the_slot_of_its_time(
     expected: Expected, root: Path, scans: list[int]
 ) -> None:
-    """Not linked yet, linked, after a restart; only what rolls is looked for in the whole log."""
+    """Not linked yet, linked, after a restart; what rolls is found by the key index."""
     keys = later_than(expected, 5000)
     assert len(keys) >= 6, "too few to say anything"
     cancelled: list[Key] = []
 
     def cancel_some(store: TimerStore) -> None:
-        window_ms = store.config.roll_slots * expected.precision_ms
         for key in keys[len(cancelled) : len(cancelled) + len(keys) // 5]:
-            far = expected.due_ms(expected.waiting[key]) - expected.now_ms >= window_ms - 5000
             scans.clear()
             handle = handle_of(expected, key)
             assert store.cancel(handle) is CancelResult.CANCELLED
             assert store.cancel(handle) is CancelResult.ALREADY_CANCELLED
-            assert not scans or far
+            assert not scans
             cancelled.append(key)
 
     with Opened(root, expected, expected.now_ms) as opened:
@@ -138,7 +136,7 @@ def test_a_brokers_handle_is_found_in_the_slot_of_its_time(
     with Opened(root, expected, expected.now_ms) as opened:
         opened.stepper.settle()
         cancel_some(opened.store)
-        left = {(p.topic, p.message_id) for p in opened.store.pending()}
+        left = {(p.topic, p.message_id) for p in opened.store.pending() if p.handle}
         assert left == expected.waiting.keys() - set(cancelled) - expected.late
         opened.turn(expected.last_due_ms)
         there = came(opened.store)

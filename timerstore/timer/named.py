@@ -4,7 +4,8 @@ Where it looks, until it finds one that waits:
 
     1  the record at the handle's timer id, which is a hint: ours has one
     2  the chain of the slot of its time, and what is not on the wheel yet: as a broker would
-    3  the whole log: what rolls waits in another slot, what is gone has left its copies
+    3  the key index: what rolls waits in another slot, what is gone has left its copies
+    4  the whole log, where there is no index, or it is damaged
 
 Threads:  any.
 Locks:    the wheel's, while a chain is read.
@@ -13,21 +14,26 @@ Holds:    topic, message id and slot time decide, all three: a rescheduled messa
 Source:   exactly-once.md section 4, store-format.md 11; decision 0009.
 """
 
+import logging
 from collections.abc import Iterator
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from timerstore.clock import Clock
 from timerstore.commitlog.commit_log import CommitLog
 from timerstore.commitlog.recover import scan_batches
 from timerstore.errors import CorruptError
 from timerstore.layout.handle import Handle
+from timerstore.layout.tree import WHEEL_TIMER_TOPIC
 from timerstore.message import parse_properties
 from timerstore.native import ffi, lib
 from timerstore.queues.dispatch import Dispatch
+from timerstore.queues.index import Index
 from timerstore.queues.lookup import record_fields, route_needed
 from timerstore.queues.routes import Route, Routes
 from timerstore.timer.pending import PendingReader
-from timerstore.timer.request import Records
+from timerstore.timer.request import CHAINED, Records
 from timerstore.timer.states import States
 
 
@@ -77,7 +83,7 @@ class Finder:
         if handle.out_ms < 0:
             return []
         return self._choose(handle, self._in_slot(handle)) or self._choose(
-            handle, self._in_log(handle)
+            handle, self._anywhere(handle)
         )
 
     def _choose(self, handle: Handle, offsets: dict[int, int]) -> list[Named]:
@@ -160,10 +166,41 @@ class Finder:
                     yield int(timer_id[0]), int(part["log_offset"][at[0]])
                     at[0] += 1
 
-    # --- by looking through everything ---
+    # --- anywhere ---
+
+    def _anywhere(self, handle: Handle) -> dict[int, int]:
+        """Log offset by timer id, of the newest copies."""
+        index = self._dispatch.index
+        if index is not None and handle.message_id:  # each copy has an entry for its id
+            try:
+                return self._in_index(index, handle)
+            except CorruptError as error:
+                logging.getLogger("timerstore.timer").warning("index=passed error=%r", str(error))
+        return self._in_log(handle)
+
+    def _in_index(self, index: Index, handle: Handle) -> dict[int, int]:
+        with self._log.lock:
+            end = self._log.end
+        self._dispatch.through(end)
+        found: dict[int, int] = {}
+        segments = self._log.segments
+        for offsets in index.find(WHEEL_TIMER_TOPIC.encode(), handle.message_id.encode()):
+            there = offsets[(offsets >= segments.begin) & (offsets < end)]
+            part = np.zeros(len(there), CHAINED)
+            part["log_offset"] = there
+            for timer_id, log_offset in self._in_part(part, handle):
+                if self._states.get(timer_id) != lib.TS_NONE and self._is_timer(log_offset):
+                    found.setdefault(timer_id, log_offset)  # the newest comes first
+        return found
+
+    def _is_timer(self, log_offset: int) -> bool:
+        """Whether the record lies in the timer topic: another's key may have the same hash."""
+        with self._log.segments.view(self._log.written) as view:
+            topic, _, _ = record_fields(self._log.segments, view, log_offset)
+        return topic == WHEEL_TIMER_TOPIC.encode()
 
     def _in_log(self, handle: Handle) -> dict[int, int]:
-        """Log offset by timer id, of the newest copies."""
+        """The same, without an index: by reading everything."""
         wanted = f"{handle.topic}+{handle.message_id}".encode()
         identity = lib.ts_identity(wanted, len(wanted))
         with self._log.lock:

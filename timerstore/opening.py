@@ -50,6 +50,7 @@ from timerstore.queues.index import Index
 from timerstore.queues.index_file import Geometry
 from timerstore.queues.level_cursors import LevelCursors
 from timerstore.queues.lookup import route_needed
+from timerstore.queues.removals import Removals
 from timerstore.queues.routes import Route, Routes
 from timerstore.schedule.deliver import ScheduleDeliver
 from timerstore.schedule.offsets import write_for_brokers as write_level_offsets
@@ -483,10 +484,12 @@ class _Opening:
             found.store_id,
             config.precision_ms,
         )
+        removals = Removals(log)
         querier = Querier(
             config,
             log,
             dispatch,
+            removals,
             self._routes,
             self._states.native,
             found.store_id,
@@ -503,8 +506,8 @@ class _Opening:
             pipeline,
             schedule,
             puller,
-            Canceller(clock, log, finder),
-            Rescheduler(config, clock, log, timer_route, finder),
+            Canceller(clock, log, finder, removals),
+            Rescheduler(config, clock, log, timer_route, finder, removals),
             pending,
             LevelPending(config, clock, log, self._routes, dispatch, self._levels),
             offsets,

@@ -3,11 +3,12 @@
     V = what is visible            then the index reaches V
     waiting = sources in the timer topic for this topic, below V, whose id waits
     E = the log's end              then the index reaches E
-    future = deliveries in [V, E): the sources of these wait, for who sees only what lies below V
+    future = deliveries in [V, E): the sources of these wait, for who sees only what lies below V;
+             and so do those that were cancelled or rescheduled there (queues/removals.py)
     there = messages in the topic itself, below V
 
-Whatever is handed over meanwhile: each message is seen once, as it was at V. Its source below V is
-looked at first; a delivery that came in between lies behind V.
+Whatever is handed over or moved meanwhile: each message is seen once, as it was at V. Its source
+below V is looked at first; a delivery or another time that came in between lies behind V.
 
 Threads:  any.
 Holds:    what is given has the key and lies in the topic, or is on its way there; nothing twice.
@@ -39,6 +40,7 @@ from timerstore.pull.given import whole
 from timerstore.pull.page import PULLED
 from timerstore.pull.reading import Reader
 from timerstore.queues.dispatch import Dispatch
+from timerstore.queues.removals import Reading, Removals
 from timerstore.queues.routes import Routes
 
 KEY_BYTES_MAX = 32_767
@@ -140,6 +142,7 @@ class Querier:
         config: StoreConfig,
         log: CommitLog,
         dispatch: Dispatch,
+        removals: Removals,
         routes: Routes,
         states: Any,
         store_id: int,
@@ -147,6 +150,7 @@ class Querier:
         self._config = config
         self._log = log
         self._dispatch = dispatch
+        self._removals = removals
         self._routes = routes
         self._states = states  # ts_states *
         self._store_id = store_id
@@ -175,7 +179,11 @@ class Querier:
     # --- by key ---
 
     def _by_key(self, query: Query) -> list[Message]:
-        visible_end = self._reader.visible_end
+        with self._removals.reading(lambda: self._reader.visible_end) as reading:
+            return self._by_key_at(query, reading)
+
+    def _by_key_at(self, query: Query, reading: Reading) -> list[Message]:
+        visible_end = reading.visible_end
         self._dispatch.through(visible_end)
         wanted = _Wanted(
             query.topic, query.key.encode(), None, False, None, query.begin_ms, query.end_ms
@@ -186,7 +194,8 @@ class Querier:
             end = self._log.end
         self._dispatch.through(end)
         if not is_system:
-            future = self._future(wanted, visible_end) - waiting.keys()
+            future = self._future(wanted, visible_end) | reading.hidden()
+            future -= waiting.keys()
             if future:
                 also = np.array(sorted(future), np.int64)
                 again = wanted._replace(also=also)
@@ -294,21 +303,16 @@ class Querier:
             return []
         if len(query.key) not in (32, 56) or not query.key.isalnum():
             return []
-        host, place = raw[:-8], int.from_bytes(raw[-8:], "big")
-        visible_end = self._reader.visible_end
+        with self._removals.reading(lambda: self._reader.visible_end) as reading:
+            return self._at_place(query, raw[:-8], int.from_bytes(raw[-8:], "big"), reading)
+
+    def _at_place(self, query: Query, host: bytes, place: int, reading: Reading) -> list[Message]:
+        visible_end = reading.visible_end
         segments = self._log.segments
         if not segments.begin <= place < visible_end:
             return []
         self._dispatch.through(visible_end)
-        plain = _Wanted(query.topic, None, None, False, None, query.begin_ms, query.end_ms)
-        tried = [plain]
-        if query.topic not in _SYSTEM_TOPICS:
-            real = plain._replace(real=query.topic)
-            tried += [
-                real._replace(topic=WHEEL_TIMER_TOPIC, by_state=True),
-                real._replace(topic=SCHEDULE_TOPIC),
-            ]
-        for wanted in tried:
+        for wanted in _at_offset(query, reading):
             for row in self._rows_at(wanted, place, visible_end):
                 found = _found(wanted, row)
                 message = self._read(found)
@@ -416,6 +420,18 @@ class Querier:
             body_bytes_max=self._config.message_bytes_max,
             handle=handle,
         )
+
+
+def _at_offset(query: Query, reading: Reading) -> Iterator[_Wanted]:
+    """What the record at an offset may be, one after the other."""
+    plain = _Wanted(query.topic, None, None, False, None, query.begin_ms, query.end_ms)
+    yield plain
+    if query.topic not in _SYSTEM_TOPICS:
+        real = plain._replace(real=query.topic)
+        timer = real._replace(topic=WHEEL_TIMER_TOPIC, by_state=True)
+        yield timer
+        yield timer._replace(also=np.array(sorted(reading.hidden()), np.int64))
+        yield real._replace(topic=SCHEDULE_TOPIC)
 
 
 def _found(wanted: _Wanted, row: Any) -> _Found:

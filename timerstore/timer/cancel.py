@@ -12,6 +12,7 @@ from timerstore.commitlog.commit_log import CommitLog
 from timerstore.layout.handle import Handle
 from timerstore.message import CancelResult
 from timerstore.native import lib
+from timerstore.queues.removals import Removals
 from timerstore.timer.named import Finder, Named
 from timerstore.timer.slot_counts import SlotCounts
 
@@ -37,10 +38,11 @@ def delete_properties(one: Named) -> bytes:
 class Canceller:
     """Cancels pending messages of one store."""
 
-    def __init__(self, clock: Clock, log: CommitLog, finder: Finder) -> None:
+    def __init__(self, clock: Clock, log: CommitLog, finder: Finder, removals: Removals) -> None:
         self._clock = clock
         self._log = log
         self._finder = finder
+        self._removals = removals
         self.slot_counts: SlotCounts | None = None  # set where flow control is on
 
     def cancel(self, handle: Handle) -> tuple[CancelResult, int]:
@@ -55,7 +57,7 @@ class Canceller:
             text = delete_properties(one)
             state, _, end = self._log.append(
                 "cancel",
-                lib.ts_cancel,
+                self._removals.noting(lib.ts_cancel, one.timer_id),
                 one.real.native,
                 one.timer_id,
                 text,

@@ -29,6 +29,7 @@ from timerstore.layout.handle import Handle
 from timerstore.message import CancelResult, KeptOrigin, PutReceipt, out_ms
 from timerstore.native import ffi, lib, raise_status
 from timerstore.queues.lookup import record_fields
+from timerstore.queues.removals import Removals
 from timerstore.queues.routes import Route
 from timerstore.timer.cancel import ANSWERS, delete_properties
 from timerstore.timer.named import Finder, Named
@@ -47,12 +48,14 @@ class Rescheduler:
         log: CommitLog,
         timer_route: Route,
         finder: Finder,
+        removals: Removals,
     ) -> None:
         self._config = config
         self._clock = clock
         self._log = log
         self._timer_route = timer_route
         self._finder = finder
+        self._removals = removals
         self.slot_counts: SlotCounts | None = None  # set where flow control is on
 
     def reschedule(
@@ -102,7 +105,7 @@ class Rescheduler:
         deletion = delete_properties(one)
         state, number, end = self._log.append(
             "reschedule",
-            lib.ts_reschedule,
+            self._removals.noting(lib.ts_reschedule, one.timer_id),
             one.real.native,
             one.timer_id,
             deletion,

@@ -419,7 +419,12 @@ def _far(due_ms: int) -> int:
     return min(due_ms, 2**62)
 
 
+_BOOLS = frozenset({bool, np.bool_})
+
+
 def _numbers(given: object, count: int, name: str) -> npt.NDArray[np.int64 | np.float64]:
+    if isinstance(given, list | tuple) and not _BOOLS.isdisjoint(map(type, given)):
+        raise MessageError(f"{name}: wanted numbers, got a bool in {_short(given)}")
     try:
         numbers = np.asarray(given)
     except (TypeError, ValueError) as error:

@@ -43,7 +43,7 @@ from timerstore.message import (
 from timerstore.opening import Opened, open_directory
 from timerstore.pull.consumer import Consumer, Seams
 from timerstore.pull.filter import Filter, make_filter
-from timerstore.pull.given import check_queues, wait_problems, whole_ms
+from timerstore.pull.given import check_queues, wait_problems, whole, whole_ms
 from timerstore.pull.groups import Filters, Groups, check_name
 from timerstore.pull.line import Watch
 from timerstore.pull.query import check_query
@@ -338,8 +338,7 @@ class TimerStore:
             problems.append(f"offset: wanted a whole number from 0 on, got {offset!r}")
         if type(max_count) is not int or max_count < 1:
             problems.append(f"max_count: wanted a whole number from 1 on, got {max_count!r}")
-        if not isinstance(wait, int | float) or not 0 <= wait < 1e9:
-            problems.append(f"wait: wanted seconds from 0 on, got {wait!r}")
+        problems += wait_problems(wait)
         wanted = None
         if tags is not None or sql is not None:
             try:
@@ -499,7 +498,7 @@ class TimerStore:
         problems = [
             f"{name}: wanted a whole number of ms since 1970, got {value!r}"
             for name, value in given
-            if value is not None and not isinstance(value, int | np.integer)
+            if value is not None and whole(value) is None
         ]
         if problems:
             raise MessageError(problems)

@@ -7,9 +7,10 @@ Lives come as JSON lines on stdin, results leave on stdout, as worker.py's.
 Holds:    the child is stopped, then the power is cut, then it is killed: a thread that is amid a
           sync at the cut must not come back from it and acknowledge. XFS did let one return 0 after
           the shutdown, though nothing had reached the image.
-          After each round the file system is mounted anew, so that nothing of its cache is left, and
-          the boot has another id, so that the staging is not believed; what a child acknowledged before the cut must be there, also in a round that died in
-          recovery from another cut.
+          After each round the file system is mounted anew, so that nothing of its cache is left,
+          and the boot has another id, so that the staging is not believed; what a child
+          acknowledged before the cut must be there, also in a round that died in recovery from
+          another cut.
 """
 
 import json

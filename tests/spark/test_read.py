@@ -12,7 +12,7 @@ from tests.support import tables_expected
 from tests.support.bench import NOW, Bench, small
 from tests.support.shards import ShardBench
 
-ALL = ("messages", "timers", "slots", "deliveries")
+ALL = ("messages", "timers", "slots", "deliveries", "transactions")
 Row = dict[str, Any]
 
 
@@ -53,6 +53,7 @@ class Filled:
             "timers": tables_expected.timers(root, 1000, cancelled),
             "slots": tables_expected.slots(root, 1000),
             "deliveries": tables_expected.deliveries(root, 1000),
+            "transactions": [],
         }
 
 
@@ -101,6 +102,27 @@ def test_shards_are_one_table(spark: Any, tmp_path: Path) -> None:
     by_shard = {row["shard"]: row["count"] for row in frame.groupBy("shard").count().collect()}
     assert by_shard == {n: len(part) for n, part in enumerate(bench.bodies())}
     assert load(spark, tmp_path / "c", shards="0,2").count() == by_shard[0] + by_shard[2]
+    bench.close()
+
+
+def test_ingested_versions_are_a_table(spark: Any, tmp_path: Path) -> None:
+    import numpy as np
+
+    from timerstore import RowBatch
+
+    bench = ShardBench(tmp_path / "c", 2)
+    for shard, store in enumerate(bench.store.stores):
+        for version in range(3):
+            bodies = np.arange(version + 1) * 0
+            rows = RowBatch("t", b"", np.append(bodies, 0), np.zeros(version + 1, np.int64))
+            store.ingest(f"source-{shard}", version, [rows])
+    bench.store.flush()
+    frame = load(spark, tmp_path / "c", "transactions", columns="shard,source,version,rows")
+    assert sorted(tuple(row) for row in frame.collect()) == [
+        (shard, f"source-{shard}", version, version + 1)
+        for shard in range(2)
+        for version in range(3)
+    ]
     bench.close()
 
 

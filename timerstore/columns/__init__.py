@@ -8,6 +8,7 @@ windows.py    parts of a log's files in memory, never a whole segment
 walk.py       where a log ends; record edges; how many records a part has
 ranges.py     which part of a log can hold what is asked for
 cancelled.py  which timers were cancelled, from a fold of the log
+transactions.py  ingested versions, from the headers of their chunks
 scan.py       what to read (Wanted), and rows of one part of one table as numpy arrays
 arrow.py      the same as pyarrow.RecordBatch; the only file that needs pyarrow
 

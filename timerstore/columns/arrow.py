@@ -5,6 +5,7 @@ Holds:    every column of a batch is as long as its rows, its type that of `sche
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from timerstore.columns.cancelled import Int64Array, cancelled_offsets
 from timerstore.columns.scan import Bounds, Part, Records, RowArray, Wanted
 from timerstore.columns.snapshot import Snapshot, take
 from timerstore.columns.tables import Column, Kind, chosen
-from timerstore.errors import ConfigError
+from timerstore.columns.transactions import Transaction, transactions
 from timerstore.native import ffi, lib
 
 try:
@@ -77,7 +78,7 @@ def read_part(part: Part, wanted: Wanted, cancelled: Int64Array | None = None) -
     elif wanted.table == "slots":
         yield from map(make.of_slots, scan.slots(part, wanted))
     else:
-        raise ConfigError(f"table {wanted.table} cannot be read in this release")
+        yield from make.of_transactions(transactions(part, wanted.bounds), wanted.batch_rows)
 
 
 def read(
@@ -261,6 +262,20 @@ class _Maker:
         if column.name == "slot":
             return _fixed(pa.int32(), rows["slot"])
         return _fixed(pa.int64(), rows[column.name].astype(np.int64))
+
+    # --- transactions: few, and made of Python's own values ---
+
+    def of_transactions(self, found: list[Transaction], step: int) -> Iterator[Any]:
+        for begin in range(0, len(found), step):
+            some = found[begin : begin + step]
+            yield self._batch(len(some), partial(self._transaction, some=some))
+
+    def _transaction(self, column: Column, some: list[Transaction]) -> Any:
+        if column.name != "applied_at":
+            kind = type_of(column.kind)
+            return pa.array([getattr(one, column.name) for one in some], type=kind)
+        known = np.array([one.applied_ms is not None for one in some], bool)
+        return self._time([one.applied_ms or 0 for one in some], known)
 
 
 def _is_in(values: Any, sorted_ones: Int64Array) -> Mask:

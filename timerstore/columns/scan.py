@@ -235,7 +235,9 @@ def units(part: Part, wanted: Wanted) -> Iterator[RowArray]:
 def slots(part: Part, wanted: Wanted) -> Iterator[RowArray]:
     """Read the used slots of the wheel, as they stood where the timer log ends."""
     disk, path = Disk(), part.store.tree.timer_wheel
-    if not disk.exists(path) or wanted.bounds.are_impossible:
+    if part.store.timer_log_end == part.store.timer_log_begin or not disk.exists(path):
+        return  # no unit that a slot could point at
+    if wanted.bounds.are_impossible:
         return
     file = disk.open(path, read_only=True)
     later = _units_beyond(part.store)

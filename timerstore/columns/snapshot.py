@@ -117,6 +117,8 @@ def take(root: Path, precision_ms: int | None = None) -> Snapshot:
     mark = read_watermark(tree)
     disk = Disk()
     if mark is None and not disk.is_directory(tree.commit_log):
+        if disk.is_directory(tree.side):
+            return empty(tree.root)  # somebody is making it
         is_there = disk.is_directory(tree.root)
         what = "holds no store: no commitlog/" if is_there else "is no directory"
         raise ConfigError(f"path: {tree.root} {what}")

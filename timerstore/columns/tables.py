@@ -20,6 +20,9 @@ timers: `deliver_at` is the end of the unit's slot: the message is due then or l
 before; of a unit with `rolled`, when it rolls. Units of messages that were delivered stay until
 their segment goes. `cancelled`: a delete names the message, and nothing delivered it before.
 
+transactions: `rows` in all chunks, `bytes` of their messages in the log, `applied_at` the store
+time of the last chunk; null where retention left no more than the name.
+
 deliveries: `lateness_ms` = delivered - due, null where only the level's table knows when it was
 due: what a broker delivered for a level. Two rows for one message are a doubled delivery.
 """

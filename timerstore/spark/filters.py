@@ -24,7 +24,7 @@ from timerstore.spark.plan import Narrowed
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DUE = {"deliver_at", "slot_at"}
-_STORED = {"stored_at", "delivered_at", "enqueued_at"}
+_STORED = {"stored_at", "delivered_at", "enqueued_at", "applied_at"}
 
 
 class _Range:

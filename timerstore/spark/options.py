@@ -38,24 +38,23 @@ from timerstore.columns.damage import ON_CORRUPT
 from timerstore.columns.scan import Bounds, Wanted
 from timerstore.columns.tables import TABLES, chosen
 from timerstore.errors import ConfigError
+from timerstore.shards.options import OPTION_NAMES
 from timerstore.spark import offsets
 from timerstore.spark.offsets import Position
 
 Value = TypeVar("Value")
 
-WRITER_OPTIONS = frozenset(
-    {"shard_by", "write_id", "ingest", "on_invalid", "null_body", "past", "sync"}
-)
-"""A temporary view that is inserted into has these beside the reader's."""
-
-_READER_OPTIONS = frozenset(
+READER_OPTIONS = frozenset(
     {"path", "paths", "table", "shards", "columns", "topics", "deliver_from_ms", "deliver_to_ms"}
     | {"stored_from_ms", "stored_to_ms", "pushdown", "time_type", "max_partition_bytes"}
     | {"batch_bytes", "batch_rows", "on_corrupt", "verify_crc", "as_of", "precision_ms"}
     | {"starting_offsets", "max_records_per_trigger", "max_bytes_per_trigger"}
     | {"fail_on_data_loss"}
 )
-_NO_TOPICS = ("timers", "slots")
+_WRITER_OPTIONS = frozenset(OPTION_NAMES)
+"""A temporary view that is inserted into has these beside the reader's."""
+
+_NO_TOPICS = ("timers", "slots", "transactions")
 _SIZE = re.compile(r"([0-9]+)([kmg]?)b?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _INT64 = 2**63 - 1
@@ -109,9 +108,9 @@ class _Parser:
         self._problems: list[str] = []
 
     def run(self) -> ReadOptions:
-        for name in sorted(self._given.keys() - _READER_OPTIONS - WRITER_OPTIONS):
+        for name in sorted(self._given.keys() - READER_OPTIONS - _WRITER_OPTIONS):
             self._problems.append(
-                f"{name}: no such option; there are {', '.join(sorted(_READER_OPTIONS))}"
+                f"{name}: no such option; there are {', '.join(sorted(READER_OPTIONS))}"
             )
         table = self._get("table", _one_of(*TABLES), "messages")
         paths = self._paths()

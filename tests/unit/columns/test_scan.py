@@ -1,6 +1,5 @@
 """Columns against the files read a second time; any log, any window, any batch size, damage."""
 
-import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -207,6 +206,35 @@ def test_without_crcs_a_flipped_body_is_read(tmp_path: Path) -> None:
     assert [row["log_offset"] for row in got] == starts
 
 
+def overwritten(root: Path, offset: int, raw: bytes) -> None:
+    path = root / "commitlog" / f"{offset // SEGMENT * SEGMENT:020d}"
+    with path.open("r+b") as file:
+        file.seek(offset % SEGMENT)
+        file.write(raw)
+
+
+def test_a_blank_that_does_not_reach_the_segments_end_is_damage(tmp_path: Path) -> None:
+    starts = write_log(tmp_path / "s", [plain() for _ in range(60)])
+    store = take(tmp_path / "s")
+    last = max(at for at in starts if at < SEGMENT)
+    blank = last + starts[1]  # all records are as long as the first
+    overwritten(tmp_path / "s", blank, disk.encode_blank(SEGMENT - blank - 1))
+    with pytest.raises(CorruptError, match=f"offset {blank}"):
+        read_rows(store.root, snapshot=store)
+    got = read_rows(store.root, snapshot=store, on_corrupt="skip")
+    assert [row["log_offset"] for row in got] == starts
+
+
+def test_a_record_that_says_it_lies_elsewhere_is_damage(tmp_path: Path) -> None:
+    """What a segment that was used before may still hold."""
+    starts = write_log(tmp_path / "s", [plain() for _ in range(9)])
+    store = take(tmp_path / "s")
+    stale = disk.encode_record("t", b"x" * 50, text_of(plain()), log_offset=starts[4] + SEGMENT)
+    overwritten(tmp_path / "s", starts[4], stale)
+    with pytest.raises(CorruptError, match=f"position.*offset {starts[4]}"):
+        read_rows(store.root, snapshot=store)
+
+
 def test_a_segment_that_is_gone_is_named(tmp_path: Path) -> None:
     _, store = damaged(tmp_path / "s", 10)
     gone = tmp_path / "s" / "commitlog" / f"{SEGMENT:020d}"
@@ -272,9 +300,10 @@ def test_nothing_there_is_said(tmp_path: Path) -> None:
     for path, text in ((tmp_path / "none", "no directory"), (tmp_path, "holds no store")):
         with pytest.raises(ConfigError, match=text):
             take(path)
+    (tmp_path / "timerstore").mkdir()  # somebody opens it for the first time
+    assert read_rows(tmp_path) == []
     (tmp_path / "commitlog").mkdir()
     assert read_rows(tmp_path) == []
-    json.dumps(str(take(tmp_path)))
 
 
 def test_an_open_with_less_memory_than_a_record_says_which_setting(

@@ -42,7 +42,8 @@ def used(bench: Bench) -> set[int]:
             bench.store.put("t", b"level", level=1 + n % 3)
     far = bench.store.put("far", b"", delay=300)
     bench.turn(4321)
-    bench.store.cancel(far)  # has rolled, perhaps: every copy of it is cancelled
+    bench.turn(120_000)
+    bench.store.cancel(far)  # it has rolled: both copies of it are cancelled
     gone |= {one.log_offset for one in disk.records(bench.root) if _waits_as(one, far.message_id)}
     bench.turn()
     return gone
@@ -68,6 +69,9 @@ def test_tables_are_what_the_files_say(bench: Bench) -> None:
     }  # fmt: skip
     assert all(row["lateness_ms"] >= 0 for row in got["deliveries"])
     assert got["slots"]
+    [rolled] = [row for row in got["messages"] if row["rolls"] and row["kind"] == "timer"]
+    assert rolled["timer_id"] != rolled["queue_offset"]
+    assert rolled["log_offset"] in gone
 
 
 def test_a_closed_store_reads_the_same(bench: Bench) -> None:
@@ -96,14 +100,15 @@ def test_what_is_not_durable_is_not_there_yet(bench: Bench) -> None:
 
 def test_a_snapshot_stays_what_it_was(bench: Bench) -> None:
     """The wheel too: its slots go back to the units below the limit."""
-    for n in range(30):
-        bench.store.put("t", b"x", delay=10 + n % 3)
+    waiting = [bench.store.put("t", b"x", delay=10 + n % 3) for n in range(30)]
     bench.turn()
     bench.store.flush()
     then = take(bench.root)
     before = read_all(bench.root)
     for n in range(45):
         bench.store.put("t", b"y", delay=10 + n % 4)
+        if n < 7:
+            bench.store.cancel(waiting[n])  # its unit counts the slot down
     bench.turn()
     bench.store.flush()
     after = read_all(bench.root, snapshot=then)

@@ -5,16 +5,16 @@
 Lives come as JSON lines on stdin, results leave on stdout, as worker.py's.
 
 Holds:    the image lies, full of holes, on a tmpfs that is filled up: the kernel reports an error
-          for each page that it writes back into a hole, then counts the page as clean. The child
-          must find out by itself, and say FailedError.
-          Half of the next openings happen in the same boot, where the cache shows what the disk
-          does not have; what counts in the end is what is there after a power cut.
+          for pages that it writes back into a hole. The child must find out by itself, soon, and
+          say FailedError, or FullError where the file system refuses before anything is written.
+          What is on the disk afterwards is not judged: this disk loses bytes that it said were
+          synced. A bare loop of pwrite and fdatasync lost its last record in one of 18 lives on
+          ext4, and once the file system could not be mounted again.
 """
 
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,7 +25,7 @@ from random import Random
 from typing import Any
 
 from tests.crash.lives import make_config
-from tests.crash.mount import Mount, cut_power
+from tests.crash.mount import Mount
 from tests.crash.power import PowerLife
 from tests.crash.report import LINE_BYTES, unpack
 
@@ -83,12 +83,6 @@ class FailingLife(PowerLife):
 
     def _died(self) -> None:
         self._failing.heal()
-        if self._moments.random() < 0.5:
-            self._lose_cache()
-
-    def _lose_cache(self) -> None:
-        cut_power(self._mount.path)
-        self._start_anew()
 
     def _take(self, raw: bytes, status: int, given: dict[str, Any]) -> None:
         whole = raw[: len(raw) // LINE_BYTES * LINE_BYTES]
@@ -107,27 +101,19 @@ class FailingLife(PowerLife):
         self._remember(list(unpack(whole)))
 
     def _check(self) -> None:
-        self._lose_cache()
-        super()._check()
+        """Nothing: see above."""
 
 
 def make_failing_lives(seed: int, failures: int) -> Iterator[dict[str, Any]]:
-    """Give lives with so many failing disks in all."""
+    """Give so many lives, each with one failing disk."""
     random = Random(seed)
-    for number in range(10**6):
-        if failures <= 0:
-            return
-        rounds = [
-            {"after_ms": 1.5 ** random.uniform(0, 12), "from_opened": True, "step_ms": 0.5}
-            for _ in range(random.randint(1, 4))
-        ]
-        failures -= len(rounds)
-        config = make_config(random) | {"flush": "sync", "visibility": "durable"}
+    for number in range(failures):
+        moment = {"after_ms": 1.5 ** random.uniform(0, 12), "from_opened": True, "step_ms": 0.5}
         yield {
             "number": number,
             "seed": random.randrange(1 << 30),
-            "config": config,
-            "rounds": rounds,
+            "config": make_config(random) | {"flush": "sync", "visibility": "durable"},
+            "rounds": [moment],
         }
 
 
@@ -142,8 +128,6 @@ def main() -> None:
             trouble = directory / f"trouble-{life['number']}"
             result = FailingLife(mount, trouble, life).live()
             print(json.dumps(result | {"file_system": kind}), flush=True)
-            if result["problems"]:
-                shutil.copytree(mount.path, directory / f"failed-{life['number']}")
     finally:
         mount.unmount()
 

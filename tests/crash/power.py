@@ -7,10 +7,9 @@ Lives come as JSON lines on stdin, results leave on stdout, as worker.py's.
 Holds:    the child is stopped, then the power is cut, then it is killed: a thread that is amid a
           sync at the cut must not come back from it and acknowledge. XFS did let one return 0 after
           the shutdown, though nothing had reached the image.
-          After each round the file system is mounted anew, so that nothing of its cache is left,
-          and the boot has another id, so that the staging is not believed; what a child
-          acknowledged before the cut must be there, also in a round that died in recovery from
-          another cut.
+          After each round the file system is mounted anew: nothing of its cache is left. And the
+          boot has another id, so that the staging is not believed; what a child acknowledged
+          before the cut must be there, also in a round that died in recovery from another cut.
 """
 
 import json
@@ -63,6 +62,7 @@ class PowerLife(Life):
     def _kill(self, pid: int) -> None:
         self._mount.write_some(self._moments)
         os.kill(pid, signal.SIGSTOP)
+        os.waitpid(pid, os.WUNTRACED)  # every thread stands, or has come out of the kernel first
         cut_power(self._mount.path)
         os.kill(pid, signal.SIGKILL)
 

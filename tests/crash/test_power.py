@@ -84,7 +84,7 @@ class FailingCampaign(Campaign):
 
 
 @pytest.mark.timeout(600)
-def test_a_failed_sync_ends_the_store_and_costs_nothing_acknowledged(
+def test_a_disk_that_fails_ends_the_store_with_a_clear_error(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     campaign = FailingCampaign(kind, tmp_path, _SEED, _FAILURES)

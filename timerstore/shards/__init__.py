@@ -14,7 +14,7 @@ staging.py    writes them, a file a shard; manifest.py    commits them; ingest.p
 
 from timerstore.shards.consumer import ShardConsumer
 from timerstore.shards.ingest import Ingested, IngestReport, ingest
-from timerstore.shards.janitor import clean
+from timerstore.shards.janitor import clean, prune
 from timerstore.shards.manifest import Committed, Manifest, abort, commit
 from timerstore.shards.options import WriteOptions, parse_options
 from timerstore.shards.receipt import ShardBatch, ShardMessage, ShardReceipt
@@ -41,5 +41,6 @@ __all__ = [
     "ingest",
     "open_shards",
     "parse_options",
+    "prune",
     "stage",
 ]

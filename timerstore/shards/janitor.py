@@ -1,22 +1,28 @@
-"""Janitor: staging that nobody will commit, and what writing left behind.
+"""Janitor: staging that nobody will commit, manifests that nobody needs, what writing left behind.
 
-Holds:    what a manifest names stays, whatever its age; so does what anybody may still commit: a
-          commit looks at its files and makes its manifest in one hold of `_ingest/lock`, which is
-          held alone while something is taken away.
+Holds:    (1) what a manifest names stays, whatever its age; so does what anybody may still commit:
+          a commit looks at its files and makes its manifest in one hold of `_ingest/lock`, which is
+          held alone while something is taken away; (2) a manifest goes only when every shard's
+          ledger has its version: a replay that comes even later is committed again, and no shard
+          takes it.
 Source:   decision 0019.
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from timerstore.clock import Clock, SystemClock
 from timerstore.errors import CorruptError
 from timerstore.files.disk import Disk
 from timerstore.shards import manifest as manifests
+from timerstore.shards.options import UNNAMED
 from timerstore.shards.tree import ShardsTree, source_of
 
 OLD_MS = 86_400_000
 """Longer than any job between its first row and its commit."""
+KEPT_COUNT = 100
+"""Manifests of a source that stay: Spark replays the last batch; a named write has one version."""
 
 
 def clean(
@@ -39,11 +45,50 @@ def clean(
                 for attempt in disk.list(folder)
                 if _clean_attempt(disk, tree, folder / attempt, before_ms)
             ]
-            _clean_folder(disk, folder, before_ms)
-        _clean_folder(disk, tree.staging / source_name, before_ms)
+            _clean_folder(disk, tree, folder, before_ms)
+        _clean_folder(disk, tree, tree.staging / source_name, before_ms)
     for source_name in disk.list(tree.manifests):
         _clean_temporary(disk, tree.manifests / source_name, before_ms)
     return removed
+
+
+def prune(
+    path: str | os.PathLike[str],
+    is_done: Callable[[str, int], bool],
+    *,
+    old_ms: int = OLD_MS,
+    clock: Clock | None = None,
+) -> int:
+    """Remove manifests that are older than `old_ms` and not among the last of their source, where
+    `is_done(source, version)` says that every shard has the rows; how many went.
+
+    Of a write that was given no name, all: nobody can repeat it. Those that name rows set aside
+    stay, or nobody would know of them.
+    """
+    disk, tree = Disk(), ShardsTree(Path(path))
+    before_ms = (clock if clock is not None else SystemClock()).now_ms - old_ms
+    removed = 0
+    for source in manifests.sources(disk, tree):
+        versions = manifests.versions(disk, tree, source)
+        kept = 0 if source.startswith(UNNAMED) else KEPT_COUNT
+        for version in versions[: len(versions) - kept]:
+            file = tree.manifest(source, version)
+            changed_ms = disk.changed_ms(file)
+            is_old = changed_ms is not None and changed_ms < before_ms
+            if is_old and is_done(source, version):
+                removed += _remove_manifest(disk, tree, source, version)
+        _clean_folder(disk, tree, tree.source_manifests(source), before_ms)
+    return removed
+
+
+def _remove_manifest(disk: Disk, tree: ShardsTree, source: str, version: int) -> int:
+    with disk.locked(tree.ingest_lock, alone=True):
+        manifest = manifests.load(disk, tree, source, version)
+        if manifest is None or any(disk.exists(tree.root / one.path) for one in manifest.files):
+            return 0
+        disk.unlink(tree.manifest(source, version))
+        disk.sync_directory(tree.source_manifests(source))
+    return 1
 
 
 def _clean_attempt(disk: Disk, tree: ShardsTree, folder: Path, before_ms: int) -> bool:
@@ -79,10 +124,13 @@ def _is_named(disk: Disk, tree: ShardsTree, folder: Path) -> bool:
     return any(one.path.startswith(f"{place}/") for one in manifest.files)
 
 
-def _clean_folder(disk: Disk, folder: Path, before_ms: int) -> None:
-    changed_ms = disk.changed_ms(folder)
-    if changed_ms is not None and changed_ms < before_ms:
-        disk.remove_empty(folder)
+def _clean_folder(disk: Disk, tree: ShardsTree, folder: Path, before_ms: int) -> None:
+    if disk.list(folder):
+        return
+    with disk.locked(tree.ingest_lock, alone=True):  # a commit may be about to use it
+        changed_ms = disk.changed_ms(folder)
+        if changed_ms is not None and changed_ms < before_ms:
+            disk.remove_empty(folder)
 
 
 def _clean_temporary(disk: Disk, folder: Path, before_ms: int) -> None:

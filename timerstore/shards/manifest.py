@@ -146,11 +146,12 @@ def commit(
     now_ms = (clock if clock is not None else SystemClock()).now_ms
     manifest = Manifest(source, version, now_ms, files)
     path = tree.manifest(source, version)
-    disk.make_directory(path.parent)
-    for folder in (tree.manifests, tree.ingest, tree.root):
-        disk.sync_directory(folder)  # somebody else may have made one, and not have synced it yet
+    disk.make_directory(tree.ingest)
     # Shared: the janitor, who has it alone, takes nothing away between the look and the commit.
     with disk.locked(tree.ingest_lock, alone=False):
+        disk.make_directory(path.parent)
+        for folder in (tree.manifests, tree.ingest, tree.root):
+            disk.sync_directory(folder)  # another may have made one, and not have synced it yet
         existing = load(disk, tree, source, version)
         if existing is None:
             _check_files(disk, root, files)

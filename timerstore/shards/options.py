@@ -17,9 +17,11 @@ _CHOICES = {
     "on_invalid": ("fail", "quarantine"),
     "past": ("deliver", "fail"),
     "null_body": ("fail", "empty"),
-    "ingest": ("inline", "none"),
+    "ingest": ("auto", "inline", "none"),
     "sync": ("true", "false"),
 }
+UNNAMED = "batch-"
+"""What the source of a batch write that was given no write_id begins with; a random id follows."""
 ROUTE_KEY = "key"
 ROUTE_ID = "msg_id"
 
@@ -39,9 +41,10 @@ class WriteOptions:
     """A deliver time that has passed: "deliver" now, or "fail": the row is invalid."""
     null_body: str = "fail"
     """A NULL body: "fail": the row is invalid, or "empty"."""
-    ingest: str = "inline"
+    ingest: str = "auto"
     """"inline": what is committed goes into each shard that nobody has open, at once; the others'
-    owners take it. "none": the owners take it all."""
+    owners take it. "none": the owners take it all. "auto": inline after a batch write, none after
+    a stream's batch."""
     sync: str = "true"
     """"false": staged files are not synced. A power cut before they are ingested may then lose what
     was committed; a crash of processes does not."""
@@ -74,7 +77,7 @@ class WriteOptions:
 
 
 OPTION_NAMES = tuple(one.name for one in fields(WriteOptions))
-_NOT_OURS = ("path", "checkpointlocation", "queryname", "table")
+_NOT_OURS = ("path", "checkpointlocation", "queryname")
 
 
 def parse_options(given: Mapping[str, str]) -> WriteOptions:

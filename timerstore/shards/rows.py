@@ -1,8 +1,9 @@
 """Rows of any Arrow batch, checked and turned into the columns that are staged.
 
 Data:     columns by name: topic string (or the option), body binary or string, deliver_at timestamp
-          with a time zone or long ms (or deliver_ms), key string or keys list of strings, tags,
-          message_id string, properties map of strings; and the one that `shard_by` names.
+          with a time zone or long ms (or deliver_ms), key string or binary, or keys list of
+          strings, tags string, message_id string or binary, properties map of strings; and the one
+          that `shard_by` names.
 Threads:  any; pure.
 Holds:    (1) a row that passes is taken by every shard, now and later: the checks are those of
           `ingest`, with the limits of cluster.json; (2) no row is looked at from Python.
@@ -144,6 +145,8 @@ def _wrong_type(name: str, kind: Any, types: Any) -> str:
         is_map = types.is_map(kind)
         is_text = is_map and _is_text(kind.key_type, types) and _is_text(kind.item_type, types)
         return "" if is_text else "map<string,string>"
+    if name in ("key", "message_id") and _is_binary(kind, types):
+        return ""  # as the tables that are read have them
     if name in COLUMNS:
         return "" if _is_text(kind, types) else "string"
     return ""

@@ -44,6 +44,7 @@ from timerstore.message import (
 from timerstore.shards import cluster as cluster_json
 from timerstore.shards.consumer import ShardConsumer
 from timerstore.shards.ingest import Ingested, Ingester, IngestService
+from timerstore.shards.janitor import clean, prune
 from timerstore.shards.receipt import (
     ShardBatch,
     ShardMessage,
@@ -60,6 +61,7 @@ from timerstore.store import TimerStore
 Answer = TypeVar("Answer")
 
 _WORKERS_MAX = 8
+_CLEAN_EVERY_NS = 3600 * 10**9
 _GREATEST = ("_ms",)  # of stats: the worst shard's; everything else is summed up
 
 
@@ -104,9 +106,10 @@ class ShardedStore:
             Ingester(self.root, {shard: store}) for shard, store in enumerate(self.stores)
         ]
         self._ingest_lock = threading.Lock()
+        self._clean_ns = 0  # when to, by the machine's clock; only the background looks
         self._ingest_service: IngestService | None = None
         if threads and ingest_every is not None:
-            self._ingest_service = IngestService(self.ingest, ingest_every)
+            self._ingest_service = IngestService(self._look, ingest_every)
             self._ingest_service.start()
 
     def _open_all(self, config: StoreConfig, *, threads: bool) -> tuple[TimerStore, ...]:
@@ -437,6 +440,18 @@ class ShardedStore:
             now_ms = SystemClock().now_ms
             found = self._in_all_numbered(lambda shard, _: self._ingesters[shard].run(now_ms))
         return [one for part in found for one in part]
+
+    def _look(self) -> None:
+        """What the background does: ingest, and now and then clean up."""
+        self.ingest()
+        now_ns = SystemClock().monotonic_ns
+        if now_ns >= self._clean_ns:
+            self._clean_ns = now_ns + _CLEAN_EVERY_NS
+            clean(self.root)
+            prune(self.root, self._is_ingested)
+
+    def _is_ingested(self, source: str, version: int) -> bool:
+        return all(version in store.ingested(source) for store in self.stores)
 
     def wake_ingest(self) -> None:
         """Have the shards look for what is committed at once; does not wait for it."""

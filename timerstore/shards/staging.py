@@ -374,15 +374,18 @@ def stage(
 # --- reading ---
 
 
-def open_staged(disk: Disk, root: Path, one: StagedFile) -> Any:
-    """Give a file's Arrow reader. CorruptError where it is not what the manifest says."""
+def open_staged(disk: Disk, root: Path, one: StagedFile, *, checked: bool = False) -> Any:
+    """Give a file's Arrow reader. CorruptError where it is not what the manifest says; `checked`:
+    its bytes were looked through before.
+    """
     path = root / one.path
     file = disk.open(path, read_only=True)
     size = file.size()
     if size != one.bytes:
         raise CorruptError("staged file", where=path, wanted=f"{one.bytes} bytes", got=size)
     mapped = file.map_read(size)
-    crc = int(lib.ts_crc32(0, ffi.from_buffer("uint8_t[]", mapped), size))
+    data = ffi.from_buffer("uint8_t[]", mapped)
+    crc = one.crc32 if checked else int(lib.ts_crc32(0, data, size))
     if crc != one.crc32:
         raise CorruptError("staged file: CRC-32", where=path, wanted=one.crc32, got=crc)
     try:
@@ -398,9 +401,15 @@ def open_staged(disk: Disk, root: Path, one: StagedFile) -> Any:
 
 
 def read_staged(disk: Disk, root: Path, files: Iterable[StagedFile]) -> Iterator[RowBatch]:
-    """Give the rows of files, always in the same order; all files are looked through first."""
-    readers = [open_staged(disk, root, one) for one in files]
-    for reader in readers:
+    """Give the rows of files, always in the same order; all files are looked through first.
+
+    One is open at a time: a version may have more than a process may open.
+    """
+    known = list(files)
+    for one in known:
+        open_staged(disk, root, one)
+    for one in known:
+        reader = open_staged(disk, root, one, checked=True)
         for number in range(reader.num_record_batches):
             batch, metadata = reader.get_batch_with_custom_metadata(number)
             yield _row_batch(batch, metadata)

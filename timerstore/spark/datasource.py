@@ -1,21 +1,29 @@
 """The data source `timerstore`.
 
-Holds:    options are checked when the source is made, so that what is wrong is said before a job.
+Holds:    options are checked when a reader or writer is made, so that what is wrong is said before
+          a job.
 """
 
 from collections.abc import MutableMapping
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+)
 from pyspark.sql.types import StructType
 
 from timerstore.spark.batch import BatchReader, FilteredBatchReader
 from timerstore.spark.options import parse
 from timerstore.spark.schemas import schema_of, wanted_of
 from timerstore.spark.stream import StreamReader
+from timerstore.spark.writing import BatchWriter, StreamWriter, check_target
 
 
 class TimerStoreDataSource(DataSource):
-    """Stores as tables."""
+    """Stores as tables, and shards as a sink."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -40,3 +48,15 @@ class TimerStoreDataSource(DataSource):
         """Read on and on."""
         options = parse(self._given)
         return StreamReader(options, wanted_of(options, schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Write once, into shards."""
+        return BatchWriter(check_target(self._given, schema, overwrite=overwrite))
+
+    def streamWriter(  # noqa: N802 - Spark's
+        self,
+        schema: StructType,
+        overwrite: bool,
+    ) -> DataSourceStreamArrowWriter:
+        """Write on and on, into shards."""
+        return StreamWriter(check_target(self._given, schema, overwrite=overwrite))

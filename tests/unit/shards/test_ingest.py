@@ -23,7 +23,8 @@ from timerstore import (  # noqa: E402
     failpoint,
     shards,
 )
-from timerstore.shards import WriteOptions, commit, ingest, stage  # noqa: E402
+from timerstore.files.disk import Disk  # noqa: E402
+from timerstore.shards import WriteOptions, commit, ingest, janitor, manifest, prune, stage  # noqa: E402
 from timerstore.shards.tree import ShardsTree  # noqa: E402
 from timerstore.testing import ManualClock  # noqa: E402
 
@@ -202,6 +203,36 @@ def test_a_live_store_takes_what_is_committed_by_itself(tmp_path: Path) -> None:
     with timerstore.open_shards(root, threads=False) as store:
         store.ingest()
         assert store.stats()["pending_messages"] <= 40
+
+
+def test_manifests_that_nobody_needs_go_and_a_late_replay_adds_nothing(
+    shards: ShardBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(janitor, "KEPT_COUNT", 2)
+    for version in range(5):
+        write(shards.root, [batch_of(20, 20 * version)], version)
+    write(shards.root, [batch_of(20, 100)], 0, "batch-0815")
+    broken = batch_of(20, 120, key=["two words"] * 20)
+    write(shards.root, [broken], 0, "batch-aside", on_invalid="quarantine")
+    disk, tree = Disk(), ShardsTree(shards.root)
+
+    def left() -> dict[str, list[int]]:
+        return {s: manifest.versions(disk, tree, s) for s in manifest.sources(disk, tree)}
+
+    everything = {"s": [0, 1, 2, 3, 4], "batch-0815": [0], "batch-aside": [0]}
+    done = shards.store._is_ingested
+    assert prune(shards.root, done, old_ms=-60_000) == 0  # no shard has them yet
+    assert left() == everything
+    shards.store.ingest()
+    assert prune(shards.root, done) == 0  # too young
+    assert left() == everything
+    assert prune(shards.root, done, old_ms=-60_000) == 4
+    assert left() == {"s": [3, 4], "batch-aside": [0]}
+    write(shards.root, [batch_of(20, 20)], 1)  # a driver that slept for days
+    assert shards.store.ingest() == []
+    assert files(shards.root) == ["quarantine.arrow"]
+    shards.turn(1_000_000)
+    assert shards.counted() == {b"body-%d" % k: 1 for k in range(120)}
 
 
 def test_an_error_of_the_background_is_in_the_stats(tmp_path: Path) -> None:

@@ -112,6 +112,7 @@ def test_texts_that_are_no_utf8_are_said() -> None:
         ({"bodi": ["a", "b"]}, {}, "column bodi: not known"),
         ({"keys": pa.array([["a"], ["b"]])}, {}, "key, keys: wanted one"),
         ({"key": [1, 2]}, {}, "column key: wanted string"),
+        ({"tags": [b"a", b"b"]}, {}, "column tags: wanted string"),
         ({"properties": ["a", "b"]}, {}, "map<string,string>"),
         ({"key": [], "keys": ["a", "b"]}, {}, "array<string>"),
         ({}, {"shard_by": "customer"}, "there is no column 'customer'"),

@@ -1,0 +1,206 @@
+"""Drivers, executors and attempts that die or are doubled: each row once, counted.
+
+The long loop is `make nightly`'s: TIMERSTORE_SPARK_KILLS says how many drivers it kills.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import timerstore
+from tests.spark import write_programs
+from tests.spark.test_write import came, each_once
+from tests.support import spark_session
+from tests.support.bench import small
+from timerstore import shards
+from timerstore.files.disk import Disk
+from timerstore.shards import manifest
+from timerstore.shards.tree import ShardsTree
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def needs_spark() -> None:
+    wrong = spark_session.missing()
+    if wrong is not None:
+        pytest.skip(f"Spark cannot run: {wrong}")
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Path:
+    timerstore.open_shards(tmp_path / "s", 3, small(), threads=False).close()
+    return tmp_path
+
+
+def start(name: str, scratch: Path, **settings: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.spark.write_programs", name, scratch, json.dumps(settings)],
+        cwd=spark_session.ROOT,
+        env=os.environ | spark_session.environment(),
+        stdout=subprocess.PIPE,
+        stderr=(scratch / "stderr").open("a"),
+        text=True,
+        start_new_session=True,
+    )
+
+
+def kill(process: "subprocess.Popen[str]") -> None:
+    """SIGKILL the driver: Python and its JVM. Python's workers end when they notice."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def finish(process: "subprocess.Popen[str]", scratch: Path, timeout_s: float = 240) -> None:
+    out, _ = process.communicate(timeout=timeout_s)
+    assert "DONE" in out, (scratch / "stderr").read_text()[-5000:]
+
+
+def _committed(root: Path) -> int:
+    disk, tree = Disk(), ShardsTree(root)
+    return sum(len(manifest.versions(disk, tree, one)) for one in manifest.sources(disk, tree))
+
+
+def _noted(scratch: Path) -> int:
+    """How many batches Spark has noted as done."""
+    return sum(one.name.isdigit() for one in (scratch / "checkpoint" / "commits").glob("*"))
+
+
+def _kill_drivers(scratch: Path, kills: int, seed: int) -> int:
+    """Kill drivers, most as soon as a manifest is there; how many batches will be replayed."""
+    chance = random.Random(seed)
+    replays = 0
+    for _ in range(kills):
+        before = _committed(scratch / "s")
+        process = start("stream", scratch)
+        end = time.monotonic() + 120
+        while process.poll() is None and time.monotonic() < end:
+            if _committed(scratch / "s") > before:
+                break
+            time.sleep(0.001)
+        if process.poll() is None and chance.random() < 0.3:
+            time.sleep(chance.random() * 1.5)  # anywhere in a later batch
+        if process.poll() is not None:
+            break
+        kill(process)
+        time.sleep(1)  # workers that did not notice yet go on meanwhile
+        replays += _committed(scratch / "s") > _noted(scratch)
+    finish(start("stream", scratch), scratch)
+    return replays
+
+
+def _check_stream(scratch: Path) -> None:
+    assert _committed(scratch / "s") == write_programs.FILES
+    assert came(scratch / "s") == each_once(write_programs.FILES * write_programs.ROWS_A_FILE)
+    shards.clean(scratch / "s", old_ms=-3_600_000)
+    assert not list((scratch / "s/_ingest/staging").rglob("*.arrow"))
+
+
+def test_a_stream_whose_driver_dies_after_its_manifest(scratch: Path) -> None:
+    write_programs.make_files(scratch)
+    replays = _kill_drivers(scratch, 2, seed=1)
+    _check_stream(scratch)
+    assert replays >= 1, "no driver died between its manifest and Spark's note of the batch"
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(0)
+def test_a_stream_whose_driver_dies_again_and_again(scratch: Path) -> None:
+    kills = int(os.environ.get("TIMERSTORE_SPARK_KILLS", "9"))
+    write_programs.make_files(scratch)
+    replays = _kill_drivers(scratch, kills, seed=7)
+    _check_stream(scratch)
+    assert replays >= 2
+
+
+# --- executors ---
+
+
+@pytest.mark.cluster
+def test_an_executor_that_dies_amid_a_write(scratch: Path) -> None:
+    process = start(
+        "executor", scratch, master="local-cluster[2,1,1024]", spark__executor__memory="600m"
+    )
+    finish(process, scratch)
+    assert came(scratch / "s") == each_once(20_000)
+    # Of the committed attempts nothing is left; of the one that died its half-written files are.
+    left = [one.name for one in scratch.glob("s/_ingest/staging/w/*/*")]
+    assert [name.split("-")[0] for name in left] == ["1"]
+
+
+class Cluster:
+    """A master and two workers, each with an address of its own: on one, nothing is speculated."""
+
+    def __init__(self, scratch: Path, port: int) -> None:
+        self.url = f"spark://127.0.0.1:{port}"
+        self._scratch = scratch
+        self._processes: list[subprocess.Popen[bytes]] = []
+        master = "org.apache.spark.deploy.master.Master"
+        self._start(master, "127.0.0.1", "--port", str(port), "--webui-port", "0")
+        for number in (2, 3):
+            self._start(
+                "org.apache.spark.deploy.worker.Worker", f"127.0.0.{number}", "-c", "1", "-m", "1g",
+                "-d", str(scratch / f"worker-{number}"), "--webui-port", "0", self.url,
+            )  # fmt: skip
+
+    def _start(self, cls: str, host: str, *arguments: str) -> None:
+        import pyspark
+
+        home = Path(pyspark.__file__).parent
+        environment = os.environ | spark_session.environment()
+        environment |= {"SPARK_LOCAL_IP": host, "SPARK_HOME": str(home)}
+        environment |= {"SPARK_DAEMON_MEMORY": "256m"}
+        log = (self._scratch / f"{host}.log").open("wb")
+        self._processes.append(
+            subprocess.Popen(
+                [home / "bin/spark-class", cls, "--host", host, *arguments],
+                env=environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        )
+
+    def close(self) -> None:
+        for one in self._processes:
+            os.killpg(one.pid, signal.SIGTERM)
+        for one in self._processes:
+            try:
+                one.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(one.pid, signal.SIGKILL)
+                one.wait()
+
+
+@pytest.fixture
+def cluster(scratch: Path) -> Iterator[Cluster]:
+    one = Cluster(scratch, 17_077 + os.getpid() % 1000)
+    yield one
+    one.close()
+
+
+@pytest.mark.cluster
+def test_two_attempts_at_a_time_write_once(scratch: Path, cluster: Cluster) -> None:
+    process = start(
+        "speculation",
+        scratch,
+        master=cluster.url,
+        spark__executor__memory="600m",
+        spark__speculation="true",
+        spark__speculation__interval="100ms",
+        spark__speculation__quantile="0.5",
+        spark__speculation__multiplier="1.1",
+        spark__speculation__minTaskRuntime="100ms",
+    )
+    finish(process, scratch)
+    assert came(scratch / "s") == each_once(20_000)
+    left = [one.name for one in scratch.glob("s/_ingest/staging/w/*/*")]
+    assert [name.split("-")[0] for name in left] == ["0"], "there was one attempt only"

@@ -1,0 +1,152 @@
+"""A stream's sink: each row once over restarts, replays and tasks that fail."""
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import timerstore
+from tests.spark.test_write import ROWS, came, each_once, make
+from tests.support.bench import small
+from timerstore.files.disk import Disk
+from timerstore.shards import manifest
+from timerstore.shards.tree import ShardsTree
+
+
+class Stream:
+    """A folder of Parquet files, read one a batch, into three shards."""
+
+    def __init__(self, spark: Any, tmp_path: Path) -> None:
+        self.spark = spark
+        self.root = tmp_path / "s"
+        self.input = tmp_path / "in"
+        self.checkpoint = tmp_path / "checkpoint"
+        self.rows = 0
+        timerstore.open_shards(self.root, 3, small(), threads=False).close()
+
+    def add(self, count: int) -> None:
+        """One more file."""
+        rows = make(self.spark, self.rows + count, 1).where(f"int(substr(key, 5)) >= {self.rows}")
+        rows.coalesce(1).write.mode("append").parquet(str(self.input))
+        self.rows += count
+
+    def run(self, through: Any = None, **options: str) -> None:
+        """Take what is there, then stop."""
+        read = self.spark.readStream.schema(ROWS).option("maxFilesPerTrigger", 1)
+        rows = read.parquet(str(self.input)).repartition(2)
+        if through is not None:
+            rows = rows.mapInArrow(through, ROWS)
+        query = (
+            rows.writeStream.format("timerstore")
+            .option("checkpointLocation", str(self.checkpoint))
+            .options(**options)
+            .trigger(availableNow=True)
+            .start(str(self.root))
+        )
+        try:
+            query.awaitTermination(240)
+        finally:
+            query.stop()
+
+    def versions(self) -> dict[str, list[int]]:
+        """The committed versions of each source."""
+        disk, tree = Disk(), ShardsTree(self.root)
+        return {one: manifest.versions(disk, tree, one) for one in manifest.sources(disk, tree)}
+
+    def forget_commit(self, batch: int) -> None:
+        """As if the driver had died before Spark noted the batch: it is replayed."""
+        for path in (self.checkpoint / "commits").glob(f"*{batch}*"):
+            path.unlink()
+
+
+@pytest.fixture
+def stream(spark: Any, tmp_path: Path) -> Stream:
+    return Stream(spark, tmp_path)
+
+
+def test_batches_come_once_over_restarts_and_replays(stream: Stream) -> None:
+    for count in (300, 200, 100):
+        stream.add(count)
+    stream.run()
+    (versions,) = stream.versions().values()
+    assert versions == [0, 1, 2]
+    stream.run()
+    stream.forget_commit(2)
+    stream.run()
+    stream.add(50)
+    stream.forget_commit(2)
+    stream.run(ingest="inline")
+    (versions,) = stream.versions().values()
+    assert versions == [0, 1, 2, 3]
+    assert came(stream.root) == each_once(650)
+    assert not list((stream.root / "_ingest/staging").rglob("*.arrow"))
+
+
+def _dies_once(batches: Iterator[Any]) -> Iterator[Any]:
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    for batch in batches:
+        yield batch.slice(0, 10)
+        if task.attemptNumber() == 0:
+            os._exit(1)
+        yield batch.slice(10)
+
+
+def test_tasks_that_die_write_once(stream: Stream) -> None:
+    stream.add(300)
+    stream.run(through=_dies_once)
+    assert came(stream.root) == each_once(300)
+
+
+def test_a_new_checkpoint_under_one_write_id_adds_nothing(stream: Stream) -> None:
+    stream.add(100)
+    stream.run(write_id="orders")
+    shutil.rmtree(stream.checkpoint)
+    stream.run(write_id="orders")
+    assert stream.versions() == {"orders": [0]}
+    assert came(stream.root) == each_once(100)
+
+
+def test_foreach_batch_with_a_write_id_is_the_same(stream: Stream) -> None:
+    stream.add(100)
+    stream.add(100)
+
+    def write(rows: Any, batch: int) -> None:
+        save = rows.write.format("timerstore").mode("append").option("write_id", f"q/{batch}")
+        save.save(str(stream.root))
+
+    for _ in range(2):
+        read = stream.spark.readStream.schema(ROWS).option("maxFilesPerTrigger", 1)
+        query = (
+            read.parquet(str(stream.input))
+            .writeStream.foreachBatch(write)
+            .option("checkpointLocation", str(stream.checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination(240)
+        stream.forget_commit(1)
+    assert came(stream.root) == each_once(200)
+
+
+def test_a_wrong_row_stops_the_query_and_nothing_of_its_batch_is_there(stream: Stream) -> None:
+    stream.add(100)
+
+    with pytest.raises(Exception, match="key: wanted text without spaces"):
+        stream.run(through=_breaks_a_key)
+    assert came(stream.root) == Counter()
+    stream.run()
+    assert came(stream.root) == each_once(100)
+
+
+def _breaks_a_key(batches: Iterator[Any]) -> Iterator[Any]:
+    import pyarrow as pa
+
+    for batch in batches:
+        keys = pa.array(["two words"] * len(batch))
+        yield batch.set_column(3, "key", keys)

@@ -1,0 +1,134 @@
+"""Programs that are run in processes of their own, to be killed or to have other executors.
+
+    python -m tests.spark.write_programs <name> <scratch> [json of settings]
+
+Each makes or goes on with <scratch>/s (shards), and ends with a line DONE.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.support import spark_session
+
+ROWS = "topic string, body binary, deliver_at timestamp, key string"
+FILES = 10
+ROWS_A_FILE = 2000
+
+
+def rows_of(spark: Any, count: int, parts: int) -> Any:
+    """Rows `body-0` and on, due long ago; so large that a task writes files before its end."""
+    return spark.range(0, count, 1, parts).selectExpr(
+        "'t' as topic",
+        "cast(rpad(concat('body-', id), 4000, '.') as binary) as body",
+        "timestamp_millis(id) as deliver_at",
+        "concat('key-', id) as key",
+    )
+
+
+# --- a stream whose driver is killed ---
+
+
+def stream(spark: Any, scratch: Path) -> None:
+    """Take all files, one a batch; goes on from where its checkpoint is."""
+    source = scratch / "in"
+    read = spark.readStream.schema(ROWS).option("maxFilesPerTrigger", 1).parquet(str(source))
+    query = (
+        read.repartition(2)
+        .writeStream.format("timerstore")
+        .option("checkpointLocation", str(scratch / "checkpoint"))
+        .option("ingest", "inline")
+        .trigger(availableNow=True)
+        .start(str(scratch / "s"))
+    )
+    query.awaitTermination()
+
+
+def make_files(scratch: Path) -> None:
+    """The stream's input, written without Spark."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    (scratch / "in").mkdir()
+    for file in range(FILES):
+        numbers = range(file * ROWS_A_FILE, (file + 1) * ROWS_A_FILE)
+        table = pa.table(
+            {
+                "topic": ["t"] * ROWS_A_FILE,
+                "body": pa.array([b"body-%d" % k for k in numbers], pa.binary()),
+                "deliver_at": pa.array([0] * ROWS_A_FILE, pa.timestamp("us", tz="UTC")),
+                "key": [f"key-{k}" for k in numbers],
+            }
+        )
+        pq.write_table(table, scratch / "in" / f"part-{file:03d}.parquet")
+
+
+# --- an executor that is killed ---
+
+
+def _parent_of(pid: int) -> int:
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    return int(stat.rpartition(")")[2].split()[1])
+
+
+def _kill_executor_once(batches: Iterator[Any]) -> Iterator[Any]:
+    """Amid its rows the first attempt of one task kills the JVM that runs it."""
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    for k, batch in enumerate(batches):
+        yield batch
+        if k == 8 and task.partitionId() == 1 and task.attemptNumber() == 0:
+            time.sleep(2)  # what was yielded is being written meanwhile
+            executor = _parent_of(_parent_of(os.getpid()))
+            assert b"CoarseGrainedExecutorBackend" in Path(f"/proc/{executor}/cmdline").read_bytes()
+            os.kill(executor, signal.SIGKILL)
+
+
+def executor(spark: Any, scratch: Path) -> None:
+    """A batch write during which an executor dies."""
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
+    rows = rows_of(spark, 20_000, 4).mapInArrow(_kill_executor_once, ROWS)
+    rows.write.format("timerstore").mode("append").option("write_id", "w").save(str(scratch / "s"))
+
+
+# --- an attempt that is so slow that Spark starts another one ---
+
+
+def _slow_attempt(batches: Iterator[Any]) -> Iterator[Any]:
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    for k, batch in enumerate(batches):
+        yield batch
+        if k == 8 and task.partitionId() == 0 and task.attemptNumber() == 0:
+            time.sleep(20)
+
+
+def speculation(spark: Any, scratch: Path) -> None:
+    """A batch write of which one task has two attempts at a time."""
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
+    rows = rows_of(spark, 20_000, 4).mapInArrow(_slow_attempt, ROWS)
+    rows.write.format("timerstore").mode("append").option("write_id", "w").save(str(scratch / "s"))
+
+
+PROGRAMS = {"stream": stream, "executor": executor, "speculation": speculation}
+
+
+def main() -> None:
+    """Run one."""
+    name, scratch = sys.argv[1], Path(sys.argv[2])
+    more = json.loads(sys.argv[3]) if len(sys.argv) > 3 else {}
+    spark = spark_session.start(scratch, **more)
+    PROGRAMS[name](spark, scratch)
+    print("DONE", flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -130,6 +130,13 @@ class History:
                 self.readings[line.queue].begun = line.a
             case Kind.COMMITTED:
                 self.readings[line.queue].commit(line.a)
+            case Kind.SOUGHT:
+                reading = self.readings[line.queue]
+                if line.a != reading.committed:
+                    self.problems.append(f"went back to {line}, but {reading}")
+                reading.next = line.a
+            case Kind.QUERIED:
+                self.problems.append(f"a query by id found it {line.a} times: {line}")
             case Kind.EARLY:
                 self.problems.append(f"seen before its time: {line}")
             case Kind.REWOUND:

@@ -46,7 +46,7 @@ from timerstore import (
 )
 from timerstore.backup.copying import MANIFEST
 from timerstore.ingest import ingester
-from timerstore.layout.handle import Handle, encode
+from timerstore.layout.handle import Handle, decode, encode
 from timerstore.message import out_ms
 
 STATUS_TROUBLE = 3
@@ -130,6 +130,8 @@ class _Child:
         self._report = Reporter(pipe, plan.round)
         self._seen = dict.fromkeys(range(len(QUEUES)), 0) | known.seen
         self._cancellable = list(known.cancellable)
+        self._seen_by_id: set[int] = set()
+        self._cancelled: set[int] = set()
         self._moved = set(known.moved)
         self._versions = list(known.versions)
         self._numbers = itertools.count(plan.round << 32)
@@ -255,12 +257,17 @@ class _Child:
         topic, queue_id = QUEUES[queue]
         count = random.randint(1, random.choice((5, 40, 300)))
         now_ms = time.time_ns() // 1_000_000
-        delays = [self._delay_ms(random) for _ in range(count)]
-        dues = [now_ms + delay if delay else 0 for delay in delays]
+        level = random.choice((1, 1, 2)) if random.random() < 0.15 else None
+        if level is None:
+            delays = [self._delay_ms(random) for _ in range(count)]
+            dues = [now_ms + delay if delay else 0 for delay in delays]
+        else:
+            dues = [now_ms + LEVEL_DELAYS_MS[level - 1]] * count  # not after their own
         first = _OF_MANY + (next(self._numbers) << 10)  # room for the batch's own
         bodies = [make_body(first + k, due, random.randint(16, 120)) for k, due in enumerate(dues)]
         self._report.say(Kind.PUT_MANY_BEGUN, queue=queue, id=first, a=count)
-        batch = store.put_many(topic, bodies, deliver_ms=dues, queue_id=queue_id if queue else None)
+        times: dict[str, Any] = {"deliver_ms": dues} if level is None else {"level": level}
+        batch = store.put_many(topic, bodies, queue_id=queue_id if queue else None, **times)
         lines, cancellable = [], []
         for k, receipt in enumerate(batch):
             waits = receipt.queue_offset is None
@@ -270,12 +277,12 @@ class _Child:
                     queue=QUEUES.index((topic, receipt.queue_id)),
                     id=first + k,
                     due=receipt.due_ms,
-                    a=receipt.timer_id if waits else -1,
+                    a=-2 if receipt.waits_for_level else receipt.timer_id if waits else -1,
                     b=-1 if receipt.queue_offset is None else receipt.queue_offset,
                     message_id=receipt.message_id.encode(),
                 )
             )
-            if waits and random.random() < 0.2:
+            if waits and level is None and random.random() < 0.2:
                 cancellable.append((first + k, queue, receipt.handle))
         self._report.say_all(lines)
         self._cancellable += cancellable
@@ -307,17 +314,33 @@ class _Child:
             elif self._cancellable:
                 at = random.randrange(len(self._cancellable))
                 number, queue, handle = self._cancellable[at]
+                if random.random() < 0.2:
+                    self._query(store, number, queue, handle)
+                    continue
                 if random.random() < 0.5:
                     self._reschedule(store, at, random)
                     continue
                 if random.random() < 0.9:  # else a second time
                     del self._cancellable[at]
                 self._report.say(Kind.CANCEL_BEGUN, queue=queue, id=number)
+                self._cancelled.add(number)
                 answer = store.cancel(handle)
                 self._report.say(
                     Kind.CANCELLED, queue=queue, id=number, answer=ANSWERS.index(answer)
                 )
             time.sleep(random.random() * 4 * self._plan.step_ms / 1000)
+
+    def _query(self, store: TimerStore, number: int, queue: int, handle: str) -> None:
+        """It is found once, by its id; never before it is visible, and from then on always. Nobody
+        but this thread moves or cancels it.
+        """
+        message_id = decode(handle).message_id
+        found = store.query(QUEUES[queue][0], message_id)
+        least = number in self._seen_by_id and number not in self._cancelled
+        if not least <= len(found) <= 1:
+            self._report.say(Kind.QUERIED, queue=queue, id=number, a=len(found), b=least)
+        elif found:
+            self._seen_by_id.add(number)
 
     def _reschedule(self, store: TimerStore, at: int, random: Random) -> None:
         number, queue, handle = self._cancellable.pop(at)
@@ -394,9 +417,20 @@ class _Child:
                     lines.append(Line(Kind.HANDED, queue=queue, a=message.queue_offset))
                     ends[queue] = message.queue_offset + 1
                 self._report.say_all(lines)
-                if messages and random.random() < 0.5:
+                if random.random() < 0.05:
+                    self._go_back(store, consumer, ends)
+                elif messages and random.random() < 0.5:
                     self._commit(consumer, ends, messages[-1] if random.random() < 0.3 else None)
             time.sleep(random.random() * 2 * self._plan.step_ms / 1000)
+
+    def _go_back(self, store: TimerStore, consumer: Consumer, ends: dict[int, int]) -> None:
+        """To where the group has committed: what was handed out since comes again."""
+        committed = store.committed(consumer.topic, GROUP)
+        for queue_id in consumer.queues:
+            queue = QUEUES.index((consumer.topic, queue_id))
+            for at in consumer.seek(committed.get(queue_id, 0), queue_id=queue_id).values():
+                self._report.say(Kind.SOUGHT, queue=queue, a=at)
+        ends.clear()
 
     def _commit(self, consumer: Consumer, ends: dict[int, int], through: Message | None) -> None:
         """All that was handed out and not committed (`ends`), or one queue alone."""

@@ -52,6 +52,8 @@ class Kind(IntEnum):
     COMMITTED = 18  # a: as above
     INGEST_BEGUN = 19  # id: version of SOURCE
     INGESTED = 20  # id: as above; a: whether it was a replay
+    SOUGHT = 21  # a: queue offset that a consumer of GROUP went back to, its last commit
+    QUERIED = 22  # a: how often a query by id found it; b: how often at least, at most
 
 
 class Line(NamedTuple):

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.support import amounts
 from timerstore import failpoint
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,6 +23,7 @@ class Campaign:
     """Lives, lived side by side in as many workers as are given."""
 
     how = "kills"
+    suite = "kill -9"
 
     def __init__(
         self, lives: Iterator[dict[str, Any]], seed: int, workers: list[list[str]]
@@ -80,6 +82,16 @@ class Campaign:
         if result["problems"]:
             self.failed.append(life | result)
 
+    def note(self) -> None:
+        """Add to the ledger, where TIMERSTORE_NOTE_AMOUNTS asks for it: nightly runs do."""
+        if os.environ.get("TIMERSTORE_NOTE_AMOUNTS"):
+            counts = {
+                self.how: self.kills,
+                "at points": self.kills - self.points["at random"],
+                "messages": self.totals["messages"],
+            }
+            amounts.add(self.suite, self.totals["lives"], self.seconds, counts)
+
     @property
     def kills(self) -> int:
         """How many children died."""
@@ -100,6 +112,7 @@ class Campaign:
 
     def check(self) -> None:
         """Fail with what went wrong, and what it takes to live it again."""
+        self.note()
         texts = []
         for one in self.failed:
             problems = "\n    ".join(one.pop("problems"))

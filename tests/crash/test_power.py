@@ -36,6 +36,7 @@ class PowerCampaign(Campaign):
     """One worker, which has a file system of its own."""
 
     how = "power cuts"
+    suite = "power cut"
 
     def __init__(self, kind: str, directory: Path, seed: int, cuts: int) -> None:
         worker = in_own_mounts("tests.crash.power", kind, str(directory / kind))
@@ -77,6 +78,7 @@ class FailingCampaign(Campaign):
     """One worker, with a file system whose disk fails."""
 
     how = "failing disks"
+    suite = "failing disk"
 
     def __init__(self, kind: str, directory: Path, seed: int, failures: int) -> None:
         worker = in_own_mounts("tests.crash.failing_disk", kind, str(directory / kind))

@@ -8,7 +8,8 @@ Holds:    lines are only ever added; nothing is claimed that has no line.
 
 import json
 import subprocess
-from collections import defaultdict
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 
 _HERE = Path(__file__).parents[1]
@@ -39,26 +40,35 @@ def add(suite: str, runs: int, seconds: float, counts: dict[str, int]) -> None:
         file.write(json.dumps(line) + "\n")
 
 
-def table() -> str:
-    """The sums of all lines, a row a suite."""
-    runs: dict[str, int] = defaultdict(int)
-    seconds: dict[str, float] = defaultdict(float)
-    counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    last: dict[str, str] = {}
+@dataclass(slots=True)
+class Sum:
+    """All lines of one suite."""
+
+    runs: int = 0
+    seconds: float = 0.0
+    last: str = ""  # commit
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+def sums() -> dict[str, Sum]:
+    """Give the sums by suite."""
+    found: dict[str, Sum] = {}
     for text in LEDGER.read_text().splitlines() if LEDGER.exists() else ():
         line = json.loads(text)
-        suite = line["suite"]
-        runs[suite] += line["runs"]
-        seconds[suite] += line["seconds"]
-        last[suite] = line["commit"]
-        for name, count in line["counts"].items():
-            counts[suite][name] += count
+        one = found.setdefault(line["suite"], Sum())
+        one.runs += line["runs"]
+        one.seconds += line["seconds"]
+        one.last = line["commit"]
+        one.counts.update(line["counts"])
+    return found
+
+
+def table() -> str:
+    """The sums of all lines, a row a suite."""
     rows = ["| suite | runs | of these | core hours | last at |", "|---|---|---|---|---|"]
-    for suite in sorted(runs):
-        parts = ", ".join(f"{count:,} {name}" for name, count in counts[suite].items())
-        rows.append(
-            f"| {suite} | {runs[suite]:,} | {parts} | {seconds[suite] / 3600:.1f} | {last[suite]} |"
-        )
+    for suite, one in sorted(sums().items()):
+        parts = ", ".join(f"{count:,} {name}" for name, count in one.counts.items())
+        rows.append(f"| {suite} | {one.runs:,} | {parts} | {one.seconds / 3600:.1f} | {one.last} |")
     return "\n".join(rows)
 
 

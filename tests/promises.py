@@ -1,0 +1,79 @@
+"""PROMISES.md: what is promised, what proves it, how much of it ran, what is not proved.
+
+    python -m tests.promises     # writes it anew, of promises.toml and amounts.jsonl
+
+Holds:    a row names only tests that are there, and amounts that the ledger has.
+"""
+
+import ast
+import tomllib
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.support import amounts
+
+_HERE = Path(__file__).parent
+SOURCE = _HERE / "promises.toml"
+PAGE = _HERE / "PROMISES.md"
+_HEAD = """# What is promised, and what proves it
+
+Written by `python -m tests.promises` of `promises.toml` and the ledger `amounts.jsonl`; do not edit.
+The fault model stands in the README. What runs under `make test` on every commit is not counted: only
+what noted itself in the ledger (`make nightly`).
+
+| promise | says | tests | ran so far | not proved |
+|---|---|---|---|---|
+"""
+
+
+class Promise(NamedTuple):
+    """One row."""
+
+    name: str
+    says: str
+    tests: list[str]
+    suites: list[str]
+    holes: str
+
+
+def promises() -> list[Promise]:
+    """Read promises.toml."""
+    rows = tomllib.loads(SOURCE.read_text())
+    return [Promise(name, **row) for name, row in rows.items()]
+
+
+def missing_tests(row: Promise) -> list[str]:
+    """Give the tests that a row names and that are not there."""
+    return [test for test in row.tests if not _is_there(test)]
+
+
+def _is_there(test: str) -> bool:
+    name, _, function = test.partition("::")
+    path = _HERE.parent / name
+    if not path.is_file():
+        return False
+    if not function:
+        return True
+    tree = ast.parse(path.read_text())
+    names = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    # A machine's TestCase is a name that is assigned.
+    names |= {target.id for node in tree.body if isinstance(node, ast.Assign)
+              for target in node.targets if isinstance(target, ast.Name)}  # fmt: skip
+    return function in names
+
+
+def page() -> str:
+    """Give the page's text."""
+    sums = amounts.sums()
+    return _HEAD + "".join(_row(one, sums) for one in promises())
+
+
+def _row(one: Promise, sums: dict[str, amounts.Sum]) -> str:
+    tests = "<br>".join(test.removeprefix("tests/").replace("::", " ") for test in one.tests)
+    ran = "<br>".join(f"{suite}: {sums[suite].runs:,}" for suite in one.suites if suite in sums)
+    holes = one.holes or "-"
+    return f"| {one.name} | {one.says} | {tests or '-'} | {ran or '-'} | {holes} |\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

@@ -15,8 +15,8 @@ The wheel has 1 ms a slot and eight levels of 256: the level is that of the high
 digits in which due time and clock differ, so that slots cascade whole and order is kept; a
 256-bit number a level finds the next slot that holds something.
 
-`DelayQueue` alone has buckets of a second, its default, which the sparse shape leaves almost empty;
-`DelayQueue 1 h` has buckets of an hour, which hold the dense shapes whole.
+`DelayQueue` alone has buckets of a second, its default, which it makes wider in the sparse shape by
+itself; `DelayQueue 1 h` has buckets of an hour, which hold the dense shapes whole.
 """
 
 from __future__ import annotations

@@ -7,7 +7,9 @@ Holds:    (1) an entry waits while `_waiting` has this very entry under its key;
           bucket is the mark of a cancel; (2) a list in `_buckets` stands in the order of adding,
           and its number is in `_numbers` or `_new_numbers`, which may hold numbers of buckets that
           are gone; (3) a bucket holds something that waits, and at most 64 marks more than that;
-          all tables together hold at most a constant times what waits, plus a constant.
+          all tables together hold at most a constant times what waits, plus a constant; (4) all
+          buckets are `_width_ms` wide, which changes when all are made anew, and not more often
+          than its cost is a constant for each add or expired key.
 Fails:    MessageError on bad arguments; nothing has changed then.
 
 How a bucket lives, with bucket_ms=1000: three adds, a look, one more add, a look:
@@ -16,6 +18,9 @@ How a bucket lives, with bucket_ms=1000: three adds, a look, one more add, a loo
     run    [1700 1200 1200]                           sorted once; what comes next is at its end
     run    [1700 1200 1200]  bucket [1500]            added while it is open
     run    [1700 1200 1200]  late [1500]              a heap of few; the run is not sorted again
+
+A bucket that holds next to nothing costs more than it saves. So where buckets turn out to be nearly
+empty all are made anew, wider; and finer again, down to bucket_ms, when they turn out to be full.
 
 Entries are plain tuples, and buckets plain lists until they open: the collector of garbage does not
 look into tuples of numbers and strings, and a sparse schedule has a bucket an entry.
@@ -38,6 +43,10 @@ Entry = tuple[int, Key, Value]  # due time in ms, key, value
 
 _SPARE_MARKS = 64  # marks of cancels that are not worth a sweep
 _SPARE_GONE = 1024  # entries gone that are not worth new tables
+_SPARE_BUCKETS = 256  # buckets that are not worth looking how full they are
+_FEW = 8  # entries a bucket: fewer than this, and buckets become wider,
+_GOOD = 64  # so that they hold so many,
+_MANY = 1024  # or finer where they hold more than this
 _due_ms = operator.itemgetter(0)
 
 
@@ -98,12 +107,14 @@ class DelayQueue(Generic[Key, Value]):
     What is due comes out to the millisecond, in order of (due time, order of adding), whatever the
     clock did. `add`, `cancel` and `find` cost the same however many wait (the mean over many calls:
     tables grow and shrink); `expire` and `next_due_ms` pay for order, one bucket at a time.
-    Memory follows what waits. `bucket_ms` is how coarse a bucket is: any is right, one that holds
-    tens to thousands is quick. Not for several threads at once without a lock of the caller's.
+    Memory follows what waits. `bucket_ms` is how coarse a bucket is at least: any is right; where
+    few wait, buckets become wider by themselves. Not for several threads at once without a lock of
+    the caller's.
     """
 
     def __init__(self, *, bucket_ms: int = 1000) -> None:
-        self._bucket_ms = _whole("bucket_ms", bucket_ms, low=1)
+        self._bucket_ms = self._width_ms = _whole("bucket_ms", bucket_ms, low=1)
+        self._bucket_room = _SPARE_BUCKETS  # buckets, before it is looked how full they are
         self._waiting: dict[Key, Entry[Key, Value]] = {}
         self._buckets: dict[int, list[Entry[Key, Value]]] = {}
         self._opened: dict[int, _Open[Key, Value]] = {}
@@ -123,13 +134,15 @@ class DelayQueue(Generic[Key, Value]):
         if (there := self.find(key)) is not None:
             raise MessageError(f"key: {key!r} waits already, due at {there[0]}")
         self._waiting[key] = entry = (due_ms, key, value)
-        number = due_ms // self._bucket_ms
+        number = due_ms // self._width_ms
         bucket = self._buckets.get(number)
         if bucket is not None:
             bucket.append(entry)
         else:
             self._buckets[number] = [entry]
             self._new_numbers.append(number)
+            if len(self._buckets) > self._bucket_room:
+                self._fit()
 
     def cancel(self, key: Key) -> Entry[Key, Value] | None:
         """Forget a key, which will not come out; gives (due_ms, key, value), None where it does not
@@ -138,7 +151,7 @@ class DelayQueue(Generic[Key, Value]):
         entry = self.find(key)
         if entry is not None:
             del self._waiting[key]
-            number = entry[0] // self._bucket_ms
+            number = entry[0] // self._width_ms
             self._marks[number] = mark_count = self._marks.get(number, 0) + 1
             if 2 * mark_count > len(self._buckets[number]):  # else there is nothing to tidy
                 self._tidy(number)
@@ -163,7 +176,7 @@ class DelayQueue(Generic[Key, Value]):
         now_ms = _whole("now_ms", now_ms, low=0)
         left = sys.maxsize if max_count is None else _whole("max_count", max_count, low=0)
         found: list[Entry[Key, Value]] = []
-        width = self._bucket_ms
+        width = self._width_ms
         while (number := self._first_number()) is not None and number * width <= now_ms:
             if self._count(number) <= left and (number + 1) * width - 1 <= now_ms:
                 taken = self._take_all(number)
@@ -286,13 +299,44 @@ class DelayQueue(Generic[Key, Value]):
         self._gone += count
         if self._gone > 4 * len(self._waiting) + _SPARE_GONE:
             self._waiting = dict(self._waiting)
-            self._buckets = dict(self._buckets)
-            self._marks = dict(self._marks)
-            self._opened = dict(self._opened)
-            self._numbers = list(self._buckets)
-            heapq.heapify(self._numbers)
-            self._new_numbers = []
+            if len(self._waiting) > _MANY * len(self._buckets) and self._width_ms > self._bucket_ms:
+                self._fit()
+            else:
+                self._buckets = dict(self._buckets)
+                self._marks = dict(self._marks)
+                self._opened = dict(self._opened)
+                self._numbers = list(self._buckets)
+                heapq.heapify(self._numbers)
+                self._new_numbers = []
+                self._bucket_room = 2 * len(self._buckets) + _SPARE_BUCKETS
             self._gone = 0
+
+    def _fit(self) -> None:
+        """Have buckets that hold neither next to nothing nor very many, where they do."""
+        count, bucket_count = len(self._waiting), len(self._buckets)
+        if count < _FEW * bucket_count:
+            self._width_ms *= -(-_GOOD * bucket_count // count)
+            self._make_buckets()
+        elif count > _MANY * bucket_count:
+            narrower = self._width_ms * _GOOD * bucket_count // count
+            self._width_ms = max(self._bucket_ms, narrower)
+            self._make_buckets()
+        self._bucket_room = len(self._buckets) + count // 2 + _SPARE_BUCKETS
+
+    def _make_buckets(self) -> None:
+        """Make every bucket anew, of what waits: that stands in the order of adding."""
+        width = self._width_ms
+        buckets: dict[int, list[Entry[Key, Value]]] = {}
+        for entry in self._waiting.values():
+            number = entry[0] // width
+            if (bucket := buckets.get(number)) is not None:
+                bucket.append(entry)
+            else:
+                buckets[number] = [entry]
+        self._buckets, self._marks, self._opened = buckets, {}, {}
+        self._numbers = list(buckets)
+        heapq.heapify(self._numbers)
+        self._new_numbers = []
 
 
 def _whole(name: str, value: object, *, low: int) -> int:

@@ -1,11 +1,11 @@
 """timerstore.DelayQueue against a plain dict, in any order of calls and times."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from timerstore import DelayQueue
+from timerstore import DelayQueue, delay_queue
 from timerstore.delay_queue import DUE_MS_MAX
 
 KEYS = st.integers(0, 30)
@@ -22,6 +22,9 @@ class DelayQueueMachine(RuleBasedStateMachine):
 
     @initialize(bucket_ms=st.sampled_from([1, 3, 10, 1000, DUE_MS_MAX]))
     def begin(self, bucket_ms: int) -> None:
+        self.start(bucket_ms)
+
+    def start(self, bucket_ms: int) -> None:
         self.queue = DelayQueue[Any, str](bucket_ms=bucket_ms)
         self.model: dict[Any, tuple[int, int, str]] = {}
         self.added = 0
@@ -94,4 +97,29 @@ class DelayQueueMachine(RuleBasedStateMachine):
             assert not self.queue._buckets
 
 
+class FittingMachine(DelayQueueMachine):
+    """The same where buckets are made anew, wider and finer, all the time."""
+
+    SMALL: ClassVar[dict[str, int]] = {
+        "_SPARE_BUCKETS": 1,
+        "_SPARE_GONE": 2,
+        "_FEW": 2,
+        "_GOOD": 3,
+        "_MANY": 5,
+    }
+
+    @initialize(bucket_ms=st.sampled_from([1, 3, 10]))
+    def begin(self, bucket_ms: int) -> None:
+        self.saved = {name: getattr(delay_queue, name) for name in self.SMALL}
+        for name, value in self.SMALL.items():
+            setattr(delay_queue, name, value)
+        self.start(bucket_ms)
+
+    def teardown(self) -> None:
+        super().teardown()
+        for name, value in getattr(self, "saved", {}).items():
+            setattr(delay_queue, name, value)
+
+
 TestDelayQueue = DelayQueueMachine.TestCase
+TestFitting = FittingMachine.TestCase

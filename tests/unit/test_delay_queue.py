@@ -343,3 +343,47 @@ def test_many_equal_times_with_random_cancels_keep_their_order() -> None:
     for key in range(0, 1000, 7):
         queue.cancel(key)
     assert keys(queue.expire(777)) == [key for key in range(1000) if key % 7]
+
+
+# --- buckets that fit -----------------------------------------------------------------------------
+
+
+def test_buckets_that_hold_next_to_nothing_become_wider_and_finer_again() -> None:
+    queue: Queue = DelayQueue(bucket_ms=10)
+    for k in range(5000):
+        queue.add(k, 100_000 * (k % 977) + k)
+    assert len(queue._buckets) < 5000 // 4
+    assert queue._width_ms > 10
+    wanted = sorted((100_000 * (k % 977) + k, k) for k in range(5000))
+    assert [(due, key) for due, key, _ in queue.expire(50_000_000)] == [
+        one for one in wanted if one[0] <= 50_000_000
+    ]
+    for k in range(5000, 500_000):  # all in one of those wide buckets
+        queue.add(k, 200_000_000 + k % 1000)
+    for k in range(5000, 450_000):
+        queue.cancel(k)
+    assert queue._width_ms < 100_000
+    assert [key for _, key, _ in queue.expire(2**60)] == [
+        *(key for due, key in wanted if due > 50_000_000),
+        *sorted(range(450_000, 500_000), key=lambda k: (k % 1000, k)),
+    ]
+    assert not queue
+
+
+def test_times_that_spread_ever_wider_cost_no_more_than_a_few_moves_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moved: list[int] = []
+    make = DelayQueue._make_buckets
+
+    def counted(self: Queue) -> None:
+        moved.append(len(self))
+        make(self)
+
+    monkeypatch.setattr(DelayQueue, "_make_buckets", counted)
+    queue: Queue = DelayQueue(bucket_ms=1)
+    for k in range(20_000):
+        queue.add(k, k**4)
+    assert moved
+    assert sum(moved) <= 8 * 20_000
+    assert [key for _, key, _ in queue.expire(2**62)] == list(range(20_000))

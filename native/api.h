@@ -623,6 +623,9 @@ int32_t ts_wheel_load_many(ts_view *timer_log, const ts_wheel *wheel, const int6
                            int64_t *positions, int32_t slot_count, int32_t capacity,
                            ts_chained *out);
 int64_t ts_wheel_copy_dirty(ts_wheel *wheel, int64_t *pages, uint8_t *out, int64_t capacity);
+/* Empties the slots in [begin, end) but those in `kept`, which ascend. How many changed. */
+int64_t ts_wheel_empty(ts_wheel *wheel, int64_t begin, int64_t end, const int64_t *kept,
+                       int64_t kept_count);
 int64_t ts_wheel_cut(ts_view *timer_log, ts_wheel *wheel, int64_t timer_log_end);
 int32_t ts_wheel_slot(const ts_wheel *wheel, int64_t slot, int64_t *first_pos, int64_t *last_pos,
                       int32_t *count);

@@ -151,6 +151,34 @@ int32_t ts_wheel_load_many(ts_view *timer_log, const ts_wheel *wheel, const int6
     return n;
 }
 
+int64_t ts_wheel_empty(ts_wheel *wheel, int64_t begin, int64_t end, const int64_t *kept,
+                       int64_t kept_count)
+{
+    int64_t changed = 0;
+
+    for (int64_t i = 0; i < wheel->slot_count; i++) {
+        uint8_t *at = wheel->slots + i * TS_SLOT_BYTES;
+        int64_t time = ts_get_i64(at + TS_SLOT_AT_TIME), low = 0, high = kept_count;
+
+        if (time < begin || time >= end)
+            continue;
+        while (low < high) {
+            int64_t middle = low + (high - low) / 2;
+
+            if (kept[middle] < time)
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        if (low < kept_count && kept[low] == time)
+            continue;
+        memset(at, 0, TS_SLOT_BYTES);
+        ts_slot_mark(wheel, at);
+        changed++;
+    }
+    return changed;
+}
+
 /* Takes every slot back to what lay below timer_log_end. How many slots changed, or a status. */
 int64_t ts_wheel_cut(ts_view *timer_log, ts_wheel *wheel, int64_t timer_log_end)
 {

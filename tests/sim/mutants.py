@@ -155,7 +155,7 @@ def _copies_not_synced() -> Patches:
 
 @_mutant("W-L8", "the read time moves past what is still in flight")
 def _read_time_early() -> Patches:
-    yield _swap(open_slot.OpenSlot, "lowest_slot", lambda _self, otherwise: otherwise)
+    yield _swap(open_slot.OpenSlot, "lowest_slot", lambda _self, frontier: frontier)
 
 
 @_mutant("W-L9", "an unexpected exception drops the rest of a slot")
@@ -624,6 +624,11 @@ def _not_told() -> Patches:
         return worked
 
     yield _swap(dispatch.Dispatch, "_dispatch", dispatched)
+
+
+@_mutant("E-5", "a clock set back: what was read stays read, and fills the slots of the present")
+def _frontier_stays() -> Patches:
+    yield _swap(wheel.Wheel, "follow_back", _nothing)
 
 
 # --- promises that the others leave untouched ---

@@ -410,13 +410,8 @@ class Operations(World):
 
     @property
     def _may_be_late(self) -> bool:
-        """Whether the store has said why it waits: after a full disk a while goes by before the
-        next try; a wheel whose clock was set back may have no free slot (enqueue_put_blocked).
-        """
-        schedule = self.store._opened.schedule
-        is_backing_off = schedule._retry_ns > self.clock.monotonic_ns
-        is_blocked = self.store._opened.pipeline.enqueue_put.is_blocked
-        return is_backing_off or (is_blocked and self.clock.was_set_back)
+        """Whether the store waits for its next try, after a full disk."""
+        return bool(self.store._opened.schedule._retry_ns > self.clock.monotonic_ns)
 
     def _settle_services(self) -> None:
         for _ in range(1000):

@@ -133,7 +133,7 @@ class _Ops:
             ):  # fmt: skip
                 made = self._dying(made)
             ops.append(made)
-            if draw.random() < self._step_rate:
+            if draw.random() < self._step_rate or made[0] in ("fault", "full"):
                 ops.append(self._step())
         return ops
 
@@ -292,7 +292,9 @@ class _Ops:
         return ["reopen", self._draw.choice((0, 0, 0, 5000, DAY_MS, 3 * YEAR_MS))]
 
     def _lose(self) -> Op:
-        return ["lose", self._draw.randrange(1, 1 << 11), self._draw.random() < 0.5]
+        one, other = 1 << self._draw.randrange(11), 1 << self._draw.randrange(11)
+        which = self._draw.choice((one, one, one | other, self._draw.randrange(1, 1 << 11)))
+        return ["lose", which, self._draw.random() < 0.5]
 
     def _fault(self) -> Op:
         draw = self._draw

@@ -32,7 +32,7 @@ ROOT = Path("/store")
 class SimClock(ManualClock):
     """Remembers how late it was, and after how many puts."""
 
-    __slots__ = ("latest_ms", "peaks", "put_count", "turned_ms", "was_set_back")
+    __slots__ = ("latest_ms", "peaks", "put_count", "turned_ms")
 
     def __init__(self, now_ms: int) -> None:
         super().__init__(now_ms)
@@ -40,14 +40,12 @@ class SimClock(ManualClock):
         self.put_count = 0
         self.peaks = [(0, now_ms)]  # how many messages there were, and the time it was turned to
         self.turned_ms = 0  # forward, in all
-        self.was_set_back = False
 
     def _turn(self, ms: int, *, relative: bool) -> None:
         before = self.now_ms
         super()._turn(ms, relative=relative)
         self.latest_ms = max(self.latest_ms, self.now_ms)
         self.turned_ms += max(0, self.now_ms - before)
-        self.was_set_back |= self.now_ms < before
         self.peaks.append((self.put_count, self.now_ms))
 
     def suspend(self, ms: int) -> None:

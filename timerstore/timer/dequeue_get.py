@@ -65,7 +65,14 @@ class DequeueGet(Service):
         if len(self._slots) or len(self._out):
             return False
         now_slot = self._clock.now_ms // self._config.precision_ms
-        return self._wheel.frontier > now_slot or len(self._open_slot) > _LOADED_MAX
+        return self._wheel.frontier > now_slot or self._has_enough
+
+    @property
+    def _has_enough(self) -> bool:
+        """Whether so much is loaded that no further slot is begun; but where what is loaded waits
+        for slots that are not, as after a clock that was set back, reading is what lets it go.
+        """
+        return len(self._open_slot) > _LOADED_MAX and self._open_slot.next_wake_ms() is not None
 
     def step(self) -> bool:
         """Read up to one batch of units."""
@@ -79,6 +86,7 @@ class DequeueGet(Service):
         # Slot 1 is read at once: it holds what is due in slot 0, where nothing is ever linked.
         now_slot = max(1, self._clock.now_ms // self._config.precision_ms)
         with self._wheel.lock:
+            self._wheel.follow_back(now_slot, self._open_slot.outstanding)
             if self._begin_slots(now_slot):
                 with self._timer_log.segments.view(self._timer_log.end) as view:
                     while count < _BATCH and self._begin_slots(now_slot):
@@ -113,7 +121,7 @@ class DequeueGet(Service):
 
     def _begin_slot(self, now_slot: int) -> int | None:
         wheel = self._wheel
-        if wheel.frontier > now_slot or len(self._open_slot) > _LOADED_MAX:
+        if wheel.frontier > now_slot or self._has_enough:
             return None
         slot = wheel.next_used(wheel.frontier, now_slot + 1)
         wheel.earliest = None
@@ -150,7 +158,7 @@ class DequeueGet(Service):
 
     def idle_s(self) -> float | None:
         """Until the next used slot's time."""
-        if self._config.stop_dequeue or self._out.is_full or len(self._open_slot) > _LOADED_MAX:
+        if self._config.stop_dequeue or self._out.is_full or self._has_enough:
             return None
         wheel = self._wheel
         with wheel.lock:

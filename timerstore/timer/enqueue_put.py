@@ -103,6 +103,7 @@ class EnqueuePut(Service):
             link.pos = self._timer_log.end
             link.segment_bytes = self._timer_log.segments.segment_bytes
             link.write_slot = self._clock.now_ms // self._config.precision_ms
+            wheel.follow_back(max(1, int(link.write_slot)), self._open_slot.outstanding)
             link.frontier = wheel.frontier
             link.reuse_below = min(
                 wheel.completed_read_slot, self._open_slot.lowest_slot(wheel.frontier)

@@ -92,10 +92,17 @@ class OpenSlot:
             else:
                 del self._outstanding[slot]
 
-    def lowest_slot(self, otherwise: int) -> int:
-        """Give the lowest slot that holds something outstanding."""
+    def lowest_slot(self, frontier: int) -> int:
+        """Give the lowest slot that is still needed: that holds something outstanding, or is not
+        read yet, which may be lower where the clock was set back.
+        """
         with self._lock:
-            return min(self._outstanding, default=otherwise)
+            return min(frontier, min(self._outstanding, default=frontier))
+
+    def outstanding(self) -> Int64Array:
+        """Give every slot that holds something outstanding, ascending."""
+        with self._lock:
+            return np.array(sorted(self._outstanding), np.int64)
 
     def highest_slot(self, otherwise: int) -> int:
         """Give the highest slot that holds something outstanding."""

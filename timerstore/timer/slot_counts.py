@@ -54,7 +54,7 @@ class SlotCounts:
 
     def _count_all(self) -> None:
         """Count what waits already, above the limit or not."""
-        self._frontier = self._wheel.frontier
+        self._frontier, self._back_count = self._wheel.frontier, self._wheel.back_count
         self._latest_slot = self._clock.now_ms // self._precision_ms
         self._counts: dict[int, int] = {}
         self._slots: DelayQueue[int, None] = DelayQueue(bucket_ms=64)  # their time: their number
@@ -64,6 +64,7 @@ class SlotCounts:
         """Forget what has passed; count again where the clock was set back."""
         frontier, now_slot = self._wheel.frontier, self._clock.now_ms // self._precision_ms
         was_ahead = now_slot < frontier - 1 and frontier != self._frontier
+        was_ahead |= self._back_count != self._wheel.back_count
         if was_ahead or now_slot < self._latest_slot:
             self._count_all()
         self._latest_slot = now_slot

@@ -5,12 +5,14 @@ Data:     native/format/wheel_slot.h; `timerwheel`, mapped privately: memory cha
           a broker refuses it.
 Threads:  enqueue-put links, dequeue-get loads, checkpoints copy: each under `lock`.
 Locks:    lock, then the open slot's.
-Holds:    (1) slots below `frontier` have been read; (2) a slot is overwritten for a later lap only
-          where nothing in it can be needed after a crash (`reuse_below`).
+Holds:    (1) slots below `frontier` have been read, and it is one ahead of the present at most; (2)
+          a slot is overwritten for a later lap only where nothing in it can be needed after a crash
+          (`reuse_below`).
 Fails:    ConfigError on a file of another size; FullError where its blocks cannot be had.
 """
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,6 +46,7 @@ class Wheel:
         self.precision_ms = precision_ms
         self.lock = threading.Lock()
         self.frontier = 0
+        self.back_count = 0  # how often `frontier` followed a clock that was set back
         self.completed_read_slot = 0  # R of the last completed checkpoint
         self.earliest: int | None = (
             None  # no used slot at or above `frontier` lies below; or unknown
@@ -79,6 +82,28 @@ class Wheel:
             return
         ffi.memmove(self._view, bytes(self.slot_count * SLOT_BYTES), self.slot_count * SLOT_BYTES)
         self._dirty[:] = 1
+
+    def follow_back(self, now_slot: int, outstanding: Callable[[], Int64Array]) -> None:
+        """Where the clock was set back, what has been read already lies ahead again; under `lock`.
+
+        What is put from now on gets the slot of its time there, as if nothing had been read. A slot
+        of which nothing is `outstanding` is emptied: its messages are in the log, and nobody needs
+        its units again. The others keep theirs for a recovery; they are read twice, and a message
+        that is loaded twice is handed over once, by its state.
+        """
+        if self.frontier <= now_slot + 1:
+            return
+        kept = outstanding()
+        lib.ts_wheel_empty(
+            self.native,
+            now_slot + 1,
+            self.frontier,
+            ffi.from_buffer("int64_t[]", kept),
+            len(kept),
+        )
+        self.frontier = now_slot + 1
+        self.back_count += 1
+        self.earliest = None
 
     def next_used(self, begin: int, end: int) -> int | None:
         """Give the first used slot in [begin, end)."""

@@ -372,3 +372,19 @@ def test_chain_that_breaks_its_format_is_corrupt_and_not_endless(bench: Bench, a
     out = ffi.from_buffer("ts_chained[]", part)
     assert lib.ts_wheel_load(view, bench.wheel, NOW + 5, pos, 9, out) == lib.TS_CORRUPT
     assert (view.fault, view.fault_offset) == (lib.TS_FAULT_CHAIN, 104)
+
+
+def test_emptying_leaves_what_is_kept_and_what_lies_outside(bench: Bench) -> None:
+    times = {5: 5, 6: 6, 7: 128 + 7, 8: 8, 9: 9, 10: 10}  # place: the slot that lies there
+    for at, time in times.items():
+        bench.slots[at * 32 : at * 32 + 8] = np.array([time], ">i8").view(np.uint8)
+        bench.slots[at * 32 + 8] = 1
+    kept = np.array([3, 8, 200], np.int64)
+    count = lib.ts_wheel_empty(bench.wheel, 6, 10, ffi.from_buffer("int64_t[]", kept), len(kept))
+    assert count == 2
+    left = {at for at in range(128) if bench.slots[at * 32 : at * 32 + 32].any()}
+    assert left == {5, 7, 8, 10}
+    assert bench.dirty[0] == 1
+    bench.dirty[:] = 0
+    assert lib.ts_wheel_empty(bench.wheel, 6, 10, ffi.from_buffer("int64_t[]", kept), 0) == 1
+    assert lib.ts_wheel_empty(bench.wheel, 6, 10, ffi.NULL, 0) == 0

@@ -431,12 +431,13 @@ typedef struct {
     int32_t slot;       /* scratch of ts_index_append */
 } ts_key;
 
-/* Keys of the records that a call walks over. One message has at most 16,384. */
+/* Keys of the records that a call walks over. One message has at most 16,385. */
 typedef struct {
     ts_key *at;         /* [capacity] */
     int64_t capacity;
     int64_t count;      /* in, out */
     int64_t begin;      /* records below this log offset add none */
+    int64_t has_tags;   /* whether a message's tags are a key, too, as 5.4 has it: T#tags */
 } ts_keys;
 
 /* The index file that takes entries, but for the entries. Everything: under the index's lock. */

@@ -540,7 +540,9 @@ class _Opening:
         config = self._config
         geometry = Geometry(config.index_slot_count, config.index_entry_count)
         lag_bytes = config.checkpoint_log_bytes // 8
-        index = Index(self._disk, self._tree, self._clock, geometry, lag_bytes)
+        index = Index(
+            self._disk, self._tree, self._clock, geometry, lag_bytes, has_tags=config.index_tags
+        )
         if found.mark is None:  # a broker may have been here
             index.restart(found.store_id, self._segments.begin)
         else:

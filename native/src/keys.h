@@ -40,8 +40,8 @@ static inline void ts_key_add(ts_keys *keys, const ts_record *record, uint32_t p
     keys->count++;
 }
 
-/* Adds a record's keys: its unique key, then each of KEYS, which one space parts. TS_NEED_ROOM
- * where they do not fit; then none is added. A record rolled back has none. `route`: its own, where it
+/* Adds a record's keys: its unique key, each of KEYS, which one space parts, then, where they are
+ * wanted, its tags as a broker of 5.4 enters them: under topic#T#tags. TS_NEED_ROOM where they do not fit; then none is added. A record rolled back has none. `route`: its own, where it
  * is known, which has its topic's hash. */
 static inline int32_t ts_keys_take(ts_keys *keys, const ts_record *record, const ts_names *names,
                                    const ts_route *route)
@@ -64,6 +64,9 @@ static inline int32_t ts_keys_take(ts_keys *keys, const ts_record *record, const
             ts_key_add(keys, record, prefix, at, (int32_t)(stop - at));
         at = stop + 1;
     }
+    if (keys->has_tags && names->tags.at != NULL)
+        ts_key_add(keys, record, ts_java_hash_more(prefix, (const uint8_t *)"T#", 2),
+                   names->tags.at, names->tags.size);
     if (keys->count <= keys->capacity)
         return TS_OK;
     keys->count = before;

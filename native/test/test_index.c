@@ -119,7 +119,7 @@ static uint8_t *make_record(const char *text, int32_t *size)
 static int64_t keys_of(const uint8_t *record, int32_t size, ts_key *into, int64_t capacity)
 {
     ts_view view = {.segments = &record, .segment_count = 1, .segment_bytes = size, .end = size};
-    ts_keys keys = {into, capacity, 0, 0};
+    ts_keys keys = {into, capacity, 0, 0, 0};
     int64_t next = 0, got = ts_index_keys(&view, 0, &next, 1, &keys);
 
     return got < 0 ? got : keys.count;

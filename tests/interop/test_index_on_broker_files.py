@@ -22,17 +22,26 @@ def data_of(path: Path) -> bytes:
         return b"".join(iter(lambda: file.read(1 << 24), b"")).rstrip(b"\0")
 
 
-def config_of(name: str) -> StoreConfig:
-    return StoreConfig(**broker.about(name)["store_config"], flush="async")
+def config_of(name: str, *, tags: bool = False) -> StoreConfig:
+    return StoreConfig(**broker.about(name)["store_config"], flush="async", index_tags=tags)
 
 
 @pytest.mark.parametrize("name", [name for name in broker.names() if name not in OTHERS])
 def test_byte_for_byte(name: str, tmp_path: Path) -> None:
+    assert_same_bytes(name, tmp_path, tags=False)
+
+
+def test_byte_for_byte_with_tags(tmp_path: Path) -> None:
+    """As a broker of 5.4 enters them."""
+    assert_same_bytes("version-5.4.0", tmp_path, tags=True)
+
+
+def assert_same_bytes(name: str, tmp_path: Path, *, tags: bool) -> None:
     root = broker.unpack(name, tmp_path)
     theirs = [(path.stat().st_size, data_of(path)) for path in disk.index_files(root)]
     assert theirs
     clock = ManualClock(START_MS)
-    timerstore.open(root, config_of(name), clock=clock, threads=False).close()
+    timerstore.open(root, config_of(name, tags=tags), clock=clock, threads=False).close()
     ours = [(path.stat().st_size, data_of(path)) for path in disk.index_files(root)]
     assert [size for size, _ in ours] == [size for size, _ in theirs]
     for at, (one, other) in enumerate(zip(ours, theirs, strict=True)):

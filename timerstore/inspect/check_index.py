@@ -24,7 +24,7 @@ def check_index(findings: Findings, rooms: Rooms) -> None:
     if index is None or index.begin < rooms.log.segments.begin:
         return  # off, or the log does not reach back so far any more
     files, states, slots, end = index.snapshot()
-    remake = _Remake(findings, index.geometry, files, states, slots)
+    remake = _Remake(findings, index.geometry, files, states, slots, has_tags=index.has_tags)
     try:
         remake.run(rooms, index.begin, end)
     except (TimerStoreError, OSError) as error:
@@ -40,8 +40,11 @@ class _Remake:
         files: list[IndexFile],
         states: list[IndexFileState],
         newest_slots: bytes,
+        *,
+        has_tags: bool,
     ) -> None:
         self._findings = findings
+        self._has_tags = has_tags
         self._geometry = geometry
         self._files = files
         self._states = states
@@ -65,6 +68,7 @@ class _Remake:
         keys: Any = ffi.new("ts_keys *")
         keys.at = ffi.cast("ts_key *", ffi.from_buffer(self._keys))
         keys.capacity = self._capacity
+        keys.has_tags = self._has_tags
         following = ffi.new("int64_t *", begin)
         segments = rooms.log.segments
         with segments.view(end) as view:

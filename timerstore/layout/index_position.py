@@ -30,6 +30,7 @@ class IndexPosition(NamedTuple):
     store_id: int
     slot_count: int
     entry_count: int
+    has_tags: bool
     begin: int
     end: int
     files: tuple[IndexFileState, ...]

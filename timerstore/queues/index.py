@@ -43,7 +43,14 @@ class Index:
     """The index of one store."""
 
     def __init__(
-        self, disk: Disk, tree: Tree, clock: Clock, geometry: Geometry, lag_bytes: int
+        self,
+        disk: Disk,
+        tree: Tree,
+        clock: Clock,
+        geometry: Geometry,
+        lag_bytes: int,
+        *,
+        has_tags: bool = False,
     ) -> None:
         self._disk = disk
         self._tree = tree
@@ -62,6 +69,7 @@ class Index:
         self.keys: Any = ffi.new("ts_keys *")
         self.keys.at = ffi.cast("ts_key *", ffi.from_buffer(self._array))
         self.keys.capacity = _CAPACITY
+        self.keys.has_tags = self.has_tags = has_tags
 
     @property
     def end_ms(self) -> int:
@@ -78,8 +86,8 @@ class Index:
         try:
             if (
                 saved is not None
-                and (saved.store_id, saved.slot_count, saved.entry_count)
-                == (store_id, *self.geometry)
+                and (saved.store_id, saved.slot_count, saved.entry_count, saved.has_tags)
+                == (store_id, *self.geometry, self.has_tags)
                 and saved.begin <= log_begin <= saved.end <= log_end
             ):
                 self._load(saved)
@@ -197,7 +205,9 @@ class Index:
                 self.files[-1].write_slots()
             files, end = list(self.files), self.position
             states = tuple(file.state() for file in files)
-            saved = IndexPosition(self._store_id, *self.geometry, self.begin, end, states)
+            saved = IndexPosition(
+                self._store_id, *self.geometry, self.has_tags, self.begin, end, states
+            )
         if saved == self._saved:
             return
         for file in files:

@@ -383,7 +383,7 @@ def test_position_both_ways() -> None:
         IndexFileState("20300101000000000", 1, 2, 3, 4, 5, 6, 7, 8),
         IndexFileState("20300101000000001", 1, 2, 3, 4, 5, 6, 7, None),
     )
-    position = IndexPosition(1, 2, 3, 4, 5, files)
+    position = IndexPosition(1, 2, 3, True, 4, 5, files)
     raw = index_position.write(position)
     assert index_position.read(raw) == position
     for at in range(len(raw)):
@@ -393,3 +393,34 @@ def test_position_both_ways() -> None:
         assert index_position.read(raw[:at]) is None
     for other in (None, b"", b"\n", b"00000000\n", b"00000000\n[]", b"zz\n{}"):
         assert index_position.read(other) is None
+
+
+def test_tags_are_entered_where_they_are_wanted_and_a_change_builds_anew(tmp_path: Path) -> None:
+    def hashes() -> list[int]:
+        files = disk.index_files(bench.root)
+        return [one.key_hash for path in files for one in disk.iter_index(path, 50)]
+
+    bench = Bench(tmp_path, small(index_tags=True))
+    for tags in ("red", None, "blue"):
+        bench.store.put("t", b"x", tags=tags, keys=["k", "l"])
+    bench.store.put("t", b"x", tags="red", delay=1)
+    bench.turn(1000)
+    report = bench.store.verify()
+    assert report.clean, report
+    bench.close()
+    with_tags = hashes()
+    timer = "rmq_sys_wheel_timer"
+    red, blue = disk.index_hash("t", "T#red"), disk.index_hash("t", "T#blue")
+    assert with_tags.count(red) == 2
+    assert with_tags.count(blue) == with_tags.count(disk.index_hash(timer, "T#red")) == 1
+    assert with_tags[:4][-1] == red, "behind the keys"
+    bench.config = small()
+    bench.open()
+    bench.close()
+    tags = {red, blue, disk.index_hash(timer, "T#red")}
+    assert hashes() == [one for one in with_tags if one not in tags]
+    bench.config = small(index_tags=True)
+    bench.open()
+    assert len(bench.store.query("t", "k")) == 3
+    bench.close()
+    assert hashes() == with_tags

@@ -103,7 +103,7 @@ class StoreConfig:
     """Keep the index that `query` looks keys up in. Off saves 20 bytes of disk and about 20 ns of
     one thread a key; what is put meanwhile is added when it is on again."""
     index_tags: bool = False
-    """Enter tags into the index, too, as brokers from 5.4 on do and earlier ones do not: so that one
+    """Enter tags into the index, too, as brokers from 5.4 on do (earlier ones do not): so that one
     that opens the directory finds by tag. Nothing here looks them up: it costs 20 bytes and about
     20 ns a tag. After a change of it the index is built anew from the log."""
 

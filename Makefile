@@ -71,6 +71,10 @@ demo: $(VENV)/.has-demo $(BUILT) ## a year of flight reminders on a clock turned
 demo-live: $(VENV)/.has-demo $(BUILT) ## 200,000 reminders in real time, killed half-way
 	@$(RUN) -m benchmarks.demo_live $(ARGS)
 
+.PHONY: demo-spark
+demo-spark: java $(VENV)/.has-demo $(VENV)/.has-spark $(BUILT) ## the same year through Spark, in four shards, audited; plots
+	@$(RUN) -m benchmarks.demo_spark $(ARGS)
+
 .PHONY: bench
 bench: $(VENV)/.has-bench $(BUILT) ## speed, beside LMDB and SQLite; JSON lines
 	@$(RUN) -m benchmarks $(ARGS)
@@ -94,6 +98,7 @@ test: $(VENV)/.has-dev $(VENV)/.has-xfs $(BUILT) rocketmq-if-possible ## all tes
 # One process: it has one JVM, and that keeps two cores busy by itself.
 .PHONY: run-spark
 run-spark: $(VENV)/.has-dev $(VENV)/.has-spark $(VENV)/.has-connect $(BUILT)
+	$(PYTEST) tests/unit/spark tests/unit/columns tests/unit/shards $(ARGS)
 	$(PYTEST) -m "spark and not deep" tests $(ARGS)
 
 .PHONY: test-spark

@@ -1,0 +1,185 @@
+"""The cold lake's books: what counts, who claimed it, and that nobody claims it twice."""
+
+import multiprocessing
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from timerstore.errors import ConfigError, CorruptError, FormatVersionError
+from timerstore.spark.jobs.lake import Claim, Lake, LakeFile, check_run_id, day_of, open_lake
+
+DAY, NEXT = date(2026, 11, 21), date(2026, 11, 22)
+
+
+def file(name: str, day: date = DAY, rows: int = 10) -> LakeFile:
+    return LakeFile(day, name, rows, 100 * rows)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return open_lake(tmp_path / "lake", create=True)
+
+
+def claim_all(lake: Lake, day: date = DAY) -> Claim | None:
+    return lake.claim(day, lake.files())
+
+
+# ---------------------------------------------------------------- the folder
+
+
+def test_a_lake_keeps_its_id(lake: Lake) -> None:
+    assert open_lake(lake.root).id == lake.id
+    assert open_lake(lake.root, create=True).id == lake.id
+
+
+def test_a_folder_that_is_no_lake(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="not a cold lake"):
+        open_lake(tmp_path)
+    (tmp_path / "thing").write_text("here")
+    with pytest.raises(ConfigError, match="not empty"):
+        open_lake(tmp_path, create=True)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["thing"]
+
+
+def test_a_lake_of_another_format(lake: Lake) -> None:
+    (lake.root / "_lake.json").write_text('{"format": 2, "id": "x"}')
+    with pytest.raises(FormatVersionError, match="wanted 1; got 2"):
+        open_lake(lake.root)
+    (lake.root / "_lake.json").write_text("no")
+    with pytest.raises(CorruptError, match=r"_lake\.json"):
+        open_lake(lake.root)
+
+
+@pytest.mark.parametrize("run_id", ["", ".a", "a/b", "../a", "a b", "x" * 101, "_a"])
+def test_a_run_id_that_names_no_file(run_id: str) -> None:
+    with pytest.raises(ConfigError, match="--run-id"):
+        check_run_id(run_id)
+
+
+def test_run_ids_at_the_edge() -> None:
+    assert check_run_id("x" * 100)
+    assert check_run_id("2026-11-21_a.b")
+
+
+def test_days_of_folders() -> None:
+    assert day_of("deliver_day=2026-11-21") == DAY
+    assert day_of("deliver_day=2026-13-01") is None
+    assert day_of("_runs") is None
+
+
+# ---------------------------------------------------------------- appends
+
+
+def test_a_run_counts_from_its_record_on(lake: Lake) -> None:
+    assert lake.run("one") is None
+    assert list(lake.files()) == []
+    lake.commit_run("one", [file("b"), file("a", NEXT)])
+    assert set(lake.files()) == {file("b"), file("a", NEXT)}
+
+
+def test_a_run_that_is_committed_again_stays_as_it_was(lake: Lake) -> None:
+    first = lake.commit_run("one", [file("a")])
+    assert lake.commit_run("one", [file("b", rows=99)]) == first
+    assert list(lake.files()) == [file("a")]
+
+
+def test_an_empty_run_counts_too(lake: Lake) -> None:
+    assert lake.commit_run("none", []) == ()
+    assert lake.run("none") == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"format": 1}', '{"format": 1, "files": [{"day": "x", "name": "a", "rows": 1, "bytes": 1}]}',
+     '{"format": 1, "files": [{"day": "2026-11-21", "name": 5, "rows": 1, "bytes": 1}]}', "[]", ""],
+)  # fmt: skip
+def test_a_run_record_that_is_not_readable(lake: Lake, text: str) -> None:
+    lake.commit_run("one", [file("a")])
+    path = lake.root / "_runs" / "one.json"
+    path.write_text(text)
+    with pytest.raises(CorruptError, match=r"one\.json"):
+        list(lake.files())
+
+
+# ---------------------------------------------------------------- claims
+
+
+def test_each_file_is_claimed_once(lake: Lake) -> None:
+    lake.commit_run("one", [file("a"), file("b"), file("c", NEXT)])
+    claim = claim_all(lake)
+    assert claim == Claim(DAY, 0, ("a", "b"), 20)
+    assert claim_all(lake) is None
+    assert claim_all(lake, NEXT) == Claim(NEXT, 0, ("c",), 10)
+
+
+def test_a_late_file_is_a_claim_of_its_own(lake: Lake) -> None:
+    lake.commit_run("one", [file("a")])
+    first = claim_all(lake)
+    lake.commit_run("two", [file("b")])
+    second = claim_all(lake)
+    assert second == Claim(DAY, 1, ("b",), 10)
+    assert lake.claims(DAY) == (first, second)
+
+
+def test_a_promotion_that_was_killed_is_found(lake: Lake) -> None:
+    lake.commit_run("one", [file("a"), file("b", NEXT)])
+    first, second = claim_all(lake), claim_all(lake, NEXT)
+    assert first is not None
+    assert lake.unfinished() == [first, second]
+    lake.finish(first, {"rows": 10})
+    lake.finish(first, {"rows": 11})  # repeated: the first note stays
+    assert lake.is_done(first)
+    assert lake.unfinished() == [second]
+    assert '"rows": 10' in (lake.root / "_promotions/2026-11-21/0000000000.done").read_text()
+
+
+def test_claims_with_a_gap_are_not_gone_on_from(lake: Lake) -> None:
+    lake.commit_run("one", [file("a")])
+    claim_all(lake)
+    lake.commit_run("two", [file("b")])
+    claim_all(lake)
+    (lake.root / "_promotions/2026-11-21/0000000000.json").unlink()
+    with pytest.raises(CorruptError, match="gap"):
+        lake.claims(DAY)
+
+
+def test_what_was_claimed_and_taken_may_be_removed(lake: Lake) -> None:
+    lake.day_folder(DAY).mkdir()
+    (lake.day_folder(DAY) / "a").write_bytes(b"x")
+    (lake.day_folder(DAY) / "late").write_bytes(b"x")
+    lake.commit_run("one", [file("a")])
+    claim = claim_all(lake)
+    assert claim is not None
+    with pytest.raises(AssertionError):
+        lake.purge(claim)
+    lake.finish(claim, {})
+    assert lake.purge(claim) == 1
+    assert lake.purge(claim) == 0
+    assert (lake.day_folder(DAY) / "late").exists()
+    assert claim_all(lake) is None  # gone, and still claimed
+
+
+def _race(root: Path, name: str, barrier: object, told: object) -> None:
+    lake = open_lake(root)
+    barrier.wait()  # type: ignore[attr-defined]
+    claim = lake.claim(DAY, lake.files())
+    told.put(claim.files if claim else ())  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+def test_of_two_processes_that_claim_at_once_one_gets_it(lake: Lake) -> None:
+    context = multiprocessing.get_context("spawn")
+    lake.commit_run("one", [file(f"f{k}") for k in range(50)])
+    barrier, told = context.Barrier(2), context.Queue()
+    children = [
+        context.Process(target=_race, args=(lake.root, name, barrier, told)) for name in "xy"
+    ]
+    for child in children:
+        child.start()
+    got = [told.get(timeout=60) for _ in children]
+    for child in children:
+        child.join(60)
+        assert child.exitcode == 0
+    assert sorted(map(len, got)) == [0, 50]
+    assert len(lake.claims(DAY)) == 1

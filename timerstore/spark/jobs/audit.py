@@ -1,0 +1,224 @@
+"""Compare what was scheduled with what was delivered, message by message, and judge it by an SLO.
+
+Exit status 2 where a condition of --slo does not hold. With --scheduled, a Parquet table is what
+was meant to be scheduled; without it, the store's own log says so. --now says until when things
+should have been delivered: now (this machine's clock), log (the newest record of each store: for
+one that does not run), epoch ms, or a time with its zone.
+
+Data:     table `messages` of one store or of all shards; reads only. With --out: Parquet of the
+          offenders, the figures by hour as CSV, two plots.
+Holds:    the figures of one run are of one state of the stores, also where they are written to.
+Source:   audit_frames.py says what counts as what.
+"""
+
+import csv
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from timerstore.spark import latest_offsets
+from timerstore.spark.jobs import audit_frames as frames
+from timerstore.spark.jobs import plots, slo
+from timerstore.spark.jobs.job import FOLDER, PLACE, Job, Outcome, Run, need_there
+from timerstore.spark.jobs.spans import read_time_ms, told_ms
+from timerstore.spark.jobs.tables import Projection, projection_options, read_messages, read_table
+from timerstore.spark.options import parse
+from timerstore.spark.plan import snapshots
+
+GROUPINGS = {"all": 31, "shard": 15, "topic": 23, "hour": 27, "day": 29, "step": 30}
+"""Bits of grouping_id that are set: what a row was not grouped by."""
+
+_HOURS_TOLD = 24
+_OFFENDERS_TOLD = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Args:
+    """What an audit is of, and what it is held to."""
+
+    path: str
+    scheduled: str | None = None
+    topic: str | None = None
+    topic_column: str | None = None
+    id_column: str = "message_id"
+    due_column: str = "deliver_at"
+    now: str = "now"
+    grace_ms: int = 10_000
+    slo: str = slo.DEFAULT
+    out: Path | None = None
+    offenders: Path | None = None
+
+
+class Plan(NamedTuple):
+    """What `build` gives."""
+
+    verdicts: DataFrame
+    cube: DataFrame
+    now_ms: int
+    shard_count: int
+    log_bytes: int
+
+
+def build(spark: SparkSession, args: Args) -> Plan:
+    """Plan it: one row an identity, and all figures in one table. Looks at each shard's files."""
+    # Pinned, so that every pass over a store that is written to sees the same.
+    pinned = latest_offsets(args.path)
+    messages = read_messages(spark, args.path, frames.MESSAGE_COLUMNS, as_of=pinned)
+    stores = snapshots(parse({"path": args.path, "as_of": pinned}))
+    now = read_now(args.now)
+    if now is None:
+        extent = read_messages(spark, args.path, "stored_at long", as_of=pinned)
+        newest = extent.agg(F.max("stored_at")).first()
+        now = int(newest[0] or 0) if newest is not None else 0
+    is_whole = all(store.log_begin == 0 for store in stores.values())
+    log_bytes = sum(store.log_end - store.log_begin for store in stores.values())
+    if args.scheduled is None:
+        judged = frames.verdicts(frames.events(messages), now, args.grace_ms, is_whole=is_whole)
+    else:
+        table = read_table(spark, args.scheduled, _projection(args))
+        events = frames.events_against_table(messages, table)
+        judged = frames.verdicts(events, now, args.grace_ms, by_shard=False)
+    return Plan(judged, frames.cube(judged), now, len(stores), log_bytes)
+
+
+def work(run: Run, args: Args) -> Outcome:
+    """Run it and tell."""
+    conditions = slo.parse(args.slo)
+    read_now(args.now)
+    need_there(args.path, *([args.scheduled] if args.scheduled else []))
+    plan = build(run.spark, args)
+    run.tell(f"{plan.log_bytes / 2**20:,.1f} MiB of log in {plan.shard_count} shards")
+    rows = plan.cube.collect()
+    figures = figures_of(rows, plan)
+    problems = slo.problems_of(conditions, figures)
+    faults = sum(int(figures[name]) for name in frames.FAULTS)
+    if faults:
+        figures["offenders"] = _keep_offenders(plan, args, run)
+    if args.out is not None:
+        figures["files"] = write_files(args.out, rows)
+    run.tell(summary(figures))
+    return Outcome(figures, tuple(problems))
+
+
+def read_now(text: str) -> int | None:
+    """Epoch ms of --now; None for the newest record of the log."""
+    return None if text == "log" else read_time_ms("--now", text)
+
+
+def figures_of(rows: list[Row], plan: Plan) -> dict[str, Any]:
+    """What stands in the report."""
+    (everything,) = (row for row in rows if row["grouping"] == GROUPINGS["all"])
+    found: dict[str, Any] = _line(everything)
+    found["now"] = told_ms(plan.now_ms)
+    found["shards"], found["log_bytes"] = plan.shard_count, plan.log_bytes
+    for name in ("shard", "topic"):
+        found[f"by_{name}"] = [{name: row[name], **_line(row)} for row in _grouped(rows, name)]
+    hours = [row for row in _grouped(rows, "hour") if row["percentiles"]]
+    hours.sort(key=lambda row: row["percentiles"][-1], reverse=True)
+    found["latest_hours"] = [
+        {"hour": _hour(row["hour"]), **_line(row)} for row in hours[:_HOURS_TOLD]
+    ]
+    return found
+
+
+def _grouped(rows: list[Row], name: str) -> list[Row]:
+    return sorted(
+        (row for row in rows if row["grouping"] == GROUPINGS[name] and row[name] is not None),
+        key=lambda row: row[name],
+    )
+
+
+def _line(row: Row) -> dict[str, Any]:
+    line: dict[str, Any] = {name: int(row[name] or 0) for name in frames.COUNTS}
+    percentiles = row["percentiles"] or [None] * len(frames.PERCENTILES)
+    line.update(zip(frames.PERCENTILES, percentiles, strict=True))
+    return line
+
+
+def _hour(number: int) -> str:
+    return datetime.fromtimestamp(number * 3600, UTC).strftime("%Y-%m-%dT%H:00Z")
+
+
+def _keep_offenders(plan: Plan, args: Args, run: Run) -> dict[str, Any]:
+    """Write all offenders where it was asked for; give the first few."""
+    wrong = frames.offenders(plan.verdicts)
+    where = args.offenders or (args.out / "offenders" if args.out is not None else None)
+    if where is not None:
+        wrong.write.mode("overwrite").parquet(str(where))
+        run.tell(f"offenders: {where}")
+        wrong = run.spark.read.parquet(str(where))
+    few = wrong.orderBy("due_ms", "msg_id").limit(_OFFENDERS_TOLD).collect()
+    told = [
+        {**row.asDict(), "msg_id": bytes(row["msg_id"] or b"").decode("utf-8", "replace")}
+        for row in few
+    ]
+    return {"path": str(where) if where else None, "first": told}
+
+
+def write_files(out: Path, rows: list[Row]) -> dict[str, str]:
+    """Figures by hour, lateness and due counts as pictures."""
+    out.mkdir(parents=True, exist_ok=True)
+    table = out / "by_hour.csv"
+    hours = _grouped(rows, "hour")
+    with table.open("w", newline="", encoding="utf-8") as lines:
+        writer = csv.DictWriter(lines, ["hour", *frames.COUNTS, *frames.PERCENTILES])
+        writer.writeheader()
+        writer.writerows({"hour": _hour(row["hour"]), **_line(row)} for row in hours)
+    late = plots.figures_of(_grouped(rows, "step"), "step", "times")
+    due = plots.figures_of(_grouped(rows, "day"), "day", "scheduled")
+    return {
+        "by_hour": str(table),
+        "lateness": str(plots.lateness_plot(out / "lateness.png", late, "Deliveries by lateness")),
+        "due_per_day": str(plots.due_plot(out / "due_per_day.png", due, "Due, a day")),
+    }
+
+
+def summary(figures: dict[str, Any]) -> str:
+    """One line for a person."""
+    counts = ", ".join(
+        f"{name} {figures[name]:,}" for name in frames.COUNTS if name != "sourceless"
+    )
+    late = figures["lateness_p99_ms"]
+    return counts if late is None else f"{counts}; lateness p99 {late:,.0f} ms"
+
+
+def _projection(args: Args) -> Projection:
+    return Projection(
+        topic=args.topic,
+        topic_column=args.topic_column,
+        id_column=args.id_column,
+        due_column=args.due_column,
+    )
+
+
+JOB = Job(
+    "audit",
+    Args,
+    work,
+    (
+        click.Option(
+            ["--path"], required=True, type=PLACE, help="A store, or a directory of shards."
+        ),
+        click.Option(
+            ["--scheduled"], type=PLACE, help="Parquet of what was meant to be scheduled."
+        ),
+        *projection_options(("topic", "topic_column", "id_column", "due_column")),
+        click.Option(["--now"], default="now", help="now, log, epoch ms, or a time with its zone."),
+        click.Option(
+            ["--grace-ms"], type=click.IntRange(0), default=10_000, help="Late by more is lost."
+        ),
+        click.Option(["--slo"], default=slo.DEFAULT, help='As "lost=0,dup=0,p99<1000ms".'),
+        click.Option(["--out"], type=FOLDER, help="Folder for files and plots."),
+        click.Option(["--offenders"], type=FOLDER, help="Parquet of offenders."),
+    ),
+)
+main = JOB.main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,303 @@
+"""Audit, planned: what a store's log says went in, and what it says came out, compared.
+
+    messages ---> events: one row a record that schedules, cancels or delivers
+    a table  -----^  (optionally: what was meant to be scheduled, not what the log says)
+    events   ---> verdicts: one row an identity, with counts ---> figures, offenders
+
+An identity is (shard, topic, message id, mark), the mark being the slot time for a timer and the
+level for a fixed level: every copy of a message carries all of them. What counts as scheduled:
+
+| record in the timer's topic            | counts as                                            |
+|----------------------------------------|------------------------------------------------------|
+| not rolled, no TS_ID or its own TS_ID  | one message                                          |
+| rolled, or moved (TS_ID of another)    | none; one if nothing else of its identity is left    |
+| TIMER_DEL_UNIQKEY with our TS_ID       | one message of the identity it names is cancelled    |
+| the same, a broker's                   | all messages of it that a broker took are cancelled  |
+
+Every record with TIMER_OUT_MS or DELAY in a real topic is a delivery. The engine's own bookkeeping
+is not asked: neither its state file nor its fold, so that it cannot hide its own mistake.
+
+With a table the mark is empty: an identity is (topic, message id), over all shards, so that a
+message which stands in two shards shows as doubled.
+
+Threads:  none; plans only. No sparkContext.
+Holds:    each message is in exactly one of: cancelled, delivered, pending, lost.
+Known:    (1) of n equal messages that are late one after the other only the last one's lateness
+          counts; (2) a delete by bare key (RocketMQ up to 5.3.1) is taken to mean the topic it was
+          sent to; (3) messages without an id count as one identity with n copies; (4) with a table
+          a message that was put to another time is early or late by the table's.
+Source:   store-format.md 7, 9, 11; exactly-once.md 1.
+"""
+
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody who uses it writes it
+
+TIMER_TOPIC = "rmq_sys_wheel_timer"
+LEVEL_TOPIC = "SCHEDULE_TOPIC_XXXX"
+
+MESSAGE_COLUMNS = (
+    "shard int, topic string, queue_offset long, log_offset long, msg_id binary, stored_at long, "
+    "deliver_at long, properties map<string,string>, body_crc int"
+)
+"""What `events` reads of the table `messages`, with time_type=long."""
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+
+COUNTS = (
+    "scheduled", "delivered", "cancelled", "pending", "lost", "duplicated", "early", "phantom",
+    "crc_mismatch", "uncancelled", "sourceless",
+)  # fmt: skip
+"""What is counted; an offender is an identity with one of FAULTS."""
+
+FAULTS = ("lost", "duplicated", "early", "phantom", "crc_mismatch", "uncancelled")
+
+STEPS_MS = (
+    0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000, 2 * 60_000,
+    5 * 60_000, 10 * 60_000, 30 * 60_000, HOUR_MS, 6 * HOUR_MS, DAY_MS, 7 * DAY_MS, 30 * DAY_MS,
+)  # fmt: skip
+"""Lateness by steps: a delivery is in the first that it is not later than, else in the last."""
+
+PERCENTILES = {
+    "lateness_p50_ms": 0.5,
+    "lateness_p99_ms": 0.99,
+    "lateness_p99_9_ms": 0.999,
+    "lateness_max_ms": 1.0,
+}
+
+
+def events(messages: DataFrame) -> DataFrame:
+    """One row a record that matters: what it does (s, c, d), to which identity, when."""
+    has = F.col("properties")
+    is_timer = F.col("topic") == TIMER_TOPIC
+    is_level = F.col("topic") == LEVEL_TOPIC
+    known = messages.select(
+        "shard",
+        (is_timer | is_level).alias("waits"),
+        is_level.alias("in_level"),
+        "topic",
+        "queue_offset",
+        "log_offset",
+        "msg_id",
+        "stored_at",
+        "deliver_at",
+        "body_crc",
+        has["REAL_TOPIC"].alias("real_topic"),
+        has["TIMER_OUT_MS"].alias("out_ms"),
+        has["DELAY"].alias("level"),
+        has["TIMER_DEL_UNIQKEY"].alias("deletes"),
+        has["TS_ID"].alias("ts_id"),
+        F.coalesce(has["TIMER_ROLL_TIMES"].try_cast("int"), F.lit(0)).alias("rolls"),
+    )
+    is_delivery = F.col("real_topic").isNotNull() & _mark(F.col("in_level")).isNotNull()
+    chosen = known.where(F.col("waits") | is_delivery)
+    is_cancel = F.col("waits") & F.col("deletes").isNotNull()
+    kind = F.when(is_cancel, F.lit("c")).when(F.col("waits"), F.lit("s")).otherwise(F.lit("d"))
+    named_topic = F.substring_index("deletes", "+", 1)
+    has_topic = F.col("deletes").contains("+")
+    topic = (
+        F.when(is_cancel & has_topic, named_topic)
+        .when(F.col("waits"), F.coalesce("real_topic", "topic"))
+        .otherwise(F.col("topic"))
+    )
+    deleted_key = F.when(
+        has_topic, F.expr("substr(deletes, length(substring_index(deletes, '+', 1)) + 2)")
+    )
+    key = F.when(is_cancel, F.coalesce(deleted_key, F.col("deletes")).cast("binary")).otherwise(
+        F.col("msg_id")
+    )
+    is_source = (F.col("rolls") == 0) & (
+        F.col("ts_id").isNull() | (_timer_id(F.col("ts_id")) == F.col("queue_offset"))
+    )
+    return chosen.select(
+        "shard",
+        topic.alias("topic"),
+        key.alias("msg_id"),
+        _mark(F.col("in_level")).alias("mark"),
+        kind.alias("kind"),
+        F.col("ts_id").isNotNull().alias("own"),
+        F.coalesce(_timer_id(F.col("ts_id")), F.col("queue_offset")).alias("place"),
+        F.col("log_offset"),
+        F.when(is_cancel, F.col("rolls") == 0).otherwise(is_source).alias("counts"),
+        F.col("deliver_at").alias("due_ms"),
+        F.col("stored_at").alias("at_ms"),
+        F.col("body_crc").alias("crc"),
+    )
+
+
+def _mark(is_level: Column) -> Column:
+    """The slot time, or the level. A record with both waited for a level, last."""
+    level = F.concat(F.lit("level "), F.col("level"))
+    return F.when(is_level, level).otherwise(F.coalesce(level, F.col("out_ms")))
+
+
+def _timer_id(text: Column) -> Column:
+    """The low 48 bits of a TS_ID (native/format/timer_id.h), as a number."""
+    low = F.unbase64(F.translate(F.substring(text, 9, 8), "-_", "+/"))
+    return F.conv(F.hex(low), 16, 10).cast("long")
+
+
+def events_of_table(table: DataFrame) -> DataFrame:
+    """What was meant to be scheduled: topic, msg_id (binary), due_ms, and crc where known."""
+    crc = F.col("crc").cast("int") if "crc" in table.columns else F.lit(None).cast("int")
+    return table.select(
+        F.lit(None).cast("int").alias("shard"),
+        "topic",
+        F.col("msg_id").cast("binary").alias("msg_id"),
+        F.lit("").alias("mark"),
+        F.lit("s").alias("kind"),
+        F.lit(True).alias("own"),
+        F.lit(True).alias("counts"),
+        F.col("due_ms").cast("long").alias("due_ms"),
+        F.lit(None).cast("long").alias("at_ms"),
+        crc.alias("crc"),
+    )
+
+
+def events_against_table(messages: DataFrame, table: DataFrame) -> DataFrame:
+    """The table's rows, and the log's cancels and every message in a real topic that the table has.
+
+    What the table schedules may have been due when it was put: then it never waited.
+    """
+    from_log = events(messages).where("kind <> 'd'").drop("place", "log_offset")
+    is_cancel = F.col("kind") == "c"
+    from_log = (
+        from_log.withColumn("mark", F.lit(""))
+        .withColumn("kind", F.when(is_cancel, F.lit("c")).otherwise(F.lit("r")))
+        .withColumn("own", F.lit(True))
+    )
+    topics = F.broadcast(table.select("topic").distinct())
+    delivered = messages.join(topics, "topic", "left_semi").select(
+        "shard",
+        "topic",
+        "msg_id",
+        F.lit("").alias("mark"),
+        F.lit("d").alias("kind"),
+        F.lit(True).alias("own"),
+        F.lit(True).alias("counts"),
+        F.col("deliver_at").alias("due_ms"),
+        F.col("stored_at").alias("at_ms"),
+        F.col("body_crc").alias("crc"),
+    )
+    return events_of_table(table).unionByName(from_log).unionByName(delivered)
+
+
+def verdicts(
+    found: DataFrame, now_ms: int, grace_ms: int, *, by_shard: bool = True, is_whole: bool = True
+) -> DataFrame:
+    """One row an identity: how often it was scheduled, cancelled, delivered, and what is wrong.
+
+    `is_whole`: the log begins at its beginning. Where retention has dropped a prefix, a delivery
+    without a source is told as `sourceless`, not as a phantom.
+    """
+    identity = ["shard", "topic", "msg_id", "mark"] if by_shard else ["topic", "msg_id", "mark"]
+    shard = [] if by_shard else [F.max("shard").alias("shard")]
+    s, c, d = (F.col("kind") == kind for kind in "scd")
+
+    def count(condition: Column) -> Column:
+        return F.count(F.when(condition, F.lit(1)))
+
+    groups = found.groupBy(*identity).agg(
+        *shard,
+        F.greatest(count(s & F.col("counts")), F.least(count(s), F.lit(1))).alias("scheduled"),
+        count(s & F.col("counts") & ~F.col("own")).alias("foreign"),
+        count(c & F.col("counts") & F.col("own")).alias("own_deletes"),
+        count(c & ~F.col("own")).alias("foreign_deletes"),
+        count((F.col("kind") == "r") & F.col("counts")).alias("in_log"),
+        count(d).alias("deliveries"),
+        F.coalesce(F.min(F.when(s, F.col("due_ms"))), F.min(F.when(d, F.col("due_ms")))).alias(
+            "due_ms"
+        ),
+        F.min(F.when(d, F.col("at_ms"))).alias("first_ms"),
+        F.max(F.when(d, F.col("at_ms"))).alias("last_ms"),
+        F.min(F.when(s, F.col("crc"))).alias("crc_low"),
+        F.max(F.when(s, F.col("crc"))).alias("crc_high"),
+        F.min(F.when(d, F.col("crc"))).alias("delivered_crc_low"),
+        F.max(F.when(d, F.col("crc"))).alias("delivered_crc_high"),
+    )
+    deleted = F.col("own_deletes") + F.when(
+        F.col("foreign_deletes") > 0, F.col("foreign")
+    ).otherwise(0)
+    # To put a message to another time is to cancel it and to put it again.
+    again = F.greatest(F.col("in_log") - F.col("scheduled"), F.lit(0))
+    net = F.greatest(deleted - again, F.lit(0))
+    counted = groups.withColumn("deletes", F.least("scheduled", net))
+    counted = counted.withColumn(
+        "over", F.col("deliveries") - (F.col("scheduled") - F.col("deletes"))
+    )
+    return _judged(counted, now_ms, grace_ms, is_whole=is_whole)
+
+
+def _judged(counted: DataFrame, now_ms: int, grace_ms: int, *, is_whole: bool) -> DataFrame:
+    """Say of each identity what is wrong with it."""
+    known = F.col("scheduled") > 0
+    over = F.greatest(F.col("over"), F.lit(0))
+    uncancelled = F.when(known, F.least(over, F.col("deletes"))).otherwise(0)
+    missing = F.greatest(-F.col("over"), F.lit(0))
+    is_due = F.col("due_ms") + F.lit(grace_ms) < F.lit(now_ms)
+    stray = F.when(known, 0).otherwise(F.col("deliveries"))
+    counted_ms = F.when(F.col("over") <= 0, F.col("last_ms")).otherwise(F.col("first_ms"))
+    late_ms = F.when(counted_ms.isNotNull(), F.greatest(counted_ms - F.col("due_ms"), F.lit(0)))
+    altered = (F.col("delivered_crc_low") < F.col("crc_low")) | (
+        F.col("delivered_crc_high") > F.col("crc_high")
+    )
+    return counted.select(
+        "shard",
+        "topic",
+        "msg_id",
+        "mark",
+        "due_ms",
+        "first_ms",
+        "last_ms",
+        "scheduled",
+        F.col("deliveries").alias("delivered"),
+        (F.col("deletes") - uncancelled).alias("cancelled"),
+        F.when(is_due, 0).otherwise(missing).alias("pending"),
+        F.when(is_due, missing).otherwise(0).alias("lost"),
+        F.when(known, over - uncancelled).otherwise(0).alias("duplicated"),
+        F.coalesce(F.col("first_ms") < F.col("due_ms"), F.lit(False)).cast("int").alias("early"),
+        (stray if is_whole else F.lit(0)).alias("phantom"),
+        F.coalesce(altered, F.lit(False)).cast("int").alias("crc_mismatch"),
+        uncancelled.alias("uncancelled"),
+        (F.lit(0) if is_whole else stray).alias("sourceless"),
+        late_ms.alias("lateness_ms"),
+    )
+
+
+def offenders(judged: DataFrame) -> DataFrame:
+    """The identities with a fault."""
+    return judged.where(reduce(Column.__or__, (F.col(name) > 0 for name in FAULTS)))
+
+
+def cube(judged: DataFrame) -> DataFrame:
+    """All figures in one pass: over everything, and by shard, topic, hour, day, lateness.
+
+    First small rows that agree in all of these are added up; only then come the percentiles, which
+    are exact: of each lateness with how often it was.
+    """
+    lateness = F.col("lateness_ms")
+    edges = F.array(*(F.lit(edge).cast("long") for edge in STEPS_MS))
+    step = F.get(F.filter(edges, lambda edge: edge >= lateness), F.lit(0))
+    small = judged.groupBy(
+        "shard",
+        "topic",
+        F.floor(F.col("due_ms") / HOUR_MS).alias("hour"),
+        "lateness_ms",
+    ).agg(
+        *(F.sum(name).alias(name) for name in COUNTS),
+        F.count(F.when(F.col("first_ms").isNotNull(), F.lit(1))).alias("times"),
+    )
+    small = small.withColumn("day", F.floor(F.col("hour") / 24)).withColumn(
+        "step", F.coalesce(step, F.when(lateness.isNotNull(), STEPS_MS[-1]))
+    )
+    sets: list[list[Column]] = [[]]
+    names = ("shard", "topic", "hour", "day", "step")
+    sets.extend([F.col(name)] for name in names)
+    weighed = [F.lit(one) for one in PERCENTILES.values()]
+    return small.groupingSets(sets, *(F.col(name) for name in names)).agg(
+        F.grouping_id().alias("grouping"),
+        *(F.sum(name).alias(name) for name in (*COUNTS, "times")),
+        F.percentile("lateness_ms", F.array(*weighed), F.col("times")).alias("percentiles"),
+    )

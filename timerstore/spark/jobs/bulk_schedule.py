@@ -1,0 +1,210 @@
+"""Schedule a table's rows into the shards, each once.
+
+--fast reads Parquet in the executors and stages it there, without Spark's rows: by columns as they
+are. Otherwise any format that Spark reads, through the data source's writer; --sql may make the
+rows: a SELECT of topic, body, deliver_at or deliver_ms, key, tags, message_id, properties FROM
+input. Rows that no store would take fail the run, or are set aside with --on-invalid quarantine. A
+time that has passed is delivered at once.
+
+Data:     the input is read only; _ingest of the shards' directory.
+Holds:    (1) all rows become visible together; (2) again under the same --run-id: nothing is
+          scheduled twice, and what a killed run left is finished.
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from timerstore.errors import ConfigError
+from timerstore.files.disk import Disk
+from timerstore.shards.cluster import require
+from timerstore.shards.options import WriteOptions
+from timerstore.spark.jobs.bulk_worker import Renaming
+from timerstore.spark.jobs.job import FOLDER, PLACE, Job, Outcome, Run, need_there
+from timerstore.spark.jobs.lake import check_run_id
+from timerstore.spark.jobs.parquet_tasks import ROWS_PER_TASK, parquet_files, schema_of, tasks_of
+from timerstore.spark.jobs.scheduling import (
+    Scheduled,
+    committed,
+    scheduled_of,
+    stage_and_commit,
+    take,
+)
+from timerstore.spark.jobs.tables import PROJECTION_FIELDS, Projection, projection_options, rows_of
+
+_VERSION = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Args:
+    """Which rows, which shards, which way."""
+
+    input: str
+    path: Path
+    fast: bool = False
+    format: str = "parquet"
+    sql: str | None = None
+    on_invalid: str = "fail"
+    shard_by: str = "key"
+    ingest: bool = True
+    dry_run: bool = False
+    rows_per_task: int = ROWS_PER_TASK
+    topic: str | None = None
+    topic_column: str | None = None
+    body_column: str = "body"
+    due_column: str = "deliver_at"
+    id_column: str | None = "message_id"
+    key_column: str | None = None
+    tags_column: str | None = None
+
+
+def build(spark: SparkSession, args: Args) -> DataFrame:
+    """The rows as the data source's writer takes them."""
+    table = spark.read.format(args.format).load(args.input)
+    if args.sql is not None:
+        table.createOrReplaceTempView("input")
+        return spark.sql(args.sql)
+    rows = rows_of(table, projection_of(args))
+    empty = [
+        name
+        for name, column in (
+            ("message_id", args.id_column), ("key", args.key_column), ("tags", args.tags_column)
+        )
+        if column is None
+    ]  # fmt: skip
+    return rows.drop(*empty)
+
+
+def work(run: Run, args: Args) -> Outcome:
+    """Schedule, and let the shards take it."""
+    source = check_run_id(run.run_id)
+    need_there(args.input, str(args.path))
+    require(Disk(), args.path)
+    if args.fast and (args.sql is not None or args.format != "parquet"):
+        raise ConfigError("--fast: reads Parquet columns as they are; leave out --sql and --format")
+    if args.dry_run:
+        return _count(run, args)
+    done = _fast(run, args, source) if args.fast else _by_writer(run, args, source)
+    figures = {
+        "rows": done.rows,
+        "quarantined": done.quarantined,
+        "by_shard": done.by_shard,
+        "is_replay": done.is_replay,
+        "source": source,
+    }
+    if args.ingest:
+        taken = take(run, run.spark, args.path)
+        figures |= {"taken": taken.rows, "locked_shards": list(taken.locked)}
+    run.tell(f"{done.rows:,} rows scheduled")
+    return Outcome(figures)
+
+
+def _fast(run: Run, args: Args, source: str) -> Scheduled:
+    files = parquet_files(args.input)
+    renaming = renaming_of(args)
+    schema_of(files, renaming.read)
+    tasks = tasks_of(files, args.rows_per_task)
+    run.tell(f"{len(files)} files in {len(tasks)} tasks")
+    options = _options(args, source)
+    return stage_and_commit(run, args.path, source, _VERSION, tasks, renaming, options)
+
+
+def _by_writer(run: Run, args: Args, source: str) -> Scheduled:
+    known = committed(args.path, source, _VERSION)
+    if known is None:
+        options = {
+            "path": str(args.path),
+            "write_id": source,
+            "shard_by": args.shard_by,
+            "on_invalid": args.on_invalid,
+            "ingest": "none",
+        }
+        rows = build(run.spark, args)
+        if "topic" not in rows.columns and args.topic:
+            options["topic"] = args.topic
+        rows.write.format("timerstore").mode("append").options(**options).save()
+    found = committed(args.path, source, _VERSION)
+    assert found is not None, "a write that returned is committed"
+    return scheduled_of(found, is_replay=known is not None)
+
+
+def _count(run: Run, args: Args) -> Outcome:
+    """What would be scheduled: nothing is written."""
+    rows = build(run.spark, args)
+    due = next(name for name in ("deliver_ms", "deliver_at") if name in rows.columns)
+    found = rows.agg(
+        F.count("*").alias("rows"),
+        F.min(due).cast("string").alias("first"),
+        F.max(due).cast("string").alias("last"),
+        F.count(F.when(F.col(due).isNull(), 1)).alias("without_time"),
+    ).first()
+    assert found is not None, "an aggregate has a row"
+    run.tell(f"would schedule {found['rows']:,} rows")
+    return Outcome({**found.asDict(), "is_dry_run": True})
+
+
+def projection_of(args: Args) -> Projection:
+    """Which column is what."""
+    return Projection(**{name: getattr(args, name) for name in PROJECTION_FIELDS})
+
+
+def renaming_of(args: Args) -> Renaming:
+    """The same for the executors."""
+    if (args.topic is None) == (args.topic_column is None):
+        raise ConfigError("topic: wanted one of --topic and --topic-column")
+    pairs = (
+        ("topic", args.topic_column),
+        ("body", args.body_column),
+        ("deliver_at", args.due_column),
+        ("message_id", args.id_column),
+        ("key", args.key_column),
+        ("tags", args.tags_column),
+    )
+    return Renaming(tuple((name, given) for name, given in pairs if given is not None))
+
+
+def _options(args: Args, source: str) -> WriteOptions:
+    return WriteOptions(
+        topic=args.topic or "",
+        shard_by=args.shard_by,
+        on_invalid=args.on_invalid,
+        write_id=source,
+        ingest="none",
+    )
+
+
+JOB = Job(
+    "bulk-schedule",
+    Args,
+    work,
+    (
+        click.Option(
+            ["--input"], required=True, type=PLACE, help="What to schedule: a file or a folder."
+        ),
+        click.Option(
+            ["--path"],
+            required=True,
+            type=FOLDER,
+            help="The shards' directory.",
+        ),
+        click.Option(["--fast"], is_flag=True, help="Read Parquet in the executors themselves."),
+        click.Option(["--format"], default="parquet", help="As Spark names it."),
+        click.Option(["--sql"], help="SELECT ... FROM input that makes the rows."),
+        click.Option(["--on-invalid"], type=click.Choice(["fail", "quarantine"]), default="fail"),
+        click.Option(["--shard-by"], default="key", help="key, msg_id, or a column."),
+        click.Option(
+            ["--ingest/--no-ingest"], default=True, help="Let the shards take it at once."
+        ),
+        click.Option(["--dry-run"], is_flag=True, help="Count, write nothing."),
+        click.Option(["--rows-per-task"], type=click.IntRange(1), default=ROWS_PER_TASK),
+        *projection_options(PROJECTION_FIELDS),
+    ),
+)
+main = JOB.main
+
+if __name__ == "__main__":
+    sys.exit(main())

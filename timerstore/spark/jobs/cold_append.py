@@ -1,0 +1,176 @@
+"""Put far timers into a Parquet lake by day of delivery, from where `promote` takes them when they
+come near.
+
+Rows that are due sooner than --beyond from now do not belong there: they go to --near as Parquet of
+the same columns, for bulk-schedule; without --near they are an error and nothing is appended. Rows
+without a due time, a topic or a message id are an error too: a promotion could not tell them apart.
+
+Data:     lake.py has the layout. Spark writes into the run's staging folder, one file a day; the
+          files are then moved beside those of other runs under names that start with the run's id;
+          the record of the run is written last.
+Holds:    (1) a run counts whole or not at all; (2) again under the same --run-id: nothing is
+          appended.
+Fails:    a killed run leaves files that no record names; the same run id takes their place.
+"""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from timerstore.errors import ConfigError
+from timerstore.files.disk import Disk
+from timerstore.spark.jobs.job import FOLDER, PLACE, Job, Outcome, Run, need_there
+from timerstore.spark.jobs.lake import Lake, LakeFile, check_run_id, day_of, open_lake
+from timerstore.spark.jobs.spans import read_span_ms, read_time_ms, told_ms
+from timerstore.spark.jobs.tables import PROJECTION_FIELDS, Projection, projection_options, rows_of
+
+
+@dataclass(frozen=True, slots=True)
+class Args:
+    """Which rows, which lake, how far away they must be."""
+
+    input: str
+    lake: Path
+    beyond: str = "7d"
+    now: str = "now"
+    near: Path | None = None
+    topic: str | None = None
+    topic_column: str | None = None
+    body_column: str = "body"
+    due_column: str = "deliver_at"
+    id_column: str = "message_id"
+    key_column: str | None = None
+    tags_column: str | None = None
+
+
+class Plan(NamedTuple):
+    """What `build` gives."""
+
+    far: DataFrame
+    near: DataFrame
+    bad: DataFrame
+
+
+def build(spark: SparkSession, args: Args) -> Plan:
+    """The rows by where they go."""
+    projection = Projection(**{name: getattr(args, name) for name in PROJECTION_FIELDS})
+    table = spark.read.parquet(args.input)
+    rows = rows_of(table, projection)
+    horizon = read_time_ms("--now", args.now) + read_span_ms("--beyond", args.beyond)
+    is_whole = (
+        F.col("topic").isNotNull()
+        & F.col("message_id").isNotNull()
+        & F.col("deliver_ms").isNotNull()
+    )
+    is_far = F.col("deliver_ms") >= F.lit(horizon)
+    return Plan(
+        rows.where(is_whole & is_far), rows.where(is_whole & ~is_far), rows.where(~is_whole)
+    )
+
+
+def work(run: Run, args: Args) -> Outcome:
+    """Append, unless this run did before."""
+    check_run_id(run.run_id)
+    need_there(args.input)
+    read_span_ms("--beyond", args.beyond)
+    read_time_ms("--now", args.now)
+    lake = open_lake(args.lake, create=True)
+    done = lake.run(run.run_id)
+    if done is not None:
+        run.tell("this run was appended before; nothing to do")
+        return Outcome({**_figures(lake, done), "is_replay": True})
+    plan = build(run.spark, args)
+    _refuse(plan, args)
+    if args.near is not None:
+        plan.near.write.mode("overwrite").parquet(str(args.near))
+        run.tell(f"near rows: {args.near}")
+    staging = lake.staging(run.run_id)
+    by_day = plan.far.withColumn("deliver_day", F.to_date(F.timestamp_millis("deliver_ms")))
+    by_day.repartition("deliver_day").sortWithinPartitions("deliver_day", "deliver_ms").write.mode(
+        "overwrite"
+    ).partitionBy("deliver_day").parquet(str(staging))
+    run.tell("written; moving into place")
+    files = lake.commit_run(run.run_id, list(move_in(lake, run.run_id)))
+    figures = _figures(lake, files)
+    run.tell(f"{figures['rows']:,} rows for {figures['days']:,} days")
+    return Outcome({**figures, "is_replay": False})
+
+
+def _refuse(plan: Plan, args: Args) -> None:
+    bad = plan.bad.count()
+    near = plan.near.count() if args.near is None else 0
+    problems = []
+    if bad:
+        problems.append(f"{bad:,} rows have no topic, message id or due time")
+    if near:
+        first = plan.near.agg(F.min("deliver_ms")).first()
+        assert first is not None, "an aggregate has a row"
+        problems.append(
+            f"{near:,} rows are due sooner than {args.beyond} from now, the first at "
+            f"{told_ms(first[0])}; --near FOLDER keeps them apart for bulk-schedule"
+        )
+    if problems:
+        raise ConfigError(problems)
+
+
+def move_in(lake: Lake, run_id: str, disk: Disk | None = None) -> Iterator[LakeFile]:
+    """Move a run's staged files into the days' folders, durably; again after a kill: the rest.
+
+    A name that is taken already was moved by an attempt that was killed, and holds what that one
+    wrote; the same input gives the same rows, and only one record ever names the file.
+    """
+    disk = disk or Disk()
+    staging = lake.staging(run_id)
+    for folder in disk.list(staging):
+        day = day_of(folder)
+        if day is None:
+            continue
+        parts = [one for one in disk.list(staging / folder) if one.endswith(".parquet")]
+        target = lake.day_folder(day)
+        disk.make_directory(target)
+        for number, part in enumerate(parts):
+            path = target / f"{run_id}-{number:05d}.parquet"
+            file = disk.open(staging / folder / part)
+            file.sync()
+            size = file.size()
+            del file
+            disk.rename(staging / folder / part, path)
+            rows = pq.ParquetFile(path).metadata.num_rows
+            yield LakeFile(day, path.name, rows, size)
+        disk.sync_directory(target)
+
+
+def _figures(lake: Lake, files: tuple[LakeFile, ...]) -> dict[str, object]:
+    return {
+        "lake": str(lake.root),
+        "rows": sum(one.rows for one in files),
+        "bytes": sum(one.bytes for one in files),
+        "files": len(files),
+        "days": len({one.day for one in files}),
+    }
+
+
+JOB = Job(
+    "cold-append",
+    Args,
+    work,
+    (
+        click.Option(["--input"], required=True, type=PLACE, help="Parquet with the rows."),
+        click.Option(["--lake"], required=True, type=FOLDER, help="The lake."),
+        click.Option(["--beyond"], default="7d", help="Only what is due later than this from now."),
+        click.Option(["--now"], default="now", help="now, epoch ms, or a time with its zone."),
+        click.Option(["--near"], type=FOLDER, help="Folder for nearer rows."),
+        *projection_options(PROJECTION_FIELDS),
+    ),
+)
+main = JOB.main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""Write the messages of a store, or another of its tables, to Parquet.
+
+The files are written in the executors, without Spark's writer. Times are epoch ms.
+
+Data:     --out: <run>-00000.parquet ..., and _runs/<run>.json, which names the files of a run.
+Holds:    (1) a run's files are of one state of the store; (2) again under the same --run-id:
+          nothing is written, the same is told.
+Fails:    a killed run leaves files under _staging; the same run id writes anew.
+"""
+
+import json
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from pyspark.sql import DataFrame, SparkSession
+
+from timerstore.files.disk import Disk
+from timerstore.spark.jobs.export_worker import RESULT, WriteParquet
+from timerstore.spark.jobs.job import FOLDER, PLACE, Job, Outcome, Run, need_there
+from timerstore.spark.jobs.lake import check_run_id
+from timerstore.spark.jobs.source_tasks import plan_source, run_tasks
+
+SCHEMAS = {
+    "messages": (
+        "shard int, topic string, queue_id int, queue_offset long, log_offset long, msg_id binary, "
+        "key binary, tags string, stored_at long, deliver_at long, "
+        "properties map<string,string>, body binary, body_len int, body_crc int, flags int, "
+        "kind string"
+    ),
+    "timers": (
+        "shard int, deliver_at long, timer_pos long, prev_pos long, log_offset long, size int, "
+        "enqueued_at long, flags int, rolled boolean, cancelled boolean"
+    ),
+    "slots": "shard int, slot int, slot_at long, first_pos long, last_pos long, count long",
+    "deliveries": (
+        "shard int, topic string, queue_id int, queue_offset long, msg_id binary, "
+        "deliver_at long, delivered_at long, lateness_ms long, rolls int"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Args:
+    """What is exported, and where to."""
+
+    path: str
+    out: Path
+    table: str = "messages"
+    topics: str | None = None
+    compression: str = "zstd"
+
+
+def build(spark: SparkSession, args: Args, folder: Path) -> DataFrame:
+    """One row a file, once they are written into the folder."""
+    options = {"topics": args.topics} if args.topics else {}
+    source = plan_source(args.path, SCHEMAS[args.table], table=args.table, **options)
+    return run_tasks(spark, source, WriteParquet(folder, args.compression), RESULT)
+
+
+def work(run: Run, args: Args) -> Outcome:
+    """Export, unless this run did before."""
+    need_there(args.path)
+    disk = Disk()
+    record = args.out / "_runs" / f"{check_run_id(run.run_id)}.json"
+    done = disk.read_small(record)
+    if done is not None:
+        run.tell("this run was exported before; nothing to do")
+        return Outcome({**json.loads(done), "is_replay": True})
+    staging = args.out / "_staging" / run.run_id
+    shutil.rmtree(staging, ignore_errors=True)
+    disk.make_directory(staging)
+    files = build(run.spark, args, staging).orderBy("number").collect()
+    told: list[dict[str, Any]] = []
+    for file in files:
+        name = f"{run.run_id}-{file['number']:05d}.parquet"
+        disk.rename(staging / file["name"], args.out / name)
+        told.append({"name": name, "rows": file["rows"], "bytes": file["bytes"]})
+    disk.sync_directory(args.out)
+    shutil.rmtree(staging, ignore_errors=True)
+    figures = {
+        "rows": sum(one["rows"] for one in told),
+        "bytes": sum(one["bytes"] for one in told),
+        "files": told,
+    }
+    disk.make_directory(record.parent)
+    disk.write_new(record, json.dumps(figures, indent=1).encode() + b"\n")
+    run.tell(f"{figures['rows']:,} rows in {len(told)} files")
+    return Outcome({**figures, "is_replay": False})
+
+
+JOB = Job(
+    "export",
+    Args,
+    work,
+    (
+        click.Option(
+            ["--path"], required=True, type=PLACE, help="A store, or a directory of shards."
+        ),
+        click.Option(["--out"], required=True, type=FOLDER, help="Folder."),
+        click.Option(["--table"], type=click.Choice(list(SCHEMAS)), default="messages"),
+        click.Option(["--topics"], help="Only these topics, a comma between."),
+        click.Option(
+            ["--compression"], type=click.Choice(["zstd", "snappy", "none"]), default="zstd"
+        ),
+    ),
+)
+main = JOB.main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""What a forecast does in an executor: counts timers by time as they are read, and sends the
+counts.
+
+Holds:    a count is by (shard, bucket); bytes are those of the records in the commit log.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+Int64 = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+RESULT = "shard int, bucket long, due long, bytes long, rolls long"
+COLUMNS = "shard int, deliver_at long, size int, rolled boolean, cancelled boolean"
+
+_SCHEMA = pa.schema(
+    [
+        pa.field("shard", pa.int32()),
+        pa.field("bucket", pa.int64()),
+        pa.field("due", pa.int64()),
+        pa.field("bytes", pa.int64()),
+        pa.field("rolls", pa.int64()),
+    ]
+)
+
+
+class CountBuckets:
+    """Count what is due from `begin_ms` on, below `end_ms`, in buckets of `bucket_ms`."""
+
+    def __init__(self, bucket_ms: int, begin_ms: int, end_ms: int) -> None:
+        self.bucket_ms = bucket_ms
+        self.begin_ms = begin_ms
+        self.end_ms = end_ms
+
+    def __call__(self, _number: int, batches: Iterator[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        """Add up a partition; one row a (shard, bucket) that has something."""
+        sums: dict[tuple[int, int], list[int]] = {}
+        for batch in batches:
+            for key, add in self.of_batch(batch):
+                found = sums.setdefault(key, [0, 0, 0])
+                for place, value in enumerate(add):
+                    found[place] += value
+        if sums:
+            rows = [(*key, *value) for key, value in sums.items()]
+            columns = [
+                pa.array(column, kind.type)
+                for column, kind in zip(zip(*rows, strict=True), _SCHEMA, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
+
+    def of_batch(self, batch: pa.RecordBatch) -> Iterator[tuple[tuple[int, int], tuple[int, ...]]]:
+        """((shard, bucket), (due, bytes, rolls)) of a batch."""
+        due = _numbers(batch, "deliver_at")
+        counts = (due >= self.begin_ms) & (due < self.end_ms) & ~_flags(batch, "cancelled")
+        if not counts.any():
+            return
+        due = due[counts]
+        bucket = due // self.bucket_ms
+        shard = _numbers(batch, "shard")[counts]
+        sizes = _numbers(batch, "size")[counts]
+        rolls = _flags(batch, "rolled")[counts]
+        low, span = int(bucket.min()), int(bucket.max() - bucket.min()) + 1
+        first = int(shard.min())
+        place = (shard - first) * span + (bucket - low)
+        if int(shard.max() - first + 1) * span > 4 * len(place) + 65_536:  # sparse: sort instead
+            known, place = np.unique(place, return_inverse=True)
+        else:
+            known = np.arange(int(place.max()) + 1)
+        total = np.bincount(place, minlength=len(known))
+        weight = np.bincount(place, weights=sizes, minlength=len(known))
+        rolled = np.bincount(place, weights=rolls, minlength=len(known))
+        for k in np.flatnonzero(total).tolist():
+            code = int(known[k])
+            key = (first + code // span, low + code % span)
+            yield key, (int(total[k]), int(weight[k]), int(rolled[k]))
+
+
+def _numbers(batch: pa.RecordBatch, name: str) -> Int64:
+    column = batch.column(name).fill_null(0).to_numpy(zero_copy_only=False)
+    return np.asarray(column, dtype=np.int64)
+
+
+def _flags(batch: pa.RecordBatch, name: str) -> Flags:
+    column = batch.column(name).fill_null(False).to_numpy(zero_copy_only=False)
+    return np.asarray(column, dtype=np.bool_)

@@ -1,0 +1,70 @@
+"""Draw what is due by day and hour; counted as in `forecast`.
+
+Data:     table `timers`; --out: heatmap.png.
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+from pyspark.sql import DataFrame, SparkSession
+
+from timerstore.spark.jobs import forecast, plots
+from timerstore.spark.jobs.job import FOLDER, Job, Outcome, Run, need_there
+
+
+@dataclass(frozen=True, slots=True)
+class Args:
+    """Of which store, from when, how far, and where the picture goes."""
+
+    path: str
+    out: Path
+    begin: str = "now"
+    horizon: str = "30d"
+    lake: Path | None = None
+
+
+def build(spark: SparkSession, args: Args) -> DataFrame:
+    """Counts by shard and hour."""
+    return forecast.build(spark, _hours(args))
+
+
+def work(run: Run, args: Args) -> Outcome:
+    """Count, draw and tell."""
+    need_there(args.path)
+    rows = [row.asDict() for row in build(run.spark, args).collect()]
+    figures = forecast.figures_of(rows, 3_600_000)
+    by_hour: dict[int, int] = {}
+    for row in rows:
+        by_hour[row["bucket"]] = by_hour.get(row["bucket"], 0) + row["due"]
+    title = f"Due by hour: {figures['due']:,}"
+    figures["files"] = {"plot": str(plots.heat_plot(args.out / "heatmap.png", by_hour, title))}
+    if args.lake is not None:
+        figures["lake"] = forecast.lake_counts(args.lake)
+        days = forecast.days_of_lake(figures["lake"]["by_day"])
+        drawn = plots.due_plot(args.out / "lake.png", days, "In the cold lake, by day")
+        figures["files"]["lake"] = str(drawn)
+    run.tell(f"{figures['due']:,} due; {figures['files']['plot']}")
+    return Outcome(figures)
+
+
+def _hours(args: Args) -> forecast.Args:
+    return forecast.Args(args.path, bucket="1h", begin=args.begin, horizon=args.horizon)
+
+
+JOB = Job(
+    "heatmap",
+    Args,
+    work,
+    tuple(
+        click.Option(["--out"], required=True, type=FOLDER, help="Folder.")
+        if option.name == "out"
+        else option
+        for option in forecast.OPTIONS
+    ),
+)
+main = JOB.main
+
+if __name__ == "__main__":
+    sys.exit(main())

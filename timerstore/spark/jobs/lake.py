@@ -1,0 +1,287 @@
+"""The cold lake: far timers as Parquet by day of delivery, and who has taken what out of it.
+
+Data:     deliver_day=2026-11-21/<run>-00000.parquet   rows: see COLUMNS
+          _runs/<run>.json                             an append that counts: its files, by name
+          _promotions/2026-11-21/0000000000.json       a set of files of that day that was claimed
+          _promotions/2026-11-21/0000000000.done       the same, and the shards have its rows
+          _tombstones/*.parquet                        message_id: what was cancelled in the lake
+          _staging/<run>/                              an append that is not finished
+          _lake.json                                   format, and the lake's id
+Threads:  any number of processes; each file that decides something is made by create-if-absent.
+Holds:    (1) a file counts from when its run's record is there, and the record names it;
+          (2) a file is in at most one claim of its day, so it is promoted once: a claim's rows go
+              to the shards under (source, version) = (promote/<lake id>/<day>, number of the
+              claim), and the shards take a version once, whoever repeats it;
+          (3) files that come late for a day that was promoted are a claim of their own;
+          (4) a day's claims are read whole before the next is made, in order, without a gap.
+Fails:    ConfigError where a folder is no lake, CorruptError where a record is not readable.
+"""
+
+import json
+import re
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from timerstore.errors import ConfigError, CorruptError, FormatVersionError
+from timerstore.files.disk import Disk
+from timerstore.layout import json_text
+from timerstore.layout.json_text import Json
+
+FORMAT = 1
+COLUMNS = ("topic", "message_id", "deliver_ms", "body", "key", "tags")
+"""Text, text, int64, binary, text, text; a file may lack the last two."""
+
+_DAY_PREFIX = "deliver_day="
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_CLAIM = re.compile(r"([0-9]{10})\.json")
+
+
+class LakeFile(NamedTuple):
+    """One Parquet file, by its name in its day's folder."""
+
+    day: date
+    name: str
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A set of files of a day that are promoted together."""
+
+    day: date
+    number: int
+    files: tuple[str, ...]
+    rows: int
+
+
+class Lake:
+    """A lake; `open_lake` finds or makes it."""
+
+    def __init__(self, root: Path, lake_id: str, disk: Disk) -> None:
+        self.root = root
+        self.id = lake_id
+        self._disk = disk
+
+    # --- appending ---
+
+    def run(self, run_id: str) -> tuple[LakeFile, ...] | None:
+        """The files of an append that counts, None where it does not (yet)."""
+        path = self._run_path(run_id)
+        text = self._disk.read_small(path)
+        return None if text is None else tuple(_files_of(_read(text, path), path))
+
+    def staging(self, run_id: str) -> Path:
+        """Where an append writes; what a killed one left there is overwritten."""
+        return self.root / "_staging" / check_run_id(run_id)
+
+    def commit_run(self, run_id: str, files: Iterable[LakeFile]) -> tuple[LakeFile, ...]:
+        """Let the files of a run count: those given, or those of whoever committed it first."""
+        path = self._run_path(run_id)
+        told = sorted(files)
+        table: Json = {
+            "format": FORMAT,
+            "run": run_id,
+            "files": [
+                {"day": one.day.isoformat(), "name": one.name, "rows": one.rows, "bytes": one.bytes}
+                for one in told
+            ],
+        }
+        self._disk.make_directory(path.parent)
+        self._disk.write_new(path, _text(table))
+        found = self.run(run_id)
+        assert found is not None, "written above"
+        return found
+
+    def day_folder(self, day: date) -> Path:
+        """Where the files of a day of delivery are."""
+        return self.root / f"{_DAY_PREFIX}{day.isoformat()}"
+
+    def files(self) -> Iterator[LakeFile]:
+        """Every file that counts."""
+        for name in sorted(self._disk.list(self.root / "_runs")):
+            if name.endswith(".json") and not name.startswith("."):
+                yield from self.run(name.removesuffix(".json")) or ()
+
+    # --- promoting ---
+
+    def claims(self, day: date) -> tuple[Claim, ...]:
+        """The claims of a day, in order."""
+        folder = self._claims_folder(day)
+        numbers = sorted(
+            int(match[1]) for name in self._disk.list(folder) if (match := _CLAIM.fullmatch(name))
+        )
+        if numbers != list(range(len(numbers))):
+            raise CorruptError("claims with a gap", where=folder, got=numbers)
+        return tuple(self._claim(day, number) for number in numbers)
+
+    def unclaimed(self, day: date, files: Iterable[LakeFile]) -> tuple[LakeFile, ...]:
+        """Of these files, those of the day that nobody claimed."""
+        taken = {name for claim in self.claims(day) for name in claim.files}
+        return tuple(one for one in files if one.day == day and one.name not in taken)
+
+    def claim(self, day: date, files: Iterable[LakeFile]) -> Claim | None:
+        """Claim what is not claimed of a day; None where nothing is left, or others were faster."""
+        listed = tuple(files)
+        while left := self.unclaimed(day, listed):
+            number = len(self.claims(day))
+            chosen = sorted(left)
+            table: Json = {
+                "format": FORMAT,
+                "day": day.isoformat(),
+                "number": number,
+                "rows": sum(one.rows for one in chosen),
+                "files": [one.name for one in chosen],
+            }
+            path = self._claim_path(day, number)
+            self._disk.make_directory(path.parent)
+            if self._disk.write_new(path, _text(table)):
+                return self._claim(day, number)
+        return None
+
+    def is_done(self, claim: Claim) -> bool:
+        """Whether the shards have its rows."""
+        return self._disk.exists(self._done_path(claim))
+
+    def finish(self, claim: Claim, figures: Json) -> None:
+        """Note that the shards have its rows; again does no harm."""
+        self._disk.write_new(self._done_path(claim), _text({"format": FORMAT, **figures}))
+
+    def unfinished(self) -> list[Claim]:
+        """Claims whose rows the shards may not have: a promotion was killed, or runs."""
+        return [
+            claim
+            for day in self.claimed_days()
+            for claim in self.claims(day)
+            if not self.is_done(claim)
+        ]
+
+    def claimed_days(self) -> list[date]:
+        """Days of which something was claimed."""
+        return sorted(
+            date.fromisoformat(name) for name in self._disk.list(self.root / "_promotions")
+        )
+
+    def tombstones(self) -> list[Path]:
+        """Parquet files of what was cancelled."""
+        folder = self.root / "_tombstones"
+        return sorted(folder / one for one in self._disk.list(folder) if one.endswith(".parquet"))
+
+    def purge(self, claim: Claim) -> int:
+        """Remove the files of a claim that is done; how many were still there."""
+        assert self.is_done(claim), claim
+        paths = [self.day_folder(claim.day) / name for name in claim.files]
+        there = [path for path in paths if self._disk.exists(path)]
+        for path in there:
+            self._disk.unlink(path)
+        return len(there)
+
+    # --- paths ---
+
+    def _run_path(self, run_id: str) -> Path:
+        return self.root / "_runs" / f"{check_run_id(run_id)}.json"
+
+    def _claims_folder(self, day: date) -> Path:
+        return self.root / "_promotions" / day.isoformat()
+
+    def _claim_path(self, day: date, number: int) -> Path:
+        return self._claims_folder(day) / f"{number:010d}.json"
+
+    def _done_path(self, claim: Claim) -> Path:
+        return self._claims_folder(claim.day) / f"{claim.number:010d}.done"
+
+    def _claim(self, day: date, number: int) -> Claim:
+        path = self._claim_path(day, number)
+        text = self._disk.read_small(path)
+        if text is None:
+            raise CorruptError("a claim is gone", where=path)
+        table = _read(text, path)
+        try:
+            names = _as_list(table.get("files"), "files")
+            files = tuple(_as_text(name, "files") for name in names)
+            rows = json_text.as_int(table.get("rows"), "rows")
+        except CorruptError as error:
+            raise CorruptError(f"unreadable: {error}", where=path) from error
+        return Claim(day, number, files, rows)
+
+
+def open_lake(root: Path, *, create: bool = False, disk: Disk | None = None) -> Lake:
+    """Give the lake in a folder; with `create` make it where there is none."""
+    disk = disk or Disk()
+    path = root / "_lake.json"
+    text = disk.read_small(path)
+    if text is None:
+        if not create:
+            raise ConfigError(f"{root}: not a cold lake (no _lake.json); cold-append makes one")
+        if disk.exists(root) and disk.list(root):
+            raise ConfigError(f"{root}: not empty and not a cold lake; give a new folder")
+        disk.make_directory(root)
+        disk.write_new(path, _text({"format": FORMAT, "id": uuid.uuid4().hex}))
+        text = disk.read_small(path)
+        assert text is not None, "written above, by us or by another"
+    table = _read(text, path)
+    return Lake(root, _as_text(table.get("id"), "id"), disk)
+
+
+def check_run_id(run_id: str) -> str:
+    """Give it back if it can name a file."""
+    if not _RUN_ID.fullmatch(run_id):
+        raise ConfigError(
+            f"--run-id: wanted 1 to 100 letters, digits, _ . -, none of these first, got {run_id!r}"
+        )
+    return run_id
+
+
+def day_of(folder: str) -> date | None:
+    """The day of `deliver_day=2026-11-21`, None for another folder."""
+    if not folder.startswith(_DAY_PREFIX):
+        return None
+    try:
+        return date.fromisoformat(folder.removeprefix(_DAY_PREFIX))
+    except ValueError:
+        return None
+
+
+def _files_of(table: Json, path: Path) -> Iterator[LakeFile]:
+    try:
+        for one in _as_list(table.get("files"), "files"):
+            line = json_text.as_table(one, "files")
+            yield LakeFile(
+                date.fromisoformat(_as_text(line.get("day"), "day")),
+                _as_text(line.get("name"), "name"),
+                json_text.as_int(line.get("rows"), "rows"),
+                json_text.as_int(line.get("bytes"), "bytes"),
+            )
+    except (CorruptError, ValueError) as error:
+        raise CorruptError(f"unreadable: {error}", where=path) from error
+
+
+def _as_list(value: object, what: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise CorruptError(f"{what}: wrong type", wanted="a list", got=type(value).__name__)
+    return value
+
+
+def _as_text(value: object, what: str) -> str:
+    if not isinstance(value, str):
+        raise CorruptError(f"{what}: wrong type", wanted="text", got=type(value).__name__)
+    return value
+
+
+def _text(table: Json) -> bytes:
+    return json.dumps(table, indent=1).encode() + b"\n"
+
+
+def _read(text: bytes, path: Path) -> Json:
+    try:
+        table = json_text.loads(text)
+        found = json_text.as_int(table.get("format"), "format")
+    except CorruptError as error:
+        raise CorruptError(f"unreadable: {error}", where=path) from error
+    if found != FORMAT:
+        raise FormatVersionError("unknown format", where=path, wanted=FORMAT, got=found)
+    return table

@@ -1,0 +1,184 @@
+"""Move the lake's days that come near into the shards, each file once.
+
+Takes every day up to --until, and what a promotion that was killed left. Files that came late for a
+day that was promoted are taken too, as a set of their own. Ids in the lake's _tombstones are left
+out. After the shards have a set's rows, they are counted by shard. --purge-after removes files of
+days that lie so far back and are done.
+
+Data:     lake.py has the layout; a set's rows go to the shards under source promote.<lake>.<day>
+          and the set's number as version.
+Holds:    (1) a file is in one set, and a set is taken once by each shard, whoever is killed when;
+          (2) a set is noted as done when every shard has its rows.
+Fails:    exit status 2 where a shard is open elsewhere, so that a set is not done: run it again.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from timerstore.errors import ConfigError, CorruptError
+from timerstore.files.disk import Disk
+from timerstore.shards.cluster import require
+from timerstore.shards.options import WriteOptions
+from timerstore.spark.jobs.bulk_worker import Renaming
+from timerstore.spark.jobs.job import FOLDER, Job, Outcome, Run, need_there
+from timerstore.spark.jobs.lake import COLUMNS, Claim, Lake, open_lake
+from timerstore.spark.jobs.parquet_tasks import ROWS_PER_TASK, tasks_of
+from timerstore.spark.jobs.scheduling import Scheduled, stage_and_commit, take
+from timerstore.spark.jobs.spans import read_day, read_time_ms
+
+_RENAMING = Renaming(tuple((name, name) for name in COLUMNS))
+_DAYS_AHEAD = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Args:
+    """Which lake, which shards, until when."""
+
+    lake: Path
+    path: Path
+    until: str | None = None
+    purge_after: int | None = None
+    now: str = "now"
+
+
+def build(_spark: SparkSession, args: Args) -> list[Claim]:
+    """Claim what is to be promoted; what was claimed before and is not done comes first."""
+    lake = open_lake(args.lake)
+    files = tuple(lake.files())
+    until = until_of(args)
+    found = lake.unfinished()
+    for day in sorted({one.day for one in files if one.day <= until}):
+        claim = lake.claim(day, files)
+        if claim is not None:
+            found.append(claim)
+    return found
+
+
+def work(run: Run, args: Args) -> Outcome:
+    """Promote, count, purge."""
+    need_there(str(args.lake), str(args.path))
+    until_of(args)
+    require(Disk(), args.path)
+    lake = open_lake(args.lake)
+    claims = build(run.spark, args)
+    without = read_tombstones(lake.tombstones())
+    run.tell(f"{len(claims)} sets of files to promote, {len(without):,} tombstones")
+    done = [(claim, _promote(run, lake, claim, args.path, without)) for claim in claims]
+    figures: dict[str, Any] = {"sets": [_line(*one) for one in done], "rows": 0, "files": 0}
+    problems: tuple[str, ...] = ()
+    if done:
+        taken = take(run, run.spark, args.path)
+        if taken.locked:
+            text = (
+                f"shards {list(taken.locked)} are open elsewhere: {len(done)} sets are committed, "
+                "and not noted as done; run it again once their owners have taken them"
+            )
+            problems = (text,)
+        else:
+            for claim, scheduled in done:
+                lake.finish(claim, {"rows": scheduled.rows, "by_shard": _texts(scheduled)})
+        figures["rows"] = sum(scheduled.rows for _, scheduled in done)
+        figures["files"] = sum(len(claim.files) for claim, _ in done)
+    if args.purge_after is not None:
+        figures["purged_files"] = purge(lake, today_of(args) - timedelta(days=args.purge_after))
+    run.tell(f"{figures['rows']:,} rows promoted")
+    return Outcome(figures, problems)
+
+
+def _promote(run: Run, lake: Lake, claim: Claim, root: Path, without: frozenset[str]) -> Scheduled:
+    paths = [lake.day_folder(claim.day) / name for name in claim.files]
+    source = source_of(lake, claim)
+    tasks = tasks_of(paths, ROWS_PER_TASK)
+    rows = sum(piece.rows for task in tasks for piece in task)
+    if rows != claim.rows:
+        raise CorruptError(
+            "files of a claim", where=lake.day_folder(claim.day), wanted=claim.rows, got=rows
+        )
+    options = WriteOptions(shard_by="key", write_id=source, null_body="empty", ingest="none")
+    done = stage_and_commit(run, root, source, claim.number, tasks, _RENAMING, options, without)
+    run.tell(f"{claim.day}: {len(paths)} files, {done.rows:,} of {rows:,} rows")
+    return done
+
+
+def source_of(lake: Lake, claim: Claim) -> str:
+    """The name under which the shards keep account of a day."""
+    return f"promote.{lake.id}.{claim.day.isoformat()}"
+
+
+def until_of(args: Args) -> date:
+    """The last day that is promoted."""
+    if args.until is not None:
+        return read_day("--until", args.until)
+    return today_of(args) + timedelta(days=_DAYS_AHEAD)
+
+
+def today_of(args: Args) -> date:
+    """The day of --now, UTC."""
+    return datetime.fromtimestamp(read_time_ms("--now", args.now) / 1000, UTC).date()
+
+
+def read_tombstones(files: Sequence[Path]) -> frozenset[str]:
+    """Message ids that were cancelled in the lake."""
+    found: set[str] = set()
+    for file in files:
+        table = pq.read_table(file)
+        if "message_id" not in table.column_names:
+            raise ConfigError(f"{file}: wanted a column message_id, got {table.column_names}")
+        found.update(table.column("message_id").drop_null().to_pylist())
+    return frozenset(found)
+
+
+def purge(lake: Lake, last: date) -> int:
+    """Remove the files of sets that are done and whose day is before this one; how many."""
+    old = (day for day in lake.claimed_days() if day < last)
+    claims = (claim for day in old for claim in lake.claims(day) if lake.is_done(claim))
+    return sum(map(lake.purge, claims))
+
+
+def _line(claim: Claim, done: Scheduled) -> dict[str, Any]:
+    return {
+        "day": claim.day.isoformat(),
+        "number": claim.number,
+        "files": len(claim.files),
+        "rows": done.rows,
+        "left_out": claim.rows - done.rows,
+        "by_shard": _texts(done),
+        "is_replay": done.is_replay,
+    }
+
+
+def _texts(done: Scheduled) -> dict[str, int]:
+    return {str(shard): rows for shard, rows in done.by_shard.items()}
+
+
+JOB = Job(
+    "promote",
+    Args,
+    work,
+    (
+        click.Option(["--lake"], required=True, type=FOLDER, help="The lake."),
+        click.Option(
+            ["--path"],
+            required=True,
+            type=FOLDER,
+            help="The shards' directory.",
+        ),
+        click.Option(["--until"], help="The last day, as 2026-11-21; default: in two days."),
+        click.Option(
+            ["--purge-after"], type=click.IntRange(0), help="Remove files of days so long ago."
+        ),
+        click.Option(["--now"], default="now", help="now, epoch ms, or a time with its zone."),
+    ),
+)
+main = JOB.main
+
+if __name__ == "__main__":
+    sys.exit(main())

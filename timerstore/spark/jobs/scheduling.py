@@ -1,0 +1,108 @@
+"""Rows into shards, once: stage in the executors, commit in the driver, let each shard take them.
+
+Threads:  the driver's.
+Holds:    (1) what is committed under (source, version) is committed once, whoever repeats it; (2) a
+          repeat stages nothing where the commit is there, and always lets the shards take what they
+          miss.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pyspark.sql import SparkSession
+
+from timerstore.files.disk import Disk
+from timerstore.shards import manifest as manifests
+from timerstore.shards.cluster import require
+from timerstore.shards.manifest import Manifest
+from timerstore.shards.options import WriteOptions
+from timerstore.shards.staging import QUARANTINE
+from timerstore.shards.tree import ShardsTree
+from timerstore.spark.jobs.bulk_worker import (
+    INGEST_RESULT,
+    STAGE_RESULT,
+    IngestShards,
+    Renaming,
+    StageTasks,
+    staged_of,
+)
+from timerstore.spark.jobs.job import Run
+from timerstore.spark.jobs.parquet_tasks import Task
+
+
+class Scheduled(NamedTuple):
+    """What a version has."""
+
+    rows: int
+    quarantined: int
+    by_shard: dict[int, int]
+    is_replay: bool
+
+
+class Taken(NamedTuple):
+    """What the shards took; `locked`: those that others have open, whose owners take it."""
+
+    rows: int
+    locked: tuple[int, ...]
+
+
+def committed(root: Path, source: str, version: int) -> Manifest | None:
+    """The version's manifest, None where it is not committed."""
+    return manifests.load(Disk(), ShardsTree(root), source, version)
+
+
+def stage_and_commit(
+    run: Run,
+    root: Path,
+    source: str,
+    version: int,
+    tasks: Sequence[Task],
+    renaming: Renaming,
+    options: WriteOptions,
+    without: Iterable[str] = (),
+) -> Scheduled:
+    """Stage all tasks and make them visible together; nothing where that was done before."""
+    known = committed(root, source, version)
+    if known is not None:
+        run.tell(f"{source} version {version} was committed before")
+        return scheduled_of(known, is_replay=True)
+    work = StageTasks(
+        str(root), source, version, tuple(tasks), renaming, options, frozenset(without)
+    )
+    found = []
+    if tasks:
+        numbers = run.spark.range(0, len(tasks), 1, len(tasks))
+        found = numbers.mapInArrow(work, STAGE_RESULT).collect()
+    run.tell(f"{sum(row['rows'] for row in found):,} rows staged by {len(found)} tasks")
+    parts = [staged_of(source, version, row["files"]) for row in found]
+    done = manifests.commit(root, source, version, parts, same_rows=True)
+    return scheduled_of(done.manifest, is_replay=done.is_replay)
+
+
+def scheduled_of(manifest: Manifest, *, is_replay: bool) -> Scheduled:
+    """Count a manifest's rows."""
+    by_shard: dict[int, int] = {}
+    quarantined = 0
+    for one in manifest.files:
+        if one.shard == QUARANTINE:
+            quarantined += one.rows
+        else:
+            by_shard[one.shard] = by_shard.get(one.shard, 0) + one.rows
+    return Scheduled(manifest.row_count, quarantined, dict(sorted(by_shard.items())), is_replay)
+
+
+def take(run: Run, spark: SparkSession, root: Path) -> Taken:
+    """Let each shard that nobody has open take what is committed; one task a shard."""
+    count = require(Disk(), root).shard_count
+    shards = spark.range(0, count, 1, count)
+    rows = shards.mapInArrow(IngestShards(str(root)), INGEST_RESULT).collect()
+    taken = Taken(
+        sum(row["rows"] for row in rows),
+        tuple(sorted(row["shard"] for row in rows if row["is_locked"])),
+    )
+    text = f"{taken.rows:,} rows taken by {count} shards"
+    if taken.locked:
+        text += f"; open elsewhere, so that their owners take theirs: {taken.locked}"
+    run.tell(text)
+    return taken

@@ -1,0 +1,104 @@
+"""What an audit is held to: conditions on its figures, as in "lost=0,dup=0,p99<1000ms".
+
+Holds:    a Condition that exists names a known figure and a number in that figure's unit.
+Fails:    ConfigError that lists every part that is wrong.
+"""
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from timerstore.errors import ConfigError
+
+NAMES = {
+    "scheduled": "scheduled",
+    "delivered": "delivered",
+    "cancelled": "cancelled",
+    "pending": "pending",
+    "lost": "lost",
+    "dup": "duplicated",
+    "duplicated": "duplicated",
+    "early": "early",
+    "phantom": "phantom",
+    "crc": "crc_mismatch",
+    "crc_mismatch": "crc_mismatch",
+    "uncancelled": "uncancelled",
+    "p50": "lateness_p50_ms",
+    "p99": "lateness_p99_ms",
+    "p99.9": "lateness_p99_9_ms",
+    "max": "lateness_max_ms",
+}
+"""What may be named, and the figure of the audit that it is."""
+
+DEFAULT = "lost=0,dup=0,early=0,phantom=0,crc=0,uncancelled=0"
+
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_COMPARE: dict[str, Callable[[float, float], bool]] = {
+    "=": operator.eq,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_PART = re.compile(
+    r"(?P<name>[a-z_0-9.]+)\s*(?P<how><=|>=|<|>|==?)\s*(?P<limit>[0-9.]+)(?P<unit>\w*)"
+)
+
+
+class Condition(NamedTuple):
+    """One part: the figure, how it is compared, with what (lateness: ms), and as it was given."""
+
+    figure: str
+    how: str
+    limit: float
+    text: str
+
+    def problem(self, figures: Mapping[str, float | None]) -> str | None:
+        """Say what is wrong, or None. Lateness of no delivery at all meets every condition."""
+        got = figures[self.figure]
+        if got is None or _COMPARE[self.how](got, self.limit):
+            return None
+        return f"{self.figure}: wanted {self.text}, got {got:,.10g}"
+
+
+def parse(text: str) -> tuple[Condition, ...]:
+    """Read conditions, one comma between. Lateness takes ms (also without a unit), s, m, h, d."""
+    found: list[Condition] = []
+    problems: list[str] = []
+    for part in text.split(","):
+        try:
+            found.append(_condition(part.strip().lower()))
+        except ValueError as error:
+            problems.append(f"slo: {error}")
+    if problems:
+        raise ConfigError(problems)
+    return tuple(found)
+
+
+def problems_of(
+    conditions: tuple[Condition, ...], figures: Mapping[str, float | None]
+) -> list[str]:
+    """Every condition that does not hold, as a sentence."""
+    return [said for one in conditions if (said := one.problem(figures)) is not None]
+
+
+def _condition(part: str) -> Condition:
+    match = _PART.fullmatch(part)
+    if match is None:
+        raise ValueError(f"wanted a name, one of = < <= > >=, a number; got {part!r}")
+    name, unit = match["name"], match["unit"]
+    figure = NAMES.get(name)
+    if figure is None:
+        raise ValueError(f"wanted one of {', '.join(NAMES)}; got {name!r}")
+    try:
+        limit = float(match["limit"])
+    except ValueError:
+        raise ValueError(f"{name}: wanted a number, got {match['limit']!r}") from None
+    if figure.startswith("lateness"):
+        if (unit or "ms") not in _UNITS_MS:
+            raise ValueError(f"{name}: wanted ms, s, m, h or d, got {unit!r}")
+        limit *= _UNITS_MS[unit or "ms"]
+    elif unit:
+        raise ValueError(f"{name}: is a count and has no unit, got {unit!r}")
+    return Condition(figure, match["how"].replace("==", "="), limit, part)

@@ -1,0 +1,92 @@
+"""Which records of a log still wait, each message once: planned as the audit is, from the log
+alone.
+
+A message is one source: its `place` is its timer id, or for what a broker wrote its queue offset.
+What carries our TS_ID takes away the source that it names; what a broker delivered takes away the
+earliest one of its identity, and a broker's delete all that a broker took. Of the copies of a
+source the last in the log is given.
+
+Threads:  none; plans only. No sparkContext.
+Holds:    as many records as the audit counts pending and lost, but for identities of which nothing
+          but copies is left: one.
+Source:   audit_frames.py (identity), store-format.md 7 and 9.
+"""
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812
+
+from timerstore.spark.jobs.audit_frames import events
+from timerstore.spark.jobs.spans import read_span_ms
+
+_IDENTITY = ("shard", "topic", "msg_id", "mark")
+
+# RocketMQ's levels, in ms; a store with others says so by an option.
+LEVEL_DELAYS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+
+OWN_PROPERTIES = (
+    "TIMER_OUT_MS", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_ENQUEUE_MS",
+    "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "REAL_TOPIC", "REAL_QID", "DELAY",
+    "UNIQ_KEY", "KEYS", "TAGS", "TS_ID", "TS_LEVEL", "TS_GROUP", "__CRC32#",
+)  # fmt: skip
+"""What the engine or a broker sets: not a producer's."""
+
+
+def waiting_places(messages: DataFrame) -> DataFrame:
+    """(shard, log_offset) of each message that waits."""
+    found = events(messages)
+    s, c, d = (F.col("kind") == kind for kind in "scd")
+    own = F.col("own")
+    sources = found.groupBy(*_IDENTITY, "place").agg(
+        F.max(F.when(s, F.col("log_offset"))).alias("log_offset"),
+        F.max(s & (F.col("counts") | own)).alias("is_source"),
+        F.max(s & own).alias("is_own"),
+        _count((c | d) & own).alias("gone"),
+        _count(d & ~own).alias("foreign_deliveries"),
+        _count(c & ~own).alias("foreign_deletes"),
+    )
+    everyone = Window.partitionBy(*_IDENTITY)
+    known = (
+        sources.withColumn("has_source", F.max("is_source").over(everyone))
+        .withColumn("delivered", F.sum("foreign_deliveries").over(everyone))
+        .withColumn("deleted", F.sum("foreign_deletes").over(everyone))
+        .where(F.col("log_offset").isNotNull() & (F.col("gone") == 0))
+        .where(F.col("is_source") | ~F.col("has_source"))
+        .where(F.col("is_own") | (F.col("deleted") == 0))
+    )
+    # A broker delivers the earliest first. Where only copies are left they are one message.
+    later = Window.partitionBy(*_IDENTITY).orderBy(F.col("place").desc())
+    missing = F.count("*").over(everyone) - F.col("delivered")
+    last = F.lit(1) - F.least(F.col("delivered"), F.lit(1))
+    kept = known.withColumn("rank", F.row_number().over(later))
+    kept = kept.withColumn("left", F.when(F.col("has_source"), missing).otherwise(last))
+    return kept.where(F.col("rank") <= F.col("left")).select("shard", "log_offset")
+
+
+def _count(condition: Column) -> Column:
+    return F.count(F.when(condition, F.lit(1)))
+
+
+def rows_to_put(messages: DataFrame, level_delays_ms: list[int]) -> DataFrame:
+    """What a writer of rows takes, of records that wait or that were delivered: topic, message_id,
+    deliver_ms, body, key, tags, properties; and flags, whose bit 0 says that the body is deflated.
+    """
+    properties = F.col("properties")
+    level = F.least(properties["DELAY"].try_cast("int"), F.lit(len(level_delays_ms)))
+    delays = F.array(*(F.lit(ms) for ms in level_delays_ms))
+    is_level = F.col("topic") == "SCHEDULE_TOPIC_XXXX"
+    due = F.when(is_level, F.col("stored_at") + F.element_at(delays, level))
+    return messages.select(
+        F.coalesce(properties["REAL_TOPIC"], F.col("topic")).alias("topic"),
+        F.col("msg_id").cast("string").alias("message_id"),
+        F.coalesce("deliver_at", due, "stored_at").cast("long").alias("deliver_ms"),
+        "body",
+        F.split(F.col("key").cast("string"), " ").alias("keys"),
+        F.col("tags"),
+        F.map_filter(properties, lambda name, _: ~name.isin(*OWN_PROPERTIES)).alias("properties"),
+        F.col("flags"),
+    )
+
+
+def read_level_delays(text: str) -> list[int]:
+    """Delays of the fixed levels in ms, as StoreConfig.level_delays writes them."""
+    return [read_span_ms("--level-delays", one) for one in text.split()]

@@ -89,7 +89,7 @@ $(VENV)/.has-xfs: $(VENV)/.made
 	@touch $@
 
 .PHONY: test
-test: $(VENV)/.has-dev $(VENV)/.has-xfs $(BUILT) rocketmq-if-possible ## all tests but the long ones
+test: $(VENV)/.has-dev $(VENV)/.has-spark $(VENV)/.has-connect $(VENV)/.has-xfs $(BUILT) rocketmq-if-possible ## all tests but the long ones
 	$(PYTEST) -n 2 --dist worksteal -m "not deep and not stress and not spark" $(ARGS)
 	@if $(RUN) -m tests.support.java; then $(MAKE) --no-print-directory run-spark; \
 	else echo "!!! NOT RUN: tests/spark, all that touches Spark. \`make test-spark\` installs a" \
@@ -114,7 +114,7 @@ test-property: $(VENV)/.has-dev $(BUILT) ## Hypothesis, longer; HYPOTHESIS_PROFI
 	HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-ci} $(PYTEST) --timeout=0 tests/property $(ARGS)
 
 .PHONY: test-crash
-test-crash: $(VENV)/.has-dev $(VENV)/.has-xfs $(BUILT) ## children killed, their power cut, at points and at random
+test-crash: $(VENV)/.has-dev $(VENV)/.has-spark $(VENV)/.has-xfs $(BUILT) ## children killed, their power cut, at points and at random
 	$(PYTEST) --timeout=0 tests/crash $(ARGS)
 
 .PHONY: test-interop

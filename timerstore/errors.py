@@ -38,6 +38,7 @@ class TimerStoreError(Exception):
         if got is not None:
             parts.append(f"got {got}")
         super().__init__("; ".join(parts))
+        self.where = where
         if retryable is not None:
             self.retryable = retryable
 

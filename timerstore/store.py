@@ -77,7 +77,8 @@ def _counted(
 ) -> Callable[Concatenate["TimerStore", Arguments], Answer]:
     """A call that `close` waits for, and that raises once the store is closed.
 
-    A FailedError is final, whatever was asked: no later call goes on beside what it left undone.
+    A FailedError of a file of the store is final, whatever was asked: no later call goes on beside
+    what it left undone. One of another file, as of a backup's, is the caller's alone.
     """
 
     @wraps(method)
@@ -86,7 +87,8 @@ def _counted(
         try:
             return method(self, *args, **given)
         except FailedError as error:
-            self._log.fail(error)
+            if self._is_ours(error):
+                self._log.fail(error)
             raise
         finally:
             self._leave()
@@ -623,6 +625,13 @@ class TimerStore:
         """Every call looks from now on whether it may."""
         self._blocked = True
         self._putter.blocked = 1
+
+    def _is_ours(self, error: FailedError) -> bool:
+        """Whether an error is of this store, or says of nothing where it was."""
+        if error.where is None:
+            return True
+        path = Path(str(error.where).partition(" offset ")[0])
+        return path.is_relative_to(self._opened.directory.root)
 
     def _enter(self) -> None:
         if self._blocked:

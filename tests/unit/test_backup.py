@@ -13,6 +13,7 @@ from timerstore import (
     CancelResult,
     ConfigError,
     CorruptError,
+    FailedError,
     FormatVersionError,
     FullError,
     LockedError,
@@ -21,6 +22,7 @@ from timerstore import (
 )
 from timerstore.files.directory import Directory
 from timerstore.files.disk import Disk, File
+from timerstore.row_batch import RowBatch
 
 SEGMENT = 16 * 1024
 
@@ -312,3 +314,42 @@ def test_offsets_of_a_queue_that_lost_its_messages_go_on(source: Bench, tmp_path
     source.store.backup(tmp_path / "backup")
     path = tmp_path / "backup" / "backup.json"
     assert json.loads(path.read_text())["queue_ends"]["t"] == {"0": 3}
+
+
+def test_a_backup_that_fails_harms_the_backup_alone(
+    source: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(source, 3)
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(FailedError, match="ENOTDIR"):
+        source.store.backup(tmp_path / "file" / "backup")
+    source.store.put("t", b"00007")
+
+    def fail(self: File) -> None:
+        if self.path.parent.parent == tmp_path / "store-2":  # a name that begins as the store's
+            raise FailedError("sync: Input/output error", where=self.path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(File, "sync", fail)
+        with pytest.raises(FailedError, match="Input/output"):
+            source.store.backup(tmp_path / "store-2")
+    source.store.put("t", b"00008")
+    source.store.backup(tmp_path / "store-2")
+    assert timerstore.check_backup(tmp_path / "store-2").clean
+
+
+def test_a_callers_rows_that_fail_harm_the_caller_alone(source: Bench) -> None:
+    def rows() -> Iterator[RowBatch]:
+        raise FailedError("read: Input/output error", where="/elsewhere/file offset 7")
+        yield
+
+    with pytest.raises(FailedError, match="elsewhere"):
+        source.store.ingest("source", 0, rows())
+    source.store.put("t", b"00008")
+
+
+def test_an_error_of_its_own_files_is_final(source: Bench) -> None:
+    where = source.root / "commitlog" / "00000000000000000000"
+    for error in (FailedError("x", where=f"{where} offset 3"), FailedError("y")):
+        assert source.store._is_ours(error)
+    assert not source.store._is_ours(FailedError("x", where=f"{source.root}-2/commitlog"))

@@ -8,7 +8,7 @@ Holds:    (1) what backup.json speaks of was durable before it was written: a ba
           of one that has grown, what was copied before is read and compared.
 Fails:    ConfigError where the folder is another store's backup, or none; CorruptError where the
           log is not the one that was backed up; FullError, FailedError as the disk says.
-Source:   decision 0016.
+Source:   decision 0018.
 """
 
 import zlib

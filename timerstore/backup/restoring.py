@@ -5,7 +5,7 @@ Holds:    the directory has its name only when it is whole and durable: one that
           What is derived is not there: the first opening builds it from the log, in one scan.
 Fails:    ConfigError where the path is taken or the folder is no backup; CorruptError with file and
           offset where the backup's bytes are not what was written, and then there is no store.
-Source:   decision 0016.
+Source:   decision 0018.
 """
 
 import os

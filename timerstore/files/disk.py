@@ -11,7 +11,7 @@ import mmap
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from timerstore.native import lib
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _ZEROS = bytes(1 << 20)
+_MAKE_TRIES = 100
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
 
@@ -247,19 +248,36 @@ class Disk:
             raise os_error(error, "list", path) from error
 
     def make_directory(self, path: Path) -> None:
-        """Make a directory and what lies above it; durable on return."""
-        missing = []
-        while not self.is_directory(path):
-            missing.append(path)
-            path = path.parent
-        for one in reversed(missing):
+        """Make a directory and what lies above it; durable on return.
+
+        Another process may meanwhile remove what it finds empty: then it is made again.
+        """
+        for is_last in (*[False] * _MAKE_TRIES, True):
+            missing, above = [], path
+            while not self.is_directory(above):
+                missing.append(above)
+                above = above.parent
+            if self._make_all(missing[::-1], is_last=is_last):
+                return
+
+    def _make_all(self, paths: Sequence[Path], *, is_last: bool) -> bool:
+        """Make one directory in the other; False where one went meanwhile."""
+        for one in paths:
             try:
                 os.mkdir(one, DIRECTORY_MODE)
             except FileExistsError:
                 continue
             except OSError as error:
+                if isinstance(error, FileNotFoundError) and not is_last:
+                    return False
                 raise os_error(error, "make directory", one) from error
-            self.sync_directory(one.parent)
+            try:
+                self.sync_directory(one.parent)
+            except FailedError:
+                if is_last or self.is_directory(one):
+                    raise
+                return False
+        return True
 
     def unlink(self, path: Path) -> None:
         """Remove a name; durable after `sync_directory`."""

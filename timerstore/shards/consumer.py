@@ -14,10 +14,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from timerstore.clock import Clock
-from timerstore.errors import ClosedError, MessageError
+from timerstore.errors import ClosedError, MessageError, TimerStoreError
 from timerstore.message import Message
 from timerstore.pull.consumer import Consumer
 from timerstore.pull.given import wait_problems, whole_or
+from timerstore.pull.groups import Held
 from timerstore.pull.polling import WaitingPoll
 from timerstore.shards.receipt import ShardMessage, in_shard
 
@@ -92,18 +93,42 @@ class ShardConsumer:
 
     def _look(self, max_count: int) -> list[ShardMessage]:
         """Take what is there, from each shard in turn."""
-        count = len(self._consumers)
+        while ready := self._fetch(max_count):
+            found: list[ShardMessage] = []
+            for shard, queues in ready:
+                messages = self._consumers[shard].hand_out(queues, max_count - len(found))
+                found += [in_shard(shard, one) for one in messages]
+            if found:
+                return found  # else another thread was quicker
+        return []
+
+    def _fetch(self, max_count: int) -> list[tuple[int, list[Held]]]:
+        """Have so many messages at hand, where there are so many; the shards that have them.
+
+        Nothing is handed out yet: an error of one shard, or a signal, must not lose what another
+        gave, which the next commit would commit.
+        """
+        count, missing = len(self._consumers), max_count
         first = self._turn % count
-        found: list[ShardMessage] = []
-        for k in range(count):
-            shard = (first + k) % count
-            messages = self._consumers[shard].poll(max_count - len(found))
-            found += [in_shard(shard, one) for one in messages]
-            if len(found) >= max_count:
+        ready: list[tuple[int, list[Held]]] = []
+        for shard in (*range(first, count), *range(first)):
+            try:
+                poll = self._consumers[shard].begin_poll(missing)  # ClosedError where it is
+                queues = poll.look()
+            except TimerStoreError:
+                # The next call begins with it; the one after, with the others.
+                self._turn = shard if ready else shard + 1
+                if not ready:
+                    raise
+                return ready
+            if queues:
+                ready.append((shard, queues))
+                missing -= sum(len(held.ahead) for held in queues)
+            if missing <= 0:
                 break
-        if found:
-            self._turn = found[-1].shard + 1
-        return found
+        if ready:
+            self._turn = ready[-1][0] + 1
+        return ready
 
     # --- committing ---
 

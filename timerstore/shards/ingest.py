@@ -36,6 +36,7 @@ from timerstore.shards.tree import ShardsTree, source_component
 _log = logging.getLogger("timerstore.shards")
 
 _TICK_MS = 2000  # coarser than any file system's times
+_BACKOFF_S_MAX = 60.0
 _LOOK_AT_ALL = 64  # passes: a look at what settled, against a file server whose clock is behind
 
 
@@ -78,6 +79,7 @@ class Ingester:
         self._tree = ShardsTree(root)
         self._stores = stores
         self._settled: dict[str, int] = {}  # source: its folder's time at a pass that left nothing
+        self._strays: list[Path] = []  # that were told of
         self._passes = 0
         self._stop = threading.Event()
 
@@ -94,14 +96,14 @@ class Ingester:
         if self._passes % _LOOK_AT_ALL == 0:
             self._settled.clear()
         done: list[Ingested] = []
-        errors: list[TimerStoreError] = []
-        for source in manifests.sources(self._disk, self._tree):
+        errors: list[Exception] = []
+        for source in self._sources():
             changed_ms = self._disk.changed_ms(self._tree.source_manifests(source)) or 0
             if self._settled.get(source) == changed_ms:
                 continue
             try:
                 self._run_source(source, done)
-            except TimerStoreError as error:
+            except Exception as error:  # noqa: BLE001 - of one source: the others go on
                 errors.append(error)
                 continue
             # A folder that changed just now may change again within the same tick of its clock.
@@ -110,6 +112,14 @@ class Ingester:
         if errors:
             raise errors[0]
         return done
+
+    def _sources(self) -> list[str]:
+        found = manifests.find_sources(self._disk, self._tree)
+        for path in found.strays:
+            if path not in self._strays:  # once: there is a pass every second
+                _log.warning("event=stray_among_sources path=%s", path)
+        self._strays = found.strays
+        return found.sources
 
     def _run_source(self, source: str, done: list[Ingested]) -> None:
         known = {shard: store.ingested(source) for shard, store in self._stores.items()}
@@ -180,7 +190,8 @@ class Ingester:
 class IngestService(Service):
     """Looks for what is committed every `every_s` seconds: other processes cannot wake it.
 
-    An error is logged once, kept in `error`, and tried again with the next look.
+    An error is logged once, kept in `error`, and tried again with the next look: whatever it is,
+    the shards themselves are well. After one that nobody foresaw the next look is later each time.
     """
 
     name = "ingest"
@@ -190,21 +201,26 @@ class IngestService(Service):
         self._look = look
         self._every_s = every_s
         self.error = ""
+        self._unforeseen = 0  # looks, one behind the other
 
     def step(self) -> bool:
         """One look."""
         try:
             self._look()
-            self.error = ""
-        except TimerStoreError as error:
-            if str(error) != self.error and not isinstance(error, ClosedError):
+            self.error, self._unforeseen = "", 0
+        except Exception as error:  # noqa: BLE001 - the thread goes on, whatever it is
+            is_known = isinstance(error, TimerStoreError)
+            text = str(error) if is_known else repr(error)
+            if text != self.error and not isinstance(error, ClosedError):
                 _log.error("event=ingest_failed error=%r", error)
-            self.error = str(error)
+            self.error = text
+            self._unforeseen = 0 if is_known else self._unforeseen + 1
         return False
 
     def idle_s(self) -> float:
         """Until the next look."""
-        return self._every_s
+        longer_s = min(self._every_s * (1 << min(self._unforeseen, 16)), _BACKOFF_S_MAX)
+        return max(self._every_s, longer_s)
 
 
 def ingest(

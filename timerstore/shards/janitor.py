@@ -13,9 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from timerstore.clock import Clock, SystemClock
-from timerstore.errors import CorruptError
+from timerstore.errors import CorruptError, MessageError
 from timerstore.files.disk import Disk
 from timerstore.shards import manifest as manifests
+from timerstore.shards.cluster import require
 from timerstore.shards.options import UNNAMED
 from timerstore.shards.tree import ShardsTree, source_of
 
@@ -34,22 +35,33 @@ def clean(
     gone when it commits, and fails; it may be done again.
     """
     disk, tree = Disk(), ShardsTree(Path(path))
-    before_ms = (clock if clock is not None else SystemClock()).now_ms - old_ms
+    before_ms = _before_ms(old_ms, clock)
+    require(disk, tree.root)
     removed: list[str] = []
     disk.remove_tree(tree.trash)  # what a janitor before this one did not finish
-    for source_name in disk.list(tree.staging):
-        for version_name in disk.list(tree.staging / source_name):
-            folder = tree.staging / source_name / version_name
+    for source in _folders(disk, tree.staging):
+        for folder in _folders(disk, source):
             removed += [
-                (folder / attempt).relative_to(tree.root).as_posix()
-                for attempt in disk.list(folder)
-                if _clean_attempt(disk, tree, folder / attempt, before_ms)
+                attempt.relative_to(tree.root).as_posix()
+                for attempt in _folders(disk, folder)
+                if _clean_attempt(disk, tree, attempt, before_ms)
             ]
             _clean_folder(disk, tree, folder, before_ms)
-        _clean_folder(disk, tree, tree.staging / source_name, before_ms)
-    for source_name in disk.list(tree.manifests):
-        _clean_temporary(disk, tree.manifests / source_name, before_ms)
+        _clean_folder(disk, tree, source, before_ms)
+    for folder in _folders(disk, tree.manifests):
+        _clean_temporary(disk, folder, before_ms)
     return removed
+
+
+def _folders(disk: Disk, path: Path) -> list[Path]:
+    """Give the folders in one; files there are strays, as a file server leaves them."""
+    return [path / name for name in disk.list(path) if disk.is_directory(path / name)]
+
+
+def _before_ms(old_ms: object, clock: Clock | None) -> int:
+    if not isinstance(old_ms, int) or isinstance(old_ms, bool):
+        raise MessageError(f"old_ms: wanted a whole number of ms, got {old_ms!r}")
+    return (clock if clock is not None else SystemClock()).now_ms - old_ms
 
 
 def prune(
@@ -66,7 +78,8 @@ def prune(
     stay, or nobody would know of them.
     """
     disk, tree = Disk(), ShardsTree(Path(path))
-    before_ms = (clock if clock is not None else SystemClock()).now_ms - old_ms
+    before_ms = _before_ms(old_ms, clock)
+    require(disk, tree.root)
     removed = 0
     for source in manifests.sources(disk, tree):
         versions = manifests.versions(disk, tree, source)

@@ -9,6 +9,7 @@ Fails:    MessageError where one version was committed with other rows; CorruptE
 Source:   decision 0019.
 """
 
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -116,9 +117,33 @@ def load(disk: Disk, tree: ShardsTree, source: str, version: int) -> Manifest | 
     return manifest
 
 
+class Found(NamedTuple):
+    """Sources that have committed something; `strays`: what lies among them and is none's."""
+
+    sources: list[str]
+    strays: list[Path]
+
+
 def sources(disk: Disk, tree: ShardsTree) -> list[str]:
     """Give every source that has committed something."""
-    return [source_of(name) for name in disk.list(tree.manifests)]
+    return find_sources(disk, tree).sources
+
+
+def find_sources(disk: Disk, tree: ShardsTree) -> Found:
+    """Look for sources. A stray name, as a file server leaves them, stops nobody."""
+    found = Found([], [])
+    for name in disk.list(tree.manifests):
+        folder = tree.manifests / name
+        try:
+            source = source_of(name)
+        except CorruptError:
+            found.strays.append(folder)
+            continue
+        if disk.is_directory(folder):
+            found.sources.append(source)
+        elif disk.exists(folder):  # else it went meanwhile
+            found.strays.append(folder)
+    return found
 
 
 def versions(disk: Disk, tree: ShardsTree, source: str) -> list[int]:
@@ -128,7 +153,7 @@ def versions(disk: Disk, tree: ShardsTree, source: str) -> list[int]:
 
 
 def commit(
-    root: Path,
+    root: str | os.PathLike[str],
     source: str,
     version: int,
     parts: Iterable[Staged],
@@ -141,6 +166,7 @@ def commit(
     Where the version is committed already, what was staged here is dropped, and with `same_rows` a
     MessageError says so where the rows are others.
     """
+    root = Path(root)
     disk, tree = Disk(), ShardsTree(root)
     files = tuple(sorted(file for part in parts for file in part.files))
     now_ms = (clock if clock is not None else SystemClock()).now_ms
@@ -188,8 +214,11 @@ def _check_files(disk: Disk, root: Path, files: Iterable[StagedFile]) -> None:
             )
 
 
-def drop(root: Path, source: str, version: int, files: Iterable[StagedFile]) -> int:
+def drop(
+    root: str | os.PathLike[str], source: str, version: int, files: Iterable[StagedFile]
+) -> int:
     """Remove files that an attempt staged, but for those that are committed; how many went."""
+    root = Path(root)
     disk, tree = Disk(), ShardsTree(root)
     manifest = load(disk, tree, source, version)
     kept = set() if manifest is None else {one.path for one in manifest.files}
@@ -211,15 +240,15 @@ def remove_empty(disk: Disk, tree: ShardsTree, folders: Iterable[Path]) -> None:
             folder = folder.parent
 
 
-def abort(root: Path, parts: Iterable[Staged | None]) -> None:
+def abort(root: str | os.PathLike[str], parts: Iterable[Staged | None]) -> None:
     """Remove what attempts staged; what is committed stays, whoever asks."""
     for part in parts:
         if part is not None:
             drop(root, part.source, part.version, part.files)
 
 
-def quarantined(root: Path, source: str, version: int) -> Iterator[StagedFile]:
+def quarantined(root: str | os.PathLike[str], source: str, version: int) -> Iterator[StagedFile]:
     """Give the files with rows of a version that were set aside."""
-    manifest = load(Disk(), ShardsTree(root), source, version)
+    manifest = load(Disk(), ShardsTree(Path(root)), source, version)
     if manifest is not None:
         yield from manifest.of_shard(QUARANTINE)

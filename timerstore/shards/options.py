@@ -80,13 +80,15 @@ OPTION_NAMES = tuple(one.name for one in fields(WriteOptions))
 _NOT_OURS = ("path", "checkpointlocation", "queryname")
 
 
-def parse_options(given: Mapping[str, str]) -> WriteOptions:
+def parse_options(given: Mapping[str, object]) -> WriteOptions:
     """Read options; names as in WriteOptions, in any case."""
     found = {}
     problems = []
     for name, value in given.items():
-        low = name.lower()
-        if low in OPTION_NAMES:
+        low = str(name).lower()
+        if low in OPTION_NAMES and value is None:
+            problems.append(f"option {name}: wanted text, got None")
+        elif low in OPTION_NAMES:
             found[low] = str(value).lower() if low in _CHOICES else str(value)
         elif low not in _NOT_OURS:
             near = difflib.get_close_matches(low, OPTION_NAMES, 1)

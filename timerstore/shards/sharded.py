@@ -4,7 +4,8 @@
         store.put("orders", b"close 4711", keys="4711", delay=1800)
 
 Threads:  every method from any thread. Calls that go to several shards do so side by side, in a
-          small pool; each shard has its own services, and one more looks for manifests.
+          small pool; ingest, which may take long, in another; each shard has its own services, and
+          one more looks for manifests.
 Holds:    (1) each shard is a TimerStore with its own lock: one owner each; either all open or none
           stays open; (2) what has one key is in one shard (routing.py); (3) whatever comes out
           names its shard.
@@ -86,8 +87,10 @@ class ShardedStore:
         threads: bool = True,
         ingest_every: float | None = 1.0,
     ) -> None:
+        if not isinstance(path, str | os.PathLike):
+            raise ConfigError(f"path: wanted text or a path, got {path!r}")
         self.root = Path(path)
-        if ingest_every is not None and not 0.01 <= ingest_every <= 86_400:
+        if ingest_every is not None and not _is_interval(ingest_every):
             raise ConfigError(f"ingest_every: wanted 0.01 to 86400 s or None, got {ingest_every!r}")
         self.tree = ShardsTree(self.root)
         single.check_given(config, clock)
@@ -99,9 +102,9 @@ class ShardedStore:
         """Shard k's store."""
         self.config = self.stores[0].config
         self._turns = Turns(len(self.stores), first=int.from_bytes(os.urandom(2), "big"))
-        self._pool = ThreadPoolExecutor(
-            min(len(self.stores), _WORKERS_MAX), thread_name_prefix="timerstore-shards"
-        )
+        workers = min(len(self.stores), _WORKERS_MAX)
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="timerstore-shards")
+        self._ingest_pool = ThreadPoolExecutor(workers, thread_name_prefix="timerstore-ingest")
         self._ingesters = [
             Ingester(self.root, {shard: store}) for shard, store in enumerate(self.stores)
         ]
@@ -136,6 +139,8 @@ class ShardedStore:
 
     def shard_of(self, key: str) -> int:
         """Give the shard that has what was put with this as its first key."""
+        if not isinstance(key, str):
+            raise MessageError(f"key: wanted text, got {type(key).__name__}")
         return shard_of_key(key, len(self.stores))
 
     def _route(self, keys: object, message_id: str | None) -> int:
@@ -152,14 +157,17 @@ class ShardedStore:
         """Do something in every shard at once; the first error after all have ended."""
         return self._in_some(dict.fromkeys(range(len(self.stores)), call))
 
-    def _in_all_numbered(self, call: Callable[[int, TimerStore], Answer]) -> list[Answer]:
-        return self._in_some({shard: partial(call, shard) for shard in range(len(self.stores))})
-
-    def _in_some(self, calls: Mapping[int, Callable[[TimerStore], Answer]]) -> list[Answer]:
+    def _in_some(
+        self,
+        calls: Mapping[int, Callable[[TimerStore], Answer]],
+        pool: ThreadPoolExecutor | None = None,
+    ) -> list[Answer]:
+        """Do something in some shards at once; the first error after all have ended."""
         if len(calls) == 1:
             return [self._in(shard, call) for shard, call in calls.items()]
         self.stores[0].topics()  # raises where it is closed, or forked: a pool is gone there
-        futures = [self._pool.submit(self._in, shard, call) for shard, call in calls.items()]
+        pool = pool if pool is not None else self._pool
+        futures = [pool.submit(self._in, shard, call) for shard, call in calls.items()]
         errors = [future.exception() for future in futures]
         for error in errors:
             if error is not None:
@@ -438,7 +446,10 @@ class ShardedStore:
         """
         with self._ingest_lock:
             now_ms = SystemClock().now_ms
-            found = self._in_all_numbered(lambda shard, _: self._ingesters[shard].run(now_ms))
+            found = self._in_some(
+                {shard: partial(_run, one, now_ms) for shard, one in enumerate(self._ingesters)},
+                self._ingest_pool,
+            )
         return [one for part in found for one in part]
 
     def _look(self) -> None:
@@ -508,6 +519,7 @@ class ShardedStore:
             except TimerStoreError as error:
                 errors.append(named(error, shard))
         self._pool.shutdown()
+        self._ingest_pool.shutdown()
         if errors:
             raise errors[0]
 
@@ -529,6 +541,15 @@ class ShardedStore:
 def _named_pending(shard: int, found: Iterator[PendingTimer]) -> Iterator[PendingTimer]:
     for one in found:
         yield replace(one, handle=join_handle(shard, one.handle))
+
+
+def _run(ingester: Ingester, now_ms: int, _store: TimerStore) -> list[Ingested]:
+    return ingester.run(now_ms)
+
+
+def _is_interval(given: object) -> bool:
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
+    return is_number and 0.01 <= given <= 86_400  # type: ignore[operator]
 
 
 def open_shards(

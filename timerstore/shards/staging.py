@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from timerstore.clock import Clock, SystemClock
-from timerstore.errors import CorruptError, MessageError
+from timerstore.errors import ConfigError, CorruptError, MessageError
 from timerstore.failpoint import reach
 from timerstore.files.disk import Disk, File
 from timerstore.message import Int64Array
@@ -47,6 +47,7 @@ QUARANTINE = -1
 
 _GATHER_ROWS = 1 << 16
 _GATHER_BYTES = 8 << 20
+_WINDOW_BYTES = 1 << 20
 _VERSION = b"1"
 _SHOWN = 5  # rows that an error names
 _COLUMNS = ("body", "keys", "tags", "message_ids")
@@ -199,7 +200,18 @@ class Stager:
         self._row = 0  # how many rows were read before those gathered
 
     def add(self, batch: Any) -> None:
-        """Take rows: a pyarrow RecordBatch. MessageError where one is wrong (on_invalid=fail)."""
+        """Take rows: a pyarrow RecordBatch, all of one schema. ConfigError on columns, MessageError
+        where a row is wrong (on_invalid=fail).
+        """
+        if not isinstance(batch, pyarrow().RecordBatch):
+            raise MessageError(
+                f"batches: wanted pyarrow RecordBatches, got a {type(batch).__name__}"
+            )
+        if self._schema is not None and not batch.schema.equals(self._schema):
+            raise ConfigError(
+                "columns: wanted those of the first batch, "
+                f"{_columns_text(self._schema)}; got {_columns_text(batch.schema)}"
+            )
         if self._schema is None:
             check_columns(batch.schema, self._options)
             self._schema = batch.schema
@@ -319,6 +331,12 @@ def _schema() -> Any:
     )
 
 
+def _columns_text(schema: Any) -> str:
+    return ", ".join(
+        f"{one.name} {one.type}{'' if one.nullable else ' not null'}" for one in schema
+    )
+
+
 def _hashes(columns: dict[str, Any], due_ms: Int64Array) -> Any:
     """A number a row, of all of it but topic and properties."""
     crcs = np.zeros(len(due_ms), np.uint32)
@@ -361,6 +379,8 @@ def stage(
 
     `attempt`: what nobody else has, as part, attempt and a random number; it names a folder.
     """
+    if not isinstance(batches, Iterable):
+        raise MessageError(f"batches: wanted pyarrow RecordBatches, got {batches!r}")
     stager = Stager(root, source, version, attempt, options, clock=clock)
     try:
         for batch in batches:
@@ -374,22 +394,76 @@ def stage(
 # --- reading ---
 
 
+class _Source:
+    """What pyarrow reads from: a file, and where in it."""
+
+    closed = False
+
+    def __init__(self, file: File, size: int) -> None:
+        self._file = file
+        self._size = size
+        self._at = 0
+
+    def read(self, size: int = -1) -> bytes:
+        """Read on, to the end at most. FailedError where the file is shorter by now."""
+        left = self._size - self._at
+        data = self._file.read(self._at, left if size < 0 else min(size, left))
+        self._at += len(data)
+        return data
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Go on elsewhere."""
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at}.get(whence, self._size)
+        return self._at
+
+    def tell(self) -> int:
+        """Where it is."""
+        return self._at
+
+    def flush(self) -> None:
+        """Nothing is written."""
+
+    def close(self) -> None:
+        """The file closes with its last user."""
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def writable(self) -> bool:
+        """No."""
+        return False
+
+    def seekable(self) -> bool:
+        """Yes."""
+        return True
+
+
+def _crc_of(file: File, size: int) -> int:
+    crc = 0
+    for begin in range(0, size, _WINDOW_BYTES):
+        data = file.read(begin, min(_WINDOW_BYTES, size - begin))
+        crc = int(lib.ts_crc32(crc, ffi.from_buffer("uint8_t[]", data), len(data)))
+    return crc
+
+
 def open_staged(disk: Disk, root: Path, one: StagedFile, *, checked: bool = False) -> Any:
     """Give a file's Arrow reader. CorruptError where it is not what the manifest says; `checked`:
     its bytes were looked through before.
+
+    What it gives is copied: a file that is cut meanwhile, on storage that others write to, is an
+    error then, not a signal.
     """
     path = root / one.path
     file = disk.open(path, read_only=True)
     size = file.size()
     if size != one.bytes:
         raise CorruptError("staged file", where=path, wanted=f"{one.bytes} bytes", got=size)
-    mapped = file.map_read(size)
-    data = ffi.from_buffer("uint8_t[]", mapped)
-    crc = one.crc32 if checked else int(lib.ts_crc32(0, data, size))
+    crc = one.crc32 if checked else _crc_of(file, size)
     if crc != one.crc32:
         raise CorruptError("staged file: CRC-32", where=path, wanted=one.crc32, got=crc)
     try:
-        reader = ipc().open_file(pyarrow().py_buffer(mapped))
+        reader = ipc().open_file(pyarrow().PythonFile(_Source(file, size), mode="r"))
     except pyarrow().ArrowInvalid as error:
         raise CorruptError(f"staged file: {error}", where=path) from error
     if one.shard == QUARANTINE:

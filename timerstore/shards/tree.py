@@ -73,9 +73,9 @@ def check_version(version: object) -> int:
     return version
 
 
-def check_attempt(attempt: str) -> str:
+def check_attempt(attempt: object) -> str:
     """Give the name of an attempt's folder; MessageError on what cannot be one."""
-    if not _ATTEMPT.fullmatch(attempt):
+    if not isinstance(attempt, str) or not _ATTEMPT.fullmatch(attempt):
         raise MessageError(f"attempt: wanted 1 to 200 of A-Za-z0-9_-, got {attempt!r}")
     return attempt
 

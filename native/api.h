@@ -18,6 +18,7 @@ enum ts_status {
     TS_NEED_ROUTE = -11,   /* .need: log offset of a record whose topic and queue have no route */
     TS_NEED_ROOM = -12,    /* .need: bytes that do not fit the reserved part or the staging half */
     TS_NEED_STATES = -13,  /* .need: timer id that has no block in the state table */
+    TS_NEED_IDS = -15,     /* .need: message ids for which the newest table has no room */
     TS_BLOCKED = -14       /* every slot that could take the request still waits to be read */
 };
 
@@ -142,6 +143,45 @@ typedef struct {
     int32_t properties_size;
     int32_t count;
 } ts_rows;
+
+enum ts_outcome { TS_DUPLICATE = -2 }; /* for a queue offset */
+
+/* A message id that a caller gave: hash of topic and id, and when the message was first put. */
+typedef struct {
+    uint64_t hash;
+    int64_t log_offset;
+    int64_t store_ms;
+} ts_id;
+
+/* Ids in the order of the log. */
+typedef struct {
+    ts_id *entries;       /* [capacity], a power of two */
+    uint32_t *slots;      /* [2 * capacity]: place in entries + 1, or 0 */
+    int64_t capacity;
+    int64_t limit;        /* of count; at most the capacity */
+    int64_t count;
+    int64_t newest_ms;
+} ts_id_table;
+
+/* All ids that may still be in the window, and some that are not. Under the append lock. */
+typedef struct {
+    ts_id_table tables[32]; /* oldest first; the last takes what comes */
+    int32_t table_count;
+    int64_t window_ms;
+} ts_ids;
+
+/* The message that was put first with an id. */
+typedef struct {
+    int64_t log_offset;   /* in */
+    int64_t store_ms;
+    int64_t due_ms;       /* of a timer, else store_ms */
+    int64_t timer_id;     /* -1: did not wait, or for a level */
+    int64_t queue_offset; /* -1: waited */
+    int32_t queue_id;
+    int32_t level;        /* 0: none */
+    int32_t is_same;      /* it has this topic and id: no other with the same hash */
+    int32_t is_cancelled;
+} ts_first;
 
 /* One timer-topic message on its way to the wheel. */
 typedef struct {
@@ -535,6 +575,29 @@ int32_t ts_put_group(ts_log *log, ts_route *head_route, const uint8_t *head, int
 int64_t ts_group_head_bytes(const ts_log *log, const ts_route *route, int32_t head_size);
 uint64_t ts_rows_digest(const ts_rows *rows, const uint8_t *topic, int32_t topic_size,
                         int32_t from, int32_t to, uint64_t digest);
+
+/* rows.c, under the append lock: as ts_put_many, but a row whose id was put before, at an offset below
+ * below[row], is not appended: its log offset is that one's, its queue offset TS_DUPLICATE.
+ * topic_hash: ts_identity of the real topic. once_ms: for TS_ONCE and the table. */
+int32_t ts_put_once(ts_log *log, ts_ids *ids, uint64_t topic_hash, ts_route *route,
+                    const ts_rows *rows, int32_t from, int32_t to, const int64_t *below,
+                    int64_t once_ms, int64_t now_ms, int64_t *log_offsets, int64_t *queue_offsets);
+
+/* ids.c. look, add, load, move: under the append lock. look: how many rows are known, and where (-1:
+ * not). add, load: how many there was room for. move: a message has another record. scan: ids in the
+ * log; needs no lock. firsts: reads them where they lie; states as ts_state_get. */
+int64_t ts_ids_look(const ts_ids *ids, uint64_t topic_hash, const ts_rows *rows, int32_t from,
+                    int32_t to, const int64_t *below, int64_t now_ms, int64_t *log_offsets);
+int32_t ts_ids_add(ts_ids *ids, uint64_t topic_hash, const ts_rows *rows, int32_t from, int32_t to,
+                   const int64_t *log_offsets, int64_t store_ms);
+int32_t ts_ids_load(ts_ids *ids, const ts_id *entries, int32_t count);
+int32_t ts_ids_move(ts_ids *ids, const uint8_t *topic, int32_t topic_size, const uint8_t *id,
+                    int32_t size, int64_t log_offset, int64_t now_ms);
+int32_t ts_ids_scan(ts_view *view, uint32_t store_id, int64_t from, int64_t *next, int32_t capacity,
+                    ts_id *entries);
+int32_t ts_firsts(ts_view *view, const ts_states *states, uint32_t store_id, int64_t precision_ms,
+                  const uint8_t *topic, int32_t topic_size, const ts_rows *rows,
+                  const int32_t *which, int32_t count, ts_first *firsts);
 
 /* deliver.c: plan needs no lock, place runs under the append lock, with the view of plan held. */
 int32_t ts_deliver_plan(ts_view *view, const ts_routes *routes, const ts_log *log,

@@ -34,8 +34,9 @@ _SYSTEM_TOPICS = frozenset(
 )
 _TOPIC = re.compile(r"[A-Za-z0-9%_|-]+")
 _CONTROL = re.compile("[\x00-\x1f]")
+_NO_ID = re.compile("[\x00-\x20\x7f]")
 
-DROPPED_NAMES = frozenset({"TS_ID", "TS_GROUP", "TS_LEVEL"})
+DROPPED_NAMES = frozenset({"TS_ID", "TS_GROUP", "TS_LEVEL", "TS_ONCE"})
 """A caller's value is left out without a word: a forwarded message carries its old store's."""
 
 RESERVED_PREFIX = "TIMER_"
@@ -263,6 +264,23 @@ def is_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def check_message_id(message_id: object) -> bytes:
+    """Give a caller's message id as it is stored: UTF-8 without spaces and control characters."""
+    if not isinstance(message_id, str):
+        raise MessageError(f"message_id: wanted text, got {type(message_id).__name__}")
+    if not message_id or not is_utf8(message_id) or _NO_ID.search(message_id):
+        raise MessageError(
+            "message_id: wanted text without spaces and control characters, not empty, got "
+            f"{_short(message_id)}"
+        )
+    raw = message_id.encode()
+    if len(raw) > MESSAGE_ID_BYTES_MAX:
+        raise MessageError(
+            f"message_id: wanted at most {MESSAGE_ID_BYTES_MAX} bytes, got {len(raw)}"
+        )
+    return raw
 
 
 LEVEL_PROPERTY = "DELAY"

@@ -127,8 +127,11 @@ class StoreConfig:
 
     # --- names, retries, fixed delays -----------------------------------------------------------
     dedupe_window_ms: int = 3_600_000
-    """How long a given message id is remembered, ms. 0 (off) to 7 days. Not read in this release,
-    which takes no message ids."""
+    """How long a message id that a caller gave is remembered, ms: `put` and `put_many` answer the
+    first receipt to whoever gives it again. 0 (off: ids are names, and nothing else) to 7 days."""
+    dedupe_ids_max: int = 8 * MIB
+    """Ids that are remembered at a time. 4096 to 1 Gi; a put with another is refused with BusyError
+    until some are older than the window. Each takes up to 64 bytes of memory, and 24 of disk."""
     level_delays: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     """The fixed delays, level 1 first: numbers with s, m, h or d, one space between. 1 to 64 of
     them, each at most 1000 years. `put(level=n)` waits for the n-th, beyond the last for the last.
@@ -257,6 +260,7 @@ _RANGES: dict[str, tuple[int, int]] = {
     "short_poll_ms": (1, 60_000),
     "start_delay_ms": (0, 86_400_000),
     "dedupe_window_ms": (0, 7 * 86_400_000),
+    "dedupe_ids_max": (4096, GIB),
     "level_pending_max": (1, 1_000_000),
 }
 _CHOICES = {"flush": ("sync", "async"), "visibility": ("durable", "written")}

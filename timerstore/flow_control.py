@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 
 from timerstore.clock import Clock
+from timerstore.dedupe import Once
 from timerstore.errors import FullError
 from timerstore.opening import Opened
-from timerstore.putting import Putting
+from timerstore.putting_many import ManyPutting, Places, Way
 from timerstore.queues.routes import Route
 from timerstore.rows import Part, Rows
 from timerstore.timer.slot_counts import SlotCounts
 
 
-class LimitedPutting(Putting):
+class LimitedPutting(ManyPutting):
     """The way in, where slots have a limit."""
 
     def __init__(self, opened: Opened, clock: Clock) -> None:
@@ -53,25 +54,40 @@ class LimitedPutting(Putting):
             raise
 
     def _append_many(
-        self, route: Route, count: int, data: Any, offsets: Any, due: Any, *rest: Any
+        self,
+        way: Way,
+        rows: Rows,
+        due: Any,
+        now_ms: int,
+        places: Places,
+        once: Once | None,
+        *,
+        begin: int = 0,
+        end: int | None = None,
     ) -> None:
-        self._counts.add(due)
+        mine = slice(begin, end)
+        self._counts.add(due[mine])
         try:
-            super()._append_many(route, count, data, offsets, due, *rest)
+            super()._append_many(way, rows, due, now_ms, places, once, begin=begin, end=end)
         except BaseException as error:
-            stored = error.stored_count if isinstance(error, FullError) else 0
-            self._counts.remove(due[stored:])
+            stored = error.stored_count if isinstance(error, FullError) else begin
+            self._counts.remove(due[stored:end])
+            self._counts.remove(due[begin:stored][places.duplicate[begin:stored]])
             raise
+        self._counts.remove(due[mine][places.duplicate[mine]])
 
     def append_group(
-        self, route: Route, rows: Rows, part: Part, due_ms: Any, *rest: Any, **named: Any
+        self, way: Way | Route, rows: Rows, part: Part, due_ms: Any, *rest: Any, **named: Any
     ) -> int:
         """As Putting.append_group."""
         due = due_ms[part.begin : part.begin + part.row_count]
         due = np.where(due > part.now_ms, due, 0)
         self._counts.add(due)
         try:
-            return super().append_group(route, rows, part, due_ms, *rest, **named)
+            end = super().append_group(way, rows, part, due_ms, *rest, **named)
         except BaseException:
             self._counts.remove(due)
             raise
+        if not end:  # they were put before
+            self._counts.remove(due)
+        return end

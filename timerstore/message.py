@@ -12,7 +12,7 @@ import base64
 import importlib
 import ipaddress
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, overload
@@ -205,13 +205,17 @@ class _ReceiptFields(NamedTuple):
     log_offset: int
     due_ms: int
     duplicate: bool = False
+    cancelled: bool = False
 
 
 class PutReceipt(_ReceiptFields):
     """What `put` answers. `queue_offset` is None, and `timer_id` not negative, while it waits.
 
+    `duplicate`: the message id was put before, and this is the first one's receipt; `cancelled`:
+    that one was cancelled since.
+
     Made once a put, so it is a tuple whose id and handle are written on demand. On the hot path:
-    `tuple.__new__(PutReceipt, (origin, counter, ..., duplicate))`, half a constructor's cost.
+    `tuple.__new__(PutReceipt, (origin, counter, ..., cancelled))`, half a constructor's cost.
     """
 
     __slots__ = ()
@@ -250,6 +254,16 @@ class PutReceipt(_ReceiptFields):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class GivenIds:
+    """Of a `put_many` with message ids, by message; an empty id: it was made."""
+
+    ids: Sequence[str]
+    queue_ids: Int64Array
+    duplicate: npt.NDArray[np.bool_]
+    cancelled: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class PutBatch:
     """What `put_many` answers: the receipts as arrays.
 
@@ -264,6 +278,7 @@ class PutBatch:
     queue_offsets: Int64Array
     due_ms: Int64Array
     timer_ids: Int64Array
+    given: GivenIds | None = None
 
     def __len__(self) -> int:
         return len(self.log_offsets)
@@ -281,8 +296,8 @@ class PutBatch:
         return map(self._receipt, range(len(self)))
 
     def _receipt(self, k: int) -> PutReceipt:
-        queue_offset = int(self.queue_offsets[k])
-        return PutReceipt(
+        queue_offset, given = int(self.queue_offsets[k]), self.given
+        receipt = PutReceipt(
             self.origin,
             self.counter_begin + k,
             int(self.timer_ids[k]),
@@ -291,12 +306,26 @@ class PutBatch:
             int(self.log_offsets[k]),
             int(self.due_ms[k]),
         )
+        if given is None:
+            return receipt
+        origin = self.origin
+        if given.ids[k]:
+            kept = KeptOrigin(origin.topic, given.ids[k], *origin[2:])
+            receipt = receipt._replace(origin=kept, counter=0)
+        return receipt._replace(
+            queue_id=int(given.queue_ids[k]),
+            duplicate=bool(given.duplicate[k]),
+            cancelled=bool(given.cancelled[k]),
+        )
 
     @property
     def message_ids(self) -> list[str]:
         """Every message's id, in put order."""
         begin = self.counter_begin
-        return [self.origin.message_id(n) for n in range(begin, begin + len(self))]
+        made = [self.origin.message_id(n) for n in range(begin, begin + len(self))]
+        if self.given is None:
+            return made
+        return [given or one for given, one in zip(self.given.ids, made, strict=True)]
 
     @property
     def handles(self) -> list[str]:

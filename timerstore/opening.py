@@ -29,6 +29,7 @@ from timerstore.commitlog.recover import (
 )
 from timerstore.commitlog.staging import Staging, leftovers
 from timerstore.config import StoreConfig
+from timerstore.dedupe import Ids
 from timerstore.errors import CorruptError, FailedError, TimerStoreError
 from timerstore.failpoint import reach
 from timerstore.files.directory import Directory
@@ -242,6 +243,7 @@ class _Opening:
         self._states = States()
         self._open_slot = OpenSlot(config.precision_ms)
         self._levels = LevelCursors()
+        self._ids = Ids(disk, tree, self._clock, config.dedupe_window_ms, config.dedupe_ids_max)
         found = self._recover(was_open=was_open, wheel_is_ours=wheel_is_ours)
         return self._tie(found, threads=threads)
 
@@ -301,6 +303,10 @@ class _Opening:
         reach("recover_queues_cut")
         recover.set_pending(self._routes, counts.pending, self._clock.now_ms)
         recover.fold_forward(self._states, self._routes, scanned, mark.store_id)
+        if self._ids.load(counts.ids):
+            self._ids.scan(segments, mark.store_id, mark.log_end, end)
+        else:
+            self._ids.scan_window(segments, mark.store_id, end)
         self._levels.add(counts.levels)
         level_pending.set_at(self._routes, counts.level_pending, self._clock.now_ms)
         level_pending.fold_forward(self._routes, self._levels, scanned, mark.store_id)
@@ -358,6 +364,7 @@ class _Opening:
         self._levels.clear()
         self._levels.done(found.level_places_done)
         level_pending.fold_anew(self._routes, scanned["route"][found.level_rows_waiting])
+        self._ids.scan_window(segments, store_id, end)
         self._restart_queues(scanned, begin, end)
         reach("recover_anew_queues_restarted")
         self._wheel.clear_all()
@@ -451,7 +458,10 @@ class _Opening:
             self._timer_log,
             self._open_slot,
             self._levels,
+            self._ids,
         )
+        self._ids.lock = log.lock
+        log.ensure_ids = self._ids.ensure
         prefix = self._identify(log, timer_route, found.store_id)
         checkpoint = Checkpoint(config, clock, self._disk, tree, rooms, found.store_id, found.mark)
         log.ensure_states = self._states.ensure
@@ -507,7 +517,7 @@ class _Opening:
             schedule,
             puller,
             Canceller(clock, log, finder, removals),
-            Rescheduler(config, clock, log, timer_route, finder, removals),
+            Rescheduler(config, clock, log, timer_route, finder, removals, self._ids),
             pending,
             LevelPending(config, clock, log, self._routes, dispatch, self._levels),
             offsets,

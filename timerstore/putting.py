@@ -13,21 +13,17 @@ from datetime import datetime, timedelta
 from time import time_ns
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from timerstore import arguments, failpoint
 from timerstore.clock import Clock, SystemClock
-from timerstore.errors import FullError, MessageError
+from timerstore.errors import MessageError
 from timerstore.failpoint import reach
 from timerstore.layout.tree import SCHEDULE_TOPIC
-from timerstore.message import PutBatch, PutReceipt, ReceiptOrigin
+from timerstore.message import PutReceipt, ReceiptOrigin
 from timerstore.native import Putter, ffi, lib
 from timerstore.opening import Opened
 from timerstore.queues.levels import parse_level_delays
 from timerstore.queues.routes import Route
-from timerstore.rows import Part, Rows
 
-_MANY_HOLD = 1024
 _put_one = lib.ts_put_one
 
 
@@ -51,7 +47,7 @@ class _Target:
         self.origin = origin
         self.body_bytes_max = body_bytes_max  # of a body without tags, keys and properties
         self.next_queue = 0
-        self.levels: dict[int, dict[int, _Level]] = {}  # by queue, then by level as it is given
+        self.levels: dict[int, dict[int, Level]] = {}  # by queue, then by level as it is given
         self.set_routes(routes)
 
     def set_routes(self, routes: list[Route]) -> None:
@@ -60,29 +56,13 @@ class _Target:
         self.only = routes[0] if len(routes) == 1 else None
 
 
-class _Level(NamedTuple):
+class Level(NamedTuple):
     """A level of a topic's queue that was put to. hot.c reads it by place."""
 
     address: int  # of the ts_route
     text: bytes
     delay_ms: int
-    native: Any
-
-
-class _Out:
-    """Where the places of many go."""
-
-    def __init__(self, log_offsets: Any, numbers: Any) -> None:
-        self._log_offsets = ffi.from_buffer("int64_t[]", log_offsets)
-        self._numbers = ffi.from_buffer("int64_t[]", numbers)
-
-    def put(self, native: Any, route: Any, rows: Rows, begin: int, end: int, now_ms: int) -> int:
-        """Append the rows [begin, end), under the append lock; how many were, or a status."""
-        return int(
-            lib.ts_put_many(
-                native, route, rows.native, begin, end, now_ms, self._log_offsets, self._numbers
-            )
-        )
+    route: Route
 
 
 class Putting:
@@ -105,7 +85,7 @@ class Putting:
         self._level_delays = parse_level_delays(self.config.level_delays)
         self._targets: dict[str, _Target] = {}
         self._target_lock = threading.Lock()
-        self._hot_topics: dict[str, tuple[int, ReceiptOrigin, int, dict[int, _Level]]] = {}
+        self._hot_topics: dict[str, tuple[int, ReceiptOrigin, int, dict[int, Level]]] = {}
 
     def make_putter(self, slow: Callable[..., PutReceipt]) -> Any:
         """Make the plain case's quick way; everything else it gives to `slow`."""
@@ -156,7 +136,7 @@ class Putting:
             name = arguments.check_topic(topic)
             self._admit(arguments.due_ms_of(now_ms, delay, deliver_at, deliver_ms, self.config))
             self._checked_body(name, body, arguments.encode_properties(tags, keys, properties))
-            _check_queue(queue_id)
+            check_queue(queue_id)
             self._wants_sync(flush)
             target = self._make_target(topic)
         is_sync = self._wants_sync(flush)
@@ -209,7 +189,7 @@ class Putting:
         """Append to the level's queue, with where it goes to in the properties."""
         name = arguments.check_topic(topic)
         source = self._checked_body(name, body, text)
-        _check_queue(queue_id)
+        check_queue(queue_id)
         is_sync = self._wants_sync(flush)
         target = self._targets.get(topic) or self._make_target(topic)
         real = self._route_of(target, queue_id)
@@ -223,7 +203,9 @@ class Putting:
             nonlocal now_ms
             now_ms = self._clock.now_ms
             got = int(
-                _put_one(native, waiting.native, source, len(source), 0, text, len(text), now_ms)
+                _put_one(
+                    native, waiting.route.native, source, len(source), 0, text, len(text), now_ms
+                )
             )
             if got >= 0:
                 real.native.level_pending += 1
@@ -239,23 +221,23 @@ class Putting:
         self._flush.note()
         return PutReceipt(target.origin, counter, -1, real.queue_id, None, log_offset, due_ms)
 
-    def _level_of(self, target: _Target, real: Route, level: int) -> _Level:
+    def _level_of(self, target: _Target, real: Route, level: int) -> Level:
         levels = target.levels.get(real.queue_id)
         waiting = levels.get(level) if levels is not None else None
         return waiting if waiting is not None else self._make_level(target, real, level)
 
-    def _make_level(self, target: _Target, real: Route, level: int) -> _Level:
+    def _make_level(self, target: _Target, real: Route, level: int) -> Level:
         """Have the level's queue, and what a put to it needs at hand."""
         self._log.check_alive()
         number = min(level, len(self._level_delays))
         now_ms = self._clock.now_ms
         routes = self._opened.rooms.routes
         routes.grow(SCHEDULE_TOPIC, len(self._level_delays), now_ms)
-        native = routes.make(SCHEDULE_TOPIC, number - 1, now_ms).native
+        route = routes.make(SCHEDULE_TOPIC, number - 1, now_ms)
         text = b"%s\x01%d\x02" % (arguments.LEVEL_PROPERTY.encode(), number)
         text += bytes(ffi.buffer(real.native.real, real.native.real_size))
-        address = int(ffi.cast("uintptr_t", native))
-        made = _Level(address, text, self._level_delays[number - 1], native)
+        address = int(ffi.cast("uintptr_t", route.native))
+        made = Level(address, text, self._level_delays[number - 1], route)
         if level <= len(self._level_delays):  # of those beyond there is no end
             target.levels.setdefault(real.queue_id, {})[level] = made
         return made
@@ -289,212 +271,6 @@ class Putting:
         if flush not in ("sync", "async"):
             raise MessageError(f"flush: wanted 'sync' or 'async', got {flush!r}")
         return flush == "sync"
-
-    def put_many(
-        self,
-        topic: str,
-        bodies: Any,
-        *,
-        deliver_ms: Any = None,
-        delay: Any = None,
-        tags: str | None = None,
-        keys: Sequence[Any] | None = None,
-        queue_id: int | None = None,
-        flush: str | None = None,
-        level: int | None = None,
-    ) -> PutBatch:
-        """As TimerStore.put_many."""
-        if level is not None:
-            number = arguments.check_level(level, delay, None, deliver_ms)
-            return self._put_many_level(topic, bodies, number, tags, keys, queue_id, flush)
-        now_ms = self._clock.now_ms
-        config = self.config
-        name = arguments.check_topic(topic)
-        is_sync = self._wants_sync(flush)
-        data, offsets = arguments.gather_bodies(bodies, config.message_bytes_max)
-        count = len(offsets) - 1
-        due = arguments.resolve_due_array(now_ms, count, delay, deliver_ms, config.delay_ms_max)
-        if not config.timer_enabled and bool((due > 0).any()):
-            raise arguments.timers_off()
-        text = arguments.encode_properties(tags, (), None)
-        extra, extra_offsets = _encode_keys(keys, count)
-        self._check_many(name, offsets, extra_offsets, len(text))
-        _check_queue(queue_id)
-        self._admit(due)
-        target = self._targets.get(topic) or self._make_target(topic)
-        route = self._route_of(target, queue_id)
-        first = self.take_ids(count)
-        log_offsets = np.empty(count, np.int64)
-        numbers = np.empty(count, np.int64)
-        self._append_many(
-            route,
-            count,
-            data,
-            offsets,
-            due,
-            text,
-            extra,
-            extra_offsets,
-            first,
-            now_ms,
-            log_offsets,
-            numbers,
-        )
-        if count and is_sync:
-            self._log.sync_through(int(log_offsets[-1]) + 1)
-        self.appended()
-        is_timer = due > 0
-        return PutBatch(
-            target.origin,
-            first,
-            route.queue_id,
-            log_offsets,
-            np.where(is_timer, -1, numbers),
-            np.where(is_timer, due, now_ms),
-            np.where(is_timer, numbers, -1),
-        )
-
-    def _put_many_level(
-        self,
-        topic: str,
-        bodies: Any,
-        level: int,
-        tags: str | None,
-        keys: Sequence[Any] | None,
-        queue_id: int | None,
-        flush: Any,
-    ) -> PutBatch:
-        """All to the queue of one level. The time is read in each hold of the append lock, as it is
-        for one: due times ascend along a level's queue.
-        """
-        name = arguments.check_topic(topic)
-        is_sync = self._wants_sync(flush)
-        data, offsets = arguments.gather_bodies(bodies, self.config.message_bytes_max)
-        count = len(offsets) - 1
-        text = arguments.encode_properties(tags, (), None)
-        extra, extra_offsets = _encode_keys(keys, count)
-        self._check_many(name, offsets, extra_offsets, len(text))
-        _check_queue(queue_id)
-        target = self._targets.get(topic) or self._make_target(topic)
-        real = self._route_of(target, queue_id)
-        waiting = self._level_of(target, real, level)
-        text += waiting.text
-        with self._lock:
-            first = int(self._native.unique_counter)
-            self._native.unique_counter = first + count
-        log_offsets, due = np.empty(count, np.int64), np.empty(count, np.int64)
-        rows = Rows(data, offsets, np.zeros(count, np.int64), text, first=first).with_extra(
-            extra, extra_offsets
-        )
-        out = _Out(log_offsets, np.empty(count, np.int64))  # which place in the level: nobody's
-
-        def put_level_part(begin: int, end: int) -> int:
-            now_ms = self._clock.now_ms
-            got = out.put(self._native, waiting.native, rows, begin, end, now_ms)
-            if got > 0:
-                due[begin : begin + got] = now_ms + waiting.delay_ms
-                real.native.level_pending += got
-            return got
-
-        self._append_parts(count, put_level_part)
-        if count and is_sync:
-            self._log.sync_through(int(log_offsets[-1]) + 1)
-        self.appended()
-        none = np.full(count, -1, np.int64)
-        return PutBatch(target.origin, first, real.queue_id, log_offsets, none, due, none)
-
-    def _check_many(self, name: bytes, offsets: Any, extra_offsets: Any, text_bytes: int) -> None:
-        if len(offsets) < 2:
-            return
-        sizes = np.diff(offsets)
-        extra = np.diff(extra_offsets) if extra_offsets is not None else np.zeros(1, np.int64)
-        arguments.check_sizes(
-            int((sizes + extra).max()) - int(extra.max()),
-            text_bytes + int(extra.max()),
-            name,
-            properties_bytes_max=self.config.properties_bytes_max,
-            record_bytes_max=self.config.record_bytes_max,
-        )
-
-    def _append_many(
-        self,
-        route: Route,
-        count: int,
-        data: Any,
-        offsets: Any,
-        due: Any,
-        text: bytes,
-        extra: Any,
-        extra_offsets: Any,
-        first: int,
-        now_ms: int,
-        log_offsets: Any,
-        numbers: Any,
-    ) -> None:
-        rows = Rows(data, offsets, due, text, first=first).with_extra(extra, extra_offsets)
-        out = _Out(log_offsets, numbers)
-        self._append_parts(
-            count,
-            lambda begin, end: out.put(self._native, route.native, rows, begin, end, now_ms),
-        )
-
-    def _append_parts(self, count: int, put_part: Callable[[int, int], int]) -> None:
-        """Have `count` messages appended, in holds of some: `put_part` says how many it did."""
-        done = 0
-        while done < count:
-            with self._lock:
-                got = put_part(done, min(count, done + _MANY_HOLD))
-                need = int(self._native.need)
-            if got >= 0:
-                done += got
-                reach("put_many_part_appended")
-            else:
-                self.appended()  # room may have to come from the services
-                try:
-                    self._log.serve(got, need, "put")
-                except FullError as error:
-                    error.stored_count = done
-                    raise
-
-    # --- groups ---
-
-    def append_group(
-        self,
-        route: Route,
-        rows: Rows,
-        part: Part,
-        due_ms: Any,  # noqa: ARG002 - of all rows; flow control counts them
-        head_route: Route | None = None,
-        head: bytes = b"",
-        places: tuple[Any, Any] | None = None,
-    ) -> int:
-        """Append some rows, behind a head where there is one: all or none; the log's end then.
-
-        `places`: arrays for the rows' log offsets and queue offsets or timer ids.
-        """
-        _, _, end = self._log.append(
-            "put",
-            lib.ts_put_group,
-            ffi.NULL if head_route is None else head_route.native,
-            ffi.NULL if head_route is None else head,
-            len(head),
-            route.native,
-            rows.native,
-            part.begin,
-            part.row_count,
-            part.bytes,
-            part.timers,
-            part.now_ms,
-            *(places or (ffi.NULL, ffi.NULL)),
-        )
-        return end
-
-    def take_ids(self, count: int) -> int:
-        """Take numbers for the ids of so many messages; the first."""
-        with self._lock:
-            first = int(self._native.unique_counter)
-            self._native.unique_counter = first + count
-        return first
 
     # --- topics ---
 
@@ -556,20 +332,7 @@ class Putting:
         return target.routes[number]
 
 
-def _check_queue(queue_id: object) -> None:
+def check_queue(queue_id: object) -> None:
+    """MessageError on a queue number that is none."""
     if queue_id is not None:
         arguments.check_queue_id(queue_id)
-
-
-def _encode_keys(keys: Any, count: int) -> tuple[Any, Any]:
-    """Give the keys of a batch as property texts and offsets, None twice where there are none."""
-    if keys is None:
-        return None, None
-    is_row = isinstance(keys, Sequence | np.ndarray) and not isinstance(keys, str | bytes)
-    if not is_row or len(keys) != count:
-        got = str(len(keys)) if is_row else type(keys).__name__
-        raise MessageError(f"keys: wanted one entry for each of {count} bodies, got {got}")
-    texts = [arguments.encode_properties(None, one, None) for one in keys]
-    offsets = np.zeros(count + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, texts), np.int64, count), out=offsets[1:])
-    return b"".join(texts), offsets

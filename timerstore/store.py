@@ -50,7 +50,7 @@ from timerstore.pull.query import check_query
 from timerstore.pull.seek import offset_at
 from timerstore.pull.waiting import WaitingPull
 from timerstore.pull.watcher import Watcher
-from timerstore.putting import Putting
+from timerstore.putting_many import ManyPutting
 from timerstore.queues.level_pending import pending_by_topic
 from timerstore.queues.routes import Route
 from timerstore.row_batch import IngestedVersions, IngestReceipt, RowBatch
@@ -124,7 +124,7 @@ class TimerStore:
         self._backlog = Backlog(
             opened.config, self._clock, opened.rooms, opened.timer_route, opened.pending
         )
-        put_in = LimitedPutting if opened.config.slot_messages_max else Putting
+        put_in = LimitedPutting if opened.config.slot_messages_max else ManyPutting
         self._putting = put_in(opened, self._clock)
         self._ingester = Ingester(opened, self._clock, self._putting)
         self._putter = self._putting.make_putter(self.put)
@@ -152,6 +152,7 @@ class TimerStore:
         keys: Sequence[str] | str = (),
         properties: Mapping[str, str] | None = None,
         queue_id: int | None = None,
+        message_id: str | None = None,
         flush: str | None = None,
     ) -> PutReceipt:
         """Store one message; it is in its topic when its time has come, now where none is given.
@@ -159,9 +160,27 @@ class TimerStore:
         On return it is durable (`flush="sync"`) or will survive the process (`"async"`). At most
         one of delay (seconds or timedelta), deliver_at (aware datetime), deliver_ms (epoch ms),
         level (1 and on: the n-th of `level_delays`, beyond the last the last; such a message has no
-        handle and cannot be cancelled).
-        Raises MessageError on bad arguments, FullError, ClosedError, ForkedError, FailedError.
+        handle and cannot be cancelled). With a `message_id` that was put to the topic within
+        `dedupe_window_ms` nothing is stored: the answer is the first one's receipt, `duplicate`,
+        and that one is durable.
+        Raises MessageError on bad arguments, FullError, BusyError where too many ids are
+        remembered, ClosedError, ForkedError, FailedError.
         """
+        if message_id is not None:
+            return self._putting.put_once(
+                topic,
+                body,
+                message_id,
+                delay=delay,
+                deliver_at=deliver_at,
+                deliver_ms=deliver_ms,
+                level=level,
+                tags=tags,
+                keys=keys,
+                properties=properties,
+                queue_id=queue_id,
+                flush=flush,
+            )
         return self._putting.put(
             topic,
             body,
@@ -186,7 +205,9 @@ class TimerStore:
         delay: Any = None,
         tags: str | None = None,
         keys: Sequence[Any] | None = None,
+        message_ids: Any = None,
         queue_id: int | None = None,
+        atomic: bool = False,
         flush: str | None = None,
         level: int | None = None,
     ) -> PutBatch:
@@ -194,9 +215,12 @@ class TimerStore:
 
         `bodies`: a list of bytes-likes, or (buffer, array of count + 1 offsets). `deliver_ms`
         (epoch ms) or `delay` (seconds): one value, or one a body; 0 or past: now. `level`: as in
-        `put`, the same for all. `keys`: one entry a body, a key or a sequence of keys. All are
-        checked before any is stored; after a crash a prefix may be, and after a FullError its
-        `stored_count` first ones are.
+        `put`, the same for all. `keys`: one entry a body, a key or a sequence of keys.
+        `message_ids`: one entry a body, an id as for `put`, or None; or (UTF-8 buffer, array of
+        offsets). All are checked before any is stored; after a crash a prefix may be, and after a
+        FullError its `stored_count` first ones are. `atomic`: all or none, at most
+        `StoreConfig.group_bytes_max` bytes of records, else MessageError; of ids all were put
+        before or none was.
         """
         return self._putting.put_many(
             topic,
@@ -205,7 +229,9 @@ class TimerStore:
             delay=delay,
             tags=tags,
             keys=keys,
+            message_ids=message_ids,
             queue_id=queue_id,
+            atomic=atomic,
             flush=flush,
             level=level,
         )

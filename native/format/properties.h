@@ -28,7 +28,8 @@
  *
  * Valid if and only if: any bytes are; a pair without 0x01 or with an empty value is passed over.
  *
- * Versions: last 0x02 and the CRC since 5.2 of the broker; TS_ID is timerstore 0.1, TS_GROUP 0.2.
+ * Versions: last 0x02 and the CRC since 5.2 of the broker; TS_ID is timerstore 0.1, TS_GROUP
+ * and TS_ONCE 0.2.
  */
 #ifndef TS_FORMAT_PROPERTIES_H
 #define TS_FORMAT_PROPERTIES_H
@@ -72,6 +73,7 @@
 #define TS_PROP_INNER_MULTI_QUEUE_OFFSET "INNER_MULTI_QUEUE_OFFSET"
 #define TS_PROP_TS_ID "TS_ID" /* timerstore's id of a timer (timer_id.h) */
 #define TS_PROP_TS_GROUP "TS_GROUP" /* records that are there all or not at all (group.h) */
+#define TS_PROP_TS_ONCE "TS_ONCE" /* put with an id of the caller's: when first, epoch ms */
 #define TS_PROP_CRC32 "__CRC32#" /* CRC of the record, last pair if any */
 
 /* Sizes without the final zero. */
@@ -105,6 +107,7 @@ enum {
     TS_PROP_INNER_MULTI_QUEUE_OFFSET_BYTES = sizeof(TS_PROP_INNER_MULTI_QUEUE_OFFSET) - 1,
     TS_PROP_TS_ID_BYTES = sizeof(TS_PROP_TS_ID) - 1,
     TS_PROP_TS_GROUP_BYTES = sizeof(TS_PROP_TS_GROUP) - 1,
+    TS_PROP_TS_ONCE_BYTES = sizeof(TS_PROP_TS_ONCE) - 1,
     TS_PROP_CRC32_BYTES = sizeof(TS_PROP_CRC32) - 1
 };
 

@@ -25,7 +25,7 @@ typedef struct {
     PyObject *wake_dispatch;
     PyObject *wake_flush;
     PyObject *failpoints;     /* dict of the module: its "hook" is None outside tests */
-    PyTypeObject *receipt;    /* PutReceipt, a tuple of eight */
+    PyTypeObject *receipt;    /* PutReceipt, a tuple of nine */
     long long delay_ms_max;   /* -1: no timers */
     long long near_ms;        /* what is due later need not be dispatched at once */
     int blocked;              /* closed, or carried into a child */
@@ -115,8 +115,8 @@ typedef struct {
 static PyObject *make_receipt(const Putter *self, PyObject *origin, const appended *done)
 {
     int waits = done->due_ms > 0;
-    PyObject *receipt = self->receipt->tp_alloc(self->receipt, 8);
-    PyObject *items[8] = {NULL};
+    PyObject *receipt = self->receipt->tp_alloc(self->receipt, 9);
+    PyObject *items[9] = {NULL};
 
     if (receipt == NULL)
         return NULL;
@@ -128,7 +128,8 @@ static PyObject *make_receipt(const Putter *self, PyObject *origin, const append
     items[5] = PyLong_FromLongLong(done->log_offset);
     items[6] = PyLong_FromLongLong(waits ? done->due_ms : done->now_ms);
     items[7] = Py_NewRef(Py_False);
-    for (Py_ssize_t i = 0; i < 8; i++)
+    items[8] = Py_NewRef(Py_False);
+    for (Py_ssize_t i = 0; i < 9; i++)
         PyTuple_SET_ITEM(receipt, i, items[i]);
     if (PyErr_Occurred()) {
         Py_DECREF(receipt);

@@ -10,32 +10,22 @@
  * segment's end comes between.
  */
 #include "hash.h"
-#include "put.h"
-
-static ts_given given_of(const uint8_t *texts, const int64_t *offsets, int32_t row)
-{
-    ts_given given = {NULL, 0};
-
-    if (texts != NULL) {
-        given.at = texts + offsets[row];
-        given.size = (int32_t)(offsets[row + 1] - offsets[row]);
-    }
-    return given;
-}
+#include "ids.h"
+#include "rows.h"
 
 static ts_put put_of(const ts_rows *rows, int32_t row)
 {
-    ts_given body = given_of(rows->bodies, rows->body_offsets, row);
+    ts_given body = ts_given_of(rows->bodies, rows->body_offsets, row);
 
     return (ts_put){
         .body = body.at,
         .body_size = body.size,
         .properties = rows->properties,
         .properties_size = rows->properties_size,
-        .extra = given_of(rows->extra, rows->extra_offsets, row),
-        .tags = given_of(rows->tags, rows->tag_offsets, row),
-        .keys = given_of(rows->keys, rows->key_offsets, row),
-        .id = given_of(rows->ids, rows->id_offsets, row),
+        .extra = ts_given_of(rows->extra, rows->extra_offsets, row),
+        .tags = ts_given_of(rows->tags, rows->tag_offsets, row),
+        .keys = ts_given_of(rows->keys, rows->key_offsets, row),
+        .id = ts_given_of(rows->ids, rows->id_offsets, row),
         .due_ms = rows->due_ms == NULL ? 0 : rows->due_ms[row],
         .unique = rows->first_unique + row,
         .group_left = -1,
@@ -55,6 +45,42 @@ int32_t ts_put_many(ts_log *log, ts_route *route, const ts_rows *rows, int32_t f
         if (status != TS_OK)
             break;
         queue_offsets[i] = log->out[0];
+    }
+    ts_log_publish(log);
+    return i > from ? i - from : status;
+}
+
+int32_t ts_put_once(ts_log *log, ts_ids *ids, uint64_t topic_hash, ts_route *route,
+                    const ts_rows *rows, int32_t from, int32_t to, const int64_t *below,
+                    int64_t once_ms, int64_t now_ms, int64_t *log_offsets, int64_t *queue_offsets)
+{
+    int32_t i, status = TS_OK;
+
+    for (i = from; i < to && i < rows->count; i++) {
+        ts_put put = put_of(rows, i);
+        uint64_t hash = 0;
+
+        if (put.id.size > 0) {
+            int64_t store_ms;
+
+            hash = ts_id_hash(topic_hash, put.id.at, put.id.size);
+            log_offsets[i] = ts_id_find(ids, hash, below[i], now_ms, &store_ms);
+            queue_offsets[i] = TS_DUPLICATE;
+            if (log_offsets[i] >= 0)
+                continue;
+            if (ts_ids_full(ids)) {
+                status = TS_NEED_IDS;
+                log->need = 1;
+                break;
+            }
+        }
+        log_offsets[i] = log->base + log->filled;
+        status = ts_put_append(log, route, &put, now_ms);
+        if (status != TS_OK)
+            break;
+        queue_offsets[i] = log->out[0];
+        if (put.id.size > 0)
+            ts_id_add(ids, hash, log_offsets[i], once_ms);
     }
     ts_log_publish(log);
     return i > from ? i - from : status;

@@ -52,6 +52,7 @@ typedef struct {
     int64_t source_at[IDS_MAX];
     int32_t real[IDS_MAX], cancelled[IDS_MAX];
     int64_t rolled, late, cuts;
+    int64_t heads[ROUTES];
 } store;
 
 static int32_t below(uint64_t *seed, int32_t limit)
@@ -259,6 +260,42 @@ static void remember(store *s, int64_t id, int64_t due_ms, int32_t index, int64_
     s->source_at[id] = log_offset;
 }
 
+/* The rows in groups, as many in each as fit a limit; some behind a head. */
+static void put_group(store *s, uint64_t *seed, int32_t index, const ts_rows *rows,
+                      int64_t *log_offsets, int64_t *queue_offsets)
+{
+    ts_route *route = &s->routes[index];
+    uint8_t head[12];
+
+    body_put(head, s->now_ms, index, 12);
+    for (int32_t at = 0; at < rows->count;) {
+        int32_t timers, status, with_head = below(seed, 2), size = (int32_t)sizeof head;
+        int64_t bytes, before, start;
+        int32_t got = ts_rows_measure(&s->log, route, rows, at, 1 + below(seed, 20), 4000,
+                                      s->now_ms, &bytes, &timers);
+
+        CHECK(got > 0 && timers >= 0 && timers <= got && bytes > 0 && bytes <= 4000);
+        for (;;) {
+            before = s->filled_mark;
+            start = log_end(s);
+            status = ts_put_group(&s->log, route, with_head ? head : NULL, with_head ? size : 0,
+                                  route, rows, at, got, bytes, timers, s->now_ms, log_offsets,
+                                  queue_offsets);
+            if (status == TS_OK)
+                break;
+            CHECK(s->filled_mark == before && log_end(s) == start);
+            serve_log(s, status);
+        }
+        if (with_head)
+            bytes += ts_group_head_bytes(&s->log, route, size);
+        CHECK(log_end(s) == start + bytes && s->log.out[1] == log_end(s));
+        CHECK(s->filled_mark == s->log.filled && (s->log.out[0] >= 0) == with_head);
+        if (with_head)
+            s->heads[index]++;
+        at += got;
+    }
+}
+
 static void put_many(store *s, uint64_t *seed, int32_t index, int32_t count, int32_t ahead_ms)
 {
     static const char pair[] = "KEYS\001k\002";
@@ -277,12 +314,15 @@ static void put_many(store *s, uint64_t *seed, int32_t index, int32_t count, int
                      .properties = (const uint8_t *)TAGGED, .properties_size = sizeof TAGGED - 1,
                      .extra = extra, .extra_offsets = extra_at, .first_unique = s->unique,
                      .count = count};
-    for (int32_t i = 0, got; i < count; i += got > 0 ? got : 0) {
-        got = ts_put_many(&s->log, &s->routes[index], &rows, i, count, s->now_ms, log_offsets,
-                          queue_offsets);
-        if (got <= 0)
-            serve_log(s, got);
-    }
+    if (below(seed, 2))
+        put_group(s, seed, index, &rows, log_offsets, queue_offsets);
+    else
+        for (int32_t i = 0, got; i < count; i += got > 0 ? got : 0) {
+            got = ts_put_many(&s->log, &s->routes[index], &rows, i, count, s->now_ms, log_offsets,
+                              queue_offsets);
+            if (got <= 0)
+                serve_log(s, got);
+        }
     s->unique += count;
     for (int32_t i = 0; i < count; i++) {
         if (due[i] > s->now_ms)
@@ -667,7 +707,7 @@ static void check_pulled(const store *s, int32_t index, const ts_pulled *got, co
     CHECK(got->store_ms >= due_ms && got->delivered_ms == got->store_ms); /* never early */
     CHECK(got->store_host_size == 8 && memcmp(got->store_host, s->log.host, 8) == 0);
     ts_marks_get(properties, got->properties_size, &marks);
-    CHECK(marks.unique_key.at != NULL && marks.unique_key.size == 32);
+    CHECK(marks.unique_key.at == NULL ? s->heads[index] > 0 : marks.unique_key.size == 32);
     if (marks.out_ms < 0) { /* it was due when it was put */
         CHECK(marks.timer_id < 0 && got->due_ms == got->store_ms);
         return;

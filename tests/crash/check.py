@@ -62,7 +62,8 @@ class History:
     """What the children of one directory said, sorted out."""
 
     begun: dict[int, int] = field(default_factory=dict)  # id -> queue
-    batches: list[tuple[int, int]] = field(default_factory=list)  # first id, count
+    batches: list[tuple[int, int, int]] = field(default_factory=list)  # first id, count, atomic
+    asked: dict[int, tuple[int, int, int]] = field(default_factory=dict)  # id, queue, due: with id
     acked: dict[int, Line] = field(default_factory=dict)
     refused: set[int] = field(default_factory=set)
     cancel_begun: set[int] = field(default_factory=set)
@@ -84,8 +85,10 @@ class History:
         match line.kind:
             case Kind.PUT_BEGUN:
                 self.begun[line.id] = line.queue
+                if line.b:
+                    self.asked[line.id] = line.id, line.queue, line.due
             case Kind.PUT_MANY_BEGUN:
-                self.batches.append((line.id, line.a))
+                self.batches.append((line.id, line.a, line.b))
                 self.begun.update(dict.fromkeys(range(line.id, line.id + line.a), line.queue))
             case Kind.PUT:
                 self.acked[line.id] = line
@@ -387,7 +390,7 @@ class _Check:
                 self.problems.append(f"refused, but stored: {number:#x}")
             if CancelResult.UNKNOWN in answers:
                 self.problems.append(f"unknown when cancelled: {acked}")
-        for first, size in history.batches:
+        for first, size, is_atomic in history.batches:
             if first in history.acked:
                 continue
             came = [
@@ -396,6 +399,8 @@ class _Check:
             ]
             if came != sorted(came, reverse=True):
                 self.problems.append(f"no prefix of a put_many that died: {first:#x}, {came}")
+            if is_atomic and any(came) and not all(came):
+                self.problems.append(f"a part of an atomic put_many: {first:#x}, {came}")
 
     def _compare_seen(self, found: dict[int, list[Message]]) -> None:
         for queue, lines in self._history.pulled.items():

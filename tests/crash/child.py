@@ -30,6 +30,7 @@ from tests.crash.report import (
     Kind,
     Line,
     Reporter,
+    given_id,
     ingest_batches,
     key_of,
     make_body,
@@ -40,12 +41,13 @@ from timerstore import (
     Consumer,
     Message,
     NotWaitingError,
+    PutReceipt,
     StoreConfig,
     TimerStore,
     failpoint,
 )
 from timerstore.backup.copying import MANIFEST
-from timerstore.ingest import ingester
+from timerstore.ingest import cache, ingester
 from timerstore.layout.handle import Handle, decode, encode
 from timerstore.message import out_ms
 
@@ -64,6 +66,7 @@ class Known:
     seen: dict[int, int] = field(default_factory=dict)  # queue -> messages pulled
     cancellable: list[tuple[int, int, str]] = field(default_factory=list)  # id, queue, handle
     moved: set[int] = field(default_factory=set)  # ids whose body may name another time
+    retries: list[tuple[int, int, int]] = field(default_factory=list)  # id, queue, due: no answer
     versions: list[int] = field(default_factory=list)  # that were begun to be ingested
 
 
@@ -134,9 +137,11 @@ class _Child:
         self._cancelled: set[int] = set()
         self._moved = set(known.moved)
         self._versions = list(known.versions)
+        self._retries = list(known.retries)
         self._numbers = itertools.count(plan.round << 32)
         self._stop = threading.Event()
         ingester._CHUNK_ROWS = 16
+        cache._BEHIND_MAX = 2
         if plan.point is not None:
             failpoint.hook = self._make_hook(plan.point, plan.nth)
 
@@ -196,6 +201,11 @@ class _Child:
     # --- putting ---
 
     def _put_calls(self, store: TimerStore, random: Random) -> None:
+        while True:
+            try:
+                self._put_again(store, *self._retries.pop())
+            except IndexError:
+                break
         for _ in range(self._plan.calls):
             if random.random() < 0.75:
                 self._put(store, random)
@@ -237,8 +247,38 @@ class _Child:
             options["keys"] = key_of(number)
         if random.random() < 0.1 and not self._plan.only_durable:
             options["flush"] = random.choice(("sync", "async"))
-        self._report.say(Kind.PUT_BEGUN, queue=queue, id=number, due=due_ms)
+        if random.random() < 0.2:
+            options["message_id"] = given_id(number)
+        is_given = "message_id" in options
+        self._report.say(Kind.PUT_BEGUN, queue=queue, id=number, due=due_ms, b=is_given)
         receipt = store.put(topic, body, **options)
+        self._put_answered(queue, number, receipt)
+        if is_given and random.random() < 0.5:
+            self._put_again(store, number, queue, due_ms, receipt)
+
+    def _put_again(
+        self,
+        store: TimerStore,
+        number: int,
+        queue: int,
+        due_ms: int,
+        first: PutReceipt | None = None,
+    ) -> None:
+        """What was put with an id, perhaps: it is put now, or the answer is the first one's."""
+        topic, queue_id = QUEUES[queue]
+        body = make_body(number, due_ms, 50)
+        again = store.put(
+            topic, body, deliver_ms=due_ms, queue_id=queue_id, message_id=given_id(number)
+        )
+        if first is None:
+            self._put_answered(queue, number, again)
+        else:
+            assert again.duplicate, again
+            is_moved = number in self._moved
+            assert is_moved or again._replace(duplicate=False, cancelled=False) == first, again
+
+    def _put_answered(self, queue: int, number: int, receipt: PutReceipt) -> None:
+        topic = QUEUES[queue][0]
         waits = receipt.queue_offset is None
         self._report.say(
             Kind.PUT,
@@ -255,7 +295,8 @@ class _Child:
     def _put_many(self, store: TimerStore, random: Random) -> None:
         queue = random.randrange(CHOSEN)
         topic, queue_id = QUEUES[queue]
-        count = random.randint(1, random.choice((5, 40, 300)))
+        is_atomic = random.random() < 0.4
+        count = random.randint(1, random.choice((5, 20) if is_atomic else (5, 40, 300)))
         now_ms = time.time_ns() // 1_000_000
         level = random.choice((1, 1, 2)) if random.random() < 0.15 else None
         if level is None:
@@ -265,9 +306,10 @@ class _Child:
             dues = [now_ms + LEVEL_DELAYS_MS[level - 1]] * count  # not after their own
         first = _OF_MANY + (next(self._numbers) << 10)  # room for the batch's own
         bodies = [make_body(first + k, due, random.randint(16, 120)) for k, due in enumerate(dues)]
-        self._report.say(Kind.PUT_MANY_BEGUN, queue=queue, id=first, a=count)
+        self._report.say(Kind.PUT_MANY_BEGUN, queue=queue, id=first, a=count, b=is_atomic)
         times: dict[str, Any] = {"deliver_ms": dues} if level is None else {"level": level}
-        batch = store.put_many(topic, bodies, queue_id=queue_id if queue else None, **times)
+        own_queue = queue_id if queue else None
+        batch = store.put_many(topic, bodies, queue_id=own_queue, atomic=is_atomic, **times)
         lines, cancellable = [], []
         for k, receipt in enumerate(batch):
             waits = receipt.queue_offset is None
@@ -301,7 +343,7 @@ class _Child:
             self._report.say(Kind.INGEST_BEGUN, id=version)
             receipt = store.ingest(SOURCE, version, ingest_batches(version, random))
             self._report.say(Kind.INGESTED, id=version, a=receipt.is_replay)
-            time.sleep(random.random() * 8 * self._plan.step_ms / 1000)
+            time.sleep(random.random() * 30 * self._plan.step_ms / 1000)
 
     # --- the others ---
 

@@ -33,8 +33,8 @@ class Kind(IntEnum):
     """What happened."""
 
     OPENED = 1  # the store is open
-    PUT_BEGUN = 2
-    PUT_MANY_BEGUN = 3  # id: of the first; a: count; ids ascend by one
+    PUT_BEGUN = 2  # b: whether with a message id; due: of the body
+    PUT_MANY_BEGUN = 3  # id: of the first; a: count; ids ascend by one; b: whether all or none
     PUT = 4  # due: of the receipt; a: timer id, -1: did not wait, -2: level; b: queue offset or -1
     CANCEL_BEGUN = 5
     CANCELLED = 6  # answer: index into ANSWERS
@@ -119,6 +119,11 @@ def key_of(number: int) -> str:
     return f"key-{number % 13}"
 
 
+def given_id(number: int) -> str:
+    """The message id that a message is put with, if it is with one."""
+    return f"given-{number:026x}"  # 32 bytes, as the store makes them
+
+
 # --- what is ingested: a version's number says all of its rows ------------------------------------
 
 SOURCE = "crash"
@@ -139,7 +144,7 @@ def ingest_id(number: int) -> str:
 def ingest_rows(version: int) -> list[tuple[int, int]]:
     """Number and due time (0: at once) of each row. The version is when it was begun, epoch ms."""
     random = Random(version)
-    count = random.randint(0, random.choice((3, 40, 200)))
+    count = random.randint(0, random.choice((3, 20, 80)))
     dues = [random.choice((0, version + random.randint(1, 2000))) for _ in range(count)]
     return [(ingest_number(version, row), due) for row, due in enumerate(dues)]
 

@@ -166,7 +166,9 @@ class Life:
         kept += self._random.sample(waiting, min(40, len(waiting)))
         seen = {queue: len(pulled) for queue, pulled in self._history.pulled.items()}
         versions = sorted(self._history.ingesting)[-20:]
-        self._known = child.Known(seen, kept[-80:], set(self._history.moved), versions)
+        retries = [one for one in self._history.asked.values() if one[0] not in acked]
+        moved = set(self._history.moved)
+        self._known = child.Known(seen, kept[-80:], moved, retries, versions)
 
     def _check(self) -> None:
         def run(pipe: int) -> None:

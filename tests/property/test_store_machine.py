@@ -39,6 +39,7 @@ SERVICES = st.sampled_from(
         "flush",
     ]
 )
+SOURCES = st.sampled_from(["a", "b/ü"])
 NTH = st.integers(1, 3)
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # syncs cost nothing there
 EDGE_MS = st.sampled_from([-1, 0, 1])
@@ -67,6 +68,8 @@ DERIVED = [
     "timerstore/state",
     "timerstore/counts",
     "timerstore/index",
+    "timerstore/ingest",
+    "timerstore/ids-0",
     "index",
     "timerwheel",
     "timerlog",
@@ -132,6 +135,44 @@ class StoreMachine(RuleBasedStateMachine):
         self, queue: tuple[str, int], due: tuple[str, int, int] | None, count: int
     ) -> None:
         self.at.put_many(queue, [(self.due_ms(due) or 0, 40)] * count, buffer=True)
+
+    @rule(queue=QUEUES, items=st.lists(st.tuples(DUE, SIZES), max_size=20), buffer=st.booleans())
+    def put_group(
+        self,
+        queue: tuple[str, int],
+        items: list[tuple[tuple[str, int, int] | None, int]],
+        buffer: bool,
+    ) -> None:
+        rows = [(self.due_ms(d) or 0, n) for d, n in items]
+        self.at.put_many(queue, rows, buffer=buffer, atomic=True)
+
+    @rule(queue=QUEUES, which=st.integers(0, 3), due=DUE, size=SIZES)
+    def put_once(
+        self, queue: tuple[str, int], which: int, due: tuple[str, int, int] | None, size: int
+    ) -> None:
+        self.at.put_once(queue, which, self.due_ms(due), size)
+
+    @rule(
+        source=SOURCES,
+        number=st.integers(0, 3),
+        items=st.lists(st.tuples(DUE, SIZES), max_size=12),
+        cut=st.integers(1, 12),
+    )
+    def ingest(
+        self,
+        source: str,
+        number: int,
+        items: list[tuple[tuple[str, int, int] | None, int]],
+        cut: int,
+    ) -> None:
+        self.at.ingest(source, number, self.unlimited(items), cut)
+
+    def unlimited(
+        self, items: list[tuple[tuple[str, int, int] | None, int]]
+    ) -> list[tuple[int, int]]:
+        """Rows; at once where slots have a limit, which is looked at elsewhere."""
+        is_limited = self.at.config.slot_messages_max
+        return [(0 if is_limited else self.due_ms(due) or 0, size) for due, size in items]
 
     @rule(queue=QUEUES, level=LEVELS, size=SIZES)
     def put_level(self, queue: tuple[str, int], level: int, size: int) -> None:
@@ -390,6 +431,51 @@ class StoreMachine(RuleBasedStateMachine):
         count: int,
     ) -> None:
         self.at.kill_in_put_many(point, nth, queue, [(self.due_ms(due) or 0, 700)] * count)
+
+    @rule(
+        point=st.sampled_from(
+            ["put_group_appended", "log_rolled", "log_half_swapped", "log_written_out",
+             "segment_created", "log_synced"]
+        ),
+        nth=NTH, queue=QUEUES, due=DUE, count=st.integers(2, 18),
+    )  # fmt: skip
+    def kill_in_put_group(
+        self,
+        point: str,
+        nth: int,
+        queue: tuple[str, int],
+        due: tuple[str, int, int] | None,
+        count: int,
+    ) -> None:
+        self.at.kill_in_put_group(point, nth, queue, [(self.due_ms(due) or 0, 400)] * count)
+
+    @rule(
+        point=st.sampled_from(["put_many_part_appended", "put_once_answered", "log_synced"]),
+        queue=QUEUES, which=st.integers(0, 3), due=DUE,
+    )  # fmt: skip
+    def kill_in_put_once(
+        self, point: str, queue: tuple[str, int], which: int, due: tuple[str, int, int] | None
+    ) -> None:
+        self.at.kill_in_put_once(point, 1, queue, which, self.due_ms(due))
+
+    @rule(
+        point=st.sampled_from(
+            ["ingest_chunk_appended", "ingest_appended", "log_rolled", "log_half_swapped",
+             "log_written_out", "log_synced"]
+        ),
+        nth=NTH, source=SOURCES, number=st.integers(0, 3),
+        items=st.lists(st.tuples(DUE, SIZES), max_size=12), cut=st.integers(1, 12),
+    )  # fmt: skip
+    def kill_in_ingest(
+        self,
+        point: str,
+        nth: int,
+        source: str,
+        number: int,
+        items: list[tuple[tuple[str, int, int] | None, int]],
+        cut: int,
+    ) -> None:
+        self.at.kill_in_ingest(point, nth, source, number, self.unlimited(items), cut)
 
     @precondition(lambda self: self.driver is not None and self.driver.model.waiting())
     @rule(point=st.sampled_from(["cancel_appended", "log_synced"]), data=st.data())

@@ -85,7 +85,8 @@ def all_buckets() -> Iterator[str]:
     yield from ("kill", "cut", "kill_then_cut", "drop", "deaths_in_recovery", "torn writes")
 
 
-_ELSEWHERE = ("ingest_", "backup_", "restore_")  # operations that the simulator has not got
+_ELSEWHERE = ("ingest_", "backup_", "restore_", "put_once_", "put_group_", "checkpoint_ids_")
+"""Operations that the simulator has not got."""
 
 
 def missing(counts: dict[str, int], reached: dict[str, int], reached_min: int) -> list[str]:

@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 
 from tests.support.disk_reader import offset_message_id
+from tests.support.ingesting import Version, version_of
 from tests.support.model import Model, Put, Queue
+from tests.support.onces import Onces
 from tests.support.readers import Readers
 from tests.support.shadow_disk import ShadowDisk
 from timerstore import (
@@ -28,19 +30,22 @@ from timerstore import (
     TimerStore,
     failpoint,
 )
-from timerstore.errors import FailedError, FlowControlError, NotWaitingError
+from timerstore.errors import FailedError, FlowControlError, MessageError, NotWaitingError
 from timerstore.layout.handle import decode, encode
 from timerstore.pull import reading
 from timerstore.pull.waiting import WaitingPull
 from timerstore.queues.levels import parse_level_delays
 from timerstore.testing import ManualClock, Stepper
 
+BULK = ("bulk", 0)
+"""Where everything that is ingested goes to."""
 HOW = ("receipt", "handle", "broker")
 """Ways to name a message: its receipt, its handle, its handle as a broker would have given it."""
 START_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
 YEAR_MS = 31_557_600_000
 TAGS = (None, "Aa", "BB", "c")  # the second and third share a hash
+WINDOW_MS = 20_000  # for which a message id is remembered
 WAIT_S = 5000.0  # of a pull that waits: some jumps of the clock end it
 
 
@@ -59,6 +64,7 @@ def tiny(precision_ms: int, flush: str, slot_messages_max: int = 0) -> StoreConf
         reserve_bytes=4096,
         flush="sync" if flush == "sync" else "async",
         slot_messages_max=slot_messages_max,
+        dedupe_window_ms=WINDOW_MS,
     )
 
 
@@ -104,15 +110,17 @@ def key_of(body: bytes) -> str:
 class _Clock(ManualClock):
     """Remembers the latest time that it ever showed."""
 
-    __slots__ = ("latest_ms",)
+    __slots__ = ("latest_ms", "onces")
 
     def __init__(self, now_ms: int) -> None:
         super().__init__(now_ms)
         self.latest_ms = now_ms
+        self.onces = Onces()
 
     def _turn(self, ms: int, *, relative: bool) -> None:
         super()._turn(ms, relative=relative)
         self.latest_ms = max(self.latest_ms, self.now_ms)
+        self.onces.turned(self.now_ms)
 
 
 class Driver:
@@ -126,6 +134,8 @@ class Driver:
         self.readers = Readers()
         self._generation = 0
         self._number = 0
+        self.onces = self.clock.onces
+        self.versions: dict[tuple[str, int], Version] = {}
         self.may_scan_all = False  # side files were taken away: the whole log is read
         self.may_ring_early = False  # a filtered pull, where messages cannot be read just then
         self._open()
@@ -208,11 +218,114 @@ class Driver:
             assert (receipt.queue_offset, receipt.due_ms, receipt.handle) == (None, due_ms, "")
             self.model.put(queue, body, due_ms, receipt, level=level, sure=sure)
 
-    def put_many(self, queue: Queue, items: list[tuple[int, int]], *, buffer: bool) -> None:
+    def put_many(
+        self, queue: Queue, items: list[tuple[int, int]], *, buffer: bool, atomic: bool = False
+    ) -> None:
         """Many; (due_ms, size) each, 0 for now. `buffer`: as one bytes object and offsets."""
         bodies = [self._body(size) for _, size in items]
-        with self._limited([due_ms for due_ms, _ in items]):
-            self._put_many(queue, items, bodies, buffer=buffer, sure=True)
+        with self._limited([due_ms for due_ms, _ in items]), self._grouped(bodies, atomic):
+            self._put_many(queue, items, bodies, buffer=buffer, sure=True, atomic=atomic)
+
+    @contextmanager
+    def _grouped(self, bodies: list[bytes], atomic: bool) -> Iterator[None]:
+        """A group that is too large is refused, and no other."""
+        limit, size = self.config.group_bytes_max, sum(map(len, bodies))
+        try:
+            yield
+        except MessageError:
+            assert atomic
+            assert limit < size + 450 * len(bodies), "refused, but it fits"
+        else:
+            assert not atomic or len(bodies) < 2 or limit >= size + 150 * len(bodies)
+
+    def put_once(self, queue: Queue, which: int, due_ms: int | None, size: int) -> None:
+        """One message with an id of the caller's, of which there are few."""
+        self._put_once(queue, which, due_ms, self._body(size), [])
+
+    def kill_in_put_once(
+        self, point: str, nth: int, queue: Queue, which: int, due_ms: int | None
+    ) -> None:
+        """Die inside such a put."""
+        with self._dying(point, nth) as reached:
+            self._put_once(queue, which, due_ms, self._body(300), reached)
+
+    def _put_once(
+        self, queue: Queue, which: int, due_ms: int | None, body: bytes, reached: list[str]
+    ) -> None:
+        if self.config.slot_messages_max:
+            due_ms = None  # flow control asks what is new only: test_store_once.py looks at that
+        topic, now_ms = queue[0], self.clock.now_ms
+        name = self.onces.name(topic, which, now_ms, WINDOW_MS)
+        receipt = self.store.put(
+            topic, body, deliver_ms=due_ms, queue_id=queue[1], message_id=name, keys=key_of(body)
+        )
+        if reached and not receipt.duplicate:  # in flight: it may be there or not
+            self._note_put(queue, body, due_ms, receipt, sure=False)
+            self.onces.put((topic, name), self.model.puts[body], now_ms)
+        elif receipt.duplicate:
+            self.onces.answered((topic, name), receipt, now_ms, WINDOW_MS, sure=not reached)
+        else:
+            gone = self.onces.was_new((topic, name), now_ms, WINDOW_MS)
+            for one in gone:  # in flight when the process died: now it is known not to be there
+                assert one.place is None
+                del self.model.puts[one.body]
+            self._note_put(queue, body, due_ms, receipt)
+            self.onces.put((topic, name), self.model.puts[body], now_ms)
+
+    def ingest(self, source: str, number: int, items: list[tuple[int, int]], cut: int) -> None:
+        """All rows of a version; `items` is what it has when it is named first."""
+        version = self._version(source, number, items)
+        was_complete = number in self.store.ingested(source)
+        assert was_complete or not version.is_sure
+        receipt = self.store.ingest(source, number, version.batches(cut))
+        assert receipt == (source, number, len(version.rows), was_complete)
+        assert number in self.store.ingested(source)
+        version.is_sure = True
+        for body, _ in version.rows:
+            self.model.puts[body].sure = True
+
+    def kill_in_ingest(
+        self,
+        point: str,
+        nth: int,
+        source: str,
+        number: int,
+        items: list[tuple[int, int]],
+        cut: int,
+    ) -> None:
+        """Die inside an ingest."""
+        version = self._version(source, number, items)
+        with self._dying(point, nth) as reached:
+            self.store.ingest(source, number, version.batches(cut))
+            if not reached:
+                version.is_sure = True
+
+    def ingest_rest(self) -> None:
+        """What was begun is brought to its end."""
+        for source, number in self.versions:
+            self.ingest(source, number, [], 3)
+
+    def _version(self, source: str, number: int, items: list[tuple[int, int]]) -> Version:
+        version = self.versions.get((source, number))
+        if version is None:
+            rows = [(self._body(size), due_ms) for due_ms, size in items]
+            version = self.versions[source, number] = Version(rows)
+        now_ms, config = self.clock.now_ms, self.config
+        for body, due_ms in version.rows:
+            waits = due_ms > now_ms
+            if body not in self.model.puts:
+                receipt = version_of(body, due_ms or now_ms, waits, config)
+                self.model.put(BULK, body, receipt.due_ms, receipt, level=-1, sure=False)
+            one = self.model.puts[body]
+            if not one.sure:  # this call may be the one that stores it
+                one.waited |= waits
+                one.due_ms = due_ms or min(now_ms, one.due_ms)
+        return version
+
+    def check_ingested(self) -> None:
+        """What was answered for is known."""
+        for (source, number), version in self.versions.items():
+            assert not version.is_sure or number in self.store.ingested(source)
 
     @contextmanager
     def _limited(self, due_ms: list[int]) -> Iterator[None]:
@@ -247,6 +360,7 @@ class Driver:
         *,
         buffer: bool,
         sure: bool,
+        atomic: bool = False,
     ) -> None:
         dues = np.array([due for due, _ in items], np.int64)
         offsets = np.cumsum([0, *map(len, bodies)])
@@ -258,6 +372,7 @@ class Driver:
             queue_id=queue[1],
             tags=self._tag(),
             keys=list(map(key_of, bodies)),
+            atomic=atomic,
         )
         for (due_ms, _), body, receipt in zip(items, bodies, batch, strict=True):
             self._note_put(queue, body, due_ms, receipt, sure)
@@ -396,8 +511,8 @@ class Driver:
             put = known[one.message_id]
             assert (one.topic, one.queue_id) == put.queue
             assert one.due_ms == put.due_ms
-            assert one.handle == put.receipt.handle
-            assert (one.timer_id < 0) == bool(put.level)
+            assert put.level < 0 or one.handle == put.receipt.handle
+            assert (one.timer_id < 0) == (put.level > 0)
             counts[one.topic] = counts.get(one.topic, 0) + 1
         stats = self.store.stats()
         assert stats["pending_messages"] == len(found)
@@ -438,7 +553,8 @@ class Driver:
         found = self.store.query(topic, receipt.message_id)
         durable = int(self.store.stats()["log_durable_bytes"])
         self.look()
-        self.model.check_query(topic, lambda put: put is one, found, durable)
+        name = receipt.message_id  # that others had before, perhaps
+        self.model.check_query(topic, lambda put: put.receipt.message_id == name, found, durable)
         host = self.config.store_host
         found = self.store.query(topic, offset_message_id(host, receipt.log_offset))
         assert [m.body for m in found] in ([], [one.body]) or not one.sure
@@ -495,6 +611,31 @@ class Driver:
             self._put_many(queue, items, bodies, buffer=False, sure=False)
             for body in [] if reached else bodies:
                 self.model.puts[body].sure = True
+
+    def kill_in_put_group(
+        self, point: str, nth: int, queue: Queue, items: list[tuple[int, int]]
+    ) -> None:
+        """Die inside an atomic put_many: all of it is there or nothing."""
+        bodies = [self._body(size) for _, size in items]
+        dues = [due_ms for due_ms, _ in items]
+        with self._dying(point, nth, is_opened=False) as reached, self._limited(dues):
+            self._put_many(queue, items, bodies, buffer=False, sure=False, atomic=True)
+        self._open()
+        known = [body for body in bodies if body in self.model.puts]  # none: it was refused
+        if reached and known:
+            ids = {self.model.puts[body].receipt.message_id for body in known}
+            waiting = {one.message_id for one in self.store.pending()} & ids
+            self.stepper.step("dispatch")
+            there = {m.message_id for m in self._pull_new(queue, len(self.model.seen[queue]))}
+            count = len(waiting) + len(there & ids)
+            assert count in (0, len(known)), f"{count} of a group of {len(known)}"
+            for body in known:
+                self.model.puts[body].sure = bool(count)
+                if not count:
+                    del self.model.puts[body]
+        for body in [] if reached else known:
+            self.model.puts[body].sure = True
+        self._after_opening()
 
     def kill_in_cancel(self, point: str, nth: int, one: Put) -> None:
         """Die inside a cancel: it is cancelled or it is not."""
@@ -595,6 +736,7 @@ class Driver:
                 handles = [p.handle for p in self.store.pending() if p.message_id == ids]
                 new = self._pull_new(one.queue, len(self.model.seen[one.queue]))
                 self.model.decide_moved(one, handles, {m.body for m in new})
+        self.check_ingested()
         self.readers.lost()
         self.readers.check(self.store)
         self.look_again()
@@ -604,6 +746,7 @@ class Driver:
 
     def finish(self) -> None:
         """Turn the clock until nothing waits: all came, once; the store checks clean; close."""
+        self.ingest_rest()
         self.settle()
         for _ in range(200):
             waiting = list(self.store.pending())

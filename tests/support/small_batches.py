@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
-from timerstore import putting
+from timerstore import putting_many
 from timerstore.commitlog import recover
+from timerstore.dedupe import ids
+from timerstore.ingest import cache, ingester
 from timerstore.pull import consumer, reading
 from timerstore.queues import dispatch, index, index_file
 from timerstore.schedule import deliver, runs
@@ -28,7 +30,10 @@ SMALL: dict[ModuleType, dict[str, int]] = {
     index_file: {"_READ_BYTES": 60, "_RESERVE_BYTES": 30, "_FOUND": 20},
     pending: {"_BATCH": 5},
     recover: {"_BATCH": 9, "_REWRITE_BYTES": 500},
-    putting: {"_MANY_HOLD": 3},
+    putting_many: {"_MANY_HOLD": 3},
+    ids: {"_CAPACITY_MIN": 2, "_SCAN_COUNT": 3, "_FILE_BYTES_MIN": 100},
+    ingester: {"_CHUNK_ROWS": 2},
+    cache: {"_READ_COUNT": 3, "_BEHIND_MAX": 1},
     reading: {"_BUFFER_BYTES_MAX": 2000, "_STEP_UNITS_MAX": 3},
     consumer: {"_AHEAD": 3},
     deliver: {"_BATCH": 5, "_HOLD": 2, "_SCRATCH_BYTES": 700},

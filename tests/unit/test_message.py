@@ -98,7 +98,9 @@ def test_receipt():
     assert one.message_id == "7F000001ABCD012345670000000000AB"
     text = base64.urlsafe_b64decode(one.handle).decode()
     assert text == f"v1 orders timerstore 1700000004001 {one.message_id} 17"
-    fast = tuple.__new__(PutReceipt, (ORIGIN, 0xAB, 17, 2, None, 4096, 1_700_000_005_000, False))
+    fast = tuple.__new__(
+        PutReceipt, (ORIGIN, 0xAB, 17, 2, None, 4096, 1_700_000_005_000, False, False)
+    )
     assert fast == one
     assert pickle.loads(pickle.dumps(one)) == one
     assert json.loads(json.dumps(one.handle)) == one.handle

@@ -34,6 +34,10 @@ def _no_states(timer_id: int) -> None:
     raise AssertionError(f"nobody said where states for id {timer_id} are had")
 
 
+def _no_ids(count: int) -> None:
+    raise AssertionError(f"nobody said where {count} message ids are kept")
+
+
 class _Left(NamedTuple):
     """A staging half that appending has left."""
 
@@ -63,6 +67,7 @@ class CommitLog:
         self.on_left: Callable[[], None] = lambda: None  # there is something for write_behind
         self._left: _Left | None = None  # a half that is full and not written; under _write_lock
         self.ensure_states: Callable[[int], None] = _no_states  # timer/states.py
+        self.ensure_ids: Callable[[int], None] = _no_ids  # dedupe/ids.py
         self.wait_for_checkpoint: Callable[[], None] = lambda: None  # timer/checkpoint.py
         staging.start(end)
         segments.reserve_from(end)
@@ -121,6 +126,8 @@ class CommitLog:
             self.make_room(need)
         elif status == lib.TS_NEED_STATES:
             self.ensure_states(need)
+        elif status == lib.TS_NEED_IDS:
+            self.ensure_ids(need)
         else:
             raise_status(status, what)
 

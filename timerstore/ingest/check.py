@@ -5,10 +5,9 @@ Holds:    (1) what passes fits its records, and so does every copy that delivery
 Fails:    MessageError that names the batch's column, the row, what was wanted and what was got.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from timerstore import arguments
 from timerstore.config import StoreConfig
@@ -16,13 +15,12 @@ from timerstore.errors import MessageError
 from timerstore.message import Int64Array
 from timerstore.row_batch import RowBatch
 from timerstore.rows import Rows
+from timerstore.texts import Column, check_ids, texts_of
 
 SOURCE_BYTES_MAX = 255
 VERSION_MAX = 2**63 - 1
 _PAIR_BYTES = 6  # TAGS or KEYS, and the two separators
 _MADE_ID_BYTES = 32
-
-Column = tuple[Any, Int64Array]
 
 
 class Checked(NamedTuple):
@@ -66,15 +64,15 @@ def check_batch(batch: object, config: StoreConfig, record_bytes_max: int, now_m
     text = arguments.encode_properties(None, (), batch.properties)
     own = np.full(count, len(text), np.int64)
     rows = Rows(bodies, offsets, due_ms, text)
-    if (tags := _texts("tags", batch.tags, batch.tag_offsets, count)) is not None:
+    if (tags := texts_of("tags", batch.tags, batch.tag_offsets, count)) is not None:
         rows.with_tags(*tags)
         own += _pair_bytes(tags)
-    if (keys := _texts("keys", batch.keys, batch.key_offsets, count)) is not None:
+    if (keys := texts_of("keys", batch.keys, batch.key_offsets, count)) is not None:
         rows.with_keys(*keys)
         own += _pair_bytes(keys)
-    ids = _texts("message_ids", batch.message_ids, batch.message_id_offsets, count)
+    ids = texts_of("message_ids", batch.message_ids, batch.message_id_offsets, count)
     if ids is not None:
-        _check_ids(ids)
+        check_ids(ids)
         rows.with_ids(*ids)
         own += np.maximum(np.diff(ids[1]) - _MADE_ID_BYTES, 0)
     if count:
@@ -106,55 +104,3 @@ def _due(given: object, count: int, config: StoreConfig, now_ms: int) -> Int64Ar
 def _pair_bytes(column: Column) -> Int64Array:
     sizes = np.diff(column[1])
     return np.where(sizes > 0, sizes + _PAIR_BYTES, 0)
-
-
-def _texts(what: str, texts: object, given: object, count: int) -> Column | None:
-    """A column of texts: whole UTF-8 without control characters."""
-    if texts is None and given is None:
-        return None
-    if texts is None or given is None:
-        raise MessageError(f"{what}: wanted texts and offsets, got one without the other")
-    offsets = np.asarray(given)
-    if offsets.shape != (count + 1,) or offsets.dtype.kind not in "iu":
-        raise MessageError(
-            f"{what}: wanted {count + 1} whole offsets, got {offsets.dtype} of shape "
-            f"{offsets.shape}"
-        )
-    data, spans = arguments.gather_bodies((texts, offsets), arguments.PROPERTY_VALUE_BYTES_MAX)
-    whole = np.frombuffer(data, np.uint8)
-    used = whole[spans[0] : spans[-1]]
-    _refuse(what, used < 0x20, spans, "no control characters")
-    starts = spans[:-1][np.diff(spans) > 0]
-    split = np.zeros(len(used), bool)
-    split[starts - spans[0]] = whole[starts] & 0xC0 == 0x80
-    _refuse(what, split, spans, "whole characters of UTF-8")
-    try:
-        used.tobytes().decode()
-    except UnicodeDecodeError as error:
-        raise MessageError(
-            f"{what}: wanted UTF-8, got {error.reason} in row {_row(spans, error.start)}"
-        ) from error
-    return data, spans
-
-
-def _check_ids(column: Column) -> None:
-    data, spans = column
-    used = np.frombuffer(data, np.uint8)[spans[0] : spans[-1]]
-    _refuse("message_ids", (used == 0x20) | (used == 0x7F), spans, "no spaces")
-    long = np.flatnonzero(np.diff(spans) > arguments.MESSAGE_ID_BYTES_MAX)
-    if len(long):
-        raise MessageError(
-            f"message_ids: wanted at most {arguments.MESSAGE_ID_BYTES_MAX} bytes, got "
-            f"{np.diff(spans)[long[0]]} in row {long[0]}"
-        )
-
-
-def _refuse(what: str, wrong: npt.NDArray[np.bool_], spans: Int64Array, wanted: str) -> None:
-    if wrong.any():
-        row = _row(spans, int(np.argmax(wrong)))
-        raise MessageError(f"{what}: wanted {wanted}, row {row} has")
-
-
-def _row(spans: Int64Array, at: int) -> int:
-    """Row in which the byte `at` behind the first one lies."""
-    return int(np.searchsorted(spans, at + int(spans[0]), side="right")) - 1

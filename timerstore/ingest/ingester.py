@@ -6,7 +6,7 @@ Holds:    (1) a chunk's rows and its header are one group of the log: both or no
           that is complete takes nothing more; (4) what it answers is durable.
 Fails:    MessageError on rows that are wrong, or are not those that this version had; FullError,
           FlowControlError: the chunks before stay, and the same call goes on behind them.
-Source:   exactly-once.md section 9, spark.md 5.5; decision 0016.
+Source:   exactly-once.md section 9, spark.md 5.5; decision 0029.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,13 +17,14 @@ import numpy as np
 from timerstore.clock import Clock
 from timerstore.errors import MessageError
 from timerstore.failpoint import reach
+from timerstore.ingest.cache import Cache
 from timerstore.ingest.check import Checked, check_batch, check_name
 from timerstore.ingest.ledger import NOTHING, Known, Ledger
 from timerstore.layout.ledger_json import ChunkHeader, write_chunk
 from timerstore.layout.tree import INGEST_TOPIC
 from timerstore.native import lib
 from timerstore.opening import Opened
-from timerstore.putting import Putting
+from timerstore.putting_many import ManyPutting
 from timerstore.queues.routes import Route
 from timerstore.row_batch import IngestedVersions, IngestReceipt
 from timerstore.rows import Part, Rows
@@ -33,7 +34,6 @@ _CHUNK_BYTES = 1 << 19
 many as a group (`group_bytes_max`), where one message is that large."""
 _CHUNK_ROWS = 8192
 _HEADER_BYTES = 4096  # of the header's record, at most
-_READ_COUNT = 4096
 
 
 class _Piece(NamedTuple):
@@ -46,7 +46,7 @@ class _Piece(NamedTuple):
 class Ingester:
     """Ingests into one store."""
 
-    def __init__(self, opened: Opened, clock: Clock, putting: Putting) -> None:
+    def __init__(self, opened: Opened, clock: Clock, putting: ManyPutting) -> None:
         self._opened = opened
         self._clock = clock
         self._putting = putting
@@ -57,26 +57,17 @@ class Ingester:
         )
         self._route: Route | None = opened.rooms.routes.get(INGEST_TOPIC, 0)
         self.ledger = Ledger()
-        self._opened_offset = self._read(0)  # of the ledger's queue, behind what opening found
+        self._cache = Cache(opened)
+        self._opened_offset = self._cache.load(self.ledger)  # behind what opening found
         self._doubted: set[str] = set()  # sources of which a header may be there and not be noted
-
-    def _read(self, offset: int) -> int:
-        """Fold the headers from a queue offset on; where they end."""
-        while self._route is not None:
-            page = self._opened.puller.batch(self._route, offset, _READ_COUNT, 0.0)
-            for message in page:
-                self.ledger.fold(message.body)
-            if page.next_offset <= offset:
-                break
-            offset = page.next_offset
-        return offset
+        opened.checkpoint.on_completed.append(self._cache.completed)
 
     def _resolve(self, source: str) -> None:
         """An append was left by an exception (a Ctrl-C): the log tells whether it happened."""
         if source in self._doubted:
             self._log.sync_through(self._log.end)
             self._opened.rooms.dispatch.through(self._log.durable)
-            self._read(self._opened_offset)
+            self._cache.read(self.ledger, self._opened_offset)
             self._doubted.discard(source)
 
     def ingested(self, source: str) -> IngestedVersions:

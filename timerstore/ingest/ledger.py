@@ -5,16 +5,20 @@ Threads:  any; `ingested` may run beside an ingest.
 Locks:    `_lock` for the table, nothing else under it; a source's `turn` for a whole ingest.
 Holds:    it is the fold of the headers in the log, in their order, and each header was appended in
           one group with its rows; so what it says is in the log is, and nothing else.
-Fails:    CorruptError on a record of the ledger's topic that is none.
+Fails:    FormatVersionError on a record of a later release.
 """
 
+import logging
 import threading
 from collections import OrderedDict
 from typing import NamedTuple
 
+from timerstore.errors import CorruptError, FormatVersionError
 from timerstore.ingest.version_set import VersionSet
 from timerstore.layout.ledger_json import Begun, ChunkHeader, Done, SourceState, read
 from timerstore.row_batch import IngestedVersions
+
+_log = logging.getLogger("timerstore.ingest")
 
 DONE_KEPT = 256
 """Complete versions of a source of which row count and digest are kept, the highest ones; of all
@@ -86,8 +90,16 @@ class Ledger:
         return known
 
     def fold(self, body: bytes) -> None:
-        """Take in the next record of the ledger's topic; it is durable."""
-        record = read(body)
+        """Take in the next record of the ledger's topic; it is durable. What a client of a broker
+        put there is left alone.
+        """
+        try:
+            record = read(body)
+        except FormatVersionError:
+            raise
+        except CorruptError as error:
+            _log.warning("event=stranger error=%s", error)
+            return
         if isinstance(record, ChunkHeader):
             self.note(record, 0)
         else:

@@ -2,10 +2,11 @@
 
 Data:     JSON: {"entries": [{"log_end": L, "pending": {topic: {queue: n}}, "ends": {topic: {queue:
           queue offset behind the last unit below L}}, "levels": {queue: [n, b, e, ...]},
-          "level_pending": {topic: {queue: n}}, "crc": c}, ...]}, the newer last; zeros are left
-          out. Of a queue of the level topic everything below n, and from each b up to its e, is
-          delivered; level_pending is what waits there by where it goes, pending the same of timers.
-          c: CRC-32 of the entry's text without it.
+          "level_pending": {topic: {queue: n}}, "ids": [file, bytes, crc], "crc": c}, ...]}, the
+          newer last; zeros are left out. Of a queue of the level topic everything below n, and from
+          each b up to its e, is delivered; level_pending is what waits there by where it goes,
+          pending the same of timers. ids: how much of which file of message ids counts, and its
+          CRC-32; a store of before has none. c: CRC-32 of the entry's text without it.
           Our own file, derived: where no entry is of the watermark's log end, or a queue has
           another end, everything is built anew from the log.
 """
@@ -20,6 +21,17 @@ Pending = dict[str, dict[int, int]]
 Levels = dict[int, tuple[int, ...]]
 
 
+class IdsMark(NamedTuple):
+    """How much of which file of message ids counts."""
+
+    number: int
+    bytes: int
+    crc: int
+
+
+NO_IDS = IdsMark(0, 0, 0)
+
+
 class Counts(NamedTuple):
     """Numbers by topic and queue at one log end."""
 
@@ -28,6 +40,7 @@ class Counts(NamedTuple):
     ends: Pending
     levels: Levels
     level_pending: Pending
+    ids: IdsMark = NO_IDS
 
 
 def write(entries: list[Counts]) -> bytes:
@@ -69,6 +82,7 @@ def read_counts(text: bytes | None, log_end: int) -> Counts | None:
                 _numbers(entry["ends"]),
                 {int(queue): tuple(map(int, n)) for queue, n in entry["levels"].items()},
                 _numbers(entry["level_pending"]),
+                IdsMark(*map(int, entry.get("ids", NO_IDS))),
             )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

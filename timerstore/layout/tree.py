@@ -15,7 +15,7 @@ from timerstore.errors import CorruptError, MessageError
 WHEEL_TIMER_TOPIC = "rmq_sys_wheel_timer"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 INGEST_TOPIC = "rmq_sys_timerstore_ingest"
-"""Headers of ingested rows. Brokers keep topics that begin with rmq_sys_ from clients."""
+"""Headers of ingested rows. Of a broker, what begins with rmq_sys_ is a system topic."""
 
 _TOPIC = re.compile(r"[A-Za-z0-9%_|-]{1,255}")
 _SEGMENT = re.compile(r"[0-9]{20}")
@@ -195,6 +195,15 @@ class Tree:
     def index_position(self) -> Path:
         """How far the index reaches, and what its files hold."""
         return self.side / "index"
+
+    def ids(self, number: int) -> Path:
+        """A file of the message ids that are remembered, a cache."""
+        return self.side / f"ids-{number}"
+
+    @property
+    def ingest_ledger(self) -> Path:
+        """What was ingested, a cache."""
+        return self.side / "ingest"
 
     @property
     def counts(self) -> Path:

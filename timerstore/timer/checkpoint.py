@@ -18,6 +18,7 @@ from typing import NamedTuple
 from timerstore.clock import Clock
 from timerstore.commitlog.commit_log import CommitLog
 from timerstore.config import StoreConfig
+from timerstore.dedupe import Ids, Taken
 from timerstore.errors import FailedError, TimerStoreError
 from timerstore.failpoint import reach
 from timerstore.files.disk import Disk, File
@@ -44,6 +45,7 @@ class Rooms(NamedTuple):
     timer_log: TimerLog
     open_slot: OpenSlot
     levels: LevelCursors
+    ids: Ids
 
 
 class _Snapshot(NamedTuple):
@@ -55,6 +57,7 @@ class _Snapshot(NamedTuple):
     pages: DirtyPages
     chunks: DirtyChunks
     counts: counts_json.Counts
+    ids: Taken
 
 
 class Checkpoint:
@@ -158,6 +161,7 @@ class Checkpoint:
             timer_id_end = int(rooms.log.native.timer_route.next_offset)
             chunks = rooms.states.copy_dirty()
             levels = rooms.levels.copy()
+            ids = rooms.ids.take()
             counted = [
                 (
                     r,
@@ -184,6 +188,7 @@ class Checkpoint:
             pages,
             chunks,
             counts_json.Counts(log_end, pending, ends, levels, level_pending),
+            ids,
         )
 
     def _write(self, taken: _Snapshot, *, is_clean: bool) -> Watermark:
@@ -200,7 +205,9 @@ class Checkpoint:
         reach("checkpoint_states_written")
         rooms.wheel.write(taken.pages)
         reach("checkpoint_wheel_written")
-        entries = [*self._entries[-1:], taken.counts]  # those of the last completed one stay
+        ids = rooms.ids.save(taken.ids)
+        counts = taken.counts._replace(ids=ids)
+        entries = [*self._entries[-1:], counts]  # those of the last completed one stay
         self._disk.write_small(self._tree.counts, counts_json.write(entries))
         reach("checkpoint_counts_written")
         mark = Watermark(
@@ -224,6 +231,7 @@ class Checkpoint:
         self._sequence = mark.sequence
         self._entries = entries
         rooms.states.completed()
+        rooms.ids.completed(taken.ids, ids)
         reach("checkpoint_watermark_written")
         return mark
 

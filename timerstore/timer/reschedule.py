@@ -18,11 +18,13 @@ Source:   exactly-once.md sections 4 and 9; decision 0009.
 """
 
 from datetime import datetime, timedelta
+from typing import Any
 
 from timerstore import arguments
 from timerstore.clock import Clock
 from timerstore.commitlog.commit_log import CommitLog
 from timerstore.config import StoreConfig
+from timerstore.dedupe import Ids
 from timerstore.errors import MessageError, NotWaitingError
 from timerstore.failpoint import reach
 from timerstore.layout.handle import Handle
@@ -49,6 +51,7 @@ class Rescheduler:
         timer_route: Route,
         finder: Finder,
         removals: Removals,
+        ids: Ids,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -56,6 +59,7 @@ class Rescheduler:
         self._timer_route = timer_route
         self._finder = finder
         self._removals = removals
+        self._ids = ids
         self.slot_counts: SlotCounts | None = None  # set where flow control is on
 
     def reschedule(
@@ -103,9 +107,21 @@ class Rescheduler:
         record = self._encode(one, target, due_ms)
         reach("reschedule_encoded")
         deletion = delete_properties(one)
+        append = self._removals.noting(lib.ts_reschedule, one.timer_id)
+
+        def move(native: Any, *given: Any) -> int:
+            if not self._ids.can_move:
+                native.need = 1
+                return int(lib.TS_NEED_IDS)
+            state = append(native, *given)
+            if state == lib.TS_WAITING:  # who puts its id again is answered with the new record
+                end = int(native.base + native.filled)
+                self._ids.move(one.real.topic, one.message_id, end - len(record))
+            return state
+
         state, number, end = self._log.append(
             "reschedule",
-            self._removals.noting(lib.ts_reschedule, one.timer_id),
+            move,
             one.real.native,
             one.timer_id,
             deletion,

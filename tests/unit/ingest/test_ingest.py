@@ -322,3 +322,83 @@ def test_what_is_not_durable_is_not_ingested(bench: Bench, monkeypatch: pytest.M
         bench.store.ingest("s", 0, [batch_of([b"a"])])
     found = bench.store.ingested("s")
     assert (found.ranges, found.partial) == ((), {0: 1})
+
+
+# --- the ledger's side file -----------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("chunks_of_five")
+@pytest.mark.parametrize("damage", ["", "lost", "garbage", "older", "of another log", "flipped"])
+def test_the_ledger_is_what_the_log_says(bench: Bench, damage: str) -> None:
+    path = bench.root / "timerstore" / "ingest"
+    bench.store.ingest("a", 0, [batch_of(numbered(0, 12))])
+    bench.store.ingest("b", 5, [batch_of(numbered(12, 14))])
+    bench.reopen()
+    older = path.read_bytes()
+    bench.store.ingest("a", 2, [batch_of(numbered(14, 30))])
+    stop_at("ingest_chunk_appended", 2)
+    with pytest.raises(StopError):
+        bench.store.ingest("a", 3, [batch_of(numbered(30, 47))])
+    failpoint.hook = None
+    bench.close()
+    whole = path.read_bytes()
+    assert whole != older
+    if damage == "lost":
+        path.unlink()
+    elif damage == "garbage":
+        path.write_bytes(b"{}")
+    elif damage == "older":
+        path.write_bytes(older)
+    elif damage == "of another log":
+        other = Bench(bench.root.with_name("other"))
+        other.store.ingest("a", 77, [batch_of(numbered(0, 99))])
+        other.close()
+        path.write_bytes((other.root / "timerstore" / "ingest").read_bytes())
+    elif damage == "flipped":
+        path.write_bytes(whole[:-40] + bytes([whole[-40] ^ 1]) + whole[-39:])
+    bench.open()
+    assert bench.store.ingested("a").ranges == (range(1), range(2, 3))
+    assert bench.store.ingested("a").partial == {3: 10}
+    assert bench.store.ingested("b").ranges == (range(5, 6),)
+    for version, begin, end in ((0, 0, 12), (2, 14, 30)):
+        with bench.refused(MessageError, "other rows"):
+            bench.store.ingest("a", version, [batch_of(numbered(begin, end - 1))])
+    assert bench.store.ingest("a", 3, [batch_of(numbered(30, 47))]) == ("a", 3, 17, False)
+    bench.turn()
+    assert bench.bodies() == numbered(0, 47)
+
+
+def test_what_is_not_durable_is_not_saved(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint amid an ingest: the file knows the chunks below it, and no more."""
+    from timerstore.ingest import cache
+
+    monkeypatch.setattr(cache, "_BEHIND_MAX", 0)
+    monkeypatch.setattr(ingester, "_CHUNK_ROWS", 5)
+    path = bench.root / "timerstore" / "ingest"
+
+    def batches() -> Any:
+        yield batch_of(numbered(0, 5))
+        yield batch_of(numbered(5, 10))
+        bench.store._opened.checkpoint.run()
+        yield batch_of(numbered(10, 15))
+        found = json.loads(path.read_bytes().partition(b"\n")[2])
+        assert [one[2] for one in found["sources"][0]["open"]] == [5], "the second is held back"
+
+    bench.store.ingest("s", 0, batches())
+
+
+def test_what_is_kept_of_old_versions(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    from timerstore.ingest import ledger
+
+    monkeypatch.setattr(ledger, "DONE_KEPT", 3)
+    for version in range(8):
+        bench.store.ingest("s", version, [batch_of(numbered(version, version + 1))])
+    for _ in range(2):
+        assert bench.store.ingested("s").ranges == (range(8),)
+        with bench.refused(MessageError, "other rows"):
+            bench.store.ingest("s", 5, [batch_of([b"x"])])
+        # Of older ones it is known that they are complete, not what they were.
+        assert bench.store.ingest("s", 4, [batch_of([b"x"])]) == ("s", 4, 1, True)
+        bench.reopen()
+    bench.turn()
+    assert bench.bodies() == numbered(0, 8)

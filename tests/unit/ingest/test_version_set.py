@@ -1,0 +1,22 @@
+"""VersionSet against a plain set."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timerstore.ingest.version_set import VersionSet
+
+RANGES = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 6)), max_size=30)
+
+
+@given(RANGES)
+def test_as_a_set(ranges: list[tuple[int, int]]) -> None:
+    found, wanted = VersionSet(), set[int]()
+    for begin, size in ranges:
+        found.add_range(begin, begin + size)
+        wanted.update(range(begin, begin + size))
+    assert {v for v in range(60) if v in found} == wanted
+    assert {v for b, e in found.ranges() for v in range(b, e)} == wanted
+    assert bool(found) == bool(wanted)
+    edges = [edge for one in found.ranges() for edge in one]
+    assert edges == sorted(set(edges)), "ascending, none next to another"
+    assert VersionSet(found.ranges()).ranges() == found.ranges()

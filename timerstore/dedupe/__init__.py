@@ -1,0 +1,14 @@
+"""Dedupe: message ids that callers gave, remembered for `dedupe_window_ms`.
+
+    put(topic, body, message_id="order-17")     not known: appended, and remembered in the same hold
+    put(topic, body, message_id="order-17")     known: nothing is appended, the first one's receipt
+
+What is remembered is a fold of the records with TS_ONCE in the log, as far back as the window goes:
+tables in memory that C asks and fills under the append lock, and a side file that saves reading
+that part of the log again at each opening.
+"""
+
+from timerstore.dedupe.firsts import Firsts, Once
+from timerstore.dedupe.ids import Ids, Taken
+
+__all__ = ["Firsts", "Ids", "Once", "Taken"]

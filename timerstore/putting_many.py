@@ -1,0 +1,511 @@
+"""Putting many at a time, all or none, or with ids of the caller's.
+
+Threads:  any.
+Locks:    the append lock, for one hold of records; what is known of an id is asked and noted in the
+          hold that appends.
+Holds:    (1) everything is checked before anything is made; (2) a group is in the log all or not at
+          all; (3) of two puts with one id in the window one is appended, and both answers are of
+          that one, durable.
+Fails:    MessageError on bad arguments, FullError, BusyError where too many ids are remembered.
+Source:   exactly-once.md section 9; decisions 0009, 0027, 0028.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from timerstore import arguments
+from timerstore.clock import Clock
+from timerstore.dedupe import Firsts, Once
+from timerstore.errors import FullError, MessageError
+from timerstore.failpoint import reach
+from timerstore.layout.tree import SCHEDULE_TOPIC
+from timerstore.message import GivenIds, Int64Array, PutBatch, PutReceipt, ReceiptOrigin
+from timerstore.native import ffi, lib
+from timerstore.opening import Opened
+from timerstore.putting import Level, Putting, check_queue
+from timerstore.queues.routes import Route
+from timerstore.rows import Part, Rows
+from timerstore.texts import Column, gather_ids
+
+_MANY_HOLD = 1024
+_ONCE_BYTES = len("TS_ONCE") + 2 + 19
+_MADE_ID_BYTES = 32
+
+
+class Way(NamedTuple):
+    """Where the rows of a call go: a queue, by way of a level's where they wait for it."""
+
+    real: Route
+    level: Level | None = None
+
+    @property
+    def route(self) -> Route:
+        """The queue that their records are in, but for timers."""
+        return self.real if self.level is None else self.level.route
+
+
+class Places:
+    """Where each row of a call is, or the first one with its id."""
+
+    def __init__(self, count: int) -> None:
+        self.log_offsets = np.full(count, -1, np.int64)
+        self.numbers = np.full(count, -1, np.int64)  # queue offsets, or timer ids
+        self.now_ms = np.zeros(count, np.int64)  # when it was appended
+        self.native = (
+            ffi.from_buffer("int64_t[]", self.log_offsets),
+            ffi.from_buffer("int64_t[]", self.numbers),
+        )
+
+    @property
+    def duplicate(self) -> npt.NDArray[np.bool_]:
+        """Which rows were not appended."""
+        found: npt.NDArray[np.bool_] = self.numbers == lib.TS_DUPLICATE
+        return found
+
+
+class ManyPutting(Putting):
+    """The way in, for many and with ids, too."""
+
+    def __init__(self, opened: Opened, clock: Clock) -> None:
+        super().__init__(opened, clock)
+        rooms, config = opened.rooms, opened.config
+        self._firsts = Firsts(
+            rooms.log, rooms.ids, rooms.states.native, opened.store_id, config.precision_ms
+        )
+
+    # --- one with an id ---
+
+    def put_once(
+        self,
+        topic: str,
+        body: Any,
+        message_id: str,
+        *,
+        delay: timedelta | float | None,
+        deliver_at: datetime | None,
+        deliver_ms: int | None,
+        level: int | None,
+        tags: str | None,
+        keys: Sequence[str] | str,
+        properties: Mapping[str, str] | None,
+        queue_id: int | None,
+        flush: str | None,
+    ) -> PutReceipt:
+        """As TimerStore.put with a message id."""
+        now_ms, due = self._clock.now_ms, 0
+        if level is not None:
+            level = arguments.check_level(level, delay, deliver_at, deliver_ms)
+        else:
+            due = arguments.due_ms_of(now_ms, delay, deliver_at, deliver_ms, self.config)
+        name, raw_id = arguments.check_topic(topic), arguments.check_message_id(message_id)
+        raw = arguments.check_body(body, self.config.message_bytes_max)
+        call = _Call(
+            topic,
+            name,
+            raw,
+            np.array([0, len(raw)], np.int64),
+            np.array([due], np.int64),
+            now_ms,
+            arguments.encode_properties(tags, keys, properties),
+            (None, None),
+            (raw_id, np.array([0, len(raw_id)], np.int64)),
+            level,
+            queue_id,
+            self._wants_sync(flush),
+        )
+        batch = self._put_call(call, atomic=False)
+        reach("put_once_answered")
+        return batch[0]
+
+    # --- many ---
+
+    def put_many(
+        self,
+        topic: str,
+        bodies: Any,
+        *,
+        deliver_ms: Any = None,
+        delay: Any = None,
+        level: int | None = None,
+        tags: str | None = None,
+        keys: Sequence[Any] | None = None,
+        message_ids: Any = None,
+        queue_id: int | None = None,
+        atomic: bool = False,
+        flush: str | None = None,
+    ) -> PutBatch:
+        """As TimerStore.put_many."""
+        now_ms = self._clock.now_ms
+        if level is not None:
+            level = arguments.check_level(level, delay, None, deliver_ms)
+        name = arguments.check_topic(topic)
+        is_sync = self._wants_sync(flush)
+        data, offsets = arguments.gather_bodies(bodies, self.config.message_bytes_max)
+        count = len(offsets) - 1
+        delay_ms_max = self.config.delay_ms_max
+        due = arguments.resolve_due_array(now_ms, count, delay, deliver_ms, delay_ms_max)
+        if not self.config.timer_enabled and bool((due > 0).any()):
+            raise arguments.timers_off()
+        text = arguments.encode_properties(tags, (), None)
+        extra = _encode_keys(keys, count)
+        ids = gather_ids(message_ids, count)
+        call = _Call(
+            topic, name, data, offsets, due, now_ms, text, extra, ids, level, queue_id, is_sync
+        )
+        return self._put_call(call, atomic=atomic)
+
+    def _put_call(self, call: "_Call", *, atomic: bool) -> PutBatch:
+        """Check the rest, then append."""
+        count = len(call.offsets) - 1
+        self._check_fits(call)
+        check_queue(call.queue_id)
+        once = None if call.ids is None else self._firsts.once(call.name, count, call.now_ms)
+        text = call.text + (b"" if once is None else once.text)
+        counted = self._admit_new(call, once)
+        if atomic:
+            _check_apart(call.ids)
+            self._check_group(call, text)
+        target = self._targets.get(call.topic) or self._make_target(call.topic)
+        way = Way(self._route_of(target, call.queue_id))
+        if call.level is not None:
+            way = Way(way.real, self._level_of(target, way.real, call.level))
+            text += way.level.text if way.level is not None else b""
+        rows = call.rows(text, self.take_ids(count))
+        places = Places(count)
+        if atomic and count > 1:
+            self._append_whole(way, rows, counted, call.now_ms, places, once)
+        else:
+            self._append_many(way, rows, counted, call.now_ms, places, once)
+        batch = self._batch(target.origin, way, rows, call, places, once)
+        if count and call.is_sync:
+            self._log.sync_through(int(places.log_offsets.max()) + 1)
+        self.appended()
+        return batch
+
+    def _admit_new(self, call: "_Call", once: Once | None) -> Int64Array:
+        """Flow control for what is not known yet: who only asks again takes no place. The due times
+        that count; 0: it does not.
+        """
+        due = call.due
+        if once is not None:
+            known = self._firsts.known(call.rows(b"", 0), once, call.now_ms)
+            due = np.where(known >= 0, 0, due)
+        self._admit(due)
+        return due
+
+    def _check_fits(self, call: "_Call") -> None:
+        if len(call.offsets) < 2:
+            return
+        sizes = np.diff(call.offsets)
+        extra = np.zeros(1, np.int64) if call.extra[1] is None else np.diff(call.extra[1])
+        if call.ids is not None:
+            id_bytes = np.maximum(np.diff(call.ids[1]) - _MADE_ID_BYTES, 0)
+            extra = extra + id_bytes + (_ONCE_BYTES if self._firsts.ids.is_on else 0)
+        arguments.check_sizes(
+            int((sizes + extra).max()) - int(extra.max()),
+            len(call.text) + int(extra.max()),
+            call.name,
+            properties_bytes_max=self.config.properties_bytes_max,
+            record_bytes_max=self.config.record_bytes_max,
+        )
+
+    def _append_many(
+        self,
+        way: Way,
+        rows: Rows,
+        due: Any,  # noqa: ARG002 - what flow control counts, 0 where it does not
+        now_ms: int,
+        places: Places,
+        once: Once | None,
+        *,
+        begin: int = 0,
+        end: int | None = None,
+    ) -> None:
+        """Append rows that are not known, in holds of some."""
+        done, end = begin, rows.count if end is None else end
+        while done < end:
+            with self._lock:
+                got = self._hold(way, rows, done, min(end, done + _MANY_HOLD), now_ms, places, once)
+                need = int(self._native.need)
+            if got >= 0:
+                done += got
+                reach("put_many_part_appended")
+            else:
+                self.appended()  # room may have to come from the services
+                try:
+                    self._log.serve(got, need, "put")
+                except FullError as error:
+                    error.stored_count = done
+                    raise
+
+    def _hold(
+        self,
+        way: Way,
+        rows: Rows,
+        begin: int,
+        end: int,
+        now_ms: int,
+        places: Places,
+        once: Once | None,
+    ) -> int:
+        """Append some rows under the append lock; how many, or a status. For a level the time is
+        read here, so that due times ascend along its queue.
+        """
+        now_ms = self._clock.now_ms if way.level is not None else now_ms
+        native, route = self._native, way.route.native
+        if once is None:
+            got = int(
+                lib.ts_put_many(native, route, rows.native, begin, end, now_ms, *places.native)
+            )
+        else:
+            got = int(
+                lib.ts_put_once(
+                    native,
+                    self._firsts.ids.native,
+                    once.topic_hash,
+                    route,
+                    rows.native,
+                    begin,
+                    end,
+                    ffi.from_buffer("int64_t[]", once.below),
+                    once.once_ms,
+                    now_ms,
+                    *places.native,
+                )
+            )
+        if got > 0:
+            places.now_ms[begin : begin + got] = now_ms
+            _count_waiting(way, places, begin, begin + got)
+        return got
+
+    def _batch(
+        self,
+        origin: ReceiptOrigin,
+        way: Way,
+        rows: Rows,
+        call: "_Call",
+        places: Places,
+        once: Once | None,
+    ) -> PutBatch:
+        """The receipts; of what was put before, the first ones'."""
+        others: Any = None
+        while once is not None and len(which := np.flatnonzero(places.duplicate)):
+            firsts = self._firsts.read(rows, once, which, places.log_offsets)
+            others = which[firsts["is_same"] == 0]
+            if not len(others):
+                break
+            self._append_others(way, rows, call, places, once, others)
+        is_timer, numbers = call.due > 0, places.numbers
+        due = np.where(is_timer, call.due, places.now_ms)
+        queue_offsets = np.where(is_timer, -1, numbers)
+        if way.level is not None:
+            due, queue_offsets = places.now_ms + way.level.delay_ms, np.full(rows.count, -1)
+        batch = PutBatch(
+            origin,
+            int(rows.native.first_unique),
+            way.real.queue_id,
+            places.log_offsets,
+            queue_offsets,
+            due,
+            np.where(is_timer, numbers, -1),
+            None if call.ids is None else _given(call.ids, rows.count, way.real.queue_id),
+        )
+        if others is not None and batch.given is not None:
+            self._fill_in(batch, batch.given, which, firsts)
+        return batch
+
+    def _append_others(
+        self, way: Way, rows: Rows, call: "_Call", places: Places, once: Once, others: Any
+    ) -> None:
+        """Rows whose id has another's hash: they are looked for further back, else appended."""
+        once.below[others] = places.log_offsets[others]
+        for row in others.tolist():
+            self._append_many(
+                way, rows, call.due, call.now_ms, places, once, begin=row, end=row + 1
+            )
+
+    def _fill_in(self, batch: PutBatch, given: GivenIds, which: Any, firsts: Any) -> None:
+        levels = firsts["level"]
+        due_ms = firsts["due_ms"].copy()
+        for k in np.flatnonzero(levels):
+            number = min(int(levels[k]), len(self._level_delays))
+            due_ms[k] = firsts["store_ms"][k] + self._level_delays[number - 1]
+        batch.queue_offsets[which] = firsts["queue_offset"]
+        batch.timer_ids[which] = firsts["timer_id"]
+        batch.due_ms[which] = due_ms
+        given.queue_ids[which] = firsts["queue_id"]
+        given.duplicate[which] = True
+        given.cancelled[which] = firsts["is_cancelled"] != 0
+
+    # --- groups ---
+
+    def _check_group(self, call: "_Call", text: bytes) -> None:
+        """See that all rows fit one group, before anything is made for them."""
+        rows = call.rows(text, 0)
+        if rows.count < 2:
+            return
+        target = self._targets.get(call.topic)
+        number = call.queue_id
+        if number is None:
+            number = len(target.routes) - 1 if target is not None else 0
+        route = ffi.new("ts_route *")
+        real = b"REAL_TOPIC\x01%s\x02REAL_QID\x01%d\x02" % (call.name, number)
+        route.topic_size, route.real_size = len(call.name), len(real)
+        if call.level is not None:
+            delay = b"DELAY\x01%d\x02" % min(call.level, len(self._level_delays))
+            rows = call.rows(text + delay + real, 0)
+            route.topic_size = len(SCHEDULE_TOPIC)
+        part = rows.measure(self._native, route, 0, rows.count, 2**62, call.now_ms)
+        limit = min(self.config.group_bytes_max, self._log.group_bytes_max)
+        if part.row_count < rows.count or part.bytes > limit:
+            raise MessageError(
+                f"atomic: wanted at most {limit} bytes of records together, got {part.bytes} of "
+                f"{rows.count} messages; split the batch"
+            )
+
+    def _append_whole(
+        self, way: Way, rows: Rows, due: Any, now_ms: int, places: Places, once: Once | None
+    ) -> None:
+        part = rows.measure(
+            self._native, way.route.native, 0, rows.count, self._log.group_bytes_max, now_ms
+        )
+        assert part.row_count == rows.count, "it was measured before"
+        self.append_group(way, rows, part, due, places=places, once=once)
+        reach("put_group_appended")
+
+    def append_group(
+        self,
+        way: Way | Route,
+        rows: Rows,
+        part: Part,
+        due_ms: Any,  # noqa: ARG002 - of all rows, as flow control counts them
+        head_route: Route | None = None,
+        head: bytes = b"",
+        places: Places | None = None,
+        once: Once | None = None,
+    ) -> int:
+        """Append some rows, behind a head where there is one: all or none; the log's end then, 0
+        where all were put before.
+        """
+        to = way if isinstance(way, Way) else Way(way)
+        head_native = ffi.NULL if head_route is None else head_route.native
+        head_text = ffi.NULL if head_route is None else head
+
+        def put_group(native: Any) -> int:
+            """All in one hold; 1 where some are known, and nothing was done."""
+            now_ms = part.now_ms if to.level is None else self._clock.now_ms
+            if once is not None and places is not None:
+                if self._firsts.look(rows, once, now_ms, places.log_offsets):
+                    return 1
+                if not self._firsts.ids.has_room(rows.count):
+                    native.need = rows.count
+                    return int(lib.TS_NEED_IDS)
+            status = int(
+                lib.ts_put_group(
+                    native, head_native, head_text, len(head), to.route.native, rows.native,
+                    part.begin, part.row_count, part.bytes, part.timers, now_ms,
+                    *((ffi.NULL, ffi.NULL) if places is None else places.native),
+                )
+            )  # fmt: skip
+            if status == 0 and places is not None:
+                places.now_ms[:] = now_ms
+                _count_waiting(to, places, 0, rows.count)
+                if once is not None:
+                    self._firsts.add(rows, once, places.log_offsets)
+            return status
+
+        while True:
+            answer, _, end = self._log.append("put", put_group)
+            if answer == 0:
+                return end
+            assert once is not None
+            assert places is not None
+            if self._all_known(rows, places, once):
+                return 0
+
+    def _all_known(self, rows: Rows, places: Places, once: Once) -> bool:
+        """Whether these are the rows of a group that was put before."""
+        which = np.flatnonzero(places.log_offsets >= 0)
+        firsts = self._firsts.read(rows, once, which, places.log_offsets)
+        others = which[firsts["is_same"] == 0]
+        if len(others):
+            once.below[others] = places.log_offsets[others]
+            return False
+        if len(which) < rows.count:
+            raise MessageError(
+                f"message_ids: {len(which)} of {rows.count} messages of an atomic batch were put "
+                "before, the others not; wanted all of them or none"
+            )
+        places.numbers[:] = lib.TS_DUPLICATE
+        return True
+
+    def take_ids(self, count: int) -> int:
+        """Take numbers for the ids of so many messages; the first."""
+        with self._lock:
+            first = int(self._native.unique_counter)
+            self._native.unique_counter = first + count
+        return first
+
+
+class _Call(NamedTuple):
+    """What is put, checked but for its sizes."""
+
+    topic: str
+    name: bytes
+    data: Any
+    offsets: Int64Array
+    due: Int64Array  # 0: now
+    now_ms: int
+    text: bytes
+    extra: tuple[Any, Any]
+    ids: Column | None
+    level: int | None
+    queue_id: int | None
+    is_sync: bool
+
+    def rows(self, text: bytes, first: int) -> Rows:
+        """The columns, with this property text."""
+        rows = Rows(self.data, self.offsets, self.due, text, first=first).with_extra(*self.extra)
+        return rows if self.ids is None else rows.with_ids(*self.ids)
+
+
+def _count_waiting(way: Way, places: Places, begin: int, end: int) -> None:
+    """Who appends for a level counts; under the append lock."""
+    if way.level is not None:
+        way.real.native.level_pending += end - begin - int(places.duplicate[begin:end].sum())
+
+
+def _given(ids: Column, count: int, queue_id: int) -> GivenIds:
+    data, offsets = ids
+    whole, spans = bytes(data), offsets.tolist()
+    texts = [whole[a:b].decode() for a, b in pairwise(spans)]
+    return GivenIds(
+        texts, np.full(count, queue_id, np.int64), np.zeros(count, bool), np.zeros(count, bool)
+    )
+
+
+def _check_apart(ids: Column | None) -> None:
+    if ids is None:
+        return
+    given = [one for one in _given(ids, 0, 0).ids if one]
+    if len(set(given)) < len(given):
+        raise MessageError("message_ids: one stands twice in an atomic batch")
+
+
+def _encode_keys(keys: Any, count: int) -> tuple[Any, Any]:
+    """Give the keys of a batch as property texts and offsets, None twice where there are none."""
+    if keys is None:
+        return None, None
+    is_row = isinstance(keys, Sequence | np.ndarray) and not isinstance(keys, str | bytes)
+    if not is_row or len(keys) != count:
+        got = str(len(keys)) if is_row else type(keys).__name__
+        raise MessageError(f"keys: wanted one entry for each of {count} bodies, got {got}")
+    texts = [arguments.encode_properties(None, one, None) for one in keys]
+    offsets = np.zeros(count + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, texts), np.int64, count), out=offsets[1:])
+    return b"".join(texts), offsets

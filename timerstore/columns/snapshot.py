@@ -95,7 +95,7 @@ class Snapshot:
 
 
 def refreshed(store: Snapshot) -> Snapshot:
-    """Give the same store with its limits of now: one small read where it is ours."""
+    """Give the same store with its limits of now: a small read and a listing where it is ours."""
     if store.store_id is None:
         return take(store.root, store.precision_ms)
     mark = read_watermark(store.tree)
@@ -105,8 +105,15 @@ def refreshed(store: Snapshot) -> Snapshot:
         store,
         log_begin=min(mark.log_begin, mark.log_end),
         log_end=mark.log_end,
+        timer_log_begin=_timers_begin(store.tree, store.timer_log_segment_bytes, mark),
         timer_log_end=mark.timer_log_end,
     )
+
+
+def _timers_begin(tree: Tree, segment_bytes: int, mark: Watermark) -> int:
+    """Where the timer log begins: no watermark tells, and retention moves it."""
+    begins = segments_of(tree.timer_log, segment_bytes)
+    return min(begins[0] if begins else 0, mark.timer_log_end)
 
 
 def take(root: Path, precision_ms: int | None = None) -> Snapshot:
@@ -153,7 +160,6 @@ def read_watermark(tree: Tree) -> Watermark | None:
 
 
 def _ours(tree: Tree, mark: Watermark, config: StoreConfig) -> Snapshot:
-    begins = segments_of(tree.timer_log, config.timer_log_segment_bytes)
     return Snapshot(
         root=tree.root,
         precision_ms=mark.precision_ms,
@@ -163,7 +169,7 @@ def _ours(tree: Tree, mark: Watermark, config: StoreConfig) -> Snapshot:
         wheel_slot_count=config.wheel_slot_count,
         log_begin=min(mark.log_begin, mark.log_end),
         log_end=mark.log_end,
-        timer_log_begin=min(begins[0] if begins else 0, mark.timer_log_end),
+        timer_log_begin=_timers_begin(tree, config.timer_log_segment_bytes, mark),
         timer_log_end=mark.timer_log_end,
         store_id=mark.store_id,
     )

@@ -1,7 +1,7 @@
 """Transactions: which versions of which source are in the log, from the headers of their chunks.
 
 Data:     layout/ledger_json.py; the headers are found by the queue of their topic, one read each,
-          since what lies between them is the rows.
+          since what lies between them is the rows. Where the queue is gone or behind, by the log.
 Holds:    a version is a row once its last chunk is below the limit; its group is there whole then.
           Of a version that only a source's state tells of, what that does not say is None.
 """
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from timerstore.columns.queue_cover import is_covered
 from timerstore.columns.scan import Bounds, Part, Wanted, records
 from timerstore.columns.snapshot import Snapshot
 from timerstore.columns.walk import QueueUnits
@@ -83,6 +84,9 @@ def _is_within(one: Transaction, bounds: Bounds) -> bool:
 def _ledger(part: Part) -> Iterator[tuple[ChunkHeader | SourceState, int]]:
     """Read every record of the ledger below the limit, with its store time."""
     store = part.store
+    if not is_covered(store, (INGEST_TOPIC,)):
+        yield from _records(part, Wanted("messages", ("body",), Bounds(topics=(INGEST_TOPIC,))))
+        return
     queue = QueueUnits(store.tree.queue(INGEST_TOPIC, 0), store.queue_segment_bytes)
     wanted = Wanted("messages", ("body",), Bounds(topics=(INGEST_TOPIC,)), batch_rows=1)
     for number in range(queue.begin, queue.end):
@@ -93,12 +97,19 @@ def _ledger(part: Part) -> Iterator[tuple[ChunkHeader | SourceState, int]]:
             yield _record(replace(part, begin=at, end=at + size), wanted, store)
 
 
+def _records(
+    part: Part, wanted: Wanted, window_bytes: int | None = None
+) -> Iterator[tuple[ChunkHeader | SourceState, int]]:
+    for found in records(part, wanted, window_bytes=window_bytes):
+        for row in found.rows:
+            at, size = row["at"][lib.TS_SPAN_BODY], row["sizes"][lib.TS_SPAN_BODY]
+            body = bytes(ffi.buffer(found.window.bytes + int(at), int(size)))
+            yield read(body), int(row["store_ms"])
+
+
 def _record(part: Part, wanted: Wanted, store: Snapshot) -> tuple[ChunkHeader | SourceState, int]:
-    for found in records(part, wanted, window_bytes=_LOOK_BYTES):
-        [row] = found.rows
-        at, size = row["at"][lib.TS_SPAN_BODY], row["sizes"][lib.TS_SPAN_BODY]
-        body = bytes(ffi.buffer(found.window.bytes + int(at), int(size)))
-        return read(body), int(row["store_ms"])
+    for found in _records(part, wanted, _LOOK_BYTES):
+        return found
     raise CorruptError(
         "a unit of the ledger's queue points at another topic's record",
         where=f"{store.tree.commit_log} offset {part.begin}",

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from timerstore.errors import MessageError
 from timerstore.message import Message, PullResult
-from timerstore.pull.line import FOR_EVER_NS, Line
+from timerstore.pull.line import FOR_EVER_NS, Line, Queue
 
 _NAME = re.compile(r"[A-Za-z0-9%_|-]{1,255}")
 
@@ -120,11 +120,11 @@ class Member:
         if self.held.keys() != before.keys():
             self.line.ring()
 
-    def wanted(self) -> dict[int, int] | None:
+    def wanted(self) -> dict[Queue, int] | None:
         """From where on it waits in each queue; None where there is something to look at."""
         if any(one.position < 0 or one.ahead for one in self.held.values()):
             return None
-        return {queue_id: one.fetch_at for queue_id, one in self.held.items()}
+        return {one: one.fetch_at for one in self.held.values()}
 
 
 class Group:

@@ -14,7 +14,8 @@ Source:   decision 0017.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from timerstore.errors import TimerStoreError
 from timerstore.pull.hold import Hold
@@ -28,6 +29,14 @@ FOR_EVER_NS = 2**62
 Unwatch = Callable[[Hold], object]
 
 
+class Queue(Protocol):
+    """A queue as its consumer has it: another one each time that it comes to him."""
+
+    @property
+    def queue_id(self) -> int:
+        """Its number."""
+
+
 class Place:
     """One poll in line."""
 
@@ -38,7 +47,7 @@ class Place:
         self.ring: Callable[[], None] = _nobody
         self.is_rung = False  # since it fell asleep
         self.is_asleep = False
-        self.holds: list[tuple[int, int, Hold]] = []  # queue, offset
+        self.holds: list[tuple[Queue, int, Hold]] = []  # queue, offset
 
     def wake(self) -> None:
         """Let it look; from any thread, as often as one likes."""
@@ -58,7 +67,9 @@ class Line:
     def __len__(self) -> int:
         return len(self._places)
 
-    def sleep(self, place: Place, ring: Callable[[], None], wanted: dict[int, int] | None) -> bool:
+    def sleep(
+        self, place: Place, ring: Callable[[], None], wanted: Mapping[Queue, int] | None
+    ) -> bool:
         """Fall asleep, at the end of the line or where one stands in it; False: look instead.
 
         `wanted`: the offset to wait for in each queue; None where there is something to look at.
@@ -72,7 +83,7 @@ class Line:
         place.is_asleep = False
         return False
 
-    def wake(self, place: Place) -> list[tuple[int, int, int]]:
+    def wake(self, place: Place) -> list[tuple[Queue, int, int]]:
         """Wake up, to look or to go. Answers (queue, offset, looked): what lies between the two of
         a queue is known to be nothing for this consumer.
         """
@@ -80,9 +91,9 @@ class Line:
         holds, place.holds = place.holds, []
         for _, _, hold in holds:
             self._unwatch(hold)
-        return [(queue_id, offset, hold.looked) for queue_id, offset, hold in holds]
+        return [(queue, offset, hold.looked) for queue, offset, hold in holds]
 
-    def leave(self, place: Place, wanted: dict[int, int] | None) -> None:
+    def leave(self, place: Place, wanted: Mapping[Queue, int] | None) -> None:
         """Go, and put the next one in the table in one's stead."""
         if place not in self._places:
             return
@@ -109,15 +120,15 @@ class Line:
     def _first(self) -> Place | None:
         return next(iter(self._places), None)
 
-    def _hold(self, place: Place, wanted: dict[int, int] | None) -> bool:
+    def _hold(self, place: Place, wanted: Mapping[Queue, int] | None) -> bool:
         if wanted is None:
             return False
         try:
-            for queue_id, offset in wanted.items():
-                hold = self._watch(queue_id, offset, place.end_ns, place.wake)
+            for queue, offset in wanted.items():
+                hold = self._watch(queue.queue_id, offset, place.end_ns, place.wake)
                 if hold is None:
                     break
-                place.holds.append((queue_id, offset, hold))
+                place.holds.append((queue, offset, hold))
             else:
                 return True
         except TimerStoreError:

@@ -86,9 +86,10 @@ class WaitingPoll:
     def leave(self) -> None:
         """End of waiting, whatever ended it; it keeps its place in line until `end`."""
         with self._group.lock:
-            for queue_id, offset, looked in self._member.line.wake(self._place):
-                held = self._member.held.get(queue_id)
-                if held is not None:
+            mine = self._member.held
+            for held, offset, looked in self._member.line.wake(self._place):
+                # One that left and came back meanwhile begins where its group committed.
+                if isinstance(held, Held) and mine.get(held.queue_id) is held:
                     held.skip(offset, looked)
             if not self._place.is_rung:
                 self._is_over = True

@@ -41,6 +41,7 @@ from timerstore.errors import ConfigError
 from timerstore.shards.options import OPTION_NAMES
 from timerstore.spark import offsets
 from timerstore.spark.offsets import Position
+from timerstore.spark.roots import root_of
 
 Value = TypeVar("Value")
 
@@ -158,7 +159,7 @@ class _Parser:
 
     def _paths(self) -> tuple[Path, ...]:
         listed = self._get("paths", _path_list, ())
-        single = (Path(self._given["path"]),) if self._given.get("path") else ()
+        single = self._get("path", lambda text: (root_of(text),) if text else (), ())
         if not listed and not single and not self._problems:
             self._problems.append(
                 "path: none was given; after CREATE TABLE ... USING timerstore Spark forgets all "
@@ -240,7 +241,7 @@ def _path_list(text: str) -> tuple[Path, ...]:
         found = None
     if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found):
         raise ConfigError(f"wanted a JSON list of paths, got {text!r}")
-    return tuple(Path(one) for one in found)
+    return tuple(root_of(one) for one in found)
 
 
 def _starting(text: str) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from timerstore.columns.cancelled import Int64Array, cancelled_offsets
+from timerstore.columns.queue_cover import is_covered
 from timerstore.columns.scan import Bounds, Part, Wanted, records
 from timerstore.columns.snapshot import Snapshot, empty, take
 from timerstore.columns.walk import Edges, QueueUnits
@@ -20,7 +21,7 @@ from timerstore.errors import ConfigError
 from timerstore.files.disk import Disk
 from timerstore.layout.timer_unit import UNIT_BYTES
 from timerstore.shards import cluster
-from timerstore.shards.tree import ShardsTree
+from timerstore.shards.tree import ShardsTree, shard_number
 from timerstore.spark import offsets
 from timerstore.spark.offsets import Position
 from timerstore.spark.options import ReadOptions, parse
@@ -30,6 +31,8 @@ PLAN_FORMAT = 1
 
 CLOCK_STEP_MS = 3_600_000
 _LOOK_BYTES = 1 << 16
+_FIRST_NAMES = frozenset({"lock"})
+"""What an owner makes before anything that tells of a store."""
 _LOG_TABLES = ("messages", "deliveries")
 
 _log = logging.getLogger("timerstore.spark")
@@ -104,10 +107,10 @@ def snapshots(options: ReadOptions, shards: frozenset[int] | None = None) -> dic
 
 
 def take_shard(root: Path, precision_ms: int | None = None) -> Snapshot:
-    """Look at one store; one that was never opened is empty."""
-    disk = Disk()
-    is_shard = disk.exists(ShardsTree(root.parent).cluster_json)
-    if is_shard and disk.is_directory(root) and not disk.list(root):
+    """Look at one store; a shard that was never opened, or is just being made, is empty."""
+    disk, tree = Disk(), ShardsTree(root.parent)
+    is_shard = shard_number(root.name) is not None and disk.exists(tree.cluster_json)
+    if is_shard and disk.is_directory(root) and {*disk.list(root)} <= _FIRST_NAMES:
         return empty(root)
     return take(root, precision_ms)
 
@@ -189,14 +192,14 @@ def _earliest(*given: int | None) -> int | None:
 def log_range(store: Snapshot, bounds: Bounds) -> tuple[int, int]:
     """Give the part of the log that can hold rows: record edges, as wide as the log or less."""
     begin, end = store.log_begin, store.log_end
-    if bounds.topics is not None and store.store_id is not None:
-        begin, end = _topics_range(store, bounds.topics)
-    return begin, end
+    if bounds.topics is None or store.store_id is None or not is_covered(store, bounds.topics):
+        return begin, end
+    return _topics_range(store, bounds.topics)
 
 
 def _topics_range(store: Snapshot, topics: tuple[str, ...]) -> tuple[int, int]:
     """Between the first and the last unit of these topics' queues. Of our own stores only: there
-    every record of the log below a watermark has its unit.
+    every record of the log below a watermark has its unit, where the queues reach it.
     """
     disk, first, last = Disk(), store.log_end, store.log_begin
     for topic in topics:

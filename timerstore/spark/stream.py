@@ -22,11 +22,13 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from timerstore.columns.damage import Damage
 from timerstore.columns.scan import Bounds, Wanted
 from timerstore.columns.snapshot import Snapshot, refreshed
 from timerstore.columns.walk import is_record, skip_records
-from timerstore.errors import ConfigError, FailedError
+from timerstore.errors import ConfigError, CorruptError, FailedError
 from timerstore.layout import timer_unit
+from timerstore.native import lib
 from timerstore.spark import offsets
 from timerstore.spark.batch import TimerStorePartition, read_task
 from timerstore.spark.offsets import Ends
@@ -248,9 +250,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin = max(begin, self._begin(store))
             rows = _part_of(rows_left, backlog[n], backlog_left)
             size = _part_of(bytes_left, backlog[n], backlog_left)
-            count, end = self._advance(store, begin, goals[n], rows, size)
+            count, end = self._advance(n, store, begin, goals[n], rows, size)
             if end == begin and not any(shared[m] > begins.get(m, 0) for m in shared):
-                count, end = self._advance(store, begin, goals[n], 1, None)
+                count, end = self._advance(n, store, begin, goals[n], 1, None)
             shared[n] = end if end > begin else begins.get(n, 0)
             rows_left = None if rows_left is None else max(0, rows_left - count)
             bytes_left = None if bytes_left is None else max(0, bytes_left - (end - begin))
@@ -258,7 +260,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return shared
 
     def _advance(
-        self, store: Snapshot, begin: int, goal: int, rows: int | None, size: int | None
+        self,
+        shard: int,
+        store: Snapshot,
+        begin: int,
+        goal: int,
+        rows: int | None,
+        size: int | None,
     ) -> tuple[int, int]:
         """Go on by at most so many items and bytes: (how many, where the next begins)."""
         if rows == 0 or size == 0:
@@ -272,7 +280,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return last - first, min(goal, timer_unit.position_of(last, segment))
         windows = store.log(verify=False, end=stop)
         limit = 2**62 if rows is None else rows
-        return skip_records(windows, begin, limit, stops_at_damage=stop < goal)
+        count, end = skip_records(windows, begin, limit, stops_at_damage=True)
+        return count, self._edge(shard, store, begin, end, goal)
+
+    def _edge(self, shard: int, store: Snapshot, begin: int, at: int, goal: int) -> int:
+        """Give where a batch that goes from `begin` to `at` really ends: not before damage, since
+        no next one could begin there.
+        """
+        windows = store.log(verify=False, end=goal)
+        on_corrupt = self._options.on_corrupt
+        if at >= goal or is_record(windows, at) or (at > begin and on_corrupt == "fail"):
+            return at  # what comes before the damage is read before it is an error
+        try:
+            skip_records(windows, at, 1)
+        except CorruptError as error:
+            if windows.native.fault == lib.TS_FAULT_NONE:
+                raise  # not the bytes: a file is missing or short
+            return Damage(on_corrupt, shard, store).in_records(windows, error)
+        return at
 
 
 def _again(store: Snapshot) -> Snapshot:

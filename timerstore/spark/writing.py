@@ -20,7 +20,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -31,7 +30,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
-from timerstore.errors import ConfigError, MessageError, TimerStoreError
+from timerstore.errors import ConfigError, MessageError
 from timerstore.files.disk import Disk
 from timerstore.shards.arrow import pyarrow
 from timerstore.shards.cluster import require
@@ -41,6 +40,7 @@ from timerstore.shards.options import UNNAMED, WriteOptions, parse_options
 from timerstore.shards.rows import check_columns
 from timerstore.shards.staging import Staged, stage
 from timerstore.spark.options import READER_OPTIONS
+from timerstore.spark.roots import root_of
 
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
@@ -74,7 +74,7 @@ class Target:
         """Have shards that nobody has open take what is committed; what fails, owners do again."""
         try:
             report = ingest(self.root)
-        except TimerStoreError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is:
             # The write is committed. An error here would have it written again, under a new id.
             _log.warning("event=ingest_left root=%s error=%r", self.root, error)
         else:
@@ -92,13 +92,13 @@ def check_target(given: Mapping[str, str], schema: StructType, *, overwrite: boo
         )
     known = {name: value for name, value in given.items() if name.lower() not in READER_OPTIONS}
     options = parse_options(known)
-    root = root_of(given)
+    root = _root_of(given)
     require(Disk(), root)
     check_columns(_arrow_schema(schema), options)
     return Target(str(root), options)
 
 
-def root_of(given: Mapping[str, str]) -> Path:
+def _root_of(given: Mapping[str, str]) -> Path:
     """Give the directory of shards that a path means: on the driver's host and on every other."""
     path = given.get("path")
     if not path:
@@ -106,14 +106,7 @@ def root_of(given: Mapping[str, str]) -> Path:
             "path: there is none; .save(path), or .option('path', ...) (a table that was made by "
             "CREATE TABLE loses its options: use a temporary view)"
         )
-    parts = urlsplit(path)
-    if parts.scheme == "file":
-        path = parts.path
-    elif "://" in path:
-        raise ConfigError(
-            f"path: wanted a directory that every host has mounted, got {parts.scheme}://"
-        )
-    return Path(path).resolve()
+    return root_of(path).resolve()
 
 
 def _arrow_schema(schema: StructType) -> Any:

@@ -1,6 +1,8 @@
 """The table of ingested versions against what the store itself says of them."""
 
 import contextlib
+import shutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,8 +29,8 @@ def batch(count: int, size: int = 200, first: int = 0) -> RowBatch:
     return RowBatch("t", bodies, np.arange(count + 1) * size, np.zeros(count, np.int64))
 
 
-def told(bench: Bench, **how: Any) -> list[tuple[Any, ...]]:
-    rows = read_rows(bench.root, "transactions", **how)
+def told(bench: Bench, root: Path | None = None, **how: Any) -> list[tuple[Any, ...]]:
+    rows = read_rows(root if root is not None else bench.root, "transactions", **how)
     return [(r["source"], r["version"], r["rows"], r["applied_at"]) for r in rows]
 
 
@@ -115,3 +117,22 @@ def test_a_store_without_any_has_none(bench: Bench) -> None:
     bench.store.put("t", b"x")
     bench.store.flush()
     assert told(bench) == []
+
+
+@pytest.mark.parametrize("what", ["gone", "behind"])
+def test_without_the_queue_the_log_tells(bench: Bench, tmp_path: Path, what: str) -> None:
+    for version in range(5):
+        bench.store.ingest("orders", version, [batch(3)])
+    bench.store.flush()
+    wanted = told(bench)
+    assert len(wanted) == 5
+    copy = tmp_path / "copy"
+    shutil.copytree(bench.root, copy)
+    for path in (copy / "consumequeue").rglob("0*"):
+        if path.is_file() and what == "behind":
+            raw = path.read_bytes()
+            used = len(raw.rstrip(b"\0")) // 20 * 20
+            path.write_bytes(raw[: used // 40 * 20].ljust(len(raw), b"\0"))
+    if what == "gone":
+        shutil.rmtree(copy / "consumequeue" / INGEST_TOPIC)
+    assert told(bench, root=copy) == wanted

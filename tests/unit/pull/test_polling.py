@@ -411,3 +411,20 @@ def test_threads_of_one_consumer_share_what_comes(tmp_path: Path) -> None:
         thread.join(30)
         assert not thread.is_alive()
     assert sorted(map(int, seen)) == list(range(count))
+
+
+def test_a_queue_that_left_and_came_back_begins_where_its_group_committed(queues: Bench) -> None:
+    """While one sleeps another joins, takes the queue, reads, commits and goes."""
+    first = queues.store.consumer("t", "g", tags="red")
+    sleeping = Polling(first).step()
+    put(queues, b"blue", 0, tags="blue")
+    assert sleeping.rung == 0, "it was looked at, and is not for this group"
+    with queues.store.consumer("t", "g", tags="red", queues=[0]) as second:
+        put(queues, b"red", 0, tags="red")
+        assert [one.body for one in second.poll()] == [b"red"]
+        second.commit()
+    assert 0 in first.queues
+    assert sleeping.is_asleep
+    put(queues, b"new", 0, tags="red")
+    assert sleeping.step().bodies == [b"new"]
+    first.close()

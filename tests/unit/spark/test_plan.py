@@ -153,6 +153,36 @@ def test_less_is_read_where_less_is_asked_for(filled: Path) -> None:
     assert read(deliver_from_ms=5, deliver_to_ms=5) == 0
 
 
+@pytest.mark.parametrize("what", ["all queues", "one topic", "behind", "queues and topics.json"])
+def test_queues_that_are_gone_or_behind_hide_no_row(
+    filled: Path, tmp_path: Path, what: str
+) -> None:
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(filled, copy)
+    queues = copy / "consumequeue"
+    if what == "behind":  # as a copy that was taken earlier: each queue without its last units
+        for path in queues.rglob("0*"):
+            if path.is_file():
+                raw = path.read_bytes()
+                used = len(raw.rstrip(b"\0")) // 20 * 20
+                path.write_bytes(raw[: used // 40 * 20].ljust(len(raw), b"\0"))
+    else:
+        shutil.rmtree(queues / "orders" if what == "one topic" else queues)
+    if what == "queues and topics.json":
+        for path in (copy / "config").glob("topics.json*"):
+            path.unlink()
+    wanted = [(0, one.log_offset) for one in disk.records(filled) if one.topic == "orders"]
+    assert len(wanted) == 800
+    for narrowed, asked in (
+        (None, {"topics": "orders"}),
+        (Narrowed(Bounds(topics=("orders",))), {}),
+    ):
+        found = tasks(copy, narrowed, max_partition_bytes="64k", **asked)
+        assert offsets_of(found) == wanted
+
+
 def test_a_clock_that_was_set_back_within_the_hour_hides_nothing(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "s", small(commit_log_segment_bytes=64 * 1024))
     for n in range(60):
@@ -211,6 +241,26 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
     bench.store.flush()
     bench.close()
     return bench.root
+
+
+def test_a_shard_that_is_just_being_made_is_empty(cluster: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(cluster, copy)
+    shutil.rmtree(copy / "shard-00001")
+    (copy / "shard-00001").mkdir()
+    (copy / "shard-00001" / "lock").write_bytes(b"lock")
+    wanted = [one for one in offsets_of(tasks(cluster)) if one[0] != 1]
+    assert offsets_of(tasks(copy)) == wanted
+    # What lost its log is no new one, and a lock alone makes no shard.
+    (copy / "shard-00001" / "config").mkdir()
+    with pytest.raises(ConfigError, match="holds no store"):
+        tasks(copy)
+    (copy / "store").mkdir()
+    (copy / "store" / "lock").write_bytes(b"lock")
+    with pytest.raises(ConfigError, match="holds no store"):
+        tasks(copy / "store")
 
 
 def test_a_directory_of_shards_is_one_table(cluster: Path) -> None:

@@ -1,0 +1,63 @@
+"""Where a path leads, for readers and writers alike; what a writer does once it has committed."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+from timerstore.errors import ConfigError
+from timerstore.spark import writing
+from timerstore.spark.options import parse
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("/a/b c", "/a/b c"),
+        ("a/b", "a/b"),
+        ("/a%20b", "/a%20b"),
+        ("a:b", "a:b"),
+        ("/a/x:/y", "/a/x:/y"),
+        ("file:///a/b", "/a/b"),
+        ("file:/a/b", "/a/b"),
+        ("file://localhost/a", "/a"),
+        ("FILE:///a", "/a"),
+        ("file:///a%20b/c%23d#e?f", "/a b/c#d#e?f"),
+    ],
+)
+def test_a_path_means_one_directory_to_all(text: str, wanted: str) -> None:
+    assert parse({"path": text}).paths == (Path(wanted),)
+    assert parse({"paths": json.dumps([text])}).paths == (Path(wanted),)
+    assert writing._root_of({"path": text}) == Path(wanted).resolve()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["hdfs:/x", "hdfs://host/x", "s3a://b/c", "file://host/x", "file:x", "file:////h/x", "file:"],
+)
+def test_what_is_no_directory_here_is_refused(text: str) -> None:
+    for call in (
+        lambda: parse({"path": text}),
+        lambda: parse({"paths": json.dumps([text])}),
+        lambda: writing._root_of({"path": text}),
+    ):
+        with pytest.raises(
+            ConfigError, match=r"path.*wanted a directory that every host"
+        ) as caught:
+            call()
+        assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("error", [OSError(5, "I/O error"), MemoryError(), ValueError("Arrow's")])
+def test_once_committed_a_write_never_fails(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    def broken(_root: str) -> None:
+        raise error
+
+    monkeypatch.setattr(writing, "ingest", broken)
+    writing.Target("/s", writing.WriteOptions()).ingest()
+    assert [one for one in caplog.records if repr(error) in one.getMessage()]

@@ -40,7 +40,11 @@ enum ts_kind {
 enum ts_route_kind { TS_ROUTE_REAL = 0, TS_ROUTE_TIMER = 1, TS_ROUTE_LEVELS = 2 };
 
 /* Flags of requests and due entries. */
-enum ts_flag { TS_FLAG_DELETE = 1, TS_FLAG_UNUSABLE = 2, TS_FLAG_ROLL = 4 };
+enum ts_flag {
+    TS_FLAG_DELETE = 1, TS_FLAG_UNUSABLE = 2, TS_FLAG_ROLL = 4,
+    TS_FLAG_MOVE = 8, /* to the log's end, as it is: its segment is to go */
+    TS_FLAG_GONE = 16 /* out: its segment is gone, and a copy of it was moved */
+};
 
 /* Fixed-size segments of one append-only space, as far as they are mapped. One view a caller. */
 typedef struct {
@@ -48,6 +52,7 @@ typedef struct {
     int64_t first_segment;
     int64_t segment_count;
     int64_t segment_bytes;
+    int64_t begin;            /* offsets below are gone: retention removed them */
     int64_t end;              /* offsets from here on are not in the files */
     int64_t need;             /* out, with TS_NEED_* */
     int64_t fault_offset;     /* out, with TS_CORRUPT */
@@ -67,7 +72,8 @@ enum ts_fault {
     TS_FAULT_PROPERTY_CRC = 7,
     TS_FAULT_TOPIC = 8,         /* the record belongs to another topic or queue */
     TS_FAULT_PROPERTIES = 9,    /* a property that must be there is not, or does not parse */
-    TS_FAULT_CHAIN = 10         /* a timer unit that its slot cannot hold */
+    TS_FAULT_CHAIN = 10,        /* a timer unit that its slot cannot hold */
+    TS_FAULT_GONE = 11          /* below the view's begin: no damage */
 };
 
 /* One queue of one topic. next_offset, pending, level_pending: under the append lock. */
@@ -93,7 +99,8 @@ typedef struct {
 
 /* Two bits per timer id, in chunks as they lie on disk. */
 typedef struct {
-    uint8_t **blocks;     /* 128 chunks of 480 bytes (1920 ids) each, then 128 dirty flags */
+    uint8_t **blocks;     /* 128 chunks of 480 bytes (1920 ids) each, then 128 dirty flags; NULL:
+                             none of them waits, and no record of theirs is in the log */
     int64_t end;          /* ids below have a block */
     int64_t waiting;      /* how many ids wait */
 } ts_states;
@@ -240,7 +247,9 @@ typedef struct {
     int64_t handed;
     int64_t rolled;
     int64_t skipped;       /* did not wait any more */
-    int64_t misfits;       /* size 0 */
+    int64_t misfits;       /* size 0, and not gone */
+    int64_t gone;          /* removed from the log: a moved copy stands for it */
+    int64_t moved;
     int64_t rolled_due_ms; /* the earliest of the rolled ones */
     int64_t runs;
     int64_t *slots;        /* [runs] */
@@ -343,6 +352,8 @@ typedef struct {
     int32_t queue_id;
     int32_t topic_hash;
     int32_t route;
+    int32_t vouches;      /* a copy that rolled or was moved, and lies where it says: its
+                             store id is an own one */
 } ts_scanned;
 
 /* Bytes of a log as they were read from its files: whole segments or any part of one. */

@@ -36,7 +36,7 @@ _TOPIC = re.compile(r"[A-Za-z0-9%_|-]+")
 _CONTROL = re.compile("[\x00-\x1f]")
 _NO_ID = re.compile("[\x00-\x20\x7f]")
 
-DROPPED_NAMES = frozenset({"TS_ID", "TS_GROUP", "TS_LEVEL", "TS_ONCE"})
+DROPPED_NAMES = frozenset({"TS_ID", "TS_GROUP", "TS_LEVEL", "TS_ONCE", "TS_PLACE"})
 """A caller's value is left out without a word: a forwarded message carries its old store's."""
 
 RESERVED_PREFIX = "TIMER_"
@@ -68,6 +68,7 @@ _ENGINE_PROPERTIES = {  # name -> longest value, without the real topic, which i
     "TIMER_ENQUEUE_MS": _INT64_DIGITS,
     "TIMER_DEQUEUE_MS": _INT64_DIGITS,
     "TIMER_ROLL_TIMES": _INT32_DIGITS,
+    "TS_PLACE": 16,
     "__CRC32#": 10,
 }
 PROPERTIES_HEADROOM_BYTES = sum(len(name) + size + 2 for name, size in _ENGINE_PROPERTIES.items())

@@ -99,6 +99,19 @@ class StoreConfig:
     """Write the `__CRC32#` property, which covers the whole record. Off saves 20 bytes a record and
     leaves damage outside the body unseen."""
 
+    # --- how long what was delivered is kept -----------------------------------------------------
+    retention_ms: int = 259_200_000
+    """How long a message is kept after it was stored, ms: 72 hours; by whole commit log files, of
+    which the last always stays. 0 (for ever) or 1 s to 1000 years. What still waits is never
+    removed: it is moved to the log's end first. What a group that has committed in its topic has
+    not read is kept until one of the two limits below is reached, then dropped, counted, logged."""
+    retention_log_bytes: int = 0
+    """Size of the commit log beyond which its oldest files go, whatever their age and whoever has
+    not read them, bytes. 0 (no limit) to 2^62. Where what waits is more than that, the log is up
+    to twice as large as what waits."""
+    retention_disk_percent: int = 85
+    """The same for how full the file system is, by whatever, percent. 0 (no limit) to 99."""
+
     index_enabled: bool = True
     """Keep the index that `query` looks keys up in. Off saves 20 bytes of disk and about 20 ns of
     one thread a key; what is put meanwhile is added when it is on again."""
@@ -223,6 +236,8 @@ class StoreConfig:
                 "checkpoint_log_bytes_max: wanted at least checkpoint_log_bytes "
                 f"({self.checkpoint_log_bytes}), got {self.checkpoint_log_bytes_max}"
             )
+        if 0 < self.retention_ms < 1000:
+            problems.append(f"retention_ms: wanted 0, or 1000 and more, got {self.retention_ms}")
         if self.level_delays.count(" ") >= 64:
             problems.append(
                 f"level_delays: wanted at most 64, got {self.level_delays.count(' ') + 1}"
@@ -258,6 +273,9 @@ _RANGES: dict[str, tuple[int, int]] = {
     "staging_bytes": (4 * KIB, GIB),
     "reserve_bytes": (0, 16 * GIB),
     "short_poll_ms": (1, 60_000),
+    "retention_ms": (0, 1000 * YEAR_MS),
+    "retention_log_bytes": (0, 2**62),
+    "retention_disk_percent": (0, 99),
     "start_delay_ms": (0, 86_400_000),
     "dedupe_window_ms": (0, 7 * 86_400_000),
     "dedupe_ids_max": (4096, GIB),

@@ -112,6 +112,10 @@ class CorruptError(TimerStoreError):
     code = -1
 
 
+class GoneError(CorruptError):
+    """What was asked for lies below the log's beginning: retention removed it. No damage."""
+
+
 class FormatVersionError(CorruptError):
     """A known magic with a version that this release does not read."""
 

@@ -25,6 +25,9 @@ COUNTERS = {
     "pull_woken": "waiting pulls that a message of their queue woke",
     "flush_syncs": "syncs that the flush service asked for",
     "flush_checkpoints": "checkpoints completed",
+    "retention_moved_messages": "waiting messages moved out of a commit log file that was to go",
+    "retention_log_files": "commit log files removed",
+    "retention_unread_messages": "messages removed that a group had not read, once for each group",
     "service_retries": "steps tried again after an error that may pass",
 }
 
@@ -35,6 +38,7 @@ GAUGES = {
     "rescheduled_messages": "messages that were given another time since opening",
     "pending_messages": "messages that wait, those of fixed levels, too",
     "pending_by_topic": "the same by real topic; topics without any are left out",
+    "log_begin_bytes": "log offset of the first record that is kept",
     "log_end_bytes": "log offset behind the last record",
     "log_durable_bytes": "log offset up to which the disk has answered",
     "dispatch_behind_bytes": "log that is in no queue yet",

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from timerstore._hot import Putter as _Putter
 from timerstore._native import ffi as _ffi
 from timerstore._native import lib as _lib
-from timerstore.errors import CLASS_OF_CODE, CorruptError, FailedError
+from timerstore.errors import CLASS_OF_CODE, CorruptError, FailedError, GoneError
 
 ffi: Any = _ffi
 lib: Any = _lib
@@ -26,6 +26,7 @@ FAULTS = {
     _lib.TS_FAULT_TOPIC: "the record is not the one that was pointed at",
     _lib.TS_FAULT_PROPERTIES: "a timer property is missing or does not parse",
     _lib.TS_FAULT_CHAIN: "a timer unit does not fit its slot's chain",
+    _lib.TS_FAULT_GONE: "retention removed it",
 }
 
 assert CorruptError.code == _lib.TS_CORRUPT, "errors.py and api.h disagree"
@@ -38,8 +39,9 @@ def raise_status(status: int, what: str, where: object = None) -> NoReturn:
 
 
 def raise_fault(view: Any, what: str, path: object) -> NoReturn:
-    """Raise CorruptError for the place that a view's fault names."""
-    raise CorruptError(
+    """Raise CorruptError for the place that a view's fault names, GoneError below its beginning."""
+    cls = GoneError if view.fault == _lib.TS_FAULT_GONE else CorruptError
+    raise cls(
         f"{what}: {FAULTS.get(view.fault, 'damaged')}", where=f"{path} offset {view.fault_offset}"
     )
 

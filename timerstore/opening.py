@@ -65,6 +65,7 @@ from timerstore.timer.open_slot import OpenSlot
 from timerstore.timer.pending import PendingReader
 from timerstore.timer.pipeline import Pipeline, make_pipeline
 from timerstore.timer.reschedule import Rescheduler
+from timerstore.timer.retain import Retained, make_retention
 from timerstore.timer.states import States
 from timerstore.timer.timer_log import TimerLog
 from timerstore.timer.wheel import OPEN_EXTRA_BYTES, SLOT_BYTES, Wheel
@@ -105,17 +106,19 @@ class Opened(NamedTuple):
     level_pending: LevelPending
     offsets: Offsets
     querier: Querier
+    retention: Retained
     store_id: int
     id_prefix: str
     imported: Fold | None
 
     def start(self) -> None:
         """Start every thread."""
-        for service in (self.rooms.dispatch, *self.pipeline, self.schedule):
+        for service in (self.rooms.dispatch, *self.pipeline, self.schedule, self.retention):
             service.on_failure = self._failed
         self.rooms.dispatch.start()
         self.pipeline.start()
         self.schedule.start()
+        self.retention.start()
         self.wake_all()
 
     def _failed(self, name: str, error: BaseException) -> None:
@@ -127,11 +130,13 @@ class Opened(NamedTuple):
         self.rooms.dispatch.wake()
         self.pipeline.wake_all()
         self.schedule.wake()
+        self.retention.wake()
         self.puller.turned()
 
     def close(self) -> None:
         """Stop, complete the last checkpoint, let a broker in again, release the lock."""
         self.puller.close()
+        self.retention.stop()
         self.schedule.stop()
         self.pipeline.stop()
         self.rooms.dispatch.stop()
@@ -139,6 +144,7 @@ class Opened(NamedTuple):
         try:
             if self.rooms.log.failed is None:
                 self._link_rest()
+                self.retention.finish()
                 self.checkpoint.run(is_clean=True)
                 reach("close_checkpointed")
                 rechainer = rechain.Rechainer(self.rooms, self.pending)
@@ -277,6 +283,7 @@ class _Opening:
         """Go on from a watermark; None where the side files do not fit it, or a broker was here."""
         tree, segments = self._tree, self._segments
         staged = leftovers(self._disk, tree.staging) if is_unclean else []
+        segments.remove_below(mark.log_begin)
         if mark.log_end > segments.extent or segments.begin > mark.log_begin:
             return None
         restore_staged(segments, staged, mark.log_end)
@@ -337,12 +344,16 @@ class _Opening:
                 if route_there is None or route_there.queue.count != end:
                     return False
         self._timer_log.load(mark.timer_log_end)
-        return self._timer_log.is_whole
+        self._timer_log.segments.remove_below(mark.timer_log_begin)
+        return self._timer_log.is_whole(mark.timer_log_begin)
 
     def _anew(self, *, was_open: bool, is_ours: bool) -> Recovered:
         """Trust the commit log alone: fold it whole, build everything else from it."""
         tree, segments, disk = self._tree, self._segments, self._disk
         now_slot = self._clock.now_ms // self._config.precision_ms
+        ends = self._known_ends()
+        if self._mark is not None:  # what a power cut brought back has lost its evidence
+            segments.remove_below(self._mark.log_begin)
         begin = segments.begin
         restore_staged(segments, leftovers(disk, tree.staging), begin)
         scanned, end, fault = self._scan(begin)
@@ -365,7 +376,7 @@ class _Opening:
         self._levels.done(found.level_places_done)
         level_pending.fold_anew(self._routes, scanned["route"][found.level_rows_waiting])
         self._ids.scan_window(segments, store_id, end)
-        self._restart_queues(scanned, begin, end)
+        self._restart_queues(scanned, begin, end, found.next_id, ends)
         reach("recover_anew_queues_restarted")
         self._wheel.clear_all()
         self._timer_log.segments.load()
@@ -408,8 +419,24 @@ class _Opening:
                     got=f"end at {end}, topic {route.topic} queue {route.queue_id}",
                 )
 
-    def _restart_queues(self, scanned: Scan, begin: int, end: int) -> None:
-        """Every queue begins anew at its first record; those without one keep what they have."""
+    def _known_ends(self) -> counts_json.Pending:
+        """Where each queue ended at the watermark, as far as that is still known."""
+        if self._mark is None:
+            return {}
+        raw = self._disk.read_small(self._tree.counts)
+        counts = counts_json.read_counts(raw, self._mark.log_end)
+        return {} if counts is None else counts.ends
+
+    def _restart_queues(
+        self, scanned: Scan, begin: int, end: int, next_id: int, ends: counts_json.Pending
+    ) -> None:
+        """Every queue begins anew at its first record; those without one keep what they have, or
+        where retention removed all their records, go on where they ended. The timer topic's goes on
+        above every id that was seen: its sources may all be removed.
+        """
+        for topic, queues in ends.items():
+            for queue_id in queues:
+                self._routes.make(topic, queue_id, self._clock.now_ms)
         found = first_offsets(scanned)
         first = dict(found.by_route)
         for queue_id, offset in found.by_level.items():
@@ -425,6 +452,11 @@ class _Opening:
             else:
                 route.queue.recover(end, begin)
                 route.queue.cut()
+                known = ends.get(route.topic, {}).get(route.queue_id, 0)
+                if route.native.kind == lib.TS_ROUTE_TIMER:
+                    known = max(known, next_id)
+                if route.queue.count < known:
+                    route.queue.restart(known)
 
     # --- tying ---
 
@@ -522,6 +554,17 @@ class _Opening:
             LevelPending(config, clock, log, self._routes, dispatch, self._levels),
             offsets,
             querier,
+            make_retention(
+                metrics,
+                config,
+                clock,
+                self._disk,
+                rooms,
+                timer_route,
+                checkpoint,
+                pipeline.flush,
+                found.store_id,
+            ),
             found.store_id,
             prefix,
             found.imported,

@@ -26,7 +26,7 @@ from timerstore.config import StoreConfig
 from timerstore.errors import ClosedError, ConfigError, FailedError, ForkedError, MessageError
 from timerstore.failpoint import reach
 from timerstore.flow_control import LimitedPutting
-from timerstore.ingest import Ingester
+from timerstore.ingest import Carrier, Ingester
 from timerstore.inspect.check import check_store
 from timerstore.layout.handle import Handle, decode
 from timerstore.message import (
@@ -48,6 +48,7 @@ from timerstore.pull.groups import Filters, Groups, check_name
 from timerstore.pull.line import Watch
 from timerstore.pull.query import check_query
 from timerstore.pull.seek import offset_at
+from timerstore.pull.unread import Unread
 from timerstore.pull.waiting import WaitingPull
 from timerstore.pull.watcher import Watcher
 from timerstore.putting_many import ManyPutting
@@ -132,6 +133,10 @@ class TimerStore:
             self.put = self._putter.put  # type: ignore[method-assign]  # same call, same answers
         _opened_here.add(self)
         self._groups = self._make_groups()
+        unread = Unread(opened.metrics, opened.rooms.routes, opened.offsets, self._groups)
+        opened.retention.unread = unread.lowest
+        opened.retention.on_dropped.append(unread.dropped)
+        opened.retention.carriers.append(Carrier(self._ingester, opened.rooms.routes).carry)
         self._unsubscribe = self._clock.subscribe(self._wake_all)
         if threads:
             opened.start()
@@ -559,6 +564,7 @@ class TimerStore:
             "rescheduled_messages": int(self._native.reschedule_count),
             "pending_messages": int(rooms.states.native.waiting) + sum(on_level.values()),
             "pending_by_topic": dict(by_topic + on_level),
+            "log_begin_bytes": rooms.log.segments.begin,
             "log_end_bytes": rooms.log.end,
             "log_durable_bytes": rooms.log.durable,
             "dispatch_behind_bytes": rooms.log.end - rooms.dispatch.dispatched,
@@ -602,17 +608,18 @@ class TimerStore:
         Services go on meanwhile. Raises FailedError where the store has failed.
         """
         opened = self._opened
-        return check_store(
-            opened.config,
-            opened.clock,
-            opened.disk,
-            opened.directory.tree,
-            opened.rooms,
-            opened.timer_route,
-            opened.store_id,
-            opened.checkpoint,
-            opened.pending,
-        )
+        with opened.retention.still():
+            return check_store(
+                opened.config,
+                opened.clock,
+                opened.disk,
+                opened.directory.tree,
+                opened.rooms,
+                opened.timer_route,
+                opened.store_id,
+                opened.checkpoint,
+                opened.pending,
+            )
 
     @_counted
     def backup(
@@ -632,7 +639,8 @@ class TimerStore:
         copier = Copier(
             opened.config, opened.clock, opened.disk, opened.directory.tree, self._log.segments
         )
-        return copier.run(Path(target), progress)
+        with opened.retention.still():
+            return copier.run(Path(target), progress)
 
     def services(self) -> dict[str, Service]:
         """Give the services by name, in the order in which a message meets them; for those who step
@@ -642,7 +650,7 @@ class TimerStore:
             raise MessageError("services: this store's run in threads; open it with threads=False")
         opened = self._opened
         *pipeline, flush = opened.pipeline
-        services = (opened.rooms.dispatch, *pipeline, opened.schedule, flush)
+        services = (opened.rooms.dispatch, *pipeline, opened.schedule, opened.retention, flush)
         return {service.name.replace("-", "_"): service for service in services}
 
     # --- closing ---

@@ -13,6 +13,10 @@
  *
  * Valid if and only if: all 16 characters are of that alphabet.
  *
+ * The same bytes are the value of TS_PLACE, on a copy that rolled or that retention moved: the
+ * store, and instead of the id the copy's own queue offset. Where both fit, the copy vouches for
+ * the store's id as a source does whose id is its own queue offset.
+ *
  * Versions: timerstore 0.1.
  */
 #ifndef TS_FORMAT_TIMER_ID_H

@@ -14,7 +14,7 @@
 #include "view.h"
 
 enum {
-    HEADROOM = TS_ID_PAIR_BYTES + 76 + 28 + TS_PROPERTY_CRC_BYTES,
+    HEADROOM = TS_ID_PAIR_BYTES + TS_PLACE_PAIR_BYTES + 76 + 28 + TS_PROPERTY_CRC_BYTES,
     AHEAD = 10,
     READ_BYTES = 2 << 20 /* of sources in one plan: they are still in the cache when it is placed */
 };
@@ -38,6 +38,7 @@ typedef struct {
     const ts_marks *marks;
     int64_t now_ms;
     int32_t roll;
+    int32_t move;
     last_job *last;
 } copy_job;
 
@@ -45,11 +46,12 @@ typedef struct {
 static int32_t is_carried(const ts_text *name, const copy_job *job, int32_t slim)
 {
     if (TS_IS(name, "__CRC32#") || TS_IS(name, "TIMER_ENQUEUE_MS") ||
-        TS_IS(name, "TIMER_DEQUEUE_MS") || TS_IS(name, "TS_ID") || TS_IS(name, "TS_GROUP"))
+        TS_IS(name, "TIMER_DEQUEUE_MS") || TS_IS(name, "TS_ID") || TS_IS(name, "TS_GROUP") ||
+        TS_IS(name, "TS_PLACE"))
         return 0;
     if (job->roll && TS_IS(name, "TIMER_ROLL_TIMES"))
         return 0;
-    if (slim && !job->roll && (TS_IS(name, "REAL_TOPIC") || TS_IS(name, "REAL_QID")))
+    if (slim && !job->roll && !job->move && (TS_IS(name, "REAL_TOPIC") || TS_IS(name, "REAL_QID")))
         return 0;
     return 1;
 }
@@ -88,10 +90,12 @@ static int32_t copy_properties(uint8_t *out, const ts_record *source, int32_t sl
         *out++ = 2;
     }
     out = ts_copy_timer_id(out, job->log->store_id, job->due->id);
-    if (!slim)
+    if (!slim && !job->move)
         out = copy_times(out, job);
     if (job->roll)
         out = TS_COPY_NUMBER(out, "TIMER_ROLL_TIMES", job->marks->roll_times + 1);
+    if (job->roll || job->move)
+        out = ts_copy_own_place(out, job->log->store_id, 0);
     return (int32_t)(out - start);
 }
 
@@ -117,7 +121,7 @@ static int32_t plain_bytes(const ts_record *source, const ts_route *route, const
     const ts_marks *marks = job->marks;
     int32_t properties;
 
-    if (marks->plain_size == 0 || job->roll || marks->timer_id != job->due->id ||
+    if (marks->plain_size == 0 || job->roll || job->move || marks->timer_id != job->due->id ||
         marks->store_id != job->log->store_id || source->body != source->base + TS_RECORD_AT_BODY)
         return 0;
     properties = marks->plain_size +
@@ -165,18 +169,26 @@ static int32_t plan_one(ts_view *view, const ts_routes *routes, const ts_log *lo
 {
     ts_record source;
     ts_marks marks;
-    int32_t status = read_source(view, routes, log, due, &source, &marks, last, draft);
-    copy_job job = {log, due, &marks, now_ms, 0, last};
+    int32_t status;
+    copy_job job = {log, due, &marks, now_ms, 0, (due->flags & TS_FLAG_MOVE) != 0, last};
 
+    if (due->log_offset < view->begin) {
+        memset(draft, 0, sizeof *draft);
+        draft->slot = due->slot;
+        draft->placed = draft->at = -1;
+        draft->flags = TS_FLAG_GONE;
+        return TS_OK;
+    }
+    status = read_source(view, routes, log, due, &source, &marks, last, draft);
     if (status != TS_OK)
         return status;
     job.roll = (due->flags & TS_FLAG_ROLL) != 0 &&
                ts_slot_of(due->due_ms, log->precision_ms) >= frontier;
     /* Never early: the open slot released what is not due, or the clock was set back since. */
-    if (!job.roll && due->due_ms > now_ms)
+    if (!job.roll && !job.move && due->due_ms > now_ms)
         return TS_INVALID;
-    draft->flags = job.roll ? TS_FLAG_ROLL : 0;
-    draft->route = job.roll ? timer_route : draft->real;
+    draft->flags = (job.roll ? TS_FLAG_ROLL : 0) | (job.move ? TS_FLAG_MOVE : 0);
+    draft->route = job.roll || job.move ? timer_route : draft->real;
     draft->id = due->id;
     draft->slot = due->slot;
     draft->due_ms = due->due_ms;
@@ -291,6 +303,16 @@ static inline __attribute__((always_inline)) void prefetch_draft(const ts_log *l
     }
 }
 
+/* What rolled or was moved says where it lies: the last pair but the CRC. */
+static void vouch(const ts_log *log, uint8_t *record, int32_t size)
+{
+    uint8_t *end = record + size;
+
+    if (ts_property_crc_get(end - TS_PROPERTY_CRC_BYTES, &(uint32_t){0}))
+        end -= TS_PROPERTY_CRC_BYTES;
+    ts_copy_own_place(end - TS_PLACE_PAIR_BYTES, log->store_id, log->timer_route->next_offset);
+}
+
 int32_t ts_deliver_place(ts_log *log, const uint8_t *scratch, ts_draft *drafts, int32_t from,
                          int32_t count, int64_t now_ms, ts_tally *tally)
 {
@@ -306,13 +328,19 @@ int32_t ts_deliver_place(ts_log *log, const uint8_t *scratch, ts_draft *drafts, 
         if (i + AHEAD < count)
             prefetch_draft(log, &drafts[i + AHEAD]);
         draft->placed = -1;
+        if (draft->flags & TS_FLAG_GONE) {
+            tally->gone++;
+            count_slot(tally, draft->slot);
+            continue;
+        }
         if (draft->size == 0) {
             tally->misfits++;
             continue;
         }
         if (ts_state_get(log->states, draft->id) != TS_WAITING) {
             tally->skipped++;
-            count_slot(tally, draft->slot);
+            if (!(draft->flags & TS_FLAG_MOVE))
+                count_slot(tally, draft->slot);
             continue;
         }
         status = ts_log_room(log, draft->size);
@@ -328,8 +356,13 @@ int32_t ts_deliver_place(ts_log *log, const uint8_t *scratch, ts_draft *drafts, 
             build_plain(out, draft, times_of(&times, draft->write_ms, now_ms), log->property_crc);
         else
             ts_copy(out, scratch + draft->at, draft->size);
+        if (draft->route == log->timer_route)
+            vouch(log, out, draft->size);
         draft->placed = ts_copy_place(log, draft->route, draft->size, now_ms);
-        count_one(log, draft, tally);
+        if (draft->flags & TS_FLAG_MOVE)
+            tally->moved++;
+        else
+            count_one(log, draft, tally);
     }
     ts_log_publish(log);
     return i > from ? i - from : status;

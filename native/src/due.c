@@ -165,6 +165,8 @@ int32_t ts_due_load(ts_view *view, const ts_states *states, uint32_t store_id,
                                  chained[i + PREFETCH].size);
         if (chained[i].magic & TS_TIMER_MAGIC_DELETE)
             continue; /* the state table knows */
+        if (chained[i].log_offset < view->begin)
+            continue; /* what of it waited was moved, and has another unit */
         status = due_of(view, store_id, precision_ms, frontier, &chained[i], &tail, &out[n]);
         if (status != TS_OK)
             break;

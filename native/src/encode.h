@@ -41,6 +41,17 @@ static inline uint8_t *ts_copy_timer_id(uint8_t *out, uint32_t store_id, int64_t
     return out + 17;
 }
 
+#define TS_PLACE_PAIR_BYTES 26 /* TS_PLACE 0x01 sixteen characters 0x02 */
+
+/* Of a copy that rolled or that retention moved: this store, and the copy's own queue offset. */
+static inline uint8_t *ts_copy_own_place(uint8_t *out, uint32_t store_id, int64_t queue_offset)
+{
+    out = TS_COPY_TEXT(out, "TS_PLACE\001");
+    ts_timer_id_put(out, store_id, (uint64_t)queue_offset);
+    out[16] = 2;
+    return out + 17;
+}
+
 #define TS_GROUP_PAIR_BYTES 26 /* TS_GROUP 0x01 sixteen characters 0x02 */
 
 static inline uint8_t *ts_copy_group(uint8_t *out, int64_t start, int32_t left)

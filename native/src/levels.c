@@ -24,7 +24,7 @@ typedef struct {
 static int32_t is_carried(const ts_text *name, int32_t slim)
 {
     if (TS_IS(name, "__CRC32#") || TS_IS(name, "TS_ID") || TS_IS(name, "TS_LEVEL") ||
-        TS_IS(name, "TS_GROUP"))
+        TS_IS(name, "TS_GROUP") || TS_IS(name, "TS_PLACE"))
         return 0;
     return !slim || !(TS_IS(name, "REAL_TOPIC") || TS_IS(name, "REAL_QID"));
 }

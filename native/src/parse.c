@@ -46,7 +46,7 @@ void ts_marks_get(const uint8_t *properties, int32_t size, ts_marks *marks)
 
     memset(marks, 0, sizeof *marks);
     marks->out_ms = marks->deliver_ms = marks->timer_id = marks->group_start = -1;
-    marks->level_place = -1;
+    marks->level_place = marks->place_offset = -1;
     marks->real_queue = -1;
     while (ts_pair_next(properties, size, &at, &name, &value)) {
         if (name.size < 4 || value.size == 0)
@@ -65,6 +65,11 @@ void ts_marks_get(const uint8_t *properties, int32_t size, ts_marks *marks)
             } else if (TS_IS(&name, "TS_GROUP") && value.size == TS_GROUP_TEXT_BYTES) {
                 if (ts_group_get(value.at, &marks->group_start, &marks->group_left) != 0)
                     marks->group_start = -1;
+            } else if (TS_IS(&name, "TS_PLACE") && value.size == TS_TIMER_ID_TEXT_BYTES) {
+                uint64_t at_offset = 0;
+                if (ts_timer_id_get(value.at, &marks->place_store_id, &at_offset) == 0 &&
+                    at_offset <= (uint64_t)INT64_MAX)
+                    marks->place_offset = (int64_t)at_offset;
             } else if (TS_IS(&name, "TS_LEVEL") && value.size == TS_LEVEL_MARK_TEXT_BYTES) {
                 if (ts_level_mark_get(value.at, &marks->level_store_id, &marks->level_place,
                                       &marks->level_due_ms) != 0)
@@ -153,7 +158,7 @@ static int32_t is_mute(const uint8_t *text, int32_t size)
         if (BEGINS(at, end, "TIMER_") || BEGINS(at, end, "REAL_QID\001") ||
             BEGINS(at, end, "DELAY\001") || BEGINS(at, end, "TS_ID\001") ||
             BEGINS(at, end, "TS_GROUP\001") || BEGINS(at, end, "TS_LEVEL\001") ||
-            BEGINS(at, end, "__CRC32#\001"))
+            BEGINS(at, end, "TS_PLACE\001") || BEGINS(at, end, "__CRC32#\001"))
             return 0;
     }
     return 1;

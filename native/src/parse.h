@@ -20,8 +20,10 @@ typedef struct {
     int64_t timer_id;    /* -1: not there */
     int64_t level_place; /* -1: not there; not looked for by ts_marks_get_timer where DELAY is not */
     int64_t level_due_ms;
+    int64_t place_offset; /* -1: not there; not looked for by ts_marks_get_timer */
     uint32_t store_id;
     uint32_t level_store_id;
+    uint32_t place_store_id;
     int32_t real_queue;  /* -1: not there */
     int32_t roll_times;
     int32_t delay_level;

@@ -50,7 +50,7 @@ int64_t ts_wheel_rechain(ts_view *timer_log, ts_wheel *wheel, int64_t slot, int6
     ts_slot_get(at, &value);
     if (value.time != slot || value.last_pos < 0)
         return 0;
-    for (int64_t pos = value.last_pos, before; pos >= 0; pos = before) {
+    for (int64_t pos = ts_chain_pos(timer_log, value.last_pos), before; pos >= 0; pos = before) {
         int32_t status = unit_at(timer_log, pos, &unit);
 
         if (status != TS_OK)
@@ -59,7 +59,7 @@ int64_t ts_wheel_rechain(ts_view *timer_log, ts_wheel *wheel, int64_t slot, int6
             return ts_view_fault(timer_log, pos, TS_FAULT_CHAIN);
         if (n + 2 > capacity)
             return TS_INVALID;
-        before = unit.prev_pos;
+        before = ts_chain_pos(timer_log, unit.prev_pos);
         if ((unit.magic & TS_TIMER_MAGIC_DELETE) ||
             !ts_is_among(living, living_count, unit.log_offset)) {
             bury(&patches[n++], pos, (read_slot - 1) * wheel->precision_ms, &unit);
@@ -98,7 +98,8 @@ int32_t ts_wheel_recount(ts_view *timer_log, ts_wheel *wheel, int64_t slot)
     ts_slot_get(at, &value);
     if (value.time != slot || value.last_pos < 0)
         return TS_OK;
-    for (int64_t pos = value.last_pos; pos >= 0; pos = unit.prev_pos) {
+    for (int64_t pos = ts_chain_pos(timer_log, value.last_pos); pos >= 0;
+         pos = ts_chain_pos(timer_log, unit.prev_pos)) {
         int32_t status = unit_at(timer_log, pos, &unit);
 
         if (status != TS_OK)

@@ -61,6 +61,8 @@ int32_t ts_chained_find(ts_view *view, const ts_chained *chained, int32_t count,
 
         if (*at + 10 < count)
             ts_view_prefetch(view, chained[*at + 10].log_offset, chained[*at + 10].size);
+        if (one->log_offset < view->begin)
+            continue; /* what of it waited was moved, and has another unit */
         status = ts_view_record(view, one->log_offset, &record);
         if (status != TS_OK)
             return status;

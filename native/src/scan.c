@@ -48,6 +48,9 @@ void ts_record_describe(const ts_record *record, int32_t route_kind, const ts_ma
         out->timer_id = marks->level_place; /* -1 where a broker delivered it */
         out->store_id = marks->level_store_id;
     }
+    out->vouches = out->kind == TS_KIND_TIMER && marks->timer_id >= 0 &&
+                   marks->place_offset == record->queue_offset &&
+                   marks->place_store_id == marks->store_id;
     out->roll_times = marks->roll_times;
     out->delay_level = marks->delay_level;
     out->queue_id = record->queue_id;

@@ -9,6 +9,8 @@ int32_t ts_state_get(const ts_states *states, int64_t id)
     if (id < 0 || id >= states->end)
         return TS_NONE;
     block = states->blocks[id / TS_BLOCK_IDS];
+    if (block == NULL)
+        return TS_NONE;
     in_block = id % TS_BLOCK_IDS;
     return (__atomic_load_n(block + in_block / 4, __ATOMIC_RELAXED) >> (in_block % 4 * 2)) & 3;
 }
@@ -76,6 +78,8 @@ int64_t ts_states_copy_dirty(ts_states *states, int64_t *chunks, uint8_t *payloa
     for (int64_t b = 0; b * TS_BLOCK_IDS < states->end; b++) {
         uint8_t *block = states->blocks[b];
 
+        if (block == NULL)
+            continue;
         for (int64_t c = 0; c < TS_BLOCK_CHUNKS; c++) {
             if (!block[TS_BLOCK_BYTES + c])
                 continue;
@@ -99,7 +103,12 @@ int64_t ts_states_waiting(const ts_states *states, int64_t from, int64_t *ids, i
     for (; id < states->end && found < capacity; id++) {
         if (id % 4 == 0) {
             const uint8_t *block = states->blocks[id / TS_BLOCK_IDS];
-            uint8_t byte = block[id % TS_BLOCK_IDS / 4];
+            uint8_t byte;
+            if (block == NULL) {
+                id += TS_BLOCK_IDS - id % TS_BLOCK_IDS - 1;
+                continue;
+            }
+            byte = block[id % TS_BLOCK_IDS / 4];
             if (!(byte & 0x55 & ~(byte >> 1))) { /* none of the four is 01 */
                 id += 3;
                 continue;

@@ -28,7 +28,7 @@ static inline void ts_states_put(ts_states *states, int64_t id, int32_t state)
 static inline __attribute__((always_inline)) void ts_state_prefetch(const ts_states *states,
                                                                     int64_t id)
 {
-    if (id >= 0 && id < states->end)
+    if (id >= 0 && id < states->end && states->blocks[id / TS_BLOCK_IDS] != NULL)
         __builtin_prefetch(states->blocks[id / TS_BLOCK_IDS] + id % TS_BLOCK_IDS / 4);
 }
 

@@ -11,8 +11,11 @@ int32_t ts_view_record(ts_view *view, int64_t offset, ts_record *record)
     const uint8_t *at = ts_view_at(view, offset, &available);
     int fault;
 
+    if (at == NULL && view->need >= 0)
+        return TS_NEED_SEGMENT;
     if (at == NULL)
-        return view->need >= 0 ? TS_NEED_SEGMENT : ts_view_fault(view, offset, TS_FAULT_END);
+        return ts_view_fault(view, offset,
+                             offset < view->begin ? TS_FAULT_GONE : TS_FAULT_END);
     fault = ts_record_get(at, available, record);
     if (fault == TS_RECORD_ENDS)
         return ts_view_fault(view, offset, TS_FAULT_END);

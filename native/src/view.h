@@ -12,7 +12,7 @@ static inline const uint8_t *ts_view_at(ts_view *view, int64_t offset, int64_t *
     int64_t number, in_segment, left;
 
     view->need = -1;
-    if (offset < 0 || offset >= view->end)
+    if (offset < view->begin || offset >= view->end)
         return NULL;
     number = offset / view->segment_bytes;
     in_segment = offset - number * view->segment_bytes;
@@ -39,7 +39,7 @@ static inline const uint8_t *ts_view_address(const ts_view *view, int64_t offset
 {
     int64_t number, in_segment;
 
-    if (offset < 0)
+    if (offset < view->begin)
         return NULL;
     number = offset / view->segment_bytes;
     in_segment = offset - number * view->segment_bytes;

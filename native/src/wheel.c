@@ -96,7 +96,7 @@ static int32_t load_unit(ts_view *timer_log, const ts_wheel *wheel, int64_t slot
     out->write_ms = unit.write_ms;
     out->size = unit.size;
     out->magic = unit.magic;
-    *pos = unit.prev_pos < 0 ? -1 : unit.prev_pos;
+    *pos = ts_chain_pos(timer_log, unit.prev_pos);
     return TS_OK;
 }
 
@@ -109,7 +109,7 @@ int32_t ts_wheel_load(ts_view *timer_log, const ts_wheel *wheel, int64_t slot, i
     if (*pos < 0) { /* from the chain's head; else where an earlier call stopped */
         if (!ts_wheel_slot(wheel, slot, &first, &last, &count))
             return 0;
-        *pos = last;
+        *pos = ts_chain_pos(timer_log, last);
     }
     while (*pos >= 0 && n < capacity) {
         int32_t status = load_unit(timer_log, wheel, slot, pos, &out[n]);
@@ -130,7 +130,8 @@ int32_t ts_wheel_load_many(ts_view *timer_log, const ts_wheel *wheel, const int6
 
     for (int32_t i = 0; i < slot_count; i++) {
         if (positions[i] == -2)
-            positions[i] = ts_wheel_slot(wheel, slots[i], &first, &last, &count) ? last : -1;
+            positions[i] = ts_wheel_slot(wheel, slots[i], &first, &last, &count)
+                               ? ts_chain_pos(timer_log, last) : -1;
     }
     do {
         moved = 0;
@@ -196,7 +197,7 @@ int64_t ts_wheel_cut(ts_view *timer_log, ts_wheel *wheel, int64_t timer_log_end)
 
             if (status != TS_OK)
                 return status;
-            value.last_pos = unit.prev_pos;
+            value.last_pos = ts_chain_pos(timer_log, unit.prev_pos);
             value.count -= value.count > 0 && !(unit.magic & TS_TIMER_MAGIC_DELETE);
         }
         if (value.last_pos < 0)

@@ -23,4 +23,11 @@ static inline void ts_slot_write(ts_wheel *wheel, int64_t slot, const ts_slot *v
     ts_slot_mark(wheel, at);
 }
 
+/* Where a chain goes on; -1 where it ends, or leads to what retention removed: a slot that was read
+ * and takes a late unit has such units before it, and nothing in them waits. */
+static inline int64_t ts_chain_pos(const ts_view *timer_log, int64_t pos)
+{
+    return pos < timer_log->begin ? -1 : pos;
+}
+
 #endif

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -176,7 +176,10 @@ class _Check:
         self, directory: Path, config: StoreConfig, history: History, random: Random
     ) -> None:
         self._directory = directory
-        self._config = config
+        self._retains = config.retention_ms > 0
+        self._config = replace(config, retention_ms=0)  # nothing goes while it is compared
+        self._begins: dict[int, int] = {}  # by queue: the offset of the first that is left
+        self._removed: set[int] = set()
         self._history = history
         self._random = random
         self.problems = list(history.problems)
@@ -188,6 +191,7 @@ class _Check:
             store = timerstore.open(self._directory, self._config, clock=clock, threads=False)
         if goes_on and "recover_anew_begun" in points:
             self.problems.append("there was a watermark, but the whole log was scanned")
+        self._note_removed(store)
         self._compare_offsets(store)
         self._compare_waiting(store)
         self._compare_queries(store)
@@ -243,11 +247,29 @@ class _Check:
 
     def _read(self, store: TimerStore, topic: str, queue_id: int) -> list[Message]:
         found: list[Message] = []
+        at = 0
         while True:
-            batch = store.pull_batch(topic, queue_id, len(found))
-            if not len(batch):
+            batch = store.pull_batch(topic, queue_id, at)
+            if not len(batch) and batch.next_offset <= at:
                 return found
             found += batch
+            at = batch.next_offset
+
+    def _note_removed(self, store: TimerStore) -> None:
+        """What retention removed: it was pulled, all of it."""
+        for queue, (topic, queue_id) in enumerate(QUEUES):
+            if store.topics().get(topic, 0) <= queue_id:
+                continue
+            first = store.pull_batch(topic, queue_id, 0, max_count=1)
+            begin = int(first.queue_offset[0]) if len(first) else first.next_offset
+            if not len(first) and first.status in ("OFFSET_TOO_SMALL", "MESSAGE_WAS_REMOVING"):
+                rest = self._read(store, topic, queue_id)
+                begin = rest[0].queue_offset if rest else begin
+            lines = self._history.pulled.get(queue, [])
+            self._begins[queue] = begin
+            self._removed.update(line.id for line in lines[:begin])
+            if begin > len(lines):
+                self.problems.append(f"{QUEUES[queue]}: {begin} removed, {len(lines)} were seen")
 
     def _verify(self, store: TimerStore, when: str) -> None:
         report = store.verify()
@@ -286,6 +308,10 @@ class _Check:
             if number in cancelled and (name in waiting or name in there):
                 self.problems.append(f"reopened, cancelled but there: {history.acked[number]}")
             is_there = name in waiting or name in there
+            if number in self._removed:
+                if is_there:
+                    self.problems.append(f"removed, and there again: {history.acked[number]}")
+                continue
             if number not in history.cancel_begun and not is_there:
                 self.problems.append(f"reopened, lost: {history.acked.get(number, number)}")
         stats = store.stats()
@@ -310,7 +336,7 @@ class _Check:
             line = self._history.acked[number]
             topic, name = QUEUES[line.queue][0], line.message_id.decode()
             found = store.query(topic, name)
-            least = number not in self._history.cancel_begun
+            least = number not in self._history.cancel_begun | self._removed
             most = number not in self._history.cancelled
             if not least <= len(found) <= most:
                 self.problems.append(f"query by id gave {len(found)} of {line}")
@@ -341,8 +367,9 @@ class _Check:
     def _compare(self, found: dict[int, list[Message]]) -> None:
         counts: Counter[int] = Counter()
         for queue, messages in found.items():
-            for at, message in enumerate(messages):
+            for at, message in enumerate(messages, self._begins.get(queue, 0)):
                 counts[self._compare_one(queue, at, message)] += 1
+        counts.update(self._removed)
         self._compare_counts(counts)
         self._compare_seen(found)
 
@@ -388,7 +415,7 @@ class _Check:
                 self.problems.append(f"{word}: {number:#x} came {count} times, {acked} {answers}")
             if number in history.refused and count:
                 self.problems.append(f"refused, but stored: {number:#x}")
-            if CancelResult.UNKNOWN in answers:
+            if CancelResult.UNKNOWN in answers and not self._retains:
                 self.problems.append(f"unknown when cancelled: {acked}")
         for first, size, is_atomic in history.batches:
             if first in history.acked:
@@ -403,8 +430,9 @@ class _Check:
                 self.problems.append(f"a part of an atomic put_many: {first:#x}, {came}")
 
     def _compare_seen(self, found: dict[int, list[Message]]) -> None:
-        for queue, lines in self._history.pulled.items():
+        for queue, pulled in self._history.pulled.items():
             messages = found.get(queue, [])
+            lines = pulled[self._begins.get(queue, 0) :]
             if len(messages) < len(lines):
                 self.problems.append(
                     f"{QUEUES[queue]}: {len(lines)} were seen, {len(messages)} are there"

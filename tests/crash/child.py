@@ -47,6 +47,7 @@ from timerstore import (
     failpoint,
 )
 from timerstore.backup.copying import MANIFEST
+from timerstore.commitlog.retention import Retention
 from timerstore.ingest import cache, ingester
 from timerstore.layout.handle import Handle, decode, encode
 from timerstore.message import out_ms
@@ -140,8 +141,10 @@ class _Child:
         self._retries = list(known.retries)
         self._numbers = itertools.count(plan.round << 32)
         self._stop = threading.Event()
+        self._store: TimerStore | None = None
         ingester._CHUNK_ROWS = 16
         cache._BEHIND_MAX = 2
+        self._guard_every_store()
         if plan.point is not None:
             failpoint.hook = self._make_hook(plan.point, plan.nth)
 
@@ -161,12 +164,35 @@ class _Child:
     def work(self) -> None:
         """Open, work, close; so often."""
         for session in range(self._plan.sessions):
-            store = timerstore.open(self._directory, self._config)
+            self._store = store = timerstore.open(self._directory, self._config)
             self._report.say(Kind.OPENED)
             self._session(store, Random(f"{self._plan.seed} {session}"))
             store.close()
+            self._store = None
             self._restore()
         self._report.say(Kind.FINISHED)
+
+    def _guard_every_store(self) -> None:
+        """From its opening on: its services run before it is in our hands."""
+        make = Retention.__init__
+
+        def make_guarded(one: Retention, *args: Any) -> None:
+            make(one, *args)
+            one.guards.append(self._lowest_unseen)
+
+        Retention.__init__ = make_guarded  # type: ignore[assignment]
+
+    def _lowest_unseen(self) -> int:
+        """What was not pulled stays, so that the parent knows of all that went."""
+        store, found = self._store, 2**62
+        if store is None:
+            return 0  # it is being opened, or closed
+        for queue, (topic, queue_id) in enumerate(QUEUES):
+            route = store._opened.rooms.routes.get(topic, queue_id)
+            unit = b"" if route is None else route.queue.read(self._seen[queue], 1)
+            if unit:
+                found = min(found, int.from_bytes(unit[:8], "big"))
+        return found
 
     def _restore(self) -> None:
         """Make a store of the backup; the worker compares what there is, this may die in it."""

@@ -20,7 +20,23 @@ _RECOVERS = [name for name in failpoint.NAMES if name.startswith("recover_") and
 _SELDOM = {"topics_json_written", "segment_created", "log_rolled"}
 _SHORT_CALLS = 8
 _RELINKED = "recover_index_relinked"
-_NEEDS = {_RELINKED: {"checkpoint_log_bytes": 8 * KIB, "index_entry_count": 4000}}
+_RETAINS = {
+    "commit_log_segment_bytes": 16 * KIB,
+    "queue_segment_bytes": 400,
+    "timer_log_segment_bytes": 4 * KIB,
+    "staging_bytes": 4 * KIB,
+    "index_entry_count": 300,
+    "checkpoint_interval_ms": 30,
+    "flush_interval_ms": 50,
+    "retention_ms": 1000,
+}
+_MOVES = {"wheel_slot_count": 128, "precision_ms": 100}  # some wait long without rolling
+_PASSES = {"wheel_slot_count": 16, "precision_ms": 10}
+_NEEDS = {_RELINKED: {"checkpoint_log_bytes": 8 * KIB, "index_entry_count": 4000}} | {
+    name: _RETAINS | (_PASSES if name == "retention_timer_log_unlinked" else _MOVES)
+    for name in failpoint.NAMES
+    if name.startswith("retention_")
+}
 
 
 def make_config(random: Random) -> dict[str, Any]:
@@ -47,6 +63,8 @@ def make_config(random: Random) -> dict[str, Any]:
         "level_delays": "1s 2s",
         "level_async": random.random() < 0.3,
         "level_pending_max": random.choice((1, 20, 2000)),
+        "retention_ms": random.choice((0, 0, 0, 1000)),
+        "retention_disk_percent": 0,
     }
 
 
@@ -78,6 +96,8 @@ def at_point(random: Random, point: str) -> list[Round]:
         return [_while_open(random), {"point": point, "calls": _SHORT_CALLS}]
     if point.startswith("schedule_"):  # the shortest delay is a second
         return [{"point": point, "nth": random.randint(1, 3), "step_ms": 8.0, "calls": 250}]
+    if point.startswith("retention_"):  # files must be a second old
+        return [{"point": point, "nth": random.randint(1, 2), "step_ms": 8.0, "calls": 400}]
     if point.startswith(("backup_", "restore_")):
         calls = _SHORT_CALLS if point == "restore_built" else 60
         return [{"point": point, "nth": random.randint(1, 2), "calls": calls, "backup_share": 0.4}]

@@ -36,6 +36,7 @@ SERVICES = st.sampled_from(
         "dequeue_get_message",
         "dequeue_put",
         "schedule_deliver",
+        "retention",
         "flush",
     ]
 )
@@ -59,9 +60,20 @@ SETTLE_POINTS = [
     name
     for name in NAMES
     if name.startswith(
-        ("dispatch", "enqueue", "dequeue", "deliver", "schedule", "checkpoint", "segment", "log_")
+        (
+            "dispatch",
+            "enqueue",
+            "dequeue",
+            "deliver",
+            "schedule",
+            "checkpoint",
+            "segment",
+            "log_",
+            "retention",
+        )
     )
 ]
+RETENTION_POINTS = [name for name in NAMES if name.startswith("retention")]
 CLOSE_POINTS = [name for name in NAMES if name.startswith(("checkpoint", "close"))]
 DERIVED = [
     "timerstore/watermark",
@@ -94,9 +106,10 @@ class StoreMachine(RuleBasedStateMachine):
         precision_ms=st.sampled_from([100, 1000]),
         seed=st.integers(0, 2**32 - 1),
         limit=st.sampled_from([0, 0, 20, 1]),
+        retention_ms=st.sampled_from([0, 2000, 3_600_000]),
     )
-    def begin(self, precision_ms: int, seed: int, limit: int) -> None:
-        self.driver = self.make(tiny(precision_ms, self.flush, limit), seed)
+    def begin(self, precision_ms: int, seed: int, limit: int, retention_ms: int) -> None:
+        self.driver = self.make(tiny(precision_ms, self.flush, limit, retention_ms), seed)
 
     def make(self, config: StoreConfig, seed: int) -> Driver:
         return Driver(self.root, config)
@@ -267,6 +280,21 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def settle(self) -> None:
+        self.at.settle()
+
+    @precondition(lambda self: self.driver is not None and self.driver.config.retention_ms)
+    @rule(queue=QUEUES)
+    def expire(self, queue: tuple[str, int]) -> None:
+        self.at.expire(queue)
+
+    @precondition(lambda self: self.driver is not None and self.driver.config.retention_ms)
+    @rule(queue=QUEUES, point=st.sampled_from(RETENTION_POINTS), nth=NTH)
+    def kill_in_expire(self, queue: tuple[str, int], point: str, nth: int) -> None:
+        """Files filled and grown old, and the end comes while they go."""
+        self.at.put_many(queue, [(0, 3000)] * 7, buffer=True)
+        self.at.settle()
+        self.at.clock.advance(self.at.config.retention_ms + 1)
+        self.at.kill_at(point, nth, self.at.settle_quietly)
         self.at.settle()
 
     @rule()

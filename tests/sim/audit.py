@@ -85,7 +85,9 @@ def all_buckets() -> Iterator[str]:
     yield from ("kill", "cut", "kill_then_cut", "drop", "deaths_in_recovery", "torn writes")
 
 
-_ELSEWHERE = ("ingest_", "backup_", "restore_", "put_once_", "put_group_", "checkpoint_ids_")
+_ELSEWHERE = (
+    "ingest_", "backup_", "restore_", "put_once_", "put_group_", "checkpoint_ids_", "retention_",
+)  # fmt: skip
 """Operations that the simulator has not got."""
 
 

@@ -345,6 +345,9 @@ class SimDisk(Disk):
     def exists(self, path: Path) -> bool:
         return path.name in self.names.get(str(path.parent), ())
 
+    def used_percent(self, path: Path) -> float:
+        return 0.0
+
     def is_directory(self, path: Path) -> bool:
         return str(path) in self.names
 

@@ -46,7 +46,7 @@ def run_schedule(
 
     outcome = Outcome(schedule.seed, 0)
     try:
-        config = StoreConfig(**schedule.config)
+        config = StoreConfig(**{"retention_ms": 0, **schedule.config})
     except ConfigError as error:  # of a shrinker's making
         outcome.error = error
         return outcome

@@ -49,7 +49,9 @@ WINDOW_MS = 20_000  # for which a message id is remembered
 WAIT_S = 5000.0  # of a pull that waits: some jumps of the clock end it
 
 
-def tiny(precision_ms: int, flush: str, slot_messages_max: int = 0) -> StoreConfig:
+def tiny(
+    precision_ms: int, flush: str, slot_messages_max: int = 0, retention_ms: int = 0
+) -> StoreConfig:
     """Sizes at which every edge is near: a dozen records a segment, a wheel of 128 slots."""
     return StoreConfig(
         commit_log_segment_bytes=16 * 1024,
@@ -65,6 +67,7 @@ def tiny(precision_ms: int, flush: str, slot_messages_max: int = 0) -> StoreConf
         flush="sync" if flush == "sync" else "async",
         slot_messages_max=slot_messages_max,
         dedupe_window_ms=WINDOW_MS,
+        retention_ms=retention_ms,
     )
 
 
@@ -131,13 +134,14 @@ class Driver:
         self.config = config
         self.clock = _Clock(START_MS)
         self.model = Model(is_each_level_alone=config.level_async)
-        self.readers = Readers()
+        self.readers = Readers(self._begin_of)
         self._generation = 0
         self._number = 0
         self.onces = self.clock.onces
         self.versions: dict[tuple[str, int], Version] = {}
         self.may_scan_all = False  # side files were taken away: the whole log is read
         self.may_ring_early = False  # a filtered pull, where messages cannot be read just then
+        self._has_lost = False  # retention has removed something
         self._open()
 
     def _path(self) -> Path:
@@ -150,7 +154,45 @@ class Driver:
         assert is_new or not anew or self.may_scan_all, "it did not go on from its watermark"
         self.may_scan_all = False
         self.stepper = Stepper(self.store)
+        self.store._opened.retention.guards.append(self._lowest_unseen)
         self._waiting: dict[Queue, tuple[WaitingPull[PullResult], list[int], int, str | None]] = {}
+
+    # --- what retention has removed ---
+
+    def _lowest_unseen(self) -> int:
+        """A guard: what can be pulled and was not stays, so that everything is seen once."""
+        found = 2**62
+        for queue, known in self.model.seen.items():
+            route = self.store._opened.rooms.routes.get(*queue)
+            unit = b"" if route is None else route.queue.read(len(known), 1)
+            if unit:
+                found = min(found, int.from_bytes(unit[:8], "big"))
+        return found
+
+    def _begin_of(self, queue: Queue) -> int:
+        """Queue offset of the first message that is still there; its end without any."""
+        if self.store.topics().get(queue[0], 0) <= queue[1]:
+            return 0
+        offset = 0
+        while True:
+            result = self.store.pull(*queue, offset, max_count=1)
+            if result.messages or result.next_offset <= offset:
+                return offset
+            assert result.status in ("OFFSET_TOO_SMALL", "MESSAGE_WAS_REMOVING")
+            offset = result.next_offset
+
+    def _is_removed(self, one: Put) -> bool:
+        """Whether the record of the put itself is gone."""
+        return one.receipt.log_offset < self.store._opened.rooms.log.segments.begin
+
+    def expire(self, queue: Queue) -> None:
+        """Files are filled, and grow old: what was seen goes with them, what waits does not."""
+        self.put_many(queue, [(0, 3000)] * 7, buffer=True)
+        self.settle()
+        self.clock.advance(self.config.retention_ms)
+        self.put(queue, None, 20)
+        self.clock.advance(self.config.retention_ms)
+        self.settle()
 
     def _leave(self, path: Path, to: Path) -> None:
         """What the store's end at this moment leaves."""
@@ -380,13 +422,22 @@ class Driver:
     def cancel(self, one: Put, how: str) -> CancelResult:
         """Cancel a message of the model; `how` as HOW."""
         answer = self.store.cancel(named(one, how))
-        self.model.cancel(one, answer, self.clock.latest_ms)
+        self._note_cancel(one, answer)
         return answer
+
+    def _note_cancel(self, one: Put, answer: CancelResult, *, sure: bool = True) -> None:
+        if answer is CancelResult.UNKNOWN and self._is_removed(one):
+            may_be_over = one.cancelled or one.maybe_cancelled or one.must_come or not one.sure
+            assert one.place is not None or may_be_over, f"unknown, but it waits: {one}"
+            return
+        self.model.cancel(one, answer, self.clock.latest_ms, sure=sure)
 
     def cancel_old(self, one: Put, which: int) -> None:
         """Cancel by the handle of a time that it had before."""
         answer = self.store.cancel(one.old[which % len(one.old)].handle)
-        assert answer is CancelResult.ALREADY_CANCELLED, f"{answer}: {one}"
+        old = one.old[which % len(one.old)].log_offset
+        is_removed = old < self.store._opened.rooms.log.segments.begin
+        assert answer is CancelResult.ALREADY_CANCELLED or is_removed, f"{answer}: {one}"
 
     def reschedule(self, one: Put, due_ms: int, how: str) -> None:
         """Give a message of the model another time."""
@@ -407,7 +458,7 @@ class Driver:
             refused = error.result  # never CANCELLED: the model would take it for one
         else:
             return self._check_moved(one, receipt, due_ms, now_ms)
-        self.model.cancel(one, CancelResult(refused), self.clock.latest_ms)
+        self._note_cancel(one, CancelResult(refused))
         assert refused != CancelResult.CANCELLED
         return None
 
@@ -488,8 +539,10 @@ class Driver:
         """A filter gives what has a wanted tag, of what comes without it, in the same order."""
         for queue in self.model.seen:
             found, offset = [], 0
-            everyone = self._pull_new(queue, 0)
-            while offset < len(everyone):
+            offset = self._begin_of(queue)
+            everyone = self._pull_new(queue, offset)
+            end = offset + len(everyone)
+            while offset < end:
                 got = self.store.pull(*queue, offset, max_count=5, **how)  # type: ignore[arg-type]
                 assert got.next_offset > offset
                 found += got.messages
@@ -499,7 +552,8 @@ class Driver:
     def look_again(self) -> None:
         """What was seen is still there, at the same places."""
         for queue in self.model.seen:
-            self.model.same(queue, self._pull_new(queue, 0))
+            begin = self._begin_of(queue)
+            self.model.same(queue, self._pull_new(queue, begin), begin)
 
     def compare_pending(self) -> None:
         """`pending()` and the counts agree with the model."""
@@ -539,7 +593,9 @@ class Driver:
         found = self.store.query(topic, key, max_count=1_000_000)
         durable = int(self.store.stats()["log_durable_bytes"])
         self.look()  # a query dispatches: there may be more to pull than before
-        self.model.check_query(topic, lambda put: key_of(put.body) == key, found, durable)
+        self.model.check_query(
+            topic, lambda put: key_of(put.body) == key, found, durable, self._begin_of
+        )
 
     def query_all(self) -> None:
         """Every key of every topic."""
@@ -554,7 +610,13 @@ class Driver:
         durable = int(self.store.stats()["log_durable_bytes"])
         self.look()
         name = receipt.message_id  # that others had before, perhaps
-        self.model.check_query(topic, lambda put: put.receipt.message_id == name, found, durable)
+        self.model.check_query(
+            topic,
+            lambda put: put.receipt.message_id == name,
+            found,
+            durable,
+            self._begin_of,
+        )
         host = self.config.store_host
         found = self.store.query(topic, offset_message_id(host, receipt.log_offset))
         assert [m.body for m in found] in ([], [one.body]) or not one.sure
@@ -641,7 +703,7 @@ class Driver:
         """Die inside a cancel: it is cancelled or it is not."""
         with self._dying(point, nth) as reached:
             answer = self.store.cancel(one.receipt)
-            self.model.cancel(one, answer, self.clock.latest_ms, sure=not reached)
+            self._note_cancel(one, answer, sure=not reached)
 
     def kill_in_reschedule(self, point: str, nth: int, one: Put, due_ms: int) -> None:
         """Die inside a reschedule: it waits as it did, or as it was told."""
@@ -714,11 +776,15 @@ class Driver:
 
     def lose(self, names: list[str], *, kill: bool) -> None:
         """End, and open without some of the files that are derived from the log."""
+        self._has_lost = self.store._opened.rooms.log.segments.begin > 0
         if kill:
             with self._dying(None, 1, is_opened=False):
                 pass
         else:
             self.store.close()
+        if not {"timerstore", "timerstore/watermark", "timerstore/counts"}.isdisjoint(names):
+            # Where a queue ends whose messages are all removed, only those or its files tell.
+            names = [name for name in names if name != "consumequeue" or not self._has_lost]
         for name in names:
             path = self._path() / name
             if path.is_dir():

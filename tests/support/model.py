@@ -145,10 +145,10 @@ class Model:
             one.sure = True
             self.seen[queue].append((message.body, message.delivered_ms))
 
-    def same(self, queue: Queue, messages: Iterable[Message]) -> None:
-        """A pull from offset 0 shows again what was seen, message by message."""
+    def same(self, queue: Queue, messages: Iterable[Message], begin: int = 0) -> None:
+        """A pull from the first offset that is left shows again what was seen, one by one."""
         again = [(m.body, m.delivered_ms) for m in messages]
-        known = self.seen[queue]
+        known = self.seen[queue][begin:]
         assert again[: len(known)] == known, f"{queue}: what was seen was taken back"
 
     def check_order(self, queue: Queue) -> None:
@@ -208,9 +208,17 @@ class Model:
                 assert one in found, f"not pending: {one}"
 
     def check_query(
-        self, topic: str, is_meant: Callable[[Put], bool], found: list[Message], durable: int
+        self,
+        topic: str,
+        is_meant: Callable[[Put], bool],
+        found: list[Message],
+        durable: int,
+        begin_of: Callable[[Queue], int],
     ) -> None:
-        """A query gave these; everything that can be pulled was seen. `durable`: of the log."""
+        """A query gave these; everything that can be pulled was seen. `durable`: of the log.
+        `begin_of`: the first offset of a queue that is left.
+        """
+        begins = {queue: begin_of(queue) for queue in self.seen if queue[0] == topic}
         places = [message.log_offset for message in found]
         assert places == sorted(set(places)), f"query: twice, or out of order: {places}"
         by_body = {message.body: message for message in found}
@@ -229,8 +237,9 @@ class Model:
             else:
                 assert message.queue_offset == one.place, f"query: not seen: {message}"
         for one in self.puts.values():
-            is_there = one.place is not None or (
-                one.sure
+            is_there = (one.place is not None and one.place >= begins.get(one.queue, 0)) or (
+                one.place is None
+                and one.sure
                 and not one.cancelled
                 and not one.maybe_cancelled
                 and one.receipt.log_offset < durable

@@ -165,7 +165,7 @@ def test_headroom_covers_the_longest_life():
     names = {
         "UNIQ_KEY": "F" * 32, "TIMER_DELIVER_MS": big, "TIMER_OUT_MS": big, "REAL_TOPIC": topic,
         "REAL_QID": 2**31 - 1, "TS_ID": "A" * 16, "TIMER_ENQUEUE_MS": big, "TIMER_DEQUEUE_MS": big,
-        "TIMER_ROLL_TIMES": 2**31 - 1, "__CRC32#": "0123456789",
+        "TIMER_ROLL_TIMES": 2**31 - 1, "TS_PLACE": "A" * 16, "__CRC32#": "0123456789",
     }  # fmt: skip
     text = "".join(f"{name}\x01{value}\x02" for name, value in names.items())
     assert len(text) == arguments.PROPERTIES_HEADROOM_BYTES + len(topic)

@@ -32,13 +32,14 @@ def states(log: SyntheticLog, store_id: int | None = None) -> tuple[list[int], .
 
 
 def test_scan_dtype_is_the_struct_of_the_scanner() -> None:
-    assert SCAN_DTYPE.itemsize == 96
+    assert SCAN_DTYPE.itemsize == 104
     assert SCAN_DTYPE.fields is not None
     offsets = {name: int(field[1]) for name, field in SCAN_DTYPE.fields.items()}
     assert offsets["identity"] == 48
     assert offsets["size"] == 64
     assert offsets["store_id"] == 72
     assert offsets["route"] == 92
+    assert offsets["vouches"] == 96
 
 
 def test_nothing_gives_nothing(log: SyntheticLog) -> None:

@@ -155,7 +155,9 @@ def test_close_beside_callers_loses_nothing_that_was_answered(
     store.close()
     callers.join()
     assert callers.odd == []
-    with timerstore.open(tmp_path, clock=ManualClock(int(2e12)), threads=False) as again:
+    for_ever = timerstore.StoreConfig(retention_ms=0)
+    late = ManualClock(int(2e12))
+    with timerstore.open(tmp_path, for_ever, clock=late, threads=False) as again:
         Stepper(again).settle()
         report = again.verify()
         assert report.clean, report

@@ -7,7 +7,8 @@ imported. Two kinds of evidence are folded, in this order:
    The first delivery or delete record of a `q` in log order decides it. The copy that lives is the
    one with the highest roll count, of equal ones the last. A store id is own if the caller says so,
    or if a source vouches for it: its `q` is its own queue offset, and no source of that store id
-   has a `q` above its queue offset. Other store ids count as no TS_ID at all.
+   has a `q` above its queue offset. So does a copy that rolled or was moved by retention, where it
+   lies where it says (TS_PLACE): its source may be gone. Other store ids count as no TS_ID at all.
 2. *By matching*, for what a broker wrote: groups of equal (identity, out_ms), read in log order.
 
     | record             | in its group                                                         |
@@ -100,6 +101,7 @@ SCAN_DTYPE: np.dtype[np.void] = np.dtype(
         ("queue_id", np.int32),
         ("topic_hash", np.int32),
         ("route", np.int32),
+        ("vouches", np.int32),
     ],
     align=True,
 )
@@ -231,12 +233,18 @@ def _own_store_ids(scan: Scan, store_id: int | None) -> tuple[tuple[int, ...], i
     if store_id is not None:
         return (store_id,), store_id
     sources = (scan["kind"] == Kind.TIMER) & (scan["timer_id"] >= 0)
-    vouching = scan["store_id"][sources & (scan["timer_id"] == scan["queue_offset"])]
+    vouching = scan["store_id"][sources & _vouches(scan)]
     denied = scan["store_id"][sources & (scan["timer_id"] > scan["queue_offset"])]
     vouching = vouching[~np.isin(vouching, denied)]
     if not len(vouching):
         return (), None
     return tuple(int(each) for each in np.unique(vouching)), int(vouching[-1])
+
+
+def _vouches(scan: Scan) -> Mask:
+    """Sources of this store, and copies that rolled or were moved: they say where they lie."""
+    mask: Mask = (scan["timer_id"] == scan["queue_offset"]) | (scan["vouches"] != 0)
+    return mask
 
 
 def _own_mask(scan: Scan, own_ids: tuple[int, ...], own_id: int | None) -> Mask:
@@ -246,7 +254,7 @@ def _own_mask(scan: Scan, own_ids: tuple[int, ...], own_id: int | None) -> Mask:
     if len(own_ids) > 1:
         # Several store ids vouch (a side file was lost in between, or a stranger fits by chance):
         # `q` belongs to the one whose source has it; other records with that `q` are strangers.
-        vouching = own & (scan["kind"] == Kind.TIMER) & (scan["timer_id"] == scan["queue_offset"])
+        vouching = own & (scan["kind"] == Kind.TIMER) & _vouches(scan)
         source = find(scan["timer_id"], scan["timer_id"][vouching])
         owner = scan["store_id"][vouching]
         own &= (source < 0) | (owner[source] == scan["store_id"]) | (scan["store_id"] == own_id)

@@ -238,6 +238,15 @@ class Disk:
             raise os_error(error, "stat", path) from error
         return status.st_dev, status.st_ino
 
+    def used_percent(self, path: Path) -> float:
+        """How full the file system is, as `df` counts it: of what is not set aside for root."""
+        try:
+            status = os.statvfs(path)
+        except OSError as error:
+            raise os_error(error, "statvfs", path) from error
+        used = status.f_blocks - status.f_bfree
+        return 100 * used / max(1, used + status.f_bavail)
+
     def list(self, path: Path) -> list[str]:
         """Give the names in a directory, sorted; none where there is no directory."""
         try:

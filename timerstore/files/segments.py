@@ -14,9 +14,10 @@ from mmap import mmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from timerstore.errors import CorruptError
+from timerstore.errors import CorruptError, FailedError, GoneError
 from timerstore.failpoint import reach
 from timerstore.files.disk import Disk, File
+from timerstore.files.epochs import Epochs
 from timerstore.layout import tree
 from timerstore.native import ffi, lib, raise_fault, raise_status
 
@@ -34,17 +35,19 @@ class _Map(NamedTuple):
 class View:
     """A held view. A class of its own, since a generator costs a microsecond more each time."""
 
-    __slots__ = ("_end", "_segments")
+    __slots__ = ("_end", "_epoch", "_segments")
 
     def __init__(self, segments: "Segments", end: int) -> None:
         self._segments = segments
         self._end = end
+        self._epoch = 0
 
     def __enter__(self) -> Any:
-        return self._segments.hold(self._end)
+        view, self._epoch = self._segments.hold(self._end)
+        return view
 
     def __exit__(self, *_error: object) -> None:
-        self._segments.let_go()
+        self._segments.let_go(self._epoch)
 
 
 class Segments:
@@ -56,6 +59,7 @@ class Segments:
         self.segment_bytes = segment_bytes
         self._reserve_bytes = max(4096, min(reserve_bytes, segment_bytes))
         self.numbers: list[int] = []  # of the files, ascending
+        self._retired: list[tuple[int, int]] = []  # files to be unlinked, ascending: number, epoch
         self._open: dict[int, File] = {}
         self._dirty: dict[int, File] = {}
         self._reserved_end = 0
@@ -64,7 +68,7 @@ class Segments:
         self._table: Any = None
         self._table_first = 0
         self._table_size = 0
-        self._holders = 0
+        self._holders = Epochs()
         self._lock = threading.Lock()
 
     # --- names ---
@@ -173,7 +177,12 @@ class Segments:
     def _file(self, number: int) -> File:
         file = self._open.get(number)
         if file is None:
-            file = self._disk.open(self.path(number))
+            try:
+                file = self._disk.open(self.path(number))
+            except FailedError as error:
+                if number * self.segment_bytes < self.begin:
+                    raise GoneError("retention removed it", where=self.path(number)) from error
+                raise
             with self._lock:
                 if len(self._open) >= _OPEN_MAX:
                     self._open.pop(next(iter(self._open)))
@@ -225,8 +234,9 @@ class Segments:
     def sync(self) -> None:
         """Make durable what was written before this call."""
         for number in sorted(self._dirty):
-            file = self._dirty.pop(number)
-            file.sync()
+            file = self._dirty.pop(number, None)  # retention may have removed it meanwhile
+            if file is not None:
+                file.sync()
 
     def mark_dirty(self) -> None:
         """After an unclean stop nothing in the cache is trusted to be on the disk."""
@@ -234,10 +244,15 @@ class Segments:
             self._dirty[number] = self._file(number)
 
     def cut(self, offset: int) -> None:
-        """End the space at offset: zeros behind it, later files gone; durable on return."""
+        """End the space at offset: zeros behind it, later files gone; durable on return. Where all
+        before was removed, the file that begins there stays: it says where the space begins.
+        """
         number, at = divmod(offset, self.segment_bytes)
-        self._remove([n for n in self.numbers if n > number or (n == number and at == 0)])
-        if number in self.numbers and at:
+        is_only = number > 0 and self.numbers[:1] == [number]
+        self._remove(
+            [n for n in self.numbers if n > number or (n == number and at == 0 and not is_only)]
+        )
+        if number in self.numbers:
             file = self._file(number)
             file.zero(at, self.segment_bytes - at)
             self._dirty.pop(number, None)
@@ -261,6 +276,47 @@ class Segments:
             self._disk.sync_directory(self.directory)
             self.numbers = [n for n in self.numbers if n != number]
 
+    def retire(self, offset: int) -> bool:
+        """From here on what lies below `offset` is gone for who begins to read, by whole files;
+        whether that is more than before. The last file stays. Memory only: `unlink_retired`.
+        """
+        with self._lock:
+            gone = [n for n in self.numbers[:-1] if (n + 1) * self.segment_bytes <= offset]
+            if gone:
+                epoch = self._holders.turn()
+                self._retired += [(number, epoch) for number in gone]
+                self.numbers = self.numbers[len(gone) :]
+            return bool(gone)
+
+    @property
+    def has_retired(self) -> bool:
+        """Whether there are files that are to be unlinked."""
+        return bool(self._retired)
+
+    def unlink_retired(self) -> bool:
+        """Unlink the first retired file, durably, once nobody can read it any more; whether it was.
+
+        One after the other: so what a power cut brings back is the last one, never one amid others.
+        """
+        with self._lock:
+            if not self._retired or not self._holders.is_over(self._retired[0][1]):
+                return False
+            number = self._retired[0][0]
+            self._open.pop(number, None)
+            self._dirty.pop(number, None)
+            self._unmap(number)
+        self._disk.unlink(self.path(number))
+        self._disk.sync_directory(self.directory)
+        with self._lock:
+            del self._retired[0]
+        return True
+
+    def remove_below(self, offset: int) -> None:
+        """Remove what `retire` would have: what an end amid it left. Nobody may hold a view."""
+        self.retire(offset)
+        while self.unlink_retired():
+            pass
+
     def _forget(self, number: int) -> None:
         with self._lock:
             self._open.pop(number, None)
@@ -273,22 +329,22 @@ class Segments:
         """Give a `ts_view` of the bytes below `end`, for this caller alone; used with `with`."""
         return View(self, end)
 
-    def hold(self, end: int) -> Any:
-        """Begin to use maps: none is let go of before `let_go`."""
+    def hold(self, end: int) -> tuple[Any, int]:
+        """Begin to use maps: none is let go of before `let_go`, which is told the epoch."""
         with self._lock:
-            self._holders += 1
+            epoch = self._holders.enter()
             if self._table is None:
                 self._grow_table(self.numbers[0] if self.numbers else 0, 64)
             view = ffi.new("ts_view *")
             view.segment_bytes = self.segment_bytes
             self._point(view)
-            view.end = end
-            return view
+            view.begin, view.end = self.begin, end
+            return view, epoch
 
-    def let_go(self) -> None:
+    def let_go(self, epoch: int) -> None:
         """Maps are used no more by one of those who held them."""
         with self._lock:
-            self._holders -= 1
+            self._holders.leave(epoch)
 
     def _point(self, view: Any) -> None:
         view.segments = self._table
@@ -307,13 +363,13 @@ class Segments:
         raise_status(status, what, self.directory)
 
     def _map(self, number: int) -> None:
-        if number not in self.numbers:
+        if number not in self.numbers and all(number != one for one, _ in self._retired):
             raise CorruptError("a segment is missing", where=self.path(number))
         file = self._file(number)
         with self._lock:
             if number in self._maps:
                 return
-            if len(self._maps) >= _MAPS_MAX and self._holders == 1:
+            if len(self._maps) >= _MAPS_MAX and len(self._holders) == 1:
                 for old in list(self._maps):
                     self._unmap(old)
             if not 0 <= number - self._table_first < self._table_size:

@@ -70,6 +70,30 @@ class Ingester:
             self._cache.read(self.ledger, self._opened_offset)
             self._doubted.discard(source)
 
+    def resolve_all(self) -> bool:
+        """Have every header in the log noted; False where an ingest runs that may know of more."""
+        for source in list(self._doubted):
+            turn = self.ledger.turn(source)
+            if not turn.acquire(blocking=False):
+                return False
+            try:
+                self._resolve(source)
+            finally:
+                turn.release()
+        return True
+
+    @property
+    def log_end(self) -> int:
+        """Log offset behind everything that was appended."""
+        with self._log.lock:
+            return self._log.end
+
+    def append_record(self, batch: Checked, part: Part, text: bytes) -> int:
+        """Append a record of the ledger alone; the log's end then."""
+        route = self._ledger_route()
+        timed = part._replace(now_ms=self._clock.now_ms)
+        return self._putting.append_group(route, batch.rows, timed, batch.due_ms, route, text)
+
     def ingested(self, source: str) -> IngestedVersions:
         """Give the complete versions of a source."""
         source, _ = check_name(source, 0)

@@ -48,6 +48,7 @@ from timerstore.layout import counts_json
 from timerstore.layout.counts_json import Levels
 from timerstore.layout.tree import Tree
 from timerstore.message import Report
+from timerstore.native import lib
 from timerstore.queues.lookup import route_needed
 from timerstore.queues.routes import Route
 from timerstore.timer.checkpoint import Checkpoint, Rooms
@@ -196,7 +197,13 @@ class _Check:
 
     def _check_log(self, side: SideFiles, wheel: WheelCopy, taken: _Taken) -> None:
         rooms = self._rooms
-        by_id = LogFold(self._store_id)
+        floor = self._timer_route.queue.first_at(rooms.log.segments.begin)
+        floors = {
+            route.queue_id: route.queue.first_at(rooms.log.segments.begin)
+            for route in list(rooms.routes.by_index)
+            if route.native.kind == lib.TS_ROUTE_LEVELS
+        }
+        by_id = LogFold(self._store_id, floor, floors)
         walk = LogCheck(
             self._findings,
             self._config,
@@ -211,11 +218,12 @@ class _Check:
         mark_end = begin if side.mark is None else min(max(begin, side.mark.log_end), end)
         walk.walk(begin, mark_end)
         at_mark = _of_walk(by_id)
+        told, told_levels = len(by_id.inherited), len(by_id.levels.inherited)
         walk.walk(mark_end, end)
         at_end = _of_walk(by_id)
         walk.ends(end)
         if walk.is_damaged:  # then what the log says is not known
-            check_states_file(self._findings, self._tree, side, None, only_known=False)
+            check_states_file(self._findings, self._tree, side, None, only_known=False, floor=0)
             return
         only_known = False
         if by_id.foreign or by_id.levels.foreign:
@@ -227,8 +235,13 @@ class _Check:
                 at_mark, at_end = self._matched(scanned, mark_end, by_id)
         else:
             self._name_doubled(by_id)
-        self._compare(at_end, taken, only_known=only_known)
-        check_states_file(self._findings, self._tree, side, at_mark.states, only_known=only_known)
+        at_mark = _with_inherited(
+            at_mark, by_id.inherited[told:], by_id.levels.inherited[told_levels:]
+        )
+        self._compare(at_end, taken, only_known=only_known, floor=floor)
+        check_states_file(
+            self._findings, self._tree, side, at_mark.states, only_known=only_known, floor=floor
+        )
         if at_mark.pending is not None:
             wanted = {"pending": at_mark.pending, "level_pending": at_mark.level_pending}
             check_counts_file(self._findings, self._tree, rooms.routes, side, wanted)
@@ -271,7 +284,7 @@ class _Check:
 
     def _matched(self, scanned: Scan, mark_end: int, by_id: LogFold) -> tuple[_Expected, _Expected]:
         """Fold by matching, for logs in which a broker wrote."""
-        found = fold(scanned, self._store_id)
+        found, begin = fold(scanned, self._store_id), self._rooms.log.segments.begin
         at_end = _expected(found, scanned, by_id)
         before = scanned[scanned["log_offset"] < mark_end]
         at_mark = at_end
@@ -281,6 +294,8 @@ class _Check:
             ("a delivery beyond its source", found.doubled_rows),
             ("a delivery without a source before it", found.orphan_rows),
         ):
+            if begin and rows is found.orphan_rows:
+                continue  # retention removed what lies before the log's beginning
             for row in rows.tolist():
                 self._doubled(what, int(scanned["log_offset"][row]), "a timer that waited")
         return at_mark, at_end
@@ -296,11 +311,11 @@ class _Check:
     def _doubled(self, what: str, log_offset: int, wanted: str) -> None:
         self._findings.add(what, place(self._rooms.log.segments, log_offset), wanted, "none")
 
-    def _compare(self, expected: _Expected, taken: _Taken, *, only_known: bool) -> None:
+    def _compare(self, expected: _Expected, taken: _Taken, *, only_known: bool, floor: int) -> None:
         """States and counts in memory are what the log says at the same end."""
         where = f"memory at log end {taken.log_end}"
         for timer_id, one, other in id_states.differing(
-            expected.states, taken.states, only_known=only_known
+            expected.states, taken.states, only_known=only_known, floor=floor
         ):
             self._findings.add(f"state of timer id {timer_id}", where, NAMES[one], NAMES[other])
         counted = sum(len(ids) for ids in id_states.waiting(taken.states))
@@ -324,6 +339,26 @@ def _of_walk(by_id: LogFold) -> _Expected:
     return _Expected(
         by_id.states.copy(), dict(by_id.pending), by_id.levels.copy(), dict(by_id.levels.pending)
     )
+
+
+def _with_inherited(
+    expected: _Expected, inherited: list[tuple[int, int]], on_levels: list[int]
+) -> _Expected:
+    """Add what waited there though only records behind it tell so: its source is gone."""
+    states = id_states.IdStates()
+    ids = np.array([timer_id for timer_id, _ in inherited], np.int64)
+    states.put(ids, np.full(len(ids), lib.TS_WAITING, np.uint8))
+    added, pending = states.copy(), expected.pending
+    size = max(len(added), len(expected.states))
+    packed = np.zeros(size, np.uint8)
+    packed[: len(added)] = added
+    packed[: len(expected.states)] |= expected.states
+    if pending is not None:
+        for _, route in inherited:
+            pending[route] = pending.get(route, 0) + 1
+    for route in on_levels:
+        expected.level_pending[route] = expected.level_pending.get(route, 0) + 1
+    return expected._replace(states=packed, pending=pending)
 
 
 def _expected(found: Fold, scanned: Scan, by_id: LogFold) -> _Expected:

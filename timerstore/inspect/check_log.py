@@ -165,7 +165,9 @@ class LogCheck:
         if index in self._bad_queues:
             return
         route = self._rooms.routes.by_index[index]
-        first = self._next.get(index, route.queue.min_offset)
+        first = self._next.get(index)
+        if first is None:
+            first = route.queue.first_at(self._segments.begin)
         self._next[index] = int(offsets[-1]) + 1
         steps = np.flatnonzero(offsets != np.arange(first, first + len(offsets)))
         if len(steps):
@@ -225,8 +227,9 @@ class LogCheck:
             return
         segments = self._rooms.timer_log.segments
         numbers = linked["queue_offset"] - self._timer_first
-        linked, numbers = linked[numbers >= 0], numbers[numbers >= 0]
         per_segment = timer_unit.units_per_segment(segments.segment_bytes)
+        first = segments.begin // segments.segment_bytes * per_segment  # below, units are gone
+        linked, numbers = linked[numbers >= first], numbers[numbers >= first]
         edges = np.flatnonzero((np.diff(numbers) != 1) | (np.diff(numbers // per_segment) != 0)) + 1
         for run in np.split(np.arange(len(numbers)), edges) if len(numbers) else ():
             begin = timer_unit.position_of(int(numbers[run[0]]), segments.segment_bytes)
@@ -275,7 +278,8 @@ class LogCheck:
         queue = route.queue
         last = self._next.get(index)
         if last is None:
-            last = queue.min_offset if queue.min_offset == queue.count else None
+            last = queue.first_at(self._segments.begin)
+            last = last if last == queue.count else None
         if is_newest and not self.is_damaged and queue.count != last:
             self._findings.add(
                 "queue counts otherwise than the log",

@@ -75,6 +75,7 @@ def check_watermark(
             findings.add(f"watermark: {what}", tree.watermark, f"at most {limit}", got)
     same = (
         ("log begin", mark.log_begin, rooms.log.segments.begin),
+        ("timer log begin", mark.timer_log_begin, rooms.timer_log.segments.begin),
         ("store id", mark.store_id, store_id),
         ("precision", mark.precision_ms, config.precision_ms),
         ("wheel slot count", mark.wheel_slot_count, config.wheel_slot_count),
@@ -85,7 +86,13 @@ def check_watermark(
 
 
 def check_states_file(
-    findings: Findings, tree: Tree, side: SideFiles, wanted: Packed | None, *, only_known: bool
+    findings: Findings,
+    tree: Tree,
+    side: SideFiles,
+    wanted: Packed | None,
+    *,
+    only_known: bool,
+    floor: int,
 ) -> None:
     """Each chunk has a sector that counts, their digest is the watermark's, and the states are
     those of the fold at its log end (`wanted`; None: not known).
@@ -121,7 +128,9 @@ def check_states_file(
     findings.count("state chunks", len(crcs))
     if wanted is None or not is_whole:
         return
-    for timer_id, one, other in id_states.differing(wanted, states, only_known=only_known):
+    for timer_id, one, other in id_states.differing(
+        wanted, states, only_known=only_known, floor=floor
+    ):
         chunk, k = divmod(timer_id, CHUNK_IDS)
         at = 2 * chunk * SECTOR_BYTES + _STATES_AT + k // 4
         if chunk < len(which):

@@ -116,7 +116,7 @@ def _check_units(
 
 def _is_before(prev: Any, positions: Any, segments: Any) -> npt.NDArray[np.bool_]:
     size = segments.segment_bytes
-    is_unit = (prev % size % timer_unit.UNIT_BYTES == 0) & (prev >= segments.begin)
+    is_unit = (prev % size % timer_unit.UNIT_BYTES == 0) & (prev >= 0)  # it may be gone
     before: npt.NDArray[np.bool_] = (prev == -1) | (is_unit & (prev < positions))
     return before
 
@@ -180,8 +180,13 @@ class ChainCheck:
         timer_log = self._rooms.timer_log
         with timer_log.segments.view(self._end) as view:
             for index in indexes.tolist():
-                if self._is_sane(index):
+                if not self._is_gone(index) and self._is_sane(index):
                     self._chain(view, index)
+
+    def _is_gone(self, index: int) -> bool:
+        """Whether it was read, and retention removed units of it; a late one may be there since."""
+        begin = self._rooms.timer_log.segments.begin
+        return bool(0 <= self._slots[index]["first_pos"] < begin)
 
     def _where(self, index: int) -> str:
         return at_offset(self._rooms.wheel.path, index * wheel_slot.SLOT_BYTES)

@@ -66,8 +66,14 @@ def of_fold(found: Fold) -> Packed:
     return states.copy()
 
 
-def differing(wanted: Packed, got: Packed, *, only_known: bool) -> Iterator[tuple[int, int, int]]:
-    """Give (id, wanted, got) where two tables differ. `only_known`: where `wanted` has a state."""
+def differing(
+    wanted: Packed, got: Packed, *, only_known: bool, floor: int = 0
+) -> Iterator[tuple[int, int, int]]:
+    """Give (id, wanted, got) where two tables differ. `only_known`: where `wanted` has a state.
+
+    `floor`: the source of an id below it is gone from the log, so that of what waits no more either
+    table may know nothing, or another reason.
+    """
     size = max(len(wanted), len(got))
     for begin in range(0, size, _SLICE_BYTES):
         end = min(size, begin + _SLICE_BYTES)
@@ -75,8 +81,11 @@ def differing(wanted: Packed, got: Packed, *, only_known: bool) -> Iterator[tupl
         for at in np.flatnonzero(one != other).tolist():
             for k in range(4):
                 states = int(one[at]) >> 2 * k & 3, int(other[at]) >> 2 * k & 3
-                if states[0] != states[1] and (states[0] or not only_known):
-                    yield (begin + at) * 4 + k, *states
+                number = (begin + at) * 4 + k
+                if states[0] == states[1] or (only_known and not states[0]):
+                    continue
+                if number >= floor or lib.TS_WAITING in states:
+                    yield number, *states
 
 
 def waiting(packed: Packed) -> Iterator[Ids]:
@@ -102,11 +111,16 @@ def _part(packed: Packed, begin: int, end: int) -> Packed:
 class LogFold:
     """The fold by id, batch after batch of one log in its order."""
 
-    def __init__(self, store_id: int) -> None:
+    def __init__(
+        self, store_id: int, floor: int = 0, level_floors: dict[int, int] | None = None
+    ) -> None:
+        """`floor`: sources of ids below it are gone from the log; `level_floors`: so by level."""
         self._store_id = store_id
+        self._floor = floor
+        self.inherited: list[tuple[int, int]] = []  # ids that waited where the log begins; route
         self.states = IdStates()
         self.pending: dict[int, int] = {}  # by index of route
-        self.levels = LevelFold(store_id)
+        self.levels = LevelFold(store_id, level_floors or {})
         self.foreign = 0  # timer records without an id of ours: matching must decide
         self.doubled: list[tuple[int, int, bool]] = []  # log offset, id, whether it is a delivery
         self.orphans: list[tuple[int, int]] = []  # log offset, id
@@ -118,15 +132,16 @@ class LogFold:
         is_evidence = (kind == lib.TS_KIND_DELIVERED) | (kind == lib.TS_KIND_DELETE)
         own = (part["timer_id"] >= 0) & (part["store_id"] == self._store_id)
         self.foreign += int(np.count_nonzero((is_evidence | (kind == lib.TS_KIND_TIMER)) & ~own))
-        source = part["timer_id"] == part["queue_offset"]
-        self._sources(part[own & (kind == lib.TS_KIND_TIMER) & source])
+        self._sources(part[own & (kind == lib.TS_KIND_TIMER)])
         self._evidence(part[own & is_evidence])
 
     def _sources(self, rows: Scan) -> None:
-        ids = rows["timer_id"]
+        # The first copy of an id: its source, or where retention removed that, one that it moved.
+        ids, first = np.unique(rows["timer_id"], return_index=True)
         fresh = self.states.get(ids) == lib.TS_NONE
         self.states.put(ids[fresh], np.full(int(fresh.sum()), lib.TS_WAITING, np.uint8))
-        self._count(rows["route"][fresh], 1)
+        self._count(rows["route"][first[fresh]], 1)
+        self._inherit(rows[first[fresh]])
 
     def _evidence(self, rows: Scan) -> None:
         _, first = np.unique(rows["timer_id"], return_index=True)
@@ -143,8 +158,16 @@ class LogFold:
         for row in rows[repeated]:
             is_delivery = int(row["kind"]) == lib.TS_KIND_DELIVERED
             self.doubled.append((int(row["log_offset"]), int(row["timer_id"]), is_delivery))
-        for row in rows[first[before == lib.TS_NONE]]:
+        orphans = rows[first[before == lib.TS_NONE]]
+        self._inherit(orphans)
+        for row in orphans[orphans["timer_id"] >= self._floor]:
             self.orphans.append((int(row["log_offset"]), int(row["timer_id"])))
+
+    def _inherit(self, rows: Scan) -> None:
+        """The first that the log tells of these ids: of one below the floor, that it waited."""
+        rows = rows[rows["timer_id"] < self._floor]
+        pairs = zip(rows["timer_id"].tolist(), rows["route"].tolist(), strict=True)
+        self.inherited += pairs
 
     def _count(self, routes: npt.NDArray[np.int32], sign: int) -> None:
         indexes, counts = np.unique(routes, return_counts=True)

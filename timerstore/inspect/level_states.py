@@ -16,13 +16,18 @@ from timerstore.queues.level_cursors import OFFSET_BITS, LevelCursors
 class LevelFold:
     """The fold by place, batch after batch of one log in its order."""
 
-    def __init__(self, store_id: int) -> None:
+    def __init__(self, store_id: int, floors: dict[int, int]) -> None:
+        """`floors`: by queue, the first queue offset that retention left in the log."""
         self._store_id = store_id
+        self._floors = floors
         self._cursors = LevelCursors()
+        for queue_id, floor in floors.items():
+            self._cursors.begin_at(queue_id, floor)
         self._unusable = LevelCursors()
         self._ends: dict[int, int] = {}  # by queue: queue offset behind the last message
         self.begins: dict[int, int] = {}  # by queue: queue offset of the first
         self.pending: dict[int, int] = {}  # by index of route: what waits
+        self.inherited: list[int] = []  # of what waited where the log begins, and came: its route
         self.foreign = 0  # deliveries whose place does not decide: matching must
 
     def add(self, part: Scan) -> None:
@@ -40,7 +45,10 @@ class LevelFold:
         self.foreign += sum(not self._waits(place) for place in places.tolist())
         self._cursors.done(places)
         self._count(part[kind == lib.TS_KIND_LEVEL], 1)
-        self._count(deliveries[own][first], -1)  # where one did not wait, matching counts
+        came = deliveries[own][first]
+        is_left = np.array([self._is_left(place) for place in places.tolist()], bool)
+        self._count(came[is_left], -1)  # where one did not wait, matching counts
+        self.inherited += came["route"][~is_left].tolist()
 
     def _count(self, rows: Scan, sign: int) -> None:
         indexes, counts = np.unique(rows["route"], return_counts=True)
@@ -57,8 +65,13 @@ class LevelFold:
 
     def _waits(self, place: int) -> bool:
         queue_id, offset = place >> OFFSET_BITS, place & ((1 << OFFSET_BITS) - 1)
+        if not self._is_left(place):
+            return True  # it did: retention removed it
         is_there = offset < self._ends.get(queue_id, 0)
         return is_there and not self._cursors.is_done(queue_id, offset)
+
+    def _is_left(self, place: int) -> bool:
+        return place & ((1 << OFFSET_BITS) - 1) >= self._floors.get(place >> OFFSET_BITS, 0)
 
     def copy(self) -> Levels:
         """Give what is done so far."""
@@ -67,7 +80,7 @@ class LevelFold:
     def of_fold(self, found: Fold) -> Levels:
         """Give what a fold by matching of the same log, or of its front, found to be done."""
         cursors = LevelCursors()
-        for queue_id, begin in self.begins.items():
+        for queue_id, begin in (self._floors | self.begins).items():
             cursors.begin_at(queue_id, begin)
         cursors.done(found.level_places_done)
         return cursors.copy()
@@ -83,6 +96,8 @@ class LevelFold:
 
     def _levelled(self, levels: Levels) -> Levels:
         cursors = LevelCursors()
+        for queue_id, floor in self._floors.items():
+            cursors.begin_at(queue_id, floor)
         for table in (levels, self._unusable.copy()):
             cursors.add(table)
         return cursors.copy()

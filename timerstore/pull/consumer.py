@@ -9,6 +9,7 @@ Fails:    MessageError on arguments; ClosedError, ForkedError; what pull and Off
 Source:   decisions 0012 and 0017.
 """
 
+import logging
 import weakref
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple, Self
 
 from timerstore.clock import Clock
 from timerstore.errors import ClosedError, MessageError, TimerStoreError
-from timerstore.message import Message, PullResult
+from timerstore.message import Message, PullResult, PullStatus
 from timerstore.pull.given import moment_ms, wait_problems, whole_ms, whole_or
 from timerstore.pull.groups import Filters, Group, Groups, Held, Member
 from timerstore.pull.line import Line, Unwatch, Watch
@@ -26,6 +27,7 @@ from timerstore.pull.polling import WaitingPoll
 from timerstore.pull.seek import BEYOND
 from timerstore.pull.waiting import wait_in_thread
 
+_REMOVED = {PullStatus.OFFSET_TOO_SMALL, PullStatus.MESSAGE_WAS_REMOVING}
 _AHEAD = 32  # messages that are fetched at once, at least
 
 
@@ -69,6 +71,8 @@ class Consumer:
         self.wait = wait
         """How long iterating waits for the next message, seconds; None: for ever."""
         self._filters = filters._asdict()
+        self.removed_count = 0
+        """Messages that were removed from the log before they could be handed out here."""
         self._turn = 0  # whose turn it is among the queues
         self._member = member = Member(queues, Line(seams.watch(topic, filters), seams.unwatch))
         self._group: Group = seams.groups.join(topic, group, member, filters)
@@ -175,6 +179,8 @@ class Consumer:
             result = self._pull(held.queue_id, offset, max(missing, _AHEAD))
             with group.lock:
                 if held.fetch_at == offset:  # else another thread was here, or a seek
+                    if result.status in _REMOVED and held.is_known:
+                        self._tell_removed(held.queue_id, offset, result.next_offset)
                     held.arrived(result)
                     if held.fetch_at == offset:
                         return len(held.ahead)
@@ -215,6 +221,18 @@ class Consumer:
         if held.position < 0:
             committed = self._seams.offsets.committed(self.topic, self.group)
             held.jump(max(committed.get(held.queue_id, 0), 0))
+            held.is_known = held.queue_id in committed
+
+    def _tell_removed(self, queue_id: int, offset: int, following: int) -> None:
+        """Retention has removed what came next here: it can only go on behind it."""
+        self.removed_count += following - offset
+        logging.getLogger("timerstore.pull").warning(
+            "removed_unread=%d topic=%s queue=%d group=%s reader=behind",
+            following - offset,
+            self.topic,
+            queue_id,
+            self.group,
+        )
 
     def _pull(self, queue_id: int, offset: int, max_count: int) -> PullResult:
         return self._seams.pull(self.topic, queue_id, offset, max_count=max_count, **self._filters)

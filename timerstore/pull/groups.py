@@ -66,11 +66,12 @@ class Filters(NamedTuple):
 class Held:
     """A queue in the hands of a consumer; a new one each time that it comes to somebody."""
 
-    __slots__ = ("ahead", "fetch_at", "low", "position", "queue_id")
+    __slots__ = ("ahead", "fetch_at", "is_known", "low", "position", "queue_id")
 
     def __init__(self, queue_id: int) -> None:
         self.queue_id = queue_id
         self.position = -1  # behind what was handed out; -1: not known yet
+        self.is_known = False  # the group has committed there, or read
         self.low = 0  # a commit below it is behind the times
         self.fetch_at = 0  # behind what was fetched
         self.ahead: deque[Message] = deque()  # fetched, not handed out
@@ -98,6 +99,7 @@ class Held:
         """Hand out what is there."""
         found = [self.ahead.popleft() for _ in range(min(count, len(self.ahead)))]
         if found:
+            self.is_known = True
             # Behind the last one lies what a filter left out, which is done with too.
             self.position = found[-1].queue_offset + 1 if self.ahead else self.fetch_at
         return found
@@ -259,6 +261,10 @@ class Groups:
                 here = self._by_topic.pop(group.topic, ())
                 if left := tuple(one for one in here if one is not group):
                     self._by_topic[group.topic] = left
+
+    def known(self) -> list[tuple[str, str]]:
+        """Give topic and name of every group that has a consumer here."""
+        return [(one.topic, one.name) for here in list(self._by_topic.values()) for one in here]
 
     def arrived(self, touched: set[int]) -> None:
         """Queues have grown: dispatch's listener, called with indexes of routes."""

@@ -105,6 +105,11 @@ class Offsets:
         """Give the offset of the next message for each queue in which the group has committed."""
         return dict(self._file.table.get(entry_name(topic, group), {}))
 
+    def known(self) -> list[Key]:
+        """Give every topic and group that a commit was made for."""
+        names = (name.partition(SEPARATOR) for name in self._file.table)
+        return [(topic, group) for topic, _, group in names if group]
+
     def clamp(self, routes: Routes) -> None:
         """Take back what lies beyond its queue's end; durable on return. Before any append."""
         changes: dict[Key, dict[int, int]] = {}

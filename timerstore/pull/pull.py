@@ -14,7 +14,7 @@ from typing import TypeVar
 from timerstore.clock import Clock
 from timerstore.commitlog.commit_log import CommitLog
 from timerstore.config import StoreConfig
-from timerstore.errors import TimerStoreError
+from timerstore.errors import GoneError, TimerStoreError
 from timerstore.message import MessageBatch, PullResult, PullStatus
 from timerstore.metrics import Metrics
 from timerstore.pull.filter import Filter
@@ -145,7 +145,17 @@ class Puller:
     def _look(
         self, route: Route, offset: int, max_count: int, wanted: Filter | None
     ) -> MessageBatch:
-        """Pull without waiting."""
+        """Pull without waiting; once more where retention has overtaken it."""
+        while True:
+            try:
+                return self._look_once(route, offset, max_count, wanted)
+            except GoneError:
+                if offset >= route.queue.first_at(self._log.segments.begin):
+                    raise
+
+    def _look_once(
+        self, route: Route, offset: int, max_count: int, wanted: Filter | None
+    ) -> MessageBatch:
         bounds = self._bounds(route, offset)
         if bounds.status is not PullStatus.FOUND:
             return _empty(route, bounds)

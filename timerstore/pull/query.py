@@ -25,7 +25,7 @@ import numpy as np
 
 from timerstore.commitlog.commit_log import CommitLog
 from timerstore.config import StoreConfig
-from timerstore.errors import ConfigError, CorruptError, MessageError
+from timerstore.errors import ConfigError, CorruptError, GoneError, MessageError
 from timerstore.layout.tree import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC, topic_component
 from timerstore.message import (
     SYS_FLAG_BORN_HOST_V6,
@@ -158,6 +158,13 @@ class Querier:
 
     def query(self, query: Query) -> list[Message]:
         """Give the newest messages that have the key, in order of the log."""
+        while True:
+            try:
+                return self._query(query)
+            except GoneError:
+                continue  # retention has overtaken it: the log begins elsewhere now
+
+    def _query(self, query: Query) -> list[Message]:
         by_offset = self._by_offset_id(query)
         if self._dispatch.index is None:
             if by_offset:
@@ -171,6 +178,8 @@ class Querier:
         """What is damaged is built anew from the log, once."""
         try:
             return self._by_key(query)
+        except GoneError:
+            raise
         except CorruptError as error:
             logging.getLogger("timerstore.pull").warning("index=anew error=%r", str(error))
             self._dispatch.index_anew(self._store_id)

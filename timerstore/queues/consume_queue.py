@@ -118,6 +118,18 @@ class ConsumeQueue:
             return offset
         return self._first_at(offset, end, log_begin)
 
+    def first_at(self, log_offset: int) -> int:
+        """Give the queue offset of the first message at log_offset or behind; the end else."""
+        return self._first_at(self.min_offset, self.count, log_offset)
+
+    def drop_below(self, log_begin: int) -> bool:
+        """Raise the minimum to the first message at log_begin or behind, and drop one file that has
+        only units below it; whether there was one. The last file stays, as at a broker.
+        """
+        self.min_offset = self.first_at(log_begin)
+        self._segments.retire(self.min_offset * UNIT_BYTES)
+        return self._segments.unlink_retired()
+
     def last_record_end(self) -> int:
         """Where the record of the last unit ends, by what the files say; 0 without any."""
         count = self._bisect(

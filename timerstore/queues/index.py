@@ -218,6 +218,25 @@ class Index:
         self._saved = saved
         reach("checkpoint_index_saved")
 
+    def drop_below(self, log_begin: int) -> bool:
+        """Drop the first file where it has only entries of messages below log_begin, durably;
+        whether it was. The last file stays. It is not noted any more before it is unlinked.
+        """
+        with self.lock:
+            if len(self.files) < 2 or int(self.files[0].native.end_offset) >= log_begin:
+                return False
+            name, saved = self.files[0].path.name, self._saved
+            if saved is not None and any(state.name == name for state in saved.files):
+                kept = tuple(state for state in saved.files if state.name != name)
+                saved = saved._replace(files=kept)
+                self._disk.write_small(self._tree.index_position, index_position.write(saved))
+                self._saved = saved
+            del self.files[0]
+        reach("retention_index_dropped")
+        self._disk.unlink(self._tree.index / name)
+        self._disk.sync_directory(self._tree.index)
+        return True
+
     def close(self) -> None:
         """Let go of the files; who reads a map keeps it until he is through."""
         self.files = []

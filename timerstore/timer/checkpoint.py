@@ -52,6 +52,7 @@ class _Snapshot(NamedTuple):
     timer_log_end: int
     timer_queue_offset: int
     read_slot: int
+    log_begin: int
     log_end: int
     timer_id_end: int
     pages: DirtyPages
@@ -157,7 +158,7 @@ class Checkpoint:
             read_slot = rooms.open_slot.lowest_slot(rooms.wheel.frontier)
             pages = rooms.wheel.copy_dirty()
         with rooms.log.lock:
-            log_end = rooms.log.end
+            log_begin, log_end = rooms.log.segments.begin, rooms.log.end
             timer_id_end = int(rooms.log.native.timer_route.next_offset)
             chunks = rooms.states.copy_dirty()
             levels = rooms.levels.copy()
@@ -183,6 +184,7 @@ class Checkpoint:
             timer_log_end,
             timer_queue_offset,
             read_slot,
+            log_begin,
             log_end,
             timer_id_end,
             pages,
@@ -216,7 +218,7 @@ class Checkpoint:
             timer_log_end=taken.timer_log_end,
             timer_queue_offset=taken.timer_queue_offset,
             read_slot=taken.read_slot,
-            log_begin=rooms.log.segments.begin,
+            log_begin=taken.log_begin,
             state_chunk_count=chunk_count,
             state_digest=digest,
             store_id=self._store_id,
@@ -224,9 +226,9 @@ class Checkpoint:
             precision_ms=self._config.precision_ms,
             wheel_slot_count=self._config.wheel_slot_count,
             timer_id_end=taken.timer_id_end,
+            timer_log_begin=rooms.timer_log.segments.begin,
         )
-        self._file.write(watermark.write(mark), mark.sequence % 2 * watermark.SLOT_BYTES)
-        self._file.sync()
+        self._put(mark)
         # Only now: what failed before this must not take the place of what is in force.
         self._sequence = mark.sequence
         self._entries = entries
@@ -234,6 +236,32 @@ class Checkpoint:
         rooms.ids.completed(taken.ids, ids)
         reach("checkpoint_watermark_written")
         return mark
+
+    def _put(self, mark: Watermark) -> None:
+        self._file.write(watermark.write(mark), mark.sequence % 2 * watermark.SLOT_BYTES)
+        self._file.sync()
+
+    def raise_begins(self) -> None:
+        """Have the last completed checkpoint speak of the log and the timer log as they begin now;
+        durable on return. It needs no space: it is the same watermark but for the two numbers.
+
+        The caller has seen that what both lost is below what that checkpoint goes on from.
+        """
+        with self._lock:
+            mark, rooms = self.completed, self._rooms
+            assert mark is not None, "opening completes one"
+            begins = rooms.log.segments.begin, rooms.timer_log.segments.begin
+            if (mark.log_begin, mark.timer_log_begin) == begins:
+                return
+            mark = mark._replace(
+                sequence=self._sequence + 1, log_begin=begins[0], timer_log_begin=begins[1]
+            )
+            try:
+                self._put(mark)
+            except FailedError as error:
+                rooms.log.fail(error)
+                raise
+            self._sequence, self.completed = mark.sequence, mark
 
     def pending_by_topic(self) -> dict[str, int]:
         """Give the pending timers of every real topic, as they are."""

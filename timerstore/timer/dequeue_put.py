@@ -133,7 +133,9 @@ class DequeuePut(Service):
             tally = self._place(count, now_ms)  # copies from the view's segments
         reach("deliver_placed")
         if tally.misfits:  # a foreign message without room for a roll: it waits here instead
-            self._keep(due[:count][self._drafts[:count]["size"] == 0])
+            drafts = self._drafts[:count]
+            is_gone = drafts["flags"] == lib.TS_FLAG_GONE
+            self._keep(due[:count][(drafts["size"] == 0) & ~is_gone])
         runs = int(tally.runs)
         for slot, done in zip(*(part[:runs].tolist() for part in self._slots), strict=True):
             self._open_slot.done(slot, done)
@@ -142,7 +144,8 @@ class DequeuePut(Service):
             self._behind.append(_Behind(queue_end, int(tally.rolled_due_ms)))
         self.metrics.add("dequeue_put_messages", int(tally.handed))
         self.metrics.add("dequeue_put_rolled_messages", int(tally.rolled))
-        self.metrics.add("dequeue_put_skipped_messages", int(tally.skipped + tally.misfits))
+        skipped = int(tally.skipped + tally.misfits + tally.gone)
+        self.metrics.add("dequeue_put_skipped_messages", skipped)
         return count
 
     def _plan(self, view: Any, due: Records, frontier: int, now_ms: int) -> int:

@@ -23,7 +23,7 @@ import numpy as np
 from timerstore.clock import Clock
 from timerstore.commitlog.commit_log import CommitLog
 from timerstore.commitlog.recover import scan_batches
-from timerstore.errors import CorruptError
+from timerstore.errors import CorruptError, GoneError
 from timerstore.layout.handle import Handle
 from timerstore.layout.tree import WHEEL_TIMER_TOPIC
 from timerstore.message import parse_properties
@@ -76,10 +76,20 @@ class Finder:
         """Give every message that waits under this handle, in put order: of ours one, of a broker's
         as often as its producer sent it. Where none waits: the newest that did; or nothing.
         """
+        while True:
+            try:
+                return self._find(handle)
+            except GoneError:
+                continue  # what was found a moment ago was moved: it is found where it is now
+
+    def _find(self, handle: Handle) -> list[Named]:
         if handle.timer_id is not None and handle.timer_id >= 0:
             found = self._source_at(handle, handle.timer_id)
             if found is not None:
                 return [found]
+            is_gone = handle.timer_id < self._timer_route.queue.min_offset
+            if is_gone and self._states.get(handle.timer_id) != lib.TS_WAITING:
+                return []  # the source is removed, and nothing waits under its id
         if handle.out_ms < 0:
             return []
         return self._choose(handle, self._in_slot(handle)) or self._choose(

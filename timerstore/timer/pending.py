@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from timerstore.config import StoreConfig
+from timerstore.errors import GoneError
 from timerstore.layout.handle import Handle, encode
 from timerstore.message import PendingTimer, parse_properties
 from timerstore.native import ffi, lib
@@ -45,9 +46,21 @@ class PendingReader:
         if end_ms is not None:
             entries = entries[entries["due_ms"] < end_ms]
         for entry in entries:
-            one = self._describe(entry)
-            if topic is None or one.topic == topic:
+            one = self._describe_surely(entry)
+            if one is not None and (topic is None or one.topic == topic):
                 yield one
+
+    def _describe_surely(self, entry: Records) -> PendingTimer | None:
+        """Describe it; from the copy that waits now where retention has moved it meanwhile."""
+        while True:
+            try:
+                return self._describe(entry)
+            except GoneError:
+                now = self.entries()
+                found = now[now["id"] == entry["id"]]
+                if not len(found):
+                    return None
+                entry = found[0]
 
     def parts(self) -> Iterator[Records]:
         """Give every waiting message as a due entry, in parts and in no order; what rolled just now

@@ -113,7 +113,7 @@ class Rechainer:
         """Units that were linked nowhere, in the files that a broker relinks."""
         timer_log = self._rooms.timer_log
         size = timer_log.segments.segment_bytes
-        at = max(0, timer_log.end - size) // size * size
+        at = max(timer_log.segments.begin, (timer_log.end - size) // size * size)
         following = ffi.new("int64_t *")
         with timer_log.segments.view(timer_log.end) as view:
             while at < timer_log.end:

@@ -25,7 +25,7 @@ from timerstore.clock import Clock
 from timerstore.commitlog.commit_log import CommitLog
 from timerstore.config import StoreConfig
 from timerstore.dedupe import Ids
-from timerstore.errors import MessageError, NotWaitingError
+from timerstore.errors import GoneError, MessageError, NotWaitingError
 from timerstore.failpoint import reach
 from timerstore.layout.handle import Handle
 from timerstore.message import CancelResult, KeptOrigin, PutReceipt, out_ms
@@ -37,7 +37,9 @@ from timerstore.timer.cancel import ANSWERS, delete_properties
 from timerstore.timer.named import Finder, Named
 from timerstore.timer.slot_counts import SlotCounts
 
-_MADE_ANEW = frozenset({b"__CRC32#", b"TS_ID", b"TS_GROUP", b"REAL_TOPIC", b"REAL_QID"})
+_MADE_ANEW = frozenset(
+    {b"__CRC32#", b"TS_ID", b"TS_GROUP", b"TS_PLACE", b"REAL_TOPIC", b"REAL_QID"}
+)
 
 
 class Rescheduler:
@@ -74,6 +76,13 @@ class Rescheduler:
         due_ms = self._due_ms(now_ms, delay, deliver_at, deliver_ms)
         if handle.timer_id == -1:
             raise _not_waiting(CancelResult.ALREADY_DELIVERED)
+        while True:
+            try:
+                return self._reschedule(handle, due_ms, now_ms)
+            except GoneError:
+                continue  # it was moved in between: found again
+
+    def _reschedule(self, handle: Handle, due_ms: int, now_ms: int) -> PutReceipt:
         found = self._finder.find(handle)
         if not found:
             raise _not_waiting(CancelResult.UNKNOWN)

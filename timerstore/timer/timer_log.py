@@ -33,11 +33,11 @@ class TimerLog:
         self.end = end
         self.segments.reserve_from(end)
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether every file up to the end is there."""
+    def is_whole(self, begin: int) -> bool:
+        """Whether every file from the one with `begin` up to the end is there."""
+        first = begin // self.segments.segment_bytes
         last = (self.end - 1) // self.segments.segment_bytes
-        return self.segments.numbers[: last + 1] == list(range(last + 1))
+        return self.segments.numbers[: last + 1 - first] == list(range(first, last + 1))
 
     def reserve(self, count: int) -> None:
         """Take the space of `count` more units, as far as the present segment goes."""

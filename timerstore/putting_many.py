@@ -37,6 +37,12 @@ _ONCE_BYTES = len("TS_ONCE") + 2 + 19
 _MADE_ID_BYTES = 32
 
 
+def id_bytes(ids: Column, *, is_remembered: bool) -> Int64Array:
+    """What ids take of each record beyond what every record has room for."""
+    own: Int64Array = np.maximum(np.diff(ids[1]) - _MADE_ID_BYTES, 0)
+    return own + (_ONCE_BYTES if is_remembered else 0)
+
+
 class Way(NamedTuple):
     """Where the rows of a call go: a queue, by way of a level's where they wait for it."""
 
@@ -204,8 +210,7 @@ class ManyPutting(Putting):
         sizes = np.diff(call.offsets)
         extra = np.zeros(1, np.int64) if call.extra[1] is None else np.diff(call.extra[1])
         if call.ids is not None:
-            id_bytes = np.maximum(np.diff(call.ids[1]) - _MADE_ID_BYTES, 0)
-            extra = extra + id_bytes + (_ONCE_BYTES if self._firsts.ids.is_on else 0)
+            extra = extra + id_bytes(call.ids, is_remembered=self._firsts.ids.is_on)
         arguments.check_sizes(
             int((sizes + extra).max()) - int(extra.max()),
             len(call.text) + int(extra.max()),

@@ -21,8 +21,8 @@ from timerstore.row_batch import IngestedVersions
 _log = logging.getLogger("timerstore.ingest")
 
 DONE_KEPT = 256
-"""Complete versions of a source of which row count and digest are kept, the highest ones; of all
-others only that they are complete."""
+"""Complete versions of a source of which row count and digest are kept, the highest ones and the
+last completed one; of all others only that they are complete."""
 
 
 class Known(NamedTuple):
@@ -61,7 +61,8 @@ class _Source:
         self.complete.add(version)
         self.details[version] = known
         if len(self.details) > DONE_KEPT:
-            del self.details[min(self.details)]
+            # Not of the one that was just completed: its end says that it is not durable yet.
+            del self.details[min(one for one in self.details if one != version)]
 
 
 class Ledger:

@@ -42,6 +42,7 @@ from timerstore.message import (
     PutBatch,
     Report,
 )
+from timerstore.putting_many import id_bytes
 from timerstore.shards import cluster as cluster_json
 from timerstore.shards.consumer import ShardConsumer
 from timerstore.shards.ingest import Ingested, Ingester, IngestService
@@ -55,9 +56,10 @@ from timerstore.shards.receipt import (
     places_in_parts,
     split_handle,
 )
-from timerstore.shards.routing import Shards, Turns, first_key, shard_of_key
+from timerstore.shards.routing import Shards, Turns, first_key, shard_of_key, shards_of_rows
 from timerstore.shards.tree import ShardsTree
 from timerstore.store import TimerStore
+from timerstore.texts import Column, gather_ids
 
 Answer = TypeVar("Answer")
 
@@ -194,6 +196,8 @@ class ShardedStore:
     ) -> ShardReceipt:
         """Store one message in the shard of its first key, without keys of its message id, without
         either where the turn is; otherwise as TimerStore.put.
+
+        An id is remembered by its shard: who puts again gives the same first key, or none again.
         """
         given: dict[str, Any] = {} if message_id is None else {"message_id": message_id}
         shard = self._route(keys, message_id)
@@ -225,14 +229,17 @@ class ShardedStore:
         delay: Any = None,
         tags: str | None = None,
         keys: Sequence[Any] | None = None,
+        message_ids: Any = None,
         queue_id: int | None = None,
+        atomic: bool = False,
         flush: str | None = None,
     ) -> ShardBatch:
-        """Store many messages of one topic, each in the shard of its first key; those without in
-        one shard together. Otherwise as TimerStore.put_many.
+        """Store many messages of one topic, each in the shard of its first key, without one of its
+        message id; those without either in one shard together. Otherwise as TimerStore.put_many.
 
         All are checked before any is stored. Where a shard fails, what others took is stored: after
-        a FullError, `stored_count` in all, the first ones of each shard.
+        a FullError, `stored_count` in all, the first ones of each shard. `atomic`: MessageError
+        where they belong to several shards, which know nothing of one another.
         """
         data, offsets = arguments.gather_bodies(bodies, self.config.message_bytes_max)
         count = len(offsets) - 1
@@ -240,9 +247,16 @@ class ShardedStore:
         due = arguments.resolve_due_array(
             now_ms, count, delay, deliver_ms, self.config.delay_ms_max
         )
-        self._check(topic, offsets, tags, keys, queue_id)
-        shards = self._shards_of(keys, count)
+        ids = gather_ids(message_ids, count)
+        self._check(topic, offsets, tags, keys, queue_id, ids)
+        shards = self._shards_of(keys, ids, count, atomic=atomic)
         chosen: list[int] = [int(one) for one in np.unique(shards)] or [0]
+        if atomic and len(chosen) > 1:
+            raise MessageError(
+                f"atomic: wanted messages of one shard, for shards know nothing of one another; "
+                f"by their keys and message ids these belong to {chosen}"
+            )
+        id_texts = None if ids is None else _texts(ids)
         if len(chosen) == 1:
             rows: dict[int, Any] = {chosen[0]: slice(None)}
         else:
@@ -251,17 +265,20 @@ class ShardedStore:
         def part_of(shard: int) -> Callable[[TimerStore], PutBatch]:
             mine = rows[shard]
             own_bodies: Any = (data, offsets)
-            own_keys = keys
+            own_keys, own_ids = keys, message_ids
             if not isinstance(mine, slice):
                 own_bodies = [data[offsets[k] : offsets[k + 1]] for k in mine]
                 own_keys = None if keys is None else [keys[k] for k in mine]
+                own_ids = None if id_texts is None else [id_texts[k] for k in mine]
             return lambda store: store.put_many(
                 topic,
                 own_bodies,
                 deliver_ms=due[mine],
                 tags=tags,
                 keys=own_keys,
+                message_ids=own_ids,
                 queue_id=queue_id,
+                atomic=atomic,
                 flush=flush,
             )
 
@@ -287,17 +304,25 @@ class ShardedStore:
             raise
         return done
 
-    def _shards_of(self, keys: Sequence[Any] | None, count: int) -> Shards:
+    def _shards_of(
+        self, keys: Sequence[Any] | None, ids: Column | None, count: int, *, atomic: bool
+    ) -> Shards:
         shards = np.full(count, -1, np.int32)
+        if ids is not None:
+            shards = shards_of_rows(*ids, len(self.stores))
         if keys is not None:
             firsts = [first_key(one) for one in keys]
-            shards[:] = [-1 if one is None else self.shard_of(one) for one in firsts]
+            by_key = np.array([-1 if one is None else self.shard_of(one) for one in firsts], "i4")
+            shards = np.where(by_key < 0, shards, by_key)
         without = shards < 0
         if without.any():
-            shards[without] = self._turns.take()
+            is_bound = atomic and not without.all()  # they go where the others have to
+            shards[without] = shards[~without][0] if is_bound else self._turns.take()
         return shards
 
-    def _check(self, topic: str, offsets: Any, tags: Any, keys: Any, queue_id: Any) -> None:
+    def _check(
+        self, topic: str, offsets: Any, tags: Any, keys: Any, queue_id: Any, ids: Column | None
+    ) -> None:
         """Refuse what a shard would refuse, before any shard has stored something."""
         name = arguments.check_topic(topic)
         text = arguments.encode_properties(tags, (), None)
@@ -314,6 +339,8 @@ class ShardedStore:
             extra = np.fromiter(map(len, texts), np.int64, len(texts))
         if queue_id is not None:
             arguments.check_queue_id(queue_id)
+        if ids is not None and len(sizes):
+            extra = extra + id_bytes(ids, is_remembered=self.config.dedupe_window_ms > 0)
         if len(sizes):
             most = int(extra.max())
             arguments.check_sizes(
@@ -541,6 +568,11 @@ class ShardedStore:
 def _named_pending(shard: int, found: Iterator[PendingTimer]) -> Iterator[PendingTimer]:
     for one in found:
         yield replace(one, handle=join_handle(shard, one.handle))
+
+
+def _texts(column: Column) -> list[str]:
+    data, spans = column
+    return [bytes(data[spans[k] : spans[k + 1]]).decode() for k in range(len(spans) - 1)]
 
 
 def _run(ingester: Ingester, now_ms: int, _store: TimerStore) -> list[Ingested]:

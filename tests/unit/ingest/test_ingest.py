@@ -14,6 +14,8 @@ from tests.support.driver import abandon
 from timerstore import CancelResult, MessageError, RowBatch, failpoint
 from timerstore.errors import FailedError, FullError
 from timerstore.ingest import ingester
+from timerstore.ingest.ledger import DONE_KEPT, Ledger
+from timerstore.layout.ledger_json import ChunkHeader
 from timerstore.layout.tree import INGEST_TOPIC
 
 
@@ -67,6 +69,25 @@ def test_a_version_and_its_replay(bench: Bench) -> None:
     assert 1 not in bench.store.ingested("s")
     assert "x" not in bench.store.ingested("s")
     assert len(bench.bodies()) == 5
+
+
+def test_an_old_version_counts_when_it_is_durable_as_a_new_one_does() -> None:
+    ledger = Ledger()
+
+    def complete(version: int, end: int) -> None:
+        ledger.note(ChunkHeader("s", version, 0, 7, 7, 70, 1, True), end)
+
+    for version in range(1, DONE_KEPT + 50):
+        complete(version, version)
+    complete(0, 1000)
+    complete_before = ledger.ingested("s", 999)
+    assert 0 not in complete_before
+    assert complete_before.partial == {0: 7}
+    assert all(version in complete_before for version in range(1, DONE_KEPT + 50))
+    assert 0 in ledger.ingested("s", 1000)
+    complete(DONE_KEPT + 50, 1001)
+    assert len(ledger.state("s").done) == DONE_KEPT
+    assert 0 in ledger.ingested("s", 1000)
 
 
 def test_everything_of_a_row(bench: Bench) -> None:

@@ -18,6 +18,7 @@ from timerstore import (
     CorruptError,
     LockedError,
     MessageError,
+    arguments,
 )
 from timerstore.errors import FormatVersionError
 from timerstore.shards import cluster
@@ -81,6 +82,86 @@ def test_put_many_goes_by_key_and_answers_in_order(shards: ShardBench) -> None:
     for shard, found in enumerate(shards.bodies()):
         wanted = [b for b, key in zip(bodies, keys, strict=True) if _shard(key) == shard]
         assert found == [b for b in wanted if b not in (b"7", b"8")]
+
+
+def _repeatable(tmp_path: Path) -> ShardBench:
+    return ShardBench(tmp_path / "ids", 3, small(dedupe_window_ms=60_000))
+
+
+def test_a_message_id_put_again_meets_itself(tmp_path: Path) -> None:
+    bench = _repeatable(tmp_path)
+    for k in range(20):
+        first = bench.store.put("t", b"x", message_id=f"id-{k}")
+        again = bench.store.put("t", b"x", message_id=f"id-{k}")
+        assert (first.shard, first.duplicate, again.duplicate) == (_shard(f"id-{k}"), False, True)
+        assert again.shard == first.shard
+        assert again.message_id == first.message_id == f"id-{k}"
+    keyed = [bench.store.put("t", b"x", keys="k", message_id="id") for _ in range(2)]
+    assert [(one.shard, one.duplicate) for one in keyed] == [
+        (_shard("k"), False),
+        (_shard("k"), True),
+    ]
+    bench.turn()
+    assert bench.counted() == {b"x": 21}
+    bench.close()
+
+
+@pytest.mark.parametrize("as_buffer", [False, True])
+def test_put_many_with_message_ids(tmp_path: Path, as_buffer: bool) -> None:
+    bench = _repeatable(tmp_path)
+    texts = ["" if k % 5 == 4 else f"id-{k}" for k in range(40)]
+    keys: list[str | None] = [f"k{k}" if k % 2 else None for k in range(40)]
+    raw = [one.encode() for one in texts]
+    given = (b"".join(raw), np.cumsum([0, *map(len, raw)])) if as_buffer else texts
+    bodies = [b"%d" % k for k in range(40)]
+    first, again = (bench.store.put_many("t", bodies, keys=keys, message_ids=given) for _ in "12")
+    for k, one in enumerate(first):
+        if keys[k] or texts[k]:
+            assert one.shard == again[k].shard == _shard(keys[k] or texts[k])
+        assert (one.duplicate, again[k].duplicate) == (False, bool(texts[k]))
+        assert not texts[k] or one.message_id == again[k].message_id == texts[k]
+    bench.turn()
+    assert bench.counted() == {b"%d" % k: 1 if texts[k] else 2 for k in range(40)}
+    with pytest.raises(MessageError, match="message_ids: wanted one entry for each of 2"):
+        bench.store.put_many("t", [b"a", b"b"], message_ids=["x"])
+    bench.close()
+
+
+def test_atomic_is_of_one_shard(tmp_path: Path) -> None:
+    bench = _repeatable(tmp_path)
+    with pytest.raises(MessageError, match=r"atomic: wanted messages of one shard.*\[0, 1, 2\]"):
+        bench.store.put_many("t", [b"x"] * 9, keys=[f"k{k}" for k in range(9)], atomic=True)
+    with pytest.raises(MessageError, match="atomic"):
+        bench.store.put_many("t", [b"x"] * 9, message_ids=[f"i{k}" for k in range(9)], atomic=True)
+    bench.turn()
+    assert bench.counted() == {}
+    mixed = bench.store.put_many("t", [b"a", b"b", b"c"], keys=[None, "k", None], atomic=True)
+    assert {one.shard for one in mixed} == {_shard("k")}
+    bench.store.put_many("t", [b"d", b"e"], atomic=True)
+    bench.turn()
+    assert sorted(map(sorted, filter(None, bench.bodies()))) in (
+        [[b"a", b"b", b"c"], [b"d", b"e"]],
+        [[b"a", b"b", b"c", b"d", b"e"]],
+    )
+    bench.close()
+
+
+def test_ids_at_their_limit_are_checked_before_any_shard_stores(tmp_path: Path) -> None:
+    bench = _repeatable(tmp_path)
+    name = "i" * arguments.MESSAGE_ID_BYTES_MAX
+    keys = ["k0", next(f"k{k}" for k in range(9) if _shard(f"k{k}") != _shard("k0"))]
+    longest = None
+    for size in range(arguments.room_bytes(bench.config.record_bytes_max, b"t"), 0, -1):
+        bodies = [b"small", bytes(size)]
+        try:
+            bench.store.put_many("t", bodies, keys=keys, message_ids=["", name])
+        except MessageError:
+            continue
+        longest = size
+        break
+    bench.turn()
+    assert bench.counted() == {b"small": 1, bytes(longest or 0): 1}, "none was left by a refusal"
+    bench.close()
 
 
 def test_put_many_without_keys_stays_together(shards: ShardBench) -> None:

@@ -151,6 +151,7 @@ test-sim: $(VENV)/.has-dev $(BUILT) ## simulated disk, clock and scheduler; ARGS
 nightly: $(VENV)/.has-dev $(VENV)/.has-spark java $(BUILT) ## hours of new seeds, noted in tests/amounts.jsonl
 	$(RUN) -m tests.sim --fresh --seconds $(or $(SECONDS),5400) --jobs 2 --ledger
 	$(PYTEST) --timeout=0 -m deep tests/sim
+	$(PYTEST) --timeout=0 -m deep tests/corruption
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) --timeout=0 tests/property
 	TIMERSTORE_SHARD_KILLS=2000 $(PYTEST) --timeout=0 tests/crash/test_shards_kill.py
 	TIMERSTORE_SPARK_KILLS=60 $(PYTEST) --timeout=0 -m "spark and deep" tests/spark

@@ -23,6 +23,8 @@ from timerstore.errors import (
     NotWaitingError,
     TimerStoreError,
 )
+from timerstore.inspect import repair_directory as repair
+from timerstore.inspect import verify_directory
 from timerstore.message import (
     BackupReport,
     CancelResult,
@@ -76,5 +78,7 @@ __all__ = [
     "check_backup",
     "open",
     "open_shards",
+    "repair",
     "restore",
+    "verify_directory",
 ]

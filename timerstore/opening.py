@@ -17,6 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from timerstore.clock import Clock
 from timerstore.commitlog.commit_log import CommitLog
 from timerstore.commitlog.fold import Fold, Scan, fold, level_places
@@ -220,6 +222,8 @@ class _Opening:
         self._disk = disk
         self._directory = directory
         self._tree: Tree = directory.tree
+        for folder in self._tree.folders:
+            disk.refuse_link(folder)
         raw = disk.read_small(self._tree.watermark)
         self._mark = watermark.read(raw) if raw is not None else None
         self._config = adopt_geometry(disk, self._tree, config, self._mark)
@@ -243,7 +247,7 @@ class _Opening:
         self._segments = Segments(
             disk, tree.commit_log, config.commit_log_segment_bytes, config.reserve_bytes
         )
-        self._segments.load()
+        self._segments.load(needed=0 if self._mark is None else self._mark.log_end)
         self._routes = Routes(disk, tree, config.queue_segment_bytes)
         self._routes.load()
         self._states = States()
@@ -310,6 +314,8 @@ class _Opening:
         reach("recover_queues_cut")
         recover.set_pending(self._routes, counts.pending, self._clock.now_ms)
         recover.fold_forward(self._states, self._routes, scanned, mark.store_id)
+        if not self._timer_from(mark, scanned, is_unclean=is_unclean):
+            return None
         if self._ids.load(counts.ids):
             self._ids.scan(segments, mark.store_id, mark.log_end, end)
         else:
@@ -318,12 +324,6 @@ class _Opening:
         level_pending.set_at(self._routes, counts.level_pending, self._clock.now_ms)
         level_pending.fold_forward(self._routes, self._levels, scanned, mark.store_id)
         self._levels.done(level_places(scanned, mark.store_id))
-        if is_unclean:
-            if mark.is_clean:  # killed while closing, between the log's chains and the wheel
-                rechain.recount(self._wheel, self._timer_log, mark.read_slot, mark.timer_log_end)
-            recover.cut_back(self._wheel, self._timer_log, mark)
-        else:
-            self._timer_log.load(mark.timer_log_end)
         recover.start_at(self._wheel, self._open_slot, mark.read_slot)
         return Recovered(
             end,
@@ -337,6 +337,8 @@ class _Opening:
     def _is_whole(self, mark: Watermark, counts: counts_json.Counts) -> bool:
         """Whether queues and timer log reach as far as they did at the watermark."""
         for route in self._routes.by_index:
+            if not route.queue.is_whole(self._segments.begin):
+                return False
             route.queue.recover(mark.log_end, self._segments.begin)
         for topic, queues in counts.ends.items():
             for queue_id, end in queues.items():
@@ -347,6 +349,38 @@ class _Opening:
         self._timer_log.segments.remove_below(mark.timer_log_begin)
         return self._timer_log.is_whole(mark.timer_log_begin)
 
+    def _timer_from(self, mark: Watermark, scanned: Scan, *, is_unclean: bool) -> bool:
+        """Have wheel and timer log as at the watermark; False where the wheel was damaged."""
+        if is_unclean:
+            if mark.is_clean:  # killed while closing, between the log's chains and the wheel
+                rechain.recount(self._wheel, self._timer_log, mark.read_slot, mark.timer_log_end)
+            recover.cut_back(self._wheel, self._timer_log, mark)
+        else:
+            self._timer_log.load(mark.timer_log_end)
+        if self._leads_to_all(mark, scanned, is_unclean=is_unclean):
+            return True
+        self._states = States()
+        for route in self._routes.by_index:
+            route.native.pending = route.native.level_pending = 0
+        return False
+
+    def _leads_to_all(self, mark: Watermark, scanned: Scan, *, is_unclean: bool) -> bool:
+        """Whether the wheel has a unit for each message that waits, but for those that have still
+        to be linked: a wheel that was damaged at rest has fewer, for it has no checksum.
+        """
+        kinds = (lib.TS_KIND_TIMER, lib.TS_KIND_DELETE, lib.TS_KIND_UNUSABLE)
+        put = recover.timer_route(self._routes).queue.count + int(
+            np.isin(scanned["kind"], kinds).sum()
+        )
+        linked = int(self._states.native.waiting) - (put - mark.timer_queue_offset)
+        found = self._wheel.units_from(mark.read_slot)
+        if not is_unclean:
+            return found == linked
+        if found < linked:  # counts are cut back roughly; what the chains say is exact
+            rechain.recount(self._wheel, self._timer_log, mark.read_slot, mark.timer_log_end)
+            found = self._wheel.units_from(mark.read_slot)
+        return found >= linked
+
     def _anew(self, *, was_open: bool, is_ours: bool) -> Recovered:
         """Trust the commit log alone: fold it whole, build everything else from it."""
         tree, segments, disk = self._tree, self._segments, self._disk
@@ -355,12 +389,15 @@ class _Opening:
         if self._mark is not None:  # what a power cut brought back has lost its evidence
             segments.remove_below(self._mark.log_begin)
         begin = segments.begin
-        restore_staged(segments, leftovers(disk, tree.staging), begin)
+        if was_open:  # of one that was closed all is written
+            restore_staged(segments, leftovers(disk, tree.staging), begin)
         scanned, end, fault = self._scan(begin)
-        if is_ours and self._mark is not None:
+        if self._mark is not None:
             self._refuse_damage_below(self._mark.log_end, end, fault)
-        else:
+        if not is_ours:
             refuse_damage_inside(segments, end, fault)
+        if self._mark is not None:
+            self._refuse_lost_front(self._mark, end)
         if not was_open:
             self._refuse_shorter_log(end)
         segments.mark_dirty()
@@ -403,8 +440,22 @@ class _Opening:
         if end < log_end:
             raise CorruptError(
                 f"the commit log is damaged: {FAULTS.get(fault, 'unreadable')}",
-                where=f"{self._tree.commit_log} offset {end}",
+                where=f"{self._segments.path(end // self._segments.segment_bytes)} offset {end}",
                 wanted=f"records up to {log_end}, which were durable",
+            )
+
+    def _refuse_lost_front(self, mark: Watermark, end: int) -> None:
+        """Where files are gone from the log's front that we did not remove, and no broker was here,
+        who leaves the log longer, somebody else did.
+        """
+        begin = self._segments.begin
+        if begin > mark.log_begin and end <= mark.log_end:
+            raise CorruptError(
+                "the commit log has lost its first files",
+                where=self._segments.path(mark.log_begin // self._segments.segment_bytes),
+                wanted=f"records from {mark.log_begin} on",
+                got=f"the first file begins at {begin}; if a broker removed what was before, "
+                f"remove {self._tree.watermark}",
             )
 
     def _refuse_shorter_log(self, end: int) -> None:
@@ -413,10 +464,11 @@ class _Opening:
             last = route.queue.last_record_end()
             if last > end:
                 raise CorruptError(
-                    "the commit log is damaged: a queue knows more of it",
-                    where=f"{self._tree.commit_log} offset {end}",
-                    wanted=f"records up to {last}",
-                    got=f"end at {end}, topic {route.topic} queue {route.queue_id}",
+                    "the commit log has lost its end, or a queue is damaged, which points beyond",
+                    where=f"{self._segments.path(end // self._segments.segment_bytes)} "
+                    f"offset {end}",
+                    wanted=f"records up to {last}, as {self._tree.queue(*route[:2])} has it",
+                    got=f"an end at {end}; if that is right, remove that folder: it is made anew",
                 )
 
     def _known_ends(self) -> counts_json.Pending:

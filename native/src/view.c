@@ -54,14 +54,33 @@ static int32_t is_torn(const ts_record *record, const uint8_t *text, int32_t siz
     return 0;
 }
 
+/* Whether the last bytes of the properties are a CRC that lost its form: its name or a digit has
+ * changed, so that it reads as any other property. 16 of 20 bytes as they are in each are no chance;
+ * only a property of another name of eight such bytes, last in its text, could be taken for one. */
+static int32_t is_broken_crc(const uint8_t *at20)
+{
+    static const uint8_t form[] = "__CRC32#\x01";
+    int32_t same = at20[TS_PROPERTY_CRC_BYTES - 1] == 2, i;
+
+    for (i = 0; i < 9; i++)
+        same += at20[i] == form[i];
+    for (; i < TS_PROPERTY_CRC_BYTES - 1; i++)
+        same += at20[i] >= '0' && at20[i] <= '9';
+    return same >= 16;
+}
+
 int32_t ts_record_check(const ts_record *record)
 {
     const uint8_t *last = record->base + record->size - TS_PROPERTY_CRC_BYTES;
     uint32_t wanted;
 
-    if (record->properties_size >= TS_PROPERTY_CRC_BYTES && ts_property_crc_get(last, &wanted)) {
-        uint32_t got = ts_crc32(0, record->base, record->size - TS_PROPERTY_CRC_BYTES);
-        return (got & 0x7FFFFFFFu) == wanted ? TS_FAULT_NONE : TS_FAULT_PROPERTY_CRC;
+    if (record->properties_size >= TS_PROPERTY_CRC_BYTES) {
+        if (ts_property_crc_get(last, &wanted)) {
+            uint32_t got = ts_crc32(0, record->base, record->size - TS_PROPERTY_CRC_BYTES);
+            return (got & 0x7FFFFFFFu) == wanted ? TS_FAULT_NONE : TS_FAULT_PROPERTY_CRC;
+        }
+        if (is_broken_crc(last))
+            return TS_FAULT_PROPERTY_CRC;
     }
     if (record->body_size > 0) {
         uint32_t got = ts_crc32(0, record->body, record->body_size);

@@ -15,12 +15,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from timerstore.errors import FailedError, FullError, TimerStoreError
+from timerstore.errors import CorruptError, FailedError, FullError, TimerStoreError
 from timerstore.native import lib
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _ZEROS = bytes(1 << 20)
 _MAKE_TRIES = 100
+_SMALL_BYTES_MAX = 64 << 20
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
 
@@ -220,10 +221,19 @@ class Disk:
         """Whether that is a directory."""
         return os.path.isdir(path)
 
+    def refuse_link(self, path: Path) -> None:
+        """FailedError where a link has that name: nothing in a store leads out of it."""
+        if os.path.islink(path):
+            raise FailedError(
+                "a link in a store is not followed",
+                where=path,
+                wanted="a folder; the store's own may be a link, and a file system mounted in it",
+            )
+
     def file_bytes(self, path: Path) -> int | None:
-        """Give a file's length; None where no regular file has that name."""
+        """Give a file's length; None where no regular file has that name, but a link, say."""
         try:
-            status = os.stat(path)
+            status = os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -403,4 +413,10 @@ class Disk:
         if not self.exists(path):
             return None
         file = self.open(path, read_only=True)
-        return file.read(0, file.size())
+        size = file.size()
+        if size > _SMALL_BYTES_MAX:
+            raise CorruptError(
+                "a file that should be small", where=path, wanted=f"{_SMALL_BYTES_MAX} bytes or "
+                "fewer", got=size,
+            )  # fmt: skip
+        return file.read(0, size)

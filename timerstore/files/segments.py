@@ -73,8 +73,10 @@ class Segments:
 
     # --- names ---
 
-    def load(self, *, repair: bool = True) -> None:
-        """Look at the files that are there. An empty last one is a leftover of its creation."""
+    def load(self, *, repair: bool = True, needed: int = 0) -> None:
+        """Look at the files that are there. An empty last one is a leftover of its creation, unless
+        what is known to be there, up to the offset `needed`, lay in it.
+        """
         found = []
         names = self._disk.list(self.directory)
         for name in names:
@@ -89,7 +91,8 @@ class Segments:
                 )
             size = self._disk.file_bytes(path)
             if size != self.segment_bytes:
-                if repair and name == names[-1] and size == 0:
+                is_leftover = name == names[-1] and size == 0 and int(name) >= needed
+                if repair and is_leftover:
                     self._disk.unlink(path)
                     continue
                 raise CorruptError(
@@ -359,7 +362,7 @@ class Segments:
                 self._point(view)
             return
         if status == lib.TS_CORRUPT:
-            raise_fault(view, what, self.directory)
+            raise_fault(view, what, self.path(int(view.fault_offset) // self.segment_bytes))
         raise_status(status, what, self.directory)
 
     def _map(self, number: int) -> None:

@@ -7,6 +7,15 @@ check_side.py    watermark, states and counts, as of the last checkpoint
 check_offsets.py what groups committed, against the queues
 id_states.py     what the log says of each timer id        findings.py   problems, gathered
 
-Holds:    a Report without problems means that every message has its unit, and every waiting timer
-          its place.
+offline.py       a directory that need not be open: every damaged range, as a Report
+repair.py        a damaged directory's log into a new one
+check_log_files.py, check_queue_files.py, log_units.py   what both read;  __main__.py  the commands
+
+Holds:    a Report of check.py without problems means that every message has its unit, and every
+          waiting timer its place.
 """
+
+from timerstore.inspect.offline import verify_directory
+from timerstore.inspect.repair import repair_directory
+
+__all__ = ["repair_directory", "verify_directory"]

@@ -4,11 +4,14 @@ Data:     store-format.md 5.3: maps with integer keys are written without quotes
           indents with a tab and puts no space behind a colon; what is not
           ASCII is escaped.
 Holds:    what `pretty` and `one_line` write is what the broker writes for the same values.
-Fails:    CorruptError where neither the file nor its older copy can be read.
+          A file that we write ends with a seal: a line of 32 blanks and tabs, the bits of the
+          CRC-32 of all before it. To a broker it is white space; what a broker writes has none.
+Fails:    CorruptError where neither the file nor its older copy can be read, or a seal is broken.
 """
 
 import json
 import re
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -75,12 +78,35 @@ def first_readable(
         if text is None or not text.strip(b"\x00 \t\r\n"):
             continue
         try:
-            return parse(text)
+            return parse(unsealed(text))
         except CorruptError as error:
             failure = failure or error
     if failure is not None:
         raise failure
     return empty
+
+
+_SEAL = re.compile(rb"\n[ \t]{32}\Z")
+_ZERO, _ONE = b" ", b"\t"
+
+
+def sealed(text: bytes) -> bytes:
+    """Give a file's text with its seal."""
+    crc = zlib.crc32(text)
+    return text + b"\n" + b"".join(_ONE if crc >> bit & 1 else _ZERO for bit in range(32))
+
+
+def unsealed(text: bytes) -> bytes:
+    """Give a file's text without its seal, if it has one; CorruptError where that is broken."""
+    if not _SEAL.search(text):
+        return text
+    inner = text[:-33]
+    if sealed(inner) != text:
+        raise CorruptError(
+            "its CRC does not match; if somebody edited it, remove its last line, of blanks",
+            got=f"{len(text)} bytes",
+        )
+    return inner
 
 
 def as_table(value: object, what: str) -> Json:

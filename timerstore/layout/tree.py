@@ -54,6 +54,11 @@ def topic_component(topic: str) -> str:
     return topic
 
 
+def is_topic(name: str) -> bool:
+    """Whether a topic may have that name."""
+    return _TOPIC.fullmatch(name) is not None
+
+
 def queue_number(name: str) -> int | None:
     """Give the queue that a folder of a topic is for; None where it is for none."""
     return int(name) if _QUEUE.fullmatch(name) and int(name) < 2**31 else None
@@ -85,6 +90,18 @@ class Tree:
     """All paths of one store."""
 
     root: Path
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """The folders in it that files are in, but for those of queues."""
+        return (
+            self.commit_log,
+            self.queues,
+            self.index,
+            self.timer_log,
+            self.config,
+            self.side,
+        )
 
     @property
     def commit_log(self) -> Path:

@@ -20,7 +20,7 @@ from timerstore.clock import Clock
 from timerstore.errors import CorruptError, FailedError, TimerStoreError
 from timerstore.failpoint import reach
 from timerstore.files.disk import Disk
-from timerstore.layout import consumer_offset_json
+from timerstore.layout import consumer_offset_json, json_text
 from timerstore.layout.consumer_offset_json import SEPARATOR, ConsumerOffsets, entry_name
 from timerstore.layout.tree import Tree, backup_of
 from timerstore.queues.routes import Routes
@@ -151,5 +151,6 @@ class Offsets:
     def _write(self, changes: Mapping[Key, Mapping[int, int]]) -> None:
         new = self._file.with_offsets(changes, self._clock.now_ms)
         self._disk.make_directory(self._tree.config)
-        self._disk.write_small(self._tree.consumer_offset_json, consumer_offset_json.write(new))
+        text = json_text.sealed(consumer_offset_json.write(new))
+        self._disk.write_small(self._tree.consumer_offset_json, text)
         self._file = new  # not before: what is not durable is not committed

@@ -14,6 +14,7 @@ import numpy as np
 
 from timerstore.commitlog.commit_log import CommitLog
 from timerstore.config import StoreConfig
+from timerstore.errors import CorruptError
 from timerstore.layout.queue_unit import UNIT_BYTES
 from timerstore.layout.queue_unit import read as read_units
 from timerstore.message import Int32Array, MessageBatch, PullStatus
@@ -133,8 +134,14 @@ class _Reading:
                     self.page.thin(wanted.keep(*self.page.texts(got)))
             elif got == lib.TS_NEED_ROOM and self._makes_room(int(view.need)):
                 continue
-            elif got == 0 or (self.page.count and got in {lib.TS_NEED_ROOM, lib.TS_CORRUPT}):
-                break  # not visible yet; or the next call begins with what did not go well
+            elif self.page.count and got in {0, lib.TS_NEED_ROOM, lib.TS_CORRUPT}:
+                break  # the next call begins with what did not go well
+            elif got == 0:  # only units below one that is visible are read
+                at = done if positions is None else int(positions[done])
+                raise CorruptError(
+                    "a queue unit points beyond the messages that are there",
+                    where=self._route.queue.where(self.next_offset + at),
+                )
             else:
                 self._log.segments.serve(view, got, "pull")
         return done

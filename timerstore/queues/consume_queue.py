@@ -35,6 +35,15 @@ class ConsumeQueue:
         """Whether there is any file."""
         return bool(self._segments.numbers)
 
+    def is_whole(self, log_begin: int) -> bool:
+        """Whether no file is missing that must be there: none between two, and none in front while
+        the log has lost nothing there.
+        """
+        numbers = self._segments.numbers
+        if not numbers:
+            return True
+        return numbers[-1] - numbers[0] + 1 == len(numbers) and not (numbers[0] and not log_begin)
+
     def recover(self, log_end: int, log_begin: int) -> None:
         """Count the units that point below log_end; what lies behind them is cut.
 
@@ -172,6 +181,11 @@ class ConsumeQueue:
             else:
                 high = middle
         return low
+
+    def where(self, offset: int) -> str:
+        """Say where a unit lies: file, and offset in it."""
+        number, at = divmod(offset * UNIT_BYTES, self._segments.segment_bytes)
+        return f"{self._segments.path(number)} offset {at}"
 
     def wrong_files(self) -> list[tuple[Path, int | None]]:
         """Give the files that are missing (None) or of another size."""

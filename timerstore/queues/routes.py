@@ -8,12 +8,21 @@ Holds:    (1) a route lives as long as the store; (2) a topic's name and queue c
 """
 
 import threading
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from timerstore.errors import CorruptError
 from timerstore.failpoint import reach
 from timerstore.files.disk import Disk
-from timerstore.layout import topics_json
-from timerstore.layout.tree import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC, Tree, backup_of
+from timerstore.layout import json_text, topics_json
+from timerstore.layout.tree import (
+    SCHEDULE_TOPIC,
+    WHEEL_TIMER_TOPIC,
+    Tree,
+    backup_of,
+    is_topic,
+    queue_number,
+)
 from timerstore.native import ffi, lib
 from timerstore.queues.consume_queue import ConsumeQueue
 
@@ -44,9 +53,16 @@ class Routes:
         self.native: Any = None  # ts_routes *
         self._table: Any = None
         self._rebuild(64)
-        self._topics = topics_json.read(
-            disk.read_small(tree.topics_json), disk.read_small(backup_of(tree.topics_json))
-        )
+        try:
+            self._topics = topics_json.read(
+                disk.read_small(tree.topics_json), disk.read_small(backup_of(tree.topics_json))
+            )
+        except CorruptError as error:
+            raise CorruptError(
+                f"topics cannot be read: {error}",
+                where=tree.topics_json,
+                wanted="the file, its .bak, or neither: then topics are those that have queues",
+            ) from error
 
     # --- looking up ---
 
@@ -72,11 +88,19 @@ class Routes:
 
     def load(self) -> None:
         """Make a route for every queue that has a folder or stands in topics.json."""
-        for topic in self._disk.list(self._tree.queues):
-            for name in self._disk.list(self._tree.queues / topic):
-                if name.isdecimal():
-                    self.make(topic, int(name), 0, persist=False)
+        for topic in filter(is_topic, self._folders(self._tree.queues)):
+            for name in self._folders(self._tree.queues / topic):
+                queue_id = queue_number(name)
+                if queue_id is not None:
+                    self.make(topic, queue_id, 0, persist=False)
         self.make(WHEEL_TIMER_TOPIC, 0, 0, persist=False)
+
+    def _folders(self, path: Path) -> list[str]:
+        """Names of folders; files among them are nobody's, and a broker passes them over, too."""
+        names = [name for name in self._disk.list(path) if self._disk.is_directory(path / name)]
+        for name in names:
+            self._disk.refuse_link(path / name)
+        return names
 
     def make(self, topic: str, queue_id: int, now_ms: int, *, persist: bool = True) -> Route:
         """Give the route, made where it is new; then also in topics.json, durably."""
@@ -97,7 +121,7 @@ class Routes:
     def _persist(self, topic: str, queue_count: int, now_ms: int) -> None:
         topics = self._topics.with_topic(topic, queue_count, now_ms)
         self._disk.make_directory(self._tree.config)
-        self._disk.write_small(self._tree.topics_json, topics_json.write(topics))
+        self._disk.write_small(self._tree.topics_json, json_text.sealed(topics_json.write(topics)))
         self._topics = topics  # not before: where the disk is full, the next put tries again
         reach("topics_json_written")
 

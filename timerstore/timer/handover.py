@@ -7,6 +7,7 @@ Threads:  close, after every service stopped.
 
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
+from timerstore.errors import CorruptError
 from timerstore.files.disk import Disk
 from timerstore.layout import timer_metrics_json
 from timerstore.layout.timer_metrics_json import TimerMetrics, TopicCount
@@ -44,9 +45,7 @@ def write_for_brokers(
     index_ms = 0 if rooms.dispatch.index is None else rooms.dispatch.index.end_ms
     lib.ts_store_checkpoint_pack(ffi.new("int64_t[]", (store_ms, store_ms, index_ms, 0, 0)), data)
     disk.write_small(tree.checkpoint, bytes(ffi.buffer(data)))
-    before = timer_metrics_json.read(
-        disk.read_small(tree.timer_metrics), disk.read_small(backup_of(tree.timer_metrics))
-    )
+    before = _metrics(disk, tree)
     counts = {
         topic: TopicCount(count, now_ms)
         for topic, count in checkpoint.pending_by_topic().items()
@@ -54,6 +53,16 @@ def write_for_brokers(
     }
     metrics = TimerMetrics(before.version.next(now_ms), counts)
     disk.write_small(tree.timer_metrics, timer_metrics_json.write(metrics))
+
+
+def _metrics(disk: Disk, tree: Tree) -> TimerMetrics:
+    """Give the counts that are there; where they cannot be read, none: they are derived."""
+    try:
+        return timer_metrics_json.read(
+            disk.read_small(tree.timer_metrics), disk.read_small(backup_of(tree.timer_metrics))
+        )
+    except CorruptError:
+        return TimerMetrics()
 
 
 def _timer_check(disk: Disk, tree: Tree) -> list[int]:

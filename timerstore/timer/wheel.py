@@ -20,6 +20,7 @@ import numpy as np
 
 from timerstore.errors import ConfigError
 from timerstore.files.disk import Disk
+from timerstore.layout import wheel_slot
 from timerstore.native import ffi, lib
 from timerstore.timer.request import Bytes, Int64Array
 
@@ -109,6 +110,14 @@ class Wheel:
         """Give the first used slot in [begin, end)."""
         slot = int(lib.ts_wheel_next(self.native, begin, end))
         return None if slot < 0 else slot
+
+    def units_from(self, begin: int) -> int:
+        """Count the units of slots at or above `begin`, as they say; those that fit their place."""
+        slots = wheel_slot.read(ffi.buffer(self._view))
+        rows = np.flatnonzero(slots["count"] > 0)
+        used = slots[rows]
+        fits = (used["time"] >= begin) & (used["time"] % self.slot_count == rows)
+        return int(used["count"][fits].astype(np.int64).sum())
 
     def copy_dirty(self) -> DirtyPages:
         """Copy what changed; under `lock`."""

@@ -26,7 +26,7 @@ def test_committed_offsets_are_counted(bench: Bench, read: Path) -> None:
 
 
 def test_an_offset_beyond_the_end_is_named(bench: Bench, read: Path) -> None:
-    text = read.read_text()
+    text = read.read_text().rstrip()  # without its seal
     read.write_text(text.replace("{0:2,1:2", "{0:2,1:3,2:1"))
     problems = bench.store.verify().problems
     assert [one.what for one in problems] == [
@@ -41,7 +41,7 @@ def test_an_offset_beyond_the_end_is_named(bench: Bench, read: Path) -> None:
 
 
 def test_offsets_of_strange_topics_are_let_be(bench: Bench, read: Path) -> None:
-    text = read.read_text()
+    text = read.read_text().rstrip()  # without its seal
     read.write_text(
         text.replace('"t@g"', '"u@g":{0:7\n\t\t},\n\t\t"strange":{0:7\n\t\t},\n\t\t"t@g"')
     )
@@ -52,7 +52,7 @@ def test_offsets_of_strange_topics_are_let_be(bench: Bench, read: Path) -> None:
 
 
 def test_a_file_that_does_not_read_is_named(bench: Bench, read: Path) -> None:
-    text = read.read_text()
+    text = read.read_text().rstrip()  # without its seal
     read.write_text(text[:-5])
     (problem,) = bench.store.verify().problems
     assert problem.what == "committed offsets"

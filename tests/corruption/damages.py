@@ -1,0 +1,158 @@
+"""Ways to damage files at rest (promises.md F5).
+
+Holds:    a case is a name, and what to do to a directory; doing it to a file that is not there does
+          nothing, so that two can be done one after the other.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import zip_longest
+from pathlib import Path
+from random import Random
+
+Damage = Callable[[Path], None]
+Case = tuple[str, Damage]
+Files = dict[str, bytes]
+BLOCKS = (512, 4096)
+
+
+def _edit(name: str, change: Callable[[bytearray], bytes | bytearray]) -> Damage:
+    def damage(root: Path) -> None:
+        path = root / name
+        if path.exists():
+            path.write_bytes(change(bytearray(path.read_bytes())))
+
+    return damage
+
+
+def flip(name: str, bit: int) -> Case:
+    """One bit of one file is the other one."""
+
+    def change(data: bytearray) -> bytearray:
+        data[bit >> 3] ^= 1 << (bit & 7)
+        return data
+
+    return f"{name} byte {bit >> 3} bit {bit & 7}", _edit(name, change)
+
+
+def flips(files: Files, random: Random, per_file: int | None = None) -> list[Case]:
+    """Every bit of every file, or so many of each, most of them where there is something."""
+    cases = []
+    for name, data in files.items():
+        bits: list[int] | range = range(8 * len(data))
+        if per_file is not None:
+            used = 8 * max(1, len(data.rstrip(b"\0")))
+            bits = [random.randrange(used) for _ in range(per_file)]
+            bits += [random.randrange(8 * len(data)) for _ in range(max(1, per_file // 8))]
+        cases += [flip(name, bit) for bit in bits]
+    return cases
+
+
+def spread(cases: list[Case], random: Random) -> list[Case]:
+    """In an order in which a sample from the front has something of each file."""
+    random.shuffle(cases)
+    by_file: dict[str, list[Case]] = {}
+    for case in cases:
+        by_file.setdefault(case[0].split(" ")[0], []).append(case)
+    rows = zip_longest(*by_file.values())
+    return [case for row in rows for case in row if case is not None]
+
+
+def _put(name: str, at: int, new: bytes) -> Damage:
+    def change(data: bytearray) -> bytearray:
+        data[at : at + len(new)] = new
+        return data
+
+    return _edit(name, change)
+
+
+def blocks(files: Files, older: Files, random: Random) -> Iterator[Case]:
+    """Each block: zeros, ones, another block of its file, itself as it was earlier."""
+    for name, data in files.items():
+        for size in BLOCKS:
+            for at in range(0, len(data), size):
+                old = data[at : at + size]
+                other = random.randrange(0, len(data), size)
+                news = {
+                    "zeros": bytes(len(old)),
+                    "ones": b"\xff" * len(old),
+                    f"that at {other}": data[other : other + len(old)],
+                    "as it was earlier": older.get(name, b"")[at : at + size],
+                    "noise": random.randbytes(len(old)),
+                }
+                for what, new in news.items():
+                    if len(new) == len(old) and new != old:
+                        yield f"{name} block of {size} at {at}: {what}", _put(name, at, new)
+
+
+def truncations(files: Files, random: Random, per_file: int) -> Iterator[Case]:
+    """Shorter by some bytes."""
+    for name, data in files.items():
+        for _ in range(min(per_file, len(data))):
+            size = random.randrange(len(data))
+            yield f"{name} cut to {size} bytes", _edit(name, lambda data, size=size: data[:size])
+
+
+def delete(name: str) -> Case:
+    """The file is gone."""
+    return f"{name} deleted", lambda root: (root / name).unlink(missing_ok=True)
+
+
+def zero(name: str) -> Case:
+    """All zeros."""
+    return f"{name} zeroed", _edit(name, lambda data: bytes(len(data)))
+
+
+def garble(name: str) -> Case:
+    """All noise."""
+    return f"{name} garbled", _edit(name, lambda data: Random(name).randbytes(len(data)))
+
+
+def empty(name: str) -> Case:
+    """No bytes."""
+    return f"{name} emptied", _edit(name, lambda _data: b"")
+
+
+def extra(folder: str) -> Iterator[Case]:
+    """A file that does not belong there."""
+    for name in ("stray", "00000000000000000001", "99999999999999999999", "x.tmp"):
+
+        def damage(root: Path, name: str = name) -> None:
+            (root / folder).mkdir(parents=True, exist_ok=True)
+            (root / folder / name).write_bytes(b"what is this")
+
+        yield f"{folder}/{name} is there", damage
+
+
+def both(one: Case, other: Case) -> Case:
+    """One after the other."""
+
+    def damage(root: Path) -> None:
+        one[1](root)
+        other[1](root)
+
+    return f"{one[0]}, {other[0]}", damage
+
+
+def kind_of(name: str) -> str:
+    """What kind of file it is."""
+    return name.rsplit("/", 1)[0] if name[-1].isdigit() and "/" in name else name
+
+
+def one_of_each_kind(files: Files) -> list[str]:
+    """A file of each kind, the last one where there are several."""
+    kinds: dict[str, str] = {}
+    for name in sorted(files):
+        kind = "consumequeue" if name.startswith("consumequeue/") else kind_of(name)
+        kinds[kind] = name
+    return sorted(kinds.values())
+
+
+def pairs(files: Files) -> Iterator[Case]:
+    """Every pair of (delete, zero, garble) over the kinds of files."""
+    names = one_of_each_kind(files)
+    ways = (delete, zero, garble)
+    for n, one in enumerate(names):
+        for other in names[n + 1 :]:
+            for way in ways:
+                for second in ways:
+                    yield both(way(one), second(other))

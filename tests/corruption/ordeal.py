@@ -1,0 +1,179 @@
+"""Damaged stores, one after the other, in forked children under a watchdog; what became of each.
+
+| outcome   | means                                                                          |
+|-----------|--------------------------------------------------------------------------------|
+| same      | every answer is that of the store without damage                               |
+| cut       | so is every answer, but for a tail that was not durable by the watermark       |
+| refused   | CorruptError; it names a file of the store, and the commit log is as it was    |
+| known     | an answer is another, by one of the gaps that known.py lists                   |
+| unclear   | refused by an error that is none, or that does not say where                   |
+| wrong     | an answer is another: a wrong message, one lost, doubled or early              |
+| harmed    | refused, but the commit log was changed                                        |
+| crashed   | the process died                                                               |
+| hung      | it had to be killed                                                            |
+"""
+
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.corruption.answers import ask
+from tests.corruption.golden import Golden
+from tests.corruption.known import is_known
+from timerstore import ConfigError, CorruptError, TimerStoreError
+from timerstore.layout import watermark
+
+_HANG_S = 60.0
+_PLACE = re.compile(r"offset \d+|bytes|digits|missing|first files|config/|shows")
+
+Answers = list[tuple[str, Any]]
+Damage = Callable[[Path], None]
+"""Given a directory, damages it."""
+
+
+class Outcome(NamedTuple):
+    """What became of one damaged store."""
+
+    name: str
+    kind: str
+    detail: str
+
+
+class Ordeal:
+    """One golden store, and what it answers."""
+
+    def __init__(self, golden: Golden, scratch: Path) -> None:
+        self.golden = golden
+        self._scratch = scratch
+        golden.write(scratch / "whole")
+        mark = watermark.read(golden.files["timerstore/watermark"])
+        assert mark is not None
+        self._durable = mark.log_end
+        self._wanted: list[Answers] = [list(ask(scratch / "whole"))]
+
+    def allow(self, damage: Damage) -> None:
+        """The answers of a store that has lost a tail which was not durable count, too."""
+        root = self._scratch / "allowed"
+        shutil.rmtree(root, ignore_errors=True)
+        self.golden.write(root)
+        damage(root)
+        self._wanted.append(list(ask(root)))
+
+    def run(self, cases: Sequence[tuple[str, Damage]], *, until_s: float = 1e12) -> list[Outcome]:
+        """Damage, open, ask, compare: case by case."""
+        found: list[Outcome] = []
+        end = time.monotonic() + until_s
+        while len(found) < len(cases) and time.monotonic() < end:
+            found += self._fork(cases[len(found) :], end)
+        return found
+
+    def _fork(self, cases: Sequence[tuple[str, Damage]], end: float) -> list[Outcome]:
+        """Let a child go through them until one kills it."""
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(reading)
+            self._child(cases, writing, end)
+        os.close(writing)
+        found, rest, why = [], b"", ""
+        with os.fdopen(reading, "rb", buffering=0) as pipe:
+            while not why:
+                if not select.select([pipe], [], [], _HANG_S)[0]:
+                    os.kill(pid, signal.SIGKILL)
+                    why = "hung"
+                    break
+                part = pipe.read(1 << 16)
+                if not part:
+                    why = "crashed"
+                *lines, rest = (rest + part).split(b"\n")
+                found += [Outcome(*json.loads(line)) for line in lines]
+        status = os.waitpid(pid, 0)[1]
+        if status:
+            found.append(Outcome(cases[len(found)][0], why, f"status {status:#x}"))
+        return found
+
+    def _child(self, cases: Sequence[tuple[str, Damage]], writing: int, end: float) -> None:
+        root = self._scratch / "damaged"
+        for name, damage in cases:
+            if time.monotonic() >= end:
+                break
+            try:
+                kind, detail = self._one(root, name, damage)
+            except BaseException:  # noqa: BLE001 - told to the parent
+                kind, detail = "unclear", traceback.format_exc()
+            os.write(writing, json.dumps([name, kind, detail]).encode() + b"\n")
+        os._exit(0)
+
+    def _one(self, root: Path, name: str, damage: Damage) -> tuple[str, str]:
+        shutil.rmtree(root, ignore_errors=True)
+        self.golden.write(root)
+        damage(root)
+        before = log_of(root, self._durable)
+        got: Answers = []
+        try:
+            for one in ask(root):
+                got.append(one)
+        except TimerStoreError as error:
+            kind, detail = self._refused(root, error, got, before)
+            return self._wrong(root, name, damage, detail) if kind == "wrong" else (kind, detail)
+        for number, wanted in enumerate(self._wanted):
+            if got == wanted:
+                return "cut" if number else "same", ""
+        return self._wrong(root, name, damage, self._differing(got))
+
+    def _wrong(self, root: Path, name: str, damage: Damage, detail: str) -> tuple[str, str]:
+        shutil.rmtree(root)
+        self.golden.write(root)
+        damage(root)
+        return "known" if is_known(name, detail, root) else "wrong", detail
+
+    def _refused(
+        self, root: Path, error: TimerStoreError, got: Answers, before: dict[str, bytes]
+    ) -> tuple[str, str]:
+        text = f"{type(error).__name__}: {error}"
+        if not any(got == wanted[: len(got)] for wanted in self._wanted):
+            return "wrong", f"{self._differing(got)}, then {text}"
+        if not got and log_of(root, self._durable) != before:
+            return "harmed", text
+        # ConfigError: sizes that files show are compared with those that are configured.
+        is_clear = isinstance(error, (CorruptError, ConfigError)) and str(root) in str(error)
+        if not is_clear or not _PLACE.search(str(error)):
+            return "unclear", text
+        return "refused", text
+
+    def _differing(self, got: Answers) -> str:
+        for (question, answer), (_, wanted) in zip(got, self._wanted[0], strict=False):
+            if answer != wanted:
+                return f"{question}: wanted {_short(wanted, answer)}"
+        return f"{len(got)} answers, wanted {len(self._wanted[0])}"
+
+
+def _short(wanted: Any, got: Any) -> str:
+    if isinstance(wanted, list) and isinstance(got, list):
+        if len(wanted) == len(got):
+            pairs = [(a, b) for a, b in zip(wanted, got, strict=True) if a != b]
+            return _short(*pairs[0])
+        missing = [one for one in wanted if one not in got]
+        more = [one for one in got if one not in wanted]
+        return f"{len(wanted)} got {len(got)}: missing {missing[:1]}, more {more[:1]}"
+    if isinstance(wanted, tuple) and isinstance(got, tuple) and len(wanted) == len(got):
+        return str([(a, b) for a, b in zip(wanted, got, strict=True) if a != b])
+    return f"{wanted} got {got}"
+
+
+def log_of(root: Path, durable: int) -> dict[str, bytes]:
+    """The commit log's files, as far as they were durable: behind that a torn tail is cut."""
+    files = (path for path in sorted((root / "commitlog").glob("*")) if path.is_file())
+    return {
+        path.name: path.read_bytes()[: max(0, durable - int(path.name))]
+        for path in files
+        if path.name.isdecimal()
+    }

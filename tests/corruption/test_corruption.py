@@ -1,0 +1,130 @@
+"""T-FLIP and T-MANGLE (promises.md I): a golden store, damaged in every way, answers as before or
+is refused with file and place; never a wrong message, a silent loss, a hang, a dead interpreter.
+
+    CI          a seeded sample of each, within so many seconds of one core
+    `-m deep`   every bit, every block operation, every pair (make nightly)
+"""
+
+import os
+import signal
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+import timerstore
+from tests.corruption import damages
+from tests.corruption.damages import Case, Files
+from tests.corruption.golden import CONFIG, NOW_MS, Golden, make
+from tests.corruption.ordeal import Ordeal, Outcome
+from tests.support import amounts
+from timerstore.testing import ManualClock
+
+_FINE = {"same", "refused", "known"}
+_SECONDS = {"flips": 9.0, "blocks": 4.0, "truncations": 3.0, "whole files": 5.0, "pairs": 4.0}
+_FOLDERS = ("commitlog", "consumequeue", "consumequeue/orders", "consumequeue/orders/0", "index",
+            "timerlog", "config", "timerstore")  # fmt: skip
+
+
+def _whole_files(files: Files) -> list[Case]:
+    ways = (damages.delete, damages.zero, damages.garble, damages.empty)
+    found = [way(name) for name in files for way in ways]
+    return found + [case for folder in _FOLDERS for case in damages.extra(folder)]
+
+
+def _cases(what: str, files: Files, older: Files, random: Random, *, all_bits: bool) -> list[Case]:
+    makers: dict[str, Callable[[], list[Case]]] = {
+        "flips": lambda: damages.flips(files, random, None if all_bits else 12),
+        "blocks": lambda: list(damages.blocks(files, older, random)),
+        "truncations": lambda: list(damages.truncations(files, random, 300 if all_bits else 4)),
+        "whole files": lambda: _whole_files(files),
+        "pairs": lambda: list(damages.pairs(files)),
+    }
+    return damages.spread(makers[what](), random)
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    """In memory: a disk that syncs would be most of the time."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as path:
+        yield Path(path)
+
+
+def _tails(golden: Golden) -> list[Callable[[Path], None]]:
+    """What is not durable may go: both of the last two records, or the last one."""
+    log = "commitlog/00000000000000008192"
+    staged = "timerstore/staging"
+
+    def cut(root: Path, last: int) -> None:
+        (root / staged).unlink(missing_ok=True)
+        data = bytearray((root / log).read_bytes())
+        at = len(data)
+        for _ in range(last):
+            at = data.rindex((0xDAA320A7).to_bytes(4, "big"), 0, at) - 4
+        data[at:] = bytes(len(data) - at)
+        (root / log).write_bytes(data)
+
+    return [lambda root, last=last: cut(root, last) for last in (1, 2)]
+
+
+def _run(what: str, scratch: Path, *, is_closed: bool, deep: bool) -> tuple[list[Outcome], int]:
+    golden = make(scratch / "made", is_closed=is_closed)
+    ordeal = Ordeal(golden, scratch)
+    fine = set(_FINE)
+    if not is_closed:
+        fine.add("cut")
+        for damage in _tails(golden):
+            ordeal.allow(damage)
+    cases = _cases(what, golden.files, golden.older, Random(what), all_bits=deep)
+    found = ordeal.run(cases, until_s=1e12 if deep else _SECONDS[what])
+    bad = [one for one in found if one.kind not in fine]
+    print(what, "of", len(cases), dict(Counter(one.kind for one in found)))
+    assert not bad, "\n".join(f"{one.kind}: {one.name}: {one.detail[-400:]}" for one in bad[:20])
+    return found, len(cases)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", list(_SECONDS))
+def test_damage_is_refused_or_changes_nothing(what: str, scratch: Path) -> None:
+    found, _ = _run(what, scratch, is_closed=True, deep=False)
+    assert len(found) > 20
+    assert {"same", "refused"} <= {one.kind for one in found}
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "killed"])
+@pytest.mark.parametrize("what", list(_SECONDS))
+def test_all_damage_is_refused_or_changes_nothing(
+    what: str, is_closed: bool, scratch: Path
+) -> None:
+    begun = time.monotonic()
+    found, count = _run(what, scratch, is_closed=is_closed, deep=True)
+    assert len(found) == count
+    kinds = Counter(one.kind for one in found)
+    amounts.add(f"corruption: {what}", len(found), time.monotonic() - begun, dict(kinds))
+
+
+def test_a_planted_wrong_answer_is_seen(scratch: Path) -> None:
+    """The measure itself: a store whose queue was swapped with a copy of another message."""
+    golden = make(scratch / "made", is_closed=True)
+    ordeal = Ordeal(golden, scratch)
+
+    def two_messages_less(root: Path) -> None:
+        clock = ManualClock(NOW_MS)
+        with timerstore.open(root, CONFIG, clock=clock, threads=False) as store:
+            store.cancel(next(iter(store.pending())).handle)
+
+    def die(_root: Path) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    found = ordeal.run([("planted", two_messages_less), ("planted death", die), ("none", _nothing)])
+    assert [one.kind for one in found] == ["wrong", "crashed", "same"]
+
+
+def _nothing(_root: Path) -> None:
+    pass

@@ -1,0 +1,306 @@
+"""Repair: a damaged store's log into a new directory, each readable record at its place.
+
+What reads is copied as it is, with its place in the log and in its queue: so ids, handles, what was
+delivered and cancelled, what was committed all stay true. What does not is filled:
+
+    damaged [640, 1100)       two of topic `orders` queue 1 are missing, offsets 7 and 8
+    640  placeholder of orders 1, offset 7        740  placeholder of orders 1, offset 8
+    840  padding, 260 bytes, in no queue
+
+The new directory has the log, topics and committed offsets; its first opening builds the rest.
+
+Threads:  one caller. The source is only read; it should not be open, since what is appended
+          meanwhile is left out.
+Holds:    (1) the source keeps every byte; (2) the target has its name only when it is whole and
+          durable; (3) no queue of the target has a gap.
+Fails:    ConfigError where there is no store, or the target is taken; CorruptError where a range is
+          too small for what stood in it; FullError, FailedError as the disk says.
+Source:   decision 0030.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from timerstore.commitlog.survey import Gap, Records, look_at_files
+from timerstore.errors import ConfigError, CorruptError, TimerStoreError
+from timerstore.files.disk import Disk, File
+from timerstore.inspect.check_log_files import LogState, Progress, read_log
+from timerstore.inspect.findings import Findings
+from timerstore.inspect.log_units import LogUnits, Run
+from timerstore.inspect.offline import Found, look_at
+from timerstore.layout import consumer_offset_json, filler_record, queue_unit, topics_json
+from timerstore.layout import watermark as watermark_file
+from timerstore.layout.tree import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC, Tree, backup_of
+from timerstore.layout.watermark import Watermark
+from timerstore.layout.wheel_slot import SLOT_BYTES
+from timerstore.message import Report
+
+_CHUNK_BYTES = 4 << 20
+_BLANK_BYTES = 16
+
+
+class _Missing(NamedTuple):
+    """Places of one queue that no readable record has."""
+
+    topic: str
+    queue_id: int
+    begin: int
+    end: int
+    log_begin: int
+    """They lay in the log behind here ..."""
+    log_end: int
+    """... and before here."""
+    is_front: bool
+    """Whether the queue has nothing before them: then it may as well begin behind them."""
+
+
+class _Queues:
+    """Which places of the queues are missing, as the readable units tell."""
+
+    def __init__(self, log_begin: int) -> None:
+        self._log_begin = log_begin
+        self._next: dict[tuple[str, int], tuple[int, int]] = {}  # offset, log offset
+        self.missing: list[_Missing] = []
+
+    def add(self, run: Run) -> None:
+        """Take in a run of units."""
+        key = run.route.topic, run.route.queue_id
+        units = queue_unit.read(run.units.tobytes())
+        first, last = units[0], units[-1]
+        at = int(first["log_offset"])
+        begins_at = 0 if self._log_begin == 0 else run.offset  # retention dropped what was before
+        expected, behind = self._next.get(key, (begins_at, 0))
+        if run.offset > expected:
+            is_front = key not in self._next
+            self.missing.append(_Missing(*key, expected, run.offset, behind, at, is_front))
+        end = int(last["log_offset"]) + int(last["size"])
+        self._next[key] = run.offset + len(units), end
+
+
+class _Plan:
+    """What to put into each damaged range."""
+
+    def __init__(self, log: LogState, queues: _Queues, topics: list[str]) -> None:
+        self._log = log
+        self._ranges = [g for g in log.damaged if log.begin <= g.begin and g.end <= log.end]
+        self._free = {gap.begin: gap.end - gap.begin for gap in self._ranges}
+        self.places: dict[int, list[tuple[str, int, int]]] = {g.begin: [] for g in self._ranges}
+        self.pad_topic = min((WHEEL_TIMER_TOPIC, *topics), key=len)
+        for one in queues.missing:
+            self._put(one)
+
+    def _put(self, one: _Missing) -> None:
+        ranges = [g for g in self._ranges if one.log_begin <= g.begin and g.end <= one.log_end]
+        size = filler_record.placeholder_bytes_min(one.topic)
+        room = sum(self._free[g.begin] // size for g in ranges)
+        begin = max(one.begin, one.end - room) if one.is_front else one.begin
+        for offset in range(begin, one.end):
+            while ranges and self._free[ranges[0].begin] < size:
+                ranges.pop(0)
+            if not ranges:
+                raise CorruptError(
+                    "no room in the damaged ranges for what stood there",
+                    where=self._log.files.path(one.log_begin),
+                    wanted=f"{one.end - offset} places of topic {one.topic} queue {one.queue_id}",
+                )
+            begin = ranges[0].begin
+            self._free[begin] -= size
+            self.places[begin].append((one.topic, one.queue_id, offset))
+
+    def fill(self, gap: Gap, store_ms: int) -> Iterator[tuple[int, bytes]]:
+        """Give (log offset, bytes) that make a damaged range read."""
+        at, left = gap.begin, gap.end - gap.begin
+        is_last = gap.end % self._log.files.segment_bytes == 0
+        places = self.places[gap.begin]
+        for number, (topic, queue_id, offset) in enumerate(places):
+            size = filler_record.placeholder_bytes_min(topic)
+            rest = left - size
+            if number == len(places) - 1 and not self._can_pad(rest, is_last=is_last):
+                size = left
+            yield at, filler_record.placeholder(topic, queue_id, offset, at, size, store_ms)
+            at, left = at + size, left - size
+        if left and is_last and left >= _BLANK_BYTES:
+            yield at, filler_record.blank(at, left)
+        elif left:
+            yield from self._pad(at, left, store_ms)
+
+    def _can_pad(self, size: int, *, is_last: bool) -> bool:
+        least = filler_record.padding_bytes_min(self.pad_topic)
+        return size == 0 or size >= (_BLANK_BYTES if is_last else least)
+
+    def _pad(self, at: int, left: int, store_ms: int) -> Iterator[tuple[int, bytes]]:
+        least = filler_record.padding_bytes_min(self.pad_topic)
+        if left < least:
+            raise CorruptError(
+                "a damaged range is too small for a record",
+                where=self._log.files.place(at, at + left),
+                wanted=f"{least} bytes",
+            )
+        while left:
+            size = left if left <= _CHUNK_BYTES + least else _CHUNK_BYTES
+            head, tail = filler_record.padding(self.pad_topic, at, size, store_ms)
+            yield at, head  # the body's zeros are a hole of the new file
+            yield at + size - len(tail), tail
+            at, left = at + size, left - size
+
+
+def repair_directory(
+    path: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    progress: Progress | None = None,
+) -> Report:
+    """Salvage a damaged store into a new directory; durable on return. The source stays as it is.
+
+    The Report has every damaged range and what is known of its loss; it is clean where nothing was
+    damaged. `progress` is told how many bytes are read, and of how many. Open the target to use it.
+    """
+    disk, source = Disk(), Path(path).absolute()
+    into = Path(target).absolute()
+    if into == source or source in into.parents or into in source.parents:
+        raise ConfigError(f"repair: wanted a folder apart from the store {source}, got {into}")
+    if into.exists() and (not into.is_dir() or any(into.iterdir())):
+        raise ConfigError(f"repair: wanted a new or empty folder, got {into}")
+    found = look_at(disk, source)
+    files = look_at_files(disk, found.tree.commit_log)
+    units, queues = LogUnits(found.tree, files, found.config), _Queues(files.begin)
+
+    def take(piece: Records) -> None:
+        for run in units.of(piece):
+            queues.add(run)
+
+    log = read_log(
+        disk, files, found.mark, found.config.precision_ms, on_records=take, progress=progress
+    )
+    topics = sorted({route.topic for route in units.routes.by_index})
+    plan = _Plan(log, queues, topics)
+    findings = Findings()
+    building = into.with_name(into.name + ".repairing")
+    disk.remove_tree(building)
+    tree = Tree(building)
+    disk.make_directory(tree.commit_log)
+    _Copy(disk, log, plan, tree).run()
+    _write_rest(disk, findings, found, log, tree)
+    disk.sync_directory(building)
+    if into.exists():
+        disk.remove_empty(into)
+    disk.rename(building, into)
+    disk.sync_directory(into.parent)
+    _tell(findings, log, plan)
+    return findings.report()
+
+
+class _Copy:
+    """Copies what reads, and fills what does not."""
+
+    def __init__(self, disk: Disk, log: LogState, plan: _Plan, target: Tree) -> None:
+        self._disk = disk
+        self._log = log
+        self._plan = plan
+        self._target = target
+
+    def run(self) -> None:
+        """Write every segment of the new log."""
+        size = self._log.files.segment_bytes
+        for begin in range(self._log.begin, self._log.end, size or 1):
+            path = self._target.commit_log / self._log.files.path(begin).name
+            file = self._disk.open(path, create=True)
+            file.resize(size)
+            self._copy(file, begin, min(begin + size, self._log.end))
+            file.sync()
+        self._disk.sync_directory(self._target.commit_log)
+
+    def _copy(self, file: File, begin: int, end: int) -> None:
+        at = begin
+        for gap in self._log.damaged:
+            if begin <= gap.begin < end:
+                self._copy_bytes(file, at, gap.begin)
+                for offset, data in self._plan.fill(gap, self._store_ms(gap.begin)):
+                    file.write(data, offset - begin)
+                at = gap.end
+        self._copy_bytes(file, at, end)
+
+    def _copy_bytes(self, file: File, begin: int, end: int) -> None:
+        size = self._log.files.segment_bytes
+        if begin >= end:
+            return
+        source = self._disk.open(self._log.files.path(begin), read_only=True)
+        while begin < end:
+            part = min(_CHUNK_BYTES, end - begin)
+            file.write(source.read(begin % size, part), begin % size)
+            begin += part
+
+    def _store_ms(self, log_offset: int) -> int:
+        """When the record before was stored, else the one behind: times stay in order."""
+        rows = self._log.rows
+        before = int(np.searchsorted(rows["log_offset"], log_offset)) - 1
+        return int(rows["store_ms"][max(before, 0)]) if len(rows) else 0
+
+
+def _write_rest(disk: Disk, findings: Findings, found: Found, log: LogState, target: Tree) -> None:
+    """What the log does not say: topics, committed offsets, and the sizes of files."""
+    disk.make_directory(target.config)
+    readers = {
+        found.tree.topics_json: topics_json.read,
+        found.tree.consumer_offset_json: consumer_offset_json.read,
+    }
+    for path, read in readers.items():
+        try:
+            for name in (path, backup_of(path)):
+                text = disk.read_small(name)
+                if text is not None:
+                    read(text, None)
+                    disk.write_small(target.config / path.name, text)
+                    break
+        except TimerStoreError as error:
+            findings.raised("not taken over", path, error)
+    config = found.config
+    wheel = disk.open(target.timer_wheel, create=True)
+    wheel.resize(config.wheel_slot_count * SLOT_BYTES)
+    wheel.sync()
+    disk.make_directory(target.side)
+    # States that it wants are nowhere, so that everything derived is built anew.
+    mark = Watermark(
+        1, log.end, 0, 0, 0, log.begin, 1, 0, 0, 1, config.precision_ms,
+        config.wheel_slot_count, 0,
+    )  # fmt: skip
+    disk.write_small(target.watermark, watermark_file.write(mark))
+
+
+def _tell(findings: Findings, log: LogState, plan: _Plan) -> None:
+    """Say of each range what it held, as far as the queues' gaps tell, and what that may mean."""
+    waiting = delivered = 0
+    for gap in log.damaged:
+        places = plan.places.get(gap.begin, [])
+        timers = sum(topic in {WHEEL_TIMER_TOPIC, SCHEDULE_TOPIC} for topic, _, _ in places)
+        waiting, delivered = waiting + timers, delivered + len(places) - timers
+        if gap.begin >= log.end:
+            said = "the log's end: how many messages is not known, nor what was waiting"
+        else:
+            said = (
+                f"{len(places)} records: {_named(places)}; each of {timers} waiting ones is lost, "
+                f"or was handed, cancelled or moved; each of {len(places) - timers} in topics is "
+                "lost, and may be delivered again where its waiting record is whole"
+            )
+        where = log.files.place(gap.begin, gap.end)
+        findings.add("damaged bytes", where, f"records ({gap.why})", said)
+    findings.count("records kept", len(log.rows))
+    findings.count("damaged ranges", len(log.damaged))
+    findings.count("damaged bytes", sum(gap.end - gap.begin for gap in log.damaged))
+    findings.count("waiting records lost", waiting)
+    findings.count("messages lost", delivered)
+
+
+def _named(places: list[tuple[str, int, int]]) -> str:
+    named: dict[tuple[str, int], list[int]] = {}
+    for topic, queue_id, offset in places:
+        named.setdefault((topic, queue_id), []).append(offset)
+    said = [
+        f"topic {topic} queue {queue_id} offsets {offsets[0]} to {offsets[-1]}"
+        for (topic, queue_id), offsets in named.items()
+    ]
+    return ", ".join(said) or "none whose place in a queue is known"

@@ -1,0 +1,79 @@
+"""Records that stand where others were lost, so that the log around them keeps its places.
+
+Data:     native/format/record.h, version 1 with IPv4 hosts of zeros; Python writes it here alone,
+          and only in repairs.
+
+    padding       SYSFLAG prepared: in no queue, nobody is given it. Its body is zeros.
+    placeholder   stands at its queue's offset, with an empty body and the property TS_LOST. In the
+                  timer topic and in that of the levels it is unusable: nothing is delivered of it.
+
+Holds:    each reads as a record, of exactly the size that was asked for.
+"""
+
+import zlib
+
+LOST = "TS_LOST"
+_FIXED_BYTES = 91
+_MAGIC = 0xDAA320A7
+_PREPARED = 0x04
+_ZEROS = bytes(1 << 20)
+_PAIR_BYTES = len(LOST) + 3  # with a value of one byte
+
+
+def padding_bytes_min(topic: str) -> int:
+    """Size of the smallest padding."""
+    return _FIXED_BYTES + len(topic)
+
+
+def placeholder_bytes_min(topic: str) -> int:
+    """Size of the smallest placeholder."""
+    return _FIXED_BYTES + len(topic) + _PAIR_BYTES
+
+
+def padding(topic: str, log_offset: int, size: int, store_ms: int) -> tuple[bytes, bytes]:
+    """Give what stands before a padding's body of zeros, and what stands behind it."""
+    body_bytes = size - padding_bytes_min(topic)
+    crc, left = 0, body_bytes
+    while left:
+        part = min(left, len(_ZEROS))
+        crc = zlib.crc32(_ZEROS[:part], crc)
+        left -= part
+    crc = crc & 0x7FFFFFFF if body_bytes else 0
+    head = _head(size, crc, 0, 0, log_offset, _PREPARED, store_ms, body_bytes)
+    return head, _tail(topic, b"")
+
+
+def placeholder(
+    topic: str, queue_id: int, queue_offset: int, log_offset: int, size: int, store_ms: int
+) -> bytes:
+    """Give a placeholder of a size; what is beyond the smallest is in its property's value."""
+    value = b"1" * (1 + size - placeholder_bytes_min(topic))
+    properties = LOST.encode() + b"\x01" + value + b"\x02"
+    head = _head(size, 0, queue_id, queue_offset, log_offset, 0, store_ms, 0)
+    return head + _tail(topic, properties)
+
+
+def blank(log_offset: int, size: int) -> bytes:
+    """Give what begins a blank over the last `size` bytes of a segment."""
+    return _int(size, 4) + _int(0xCBD43194, 4) + (_int(log_offset, 8) if size >= 16 else b"")
+
+
+def _head(
+    size: int, crc: int, queue_id: int, queue_offset: int, log_offset: int, sys_flag: int,
+    store_ms: int, body_bytes: int,
+) -> bytes:  # fmt: skip
+    fields = (
+        (size, 4), (_MAGIC, 4), (crc, 4), (queue_id, 4), (0, 4), (queue_offset, 8),
+        (log_offset, 8), (sys_flag, 4), (store_ms, 8), (0, 8), (store_ms, 8), (0, 8), (0, 4),
+        (0, 8), (body_bytes, 4),
+    )  # fmt: skip
+    return b"".join(_int(value, width) for value, width in fields)
+
+
+def _tail(topic: str, properties: bytes) -> bytes:
+    name = topic.encode("ascii")
+    return _int(len(name), 1) + name + _int(len(properties), 2) + properties
+
+
+def _int(value: int, width: int) -> bytes:
+    return value.to_bytes(width, "big")

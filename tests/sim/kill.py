@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.sim.mutants import MUTANTS, planted
-from tests.sim.run import Outcome, run_seed
-from tests.sim.shrink import signature
+from tests.sim.run import Outcome, run_schedule, run_seed
+from tests.sim.shrink import REGRESSIONS, read_regression, signature
 
 HERE = Path(__file__).parent
 TABLE = HERE / "MUTANTS.md"
@@ -45,7 +45,7 @@ NOT_HERE = {
 class Kill(NamedTuple):
     """What ended a planted bug."""
 
-    schedules: int  # that it took
+    schedules: int  # that it took, seeds from 0 on
     seed: int
     by: str
 
@@ -58,7 +58,17 @@ def hunt(name: str, count: int, first: int = 0) -> Kill | None:
             if outcome.error is not None:
                 if isinstance(outcome.error, AttributeError | NameError | TypeError):
                     raise outcome.error  # the planting is broken
-                return Kill(at + 1, first + at, _killer(outcome))
+                return Kill(first + at + 1, first + at, _killer(outcome))
+    return None
+
+
+def replay(name: str) -> str | None:
+    """Which committed regression fails with the bug; None where none does."""
+    with planted(name):
+        for path in sorted(REGRESSIONS.glob("*.json")):
+            outcome = run_schedule(read_regression(path))
+            if outcome.error is not None:
+                return f"regressions/{path.name}: {_killer(outcome)}"
     return None
 
 
@@ -95,7 +105,8 @@ def table(found: dict[str, Any]) -> str:
     for name, mutant in MUTANTS.items():
         one = found.get(name, {})
         if one.get("by"):
-            row = f"{one['schedules']} | {one['by']}"
+            count = one["schedules"] if "seed" in one else f"none in {one['schedules'] - 1}"
+            row = f"{count} | {one['by']}"
         elif mutant.equivalent:
             row = f"none in {one.get('schedules', 0)} | equivalent: {mutant.equivalent}"
         else:
@@ -116,9 +127,12 @@ def main() -> int:
     found = read_kills()
     for name in given.only:
         kill = hunt(name, given.count, given.first)
-        print(name, kill or f"not killed in {given.count}", flush=True)
+        replayed = replay(name) if kill is None else None
+        print(name, kill or replayed or f"not killed in {given.count}", flush=True)
         if kill is not None:
             found[name] = kill._asdict()
+        elif replayed is not None:
+            found[name] = {"schedules": given.count + 1, "by": replayed}
         elif not found.get(name, {}).get("by"):
             found[name] = {"schedules": given.count}
     if not given.dry:

@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from timerstore import opening, store
+from timerstore import opening, putting
 from timerstore.commitlog import commit_log, recover, staging
 from timerstore.errors import FullError, TimerStoreError
 from timerstore.files import directory, segments
@@ -477,7 +477,7 @@ def _no_dedupe() -> Patches:
 
 @_mutant("L-3", "a put is acknowledged before it is synced")
 def _ack_early() -> Patches:
-    yield _swap(store.Putting, "_wants_sync", lambda _self, _flush: False)
+    yield _swap(putting.Putting, "_wants_sync", lambda _self, _flush: False)
 
 
 @_mutant("L-4", "a slot is used again a lap later whatever it holds")
@@ -641,7 +641,16 @@ def _sync_retried() -> Patches:
 
 @_mutant("P-2", "staged bytes of another boot count")
 def _any_boot() -> Patches:
-    yield _swap(staging, "boot_id", lambda: b"the same for all")
+    original = staging.leftovers
+
+    def leftovers(disk: Any, path: Any) -> Any:
+        if (disk.file_bytes(path) or 0) < 64:
+            return []
+        written = disk.open(path).read(8, 16)
+        with _swap(staging, "boot_id", lambda: written):
+            return original(disk, path)
+
+    yield _swap(opening, "leftovers", leftovers)
 
 
 @_mutant("P-3", "staged bytes are not restored after a kill")
@@ -715,7 +724,8 @@ def _wheel_not_synced() -> Patches:
     yield _swap(wheel.Wheel, "write", write)
 
 
-@_mutant("P-11", "the mark of an open store is not durable")
+@_mutant("P-11", "the mark of an open store is not durable",
+         "the watermark says whether it was closed, too")  # fmt: skip
 def _abort_not_durable() -> Patches:
     original = directory.Directory.mark_open
 

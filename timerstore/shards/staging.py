@@ -394,51 +394,6 @@ def stage(
 # --- reading ---
 
 
-class _Source:
-    """What pyarrow reads from: a file, and where in it."""
-
-    closed = False
-
-    def __init__(self, file: File, size: int) -> None:
-        self._file = file
-        self._size = size
-        self._at = 0
-
-    def read(self, size: int = -1) -> bytes:
-        """Read on, to the end at most. FailedError where the file is shorter by now."""
-        left = self._size - self._at
-        data = self._file.read(self._at, left if size < 0 else min(size, left))
-        self._at += len(data)
-        return data
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go on elsewhere."""
-        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at}.get(whence, self._size)
-        return self._at
-
-    def tell(self) -> int:
-        """Where it is."""
-        return self._at
-
-    def flush(self) -> None:
-        """Nothing is written."""
-
-    def close(self) -> None:
-        """The file closes with its last user."""
-
-    def readable(self) -> bool:
-        """Yes."""
-        return True
-
-    def writable(self) -> bool:
-        """No."""
-        return False
-
-    def seekable(self) -> bool:
-        """Yes."""
-        return True
-
-
 def _crc_of(file: File, size: int) -> int:
     crc = 0
     for begin in range(0, size, _WINDOW_BYTES):
@@ -463,8 +418,9 @@ def open_staged(disk: Disk, root: Path, one: StagedFile, *, checked: bool = Fals
     if crc != one.crc32:
         raise CorruptError("staged file: CRC-32", where=path, wanted=one.crc32, got=crc)
     try:
-        reader = ipc().open_file(pyarrow().PythonFile(_Source(file, size), mode="r"))
-    except pyarrow().ArrowInvalid as error:
+        # Not a file of Python's: pyarrow may let go of one amid a garbage collection, and crash.
+        reader = ipc().open_file(pyarrow().OSFile(str(path), mode="r"))
+    except (pyarrow().ArrowInvalid, OSError) as error:
         raise CorruptError(f"staged file: {error}", where=path) from error
     if one.shard == QUARANTINE:
         return reader
@@ -485,7 +441,11 @@ def read_staged(disk: Disk, root: Path, files: Iterable[StagedFile]) -> Iterator
     for one in known:
         reader = open_staged(disk, root, one, checked=True)
         for number in range(reader.num_record_batches):
-            batch, metadata = reader.get_batch_with_custom_metadata(number)
+            try:
+                batch, metadata = reader.get_batch_with_custom_metadata(number)
+            except (pyarrow().ArrowInvalid, OSError) as error:
+                where = root / one.path
+                raise CorruptError(f"staged file: it changed: {error}", where=where) from error
             yield _row_batch(batch, metadata)
 
 

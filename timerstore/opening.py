@@ -236,8 +236,6 @@ class _Opening:
         wheel_bytes = config.wheel_slot_count * SLOT_BYTES
         wheel_is_ours = disk.file_bytes(tree.timer_wheel) == wheel_bytes + OPEN_EXTRA_BYTES
         disk.make_directory(tree.side)
-        if self._mark is not None and not disk.exists(tree.timer_wheel):
-            self._forget_mark()  # before there is one: an empty one would fit the watermark
         self._directory.mark_open()
         reach("recover_marked_open")
         self._wheel = Wheel(disk, tree.timer_wheel, config.wheel_slot_count, config.precision_ms)
@@ -397,7 +395,7 @@ class _Opening:
         if not is_ours:
             refuse_damage_inside(segments, end, fault)
         if self._mark is not None:
-            self._refuse_lost_front(self._mark, end)
+            self._refuse_lost_front(self._mark, end, is_ours=is_ours)
         if not was_open:
             self._refuse_shorter_log(end)
         segments.mark_dirty()
@@ -444,12 +442,12 @@ class _Opening:
                 wanted=f"records up to {log_end}, which were durable",
             )
 
-    def _refuse_lost_front(self, mark: Watermark, end: int) -> None:
+    def _refuse_lost_front(self, mark: Watermark, end: int, *, is_ours: bool) -> None:
         """Where files are gone from the log's front that we did not remove, and no broker was here,
         who leaves the log longer, somebody else did.
         """
         begin = self._segments.begin
-        if begin > mark.log_begin and end <= mark.log_end:
+        if begin > mark.log_begin and (is_ours or end <= mark.log_end):
             raise CorruptError(
                 "the commit log has lost its first files",
                 where=self._segments.path(mark.log_begin // self._segments.segment_bytes),

@@ -143,6 +143,10 @@ rocketmq-if-possible:
 test-stress: $(VENV)/.has-dev $(BUILT) ## real threads and real time
 	$(PYTEST) --timeout=0 -m stress $(ARGS)
 
+.PHONY: soak
+soak: $(VENV)/.has-dev $(BUILT) ## a steady load with retention on; SECONDS=600
+	TIMERSTORE_SOAK_S=$(or $(SECONDS),600) $(PYTEST) -s --timeout=0 tests/stress/test_retention_soak.py
+
 .PHONY: test-sim
 test-sim: $(VENV)/.has-dev $(BUILT) ## simulated disk, clock and scheduler; ARGS="--seconds 600 --jobs 2"
 	@$(RUN) -m tests.sim $(or $(ARGS),--count 2000 --jobs 2)
@@ -156,6 +160,7 @@ nightly: $(VENV)/.has-dev $(VENV)/.has-spark java $(BUILT) ## hours of new seeds
 	TIMERSTORE_SHARD_KILLS=2000 $(PYTEST) --timeout=0 tests/crash/test_shards_kill.py
 	TIMERSTORE_SPARK_KILLS=60 $(PYTEST) --timeout=0 -m "spark and deep" tests/spark
 	TIMERSTORE_NOTE_AMOUNTS=1 $(PYTEST) --timeout=0 -m deep tests/crash/test_kill.py tests/crash/test_power.py
+	TIMERSTORE_SOAK_S=2400 $(PYTEST) --timeout=0 tests/stress/test_retention_soak.py
 	$(RUN) -m tests.support.amounts
 	$(RUN) -m tests.promises
 

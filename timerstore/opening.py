@@ -411,7 +411,7 @@ class _Opening:
         self._levels.done(found.level_places_done)
         level_pending.fold_anew(self._routes, scanned["route"][found.level_rows_waiting])
         self._ids.scan_window(segments, store_id, end)
-        self._restart_queues(scanned, begin, end, found.next_id, ends)
+        self._restart_queues(scanned, begin, end, ends)
         reach("recover_anew_queues_restarted")
         self._wheel.clear_all()
         self._timer_log.segments.load()
@@ -478,11 +478,12 @@ class _Opening:
         return {} if counts is None else counts.ends
 
     def _restart_queues(
-        self, scanned: Scan, begin: int, end: int, next_id: int, ends: counts_json.Pending
+        self, scanned: Scan, begin: int, end: int, ends: counts_json.Pending
     ) -> None:
         """Every queue begins anew at its first record; those without one keep what they have, or
-        where retention removed all their records, go on where they ended. The timer topic's goes on
-        above every id that was seen: its sources may all be removed.
+        where retention removed all their records, go on where they ended. Where that is not known
+        either, the timer topic's begins at 0: then no copy is left that would vouch for the store's
+        id, and the ids are those of a new one.
         """
         for topic, queues in ends.items():
             for queue_id in queues:
@@ -503,8 +504,6 @@ class _Opening:
                 route.queue.recover(end, begin)
                 route.queue.cut()
                 known = ends.get(route.topic, {}).get(route.queue_id, 0)
-                if route.native.kind == lib.TS_ROUTE_TIMER:
-                    known = max(known, next_id)
                 if route.queue.count < known:
                     route.queue.restart(known)
 

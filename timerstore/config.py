@@ -100,17 +100,18 @@ class StoreConfig:
     leaves damage outside the body unseen."""
 
     # --- how long what was delivered is kept -----------------------------------------------------
-    retention_ms: int = 259_200_000
-    """How long a message is kept after it was stored, ms: 72 hours; by whole commit log files, of
-    which the last always stays. 0 (for ever) or 1 s to 1000 years. What still waits is never
-    removed: it is moved to the log's end first. What a group that has committed in its topic has
+    retention_ms: int = 0
+    """How long a message is kept after it was stored, ms; by whole commit log files, of which the
+    last always stays. 0 (for ever) or 1 s to 1000 years; a broker has 72 hours, 259,200,000.
+    What still waits is never removed: it is moved to the log's end first. What a group that has committed in its topic has
     not read is kept until one of the two limits below is reached, then dropped, counted, logged."""
     retention_log_bytes: int = 0
     """Size of the commit log beyond which its oldest files go, whatever their age and whoever has
     not read them, bytes. 0 (no limit) to 2^62. Where what waits is more than that, the log is up
     to twice as large as what waits."""
-    retention_disk_percent: int = 85
-    """The same for how full the file system is, by whatever, percent. 0 (no limit) to 99."""
+    retention_disk_percent: int = 0
+    """The same for how full the file system is, by whatever, percent. 0 (no limit) to 99; a
+    broker has 85."""
 
     index_enabled: bool = True
     """Keep the index that `query` looks keys up in. Off saves 20 bytes of disk and about 20 ns of

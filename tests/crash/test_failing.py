@@ -24,7 +24,7 @@ def test_a_checkpoint_that_finds_the_disk_full_leaves_the_one_before_it_usable(
     clock = ManualClock(START_MS)
     store = timerstore.open(tmp_path / "a", tiny(10, "sync"), clock=clock, threads=False)
     store._opened.rooms.dispatch.index._lag_bytes = 0  # type: ignore[union-attr]  # in each
-    put = [store.put("t", b"1", deliver_ms=START_MS + 500)]
+    put = [store.put("t", b"1", deliver_ms=START_MS + 500, message_id="1")]
     store.flush()
 
     def full(name: str) -> None:
@@ -32,7 +32,7 @@ def test_a_checkpoint_that_finds_the_disk_full_leaves_the_one_before_it_usable(
             raise FullError("no space")
 
     monkeypatch.setattr(failpoint, "hook", full)
-    put.append(store.put("t", b"2", deliver_ms=START_MS + 500))
+    put.append(store.put("t", b"2", deliver_ms=START_MS + 500, message_id="2"))
     with pytest.raises(FullError):
         store.flush()
 
@@ -41,7 +41,7 @@ def test_a_checkpoint_that_finds_the_disk_full_leaves_the_one_before_it_usable(
             shutil.copytree(tmp_path / "a", tmp_path / "b")
 
     monkeypatch.setattr(failpoint, "hook", die)
-    put.append(store.put("t", b"3", deliver_ms=START_MS + 500))
+    put.append(store.put("t", b"3", deliver_ms=START_MS + 500, message_id="3"))
     store.flush()
     points: list[str] = []
     monkeypatch.setattr(failpoint, "hook", points.append)

@@ -14,6 +14,7 @@ from tests.support import disk_reader as disk
 from timerstore import CancelResult, PutReceipt, StoreConfig, failpoint
 from timerstore.native import ffi, lib
 from timerstore.testing import ManualClock, Stepper
+from timerstore.timer.past import PastUnits
 
 START_MS = 1_800_000_000_000
 CONFIG = StoreConfig(
@@ -38,6 +39,14 @@ class Made:
     waiting: dict[str, PutReceipt]
     delivered: dict[str, PutReceipt]
     cancelled: set[str]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _whole_timer_log() -> Iterator[None]:
+    """Files of the timer log that are past stay: their units are looked at here."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(PastUnits, "retire", lambda _self: False)
+        yield
 
 
 @pytest.fixture(scope="module", params=["small files", "default geometry"])

@@ -152,7 +152,7 @@ def test_record_that_lost_a_sector_to_a_power_cut_is_no_record(
 def test_order_holds_while_linking_waits_for_a_checkpoint() -> None:
     """Rolled records found no slot until a checkpoint freed some: none may be overtaken before."""
     machine = SmallBatchMachine()
-    machine.begin(precision_ms=100, seed=0, limit=0)
+    machine.begin(precision_ms=100, seed=0, limit=0, retention_ms=0)
     far = [("far", 946_728_000_000, -1), ("far", 86_400_000, -1), ("far", 34_560_000_000, -1)]
     edge = ("slot", 127, -1)
     due = [

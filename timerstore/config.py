@@ -103,8 +103,9 @@ class StoreConfig:
     retention_ms: int = 0
     """How long a message is kept after it was stored, ms; by whole commit log files, of which the
     last always stays. 0 (for ever) or 1 s to 1000 years; a broker has 72 hours, 259,200,000.
-    What still waits is never removed: it is moved to the log's end first. What a group that has committed in its topic has
-    not read is kept until one of the two limits below is reached, then dropped, counted, logged."""
+    What still waits is never removed: it is moved to the log's end first. What a group that has
+    committed in its topic has not read is kept until one of the two limits below is reached, then
+    dropped, counted, logged."""
     retention_log_bytes: int = 0
     """Size of the commit log beyond which its oldest files go, whatever their age and whoever has
     not read them, bytes. 0 (no limit) to 2^62. Where what waits is more than that, the log is up

@@ -6,6 +6,8 @@ Fails:    ImportError where the extension was not built for this Python.
 
 from typing import Any, NoReturn
 
+import numpy as np
+
 from timerstore._hot import Putter as _Putter
 from timerstore._native import ffi as _ffi
 from timerstore._native import lib as _lib
@@ -46,6 +48,17 @@ def raise_fault(view: Any, what: str, path: object) -> NoReturn:
     )
 
 
+def pointer(kind: str, buffer: Any) -> Any:
+    """Give where a buffer's bytes lie, as a C array of a kind; keeps the buffer alive.
+
+    For every address that outlives one call: in a variable, an object, a list. Python before 3.11.8
+    and 3.12.2 crashes when it collects a memoryview in a cycle with somebody who exports it
+    (gh-77894), and an error's traceback makes such a cycle of what a function holds. An array
+    between the two exports in its place and is no part of cycles.
+    """
+    return ffi.from_buffer(kind, np.asarray(buffer) if type(buffer) is memoryview else buffer)
+
+
 def address(buffer: Any) -> Any:
     """Give the address of a numpy array or other buffer as `uint8_t *`; keeps the buffer alive."""
-    return ffi.from_buffer("uint8_t[]", buffer)
+    return pointer("uint8_t[]", buffer)

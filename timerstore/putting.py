@@ -19,7 +19,7 @@ from timerstore.errors import MessageError
 from timerstore.failpoint import reach
 from timerstore.layout.tree import SCHEDULE_TOPIC
 from timerstore.message import PutReceipt, ReceiptOrigin
-from timerstore.native import Putter, ffi, lib
+from timerstore.native import Putter, ffi, lib, pointer
 from timerstore.opening import Opened
 from timerstore.queues.levels import parse_level_delays
 from timerstore.queues.routes import Route
@@ -252,7 +252,7 @@ class Putting:
             properties_bytes_max=self.config.properties_bytes_max,
             record_bytes_max=self.config.record_bytes_max,
         )
-        return raw if type(raw) is bytes else ffi.from_buffer("uint8_t[]", raw)
+        return raw if type(raw) is bytes else pointer("uint8_t[]", raw)
 
     def _append(
         self, route: Any, body: Any, size: int, due_ms: int, text: bytes, now_ms: int

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from timerstore.native import ffi, lib
+from timerstore.native import ffi, lib, pointer
 
 _INT64 = "int64_t[]"
 
@@ -76,6 +76,6 @@ class Rows:
     def _address(self, kind: str, column: Any) -> Any:
         if kind == _INT64:
             column = np.ascontiguousarray(column, np.int64)
-        view = ffi.from_buffer(kind, column)
+        view = pointer(kind, column)
         self._kept += [column, view]
         return view

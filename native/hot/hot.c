@@ -239,27 +239,26 @@ static int Putter_init(Putter *self, PyObject *args, PyObject *kwargs)
     static char *names[] = {"log", "slow", "topics", "acquire", "release", "wake_dispatch",
                             "wake_flush", "failpoints", "receipt", "delay_ms_max", "near_ms",
                             NULL};
+    Putter given = {0}; /* borrowed: `self` holds only what it owns, for a collector may look */
     unsigned long long log;
 
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KOO!OOOOO!O!LL", names, &log, &self->slow,
-                                     &PyDict_Type, &self->topics, &self->acquire, &self->release,
-                                     &self->wake_dispatch, &self->wake_flush, &PyDict_Type,
-                                     &self->failpoints, &PyType_Type, &self->receipt,
-                                     &self->delay_ms_max, &self->near_ms)) {
-        self->slow = self->topics = self->acquire = self->release = NULL;
-        self->wake_dispatch = self->wake_flush = self->failpoints = NULL;
-        self->receipt = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KOO!OOOOO!O!LL", names, &log, &given.slow,
+                                     &PyDict_Type, &given.topics, &given.acquire, &given.release,
+                                     &given.wake_dispatch, &given.wake_flush, &PyDict_Type,
+                                     &given.failpoints, &PyType_Type, &given.receipt,
+                                     &given.delay_ms_max, &given.near_ms))
         return -1;
-    }
     self->log = (ts_log *)(uintptr_t)log;
-    Py_INCREF(self->slow);
-    Py_INCREF(self->topics);
-    Py_INCREF(self->acquire);
-    Py_INCREF(self->release);
-    Py_INCREF(self->wake_dispatch);
-    Py_INCREF(self->wake_flush);
-    Py_INCREF(self->failpoints);
-    Py_INCREF(self->receipt);
+    self->delay_ms_max = given.delay_ms_max;
+    self->near_ms = given.near_ms;
+    Py_XSETREF(self->slow, Py_NewRef(given.slow));
+    Py_XSETREF(self->topics, Py_NewRef(given.topics));
+    Py_XSETREF(self->acquire, Py_NewRef(given.acquire));
+    Py_XSETREF(self->release, Py_NewRef(given.release));
+    Py_XSETREF(self->wake_dispatch, Py_NewRef(given.wake_dispatch));
+    Py_XSETREF(self->wake_flush, Py_NewRef(given.wake_flush));
+    Py_XSETREF(self->failpoints, Py_NewRef(given.failpoints));
+    Py_XSETREF(self->receipt, (PyTypeObject *)Py_NewRef(given.receipt));
     return 0;
 }
 

@@ -52,7 +52,7 @@ class LogUnits:
         """
         if not len(piece.rows):
             return
-        data = ffi.from_buffer("uint8_t[]", piece.data)
+        data = address(piece.data)
         segments = ffi.new("const uint8_t *[]", [data])
         view = ffi.new("ts_view *")
         view.segments = segments

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from timerstore.errors import MessageError
-from timerstore.native import ffi, lib
+from timerstore.native import address, ffi, lib
 
 Shards = npt.NDArray[np.int32]
 
@@ -40,7 +40,7 @@ def shards_of_rows(data: Any, offsets: npt.NDArray[np.int64], shard_count: int) 
     count = len(offsets) - 1
     shards = np.empty(count, np.int32)
     spans = np.ascontiguousarray(offsets, np.int64)
-    source = ffi.from_buffer("uint8_t[]", data) if len(data) else ffi.NULL
+    source = address(data) if len(data) else ffi.NULL
     status = lib.ts_shards_of_rows(
         source,
         len(data),

@@ -26,7 +26,7 @@ from timerstore.errors import ConfigError, CorruptError, MessageError
 from timerstore.failpoint import reach
 from timerstore.files.disk import Disk, File
 from timerstore.message import Int64Array
-from timerstore.native import ffi, lib
+from timerstore.native import address, ffi, lib
 from timerstore.row_batch import RowBatch
 from timerstore.shards.arrow import ipc, pyarrow
 from timerstore.shards.cluster import require
@@ -348,7 +348,7 @@ def _hashes(columns: dict[str, Any], due_ms: Int64Array) -> Any:
         lengths = np.diff(spans).astype(np.uint32)
         crcs = (crcs ^ lengths) * np.uint32(0x9E3779B1) + np.uint32(1)
         status = lib.ts_crc32_rows(
-            ffi.from_buffer("uint8_t[]", data) if len(data) else ffi.NULL,
+            address(data) if len(data) else ffi.NULL,
             len(data),
             ffi.from_buffer("int64_t[]", spans),
             len(due_ms),

@@ -364,7 +364,8 @@ class _Opening:
 
     def _leads_to_all(self, mark: Watermark, scanned: Scan, *, is_unclean: bool) -> bool:
         """Whether the wheel has a unit for each message that waits, but for those that have still
-        to be linked: a wheel that was damaged at rest has fewer, for it has no checksum.
+        to be linked: a wheel that was damaged at rest has fewer, for it has no checksum. More is no
+        damage: one that was cancelled before it was linked waits no longer and is yet to be linked.
         """
         kinds = (lib.TS_KIND_TIMER, lib.TS_KIND_DELETE, lib.TS_KIND_UNUSABLE)
         put = recover.timer_route(self._routes).queue.count + int(
@@ -372,9 +373,7 @@ class _Opening:
         )
         linked = int(self._states.native.waiting) - (put - mark.timer_queue_offset)
         found = self._wheel.units_from(mark.read_slot)
-        if not is_unclean:
-            return found >= linked
-        if found < linked:  # counts are cut back roughly; what the chains say is exact
+        if is_unclean and found < linked:  # counts are cut back roughly; the chains are exact
             rechain.recount(self._wheel, self._timer_log, mark.read_slot, mark.timer_log_end)
             found = self._wheel.units_from(mark.read_slot)
         return found >= linked

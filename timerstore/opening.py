@@ -364,8 +364,8 @@ class _Opening:
 
     def _leads_to_all(self, mark: Watermark, scanned: Scan, *, is_unclean: bool) -> bool:
         """Whether the wheel has a unit for each message that waits, but for those that have still
-        to be linked: a wheel that was damaged at rest has fewer, for it has no checksum. More is no
-        damage: one that was cancelled before it was linked waits no longer and is yet to be linked.
+        to be linked: a wheel that was damaged at rest has fewer, for it has no checksum. More do no
+        harm: their states say which of them wait.
         """
         kinds = (lib.TS_KIND_TIMER, lib.TS_KIND_DELETE, lib.TS_KIND_UNUSABLE)
         put = recover.timer_route(self._routes).queue.count + int(

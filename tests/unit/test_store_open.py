@@ -27,6 +27,7 @@ from timerstore import (
     MessageError,
     TimerStore,
     TimerStoreError,
+    failpoint,
 )
 from timerstore.files import disk as disk_module
 from timerstore.testing import ManualClock, Stepper
@@ -78,6 +79,26 @@ def test_an_iterator_of_what_waits_ends_with_its_store(bench: Bench) -> None:
     for each in (begun, fresh):
         with pytest.raises(ClosedError):
             next(each)
+
+
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_a_cancel_before_closing_is_no_reason_to_read_the_whole_log(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, is_linked: bool
+) -> None:
+    """What was cancelled waits no longer, and its unit is in the wheel, or has still to come."""
+    kept = bench.store.put("t", b"kept", delay=50)
+    gone = bench.store.put("t", b"gone", delay=50)
+    if is_linked:
+        bench.turn()
+    bench.store.cancel(gone)
+    bench.store.close()
+    points: list[str] = []
+    monkeypatch.setattr(failpoint, "hook", points.append)
+    bench.open()
+    assert "recover_anew_begun" not in points
+    assert [one.message_id for one in bench.store.pending()] == [kept.message_id]
+    bench.turn(60_000)
+    assert bench.bodies() == [b"kept"]
 
 
 def test_close_leaves_a_block_by_itself(tmp_path: Path) -> None:

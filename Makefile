@@ -76,8 +76,24 @@ demo-spark: java $(VENV)/.has-demo $(VENV)/.has-spark $(BUILT) ## the same year 
 	@$(RUN) -m benchmarks.demo_spark $(ARGS)
 
 .PHONY: bench
-bench: $(VENV)/.has-bench $(BUILT) ## speed, beside LMDB and SQLite; JSON lines
+bench: $(VENV)/.has-bench $(BUILT) bench-peers ## speed beside seven peers, about 12 min; report in build/bench; ARGS="--list"
 	@$(RUN) -m benchmarks $(ARGS)
+
+# What cannot be installed is said loudly, and left out of the report, which says it again.
+.PHONY: bench-peers
+bench-peers: $(VENV)/.has-bench $(BUILT) ## install what the peers of `make bench` need and is missing
+	@$(RUN) -m benchmarks.peers.setup
+	@{ $(MAKE) --no-print-directory jdk && $(MAKE) --no-print-directory $(ROCKETMQ); } || echo \
+		"!!! NOT MEASURED: RocketMQ: no JDK 17 and Maven that work, or it could not be fetched" >&2
+
+.PHONY: bench-compare
+bench-compare: $(VENV)/.has-bench $(BUILT) ## BASE=rev: that revision and the working tree, in turns
+	@test -n "$(BASE)" || { echo "which revision? make bench-compare BASE=main" >&2; exit 2; }
+	@$(RUN) -m benchmarks.compare "$(BASE)" $(ARGS)
+
+.PHONY: bench-profile
+bench-profile: $(VENV)/.has-bench $(BUILT) ## what is spent where; ARGS=--write brings PROFILE.md up to date
+	@$(RUN) -m benchmarks.bench_profile $(ARGS)
 
 # --- tests --------------------------------------------------------------------------------------
 

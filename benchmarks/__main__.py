@@ -1,48 +1,114 @@
-"""Every benchmark in turn: `python -m benchmarks [--smoke] [--only NAME ...] [--json OUT]`.
+"""The benchmark suite: `python -m benchmarks [--all | --only PART ...] [--smoke] [--out FOLDER]`.
 
-Data:     JSON lines on standard output, and in OUT; tables on standard error.
-Fails:    exit status 1 when one failed; the others still run.
+Data:     in the folder: lines.jsonl (every run), machine.json, report.md, its plots as SVG and PNG.
+          JSON lines on standard output too; tables and what goes on, on standard error.
+Fails:    exit status 1 when a part failed; the others still run, and the report says it.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import sys
 import time
 import traceback
 from pathlib import Path
 
-NAMES = ("put", "end_to_end", "idle", "peers", "delay_queue", "wait", "levels")
+from benchmarks import machine, peers, plan
+from benchmarks.plan import Part
+
+OUT = Path("build") / "bench"
+
+
+def arguments() -> argparse.ArgumentParser:
+    """What the command line takes."""
+    names = [part.name for part in plan.PARTS]
+    parser = argparse.ArgumentParser(description="Measures timerstore and its peers; a report.")
+    parser.add_argument("--smoke", action="store_true", help="tiny values: does it still run?")
+    parser.add_argument("--all", action="store_true", help="what is not in the report's run, too")
+    parser.add_argument("--only", nargs="+", choices=names, metavar="PART", help=", ".join(names))
+    parser.add_argument("--list", action="store_true", help="say the parts and how long they take")
+    parser.add_argument("--rounds", type=int, help="instead of each part's own number")
+    parser.add_argument("--n", type=int, help="messages, instead of each part's own number")
+    parser.add_argument("--directory", help="a new or empty directory to make stores in")
+    parser.add_argument("--out", type=Path, default=OUT, help=f"default {OUT}")
+    parser.add_argument("--append", action="store_true", help="to the lines that are there")
+    return parser
+
+
+def words(part: Part, options: argparse.Namespace, lines: Path) -> list[str]:
+    """A part's own command line."""
+    found = ["--json", str(lines)]
+    found += ["--smoke"] if options.smoke else part.options
+    if options.directory is not None:
+        found += ["--directory", options.directory]
+    module = importlib.import_module(f"benchmarks.bench_{part.bench}")
+    for name in ("rounds", "n"):
+        value = getattr(options, name)
+        if value is not None and name in module.FULL:
+            found += [f"--{name}", str(value)]
+    return found
+
+
+def run(part: Part, options: argparse.Namespace, lines: Path) -> dict[str, object]:
+    """One part; how it went."""
+    print(f"\n=== {part.name} (about {part.seconds} s)", file=sys.stderr, flush=True)
+    before = len(lines.read_text("utf-8").splitlines())
+    began = time.perf_counter()
+    error = None
+    try:
+        module = importlib.import_module(f"benchmarks.bench_{part.bench}")
+        module.main(words(part, options, lines))
+    except Exception as problem:  # noqa: BLE001  # a door: the others shall run
+        traceback.print_exc()
+        error = f"{type(problem).__name__}: {problem}"
+    took = time.perf_counter() - began
+    print(f"=== {part.name}: {took:.1f} s", file=sys.stderr, flush=True)
+    found = lines.read_text("utf-8").splitlines()
+    told = [json.dumps({"part": part.name, **json.loads(line)}) for line in found[before:]]
+    lines.write_text("".join(f"{line}\n" for line in found[:before] + told), "utf-8")
+    return {"part": part.name, "seconds": round(took, 1), "error": error}
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run them; how many failed is told on standard error."""
-    parser = argparse.ArgumentParser(description="All benchmarks, or some.")
-    parser.add_argument("--smoke", action="store_true", help="tiny values: do they still run?")
-    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES)
-    parser.add_argument("--directory", help="a new or empty directory to make stores in")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write the lines to a file too")
-    options = parser.parse_args(argv)
-    words = ["--smoke"] if options.smoke else []
-    if options.directory is not None:
-        words += ["--directory", options.directory]
-    if options.json is not None:
-        options.json.write_text("", encoding="utf-8")
-        words += ["--json", str(options.json)]
-    failed = []
-    for name in options.only:
-        print(f"\n{name}", file=sys.stderr, flush=True)
-        began = time.perf_counter()
-        try:
-            importlib.import_module(f"benchmarks.bench_{name}").main(words)
-        except Exception:  # noqa: BLE001  # a door: the others shall run
-            traceback.print_exc()
-            failed.append(name)
-        print(f"{name}: {time.perf_counter() - began:.1f} s", file=sys.stderr, flush=True)
+    """Run them, then write the report; how many failed is told on standard error."""
+    options = arguments().parse_args(argv)
+    parts = plan.chosen(options.only, everything=options.all)
+    if options.list:
+        for part in plan.PARTS:
+            print(f"{part.name:<16}{part.seconds:>5} s{'  (--all)' if part.extra else ''}")
+        return 0
+    total = sum(part.seconds for part in parts)
+    if not options.smoke:
+        print(f"{len(parts)} parts, about {total / 60:.0f} min on a quiet machine", file=sys.stderr)
+    options.out.mkdir(parents=True, exist_ok=True)
+    lines = options.out / "lines.jsonl"
+    if not (options.append and lines.exists()):
+        lines.write_text("", encoding="utf-8")
+    told = machine.describe()
+    (options.out / "machine.json").write_text(json.dumps(told, indent=1), "utf-8")
+    told["parts"] = [run(part, options, lines) for part in parts]
+    told["smoke"] = options.smoke
+    told["missing"] = missing() if any(part.bench == "peers" for part in parts) else []
+    (options.out / "machine.json").write_text(json.dumps(told, indent=1), "utf-8")
+    _report(options.out)
+    failed = [one["part"] for one in told["parts"] if one["error"]]
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def missing() -> list[str]:
+    """Peers that cannot run here, and why."""
+    found = [(peer, peer.missing()) for peer in peers.PEERS]
+    return [f"{peer.name} ({peer.variant}): {why}" for peer, why in found if why is not None]
+
+
+def _report(out: Path) -> None:
+    from benchmarks import report  # noqa: PLC0415  # it needs matplotlib, the measuring does not
+
+    print(f"\n{report.write(out)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

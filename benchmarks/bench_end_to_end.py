@@ -29,6 +29,7 @@ import numpy as np
 import timerstore
 from benchmarks import harness
 from benchmarks.harness import START_MS, Result, Stopwatch, Work, need
+from benchmarks.rounds import interleaved
 from timerstore import StoreConfig, TimerStore
 from timerstore.testing import ManualClock, Stepper
 
@@ -40,7 +41,8 @@ FULL: dict[str, Any] = {
     "batch": 10_000,
     "horizon_s": 600,
     "stops": 600,
-    "rounds": 3,
+    "rounds": 5,
+    "seconds_max": 300.0,
 }
 SMOKE: dict[str, Any] = {
     "n": 3_000,
@@ -49,10 +51,11 @@ SMOKE: dict[str, Any] = {
     "horizon_s": 60,
     "stops": 12,
     "rounds": 1,
+    "seconds_max": 60.0,
 }
 
 
-def once(work: Work, root: Path, config: StoreConfig, parameters: dict[str, Any]) -> Result:
+def once(work: Work, config: StoreConfig, parameters: dict[str, Any], root: Path) -> Result:
     """One run in a fresh directory."""
     batch, stops, form = parameters["batch"], parameters["stops"], parameters["form"]
     horizon_ms = parameters["horizon_s"] * 1000
@@ -148,22 +151,26 @@ def _check(work: Work, rows: harness.Int64) -> None:
 
 def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iterator[Result]:
     """Four variants in turn, `rounds` times over."""
-    parameters = dict(parameters)
-    rounds, stops = parameters.pop("rounds"), parameters.pop("stops")
+    told = {name: parameters[name] for name in ("n", "body", "batch", "horizon_s")}
     config = harness.small_config(flush="async") if smoke else StoreConfig(flush="async")
-    horizon_ms = parameters["horizon_s"] * 1000
-    work = harness.make_work(parameters["n"], parameters["body"], horizon_ms)
-    for _ in range(rounds):
-        for threads, stop, form in (
-            (True, 1, "list"),
-            (True, 1, "buffer"),
-            (False, 1, "buffer"),
-            (False, stops, "list"),
-        ):
-            told = {**parameters, "stops": stop, "form": form, "threads": threads}
-            with harness.workspace(directory) as root:
-                job = partial(once, work, root, config, told)
-                yield harness.isolated(job, fork=not smoke)
+    work = harness.make_work(told["n"], told["body"], told["horizon_s"] * 1000)
+    ways: tuple[tuple[bool, int, str], ...] = (
+        (True, 1, "list"),
+        (True, 1, "buffer"),
+        (False, 1, "buffer"),
+        (False, parameters["stops"], "list"),
+    )
+    variants = [
+        partial(once, work, config, {**told, "stops": stops, "form": form, "threads": threads})
+        for threads, stops, form in ways
+    ]
+    return interleaved(
+        variants,
+        rounds=parameters["rounds"],
+        seconds_max=parameters["seconds_max"],
+        smoke=smoke,
+        directory=directory,
+    )
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,9 +1,11 @@
-"""Puts alone: put() one by one, flushed async and sync, and put_many of lists and of one buffer.
+"""Puts: put() one by one, flushed async and sync, and put_many of lists and of one buffer.
 
-Data:     n messages due in a day, so that nothing is delivered while the clock runs.
+Data:     n messages due in a day, so that nothing is delivered while the clock runs; but with a
+          consumer, where each is due 0.1 to 0.6 s after it is put.
 Threads:  stepped (threads=False): between timed chunks the services are settled, untimed, so that
-          the figure is the call's own. live (threads=True): the six threads run beside it.
-Holds:    every row put is pending afterwards, under its due time.
+          the figure is the call's own. live (threads=True): the six threads run beside it. live
+          with a consumer: a thread pulls what comes out, in batches, beside that.
+Holds:    every row put is pending afterwards, under its due time; or has come out, once.
 Fails:    WorkError where it is not.
 
 put() async is timed in chunks of 100 calls, since reading a clock costs a good part of a call: p50,
@@ -27,6 +29,7 @@ import numpy as np
 import timerstore
 from benchmarks import harness
 from benchmarks.harness import START_MS, Result, Work, need
+from benchmarks.rounds import Variant, interleaved
 from timerstore import StoreConfig, TimerStore
 from timerstore.testing import ManualClock, Stepper
 
@@ -34,8 +37,28 @@ TOPIC = "bench"
 DAY_MS = 86_400_000
 CHUNK = 100
 SETTLE_EVERY = 50_000
-FULL: dict[str, Any] = {"n": 300_000, "body": 128, "sync_n": 2_000, "batch": 1_000, "rounds": 3}
-SMOKE: dict[str, Any] = {"n": 400, "body": 32, "sync_n": 5, "batch": 50, "rounds": 1}
+PATIENCE_S = 30.0
+CONSUMED_FROM_MS, CONSUMED_OVER_MS = 100, 500
+FULL: dict[str, Any] = {
+    "n": 300_000,
+    "body": 128,
+    "sync_n": 2_000,
+    "callers": 64,
+    "consumed_n": 1_000_000,
+    "batch": 1_000,
+    "rounds": 5,
+    "seconds_max": 120.0,
+}
+SMOKE: dict[str, Any] = {
+    "n": 400,
+    "body": 32,
+    "sync_n": 5,
+    "callers": 4,
+    "consumed_n": 200,
+    "batch": 50,
+    "rounds": 1,
+    "seconds_max": 60.0,
+}
 
 Putter = Callable[[TimerStore, Work, Callable[[], None]], list[float]]
 """Puts all the work, calls the callable now and then, gives nanoseconds a message of each chunk."""
@@ -55,6 +78,22 @@ def put_each(store: TimerStore, work: Work, rest: Callable[[], None]) -> list[fl
         found.append((clock() - before) / (end - begin))
         if end % SETTLE_EVERY == 0:
             rest()
+    return found
+
+
+def put_ahead(store: TimerStore, work: Work, _rest: Callable[[], None]) -> list[float]:
+    """As put_each, but the work's due times say how many ms after its put each is due."""
+    bodies, ahead = work.bodies(0, work.n), work.due_ms.tolist()
+    put, clock = store.put, time.perf_counter_ns
+    found = []
+    for begin in range(0, work.n, CHUNK):
+        end = min(begin + CHUNK, work.n)
+        now_ms = time.time_ns() // 1_000_000
+        chunk = [(bodies[row], now_ms + ahead[row]) for row in range(begin, end)]
+        before = clock()
+        for body, due_ms in chunk:
+            put(TOPIC, body, deliver_ms=due_ms)
+        found.append((clock() - before) / (end - begin))
     return found
 
 
@@ -98,7 +137,7 @@ def put_lists(
 
 
 def once(
-    name: str, root: Path, config: StoreConfig, parameters: dict[str, Any], putter: Putter
+    name: str, config: StoreConfig, parameters: dict[str, Any], putter: Putter, root: Path
 ) -> Result:
     """Open a store, put, look that all is pending."""
     live = parameters["services"] == "live"
@@ -133,7 +172,7 @@ def once(
     )
 
 
-def _await_pending(store: TimerStore, n: int, patience_s: float = 30.0) -> None:
+def _await_pending(store: TimerStore, n: int, patience_s: float = PATIENCE_S) -> None:
     """Until the services have taken all up; gives up silently: the count decides."""
     until = time.monotonic() + patience_s
     while sum(1 for _ in store.pending()) < n and time.monotonic() < until:
@@ -144,25 +183,79 @@ def _nothing() -> None:
     return None
 
 
+def consumed(config: StoreConfig, parameters: dict[str, Any], root: Path) -> Result:
+    """put() by put(), the services live, and a thread that consumes what comes out meanwhile."""
+    n, size = parameters["n"], parameters["body"]
+    work = harness.make_work(n, size, CONSUMED_OVER_MS, start_ms=CONSUMED_FROM_MS)
+    rows: list[harness.Int64] = []
+    early: list[int] = []
+    ended: list[float] = []
+    with timerstore.open(root, config) as store:
+        store.put(TOPIC, work.buffer[:size])  # makes the topic
+        offset = int(store.pull_batch(TOPIC, 0, 0, wait=PATIENCE_S).next_offset)
+
+        def consume() -> None:
+            at, left = offset, n
+            while left:
+                pulled = store.pull_batch(TOPIC, 0, at, wait=PATIENCE_S)
+                if not len(pulled):
+                    return
+                rows.append(harness.rows_of(pulled.bodies, size))
+                early.append(int((pulled.delivered_ms - pulled.due_ms).min()))
+                at, left = int(pulled.next_offset), left - len(pulled)
+            ended.append(time.perf_counter())
+
+        consumer = threading.Thread(target=consume)
+        consumer.start()
+        began = time.perf_counter()
+        taken = put_ahead(store, work, _nothing)
+        put = time.perf_counter()
+        consumer.join()
+    need(bool(ended), f"{sum(map(len, rows))} of {n} came out")
+    found = np.concatenate(rows)
+    need(bool((np.bincount(found, minlength=n) == 1).all()), "something lost or doubled")
+    need(min(early) >= 0, "something came early")
+    return Result(
+        "put",
+        parameters,
+        n,
+        n / (put - began),
+        "ns a message",
+        harness.spread(taken),
+        config.flush,
+        harness.digest(np.sort(found)),
+        {"consumed_rate": n / (ended[0] - began)},
+    )
+
+
 def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iterator[Result]:
     """All variants in turn, `rounds` times over."""
     n, body, batch = parameters["n"], parameters["body"], parameters["batch"]
     make = harness.small_config if smoke else StoreConfig
-    variants: list[tuple[str, str, dict[str, Any], Putter]] = []
+    variants: list[Variant] = []
+
+    def add(name: str, flush: str, told: dict[str, Any], putter: Putter) -> None:
+        told = {"body": body, **told}
+        variants.append(partial(once, name, make(flush=flush), told, putter))
+
     for services in ("stepped", "live"):
-        told = {"n": n, "body": body, "services": services}
-        variants.append(("put", "async", told, put_each))
-    for callers in (1, 8):
-        told = {"n": parameters["sync_n"], "body": body, "services": "live", "callers": callers}
-        variants.append(("put", "sync", told, partial(put_sync, callers=callers)))
+        add("put", "async", {"n": n, "services": services}, put_each)
+    for callers in (1, parameters["callers"]):
+        # As many syncs as with one caller, about, where callers share them.
+        told = {"n": parameters["sync_n"] * min(callers, 10), "services": "live"}
+        add("put", "sync", {**told, "callers": callers}, partial(put_sync, callers=callers))
     for form, size in (("list", batch // 10), ("list", batch), ("buffer", batch)):
-        told = {"n": n, "body": body, "services": "stepped", "form": form, "batch": size}
-        variants.append(("put_many", "async", told, partial(put_lists, batch=size, form=form)))
-    for _ in range(parameters["rounds"]):
-        for name, flush, told, putter in variants:
-            with harness.workspace(directory) as root:
-                job = partial(once, name, root, make(flush=flush), told, putter)
-                yield harness.isolated(job, fork=not smoke)
+        told = {"n": n, "services": "stepped", "form": form, "batch": size}
+        add("put_many", "async", told, partial(put_lists, batch=size, form=form))
+    told = {"body": body, "n": parameters["consumed_n"], "services": "live, and a consumer"}
+    variants.append(partial(consumed, make(flush="async"), told))
+    return interleaved(
+        variants,
+        rounds=parameters["rounds"],
+        seconds_max=parameters["seconds_max"],
+        smoke=smoke,
+        directory=directory,
+    )
 
 
 def main(argv: list[str] | None = None) -> int:

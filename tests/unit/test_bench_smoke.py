@@ -7,14 +7,29 @@ import json
 import zipfile
 import zoneinfo
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks import audit, harness
+from benchmarks import (
+    audit,
+    bench_peers,
+    compare,
+    harness,
+    lines,
+    peers,
+    plan,
+    profile_text,
+    rounds,
+    samples,
+    targets,
+)
 from benchmarks.control import Control
+from benchmarks.peers import contract
+from benchmarks.peers.by_heapq import InHeap
 
 LINE_FIELDS = {"name", "parameters", "n", "rate", "unit", "p50", "p99", "max", "flush", "work"}
 
@@ -129,26 +144,37 @@ def test_control_answers() -> None:
 # ---------------------------------------------------------------- the programs
 
 
-NAMES = ("put", "end_to_end", "idle", "peers", "delay_queue", "wait", "levels")
+NAMES = (
+    "put",
+    "end_to_end",
+    "scaling",
+    "recovery",
+    "cancel",
+    "lateness",
+    "idle",
+    "peers",
+    "delay_queue",
+    "wait",
+    "levels",
+    "profile",
+)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_benchmark_runs(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    if name == "peers":
-        pytest.importorskip("lmdb")
     module = importlib.import_module(f"benchmarks.bench_{name}")
     out = tmp_path / "lines"
     assert module.main(["--smoke", "--directory", str(tmp_path / "run"), "--json", str(out)]) == 0
-    lines = [json.loads(line) for line in out.read_text().splitlines()]
-    assert lines
-    for line in lines:
-        assert set(line) >= LINE_FIELDS
-        assert line["n"] > 0
-        assert len(line["work"]) == 16
-    if name in {"peers", "end_to_end", "levels"}:
-        assert len({line["work"] for line in lines}) == 1
-    assert capsys.readouterr().out.count("\n") == len(lines)
+    told = [json.loads(one) for one in out.read_text().splitlines()]
+    assert told
+    for one in told:
+        assert set(one) >= LINE_FIELDS
+        assert one["n"] > 0
+        assert len(one["work"]) == 16
+    if name in {"peers", "end_to_end", "levels", "profile"}:
+        assert len({one["work"] for one in told}) == 1
+    assert capsys.readouterr().out.count("\n") == len(told)
 
 
 @pytest.mark.slow
@@ -205,3 +231,290 @@ def test_demo_live_passes_through_a_kill(tmp_path: Path) -> None:
     figures = demo.run(tmp_path / "live", n=400, seconds=0.8, delay_ms=600, quiet=True)
     assert figures["wrong"] == []
     assert figures["kills"] == 1
+
+
+@pytest.mark.slow
+def test_suite_runs_a_part_and_reports(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    suite = importlib.import_module("benchmarks.__main__")
+    for name, value in (("FILE_BYTES", 1 << 20), ("FRESH_BYTES", 1 << 20), ("SYNCS", 2)):
+        monkeypatch.setattr(suite.machine, name, value)
+    out = tmp_path / "out"
+    assert suite.main(["--smoke", "--only", "cancel", "--out", str(out)]) == 0
+    report = (out / "report.md").read_text("utf-8")
+    assert "Tiny values" in report
+    assert "each answer durable" in report
+    assert {one["part"] for one in lines.Lines.read(out / "lines.jsonl").all} == {"cancel"}
+    assert "report.md" in capsys.readouterr().err
+
+
+def test_suite_goes_on_after_a_part_that_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    suite = importlib.import_module("benchmarks.__main__")
+    module = importlib.import_module("benchmarks.bench_cancel")
+
+    def fail(_argv: list[str]) -> int:
+        raise harness.WorkError("planted")
+
+    monkeypatch.setattr(module, "main", fail)
+    monkeypatch.setattr(suite.machine, "describe", lambda: dict(MACHINE))
+    assert suite.main(["--smoke", "--only", "cancel", "--out", str(tmp_path)]) == 1
+    assert "cancel: WorkError: planted" in (tmp_path / "report.md").read_text("utf-8")
+    assert "failed: cancel" in capsys.readouterr().err
+
+
+def test_plan_of_the_report_is_twelve_minutes_and_its_options_are_known() -> None:
+    parts = plan.chosen(None, everything=False)
+    assert sum(part.seconds for part in parts) <= 12.5 * 60
+    assert len({part.name for part in plan.PARTS}) == len(plan.PARTS)
+    for part in plan.PARTS:
+        module = importlib.import_module(f"benchmarks.bench_{part.bench}")
+        options = harness.arguments("", module.FULL).parse_args(part.options)
+        if part.bench == "peers":
+            assert peers.named(options.peers)
+            assert options.peers.startswith("timerstore,")
+
+
+# ---------------------------------------------------------------- rounds
+
+
+def result(rate: float, name: str = "x", **figures: Any) -> harness.Result:
+    nothing = harness.Spread(1, 2, 3)
+    return harness.Result(name, {}, 10, rate, "ns", nothing, "async", "0" * 16, figures)
+
+
+def test_rounds_take_turns_and_say_which() -> None:
+    seen: list[str] = []
+
+    def variant(name: str, _root: Path) -> harness.Result:
+        seen.append(name)
+        return result(1.0)
+
+    variants = [partial(variant, name) for name in "abc"]
+    found = list(rounds.interleaved(variants, rounds=3, seconds_max=60, smoke=True, directory=None))
+    assert "".join(seen) == "abc" + "bca" + "cab"
+    assert [one.figures["round"] for one in found] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
+def test_rounds_end_in_time_but_for_the_first(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(rounds.time, "monotonic", lambda: now[0])
+
+    def variant(_root: Path) -> harness.Result:
+        now[0] += 10
+        return result(1.0)
+
+    def count(seconds_max: float) -> int:
+        found = rounds.interleaved(
+            [variant], rounds=5, seconds_max=seconds_max, smoke=True, directory=None
+        )
+        return len(list(found))
+
+    assert count(50) == 5
+    assert count(49.9) == 4
+    assert "4 rounds of 5" in capsys.readouterr().err
+    assert count(1) == 1
+
+
+# ---------------------------------------------------------------- peers
+
+
+def test_order_and_identity_of_what_a_peer_gives_are_checked() -> None:
+    heap, loose = peers.named("heapq")[0], peers.named("rocketmq")[0]
+    work = harness.make_work(200, 16, 3000)
+    wanted = [work.bodies(row, row + 1)[0] for row in work.due_order().tolist()]
+    good = b"".join(wanted)
+    assert bench_peers.rows_in_order(heap, work, good) == good
+    last_first = b"".join([wanted[-1], *wanted[:-1]])
+    swapped = b"".join([wanted[1], wanted[0], *wanted[2:]])
+    doubled = b"".join([wanted[1], *wanted[1:]])
+    for bad in (last_first, swapped, doubled, good[:-16]):
+        with pytest.raises(harness.WorkError):
+            bench_peers.rows_in_order(heap, work, bad)
+    # By seconds alone: neighbours may change places, the last may not come first.
+    assert bench_peers.rows_in_order(loose, work, swapped) == good
+    for bad in (last_first, doubled, good[:-16]):
+        with pytest.raises(harness.WorkError):
+            bench_peers.rows_in_order(loose, work, bad)
+
+
+class Forgetful(InHeap):
+    """Loses what is not moved first."""
+
+    def move(self, now_ms: int, limit: int) -> int:
+        moved = super().move(now_ms, limit)
+        self._heap.clear()
+        return moved
+
+
+def test_a_peer_that_loses_something_is_no_result(tmp_path: Path) -> None:
+    work = harness.make_work(50, 16, 3000)
+    settings = contract.Settings(10, smoke=True)
+    times = contract.drive(InHeap, 1e9, work, tmp_path, settings)
+    assert len(times.bodies) == 50 * 16
+    with pytest.raises(harness.WorkError, match="40 of 50 are not due"):
+        contract.drive(Forgetful, 1e9, work, tmp_path, settings)
+
+
+@pytest.mark.parametrize("key", ["lmdb", "rocksdb", "redis", "sqlite", "sqlite-index", "heapq"])
+def test_peers_give_what_came_later_and_is_due_earlier(key: str, tmp_path: Path) -> None:
+    """Interleaved, as under a paced load: moved when due, each once, also when emptied between."""
+    peer = peers.named(key)[0]
+    if peer.missing() is not None:
+        pytest.skip(str(peer.missing()))
+    assert peer.paced is not None
+    session = peer.paced.args[0](tmp_path)  # type: ignore[attr-defined]
+    try:
+        session.schedule([300, 100], 0, [b"row00000", b"row00001"])
+        assert session.move(99, 10) == 0
+        assert session.take(10) == []
+        assert session.move(200, 10) == 1
+        assert session.take(10) == [b"row00001"]
+        session.schedule([50, 300], 2, [b"row00002", b"row00003"])
+        assert session.move(300, 2) == 2
+        assert session.take(10) == [b"row00002", b"row00000"]
+        assert session.move(300, 2) == 1
+        assert session.take(10) == [b"row00003"]
+        assert session.move(10**12, 2) == 0
+        assert session.take(10) == []
+    finally:
+        session.close()
+
+
+@pytest.mark.deep
+def test_rocketmq_and_beanstalkd_do_the_work(tmp_path: Path) -> None:
+    keys = [key for key in ("rocketmq", "beanstalkd") if peers.named(key)[0].missing() is None]
+    if not keys:
+        pytest.skip("neither is installed: make bench-peers")
+    words = ["--smoke", "--peers", ",".join(["heapq", *keys]), "--directory", str(tmp_path / "run")]
+    out = tmp_path / "lines"
+    assert bench_peers.main([*words, "--json", str(out)]) == 0
+    told = [json.loads(one) for one in out.read_text().splitlines()]
+    assert len(told) == 1 + len(keys)
+    assert len({one["work"] for one in told}) == 1
+
+
+def test_a_peer_that_is_not_there_is_said(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers.by_redis.shutil, "which", lambda _name: None)
+    assert [peer.key for peer in bench_peers.there("heapq,redis")] == ["heapq"]
+    assert "NOT MEASURED: Redis" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="no such peer: rdis"):
+        peers.named("rdis")
+
+
+# ---------------------------------------------------------------- what is said of lines
+
+
+MACHINE: dict[str, Any] = {
+    "date": "2026-01-01", "revision": "abc", "changed": False, "cores": 2, "memory_gib": 8,
+    "processor": "P", "kernel": "6", "python": "3.11", "load": [0, 0, 0], "versions": {},
+    "limits": dict.fromkeys(("copy_gb_s", "fresh_page_us", "write_gb_s", "write_synced_gb_s",
+                             "sync_4k_us", "python_loop_ns"), 1.0),
+}  # fmt: skip
+
+
+def line(key: str, number: int, rate: float, **more: Any) -> lines.Line:
+    return {
+        "part": "peers_1m", "name": "peers", "n": 10, "rate": rate, "flush": "f", "key": key,
+        "parameters": {"engine": key, "variant": "lists of bodies"}, "round": number, "tuned": "t",
+        "schedule_rate": rate * 2, "deliver_rate": rate * 2, "disk_bytes_per_pending": 1.0,
+        "ram_bytes_per_pending": 1.0, "p50": 1.0, "p99": 2.0, "max": 3.0, "work": "w", **more,
+    }  # fmt: skip
+
+
+def test_ratios_are_of_runs_of_one_round() -> None:
+    ours = lines.Lines([line("timerstore", number, 100.0 * (number + 1)) for number in range(3)])
+    # Its second round is missing, and the third was slow.
+    theirs = lines.Lines([line("other", 0, 50.0), line("other", 2, 30.0)])
+    assert ours.ratios(theirs) == (6.0, 2.0, 10.0, 2)
+    assert ours.told("rate") == (200.0, 100.0, 300.0, 3)
+    assert lines.Lines([]).told("rate") is None
+
+
+def test_figures_are_short() -> None:
+    assert lines.human(2_345_678, "/s") == "2.35 M/s"
+    assert lines.human(1_234, "B") == "1.23 kB"
+    assert lines.human(32_800, "ns") == "32,800 ns"
+    assert lines.human(0.5) == "0.5"
+    assert format(lines.told([1.0, 3.0, 2.0]), "x") == "2 x (1 x to 3 x)"
+
+
+def test_report_names_ratio_target_stall_and_what_is_missing(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    report = importlib.import_module("benchmarks.report")
+    found = [line("timerstore", number, 2e6, control_max_ms=9.0) for number in range(5)]
+    found += [line("other", number, 1e5, control_max_ms=1.0) for number in range(5)]
+    (tmp_path / "lines.jsonl").write_text("".join(json.dumps(one) + "\n" for one in found))
+    told = {**MACHINE, "parts": [], "missing": ["Redis (x): none"], "smoke": False}
+    (tmp_path / "machine.json").write_text(json.dumps(told))
+    text = report.write(tmp_path).read_text("utf-8")
+    assert "20 x (20 x to 20 x)" in text
+    assert "5 of\n10 runs were disturbed" in text
+    assert "- Redis (x): none" in text
+    deliver = next(row for row in text.splitlines() if row.startswith("| deliver and consume"))
+    assert "4 M/s (4 M/s to 4 M/s) | stretch" in deliver
+    assert "not measured" in text
+    for kind in ("svg", "png"):
+        assert (tmp_path / f"peers_1m.{kind}").stat().st_size > 1000
+
+
+def test_targets_say_no() -> None:
+    rate = next(one for one in targets.TARGETS if one.what.startswith("cancel"))
+    late = next(one for one in targets.TARGETS if one.what.startswith("lateness"))
+    assert [rate.verdict(lines.told([x])) for x in (199e3, 200e3, 500e3)] == [
+        "**no**", "must", "stretch",
+    ]  # fmt: skip
+    assert [late.verdict(lines.told([x])) for x in (5.1, 5.0, 1.0)] == [
+        "**no**", "must", "stretch",
+    ]  # fmt: skip
+
+
+def test_compared_revisions_are_paired_by_round_and_better_is_counted() -> None:
+    pairs = [(line("a", 0, 100.0), line("a", 0, 150.0)), (line("a", 1, 100.0), line("a", 1, 50.0))]
+    ((_, _, before, after, ratio, spread, better),) = compare.rows(pairs)
+    assert (before, after, ratio, spread, better) == (
+        "100", "100", "1.000", "0.500 to 1.500", "1 of 2",
+    )  # fmt: skip
+    late = [(line("a", 0, 1.0, name="lateness"), line("a", 0, 9.0, name="lateness", p99=1.0))]
+    assert compare.rows(late)[0][4:] == ("0.500", "0.500 to 0.500", "1 of 1")
+
+
+def test_samples_lie_under_the_step_that_ran() -> None:
+    marks = [(2_000_000_000, 3_000_000_000, "b"), (1_000_000_000, 1_500_000_000, "a")]
+    found = samples.laid_under(
+        marks,
+        [
+            " 1.000000000:     7f01 ts_put+0x10 (/x/_native.so)",
+            " 1.400000000:     7f01 ts_put (/x/_native.so)",
+            " 1.700000000:     7f01 between (/x/_native.so)",
+            " 2.999999999: ffff clear page ([kernel.kallsyms])",
+            " 3.000000000: ffff after ([kernel.kallsyms])",
+            " 0.999999999: ffff before ([kernel.kallsyms])",
+            "no sample",
+        ],
+    )
+    assert found == {
+        "a": {("ts_put", "_native.so"): 2},
+        "b": {("clear page", "[kernel.kallsyms]"): 1},
+    }
+
+
+def test_profile_is_written_between_its_marks(tmp_path: Path) -> None:
+    document = tmp_path / "P.md"
+    document.write_text(f"before\n{profile_text.BEGIN}\nold\n{profile_text.END}\nafter\n")
+    profile_text.write("new", document)
+    assert document.read_text() == (
+        f"before\n{profile_text.BEGIN}\nnew\n{profile_text.END}\nafter\n"
+    )
+    document.write_text("no marks")
+    with pytest.raises(ValueError, match="wanted"):
+        profile_text.write("new", document)
+    assert profile_text.BEGIN in profile_text.DOCUMENT.read_text("utf-8")

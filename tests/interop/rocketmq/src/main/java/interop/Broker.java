@@ -73,6 +73,11 @@ final class Broker {
         return new Broker(controller, server);
     }
 
+    /** For who measures it from inside. */
+    BrokerController controller() {
+        return controller;
+    }
+
     JSONObject makeTopic(JSONObject question) {
         int queues = question.getIntValue("queues");
         controller.getTopicConfigManager()

@@ -1,0 +1,97 @@
+"""How each stage, memory and disk grow with what is pending: 10^4 to 10^7 messages.
+
+Data:     sizes from `smallest` to `largest`, by factors of ten; bench_end_to_end's way: put all,
+          enqueue all, turn the clock, pull all.
+Threads:  the services' own; every run is a process and a directory of its own.
+Holds:    as bench_end_to_end. A size whose files would fill the disk is left out, loudly.
+Fails:    WorkError as there.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks import harness
+from benchmarks.bench_end_to_end import once
+from benchmarks.harness import Result, Work
+from benchmarks.rounds import interleaved
+from timerstore import StoreConfig
+
+FULL: dict[str, Any] = {
+    "smallest": 10_000,
+    "largest": 10_000_000,
+    "body": 128,
+    "batch": 10_000,
+    "horizon_s": 600,
+    "rounds": 5,
+    "seconds_max": 300.0,
+}
+SMOKE: dict[str, Any] = {
+    "smallest": 100,
+    "largest": 1_000,
+    "body": 32,
+    "batch": 100,
+    "horizon_s": 60,
+    "rounds": 1,
+    "seconds_max": 60.0,
+}
+OVERHEAD_BYTES = 800
+"""Of a message on disk, beyond twice its body, from its put to after its delivery; rounded up."""
+
+
+def sizes(smallest: int, largest: int, body: int, directory: Path | None) -> list[int]:
+    """Powers of ten between, the largest too; what the disk has no room for is left out."""
+    there = directory if directory is not None else Path(tempfile.gettempdir())
+    while not there.exists():
+        there = there.absolute().parent
+    free = shutil.disk_usage(there).free
+    found = []
+    size = smallest
+    while size <= largest:
+        wanted = size * (2 * body + OVERHEAD_BYTES)
+        if wanted < free * 0.8:
+            found.append(size)
+        else:
+            print(f"!!! NOT MEASURED: {size:,} pending: {wanted >> 30} GiB wanted, "
+                  f"{free >> 30} GiB free", file=sys.stderr)  # fmt: skip
+        size *= 10
+    return found
+
+
+def measured(work: Work, config: StoreConfig, told: dict[str, Any], root: Path) -> Result:
+    """One size."""
+    return replace(once(work, config, told, root), name="scaling")
+
+
+def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iterator[Result]:
+    """Size by size: the rounds of one share its work, and the largest is made once."""
+    config = harness.small_config(flush="async") if smoke else StoreConfig(flush="async")
+    wanted = sizes(parameters["smallest"], parameters["largest"], parameters["body"], directory)
+    seconds_max = parameters["seconds_max"]
+    for n in wanted:
+        work = harness.make_work(n, parameters["body"], parameters["horizon_s"] * 1000)
+        told = {name: parameters[name] for name in ("body", "batch", "horizon_s")}
+        told |= {"n": n, "stops": 1, "form": "list", "threads": True}
+        yield from interleaved(
+            [partial(measured, work, config, told)],
+            rounds=parameters["rounds"],
+            seconds_max=seconds_max,
+            smoke=smoke,
+            directory=directory,
+        )
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print one line a run."""
+    return harness.main_of(__doc__, FULL, SMOKE, run, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,206 @@
+"""Two revisions, in turns, in one sitting: `make bench-compare BASE=rev [ARGS="--only put"]`.
+
+Data:     the base is checked out and built under build/compare (a git worktree); the other is the
+          working tree as it stands. Both are measured by the benchmarks of the working tree.
+Threads:  none; every run is a process of its own.
+Holds:    (1) runs go base, new, new, base, base, new ...; what is told is the ratio of neighbours,
+          its median and its range; (2) equal work: the digests of a pair are equal.
+Fails:    a benchmark that the base cannot run (its API is older) is told and left out; exit status
+          2 where the base does not build.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.lines import Line, human, told
+
+TREE = Path(__file__).resolve().parents[1]
+KEPT = Path("build") / "compare"
+
+
+class Compared(NamedTuple):
+    """A benchmark and its options in one round."""
+
+    bench: str
+    options: tuple[str, ...]
+
+
+PLAN = {
+    "put": Compared("put", ("--rounds", "1", "--n", "200000")),
+    "end_to_end": Compared("end_to_end", ("--rounds", "1", "--stops", "60")),
+    "end_to_end_1k": Compared(
+        "end_to_end", ("--rounds", "1", "--stops", "60", "--body", "1024", "--n", "200000")
+    ),
+    "cancel": Compared(
+        "cancel",
+        (
+            "--rounds",
+            "1",
+        ),
+    ),
+    "lateness": Compared("lateness", ("--tries", "1", "--peers", "timerstore")),
+    "recovery": Compared("recovery", ("--rounds", "1", "--n", "1000000")),
+    "delay_queue": Compared(
+        "delay_queue",
+        (
+            "--rounds",
+            "1",
+        ),
+    ),
+    "levels": Compared("levels", ("--rounds", "1", "--n", "100000")),
+}
+USUAL = ("put", "end_to_end", "end_to_end_1k", "cancel")
+
+
+class Tree:
+    """A checkout that is measured."""
+
+    def __init__(self, name: str, path: Path, scratch: Path) -> None:
+        self.name = name
+        # The working tree's benchmarks beside this tree's engine: found in this order.
+        front = scratch / name
+        front.mkdir()
+        (front / "benchmarks").symlink_to(TREE / "benchmarks")
+        (front / "timerstore").symlink_to(path / "timerstore")
+        self._front = front
+
+    def run(self, compared: Compared, smoke: bool) -> list[Line]:
+        """The lines of one run; none where it failed."""
+        words = ("--smoke",) if smoke else compared.options
+        done = subprocess.run(
+            (sys.executable, "-m", f"benchmarks.bench_{compared.bench}", *words),
+            cwd=self._front, env={**os.environ, "PYTHONPATH": str(self._front)},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            print(f"!!! {self.name}: {compared.bench}: {done.stderr[-600:]}", file=sys.stderr)
+            return []
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def check_out(revision: str) -> Path:
+    """The base's tree, built; made once a revision."""
+    commit = _git("rev-parse", "--verify", f"{revision}^{{commit}}")
+    path = TREE / KEPT / commit[:12]
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _git("worktree", "add", "--detach", "--force", str(path), commit)
+    subprocess.run((sys.executable, "native/build.py"), cwd=path, check=True,
+                   capture_output=True, env={**os.environ, "PYTHONPATH": str(path)})  # fmt: skip
+    return path
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(("git", "-C", str(TREE), *words), capture_output=True, text=True,
+                          check=True)  # fmt: skip
+    return done.stdout.strip()
+
+
+def measure(
+    base: Tree, new: Tree, compared: Compared, rounds: int, *, smoke: bool
+) -> list[tuple[Line, Line]]:
+    """Pairs of lines of one variant and one round, base first."""
+    pairs = []
+    for number in range(rounds):
+        turn = (base, new) if number % 2 == 0 else (new, base)
+        found = {tree.name: tree.run(compared, smoke) for tree in turn}
+        theirs = {_key(line): line for line in found[base.name]}
+        ours = {_key(line): line for line in found[new.name]}
+        pairs += [(theirs[key], ours[key]) for key in theirs if key in ours]
+        if not theirs or not ours:
+            break
+    return pairs
+
+
+def _key(line: Line) -> str:
+    return json.dumps([line["name"], line["parameters"], line["work"]], sort_keys=True)
+
+
+def lower_is_better(line: Line) -> bool:
+    """Where the rate says nothing: lateness."""
+    return bool(line["name"] == "lateness")
+
+
+def figure_of(line: Line) -> float:
+    """What is compared of a line."""
+    return float(line["p99"] if lower_is_better(line) else line["rate"])
+
+
+def rows(pairs: Sequence[tuple[Line, Line]]) -> list[tuple[str, ...]]:
+    """A row a variant: both medians, the ratio's median and range, how many rounds were better."""
+    groups: dict[str, list[tuple[Line, Line]]] = {}
+    for pair in pairs:
+        groups.setdefault(_key(pair[0]), []).append(pair)
+    found = []
+    for group in groups.values():
+        line = group[0][0]
+        before, after = (told([figure_of(pair[side]) for pair in group]) for side in (0, 1))
+        ratio = told([figure_of(new) / max(figure_of(old), 1e-9) for old, new in group])
+        better = sum(
+            (figure_of(new) < figure_of(old)) == lower_is_better(line) for old, new in group
+        )
+        parameters = " ".join(f"{key}={value}" for key, value in line["parameters"].items())
+        found.append(
+            (
+                f"{line['name']} {parameters}",
+                "p99 ms" if lower_is_better(line) else "rate",
+                human(before.median),
+                human(after.median),
+                f"{ratio.median:.3f}",
+                f"{ratio.low:.3f} to {ratio.high:.3f}",
+                f"{better} of {len(group)}",
+            )
+        )
+    return found
+
+
+def table(found: Sequence[tuple[str, ...]]) -> str:
+    """For people."""
+    head = ("benchmark", "figure", "base", "new", "new / base", "range", "better")
+    widths = [max(len(row[at]) for row in (head, *found)) for at in range(len(head))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (head, *found)
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measure, print the table, keep the pairs."""
+    parser = argparse.ArgumentParser(description="Compares a revision with the working tree.")
+    parser.add_argument("base", help="a revision, as git knows it")
+    parser.add_argument("--only", nargs="+", choices=tuple(PLAN), default=USUAL)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--smoke", action="store_true", help="tiny values: does it still run?")
+    parser.add_argument("--json", type=Path, default=TREE / KEPT / "pairs.jsonl", metavar="OUT")
+    options = parser.parse_args(argv)
+    try:
+        path = check_out(options.base)
+    except subprocess.CalledProcessError as error:
+        print(f"cannot build {options.base}: {error.stderr!s}", file=sys.stderr)
+        return 2
+    pairs = []
+    with tempfile.TemporaryDirectory(prefix="timerstore-compare-") as scratch:
+        base = Tree("base", path, Path(scratch))
+        new = Tree("new", TREE, Path(scratch))
+        for name in options.only:
+            print(f"{name}: {options.rounds} rounds", file=sys.stderr, flush=True)
+            pairs += measure(base, new, PLAN[name], options.rounds, smoke=options.smoke)
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    with options.json.open("w", encoding="utf-8") as file:
+        for old, changed in pairs:
+            file.write(json.dumps({"base": old, "new": changed}) + "\n")
+    print(table(rows(pairs)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

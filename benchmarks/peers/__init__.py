@@ -1,0 +1,41 @@
+"""What timerstore is measured beside: each peer in a file of its own, all driven by contract.py.
+
+Data:     `PEERS`: every peer and variant, ours first; each says its durability and its tuning.
+Fails:    a peer that is not installed has a reason (`missing`); nobody measures it silently as 0.
+"""
+
+from __future__ import annotations
+
+from benchmarks.peers import (
+    by_beanstalkd,
+    by_heapq,
+    by_lmdb,
+    by_redis,
+    by_rocketmq,
+    by_rocksdb,
+    by_sqlite,
+    ours,
+)
+from benchmarks.peers.contract import Peer
+
+PEERS: tuple[Peer, ...] = (
+    *ours.PEERS,
+    *by_rocketmq.PEERS,
+    *by_lmdb.PEERS,
+    *by_rocksdb.PEERS,
+    *by_redis.PEERS,
+    *by_sqlite.PEERS,
+    *by_beanstalkd.PEERS,
+    *by_heapq.PEERS,
+)
+
+
+def named(keys: str) -> list[Peer]:
+    """Peers by their keys, as in "timerstore,redis"; "all" is all. ValueError names what is not."""
+    if keys == "all":
+        return list(PEERS)
+    known = {peer.key: peer for peer in PEERS}
+    unknown = [key for key in keys.split(",") if key not in known]
+    if unknown:
+        raise ValueError(f"no such peer: {', '.join(unknown)}; there are {', '.join(known)}")
+    return [known[key] for key in keys.split(",")]

@@ -1,0 +1,52 @@
+"""What `make bench` runs: parts, their sizes, and about how long each takes.
+
+Data:     a part is a benchmark (benchmarks/bench_<bench>.py) and its options; seconds are of a
+          quiet two-core machine, and are told before anything runs.
+Holds:    (1) `report` is what stands in the report, in about twelve minutes; `extra` is the rest;
+          (2) peers that are slow are measured with fewer messages, beside ours with as many.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+FAST = "timerstore,timerstore-buffer,rocketmq,lmdb,rocksdb,redis"
+SLOW = "timerstore,lmdb-sync,sqlite,sqlite-index,beanstalkd,heapq"
+
+
+class Part(NamedTuple):
+    """One run of one benchmark."""
+
+    name: str
+    bench: str
+    seconds: int
+    options: tuple[str, ...] = ()
+    extra: bool = False
+
+
+PARTS = (
+    Part("put", "put", 40, ("--n", "200000", "--rounds", "5")),
+    Part("end_to_end", "end_to_end", 40, ("--rounds", "5", "--stops", "60")),
+    Part("end_to_end_1k", "end_to_end", 25, ("--body", "1024", "--n", "300000", "--stops", "60")),
+    Part("scaling", "scaling", 110, ("--seconds-max", "90")),
+    Part("recovery", "recovery", 30),
+    Part("cancel", "cancel", 15),
+    Part("lateness", "lateness", 62, ("--seconds", "4")),
+    Part("peers_1m", "peers", 250, ("--n", "1000000", "--peers", FAST, "--seconds-max", "300")),
+    Part("peers_slow", "peers", 85, ("--n", "100000", "--peers", SLOW, "--seconds-max", "120")),
+    Part("peers_1k", "peers", 90, ("--n", "100000", "--body", "1024", "--peers", FAST,
+                                    "--seconds-max", "120")),
+    Part("levels", "levels", 15, ("--n", "200000"), extra=True),
+    Part("wait", "wait", 15, extra=True),
+    Part("idle", "idle", 30, extra=True),
+    Part("delay_queue", "delay_queue", 120, extra=True),
+    Part("peers_10m", "peers", 600, ("--n", "10000000", "--peers", "timerstore,lmdb,rocksdb,redis",
+                                     "--rounds", "3", "--seconds-max", "900"), extra=True),
+)  # fmt: skip
+
+
+def chosen(only: list[str] | None, *, everything: bool) -> list[Part]:
+    """The parts named, or the report's, or all."""
+    if only:
+        return [part for part in PARTS if part.name in only]
+    return [part for part in PARTS if everything or not part.extra]

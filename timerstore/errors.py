@@ -38,7 +38,10 @@ class TimerStoreError(Exception):
         if got is not None:
             parts.append(f"got {got}")
         super().__init__("; ".join(parts))
+        self.what = message
         self.where = where
+        self.wanted = wanted
+        self.got = got
         if retryable is not None:
             self.retryable = retryable
 

@@ -12,7 +12,7 @@ import timerstore
 from tests.corruption import damages
 from tests.corruption.golden import CONFIG, NOW_MS, Golden, make
 from timerstore import ConfigError, Message, Report, repair, verify_directory
-from timerstore.inspect.__main__ import main
+from timerstore.cli import main
 from timerstore.testing import ManualClock, Stepper
 
 LOG = ("commitlog/00000000000000000000", "commitlog/00000000000000008192")
@@ -240,14 +240,12 @@ def test_repair_refuses_a_target_that_is_taken_and_a_source_that_is_none(
 def test_the_commands_say_by_their_status_what_they_found(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--quiet", "verify", str(root)]) == 0
-    assert capsys.readouterr().out.startswith("clean")
+    assert main(["verify", str(root)]) == 0
+    assert "clean" in capsys.readouterr().out
     _spoil(root, 100)
     assert main(["verify", str(root)]) == 1
-    said = capsys.readouterr()
-    assert "bytes [0, 200)" in said.out
-    assert "100 %" in said.err
-    assert main(["--quiet", "repair", str(root), str(tmp_path / "target")]) == 1
-    assert main(["--quiet", "verify", str(tmp_path / "target")]) == 0
-    assert main(["--quiet", "verify", str(tmp_path / "nothing")]) == 2
+    assert "bytes [0, 200)" in capsys.readouterr().out
+    assert main(["repair", str(root), str(tmp_path / "target")]) == 1
+    assert main(["verify", str(tmp_path / "target")]) == 0
+    assert main(["verify", str(tmp_path / "nothing")]) == 2
     assert "error:" in capsys.readouterr().err

@@ -24,10 +24,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from timerstore.commitlog.fold import SCAN_DTYPE, Scan
-from timerstore.files.disk import Disk
+from timerstore.files.disk import Disk, File
 from timerstore.layout.tree import segment_name
 from timerstore.native import FAULTS, ffi, lib
 
+_ZEROS = bytes(1 << 20)
 _BATCH = 16_384
 _MAGICS = tuple(m.to_bytes(4, "big") for m in (0xDAA320A7, 0xDAA320AB))
 _BLANK_MAGIC = (0xCBD43194).to_bytes(4, "big")
@@ -129,6 +130,7 @@ class _Segment:
         file = disk.open(files.path(self._begin), read_only=True)
         there = min(files.sizes[number], self._size)
         self._there = there
+        self._data_end = _data_end(file, there)
         if there == self._size:
             self._data: Any = file.map_read(self._size)
         else:
@@ -178,6 +180,8 @@ class _Segment:
 
     def _next_whole(self, offset: int) -> int:
         """Where the first record or blank begins that is one for certain; else the end."""
+        if offset - self._begin >= self._data_end:
+            return self._begin + self._size
         fault = int(self._window.fault)
         found = [self._next_record(offset, magic) for magic in _MAGICS]
         found.append(self._next_blank(offset))
@@ -185,26 +189,40 @@ class _Segment:
         return min(found)
 
     def _next_record(self, offset: int, magic: bytes) -> int:
-        at: int = self._data.find(magic, offset - self._begin + 4)
+        at: int = self._data.find(magic, offset - self._begin + 4, self._data_end)
         while at >= 0:
             begin = self._begin + at - 4
             position = bytes(self._data[at - 4 + _POSITION_AT : at + 4 + _POSITION_AT])
             if position == begin.to_bytes(8, "big") and len(self._records(begin, 1)[1]) == 1:
                 return begin
-            at = self._data.find(magic, at + 1)
+            at = self._data.find(magic, at + 1, self._data_end)
         return self._begin + self._size
 
     def _next_blank(self, offset: int) -> int:
-        at: int = self._data.find(_BLANK_MAGIC, offset - self._begin + 4)
+        at: int = self._data.find(_BLANK_MAGIC, offset - self._begin + 4, self._data_end)
         while at >= 0:
             left = self._size - (at - 4)
             if bytes(self._data[at - 4 : at]) == left.to_bytes(4, "big"):
                 return self._begin + at - 4
-            at = self._data.find(_BLANK_MAGIC, at + 1)
+            at = self._data.find(_BLANK_MAGIC, at + 1, self._data_end)
         return self._begin + self._size
 
     def _is_zero(self, begin: int, end: int) -> bool:
-        for at in range(begin - self._begin, end - self._begin, 1 << 20):
-            if any(self._data[at : min(at + (1 << 20), end - self._begin)]):
+        last = min(end - self._begin, self._data_end)
+        for at in range(begin - self._begin, last, len(_ZEROS)):
+            piece = self._data[at : min(at + len(_ZEROS), last)]
+            if piece != _ZEROS[: len(piece)]:
                 return False
         return self._there >= end - self._begin
+
+
+def _data_end(file: File, size: int) -> int:
+    """Behind which nothing was ever written, as far as the file system tells: a GiB of nothing is
+    not read.
+    """
+    end = 0
+    while (begin := file.next_data(end)) is not None and begin < size:
+        end = min(file.first_hole(begin), size)
+        if end <= begin:
+            return size
+    return end

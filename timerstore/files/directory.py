@@ -24,6 +24,24 @@ def boot_id() -> bytes:
     return bytes.fromhex(text.strip().replace("-", ""))
 
 
+def holder_of(disk: Disk, tree: Tree) -> int | None:
+    """Give the process that has a store open, without touching its lock; None where none has.
+
+    0 where one has it of which nothing is known.
+    """
+    if not disk.exists(tree.lock):
+        return None
+    with _held_lock:
+        # Not asked of the file: closing any descriptor of it would drop the lock.
+        if disk.identity(tree.root) in _held:
+            return os.getpid()
+        pid = disk.open(tree.lock, read_only=True).first_byte_holder()
+    if pid == 0:
+        text = disk.read_small(tree.abort) or b""
+        return int(text) if text.strip().isdigit() else 0
+    return pid
+
+
 class Directory:
     """A locked store directory."""
 

@@ -9,7 +9,7 @@ id_states.py     what the log says of each timer id        findings.py   problem
 
 offline.py       a directory that need not be open: every damaged range, as a Report
 repair.py        a damaged directory's log into a new one
-check_log_files.py, check_queue_files.py, log_units.py   what both read;  __main__.py  the commands
+check_log_files.py, check_queue_files.py, log_units.py   what both read
 
 Holds:    a Report of check.py without problems means that every message has its unit, and every
           waiting timer its place.

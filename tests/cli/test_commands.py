@@ -1,0 +1,467 @@
+"""Each command, by what it answers and by its exit code."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import timerstore
+from tests.support.command_line import SMALL, CommandLine
+from timerstore.cli.command import COMMANDS
+from timerstore.cli.exits import TABLE, Exit
+from timerstore.store import TimerStore
+
+
+def test_the_first_five_minutes(ts: CommandLine) -> None:
+    path = ts.init()
+    put = ts.fine("put", path, "orders", "hello", "--in", "100ms", "--key", "4711").out
+    assert re.search(r"^put \w{32}: due .*\n  handle \S+$", put)
+    assert ts.fine("count", path).out == "1\n"
+    followed = ts.fine("follow", path, "orders", "-n", "1")
+    assert followed.out.rstrip().endswith("key=4711  hello")
+    assert ts.fine("count", path).out == "0\n"
+    assert ts.fine("get", path, "orders", "--body").out == "hello\n"
+    assert ts.fine("ls", path).out.splitlines()[1].split() == ["orders", "1", "0", "1"]
+    assert ts.fine("verify", path).out.startswith(f"{path}: clean\n")
+
+
+def test_json_says_what_text_says(ts: CommandLine) -> None:
+    path = ts.init("--json")
+    put = ts.fine(
+        *("put", path, "orders", "hi", "--in", "1h", "--key", "a", "--key", "b"),
+        *("--tag", "paid", "--property", "region=eu", "--id", "order-1", "--json"),
+    ).row
+    assert put["message_id"] == "order-1"
+    assert put["queue_offset"] is None
+    again = ts.fine(
+        "put", path, "orders", "hi", "--in", "1h", "--key", "a", "--id", "order-1", "--json"
+    )
+    assert again.row["duplicate"]
+    [found] = ts.fine("get", path, "orders", "--key", "b", "--json").rows
+    assert found["handle"] == put["handle"]
+    assert (found["tags"], found["properties"]) == ("paid", {"region": "eu"})
+    assert found["delivered_ms"] is None
+    assert found["due_ms"] == put["due_ms"]
+    [listed] = ts.fine("ls", path, "--json").rows
+    assert listed == {"topic": "orders", "queues": 1, "waiting": 1, "arrived": 0}
+    assert ts.fine("count", path, "--topic", "orders", "--json").row["waiting"] == 1
+
+
+def test_cancel_and_move(ts: CommandLine) -> None:
+    path = ts.init()
+    first, second = (
+        ts.fine("put", path, "orders", body, "--in", "1h", "--key", "k", "--json").row["handle"]
+        for body in ("one", "two")
+    )
+    moved = ts.fine("move", path, first, "--in", "2h", "--json").row
+    assert moved["result"] == "MOVED"
+    assert moved["handle"] != first
+    assert ts("move", path, first, "--in", "2h").out.startswith("ALREADY_CANCELLED ")
+    assert ts("move", path, first, "--in", "2h").code == Exit.NOT_SO
+    assert ts.fine("count", path, "--until", "2000-01-01T00:00Z").out == "0\n"
+    assert ts.fine("count", path, "--from", "2000-01-01T00:00Z").out == "2\n"
+    assert ts.fine("cancel", path, second).out == f"CANCELLED {second}\n"
+    assert ts.fine("cancel", path, second).out == f"ALREADY_CANCELLED {second}\n"
+    assert ts.fine("cancel", path, "--topic", "orders", "--key", "k").out.startswith("CANCELLED ")
+    nothing = ts("cancel", path, "--topic", "orders", "--key", "k")
+    assert (nothing.code, nothing.out) == (Exit.NOT_SO, "")
+    assert "nothing waits for topic 'orders' with the key 'k'" in nothing.err
+    assert ts.fine("count", path).out == "0\n"
+    wrong = ts("cancel", path, "nonsense")
+    assert wrong.code == Exit.ERROR
+    assert "  do     give the handle as `put` told it" in wrong.err
+
+
+def test_a_message_of_a_level_has_no_handle_and_says_so(ts: CommandLine) -> None:
+    path = ts.init()
+    assert (
+        ts.fine("put", path, "orders", "x", "--level", "5", "--key", "k", "--json").row["handle"]
+        == ""
+    )
+    refused = ts("cancel", path, "--topic", "orders", "--key", "k")
+    assert refused.code == Exit.NOT_SO
+    assert "fixed level" in refused.err
+
+
+def test_groups_commit_what_they_were_given(ts: CommandLine) -> None:
+    path = ts.init()
+    for body in "abc":
+        ts.fine("put", path, "orders", body)
+    assert ts.fine("get", path, "orders", "--group", "billing", "-n", "2", "--body").out == "a\nb\n"
+    assert ts.fine("follow", path, "orders", "--group", "billing", "-n", "1", "--body").out == "c\n"
+    assert ts("get", path, "orders", "--group", "billing").code == Exit.NOT_SO
+    assert ts("get", path, "orders", "--group", "billing", "--wait", "20ms").code == Exit.NOT_SO
+    [row] = ts.fine("ls", path, "--groups", "--json").rows
+    assert row == {"topic": "orders", "group": "billing", "queue": 0, "committed": 3, "behind": 0}
+
+
+def test_follow_without_a_group_leaves_no_trace(ts: CommandLine) -> None:
+    path = ts.init()
+    ts.fine("put", path, "orders", "a")
+    assert ts.fine("follow", path, "orders", "--for", "10ms").out == ""
+    assert ts.fine("follow", path, "orders", "--all", "-n", "1", "--body").out == "a\n"
+    began = ts.fine("follow", path, "orders", "--from", "2000-01-01T00:00Z", "-n", "1", "--json")
+    assert began.row["body"] == "a"
+    assert ts.fine("ls", path, "--groups").out == ""
+
+
+def test_filters(ts: CommandLine) -> None:
+    path = ts.init()
+    ts.fine("put", path, "orders", "a", "--tag", "paid", "--property", "amount=7")
+    ts.fine("put", path, "orders", "b", "--tag", "late")
+    assert ts.fine("get", path, "orders", "--tag", "late || x", "--body").out == "b\n"
+    assert ts.fine("get", path, "orders", "--sql", "amount > 5", "--body").out == "a\n"
+    assert ts.fine("get", path, "orders", "--offset", "1", "--body").out == "b\n"
+    assert ts("get", path, "orders", "--sql", "amount >").code == Exit.ERROR
+    assert ts("get", path, "orders", "--queue", "7").code == Exit.ERROR
+
+
+def test_what_a_message_holds_steers_no_terminal(ts: CommandLine) -> None:
+    path = ts.init()
+    ts.fine("put", path, "orders", "a\x1b[2Jb\u202ec\nd")
+    line = ts.fine("get", path, "orders").out
+    assert line.endswith("  a\\x1b[2Jb\\x202ec\\nd\n")
+    assert ts.fine("get", path, "orders", "--json").row["body"] == "a\x1b[2Jb\u202ec\nd"
+
+
+# --- beside another process -----------------------------------------------------------------------
+
+
+def test_beside_a_process_that_has_it_open(ts: CommandLine) -> None:
+    path = ts.init()
+    with timerstore.open(path) as store:
+        handle = store.put("orders", b"later", delay=3600, keys="k").handle
+        store.put("orders", b"now", tags="t")
+        store.flush()
+        pid = os.getpid()
+        assert f"open in process {pid}" in ts.fine("ls", path).err
+        assert ts.fine("count", path, "--json").row == {"waiting": 1, "open_in": pid}
+        assert ts.fine("get", path, "orders", "--body").out == "now\n"
+        assert ts("get", path, "orders", "--tag", "u").code == Exit.NOT_SO
+        followed = ts.fine("follow", path, "orders", "--all", "-n", "1", "--json")
+        assert followed.row["body"] == "now"
+        assert "reading beside it" in followed.err
+        assert ts.fine("verify", path).code == 0
+        assert ts.fine("top", path, "--once", "--json").row["stores"][0]["open_in"] == pid
+        for refused in (
+            ("put", path, "orders", "x"),
+            ("cancel", path, handle),
+            ("get", path, "orders", "--group", "g"),
+            ("get", path, "orders", "--key", "k"),
+            ("backup", path, ts.folder / "b"),
+            ("count", path, "--until", "now"),
+        ):
+            answer = ts(*refused)
+            assert (answer.code, answer.out) == (Exit.LOCKED, ""), refused
+            assert "beside it run: ls, count, get" in answer.err
+        assert store.cancel(handle) == "CANCELLED"
+
+
+def test_of_another_process_the_pid_is_told(ts: CommandLine) -> None:
+    path = ts.init()
+    program = (
+        "import sys, timerstore\n"
+        f"with timerstore.open({str(path)!r}):\n    print('open', flush=True)\n    sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        answer = ts("put", path, "orders", "x", "--json")
+        assert answer.code == Exit.LOCKED
+        told = json.loads(answer.err)
+        assert told["error"] == "LockedError"
+        assert told["got"] == f"process {other.pid}"
+        assert told["exit"] == 3
+        assert ts.fine("count", path, "--json").row["open_in"] == other.pid
+        other.communicate()
+    ts.fine("put", path, "orders", "x")
+
+
+# --- tables, files --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["waiting.parquet", "waiting.jsonl"])
+def test_what_waits_goes_into_another_store(ts: CommandLine, name: str) -> None:
+    path, target = ts.init(), ts.folder / "other.store"
+    for k in range(3):
+        ts.fine(
+            *("put", path, f"t{k % 2}", f"body {k}", "--in", f"{k + 1}h", "--key", f"k{k}"),
+            *("--tag", "x", "--property", "a=b"),
+        )
+    handle = ts.fine("put", path, "t0", "gone", "--in", "1h", "--json").row["handle"]
+    ts.fine("cancel", path, handle)
+    ts.fine("put", path, "t0", "there already")
+    ts.fine("put", path, "t0", "level", "--level", "18")
+    file = ts.folder / name
+    assert ts.fine("export", path, file, "--json").row["rows"] == 4
+    ts.fine("init", target, *SMALL)
+    first = ts.fine("import", target, file, "--json").row
+    assert (first["rows"], first["is_replay"]) == (4, False)
+    again = ts.fine("import", target, file, "--json").row
+    assert (again["rows"], again["is_replay"]) == (4, True)
+    assert ts.fine("count", target).out == "4\n"
+    kept = ("topic", "body", "deliver_ms", "keys", "tags", "message_id", "properties")
+    rows = [
+        [{name: row[name] for name in kept} for row in ts.fine("dump", one, "waiting").rows]
+        for one in (path, target)
+    ]
+    for part in rows:
+        part.sort(key=lambda row: row["message_id"])
+    assert rows[0] == rows[1]
+    assert ts.fine("dump", path, "waiting", "--topic", "t1").rows[0]["body"] == "body 1"
+
+
+def test_tables(ts: CommandLine) -> None:
+    path = ts.init()
+    ts.fine("put", path, "orders", "a", "--in", "1m")
+    ts.fine("put", path, "orders", "b")
+    kinds = [row["kind"] for row in ts.fine("dump", path).rows]
+    assert kinds == ["timer", "ordinary"]
+    assert len(ts.fine("dump", path, "-n", "1").rows) == 1
+    [slot] = ts.fine("dump", path, "slots").rows
+    assert slot["count"] == 1
+    [timer] = ts.fine("dump", path, "timers", "--columns", "cancelled,rolled").rows
+    assert timer == {"cancelled": False, "rolled": False}
+    file = ts.folder / "messages.parquet"
+    assert ts.fine("export", path, file, "--table", "messages", "--json").row["rows"] == 2
+    assert [one.name for one in ts.folder.iterdir() if one.name.startswith("messages")] == [
+        file.name
+    ]
+    assert ts("export", path, ts.folder / "messages.csv").code == Exit.ERROR
+    assert ts("dump", path, "slots", "--topic", "orders").code == Exit.ERROR
+    assert "'slots'" in ts("dump", path, "slot").err
+
+
+def test_import_names_the_line(ts: CommandLine) -> None:
+    path, file = ts.init(), ts.folder / "rows.jsonl"
+    for line, text in (
+        ('{"topic": "a", "body": "x", "delivr_at": 1}', "delivr_at: not known; known are body"),
+        ('{"topic": "a"}', "body: there is none"),
+        (
+            '{"topic": "a", "body": "x", "deliver_at": "2026-01-01T00:00"}',
+            "wanted a time with its zone",
+        ),
+        ('{"topic": "a", "body": "x", "body_base64": "eA=="}', "wanted one of the two"),
+        ("[]", "wanted an object, got list"),
+        ("{", "no message"),
+    ):
+        file.write_text('{"topic": "a", "body": "x"}\n' + line + "\n")
+        answer = ts("import", path, file)
+        assert answer.code == Exit.ERROR
+        assert text in answer.err
+        assert f"{file} line 2" in answer.err
+    assert ts.fine("count", path).out == "0\n"
+
+
+def test_import_refuses_or_leaves_out_rows_that_are_wrong(ts: CommandLine) -> None:
+    path, file = ts.init(), ts.folder / "rows.jsonl"
+    rows = [
+        {"topic": topic, "body": "x", "deliver_at": "2100-01-01T00:00Z"}
+        for topic in ("a", "!", "b")
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = ("-c", "delay_ms_max=31_000_000_000_000")
+    refused = ts("import", path, file, *config)
+    assert refused.code == Exit.ERROR
+    assert "row 2: topic" in refused.err
+    assert ts.fine("count", path).out == "0\n"
+    taken = ts.fine("import", path, file, "--on-invalid", "skip", *config)
+    assert "1 row left out, the first: row 2: topic" in taken.err
+    assert ts.fine("count", path).out == "2\n"
+
+
+def test_backup_and_restore(ts: CommandLine) -> None:
+    path, backup, again = ts.init(), ts.folder / "b", ts.folder / "again.store"
+    ts.fine("put", path, "orders", "a", "--in", "1h")
+    assert ts.fine("backup", path, backup, "--json").row["segment_count"] == 1
+    assert ts.fine("verify", backup).out.startswith(f"{backup}: clean")
+    ts.fine("restore", backup, again)
+    assert ts("get", again, "orders").code == Exit.NOT_SO  # opens it: counts are made then
+    assert ts.fine("count", again).out == "1\n"
+    assert ts("restore", backup, again).code == Exit.ERROR
+    assert "wanted a backup" in ts("restore", path, ts.folder / "x").err
+
+
+def test_damage_is_named_and_repaired(ts: CommandLine) -> None:
+    path, target = ts.init(), ts.folder / "repaired.store"
+    for k in range(3):
+        ts.fine("put", path, "orders", f"body {k}")
+    log = path / "commitlog" / ("0" * 20)
+    data = bytearray(log.read_bytes())
+    at = data.index(b"body 1")
+    data[at] ^= 1
+    log.write_bytes(data)
+    found = ts("verify", path, "--json")
+    assert found.code == Exit.NOT_SO
+    assert not found.row["clean"]
+    assert str(log) in found.row["problems"][0]["where"]
+    assert ts("get", path, "orders").code == Exit.NOT_SO
+    assert "timerstore repair" in ts("get", path, "orders").err
+    repaired = ts("repair", path, target)
+    assert repaired.code == Exit.NOT_SO, "something was lost"
+    bodies = ts.fine("get", target, "orders", "--body").out.splitlines()
+    assert [one for one in bodies if one] == ["body 0", "body 2"]
+
+
+# --- shards ---------------------------------------------------------------------------------------
+
+
+def test_shards(ts: CommandLine) -> None:
+    path = ts.init("--shards", "2")
+    handles = [
+        ts.fine("put", path, "orders", f"b{k}", "--in", "1h", "--key", key, "--json").row["handle"]
+        for k, key in enumerate("adbe")  # two go to either of two shards
+    ]
+    ts.fine("put", path, "orders", "now", "--key", "a")
+    rows = ts.fine("ls", path, "--json").rows
+    assert sum(row["waiting"] for row in rows) == 4
+    assert {row["shard"] for row in rows} == {0, 1}
+    assert ts.fine("count", path).out == "4\n"
+    ts.fine("cancel", path, handles[0])
+    ts.fine("move", path, handles[1], "--at", "2030-01-01T00:00+01:00")
+    assert ts.fine("get", path, "orders", "--json").row["body"] == "now"
+    assert ts.fine("follow", path, "orders", "--all", "-n", "1", "--json").row["body"] == "now"
+    file = ts.folder / "w.parquet"
+    assert ts.fine("export", path, file, "--json").row["rows"] == 3
+    other = ts.folder / "other.shards"
+    ts.fine("init", other, "--shards", "3", *SMALL)
+    ts.fine("import", other, file)
+    assert ts.fine("count", other).out == "3\n"
+    assert ts.fine("verify", path).out.count("clean") == 2
+    assert ts.fine("top", path, "--once", "--json").row["waiting"] == 3
+    assert "a store" in ts("backup", path, ts.folder / "b").err
+
+
+# --- errors that teach ----------------------------------------------------------------------------
+
+
+def test_where_there_is_no_store_every_command_says_what_to_do(ts: CommandLine) -> None:
+    nowhere, file = ts.folder / "nowhere", ts.folder / "file"
+    file.write_text("x")
+    more = {
+        "put": ["t", "x"],
+        "get": ["t"],
+        "follow": ["t"],
+        "cancel": ["h"],
+        "move": ["h", "--in", "1s"],
+        "repair": [ts.folder / "new"],
+        "export": [ts.folder / "x.parquet"],
+        "import": [file],
+        "backup": [ts.folder / "b"],
+        "restore": [ts.folder / "r"],
+    }
+    for name in COMMANDS.keys() - {"init", "bench", "demo"}:
+        answer = ts(name, nowhere, *more.get(name, []))
+        assert (answer.code, answer.out) == (Exit.ERROR, ""), name
+        assert answer.err.startswith("error: no store there\n"), name
+        assert f"timerstore init {nowhere}" in answer.err, name
+        assert not nowhere.exists(), name
+        assert "got    a file" in ts(name, file, *more.get(name, [])).err, name
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["put", "t", "x", "--in", "soon"], "wanted a span as 250ms, 90s, 30m"),
+        (["put", "t", "x", "--at", "noon"], "wanted a time as 2026-12-24T18:00+01:00"),
+        (["put", "t", "x", "--in", "1s", "--at", "now"], "one of --in and --at"),
+        (["put", "t", "x", "--in", "41w", "--level", "2"], "wanted one of"),
+        (["put", "t", "x", "--in", "9999w"], "delay: wanted at most"),
+        (["put", "t", "x", "--level", "0"], "level: wanted a whole number from 1 on"),
+        (["put", "a/b", "x"], "topic"),
+        (["put", "t", "x", "--property", "TAGS=x"], "TAGS"),
+        (["put", "t", "x", "-c", "flsh=async"], "did you mean flush?"),
+        (["put", "t", "x", "-c", "flush=never"], "flush: wanted 'sync' or 'async', got 'never'"),
+        (["put", "t", "x", "-c", "wheel_slot_count=many"], "wanted a whole number, got 'many'"),
+        (["put", "t", "x", "-c", "wheel_slot_count=64"], "wheel_slot_count"),
+        (["put", "t", "x", "--lines"], "--lines: each line is a message"),
+        (["cancel"], "wanted handles"),
+        (["cancel", "--key", "k"], "--topic and --key go together"),
+        (["move", "h"], "wanted --in or --at"),
+        (["get", "t", "--max", "0"], "0 is not in the range"),
+        (["top"], "top --once"),
+    ],
+)
+def test_wrong_arguments_say_what_was_wanted(ts: CommandLine, words: list[str], text: str) -> None:
+    path = ts.init()
+    answer = ts(words[0], path, *words[1:])
+    assert (answer.code, answer.out) == (Exit.ERROR, "")
+    assert text in answer.err
+    assert ts.fine("count", path).out == "0\n"
+
+
+def test_sizes_of_init_stay(ts: CommandLine) -> None:
+    path = ts.init()
+    ts.fine("put", path, "orders", "a", "--in", "1s")
+    for folder, size in (("commitlog", 1 << 20), ("timerlog", 1 << 16)):
+        [file] = (path / folder).iterdir()
+        assert file.stat().st_size == size
+    assert (path / "timerwheel").stat().st_size == 2048 * 32
+    told = ts("put", path, "orders", "a", "-c", "commit_log_segment_bytes=2097152")
+    assert "configured 2097152, but" in told.err
+
+
+def test_a_taken_folder_is_left_alone(ts: CommandLine) -> None:
+    path = ts.init()
+    assert "there is one already" in ts("init", path).err
+    full = ts.folder / "full"
+    full.mkdir()
+    (full / "letter").write_text("dear")
+    assert ts("init", full).code == Exit.ERROR
+    assert [one.name for one in full.iterdir()] == ["letter"]
+
+
+def test_help_of_every_command_and_the_table_of_codes(ts: CommandLine) -> None:
+    whole = ts.fine("--help").out
+    for code, text in TABLE.items():
+        assert f"{int(code):3}  {text}" in whole
+    for name, (_, text) in COMMANDS.items():
+        assert name in whole
+        assert text
+        assert f"timerstore {name}" in ts.fine(name, "--help").out
+    assert ts("pt").code == Exit.ERROR
+    assert ts().code == Exit.ERROR
+    assert "--json" in ts.fine("bench", "--help").out
+
+
+def test_debug_shows_where_an_error_came_from(ts: CommandLine) -> None:
+    assert "Traceback" in ts("--debug", "ls", ts.folder / "nowhere").err
+    assert "Traceback" not in ts("ls", ts.folder / "nowhere").err
+
+
+def test_bench_and_demo(ts: CommandLine) -> None:
+    lines = ts.fine("bench", "-n", "1000", "--json").rows
+    assert [one["n"] for one in lines] == [50, 1000, 1000, 1000]
+    demo = ts.fine("demo", "-n", "500", "--seconds", "0.6", "--json").row
+    assert demo["passed"]
+    assert demo["scheduled"] == demo["delivered"] == 500
+
+
+def test_demo_says_fail_where_one_is_missing(
+    ts: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_many = TimerStore.put_many
+
+    def lossy(self, topic, bodies, *, deliver_ms):  # type: ignore[no-untyped-def]
+        data, offsets = bodies
+        return put_many(self, topic, (data, offsets[:-1]), deliver_ms=deliver_ms[:-1])
+
+    monkeypatch.setattr(TimerStore, "put_many", lossy)
+    monkeypatch.setattr("timerstore.cli.trying._GRACE_S", 0.1)
+    answer = ts("demo", "-n", "50", "--seconds", "0.6")
+    assert answer.code == Exit.NOT_SO
+    assert "lost 1, doubled 0, early 0" in answer.out
+    assert answer.out.endswith("FAIL\n")
+
+
+def test_demo_keeps_a_folder_that_was_named(ts: CommandLine) -> None:
+    kept = ts.folder / "kept.store"
+    ts.fine("demo", "-n", "10", "--seconds", "0.6", "--directory", kept, "--plain")
+    assert ts.fine("ls", kept, "--json").row["arrived"] == 10
+    assert Path(kept).is_dir()

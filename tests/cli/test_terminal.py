@@ -1,0 +1,255 @@
+"""As a person at a terminal, and as a script with pipes: screens, keys, signals, broken pipes."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import timerstore
+from tests.support.command_line import (
+    COMMAND,
+    SMALL,
+    Answer,
+    CommandLine,
+    Terminal,
+    environment,
+    in_shell,
+)
+from timerstore.cli.exits import Exit
+
+
+@pytest.fixture
+def store(ts: CommandLine) -> Path:
+    return ts.init()
+
+
+# --- top ------------------------------------------------------------------------------------------
+
+
+def test_top_shows_what_waits_and_turns(store: Path) -> None:
+    with timerstore.open(store) as open_store:
+        for k in range(40):
+            open_store.put("orders", b"x", delay=5 + k, flush="async")
+        open_store.put("invoices", b"x", delay=7200)
+        open_store.flush()
+        top = Terminal("top", store, "--every", "100ms")
+        screen = top.wait_for("a by itself")
+        lines = screen.splitlines()
+        assert f"open in process {os.getpid()}" in lines[0]
+        assert "the next 60 seconds" in screen
+        assert re.search(r"[·●◆] +41 +[·●◆]", screen), screen
+        assert re.search(r"orders +40 +0 +0", screen)
+        assert re.search(r"1 min +\d+ █", screen)
+        assert screen.count("◆") == 1
+        assert all(len(line) <= 100 for line in lines)
+        hand = _hand(screen)
+        for _ in range(60):
+            if _hand(screen := top.read()) != hand:
+                break
+        assert _hand(screen) != hand, "the hand stands still"
+        top.child.send("h")
+        hours = top.wait_for("the next 24 hours")
+        assert "41 in 24 hours" in hours
+        top.child.send("q")
+        assert top.end() == 0
+
+
+def _hand(screen: str) -> tuple[int, int] | None:
+    for y, line in enumerate(screen.splitlines()):
+        if "◆" in line:
+            return y, line.index("◆")
+    return None
+
+
+@pytest.mark.parametrize(("columns", "lines"), [(80, 24), (160, 50)])
+def test_top_fits_its_terminal(store: Path, columns: int, lines: int) -> None:
+    top = Terminal("top", store, columns=columns, lines=lines)
+    screen = top.wait_for("q quit").splitlines()
+    assert "closed: nothing is delivered" in screen[0]
+    assert re.search(r"\d\d:\d\d:\d\d$", screen[0])
+    assert screen[lines - 1].startswith(" q quit")
+    for line in screen[1 : lines - 1]:
+        assert len(line) == columns, line
+        assert line[-1] in "╮│╯"
+    top.child.sendintr()
+    assert top.end() == Exit.INTERRUPTED
+
+
+def test_top_leaves_the_terminal_as_it_was(store: Path) -> None:
+    shell = Terminal("top", store, "-n", "1")
+    assert shell.end() == 0
+    assert shell.raw.count(b"\x1b[?1049h") == 1, "a screen of its own"
+    assert shell.raw.rindex(b"\x1b[?1049l") > shell.raw.rindex(b"q quit"), "and back"
+    assert shell.raw.rindex(b"\x1b[?25h") > shell.raw.rindex(b"\x1b[?25l"), "the cursor shows"
+
+
+def test_demo_passes_on_a_terminal() -> None:
+    demo = Terminal("demo", "-n", "2000", "--seconds", "2")
+    screen = demo.wait_for("on the wheel, due within")
+    assert "demo, process" in screen
+    assert demo.end() == 0
+    assert "PASS" in demo.read()
+    assert "lost 0, doubled 0, early 0" in demo.read()
+
+
+# --- text, colours, bars --------------------------------------------------------------------------
+
+
+def test_a_table_is_cut_to_a_terminal_and_not_to_a_pipe(ts: CommandLine, store: Path) -> None:
+    topic = "t" * 120
+    ts.fine("put", store, topic, "x")
+    shown = Terminal("ls", store, columns=60)
+    assert shown.end() == 0
+    assert all(len(line) <= 60 for line in shown.read().splitlines())
+    assert f"{topic}       1        0        1\n" in in_shell(["ls", store]).out
+
+
+def test_errors_are_red_on_a_terminal_and_plain_in_a_pipe(tmp_path: Path) -> None:
+    shown = Terminal("ls", tmp_path / "nowhere")
+    raw = shown.child.read()
+    assert b"\x1b[1;31merror: no store there" in raw
+    assert "\x1b" not in in_shell(["ls", tmp_path / "nowhere"]).err
+
+
+def test_a_bar_on_a_terminal_only(ts: CommandLine, store: Path) -> None:
+    ts.fine("put", store, "orders", "x")
+    assert b"reading" in Terminal("verify", store).child.read()
+    assert in_shell(["verify", store]).err == ""
+
+
+def test_completion_offers_commands_and_options(store: Path) -> None:
+    def complete(words: str) -> list[str]:
+        asked = {**environment(), "_TIMERSTORE_COMPLETE": "bash_complete", "COMP_WORDS": words}
+        asked["COMP_CWORD"] = str(len(words.split(" ")) - 1)
+        done = subprocess.run(
+            COMMAND, env=asked, capture_output=True, text=True, timeout=60, check=False
+        )
+        return [line.partition(",")[2] for line in done.stdout.splitlines()]
+
+    assert complete("timerstore ex") == ["export"]
+    assert complete("timerstore re") == ["repair", "restore"]
+    assert "--receipts" in complete("timerstore put --re")
+    script = {**environment(), "_TIMERSTORE_COMPLETE": "bash_source"}
+    done = subprocess.run(
+        COMMAND, env=script, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "complete -o nosort -F _timerstore_completion timerstore" in done.stdout
+
+
+# --- pipes ----------------------------------------------------------------------------------------
+
+
+def test_lines_of_standard_input(store: Path) -> None:
+    lines = b"one\ntwo\r\n\nthree"
+    done = in_shell(["put", store, "orders", "--lines", "--tag", "t"], given=lines)
+    assert done == Answer(0, "put 3 messages to orders\n", "1 empty line left out\n")
+    got = in_shell(["get", store, "orders", "--body"])
+    assert got.out == "one\ntwo\nthree\n"
+    many = b"".join(b"%d\n" % k for k in range(25_000))
+    told = in_shell(["put", store, "many", "--lines", "--in", "1h", "--json"], given=many)
+    assert json.loads(told.out) == {"topic": "many", "put": 25_000, "empty_lines": 0}
+    assert in_shell(["count", store]).out == "25000\n"
+    receipts = in_shell(["put", store, "r", "--lines", "--in", "1h", "--receipts"], given=b"a\nb\n")
+    handles = [line.split()[1] for line in receipts.out.splitlines()[:2]]
+    cancelled = in_shell(["cancel", store, "-"], given="\n".join(handles).encode())
+    assert cancelled.out.count("CANCELLED") == 2
+
+
+def test_a_body_from_standard_input_is_kept_to_the_byte(store: Path) -> None:
+    body = bytes(range(256)) * 4
+    in_shell(["put", store, "orders"], given=body)
+    raw = subprocess.run(
+        [*COMMAND, "get", str(store), "orders", "--body"],
+        capture_output=True,
+        env=environment(),
+        timeout=60,
+        check=False,
+    )
+    assert raw.stdout == body + b"\n"
+    line = in_shell(["get", store, "orders", "--json"])
+    other = store.with_name("other.store")
+    in_shell(["init", other, *SMALL])
+    assert in_shell(["import", other, "-"], given=line.out.encode()).code == 0
+    again = in_shell(["get", other, "orders", "--json"]).row
+    assert again["body_base64"] == line.row["body_base64"]
+
+
+def test_a_line_that_is_too_large_is_told_with_its_place(store: Path) -> None:
+    lines = b"a\n" + b"x" * 2_000_000 + b"\n"
+    done = in_shell(["put", store, "orders", "--lines"], given=lines)
+    assert done.code == Exit.ERROR
+    assert re.search(r"of lines [12] to 2 none is put", done.err)
+    # What came in an earlier read is put, and told.
+    assert in_shell(["get", store, "orders", "--body"]).out in ("", "a\n")
+
+
+def test_a_reader_that_goes_ends_it_quietly(store: Path) -> None:
+    given = b"".join(b"line %d\n" % k for k in range(20_000))
+    in_shell(["put", store, "orders", "--lines"], given=given)
+    for command in (["dump", store], ["follow", store, "orders", "--all"]):
+        words = " ".join(map(str, [*COMMAND, *command]))
+        done = subprocess.run(
+            ["bash", "-c", f"{words} | head -1; echo ${{PIPESTATUS[0]}}"],
+            capture_output=True,
+            env=environment(),
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.stdout.splitlines()[1] == str(int(Exit.READER_GONE)), done
+        assert "Traceback" not in done.stderr
+        assert "BrokenPipe" not in done.stderr
+    assert in_shell(["verify", store]).code == 0
+
+
+# --- signals --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, Exit.INTERRUPTED), (signal.SIGTERM, Exit.TERMINATED)],
+)
+@pytest.mark.parametrize("command", ["follow", "put"])
+def test_a_signal_closes_the_store(
+    ts: CommandLine, store: Path, command: str, number: int, code: Exit
+) -> None:
+    ts.fine("put", store, "orders", "x")
+    more = ["--all"] if command == "follow" else ["--lines"]
+    child = subprocess.Popen(
+        [*COMMAND, command, str(store), "orders", *more],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
+    with child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        if command == "put":
+            child.stdin.write(b"one\n")
+            child.stdin.flush()
+            _wait_until_open(store, child)
+        else:
+            child.stdout.readline()
+        child.send_signal(number)
+        _, errors = child.communicate(timeout=30)
+    assert child.returncode == code
+    assert b"Traceback" not in errors
+    assert not (store / "abort").exists(), "it was closed, not torn off"
+
+
+def _wait_until_open(store: Path, child: subprocess.Popen[bytes]) -> None:
+    while not (store / "abort").exists():
+        assert child.poll() is None
+
+
+def test_ctrl_c_at_a_terminal(store: Path) -> None:
+    follow = Terminal("follow", store, "orders")
+    follow.wait_for("Ctrl-C ends")
+    follow.child.sendintr()
+    assert follow.end() == Exit.INTERRUPTED
+    assert "Traceback" not in follow.read()

@@ -1,0 +1,108 @@
+"""A store looked at beside whoever has it open: as of its last checkpoint, 0.5 s old at most.
+
+Threads:  none; nothing here takes a lock or writes.
+Holds:    what is told was durable. Numbers of a broker's store, which has none of ours, are None.
+Fails:    CommandError, ConfigError where there is no store; CorruptError on what does not read.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from timerstore.columns.snapshot import Snapshot, read_watermark, take
+from timerstore.files.directory import holder_of
+from timerstore.files.disk import Disk
+from timerstore.layout import consumer_offset_json, counts_json, topics_json
+from timerstore.layout.counts_json import Counts
+from timerstore.layout.tree import INGEST_TOPIC, SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC, Tree, backup_of
+from timerstore.layout.watermark import Watermark
+
+SYSTEM_TOPICS = frozenset({WHEEL_TIMER_TOPIC, SCHEDULE_TOPIC, INGEST_TOPIC})
+_TRIES = 5  # a checkpoint may complete between two reads
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One store, as of one moment."""
+
+    path: Path
+    shard: int | None
+    holder: int | None
+    """The process that has it open; 0: some process; None: none has."""
+    store: Snapshot
+    mark: Watermark | None
+    counts: Counts | None
+    queue_counts: dict[str, int]
+
+    @property
+    def topics(self) -> list[str]:
+        """All topics but the engine's own, by name."""
+        known = set(self.queue_counts)
+        if self.counts is not None:
+            known |= set(self.counts.ends) | set(self.counts.pending)
+            known |= set(self.counts.level_pending)
+        return sorted(known - SYSTEM_TOPICS)
+
+    def waiting(self, topic: str | None = None) -> int | None:
+        """How many messages wait, of a topic or in all."""
+        if self.counts is None:
+            return None
+        parts = (self.counts.pending, self.counts.level_pending)
+        if topic is None:
+            return sum(sum(queues.values()) for part in parts for queues in part.values())
+        return sum(sum(part.get(topic, {}).values()) for part in parts)
+
+    def end(self, topic: str) -> int | None:
+        """How many messages have come into a topic, ever."""
+        return None if self.counts is None else sum(self.counts.ends.get(topic, {}).values())
+
+
+def look(path: Path, shard: int | None = None) -> Look:
+    """Look at one store."""
+    disk, tree = Disk(), Tree(path.absolute())
+    mark, counts = None, None
+    for _ in range(_TRIES):
+        mark = read_watermark(tree)
+        if mark is None:
+            break
+        counts = counts_json.read_counts(disk.read_small(tree.counts), mark.log_end)
+        if counts is not None:
+            break
+    store = take(path)
+    if store.store_id is None:
+        mark, counts = None, None  # a broker was here since
+    topics = topics_json.read(
+        disk.read_small(tree.topics_json), disk.read_small(backup_of(tree.topics_json))
+    )
+    queue_counts = {name: one.read_queue_count for name, one in topics.topics.items()}
+    return Look(path, shard, holder_of(disk, tree), store, mark, counts, queue_counts)
+
+
+def groups(path: Path) -> Iterator[tuple[str, str, int, int]]:
+    """Give (topic, group, queue, offset committed) of every group."""
+    disk, tree = Disk(), Tree(path)
+    offsets = consumer_offset_json.read(
+        disk.read_small(tree.consumer_offset_json),
+        disk.read_small(backup_of(tree.consumer_offset_json)),
+    )
+    for name, queues in offsets.table.items():
+        topic, _, group = name.partition(consumer_offset_json.SEPARATOR)
+        for queue_id, offset in queues.items():
+            yield topic, group, queue_id, offset
+
+
+def holder_text(found: Look) -> str:
+    """Who has it open."""
+    if found.holder is None:
+        return "closed: nothing is delivered"
+    return f"open in process {found.holder or 'of another container'}"
+
+
+def as_json(found: Look) -> dict[str, Any]:
+    """What every answer of a look begins with."""
+    return {
+        "path": str(found.path),
+        **({} if found.shard is None else {"shard": found.shard}),
+        "open_in": found.holder,
+    }

@@ -1,0 +1,176 @@
+"""cancel, move: messages that wait, by their handles or found by a key."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+
+from timerstore.cli.exits import CommandError, Exit
+from timerstore.cli.given import (
+    config_of,
+    config_option,
+    due_arguments,
+    json_option,
+    path_argument,
+    when_options,
+)
+from timerstore.cli.opening import Store, opened
+from timerstore.cli.output import emit, say
+from timerstore.cli.putting import receipt_fields
+from timerstore.cli.stopping import Stop, stopping
+from timerstore.cli.words import safe, time_text
+from timerstore.clock import SystemClock
+from timerstore.errors import MessageError, NotWaitingError
+from timerstore.message import CancelResult
+
+_FOUND_MAX = 100_000
+
+
+def _which(command: Any) -> Any:
+    """Add what says which messages."""
+    command = click.option("--key", help="Those of --topic that have this key or message id.")(
+        command
+    )
+    command = click.option("--topic", help="With --key.")(command)
+    return click.argument("handles", nargs=-1)(command)
+
+
+def _handles(
+    store: Store, given: Iterable[str], topic: str | None, key: str | None
+) -> Iterator[str]:
+    """Give the handles: those of the command line, of standard input for -, or those found."""
+    for one in given:
+        if one == "-":
+            yield from (line.strip() for line in sys.stdin if line.strip())
+        else:
+            yield one
+    if topic is not None and key is not None:
+        found = [one for one in store.query(topic, key, max_count=_FOUND_MAX) if one.waits]
+        if not found:
+            raise CommandError(
+                f"nothing waits for topic {topic!r} with the key {key!r}", code=Exit.NOT_SO
+            )
+        unnamed = [one.message_id for one in found if not one.handle]
+        if unnamed:
+            raise CommandError(
+                "a message of a fixed level (put --level) has no handle and stays as it is",
+                got=unnamed[0],
+                code=Exit.NOT_SO,
+            )
+        yield from (one.handle for one in found)
+
+
+def _check_which(handles: tuple[str, ...], topic: str | None, key: str | None) -> None:
+    if (topic is None) != (key is None):
+        raise click.UsageError("--topic and --key go together")
+    if not handles and key is None:
+        raise click.UsageError("wanted handles (- reads them), or --topic and --key")
+
+
+@click.command("cancel")
+@path_argument
+@_which
+@config_option
+@json_option
+def cancel_command(
+    path: Path,
+    handles: tuple[str, ...],
+    topic: str | None,
+    key: str | None,
+    settings: tuple[tuple[str, Any], ...],
+    as_json: bool,
+) -> None:
+    """Cancel messages that wait, by HANDLES as `put` told them, or by key.
+
+    What it answers is durable. Exit code 0 where every message is cancelled now, or was; 1 where
+    one was delivered before, or is not known.
+    """
+    _check_which(handles, topic, key)
+    results = set()
+    with stopping() as stop, opened(path, config_of(settings), threads=False) as store:
+        for handle in _until(stop, _handles(store, handles, topic, key)):
+            result = _cancel(store, handle)
+            results.add(result)
+            if as_json:
+                emit({"handle": handle, "result": result})
+            else:
+                say(f"{result} {safe(handle)}")
+    _exit_unless(results <= {CancelResult.CANCELLED, CancelResult.ALREADY_CANCELLED})
+
+
+def _cancel(store: Store, handle: str) -> CancelResult:
+    try:
+        return store.cancel(handle)
+    except MessageError as error:
+        raise _no_handle(handle, error) from error
+
+
+def _no_handle(handle: str, error: MessageError) -> CommandError:
+    return CommandError(
+        str(error), do="give the handle as `put` told it, or --topic and --key", got=handle[:80]
+    )
+
+
+@click.command("move")
+@path_argument
+@_which
+@when_options
+@config_option
+@json_option
+def move_command(
+    path: Path,
+    handles: tuple[str, ...],
+    topic: str | None,
+    key: str | None,
+    within: timedelta | None,
+    at: datetime | None,
+    settings: tuple[tuple[str, Any], ...],
+    as_json: bool,
+) -> None:
+    """Give messages that wait another time; each gets a new handle.
+
+    The old handle counts as cancelled. One step: after any crash a message has its old time or its
+    new one. Exit code 1 where one does not wait any more.
+    """
+    _check_which(handles, topic, key)
+    due = due_arguments(within, at)
+    if not due:
+        raise click.UsageError("wanted --in or --at")
+    all_moved = True
+    with stopping() as stop, opened(path, config_of(settings), threads=False) as store:
+        for handle in _until(stop, list(_handles(store, handles, topic, key))):
+            all_moved &= _move(store, handle, due, as_json=as_json)
+    _exit_unless(all_moved)
+
+
+def _move(store: Store, handle: str, due: dict[str, Any], *, as_json: bool) -> bool:
+    try:
+        receipt = store.reschedule(handle, **due)
+    except NotWaitingError as error:
+        if as_json:
+            emit({"handle": handle, "result": error.result})
+        else:
+            say(f"{error.result} {safe(handle)}")
+        return False
+    except MessageError as error:
+        raise _no_handle(handle, error) from error
+    if as_json:
+        emit({"result": "MOVED", "was": handle, **receipt_fields(receipt)})
+    else:
+        when = time_text(receipt.due_ms, ahead_of=SystemClock().now_ms)
+        say(f"MOVED {receipt.message_id}: due {when}\n  handle {receipt.handle}")
+    return True
+
+
+def _until(stop: Stop, handles: Iterable[str]) -> Iterator[str]:
+    for one in handles:
+        stop.check()
+        yield one
+
+
+def _exit_unless(is_fine: bool) -> None:
+    if not is_fine:
+        raise click.exceptions.Exit(Exit.NOT_SO)

@@ -1,0 +1,140 @@
+"""ls, count: what is there, and what waits; read beside whoever has the store open."""
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from timerstore.cli.beside import Look, groups, holder_text, look
+from timerstore.cli.exits import CommandError
+from timerstore.cli.given import (
+    MOMENT,
+    config_of,
+    config_option,
+    json_option,
+    ms_of,
+    path_argument,
+    topic_option,
+)
+from timerstore.cli.opening import opened, stores_in
+from timerstore.cli.output import emit, note, say, table
+from timerstore.cli.words import plural, size_text
+
+
+@click.command("ls")
+@path_argument
+@click.option(
+    "--groups", "show_groups", is_flag=True, help="Groups instead: how far each has come."
+)
+@json_option
+def ls_command(path: Path, show_groups: bool, as_json: bool) -> None:
+    """List the topics of a store: queues, what waits, what was delivered.
+
+    As of the last checkpoint, half a second ago at most where the store is busy.
+    """
+    found = [look(one, shard) for shard, one in stores_in(path).items()]
+    if show_groups:
+        _list_groups(found, as_json=as_json)
+        return
+    rows = [
+        (one.shard, topic, one.queue_counts.get(topic), one.waiting(topic), one.end(topic))
+        for one in found
+        for topic in one.topics
+    ]
+    if as_json:
+        for shard, topic, queues, waiting, end in rows:
+            of_shard = {} if shard is None else {"shard": shard}
+            emit({"topic": topic, **of_shard, "queues": queues, "waiting": waiting, "arrived": end})
+        return
+    _tell_store(path, found)
+    if rows:
+        names = ("shard", "topic", "queues", "waiting", "arrived")
+        skip = 1 if found[0].shard is None else 0
+        table(names[skip:], [row[skip:] for row in rows])
+    else:
+        note("no topics yet")
+
+
+def _tell_store(path: Path, found: list[Look]) -> None:
+    """One line on what it is, on standard error: the table alone is the answer."""
+    log = sum(one.store.log_end - one.store.log_begin for one in found)
+    what = "a store" if found[0].shard is None else plural(len(found), "shard")
+    who = sorted({holder_text(one) for one in found})
+    note(f"{path}: {what}, log {size_text(log)}; {'; '.join(who)}")
+
+
+def _list_groups(found: list[Look], *, as_json: bool) -> None:
+    rows = []
+    for one in found:
+        for topic, group, queue_id, offset in groups(one.path):
+            ends = {} if one.counts is None else one.counts.ends.get(topic, {})
+            behind = None if one.counts is None else ends.get(queue_id, 0) - offset
+            rows.append((one.shard, topic, group, queue_id, offset, behind))
+    names = ("shard", "topic", "group", "queue", "committed", "behind")
+    if as_json:
+        for row in rows:
+            fields = dict(zip(names, row, strict=True))
+            emit(
+                {
+                    name: value
+                    for name, value in fields.items()
+                    if name != "shard" or value is not None
+                }
+            )
+        return
+    skip = 1 if found[0].shard is None else 0
+    if rows:
+        table(names[skip:], [row[skip:] for row in rows])
+    else:
+        note("no group has committed yet")
+
+
+@click.command("count")
+@path_argument
+@topic_option
+@click.option("--from", "begin", type=MOMENT, help="Due at this time or later (takes the store).")
+@click.option("--until", "end", type=MOMENT, help="Due before this time (takes the store).")
+@config_option
+@json_option
+def count_command(
+    path: Path,
+    topic: str | None,
+    begin: datetime | None,
+    end: datetime | None,
+    settings: tuple[tuple[str, Any], ...],
+    as_json: bool,
+) -> None:
+    """Count the messages that wait: one number.
+
+    Without times it is read beside whoever has the store open; with --from or --until the store is
+    opened, by this command alone.
+    """
+    if begin is not None or end is not None:
+        config = config_of(settings)
+        with opened(path, config, threads=False) as store:
+            waiting = store.pending(begin_ms=ms_of(begin), end_ms=ms_of(end), topic=topic)
+            number: int = sum(1 for _ in waiting)
+        holders: list[int | None] = [None]
+    else:
+        found = [look(one, shard) for shard, one in stores_in(path).items()]
+        numbers = [one.waiting(topic) for one in found]
+        if None in numbers:
+            raise CommandError(
+                "a broker's store does not say how many wait",
+                where=path,
+                do="open it once (timerstore get, put), or count its timers: timerstore dump",
+            )
+        number, holders = sum(one or 0 for one in numbers), [one.holder for one in found]
+        if topic is not None and not any(topic in one.topics for one in found):
+            note(f"no topic is named {topic!r} yet")
+    if as_json:
+        emit(
+            {
+                "waiting": number,
+                **({} if topic is None else {"topic": topic}),
+                "open_in": holders[0],
+            }
+        )
+    else:
+        say(str(number))

@@ -1,0 +1,144 @@
+"""init, backup, restore: folders that come to be."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from timerstore import store as single
+from timerstore.backup import restore
+from timerstore.cli.exits import CommandError
+from timerstore.cli.given import (
+    FOLDER,
+    config_of,
+    config_option,
+    json_option,
+    path_argument,
+)
+from timerstore.cli.opening import Kind, kind_of, opened_single, require
+from timerstore.cli.output import emit, note, say
+from timerstore.cli.progress import progress
+from timerstore.cli.stopping import stopping
+from timerstore.cli.words import plural, size_text
+from timerstore.config import StoreConfig
+from timerstore.files.disk import Disk
+from timerstore.layout.tree import Tree, segment_name
+from timerstore.message import BackupReport
+from timerstore.shards import open_shards
+
+_GEOMETRY = (
+    "precision_ms",
+    "wheel_slot_count",
+    "roll_window_slots",
+    "commit_log_segment_bytes",
+    "queue_segment_bytes",
+    "timer_log_segment_bytes",
+)
+
+
+@click.command("init")
+@path_argument
+@click.option("--shards", "shard_count", type=int, help="Make a directory of so many shards.")
+@config_option
+@json_option
+def init_command(
+    path: Path, shard_count: int | None, settings: tuple[tuple[str, Any], ...], as_json: bool
+) -> None:
+    """Make a store in a folder that is new or empty.
+
+    Sizes (precision_ms, wheel_slot_count, commit_log_segment_bytes, timer_log_segment_bytes,
+    index_*) stay as they are set here; all other settings are those of each opening.
+    """
+    if kind_of(path) is not Kind.NOTHING:
+        raise CommandError(
+            "there is one already", where=path, wanted="a new or empty folder", got=kind_of(path)
+        )
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise CommandError("cannot make a store there", where=path, wanted="a new or empty folder")
+    config = config_of(settings)
+    with stopping():
+        if shard_count is not None:
+            with open_shards(path, shard_count, config) as shards:
+                made = shards.config
+        else:
+            with single.open(path, config) as store:
+                made = store.config
+            _keep_sizes(path, made)
+    _tell_made(path, shard_count, made, as_json=as_json)
+
+
+def _keep_sizes(path: Path, config: StoreConfig) -> None:
+    """Make the first files of the logs, whose lengths tell their sizes to whoever opens it next."""
+    disk, tree = Disk(), Tree(path)
+    for folder, size in (
+        (tree.commit_log, config.commit_log_segment_bytes),
+        (tree.timer_log, config.timer_log_segment_bytes),
+    ):
+        disk.make_directory(folder)
+        file = disk.open(folder / segment_name(0), create=True)
+        if not file.size():
+            file.resize(size)
+            file.sync()
+        disk.sync_directory(folder)
+    if config.queue_segment_bytes != StoreConfig().queue_segment_bytes:
+        note("queue_segment_bytes is settled by the first message: give it with that put, too")
+
+
+def _tell_made(path: Path, shards: int | None, config: StoreConfig, *, as_json: bool) -> None:
+    sizes = {name: getattr(config, name) for name in _GEOMETRY}
+    if as_json:
+        emit({"path": str(path), "shards": shards, **sizes})
+        return
+    what = "a store" if shards is None else plural(shards, "shard")
+    ahead = config.wheel_slot_count * config.precision_ms / 86_400_000
+    say(f"made {what} in {path}")
+    say(
+        f"  the wheel has {config.wheel_slot_count:,} slots of {config.precision_ms} ms "
+        f"({ahead:.3g} days); delivery is to the millisecond"
+    )
+    say(f"next: timerstore put {path} orders hello --in 5s; timerstore follow {path} orders")
+
+
+@click.command("backup")
+@path_argument
+@click.argument("target", type=FOLDER)
+@config_option
+@json_option
+def backup_command(
+    path: Path, target: Path, settings: tuple[tuple[str, Any], ...], as_json: bool
+) -> None:
+    """Copy a store into TARGET, or bring the backup there up to now; only what is new is copied.
+
+    Needs the store for itself: a process that has it open calls `store.backup(target)`.
+    """
+    config = config_of(settings)
+    with (
+        stopping() as stop,
+        opened_single(path, config) as store,
+        progress("copying", stop=stop) as tell,
+    ):
+        report = store.backup(target, progress=tell)
+    _tell_report(f"backed up {path} into {target}", report, as_json=as_json)
+
+
+@click.command("restore")
+@click.argument("backup", type=FOLDER)
+@path_argument
+@json_option
+def restore_command(backup: Path, path: Path, as_json: bool) -> None:
+    """Make a store of a BACKUP in PATH, a new or empty folder; every byte is checked."""
+    require(backup, Kind.BACKUP)
+    with progress("copying") as tell:
+        report = restore(backup, path, progress=tell)
+    _tell_report(f"restored {backup} into {path}", report, as_json=as_json)
+
+
+def _tell_report(what: str, report: BackupReport, *, as_json: bool) -> None:
+    if as_json:
+        names = ("log_begin", "log_end", "segment_count", "copied_bytes", "kept_bytes")
+        emit({name: getattr(report, name) for name in names})
+        return
+    say(
+        f"{what}: {plural(report.segment_count, 'segment')}, {size_text(report.copied_bytes)} "
+        f"copied, {size_text(report.kept_bytes)} were there"
+    )

@@ -1,0 +1,77 @@
+"""Answers on standard output: text, JSON lines, tables.
+
+Holds:    a table on a terminal is as wide as that; into a pipe it is cut nowhere and has no colour.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from timerstore.cli.exits import Told
+from timerstore.cli.words import safe
+
+_PIPE_WIDTH = 100_000
+
+
+def emit(value: Any) -> None:
+    """One JSON object, on a line of its own, out at once."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, default=str) + "\n")
+    sys.stdout.flush()
+
+
+def say(text: str) -> None:
+    """One line of an answer, out at once."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def raw(data: bytes) -> None:
+    """Bytes as they are, and a line's end."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def note(text: str) -> None:
+    """Something beside the answer, on standard error."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
+    """A table; columns of numbers (all ints, or None) stand at the right."""
+    rows = [list(row) for row in rows]
+    made = Table(box=None, pad_edge=False, title=title or None, title_justify="left")
+    for k, name in enumerate(columns):
+        numeric = bool(rows) and all(row[k] is None or isinstance(row[k], int) for row in rows)
+        made.add_column(name, justify="right" if numeric else "left", header_style="bold")
+    for row in rows:
+        made.add_row(*(Text(_cell(value)) for value in row))
+    on_terminal = sys.stdout.isatty()
+    console = Console(file=sys.stdout, width=None if on_terminal else _PIPE_WIDTH, highlight=False)
+    with console.capture() as captured:
+        console.print(made)
+    for line in captured.get().splitlines():
+        sys.stdout.write(line.rstrip() + "\n")
+    sys.stdout.flush()
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else safe(str(value))
+
+
+def emit_error(error: Told, *, as_json: bool) -> None:
+    """An error on standard error."""
+    if as_json:
+        note(json.dumps(error.as_json()))
+        return
+    console = Console(file=sys.stderr, highlight=False, soft_wrap=True)
+    for k, line in enumerate(error.lines()):
+        console.print(Text(safe(line), style="" if k else "bold red"))

@@ -1,0 +1,171 @@
+"""The screen of `top`, of one Pulse.
+
+Holds:    fits 80 by 24 and grows; nothing of a store reaches it as a control character.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from rich.console import Group
+from rich.layout import Layout
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from timerstore.cli.beside import holder_text
+from timerstore.cli.pulse import Pulse
+from timerstore.cli.ring import draw
+from timerstore.cli.words import safe, size_text, span_text, time_text
+
+RING_WIDTH = 39
+RING_HEIGHT = 19
+_BARS = " ▁▂▃▄▅▆▇█"
+
+
+class Turn(NamedTuple):
+    """What one turn of the ring is."""
+
+    name: str
+    unit_ms: int
+    places: int
+
+
+TURNS = {
+    "s": Turn("60 seconds", 1000, 60),
+    "m": Turn("60 minutes", 60_000, 60),
+    "h": Turn("24 hours", 3_600_000, 24),
+}
+
+
+def choose_turn(pulse: Pulse) -> Turn:
+    """The shortest turn in which anything is due."""
+    for turn in TURNS.values():
+        if turn.unit_ms >= pulse.precision_ms and pulse.ring(turn.unit_ms, turn.places).any():
+            return turn
+    return TURNS["m" if pulse.precision_ms > 1000 else "s"]
+
+
+def make_screen(pulse: Pulse, title: str, turn: Turn | None, *, height: int) -> Layout:
+    """Lay it all out."""
+    turn = turn or choose_turn(pulse)
+    whole = Layout()
+    whole.split_column(
+        Layout(_head(pulse, title), size=1),
+        Layout(name="body"),
+        Layout(Text(" q quit   s seconds   m minutes   h hours   a by itself", "dim"), size=1),
+    )
+    right = Layout(name="right")
+    whole["body"].split_row(Layout(_wheel(pulse, turn), size=RING_WIDTH + 4), right)
+    rows = max(3, height - 2 - 12 - 6)
+    right.split_column(
+        Layout(_by_time(pulse), size=12),
+        Layout(_rates(pulse), size=6),
+        Layout(_topics(pulse, rows - 3)),
+    )
+    return whole
+
+
+def _head(pulse: Pulse, title: str) -> Table:
+    head = Table.grid(expand=True)
+    head.add_column(no_wrap=True, ratio=1)
+    head.add_column(justify="right", no_wrap=True)
+    who = sorted({holder_text(one) for one in pulse.looks})
+    style = "green" if all(one.holder is not None for one in pulse.looks) else "yellow"
+    left = Text.assemble(
+        (" timerstore ", "bold reverse"), " ", ("; ".join(who), style), f"  {safe(title)}"
+    )
+    head.add_row(left, Text(time_text(pulse.now_ms)[11:19] + " ", "dim"))
+    return head
+
+
+def _wheel(pulse: Pulse, turn: Turn) -> Panel:
+    counts = pulse.ring(turn.unit_ms, turn.places)
+    now = pulse.now_ms // turn.unit_ms % turn.places
+    ahead = pulse.due_ms[pulse.counts > 0]
+    middle = [
+        "-" if pulse.waiting is None else f"{pulse.waiting:,}",
+        "waiting",
+        "",
+        f"{int(counts.sum()):,} in {turn.name}",
+        _next(int(ahead[0]) - pulse.now_ms) if len(ahead) else "",
+    ]
+    ring = draw(counts.tolist(), now, middle, width=RING_WIDTH, height=RING_HEIGHT)
+    return Panel(ring, title=f"the next {turn.name}", border_style="dim")
+
+
+def _next(ms: int) -> str:
+    return f"next slot in {span_text(ms)}" if ms > 0 else "a slot is open"
+
+
+def _by_time(pulse: Pulse) -> Panel:
+    rows = pulse.by_time()
+    top = max(count for _, count in rows)
+    grid = Table.grid(padding=(0, 1), expand=True)
+    grid.add_column(no_wrap=True, justify="right")
+    grid.add_column(no_wrap=True, justify="right")
+    grid.add_column(ratio=1, no_wrap=True)
+    for name, count in rows:
+        style = "red" if name == "late" and count else "cyan"
+        grid.add_row(name, f"{count:,}", Bar(count, top, style))
+    return Panel(grid, title="on the wheel, due within", border_style="dim")
+
+
+class Bar:
+    """A bar as wide as there is room."""
+
+    def __init__(self, count: int, top: int, style: str) -> None:
+        self._share = count / top if top else 0.0
+        self._style = style
+
+    def __rich_console__(self, _console: object, options: object) -> Sequence[Text]:
+        width: int = options.max_width  # type: ignore[attr-defined]
+        eighths = round(self._share * width * 8)
+        if self._share and not eighths:
+            eighths = 1
+        whole, part = divmod(eighths, 8)
+        return [Text("█" * whole + ("▏▎▍▌▋▊▉"[part - 1] if part else ""), self._style)]
+
+
+def _rates(pulse: Pulse) -> Panel:
+    late = pulse.lateness
+    lines = [f"put {pulse.put_per_s:,.0f}/s  arrive {pulse.arrived_per_s:,.0f}/s"]
+    if late is None:
+        lines.append("late by: nothing seen come yet")
+    else:
+        lines.append(f"late p50 {late.p50:,.0f}  p99 {late.p99:,.0f}  max {late.max:,.0f} ms")
+    return Panel(
+        Group(*(Text(line, no_wrap=True) for line in lines), Spark(pulse.history)),
+        title=f"rates, log {size_text(int(pulse.log_per_s))}/s",
+        border_style="dim",
+    )
+
+
+class Spark:
+    """The last numbers, two lines high, the newest at the right."""
+
+    def __init__(self, numbers: Sequence[float]) -> None:
+        self._numbers = numbers
+
+    def __rich_console__(self, _console: object, options: object) -> Sequence[Text]:
+        width: int = options.max_width  # type: ignore[attr-defined]
+        shown = np.array([0.0] * width + list(self._numbers))[-width:]
+        top = shown.max()
+        levels = np.ceil(shown / top * 16).astype(int) if top else np.zeros(width, int)
+        upper = "".join(_BARS[max(0, one - 8)] for one in levels)
+        lower = "".join(_BARS[min(8, one)] for one in levels)
+        return [Text(upper, "green", no_wrap=True), Text(lower, "green", no_wrap=True)]
+
+
+def _topics(pulse: Pulse, rows: int) -> Panel:
+    grid = Table(box=None, expand=True, pad_edge=False, header_style="dim")
+    grid.add_column("topic", ratio=1, no_wrap=True, overflow="ellipsis")
+    for name in ("waiting", "arrived", "/s"):
+        grid.add_column(name, justify="right", no_wrap=True)
+    # The busiest; what waits decides between quiet ones.
+    order = sorted(pulse.by_topic.items(), key=lambda one: (-one[1][2], -one[1][0], one[0]))
+    for name, (waiting, arrived, rate) in order[: max(1, rows)]:
+        grid.add_row(safe(name), f"{waiting:,}", f"{arrived:,}", f"{rate:,.0f}")
+    beyond = len(order) - max(1, rows)
+    title = "topics" if beyond <= 0 else f"topics, {beyond} more"
+    return Panel(grid, title=title, border_style="dim")

@@ -1,0 +1,258 @@
+"""dump, export: tables of a store's files, as JSON lines or Parquet; read beside its owner."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from timerstore.cli.beside import look
+from timerstore.cli.exits import CommandError
+from timerstore.cli.given import FOLDER, json_option, path_argument
+from timerstore.cli.opening import stores_in
+from timerstore.cli.output import emit, say
+from timerstore.cli.progress import Tell, progress
+from timerstore.cli.rows import SCHEMA
+from timerstore.cli.stopping import stopping
+from timerstore.cli.waiting import waiting
+from timerstore.cli.words import body_fields, iso, plural, size_text
+from timerstore.columns.arrow import read_part, schema_of, whole
+from timerstore.columns.cancelled import cancelled_offsets
+from timerstore.columns.damage import ON_CORRUPT, OnCorrupt
+from timerstore.columns.scan import Bounds, Part, Wanted
+from timerstore.columns.tables import TABLES, chosen
+
+WAITING = "waiting"
+_PLACES = {
+    "messages": "log_offset",
+    "deliveries": "log_offset",
+    "timers": "timer_pos",
+    "slots": "slot",
+}
+
+
+class Asked(NamedTuple):
+    """What is read."""
+
+    table: str
+    topics: tuple[str, ...]
+    columns: tuple[str, ...]
+    on_corrupt: OnCorrupt
+
+    @property
+    def wanted(self) -> Wanted:
+        """The same as the reader takes it."""
+        names = tuple(one.name for one in chosen(self.table, self.columns or None))
+        bounds = Bounds(topics=self.topics or None)
+        return Wanted(self.table, names, bounds, on_corrupt=self.on_corrupt)
+
+    @property
+    def schema(self) -> Any:
+        """Arrow's, of what comes out."""
+        return SCHEMA if self.table == WAITING else schema_of(self.wanted)
+
+
+def _table_options(command: Any) -> Any:
+    for one in (
+        click.option("--topic", "topics", multiple=True, help="Of this topic; may come again."),
+        click.option("--columns", default="", help="These only: a,b,c."),
+        click.option(
+            "--on-corrupt",
+            type=click.Choice(ON_CORRUPT),
+            default="fail",
+            show_default=True,
+            help="At damage: fail, skip to the next record, or stop there.",
+        ),
+    ):
+        command = one(command)
+    return command
+
+
+def _asked(table: str, topics: tuple[str, ...], columns: str, on_corrupt: OnCorrupt) -> Asked:
+    names = tuple(one.strip() for one in columns.split(",") if one.strip())
+    if table == WAITING and names:
+        raise click.UsageError("--columns: what waits comes with all its columns")
+    if topics and table not in ("messages", "deliveries", WAITING):
+        raise click.UsageError(f"--topic: table {table} has none")
+    asked = Asked(table, topics, names, on_corrupt)
+    if table != WAITING:
+        chosen(table, names or None)  # raises
+    return asked
+
+
+def _batches(path: Path, asked: Asked, tell: Tell) -> Iterator[Any]:
+    """Give the rows of every store in a folder."""
+    for shard, one in stores_in(path).items():
+        store = look(one).store
+        if asked.table == WAITING:
+            yield from _of_topics(waiting(store, tell), asked.topics)
+            continue
+        wanted = asked.wanted
+        cancelled = None
+        if "cancelled" in wanted.columns:
+            cancelled = cancelled_offsets(store, on_corrupt=asked.on_corrupt)
+        begin, end = whole(store, asked.table)
+        place = _PLACES.get(asked.table)
+        for batch in read_part(Part(shard or 0, store, begin, end), wanted, cancelled):
+            yield batch
+            if place in wanted.columns and len(batch):
+                at = batch.column(wanted.columns.index(place))[-1].as_py()
+                tell(at - begin, end - begin)
+
+
+def _of_topics(batches: Iterator[Any], topics: tuple[str, ...]) -> Iterator[Any]:
+    for batch in batches:
+        if not topics:
+            yield batch
+            continue
+        names = batch.column(0).to_pylist()
+        yield batch.take(
+            pa.array([k for k, name in enumerate(names) if name in topics], pa.int64())
+        )
+
+
+def row_fields(row: dict[str, Any]) -> dict[str, Any]:
+    """A row as JSON has it: times in UTC, texts where bytes are UTF-8, base64 else."""
+    fields: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, bytes):
+            [(kind, text)] = body_fields(value).items()
+            fields[name + kind.removeprefix("body")] = text
+        elif hasattr(value, "timestamp"):
+            fields[name] = iso(round(value.timestamp() * 1000))
+        elif name == "properties":
+            fields[name] = dict(value or ())
+        else:
+            fields[name] = value
+    return fields
+
+
+# --- dump -----------------------------------------------------------------------------------------
+
+
+@click.command("dump")
+@path_argument
+@click.argument("table", type=click.Choice([*TABLES, WAITING]), default="messages")
+@click.option("-n", "--max", "max_count", type=click.IntRange(1), help="End after so many rows.")
+@_table_options
+@click.option("--json", "as_json", is_flag=True, help="It is always JSON.")
+def dump_command(
+    path: Path,
+    table: str,
+    max_count: int | None,
+    topics: tuple[str, ...],
+    columns: str,
+    on_corrupt: OnCorrupt,
+    as_json: bool,  # noqa: ARG001 - as every command
+) -> None:
+    """Write a table of a store as JSON lines: its records as they lie in its files.
+
+    messages: each record of the log; timers: each unit of the timer log; slots: the wheel's slots
+    in use; deliveries: what came out; transactions: what was ingested; waiting: what waits.
+    """
+    asked = _asked(table, topics, columns, on_corrupt)
+    left = max_count
+    for batch in _batches(path, asked, lambda _done, _total: None):
+        for row in batch.to_pylist():
+            emit(row_fields(row))
+            if left is not None:
+                left -= 1
+                if not left:
+                    return
+
+
+# --- export ---------------------------------------------------------------------------------------
+
+
+@click.command("export")
+@path_argument
+@click.argument("target", type=FOLDER)
+@click.option(
+    "--table",
+    type=click.Choice([WAITING, *TABLES]),
+    default=WAITING,
+    show_default=True,
+    help="waiting: what waits, as `import` takes it; or a table of the files.",
+)
+@_table_options
+@json_option
+def export_command(
+    path: Path,
+    target: Path,
+    table: str,
+    topics: tuple[str, ...],
+    columns: str,
+    on_corrupt: OnCorrupt,
+    as_json: bool,
+) -> None:
+    """Write what waits, or a table, into TARGET: .parquet, or .jsonl.
+
+    TARGET is there only when it is whole.
+    """
+    asked = _asked(table, topics, columns, on_corrupt)
+    open_writer = _WRITERS.get(target.suffix.lower())
+    if open_writer is None:
+        raise CommandError(
+            "cannot tell the format", where=target, wanted=f"a name with {', '.join(_WRITERS)}"
+        )
+    part = target.with_name(f"{target.name}.part")
+    rows = 0
+    try:
+        with (
+            stopping() as stop,
+            progress(f"exporting {table}", stop=stop) as tell,
+            open_writer(part, asked.schema) as write,
+        ):
+            for batch in _batches(path, asked, tell):
+                write(batch)
+                rows += len(batch)
+                stop.check()
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+    size = target.stat().st_size
+    if as_json:
+        emit({"file": str(target), "table": table, "rows": rows, "bytes": size})
+    else:
+        say(f"wrote {plural(rows, 'row')} of {table} to {target}, {size_text(size)}")
+
+
+Write = Callable[[Any], None]
+
+
+@contextmanager
+def _parquet(part: Path, schema: Any) -> Iterator[Write]:
+    with pq.ParquetWriter(part, schema, compression="zstd") as writer:
+        yield writer.write_batch
+    _sync(part)
+
+
+@contextmanager
+def _lines(part: Path, _schema: Any) -> Iterator[Write]:
+    with part.open("w") as file:
+
+        def write(batch: Any) -> None:
+            for row in batch.to_pylist():
+                file.write(json.dumps(row_fields(row), ensure_ascii=False) + "\n")
+
+        yield write
+    _sync(part)
+
+
+def _sync(part: Path) -> None:
+    with part.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+_WRITERS = {
+    ".parquet": _parquet,
+    ".pq": _parquet,
+    ".jsonl": _lines,
+    ".ndjson": _lines,
+    ".json": _lines,
+}

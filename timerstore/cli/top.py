@@ -1,0 +1,154 @@
+"""top: a live screen of a store, read beside the process that has it open."""
+
+import select
+import sys
+import termios
+import time
+import tty
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.live import Live
+
+from timerstore.cli.beside import as_json as head
+from timerstore.cli.exits import CommandError
+from timerstore.cli.given import SPAN, json_option, path_argument
+from timerstore.cli.opening import stores_in
+from timerstore.cli.output import emit
+from timerstore.cli.pulse import Pulse, Watch
+from timerstore.cli.screen import TURNS, Turn, make_screen
+from timerstore.cli.stopping import Stop, stopping
+from timerstore.cli.words import iso
+from timerstore.clock import SystemClock
+
+_HEIGHT_MIN = 24
+
+
+@click.command("top")
+@path_argument
+@click.option("--every", type=SPAN, default="1s", show_default=True, help="Between two looks.")
+@click.option("--turn", type=click.Choice(list(TURNS)), help="The ring: seconds, minutes, hours.")
+@click.option("-n", "--max", "max_count", type=click.IntRange(1), help="End after so many looks.")
+@click.option("--once", is_flag=True, help="One screen as text, and end.")
+@json_option
+def top_command(
+    path: Path,
+    every: timedelta,
+    turn: str | None,
+    max_count: int | None,
+    once: bool,
+    as_json: bool,
+) -> None:
+    """A live screen: the wheel turning, what waits by time, rates, lateness.
+
+    Takes no lock. q ends it; s, m, h choose what the ring shows, a leaves that to it.
+    """
+    watch = Watch(stores_in(path))
+    if once:
+        console = Console(file=sys.stdout)
+        pulse = _look(watch)
+        if as_json:
+            emit(_fields(pulse))
+            return
+        height = max(_HEIGHT_MIN, console.height)
+        console.print(make_screen(pulse, str(path), _turn(turn), height=height), height=height)
+        return
+    wait = max(0.05, every.total_seconds())
+    if not as_json and not sys.stdout.isatty():
+        raise CommandError(
+            "standard output is no terminal", do="top --once prints one screen, top --json lines"
+        )
+    with stopping() as stop:
+        if as_json:
+            _emit_all(watch, wait, max_count, stop)
+        else:
+            _show_all(watch, str(path), turn, wait, max_count, stop)
+
+
+def _turn(name: str | None) -> Turn | None:
+    return None if name is None else TURNS[name]
+
+
+def _look(watch: Watch) -> Pulse:
+    return watch.look(SystemClock().now_ms, time.monotonic())
+
+
+def _emit_all(watch: Watch, wait: float, max_count: int | None, stop: Stop) -> None:
+    done = 0
+    while True:
+        emit(_fields(_look(watch)))
+        done += 1
+        if done == max_count or stop.wait(wait):
+            return
+
+
+def _show_all(
+    watch: Watch, title: str, turn: str | None, wait: float, max_count: int | None, stop: Stop
+) -> None:
+    console = Console(file=sys.stdout)
+    done = 0
+    with _keys() as stdin, Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            pulse = _look(watch)
+            live.update(make_screen(pulse, title, _turn(turn), height=console.height), refresh=True)
+            done += 1
+            if done == max_count:
+                return
+            end = time.monotonic() + wait
+            while not stop.is_asked and (left := end - time.monotonic()) > 0:
+                key = _key(stdin, min(left, 0.1))
+                if key == "q":
+                    return
+                if key and key in "smha":
+                    turn = None if key == "a" else key
+                    break
+            if stop.is_asked:
+                return
+
+
+@contextmanager
+def _keys() -> Iterator[int | None]:
+    """Have keys come one by one, without their echo; None where standard input is no terminal."""
+    if not sys.stdin.isatty():
+        yield None
+        return
+    stdin = sys.stdin.fileno()
+    before = termios.tcgetattr(stdin)
+    try:
+        tty.setcbreak(stdin)
+        yield stdin
+    finally:
+        termios.tcsetattr(stdin, termios.TCSADRAIN, before)
+
+
+def _key(stdin: int | None, seconds: float) -> str:
+    if stdin is None:
+        time.sleep(seconds)
+        return ""
+    if select.select([stdin], [], [], seconds)[0]:
+        return sys.stdin.read(1)
+    return ""
+
+
+def _fields(pulse: Pulse) -> dict[str, Any]:
+    late = pulse.lateness
+    return {
+        "time": iso(pulse.now_ms),
+        "stores": [head(one) for one in pulse.looks],
+        "waiting": pulse.waiting,
+        "late": pulse.late,
+        "on_the_wheel": dict(pulse.by_time()),
+        "arrived_per_s": round(pulse.arrived_per_s, 3),
+        "timers_put_per_s": round(pulse.put_per_s, 3),
+        "log_bytes_per_s": round(pulse.log_per_s),
+        "lateness_ms": None if late is None else late._asdict(),
+        "topics": {
+            name: {"waiting": waiting, "arrived": arrived, "per_s": round(rate, 3)}
+            for name, (waiting, arrived, rate) in pulse.by_topic.items()
+        },
+    }

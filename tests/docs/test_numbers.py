@@ -1,0 +1,124 @@
+"""Numbers and lists in the guides are those of the code."""
+
+import re
+
+import pytest
+
+import timerstore
+from tests import promises
+from tests.support.snippets import GUIDES, ROOT
+from timerstore.cli.command import COMMANDS
+from timerstore.cli.exits import READERS, TABLE
+from timerstore.commitlog import staging
+from timerstore.dedupe.ids import ENTRY_DTYPE
+from timerstore.layout import queue_unit, state_sector, timer_unit, watermark, wheel_slot
+from timerstore.layout.tree import Tree
+from timerstore.metrics import COUNTERS, GAUGES
+from timerstore.queues import index_file
+from timerstore.timer.wheel import OPEN_EXTRA_BYTES
+
+_DEFAULT = timerstore.StoreConfig()
+_FORMAT = (GUIDES / "format.md").read_text()
+
+
+def _define(header: str, name: str) -> int:
+    """A number of a C header: as it is written, or of its magic in hex."""
+    text = (ROOT / "native" / "format" / header).read_text()
+    found = re.search(rf"^#define {name} (?:\(\(int32_t\)\((-?\d+)\)\)|(\d+))", text, re.MULTILINE)
+    assert found, name
+    return int(found[1] or found[2]) & 0xFFFFFFFF
+
+
+def _numbers() -> dict[str, str]:
+    rows = _FORMAT.split("\n## Numbers\n")[1].split("\n## ")[0]
+    return dict(re.findall(r"^\| ([^|]+?) \| ([^|]+?) \|$", rows, re.MULTILINE)[1:])
+
+
+_WANTED: dict[str, object] = {
+    "magic of a record, version 1": f"0x{_define('record.h', 'TS_RECORD_MAGIC_V1'):X}",
+    "magic of a record, version 2 (topics beyond 127 characters)": (
+        f"0x{_define('record.h', 'TS_RECORD_MAGIC_V2'):X}"
+    ),
+    "magic of a blank, at a segment's end": f"0x{_define('record.h', 'TS_BLANK_MAGIC'):X}",
+    "bytes of a record beside body, topic and properties": (
+        _define("record.h", "TS_RECORD_FIXED_BYTES")
+    ),
+    "bytes of properties, at most": _DEFAULT.properties_bytes_max,
+    "bytes of a queue unit": queue_unit.UNIT_BYTES,
+    "bytes of a wheel slot": wheel_slot.SLOT_BYTES,
+    "bytes of a timer unit": timer_unit.UNIT_BYTES,
+    "bytes that the end of a timer-log file keeps free": timer_unit.BLANK_BYTES,
+    "bytes of an index header": index_file.HEADER_BYTES,
+    "bytes of an index slot": index_file.SLOT_BYTES,
+    "bytes of an index entry": index_file.ENTRY_BYTES,
+    "bytes of `checkpoint` that mean something": (
+        _define("store_checkpoint.h", "TS_STORE_CHECKPOINT_BYTES")
+    ),
+    "bytes of `config/timercheck` that mean something": (
+        _define("timer_check.h", "TS_TIMER_CHECK_BYTES")
+    ),
+    "bytes of a watermark slot": watermark.SLOT_BYTES,
+    "magic of a watermark slot": watermark._MAGIC.decode(),
+    "bytes of a state sector": state_sector.SECTOR_BYTES,
+    "timers in a state sector": state_sector.CHUNK_IDS,
+    "magic of a state sector": state_sector.MAGIC.to_bytes(4, "little").decode(),
+    "magic of the staging file": staging._MAGIC.decode(),
+    "bytes of the staging file's head": staging._HEAD_BYTES,
+    "bytes of a remembered message id": ENTRY_DTYPE.itemsize,
+    "slots of the wheel, by default": _DEFAULT.wheel_slot_count,
+    "bytes of the wheel, by default": _DEFAULT.wheel_slot_count * wheel_slot.SLOT_BYTES,
+    "bytes by which the wheel is longer while the store is open": OPEN_EXTRA_BYTES,
+    "bytes of a commit log file, by default": _DEFAULT.commit_log_segment_bytes,
+    "bytes of a queue file, by default": _DEFAULT.queue_segment_bytes,
+    "bytes of a timer log file, by default": _DEFAULT.timer_log_segment_bytes,
+}
+
+
+def test_every_number_of_the_format_is_the_codes() -> None:
+    assert _numbers() == {name: str(value) for name, value in _WANTED.items()}
+
+
+def test_every_file_of_a_store_stands_in_the_format() -> None:
+    tree = Tree(ROOT)
+    names = {
+        str(value.relative_to(ROOT))
+        for name in dir(Tree)
+        if isinstance(getattr(Tree, name), property)
+        and not isinstance(value := getattr(tree, name), tuple)
+    }
+    told = set(re.findall(r"^\| `([^`]+)` \|", _FORMAT, re.MULTILINE))
+    folders = {one.partition("/")[0] for one in told}
+    missing = {one for one in names if one not in told | folders}
+    assert missing <= {"abort.bak"}
+
+
+@pytest.mark.parametrize("page", sorted(GUIDES.glob("*.md")), ids=lambda one: one.name)
+def test_links_lead_somewhere(page: object) -> None:
+    for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):  # type: ignore[attr-defined]
+        assert link.startswith("https:") or (GUIDES / link).exists(), link
+
+
+def test_exit_codes_are_the_table() -> None:
+    text = (GUIDES / "operating.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| (.+?) \|$", text, re.MULTILINE)
+    assert rows == [(str(int(code)), meaning) for code, meaning in TABLE.items()]
+
+
+def test_the_readers_are_named_alike() -> None:
+    text = (GUIDES / "operating.md").read_text()
+    [named] = re.findall(r"^(`ls`.*?) read beside", text, re.MULTILINE | re.DOTALL)
+    assert re.findall(r"`(\w+)`", named) == READERS.split(", ")
+    assert set(READERS.split(", ")) <= COMMANDS.keys()
+
+
+def test_what_to_watch_is_counted() -> None:
+    text = (GUIDES / "operating.md").read_text().split("What to watch:")[1].split("\n## ")[0]
+    names = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
+    assert len(names) > 4
+    assert set(names) <= COUNTERS.keys() | GAUGES.keys()
+
+
+def test_every_promise_is_told() -> None:
+    text = (GUIDES / "guarantees.md").read_text()
+    told = re.findall(r"^\| (P\d+) \|", text, re.MULTILINE)
+    assert told == [row.name for row in promises.promises()]

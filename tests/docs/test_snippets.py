@@ -1,0 +1,31 @@
+"""Every snippet of the guides and of the README runs, and prints what stands below it."""
+
+import pytest
+
+from tests.support import snippets
+from tests.support.snippets import GUIDES, ROOT, Section
+
+PAGES = [*sorted(GUIDES.glob("*.md")), ROOT / "README.md"]
+SECTIONS = [one for page in PAGES for one in snippets.sections(page)]
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda one: f"{one.page} {one.name}")
+def test_a_section_runs(section: Section, shell: dict[str, str]) -> None:
+    snippets.run(section, shell)
+
+
+def test_there_are_ten_tasks_and_each_runs_something() -> None:
+    tasks = [one for one in SECTIONS if one.page == "guide.md"]
+    assert [one.name.partition(".")[0] for one in tasks] == [str(n) for n in range(1, 11)]
+    for one in tasks:
+        assert any(snippet.kind in ("python", "console") for snippet in one.snippets)
+
+
+def test_what_is_printed_otherwise_is_seen(shell: dict[str, str]) -> None:
+    wrong = Section("page", "name", [snippets.Snippet("python", "", "print(1)\n")] * 1)
+    said = Section("page", "name", [*wrong.snippets, snippets.Snippet("text", "", "2\n")])
+    with pytest.raises(AssertionError, match="said:\n2"):
+        snippets.run(said, shell)
+    with pytest.raises(AssertionError, match="came:\n1"):
+        snippets.run_console("$ echo 1\n2\n", shell)
+    assert snippets.run_console("$ echo one two\none ...\n", shell) == 1

@@ -134,7 +134,7 @@ def _heatmap(spark: SparkSession, shards: Path, start_ms: int, n: int) -> None:
 
 def _audit_log(spark: SparkSession, shards: Path, n: int) -> None:
     rows = audit.build(spark, audit.Args(str(shards))).cube.collect()
-    (total,) = (row for row in rows if row["grouping"] == audit.GROUPINGS["all"])
+    (total,) = (row for row in rows if row["grouping"] == audit_frames.GROUPINGS["all"])
     need(total["pending"] == n, f"{total['pending']} pending of {n}")
 
 
@@ -146,7 +146,7 @@ def _audit(spark: SparkSession, values: dict[str, Any], root: Path) -> Iterator[
     def work() -> None:
         judged = audit_frames.verdicts(spark.read.parquet(path), 2**41, 1000)
         rows = audit_frames.cube(judged).collect()
-        (total,) = (row for row in rows if row["grouping"] == audit.GROUPINGS["all"])
+        (total,) = (row for row in rows if row["grouping"] == audit_frames.GROUPINGS["all"])
         got = (total["scheduled"], total["lost"], total["duplicated"], total["phantom"])
         need(got == (n, LOST, DOUBLED, 0), f"found {got}")
 

@@ -31,9 +31,6 @@ from timerstore.spark.jobs.tables import Projection, projection_options, read_me
 from timerstore.spark.options import parse
 from timerstore.spark.plan import snapshots
 
-GROUPINGS = {"all": 31, "shard": 15, "topic": 23, "hour": 27, "day": 29, "step": 30}
-"""Bits of grouping_id that are set: what a row was not grouped by."""
-
 _HOURS_TOLD = 24
 _OFFENDERS_TOLD = 10
 
@@ -113,7 +110,7 @@ def read_now(text: str) -> int | None:
 
 def figures_of(rows: list[Row], plan: Plan) -> dict[str, Any]:
     """What stands in the report."""
-    (everything,) = (row for row in rows if row["grouping"] == GROUPINGS["all"])
+    (everything,) = (row for row in rows if row["grouping"] == frames.GROUPINGS["all"])
     found: dict[str, Any] = _line(everything)
     found["now"] = told_ms(plan.now_ms)
     found["shards"], found["log_bytes"] = plan.shard_count, plan.log_bytes
@@ -129,7 +126,11 @@ def figures_of(rows: list[Row], plan: Plan) -> dict[str, Any]:
 
 def _grouped(rows: list[Row], name: str) -> list[Row]:
     return sorted(
-        (row for row in rows if row["grouping"] == GROUPINGS[name] and row[name] is not None),
+        (
+            row
+            for row in rows
+            if row["grouping"] == frames.GROUPINGS[name] and row[name] is not None
+        ),
         key=lambda row: row[name],
     )
 

@@ -60,6 +60,9 @@ STEPS_MS = (
 )  # fmt: skip
 """Lateness by steps: a delivery is in the first that it is not later than, else in the last."""
 
+GROUPINGS = {"all": 31, "shard": 15, "topic": 23, "hour": 27, "day": 29, "step": 30}
+"""What a row of `cube` is grouped by, as Spark's grouping_id of these five tells it."""
+
 PERCENTILES = {
     "lateness_p50_ms": 0.5,
     "lateness_p99_ms": 0.99,
@@ -184,6 +187,19 @@ def events_against_table(messages: DataFrame, table: DataFrame) -> DataFrame:
     return events_of_table(table).unionByName(from_log).unionByName(delivered)
 
 
+_KINDS_OF_RECORD = "scdr"
+_OWN, _COUNTS = 0b0100, 0b1000
+
+
+def _does() -> Column:
+    """What a record does: its kind in the two low bits, then `own` and `counts`."""
+    number = F.lit(0)
+    for at, kind in enumerate(_KINDS_OF_RECORD):
+        number = F.when(F.col("kind") == kind, at).otherwise(number)
+    own = F.when(F.col("own"), _OWN).otherwise(0)
+    return number + own + F.when(F.col("counts"), _COUNTS).otherwise(0)
+
+
 def verdicts(
     found: DataFrame, now_ms: int, grace_ms: int, *, by_shard: bool = True, is_whole: bool = True
 ) -> DataFrame:
@@ -194,18 +210,24 @@ def verdicts(
     """
     identity = ["shard", "topic", "msg_id", "mark"] if by_shard else ["topic", "msg_id", "mark"]
     shard = [] if by_shard else [F.max("shard").alias("shard")]
-    s, c, d = (F.col("kind") == kind for kind in "scd")
+    # Before the shuffle what tells records apart becomes one number, and nothing is added up: most
+    # identities have a record or two, far from one another.
+    does = F.col("does")
+    s, c, d, r = (does.bitwiseAND(0b11) == number for number in range(len(_KINDS_OF_RECORD)))
+    own, counts = does.bitwiseAND(_OWN) > 0, does.bitwiseAND(_COUNTS) > 0
+    columns = ("shard", "topic", "msg_id", "mark", "due_ms", "at_ms", "crc")
+    compact = found.select(*columns, _does().alias("does")).repartition(*identity)
 
     def count(condition: Column) -> Column:
         return F.count(F.when(condition, F.lit(1)))
 
-    groups = found.groupBy(*identity).agg(
+    groups = compact.groupBy(*identity).agg(
         *shard,
-        F.greatest(count(s & F.col("counts")), F.least(count(s), F.lit(1))).alias("scheduled"),
-        count(s & F.col("counts") & ~F.col("own")).alias("foreign"),
-        count(c & F.col("counts") & F.col("own")).alias("own_deletes"),
-        count(c & ~F.col("own")).alias("foreign_deletes"),
-        count((F.col("kind") == "r") & F.col("counts")).alias("in_log"),
+        F.greatest(count(s & counts), F.least(count(s), F.lit(1))).alias("scheduled"),
+        count(s & counts & ~own).alias("foreign"),
+        count(c & counts & own).alias("own_deletes"),
+        count(c & ~own).alias("foreign_deletes"),
+        count(r & counts).alias("in_log"),
         count(d).alias("deliveries"),
         F.coalesce(F.min(F.when(s, F.col("due_ms"))), F.min(F.when(d, F.col("due_ms")))).alias(
             "due_ms"
@@ -274,30 +296,57 @@ def offenders(judged: DataFrame) -> DataFrame:
 def cube(judged: DataFrame) -> DataFrame:
     """All figures in one pass: over everything, and by shard, topic, hour, day, lateness.
 
-    First small rows that agree in all of these are added up; only then come the percentiles, which
-    are exact: of each lateness with how often it was.
+    First by lateness and shard and topic, or hour: few groups each, so that nearly nothing is
+    shuffled. What else is told follows from these; percentiles are exact, of each lateness with how
+    often it was.
     """
+    names = ("shard", "topic", "hour", "lateness_ms")
+    shard, topic, hour, lateness = (F.col(name) for name in names)
+    small = (
+        judged.withColumn("hour", F.floor(F.col("due_ms") / HOUR_MS))
+        .groupingSets([[shard, topic, lateness], [hour, lateness]], shard, topic, hour, lateness)
+        .agg(
+            F.grouping("hour").alias("by_place"),
+            *(F.sum(name).alias(name) for name in COUNTS),
+            F.count("first_ms").alias("times"),
+        )
+    )
+    weighed = [F.lit(one) for one in PERCENTILES.values()]
+    return (
+        small.select("lateness_ms", *COUNTS, "times", F.explode(_places()).alias("in"))
+        .select("*", "in.*")
+        .groupBy("grouping", *_KINDS)
+        .agg(
+            *(F.sum(name).alias(name) for name in (*COUNTS, "times")),
+            F.percentile("lateness_ms", F.array(*weighed), F.col("times")).alias("percentiles"),
+        )
+    )
+
+
+_KINDS = {"shard": "int", "topic": "string", "hour": "long", "day": "long", "step": "long"}
+
+
+def _places() -> Column:
+    """What a row by lateness is counted in."""
     lateness = F.col("lateness_ms")
     edges = F.array(*(F.lit(edge).cast("long") for edge in STEPS_MS))
     step = F.get(F.filter(edges, lambda edge: edge >= lateness), F.lit(0))
-    small = judged.groupBy(
-        "shard",
-        "topic",
-        F.floor(F.col("due_ms") / HOUR_MS).alias("hour"),
-        "lateness_ms",
-    ).agg(
-        *(F.sum(name).alias(name) for name in COUNTS),
-        F.count(F.when(F.col("first_ms").isNotNull(), F.lit(1))).alias("times"),
-    )
-    small = small.withColumn("day", F.floor(F.col("hour") / 24)).withColumn(
-        "step", F.coalesce(step, F.when(lateness.isNotNull(), STEPS_MS[-1]))
-    )
-    sets: list[list[Column]] = [[]]
-    names = ("shard", "topic", "hour", "day", "step")
-    sets.extend([F.col(name)] for name in names)
-    weighed = [F.lit(one) for one in PERCENTILES.values()]
-    return small.groupingSets(sets, *(F.col(name) for name in names)).agg(
-        F.grouping_id().alias("grouping"),
-        *(F.sum(name).alias(name) for name in (*COUNTS, "times")),
-        F.percentile("lateness_ms", F.array(*weighed), F.col("times")).alias("percentiles"),
-    )
+    values = {
+        "shard": F.col("shard"),
+        "topic": F.col("topic"),
+        "hour": F.col("hour"),
+        "day": F.floor(F.col("hour") / 24),
+        "step": F.coalesce(step, F.when(lateness.isNotNull(), STEPS_MS[-1])).cast("long"),
+    }
+
+    def place(name: str) -> Column:
+        own = (
+            (values[one] if one == name else F.lit(None).cast(kind)).alias(one)
+            for one, kind in _KINDS.items()
+        )
+        return F.struct(F.lit(GROUPINGS[name]).alias("grouping"), *own)
+
+    return F.when(
+        F.col("by_place") == 1,
+        F.array(*(place(name) for name in ("all", "shard", "topic", "step"))),
+    ).otherwise(F.array(place("hour"), place("day")))

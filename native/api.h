@@ -85,6 +85,7 @@ typedef struct {
     int32_t kind;         /* enum ts_route_kind */
     int32_t queue_id;
     int32_t topic_hash;   /* Java's hashCode of the topic */
+    int32_t topic_number; /* dense from 1, the same for all queues of a topic */
     int32_t topic_size;
     int32_t real_size;
     uint8_t topic[256];
@@ -104,6 +105,20 @@ typedef struct {
     int64_t end;          /* ids below have a block */
     int64_t waiting;      /* how many ids wait */
 } ts_states;
+
+/* How many messages wait, by topic and time: src/calendar.h. Under the append lock. */
+typedef struct {
+    uint64_t key;         /* 0: empty */
+    int64_t count;
+} ts_calendar_cell;
+
+typedef struct {
+    ts_calendar_cell *cells; /* [mask + 1], a power of two */
+    uint64_t mask;
+    int64_t used;         /* cells that have a key */
+    int64_t limit;        /* of used */
+    ts_states *left;      /* while it is being filled: what still has to be; else NULL */
+} ts_calendar;
 
 /* The commit log's end. Everything here: under the append lock. */
 typedef struct {
@@ -125,6 +140,7 @@ typedef struct {
     int64_t reschedule_count; /* messages given another time since opening */
     ts_route *timer_route;
     ts_states *states;
+    ts_calendar *calendar;    /* NULL: nobody counts; too full: TS_NEED_STATES, too */
     int32_t flush_armed;      /* flush will look by itself: a put need not wake it */
     uint32_t store_id;
     int32_t property_crc;     /* whether records carry __CRC32# */
@@ -320,6 +336,7 @@ typedef struct {
     int64_t place;
     int64_t log_offset;
     int64_t due_ms;
+    int64_t unit_ms;    /* when it is due by its queue unit: where the calendar has it */
     int32_t size;
     int32_t run;        /* the caller's: which run of which level */
 } ts_level_due;
@@ -328,6 +345,7 @@ typedef struct {
 typedef struct {
     int64_t at;         /* offset in the scratch buffer */
     int64_t placed;     /* out: log offset, or -1 */
+    int64_t unit_ms;
     ts_route *route;    /* where it goes */
     int32_t size;       /* 0: there is no copy */
     int32_t unusable;   /* it can never be delivered */
@@ -681,6 +699,25 @@ int64_t ts_states_copy_dirty(ts_states *states, int64_t *chunks, uint8_t *payloa
                              int64_t capacity);
 int64_t ts_states_waiting(const ts_states *states, int64_t from, int64_t *ids, int64_t capacity,
                           int64_t *next);
+
+/* A copy, into blocks that are there for each of the table. */
+void ts_states_copy(const ts_states *states, uint8_t **blocks, ts_states *out);
+
+/* calendar.c: under the append lock, but for real_routes and properties_due. count: where it fits
+ * (ts_calendar_fits), `by` messages of a level more wait, or fewer. leave: a timer waits no more.
+ * fill: how many there was room for. read: unit_s is 1, 60, 3600 or 86400. real_routes: by the
+ * properties of records of the timer topic, or the levels'; -1 where one can never be delivered. */
+int32_t ts_calendar_fits(const ts_log *log, int64_t messages);
+void ts_calendar_count(ts_log *log, const ts_route *real, int64_t due_ms, int64_t by);
+void ts_calendar_leave(ts_log *log, const ts_route *real, int64_t id, int64_t due_ms);
+int32_t ts_calendar_fill(ts_calendar *calendar, ts_route **routes, const ts_due *due,
+                         const int32_t *of, int32_t count);
+int64_t ts_calendar_move(ts_calendar *to, const ts_calendar *from);
+void ts_calendar_read(const ts_calendar *calendar, int64_t topic, int64_t unit_s, int64_t first,
+                      int64_t count, int64_t *out);
+int32_t ts_real_routes(ts_view *view, const ts_routes *routes, const int64_t *log_offsets,
+                       const int32_t *sizes, int32_t count, int32_t is_level, int32_t *out);
+int64_t ts_properties_due(const uint8_t *properties, int32_t size, int64_t precision_ms);
 
 /* due.c, wheel.c, link.c. link and load under the timer lock. */
 int32_t ts_timer_requests(ts_view *view, const uint8_t *units, int32_t count,

@@ -122,6 +122,11 @@ class StoreConfig:
     that opens the directory finds by tag. Nothing here looks them up: it costs 20 bytes and about
     20 ns a tag. After a change of it the index is built anew from the log."""
 
+    histogram_bytes_max: int = 256 * MIB
+    """Memory for the counters behind `histogram`, bytes; half as much more for a moment while they
+    grow. 0 to 64 GiB. A message alone in its hour takes up to 200 bytes, one whose topic has others
+    in the same second none. Where it is not enough, `histogram` reads what waits instead."""
+
     # --- waiting pulls --------------------------------------------------------------------------
     long_poll_enabled: bool = True
     """A pull that waits is answered when its message comes. Off: it looks again once, after
@@ -274,6 +279,7 @@ _RANGES: dict[str, tuple[int, int]] = {
     "checkpoint_log_bytes_max": (4 * KIB, 64 * GIB),
     "staging_bytes": (4 * KIB, GIB),
     "reserve_bytes": (0, 16 * GIB),
+    "histogram_bytes_max": (0, 64 * GIB),
     "short_poll_ms": (1, 60_000),
     "retention_ms": (0, 1000 * YEAR_MS),
     "retention_log_bytes": (0, 2**62),

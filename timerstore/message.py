@@ -509,6 +509,54 @@ class PendingTimer:
     handle: str
 
 
+class Histogram(NamedTuple):
+    """How many messages wait, by when they are due: `counts[k]` in [edges[k], edges[k + 1])."""
+
+    edges: npt.NDArray[np.int64]
+    """Epoch ms, one more than counts."""
+    counts: npt.NDArray[np.int64]
+
+
+class HistoryEntry(NamedTuple):
+    """One thing that happened to a message: a record of the log."""
+
+    what: str
+    """put, rolled, moved (by retention), rescheduled, cancelled, handed (to its topic)."""
+    at_ms: int
+    log_offset: int
+    due_ms: int
+    """When it is due from then on; 0 where that is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Where a message is, why it is not out, and what happened to it."""
+
+    topic: str
+    message_id: str
+    state: str
+    """waiting, delivered, cancelled, or unknown: no record of it is in the log."""
+    where: str
+    """timer topic (not on the wheel yet), wheel, open slot (its slot is read: it waits for its
+    millisecond, or to be handed over), level, queue, or nowhere."""
+    why: str
+    """A sentence: why it is not out, or since when it is."""
+    queue_id: int = -1
+    due_ms: int = 0
+    timer_id: int = -1
+    level: int = 0
+    slot: int | None = None
+    """Of the wheel: the number that its unit is linked in; its time is `slot_ms`."""
+    slot_ms: int | None = None
+    chain_place: int | None = None
+    """1: the slot's newest unit, from which a chain is read."""
+    chain_length: int | None = None
+    queue_offset: int | None = None
+    """In its topic, once it was handed over; of a level's queue, while it waits there."""
+    log_offset: int = -1
+    history: tuple[HistoryEntry, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class BackupReport:
     """What `backup` or `restore` did: [log_begin, log_end) is in the backup."""

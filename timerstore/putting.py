@@ -201,6 +201,9 @@ class Putting:
             # The time is read under the append lock, so that due times ascend along the level's
             # queue but where the clock is set back.
             nonlocal now_ms
+            if not lib.ts_calendar_fits(native, 1):
+                native.need = 0
+                return int(lib.TS_NEED_STATES)
             now_ms = self._clock.now_ms
             got = int(
                 _put_one(
@@ -209,6 +212,7 @@ class Putting:
             )
             if got >= 0:
                 real.native.level_pending += 1
+                lib.ts_calendar_count(native, real.native, now_ms + waiting.delay_ms, 1)
             return got
 
         log_offset, _, counter = self._log.append("put", put_now)

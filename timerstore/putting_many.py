@@ -261,8 +261,12 @@ class ManyPutting(Putting):
         """Append some rows under the append lock; how many, or a status. For a level the time is
         read here, so that due times ascend along its queue.
         """
-        now_ms = self._clock.now_ms if way.level is not None else now_ms
         native, route = self._native, way.route.native
+        if way.level is not None:
+            now_ms = self._clock.now_ms
+            if not lib.ts_calendar_fits(native, 1):
+                native.need = 0
+                return int(lib.TS_NEED_STATES)
         if once is None:
             got = int(
                 lib.ts_put_many(native, route, rows.native, begin, end, now_ms, *places.native)
@@ -285,7 +289,7 @@ class ManyPutting(Putting):
             )
         if got > 0:
             places.now_ms[begin : begin + got] = now_ms
-            _count_waiting(way, places, begin, begin + got)
+            self._count_waiting(way, places, begin, begin + got, now_ms)
         return got
 
     def _batch(
@@ -346,6 +350,14 @@ class ManyPutting(Putting):
         given.queue_ids[which] = firsts["queue_id"]
         given.duplicate[which] = True
         given.cancelled[which] = firsts["is_cancelled"] != 0
+
+    def _count_waiting(self, way: Way, places: Places, begin: int, end: int, now_ms: int) -> None:
+        """Who appends for a level counts; under the append lock."""
+        if way.level is not None:
+            count = end - begin - int(places.duplicate[begin:end].sum())
+            way.real.native.level_pending += count
+            due_ms = now_ms + way.level.delay_ms
+            lib.ts_calendar_count(self._native, way.real.native, due_ms, count)
 
     # --- groups ---
 
@@ -410,6 +422,9 @@ class ManyPutting(Putting):
                 if not self._firsts.ids.has_room(rows.count):
                     native.need = rows.count
                     return int(lib.TS_NEED_IDS)
+            if to.level is not None and not lib.ts_calendar_fits(native, 1):
+                native.need = 0
+                return int(lib.TS_NEED_STATES)
             status = int(
                 lib.ts_put_group(
                     native, head_native, head_text, len(head), to.route.native, rows.native,
@@ -419,7 +434,7 @@ class ManyPutting(Putting):
             )  # fmt: skip
             if status == 0 and places is not None:
                 places.now_ms[:] = now_ms
-                _count_waiting(to, places, 0, rows.count)
+                self._count_waiting(to, places, 0, rows.count, now_ms)
                 if once is not None:
                     self._firsts.add(rows, once, places.log_offsets)
             return status
@@ -477,12 +492,6 @@ class _Call(NamedTuple):
         """The columns, with this property text."""
         rows = Rows(self.data, self.offsets, self.due, text, first=first).with_extra(*self.extra)
         return rows if self.ids is None else rows.with_ids(*self.ids)
-
-
-def _count_waiting(way: Way, places: Places, begin: int, end: int) -> None:
-    """Who appends for a level counts; under the append lock."""
-    if way.level is not None:
-        way.real.native.level_pending += end - begin - int(places.duplicate[begin:end].sum())
 
 
 def _given(ids: Column, count: int, queue_id: int) -> GivenIds:

@@ -26,12 +26,17 @@ from timerstore.config import StoreConfig
 from timerstore.errors import ClosedError, ConfigError, FailedError, ForkedError, MessageError
 from timerstore.failpoint import reach
 from timerstore.flow_control import LimitedPutting
+from timerstore.future.calendar import Calendar
+from timerstore.future.explain import Explainer, name_of
+from timerstore.future.times import buckets_of
 from timerstore.ingest import Carrier, Ingester
 from timerstore.inspect.check import check_store
 from timerstore.layout.handle import Handle, decode
 from timerstore.message import (
     BackupReport,
     CancelResult,
+    Explanation,
+    Histogram,
     Message,
     MessageBatch,
     PendingTimer,
@@ -125,6 +130,8 @@ class TimerStore:
         self._backlog = Backlog(
             opened.config, self._clock, opened.rooms, opened.timer_route, opened.pending
         )
+        self._calendar = Calendar(opened.config, self._clock, opened)
+        self._explainer = Explainer(opened.config, self._clock, opened)
         put_in = LimitedPutting if opened.config.slot_messages_max else ManyPutting
         self._putting = put_in(opened, self._clock)
         self._ingester = Ingester(opened, self._clock, self._putting)
@@ -548,6 +555,36 @@ class TimerStore:
     @_counted
     def _next_pending(self, pending: Iterator[PendingTimer]) -> PendingTimer | None:
         return next(pending, None)
+
+    @_counted
+    def histogram(
+        self,
+        begin: datetime | int | None = None,
+        end: datetime | int | None = None,
+        by: str = "hour",
+        topic: str | None = None,
+    ) -> Histogram:
+        """Count what waits by when it is due, exactly: by "second", "minute", "hour" or "day" of
+        UTC, those that [begin, end) touches; without times, from now on for a day.
+
+        Times are aware datetimes or epoch ms. What is late and what waits for a fixed level counts,
+        too. The first call after opening reads what waits; from then on counters are kept in
+        memory, at most `StoreConfig.histogram_bytes_max`. Raises MessageError.
+        """
+        self._log.check_alive()
+        return self._calendar.read(buckets_of(self._clock.now_ms, begin, end, by), topic)
+
+    @_counted
+    def explain(
+        self, message: PutReceipt | Message | PendingTimer | str, *, topic: str | None = None
+    ) -> Explanation:
+        """Tell where a message is, why it is not out yet, and what happened to it.
+
+        By a receipt, a handle, a message or what `pending` gives; or by a message id and its topic.
+        With the index a look-up; without it, and for what rolls, it reads the log, or the wheel.
+        """
+        self._log.check_alive()
+        return self._explainer.explain(name_of(message, topic))
 
     @_counted
     def stats(self) -> dict[str, Any]:

@@ -159,6 +159,8 @@ static int append(const Putter *self, PyObject *entry, PyObject *level, PyObject
         return got == NULL ? -1 : 0;
     }
     Py_DECREF(got);
+    if (level != NULL && self->log->calendar != NULL) /* the slow way counts it there */
+        return call(self->release);
     if (level != NULL) { /* in here, so that due times ascend along the level's queue */
         done->now_ms = now_ms_of_system();
         done->due_ms = done->now_ms + PyLong_AsLongLong(PyTuple_GET_ITEM(level, 2));

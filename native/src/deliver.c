@@ -7,6 +7,7 @@
  * What this engine put is copied once, from its source to its place: planning has just read every
  * byte of it, so the lock is not held for a cold page. Others are encoded to the scratch buffer.
  */
+#include "calendar.h"
 #include "copy.h"
 #include "hash.h"
 #include "parse.h"
@@ -290,6 +291,8 @@ static void count_one(ts_log *log, const ts_draft *draft, ts_tally *tally)
     ts_states_put(log->states, draft->id, TS_HANDED);
     log->states->waiting--;
     draft->real->pending--;
+    if (log->calendar != NULL)
+        ts_calendar_take(log->calendar, draft->real, draft->id, draft->due_ms);
     tally->handed++;
 }
 

@@ -5,6 +5,7 @@
  * The copy's TS_LEVEL is what tells a recovery that the source is out.
  */
 #include "../format/level_mark.h"
+#include "calendar.h"
 #include "copy.h"
 #include "hash.h"
 #include "parse.h"
@@ -76,6 +77,7 @@ static int32_t encode_one(ts_view *view, const ts_routes *routes, level_job *job
         return ts_view_fault(view, due->log_offset, status);
     draft->at = at;
     draft->placed = -1;
+    draft->unit_ms = due->unit_ms;
     draft->size = 0;
     draft->route = NULL;
     ts_marks_get(source.properties, source.properties_size, &marks);
@@ -133,9 +135,16 @@ int32_t ts_level_place(ts_log *log, const uint8_t *scratch, ts_level_draft *draf
         status = ts_log_room(log, draft->size);
         if (status != TS_OK)
             break;
+        if (!ts_calendar_room(log->calendar, 1)) { /* what is not filled in yet has no cells */
+            log->need = 0;
+            status = TS_NEED_STATES;
+            break;
+        }
         ts_copy(log->staging + log->filled, scratch + draft->at, draft->size);
         draft->placed = ts_copy_place(log, draft->route, draft->size, now_ms);
         draft->route->level_pending--;
+        if (log->calendar != NULL)
+            ts_calendar_add(log->calendar, draft->route, draft->unit_ms, -1);
     }
     ts_log_publish(log);
     return i > from ? i - from : status;

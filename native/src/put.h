@@ -2,6 +2,7 @@
 #ifndef TS_PUT_H
 #define TS_PUT_H
 
+#include "calendar.h"
 #include "encode.h"
 #include "states.h"
 
@@ -151,6 +152,8 @@ static inline void ts_put_write(ts_log *log, ts_route *route, const ts_put *put,
         ts_states_put(log->states, id, TS_WAITING);
         log->states->waiting++;
         route->pending++;
+        if (log->calendar != NULL)
+            ts_calendar_add(log->calendar, route, put->due_ms, 1);
     }
     if (put->group_left >= 0)
         ts_copy_group(out, put->group_start, put->group_left);
@@ -173,7 +176,8 @@ static inline int32_t ts_put_append(ts_log *log, ts_route *route, const ts_put *
     head.body_size = put->body_size;
     if (ts_log_room(log, ts_record_bytes(&head)) != TS_OK)
         return TS_NEED_ROOM;
-    if (is_timer && target->next_offset >= log->states->end) {
+    if (is_timer && (target->next_offset >= log->states->end ||
+                     !ts_calendar_room(log->calendar, 1))) {
         log->need = target->next_offset;
         return TS_NEED_STATES;
     }

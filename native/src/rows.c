@@ -167,7 +167,8 @@ int32_t ts_put_group(ts_log *log, ts_route *head_route, const uint8_t *head, int
         return TS_INVALID;
     if (ts_log_room(log, (int32_t)left) != TS_OK)
         return TS_NEED_ROOM;
-    if (timers > 0 && last_id >= log->states->end) {
+    if (timers > 0 &&
+        (last_id >= log->states->end || !ts_calendar_room(log->calendar, timers))) {
         log->need = last_id;
         return TS_NEED_STATES;
     }

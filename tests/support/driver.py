@@ -24,6 +24,7 @@ from tests.support.shadow_disk import ShadowDisk
 from timerstore import (
     CancelResult,
     Message,
+    PendingTimer,
     PullResult,
     PutReceipt,
     StoreConfig,
@@ -31,6 +32,7 @@ from timerstore import (
     failpoint,
 )
 from timerstore.errors import FailedError, FlowControlError, MessageError, NotWaitingError
+from timerstore.future.times import UNIT_S
 from timerstore.layout.handle import decode, encode
 from timerstore.pull import reading
 from timerstore.pull.waiting import WaitingPull
@@ -572,7 +574,29 @@ class Driver:
         assert stats["pending_messages"] == len(found)
         assert stats["pending_by_topic"] == counts
         assert stats["level_pending_messages"] == sum(one.timer_id < 0 for one in found)
+        self._compare_histogram(found)
+        for one in found[:: max(1, len(found) // 4)]:
+            told = self.store.explain(one)
+            assert (told.state, told.due_ms, told.timer_id) == ("waiting", one.due_ms, one.timer_id)
         self._compare_times([one.due_ms for one in found if one.timer_id >= 0], stats)
+
+    def _compare_histogram(self, found: list[PendingTimer]) -> None:
+        """Histograms agree with the due times of what waits, by all units and topics."""
+        begin_ms = min([self.clock.now_ms, *(one.due_ms for one in found)])
+        spans_ms = {"second": 2_000_000, "minute": 200_000_000, "hour": YEAR_MS}
+        for by, unit_s in UNIT_S.items():
+            first = begin_ms // (1000 * unit_s)
+            end_ms = begin_ms + spans_ms.get(by, 41 * YEAR_MS)
+            for topic in (None, *sorted({queue[0] for queue in self.model.seen}), "nobody"):
+                counts = self.store.histogram(begin_ms, end_ms, by, topic).counts
+                wanted = Counter(
+                    one.due_ms // (1000 * unit_s) - first
+                    for one in found
+                    if topic in (None, one.topic)
+                )
+                there = np.flatnonzero(counts)
+                counted = dict(zip(there.tolist(), counts[there].tolist(), strict=True))
+                assert counted == {k: n for k, n in wanted.items() if k < len(counts)}
 
     def _compare_times(self, due_ms: list[int], stats: dict[str, Any]) -> None:
         """Congestion, distribution and what is behind agree with the due times of what waits."""

@@ -101,6 +101,8 @@ class AsyncTimerStore:
     stats = _in_pool(TimerStore.stats)
     timing_distribution = _in_pool(TimerStore.timing_distribution)
     congestion = _in_pool(TimerStore.congestion)
+    histogram = _in_pool(TimerStore.histogram)
+    explain = _in_pool(TimerStore.explain)
     flush = _in_pool(TimerStore.flush)
     verify = _in_pool(TimerStore.verify)
     backup = _in_pool(TimerStore.backup)

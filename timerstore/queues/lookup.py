@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from timerstore.commitlog.commit_log import CommitLog
 from timerstore.files.segments import Segments
 from timerstore.layout.tree import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
@@ -51,3 +54,43 @@ def route_needed(segments: Segments, view: Any, routes: Routes, now_ms: int) -> 
             "a record names no queue that can be made",
             f"{segments.directory} offset {int(view.need)}",
         )
+
+
+def real_routes(
+    log: CommitLog,
+    routes: Routes,
+    log_offsets: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int32],
+    *,
+    is_level: bool,
+) -> npt.NDArray[np.int32]:
+    """Give the index of the real route of each record that waits; -1 where one can never be
+    delivered. Bodies are not read. Raises GoneError where one was moved or removed.
+    """
+    count, done = len(log_offsets), 0
+    offsets, lengths = np.ascontiguousarray(log_offsets), np.ascontiguousarray(sizes)
+    found = np.empty(count, np.int32)
+    with log.segments.view(log.write_out()) as view:
+        while done < count:
+            got = lib.ts_real_routes(
+                view,
+                routes.native,
+                ffi.from_buffer("int64_t[]", offsets) + done,
+                ffi.from_buffer("int32_t[]", lengths) + done,
+                count - done,
+                is_level,
+                ffi.from_buffer("int32_t[]", found) + done,
+            )
+            if got == lib.TS_NEED_ROUTE:
+                route_needed(log.segments, view, routes, int(log.native.last_store_ms))
+            elif got < 0:
+                log.segments.serve(view, got, "record")
+            else:
+                done += got
+    return found
+
+
+def is_of_topic(routes: Routes, found: npt.NDArray[np.int32], topic: str) -> npt.NDArray[np.bool_]:
+    """Which of these routes, by index, belong to a topic."""
+    own = [k for k, route in enumerate(list(routes.by_index)) if route.topic == topic]
+    return np.isin(found, own)

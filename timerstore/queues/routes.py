@@ -48,6 +48,7 @@ class Routes:
         self._lock = threading.Lock()
         self._by_name: dict[tuple[str, int], Route] = {}
         self.by_index: list[Route] = []
+        self.topic_numbers: dict[str, int] = {}  # of topics that have a route, from 1
         self._made_count: dict[str, int] = {}  # behind a topic's last queue that has a route
         self._pointers: list[Any] = []  # every table that C may still walk
         self.native: Any = None  # ts_routes *
@@ -131,6 +132,7 @@ class Routes:
         real = b"REAL_TOPIC\x01" + name + b"\x02REAL_QID\x01%d\x02" % queue_id
         native.index = len(self.by_index)
         native.kind = _KINDS.get(topic, lib.TS_ROUTE_REAL)
+        native.topic_number = self.topic_numbers.setdefault(topic, len(self.topic_numbers) + 1)
         native.queue_id = queue_id
         native.topic_hash = lib.ts_topic_hash(name, len(name))
         native.topic_size = len(name)

@@ -40,6 +40,7 @@ _DRAFT = np.dtype(
     [
         ("at", np.int64),
         ("placed", np.int64),
+        ("unit_ms", np.int64),
         ("route", np.uintp),
         ("size", np.int32),
         ("unusable", np.int32),

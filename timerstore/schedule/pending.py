@@ -7,6 +7,7 @@ Holds:    every message that waited when it was begun comes out once, due when i
 """
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,11 +20,18 @@ from timerstore.native import lib
 from timerstore.queues.dispatch import Dispatch
 from timerstore.queues.level_cursors import LevelCursors
 from timerstore.queues.levels import level_delay_ms, parse_level_delays, real_queue
-from timerstore.queues.lookup import record_fields, record_store_ms
+from timerstore.queues.lookup import is_of_topic, real_routes, record_fields, record_store_ms
 from timerstore.queues.routes import Route, Routes
 from timerstore.schedule.runs import LEVEL_DUE, Entries
 
 _UNITS = 65_536  # read at a time
+
+
+class Gaps(NamedTuple):
+    """What was not delivered at a moment."""
+
+    log_end: int
+    gaps: list[tuple[Route, tuple[int, int]]]  # of a level's queue: offsets [begin, end)
 
 
 class LevelPending:
@@ -54,29 +62,48 @@ class LevelPending:
             entries = entries[entries["due_ms"] >= begin_ms]
         if end_ms is not None:
             entries = entries[entries["due_ms"] < end_ms]
+        if topic is not None:
+            found = real_routes(
+                self._log,
+                self._routes,
+                entries["log_offset"],
+                entries["size"],
+                is_level=True,
+            )
+            entries = entries[is_of_topic(self._routes, found, topic)]
         for entry in entries:
             one = self._describe(entry)
-            if one is not None and topic in (None, one.topic):
+            if one is not None:
                 yield one
 
     def entries(self) -> Entries:
         """Give every level message that waits, as what is due."""
         with self._log.lock:
-            end = self._log.end
-            gaps = [
+            gaps = self.gaps()
+        return self.read_gaps(gaps)
+
+    def gaps(self) -> Gaps:
+        """Give what is not delivered; under the append lock."""
+        return Gaps(
+            self._log.end,
+            [
                 (route, gap)
                 for route in list(self._routes.by_index)
                 if route.native.kind == lib.TS_ROUTE_LEVELS
                 for gap in self._cursors.gaps(route.queue_id, 0, int(route.native.next_offset))
-            ]
-        self._dispatch.through(end)
+            ],
+        )
+
+    def read_gaps(self, found: Gaps) -> Entries:
+        """Give the messages of gaps, delivered meanwhile or not."""
+        self._dispatch.through(found.log_end)
         parts = [
             self._units(route, at, min(_UNITS, gap_end - at))
-            for route, (begin, gap_end) in gaps
+            for route, (begin, gap_end) in found.gaps
             for at in range(begin, gap_end, _UNITS)
         ]
-        found = np.concatenate(parts) if parts else np.empty(0, LEVEL_DUE)
-        in_order: Entries = found[np.lexsort((found["place"], found["due_ms"]))]
+        entries = np.concatenate(parts) if parts else np.empty(0, LEVEL_DUE)
+        in_order: Entries = entries[np.lexsort((entries["place"], entries["due_ms"]))]
         return in_order
 
     def _units(self, route: Route, begin: int, count: int) -> Entries:
@@ -85,6 +112,7 @@ class LevelPending:
         entries["place"] = np.arange(begin, begin + len(units))
         entries["log_offset"], entries["size"] = units["log_offset"], units["size"]
         due_ms = units["tags_code"].astype(np.int64)
+        entries["unit_ms"] = due_ms
         delay_ms = level_delay_ms(self._delays, route.queue_id)
         for at in np.flatnonzero(due_ms > self._clock.now_ms + delay_ms).tolist():
             stored_ms = record_store_ms(self._log, int(entries["log_offset"][at]))

@@ -28,6 +28,7 @@ LEVEL_DUE = np.dtype(
         ("place", np.int64),
         ("log_offset", np.int64),
         ("due_ms", np.int64),
+        ("unit_ms", np.int64),
         ("size", np.int32),
         ("run", np.int32),
     ]
@@ -117,6 +118,7 @@ class Runs:
         entries["place"] |= self.route.queue_id << OFFSET_BITS
         entries["log_offset"] = units["log_offset"][:count]
         entries["due_ms"] = np.maximum.accumulate(due_ms[:count])
+        entries["unit_ms"] = units["tags_code"][:count]
         entries["size"] = units["size"][:count]
         return entries
 

@@ -36,6 +36,9 @@ from timerstore.errors import ConfigError, FullError, MessageError, TimerStoreEr
 from timerstore.files.disk import Disk
 from timerstore.message import (
     CancelResult,
+    Explanation,
+    Histogram,
+    Message,
     MessageBatch,
     PendingTimer,
     PullResult,
@@ -463,6 +466,32 @@ class ShardedStore:
             for k, store in enumerate(self.stores)
         ]
         return heapq.merge(*parts, key=lambda one: one.due_ms)
+
+    def histogram(
+        self,
+        begin: datetime | int | None = None,
+        end: datetime | int | None = None,
+        by: str = "hour",
+        topic: str | None = None,
+    ) -> Histogram:
+        """Count what waits in all shards by when it is due, as TimerStore.histogram."""
+        if begin is None:
+            begin = SystemClock().now_ms  # the same buckets in each
+        parts = self._in_all(lambda store: store.histogram(begin, end, by, topic))
+        return Histogram(parts[0].edges, np.sum([part.counts for part in parts], axis=0))
+
+    def explain(
+        self, message: ShardReceipt | Message | PendingTimer | str, *, topic: str | None = None
+    ) -> Explanation:
+        """Tell where a message is and why it is not out yet, as TimerStore.explain."""
+        if isinstance(message, ShardReceipt) or (isinstance(message, str) and topic is None):
+            shard, given = self._place_of(message)
+            return self._in(shard, lambda store: store.explain(given))
+        if isinstance(message, PendingTimer | Message):
+            topic, message = message.topic, message.message_id
+        name = message
+        found = self._in_all(lambda store: store.explain(name, topic=topic))
+        return next((one for one in found if one.state != "unknown"), found[0])
 
     # --- what other processes hand over ---
 

@@ -7,6 +7,9 @@ Fails:    MessageError on a handle that is none; FullError before anything is ch
 Source:   exactly-once.md section 4, store-format.md 11; decision 0009.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 from timerstore.clock import Clock
 from timerstore.commitlog.commit_log import CommitLog
 from timerstore.layout.handle import Handle
@@ -35,6 +38,25 @@ def delete_properties(one: Named) -> bytes:
     ) % (key, one.out_ms + 1, one.out_ms, topic, one.real.queue_id, topic, key)
 
 
+def leaving(call: Callable[..., int], one: Named, due_ms: int = 0) -> Callable[..., int]:
+    """The same call of C, which lets a timer wait no more, or until `due_ms`: the calendar follows
+    in the same hold.
+    """
+
+    def counted(native: Any, *arguments: Any) -> int:
+        if not lib.ts_calendar_fits(native, 2):
+            native.need = 0
+            return int(lib.TS_NEED_STATES)
+        state = call(native, *arguments)
+        if state == lib.TS_WAITING:
+            lib.ts_calendar_leave(native, one.real.native, one.timer_id, one.due_ms)
+            if due_ms:
+                lib.ts_calendar_count(native, one.real.native, due_ms, 1)
+        return state
+
+    return counted
+
+
 class Canceller:
     """Cancels pending messages of one store."""
 
@@ -57,7 +79,7 @@ class Canceller:
             text = delete_properties(one)
             state, _, end = self._log.append(
                 "cancel",
-                self._removals.noting(lib.ts_cancel, one.timer_id),
+                leaving(self._removals.noting(lib.ts_cancel, one.timer_id), one),
                 one.real.native,
                 one.timer_id,
                 text,

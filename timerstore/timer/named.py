@@ -44,6 +44,7 @@ class Named(NamedTuple):
     message_id: str
     real: Route
     out_ms: int
+    due_ms: int
     log_offset: int  # of one of its copies; body and properties are the same in all
 
 
@@ -138,7 +139,8 @@ class Finder:
         ):
             return None
         route = self._routes.make(handle.topic, int(number), self._clock.now_ms)
-        return Named(timer_id, handle.message_id, route, handle.out_ms, log_offset)
+        due_ms = int(lib.ts_properties_due(text, len(text), self._precision_ms))
+        return Named(timer_id, handle.message_id, route, handle.out_ms, due_ms, log_offset)
 
     # --- by slot ---
 

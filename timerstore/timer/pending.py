@@ -15,13 +15,14 @@ from timerstore.errors import GoneError
 from timerstore.layout.handle import Handle, encode
 from timerstore.message import PendingTimer, parse_properties
 from timerstore.native import ffi, lib
-from timerstore.queues.lookup import record_fields
+from timerstore.queues.lookup import is_of_topic, real_routes, record_fields
 from timerstore.queues.routes import Route
 from timerstore.timer.checkpoint import Rooms
 from timerstore.timer.request import CHAINED, DUE, REQUEST, Records
 from timerstore.timer.wheel import NO_SLOT
 
 _BATCH = 16_384
+_FEW = 64
 _NO_ROLL = 2**62  # a frontier so far that no entry counts as one that rolls
 
 
@@ -45,10 +46,27 @@ class PendingReader:
             entries = entries[entries["due_ms"] >= begin_ms]
         if end_ms is not None:
             entries = entries[entries["due_ms"] < end_ms]
+        if topic is not None:
+            entries = self._of_topic(entries, topic)
         for entry in entries:
             one = self._describe_surely(entry)
             if one is not None and (topic is None or one.topic == topic):
                 yield one
+
+    def _of_topic(self, entries: Records, topic: str) -> Records:
+        """Those of a topic; more, where some were moved meanwhile."""
+        rooms = self._rooms
+        try:
+            found = real_routes(
+                rooms.log,
+                rooms.routes,
+                entries["log_offset"],
+                entries["size"],
+                is_level=False,
+            )
+        except GoneError:
+            return entries
+        return entries[is_of_topic(rooms.routes, found, topic)]
 
     def _describe_surely(self, entry: Records) -> PendingTimer | None:
         """Describe it; from the copy that waits now where retention has moved it meanwhile."""
@@ -67,14 +85,14 @@ class PendingReader:
         may come twice.
         """
         chained, linked_offset = self._chained(NO_SLOT)
-        for part in chained:
+        for part in _gathered(chained):
             yield self._due(part)
         yield from self._backlog(linked_offset)
 
     def linked(self, last_slot: int) -> Iterator[Records]:
         """The same of what is on the wheel, in slots up to `last_slot` and in those being read."""
         last_slot = max(last_slot, self._rooms.open_slot.highest_slot(last_slot))
-        for part in self._chained(last_slot + 1)[0]:
+        for part in _gathered(self._chained(last_slot + 1)[0]):
             yield self._due(part)
 
     def _chained(self, end: int) -> tuple[list[Records], int]:
@@ -104,21 +122,23 @@ class PendingReader:
         """Give a slot's units, newest first, in parts."""
         timer_log = self._rooms.timer_log
         pos = ffi.new("int64_t *", -1)
+        size = _FEW  # most chains are short, and there may be a million of them
         with timer_log.segments.view(timer_log.end) as view:
             while True:
-                part = np.empty(_BATCH, CHAINED)
+                part = np.empty(size, CHAINED)
                 got = lib.ts_wheel_load(
                     view,
                     self._rooms.wheel.native,
                     slot,
                     pos,
-                    _BATCH,
+                    size,
                     ffi.from_buffer("ts_chained[]", part),
                 )
                 if got < 0:
                     timer_log.segments.serve(view, got, "timer log")
                     continue
                 yield part[:got]
+                size = _BATCH
                 if pos[0] < 0:
                     return
 
@@ -211,6 +231,16 @@ class PendingReader:
             log_offset=int(entry["log_offset"]),
             handle=handle,
         )
+
+
+def _gathered(parts: list[Records]) -> Iterator[Records]:
+    """Give the same in parts of some thousand: most slots hold a few units."""
+    begin = count = 0
+    for end, part in enumerate(parts, 1):
+        count += len(part)
+        if count >= _BATCH or end == len(parts):
+            yield np.concatenate(parts[begin:end])
+            begin, count = end, 0
 
 
 def _as_due(requests: Records) -> Records:

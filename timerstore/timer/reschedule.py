@@ -33,7 +33,7 @@ from timerstore.native import ffi, lib, raise_status
 from timerstore.queues.lookup import record_fields
 from timerstore.queues.removals import Removals
 from timerstore.queues.routes import Route
-from timerstore.timer.cancel import ANSWERS, delete_properties
+from timerstore.timer.cancel import ANSWERS, delete_properties, leaving
 from timerstore.timer.named import Finder, Named
 from timerstore.timer.slot_counts import SlotCounts
 
@@ -116,7 +116,7 @@ class Rescheduler:
         record = self._encode(one, target, due_ms)
         reach("reschedule_encoded")
         deletion = delete_properties(one)
-        append = self._removals.noting(lib.ts_reschedule, one.timer_id)
+        append = leaving(self._removals.noting(lib.ts_reschedule, one.timer_id), one, due_ms)
 
         def move(native: Any, *given: Any) -> int:
             if not self._ids.can_move:

@@ -21,7 +21,7 @@ from timerstore.timer.request import Bytes, Int64Array
 
 BLOCK_CHUNKS = 128
 BLOCK_IDS = CHUNK_IDS * BLOCK_CHUNKS
-_BLOCK_BYTES = (PAYLOAD_BYTES + 1) * BLOCK_CHUNKS
+BLOCK_BYTES = (PAYLOAD_BYTES + 1) * BLOCK_CHUNKS
 _TABLE_SIZE = 64
 _UNWRITTEN = -1
 
@@ -54,7 +54,7 @@ class States:
             while int(self.native.end) <= timer_id:
                 if len(self._blocks) >= self._size:
                     self._grow()
-                block = ffi.new("uint8_t[]", _BLOCK_BYTES)
+                block = ffi.new("uint8_t[]", BLOCK_BYTES)
                 self._table[len(self._blocks)] = block
                 self._blocks.append(block)
                 self.native.end = len(self._blocks) * BLOCK_IDS

@@ -171,7 +171,8 @@ test-sim: $(VENV)/.has-dev $(BUILT) ## simulated disk, clock and scheduler; ARGS
 nightly: $(VENV)/.has-dev $(VENV)/.has-spark java $(BUILT) ## hours of new seeds, noted in tests/amounts.jsonl
 	$(RUN) -m tests.sim --fresh --seconds $(or $(SECONDS),5400) --jobs 2 --ledger
 	$(PYTEST) --timeout=0 -m deep tests/sim
-	$(PYTEST) --timeout=0 -m deep tests/corruption
+	$(PYTEST) --timeout=0 -m deep tests/corruption tests/fuzz
+	$(MAKE) --no-print-directory fuzz SECONDS=$(or $(FUZZ_SECONDS),240) LEDGER=--ledger
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) --timeout=0 tests/property
 	TIMERSTORE_SHARD_KILLS=2000 $(PYTEST) --timeout=0 tests/crash/test_shards_kill.py
 	TIMERSTORE_SPARK_KILLS=60 $(PYTEST) --timeout=0 -m "spark and deep" tests/spark
@@ -183,6 +184,26 @@ nightly: $(VENV)/.has-dev $(VENV)/.has-spark java $(BUILT) ## hours of new seeds
 .PHONY: native-test
 native-test: ## the C by itself, under AddressSanitizer and UBSan, any warning an error
 	@$(MAKE) --no-print-directory -C native/test run PYTHON=$(PYTHON)
+
+.PHONY: native-fuzz
+native-fuzz: ## every kept input of the C fuzz targets once, under sanitizers, by any compiler
+	@$(MAKE) --no-print-directory -C native/fuzz replay PYTHON=$(PYTHON)
+
+.PHONY: native-tsan
+native-tsan: ## the C as the engine's threads call it, under ThreadSanitizer
+	@$(MAKE) --no-print-directory -C native/race run PYTHON=$(PYTHON)
+
+# libFuzzer where there is a clang (apt install clang-14 libclang-rt-14-dev), else blindly.
+.PHONY: fuzz
+fuzz: $(VENV)/.has-dev fuzz-extra $(BUILT) ## look for new inputs, each target for SECONDS=60
+	for one in c decoders directories; do \
+		$(RUN) -m tests.fuzz $$one --seconds $(or $(SECONDS),60) $(LEDGER) || exit 1; done
+
+# There is no atheris for every Python; without it inputs are changed blindly.
+.PHONY: fuzz-extra
+fuzz-extra: $(VENV)/.has-run
+	@$(RUN) -c "import atheris" 2>/dev/null || $(PIP) install "atheris>=3" || \
+		echo "!!! atheris could not be installed: tests.fuzz runs blindly" >&2
 
 # --- checks -------------------------------------------------------------------------------------
 
@@ -207,7 +228,7 @@ ci: check native-test test test-property test-crash test-interop ## all that mus
 
 .PHONY: clean
 clean: ## remove what was made, .venv too
-	$(MAKE) --no-print-directory -C native/test clean
+	for one in test fuzz race; do $(MAKE) --no-print-directory -C native/$$one clean; done
 	rm -rf $(VENV) build dist tests/interop/rocketmq/target native/_native.c native/format/crc32_table.h timerstore/*.so *.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,7 +1,7 @@
 /* The door of the C part: every name that Python may call or read, and nothing else.
  *
  * Read twice: by the C compiler (through timerstore.h) and by cffi, hence no #include and no #if.
- * C works on memory it is handed: it keeps nothing, allocates nothing, opens nothing. Each call
+ * C works on memory it is handed: it keeps nothing (but guard.c), allocates nothing, opens nothing. Each call
  * lets go of the GIL; what may run beside what is said at each name. "Under the append lock" and
  * "under the timer lock" name locks of the Python side (commitlog/commit_log.py, timer/wheel.py).
  *
@@ -817,6 +817,15 @@ int32_t ts_slots_scan(const uint8_t *slots, int64_t first, int64_t count, int64_
 /* sync.c: the only file that calls the OS, reached through files/disk.py alone. */
 int32_t ts_zero_range(int32_t fd, int64_t offset, int64_t size);
 int32_t ts_start_writing(int32_t fd, int64_t offset, int64_t size);
+
+/* guard.c: maps whose file may be cut. install, add, remove: under one lock of the caller's; hits, how
+ * many faults there were, and is_hit at any time. add: a number, or TS_FULL where there are too many:
+ * then a fault there ends the process, as it would without. Remove before unmapping. */
+int32_t ts_guard_install(void);
+const int32_t *ts_guard_hits(void);
+int32_t ts_guard_add(const uint8_t *at, int64_t size);
+int32_t ts_guard_is_hit(int32_t number);
+void ts_guard_remove(int32_t number);
 
 /* small.c: fixed little files, as arrays of their fields in order (format/timer_check.h,
  * format/store_checkpoint.h, format/queue_unit.h, format/timer_unit.h). */

@@ -14,6 +14,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +38,7 @@ from timerstore.failpoint import reach
 from timerstore.files.directory import Directory
 from timerstore.files.disk import Disk
 from timerstore.files.geometry import adopt_geometry
+from timerstore.files.guard import forget_below
 from timerstore.files.segments import Segments
 from timerstore.layout import counts_json, watermark
 from timerstore.layout.tree import SCHEDULE_TOPIC, Tree
@@ -124,6 +126,8 @@ class Opened(NamedTuple):
         self.wake_all()
 
     def _failed(self, name: str, error: BaseException) -> None:
+        with suppress(FailedError):
+            self.rooms.log.check_alive()  # a file that was cut explains any error
         cause = error if isinstance(error, TimerStoreError) else FailedError(f"{name}: {error!r}")
         self.rooms.log.fail(cause)
 
@@ -173,21 +177,26 @@ class Opened(NamedTuple):
                 is_clean = True
                 reach("close_levels_written")
         finally:
-            self.rooms.log.close()
-            self.rooms.routes.close()
-            if self.rooms.dispatch.index is not None:
-                self.rooms.dispatch.index.close()
-            self.rooms.timer_log.segments.close()
-            self.rooms.states.close()
-            # What is not on the wheel a broker would never deliver, and what is delivered beyond a
-            # level's cursor it would deliver again: then it is kept out.
-            linked, put = self.rooms.timer_log.linked_offset, self.timer_route.native.next_offset
-            is_plain = linked == put and not self.rooms.levels.has_gaps
-            self.rooms.wheel.close(as_broker_wants=is_clean and is_plain)
-            if is_clean:
-                reach("close_wheel_restored")
-                self.directory.mark_closed()
-            self.directory.release()
+            try:
+                self._close_files(is_clean=is_clean)
+            finally:
+                self.directory.release()
+
+    def _close_files(self, *, is_clean: bool) -> None:
+        self.rooms.log.close()
+        self.rooms.routes.close()
+        if self.rooms.dispatch.index is not None:
+            self.rooms.dispatch.index.close()
+        self.rooms.timer_log.segments.close()
+        self.rooms.states.close()
+        # What is not on the wheel a broker would never deliver, and what is delivered beyond a
+        # level's cursor it would deliver again: then it is kept out.
+        linked, put = self.rooms.timer_log.linked_offset, self.timer_route.native.next_offset
+        is_plain = linked == put and not self.rooms.levels.has_gaps
+        self.rooms.wheel.close(as_broker_wants=is_clean and is_plain)
+        if is_clean:
+            reach("close_wheel_restored")
+            self.directory.mark_closed()
 
     def _link_rest(self) -> None:
         """Give what is in the timer topic its unit, as far as the wheel and the disk take it."""
@@ -206,6 +215,7 @@ def open_directory(
     """Lock, recover, and make every room."""
     disk = Disk()
     directory = Directory(disk, root)
+    forget_below(root)
     try:
         return _Opening(disk, directory, config, clock).run(threads=threads)
     except BaseException:
@@ -547,6 +557,7 @@ class _Opening:
         log.ensure_states = self._states.ensure
         log.wait_for_checkpoint = checkpoint.wait
         log.on_left = rooms.dispatch.wake
+        checkpoint.on_completed.append(self._directory.check_held)
         checkpoint.run()
         pipeline = make_pipeline(
             metrics,

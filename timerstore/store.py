@@ -23,8 +23,16 @@ import numpy as np
 from timerstore.backup import Copier
 from timerstore.clock import Clock, SystemClock
 from timerstore.config import StoreConfig
-from timerstore.errors import ClosedError, ConfigError, FailedError, ForkedError, MessageError
+from timerstore.errors import (
+    ClosedError,
+    ConfigError,
+    CorruptError,
+    FailedError,
+    ForkedError,
+    MessageError,
+)
 from timerstore.failpoint import reach
+from timerstore.files.guard import CutWatch
 from timerstore.flow_control import LimitedPutting
 from timerstore.future.calendar import Calendar
 from timerstore.future.explain import Explainer, name_of
@@ -91,13 +99,18 @@ def _counted(
     def call(self: "TimerStore", /, *args: Arguments.args, **given: Arguments.kwargs) -> Answer:
         self._enter()
         try:
-            return method(self, *args, **given)
+            answer = method(self, *args, **given)
+            self._cuts.check()
+        except CorruptError:
+            self._log.check_alive()  # it may be no damage: a file that was cut reads as zeros
+            raise
         except FailedError as error:
             if self._is_ours(error):
                 self._log.fail(error)
             raise
         finally:
             self._leave()
+        return answer
 
     return call
 
@@ -126,6 +139,7 @@ class TimerStore:
         self.config = opened.config
         self._log = opened.rooms.log
         self._native = opened.rooms.log.native
+        self._cuts = CutWatch(opened.directory.root)
         self._blocked = False  # closed, or carried into a forked child
         self._backlog = Backlog(
             opened.config, self._clock, opened.rooms, opened.timer_route, opened.pending

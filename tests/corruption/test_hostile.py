@@ -2,11 +2,16 @@
 no harm; opening them neither hangs nor follows a link out of the store.
 """
 
+import json
 import os
+import shutil
 import signal
 import socket
+import stat
 import time
+import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,8 +19,9 @@ import pytest
 import timerstore
 from tests.corruption.answers import ask
 from tests.corruption.golden import CONFIG, NOW_MS, Golden, make
-from timerstore import TimerStoreError, verify_directory
-from timerstore.testing import ManualClock
+from timerstore import FailedError, TimerStoreError, verify_directory
+from timerstore.files.disk import Disk
+from timerstore.testing import ManualClock, Stepper
 
 LOG = "commitlog/00000000000000000000"
 FILES = (
@@ -128,6 +134,103 @@ def test_a_folder_that_is_a_link_is_not_followed(name: str, root: Path, tmp_path
     assert {path: path.read_bytes() for path in outside.rglob("*") if path.is_file()} == before
 
 
+def _trees(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_folder_that_becomes_a_link_after_the_look_is_not_followed(
+    name: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever can write in the directory swaps it between the look and the use."""
+    outside = tmp_path / "outside"
+    shutil.copytree(root / name, outside)
+    before = _trees(outside)
+    look = Disk.refuse_link
+
+    def slow_look(disk: Disk, path: Path) -> None:
+        look(disk, path)
+        if path == root / name and not path.is_symlink():
+            path.rename(tmp_path / "aside")
+            path.symlink_to(outside)
+
+    monkeypatch.setattr(Disk, "refuse_link", slow_look)
+    with pytest.raises(TimerStoreError, match="link") as caught:
+        _open(root)
+    assert (root / name).is_symlink(), "the swap did not happen"
+    assert name in str(caught.value)
+    assert _trees(outside) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["commitlog", "consumequeue/orders", "timerlog", "timerstore"])
+def test_a_folder_of_an_open_store_that_becomes_a_link_is_not_followed(
+    name: str, root: Path, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    shutil.copytree(root / name, outside)
+    before = _trees(outside)
+    clock = ManualClock(NOW_MS)
+    store = timerstore.open(root, CONFIG, clock=clock, threads=False)
+    (root / name).rename(tmp_path / "aside")
+    (root / name).symlink_to(outside)
+
+    def work() -> None:
+        for n in range(60):
+            store.put("orders", b"x" * 200, delay=1 + n % 3, queue_id=n % 2)
+            clock.advance(1000)
+            Stepper(store).settle()
+            store.flush()
+
+    with pytest.raises(FailedError, match=r"link|moved, or replaced"):
+        work()
+    with suppress(FailedError):
+        store.close()
+    assert _trees(outside) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FILES[::3])
+def test_a_file_with_a_second_name_outside_is_not_written_to(
+    name: str, root: Path, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    os.link(root / name, outside)
+    before = outside.read_bytes()
+    try:
+        _open(root)
+    except FailedError as error:
+        said = str(error)
+    else:
+        said = f"another name: {name}, which is only read, or replaced"
+    assert "another name" in said
+    assert name in said
+    assert outside.read_bytes() == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: making a device needs root")
+@pytest.mark.parametrize("name", FILES[1::3])
+def test_a_device_is_refused_in_place_of_a_file(name: str, root: Path) -> None:
+    (root / name).unlink()
+    os.mknod(root / name, stat.S_IFCHR | 0o600, os.makedev(1, 5))  # /dev/zero: it has no end
+    with pytest.raises(TimerStoreError) as caught:
+        _open(root)
+    assert name.split("/", maxsplit=1)[0] in str(caught.value)
+
+
+def test_an_index_that_names_a_file_outside_opens_none(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "outside").write_bytes(b"of somebody else")
+    _, _, text = (root / "timerstore/index").read_bytes().partition(b"\n")
+    fields = json.loads(text)
+    fields["files"][0]["name"] = "../../outside"
+    text = json.dumps(fields).encode()
+    (root / "timerstore/index").write_bytes(b"%08x\n" % zlib.crc32(text) + text)
+    _open(root)
+    assert (tmp_path / "outside").read_bytes() == b"of somebody else"
+    assert not any("outside" in path.name for path in (root / "index").iterdir())
+
+
 @pytest.mark.parametrize("name", FOLDERS)
 def test_a_file_in_place_of_a_folder_is_refused(name: str, root: Path, tmp_path: Path) -> None:
     (root / name).rename(tmp_path / "aside")
@@ -149,10 +252,31 @@ def test_a_huge_sparse_file_costs_neither_time_nor_memory(name: str, root: Path)
     with (root / name).open("r+b") as file:
         file.truncate(1 << 40)
     begun = time.monotonic()
-    with pytest.raises(TimerStoreError) as caught:
-        _open(root)
-    assert str(root) in str(caught.value)
+    read, write = os.pipe()
+    child = os.fork()  # whose peak is its own
+    if child == 0:
+        before = _peak_kib(anew=True)
+        try:
+            _open(root)
+        except TimerStoreError as error:
+            os.write(write, f"{_peak_kib() - before} {error}".encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        peak_kib, said = pipe.read().split(" ", 1)
+    os.waitpid(child, 0)
+    assert str(root) in said
+    assert int(peak_kib) < 64 * 1024
     assert time.monotonic() - begun < 30
+
+
+def _peak_kib(*, anew: bool = False) -> int:
+    """What this process had of memory at most."""
+    if anew:
+        Path("/proc/self/clear_refs").write_text("5")
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 
 
 @pytest.mark.parametrize(

@@ -194,6 +194,9 @@ class SimFile:
     def size(self) -> int:
         return len(self.node.cache)
 
+    def refuse_stranger(self, size: int | None = None) -> None:
+        assert size is None or size == len(self.node.cache)
+
     def identity(self) -> tuple[int, int]:
         return self._disk.number, self.node.number
 
@@ -245,6 +248,25 @@ class Fault:
         hit = self.left == 0 or (self.left < 0 and not self.once)
         self.hits += hit
         return hit
+
+
+class SimAnchor:
+    """The root directory of a store; nothing in this world takes it away or locks it."""
+
+    def __init__(self, disk: "SimDisk", root: Path) -> None:
+        self._disk, self._root = disk, root
+
+    def identity(self) -> tuple[int, int]:
+        return self._disk.identity(self._root)
+
+    def lock(self) -> bool:
+        return True
+
+    def unlock(self) -> None:
+        """Nothing was taken."""
+
+    def close(self) -> None:
+        """As above."""
 
 
 class SimDisk(Disk):
@@ -341,6 +363,12 @@ class SimDisk(Disk):
             self._nodes += 1
             node = folder[name] = Node(self._nodes)
         return SimFile(self, path, node)
+
+    def anchor(self, root: Path) -> Any:
+        return SimAnchor(self, root)
+
+    def refuse_link(self, path: Path) -> None:
+        """There are no links."""
 
     def exists(self, path: Path) -> bool:
         return path.name in self.names.get(str(path.parent), ())

@@ -23,6 +23,7 @@ from timerstore.commitlog.staging import Staging
 from timerstore.config import StoreConfig
 from timerstore.errors import FailedError, MessageError, TimerStoreError
 from timerstore.failpoint import reach
+from timerstore.files.guard import CutWatch
 from timerstore.files.segments import Segments
 from timerstore.native import ffi, lib, raise_status
 
@@ -63,6 +64,7 @@ class CommitLog:
         self.written = end
         self.durable = end
         self.failed: TimerStoreError | None = None
+        self._cuts = CutWatch(segments.directory.parent)
         self.on_durable: list[Callable[[], None]] = []
         self.on_left: Callable[[], None] = lambda: None  # there is something for write_behind
         self._left: _Left | None = None  # a half that is full and not written; under _write_lock
@@ -87,7 +89,11 @@ class CommitLog:
         return int(self.native.base + self.native.filled)
 
     def check_alive(self) -> None:
-        """Raise what poisoned the log."""
+        """Raise what poisoned the log, be it a file of the store that was cut meanwhile."""
+        try:
+            self._cuts.check()
+        except FailedError as error:
+            self.fail(error)
         if self.failed is not None:
             raise FailedError(
                 f"the store has failed and must be reopened: {self.failed}",
@@ -244,6 +250,7 @@ class CommitLog:
                 except TimerStoreError as error:
                     self.fail(error)
                     raise
+                self.check_alive()  # the staging may have been cut under those who appended
                 self.durable = written
             reach("log_synced")
             for listener in self.on_durable:

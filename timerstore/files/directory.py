@@ -1,9 +1,17 @@
 """The store's directory: who holds it, and whether it was closed.
 
 Data:     `lock` (byte 0 locked as a broker locks it), `abort` (there while a store is open).
-Holds:    one writer for one directory, in this process and among all; the lock's file is opened
-          once.
-Fails:    LockedError, with the holder's process id where it says one.
+Locks:    three, since each has a hole that another covers (decision 0034):
+          (1) the table of this process, by device and inode: record locks do not shut out their own
+              process; looked at before `lock` is opened, as closing any descriptor of that file
+              drops the lock;
+          (2) a record lock on byte 0 of `lock`: the one a broker takes. It is gone when anybody in
+              this process closes that file, and useless when the file is removed or replaced;
+          (3) flock on the directory itself: it cannot be replaced under a holder, and no other
+              descriptor drops it. A forked child shares it, so the child closes its copy at once.
+Holds:    one writer for one directory, in this process and among all; kill -9 frees all three.
+Fails:    LockedError, with the holder's process id where it says one; FailedError from
+          `check_held` where the directory was taken from under the holder.
 """
 
 import os
@@ -11,11 +19,25 @@ import threading
 from pathlib import Path
 
 from timerstore.errors import FailedError, LockedError
-from timerstore.files.disk import Disk, File
+from timerstore.files.disk import Anchor, Disk, File
 from timerstore.layout.tree import Tree
 
-_held: dict[tuple[int, int], Path] = {}
+_held: dict[tuple[int, int], Anchor] = {}
 _held_lock = threading.Lock()
+
+
+def _forget_in_child() -> None:
+    """A child holds nothing of its parent's: it must not find its table, nor wait for its lock, nor
+    keep its flock alive when the parent is gone.
+    """
+    global _held_lock  # noqa: PLW0603 - another thread may have held it when the process was forked
+    _held_lock = threading.Lock()
+    for anchor in _held.values():
+        anchor.close()
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def boot_id() -> bytes:
@@ -51,35 +73,65 @@ class Directory:
         self.tree = Tree(root)
         self.pid = os.getpid()
         disk.make_directory(root)
-        self._identity = disk.identity(root)
+        self._anchor = disk.anchor(root)
+        self._identity = self._anchor.identity()
         with _held_lock:
-            # Before the file is touched: closing any descriptor of it would drop the lock.
             if self._identity in _held:
+                self._anchor.close()
                 raise LockedError("the directory is open in this process", where=root)
-            _held[self._identity] = root
+            _held[self._identity] = self._anchor
         self._file: File | None = None
         try:
             self._file = self._lock()
         except BaseException:
-            with _held_lock:
-                _held.pop(self._identity, None)
+            self._let_go()
             raise
 
     def _lock(self) -> File:
         path = self.tree.lock
+        if not self._anchor.lock():
+            raise self._held_by_another()
         file = self._disk.open(path, create=True)
         if not file.lock_first_byte():
-            raise LockedError(
-                "another process holds the directory", where=path, got=f"process {self._holder()}"
-            )
+            raise self._held_by_another()
         if file.identity() != self._disk.identity(path):
             raise LockedError("the lock file was replaced meanwhile", where=path)
         file.write(b"lock", 0)
         return file
 
-    def _holder(self) -> str:
+    def _held_by_another(self) -> LockedError:
         text = self._disk.read_small(self.tree.abort)
-        return text.decode("ascii", "replace").strip() if text else "unknown"
+        holder = text.decode("ascii", "replace").strip() if text else "unknown"
+        return LockedError(
+            "another process holds the directory", where=self.tree.lock, got=f"process {holder}"
+        )
+
+    def _let_go(self) -> None:
+        self._file = None
+        with _held_lock:
+            _held.pop(self._identity, None)
+        self._anchor.unlock()
+        self._anchor.close()
+
+    def check_held(self) -> None:
+        """Take the record lock again, where somebody in this process has closed `lock` and so let
+        go of it. FailedError where another process was quicker, or where `lock` is not the one that
+        was locked.
+        """
+        file = self._file
+        assert file is not None, "the directory was released"
+        try:
+            is_same = file.identity() == self._disk.identity(self.tree.lock)
+        except FailedError:
+            is_same = False
+        if not is_same:
+            raise FailedError("the lock file was removed or replaced", where=self.tree.lock)
+        if not file.lock_first_byte():
+            raise FailedError(
+                "another process took the directory's lock: somebody in this one had opened and "
+                "closed the lock file, which drops it",
+                where=self.tree.lock,
+            )
 
     @property
     def was_open(self) -> bool:
@@ -104,6 +156,4 @@ class Directory:
         """Let go of the lock."""
         if os.getpid() != self.pid:
             raise FailedError("a child does not hold its parent's lock", where=self.root)
-        self._file = None
-        with _held_lock:
-            _held.pop(self._identity, None)
+        self._let_go()

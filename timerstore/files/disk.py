@@ -1,8 +1,11 @@
 """The seam to the operating system: every file call of the engine goes through here.
 
 Threads:  any. A File's descriptor closes when its last user lets go of it.
+Holds:    what lies below an anchored root is reached folder by folder from there, so that no link
+          is followed on the way, also none that took a folder's place after somebody looked.
 Fails:    FullError on a full disk, quota or size limit; FailedError, with path, offset and errno,
           on everything else that a disk can say. Reads beyond a file's end are FailedError too.
+Source:   decision 0034.
 """
 
 import errno
@@ -13,10 +16,11 @@ import shutil
 import stat
 import struct
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from timerstore.errors import CorruptError, FailedError, FullError, TimerStoreError
+from timerstore.files.guard import GuardedMap
 from timerstore.native import lib
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -33,6 +37,21 @@ def os_error(error: OSError, what: str, where: object) -> TimerStoreError:
     cls = FullError if error.errno in _FULL else FailedError
     name = errno.errorcode.get(error.errno or 0, str(error.errno))
     return cls(f"{what}: {error.strerror} ({name})", where=where)
+
+
+def _is_link(name: str, folder: int) -> bool:
+    try:
+        return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except OSError:
+        return False
+
+
+def _followed_no_link(path: Path) -> FailedError:
+    return FailedError(
+        "a link in a store is not followed",
+        where=path,
+        wanted="a folder; the store's own may be a link, and a file system mounted in it",
+    )
 
 
 class File:
@@ -117,6 +136,24 @@ class File:
         if status not in (0, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.ESPIPE):
             raise FailedError(f"write back: {os.strerror(status)}", where=self.path, got=status)
 
+    def refuse_stranger(self, size: int | None = None) -> None:
+        """FailedError where the file has no name any more, or not this length: somebody removed it,
+        put another in its place, or cut it, while it was open.
+        """
+        try:
+            status = os.fstat(self.fd)
+        except OSError as error:
+            raise os_error(error, "stat", self.path) from error
+        if not status.st_nlink:
+            raise FailedError("the file was removed or replaced while it was open", where=self.path)
+        if size is not None and status.st_size != size:
+            raise FailedError(
+                "the file was cut, or grew, while it was open",
+                where=self.path,
+                wanted=f"{size} bytes",
+                got=status.st_size,
+            )
+
     def size(self) -> int:
         """Give the file's length, bytes."""
         try:
@@ -169,7 +206,7 @@ class File:
             size -= part
 
     def map_read(self, size: int) -> mmap.mmap:
-        """Map for reading."""
+        """Map for reading. Where the file is cut meanwhile, it reads as zeros there (guard.py)."""
         return self._map(size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
 
     def map_shared(self, size: int) -> mmap.mmap:
@@ -182,9 +219,11 @@ class File:
 
     def _map(self, size: int, **how: int) -> mmap.mmap:
         try:
-            return mmap.mmap(self.fd, size, **how)
+            memory = GuardedMap(self.fd, size, **how)
         except (OSError, ValueError) as error:
             raise FailedError(f"map: {error}", where=self.path) from error
+        memory.watch(self.path)
+        return memory
 
     def lock_first_byte(self) -> bool:
         """Take the record lock that a broker takes (byte 0); False where another process has it."""
@@ -210,55 +249,166 @@ class File:
         return None if kind == fcntl.F_UNLCK else max(0, pid)
 
 
+class Anchor:
+    """A root directory, open: what is reached from here is in it, whatever its path leads to."""
+
+    __slots__ = ("fd", "prefix", "root")
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.prefix = f"{root}/"
+        try:
+            self.fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise os_error(error, "open", root) from error
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of it, and of its lock where nobody else has this description."""
+        fd = getattr(self, "fd", -1)
+        if fd >= 0:
+            self.fd = -1
+            os.close(fd)
+
+    def identity(self) -> tuple[int, int]:
+        """Tell the directory from all others."""
+        status = os.fstat(self.fd)
+        return status.st_dev, status.st_ino
+
+    def lock(self) -> bool:
+        """Take the directory for this descriptor alone (flock); False where another has it. Where
+        the file system has no such lock (NFS wants a file that can be written) there is none.
+        """
+        try:
+            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            return error.errno not in (errno.EACCES, errno.EAGAIN)
+        return True
+
+    def unlock(self) -> None:
+        """Let go of the lock, also where a forked child has a copy of the descriptor."""
+        with suppress(OSError):
+            fcntl.flock(self.fd, fcntl.LOCK_UN)
+
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
 class Disk:
     """Files and directories by name."""
 
+    _anchors: tuple[Anchor, ...] = ()
+
+    def anchor(self, root: Path) -> Anchor:
+        """Reach all that lies below `root` from there, until the anchor is closed."""
+        anchor = Anchor(root)
+        self._anchors = (*(one for one in self._anchors if one.fd >= 0), anchor)
+        return anchor
+
+    def _anchor_of(self, path: Path) -> Anchor | None:
+        text = str(path)
+        for anchor in self._anchors:
+            if anchor.fd >= 0 and text.startswith(anchor.prefix):
+                return anchor
+        return None
+
+    @contextmanager
+    def _place(self, path: Path) -> Iterator[tuple[int | None, str]]:
+        """Give the folder of a path, None for none in particular, and the name to use there."""
+        text, anchor = str(path), self._anchor_of(path)
+        if anchor is None:
+            yield None, text
+            return
+        *folders, name = text[len(anchor.prefix) :].split("/")
+        fd = anchor.fd
+        try:
+            for folder in folders:
+                inner = self._enter(fd, folder, path)
+                if fd != anchor.fd:
+                    os.close(fd)
+                fd = inner
+            yield fd, name
+        finally:
+            if fd != anchor.fd:
+                os.close(fd)
+
+    def _enter(self, fd: int, folder: str, path: Path) -> int:
+        if folder in ("", ".", ".."):
+            raise FailedError("a name leads out of the store", where=path)
+        try:
+            return os.open(folder, _FOLDER, dir_fd=fd)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENOTDIR) and _is_link(folder, fd):
+                raise _followed_no_link(path) from error
+            raise
+
     def open(self, path: Path, *, create: bool = False, read_only: bool = False) -> File:
-        """Open a regular file; anything else under that name is refused."""
+        """Open a regular file; anything else under that name is refused. To be written it must have
+        no second name, by which what is written would change another's file.
+        """
         flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         flags |= os.O_RDONLY if read_only else os.O_RDWR
         if create:
             flags |= os.O_CREAT
         try:
-            fd = os.open(path, flags, FILE_MODE)
+            with self._place(path) as (folder, name):
+                fd = os.open(name, flags, FILE_MODE, dir_fd=folder)
         except OSError as error:
             raise os_error(error, "open", path) from error
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
             os.close(fd)
             raise FailedError("open", where=path, wanted="a regular file", got="something else")
+        if status.st_nlink > 1 and not read_only and self._anchor_of(path) is not None:
+            os.close(fd)
+            raise FailedError(
+                "a file with another name beside this one (a hard link) is not written to",
+                where=path,
+                wanted="1 name",
+                got=status.st_nlink,
+            )
         return File(path, fd)
 
     def exists(self, path: Path) -> bool:
         """Whether something has that name."""
-        return os.path.lexists(path)
+        return self._status(path) is not None
 
-    def is_directory(self, path: Path) -> bool:
-        """Whether that is a directory."""
-        return os.path.isdir(path)
-
-    def refuse_link(self, path: Path) -> None:
-        """FailedError where a link has that name: nothing in a store leads out of it."""
-        if os.path.islink(path):
-            raise FailedError(
-                "a link in a store is not followed",
-                where=path,
-                wanted="a folder; the store's own may be a link, and a file system mounted in it",
-            )
-
-    def file_bytes(self, path: Path) -> int | None:
-        """Give a file's length; None where no regular file has that name, but a link, say."""
+    def _status(self, path: Path) -> os.stat_result | None:
+        """What has that name itself, be it a link; None: nothing."""
         try:
-            status = os.lstat(path)
-        except (FileNotFoundError, NotADirectoryError):
+            with self._place(path) as (folder, name):
+                return os.stat(name, dir_fd=folder, follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError, ValueError):
             return None
         except OSError as error:
             raise os_error(error, "stat", path) from error
-        return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+    def is_directory(self, path: Path) -> bool:
+        """Whether that is a directory. Below an anchored root a link is none: it is refused."""
+        if self._anchor_of(path) is None:
+            return os.path.isdir(path)
+        self.refuse_link(path)
+        status = self._status(path)
+        return status is not None and stat.S_ISDIR(status.st_mode)
+
+    def refuse_link(self, path: Path) -> None:
+        """FailedError where a link has that name: nothing in a store leads out of it."""
+        status = self._status(path)
+        if status is not None and stat.S_ISLNK(status.st_mode):
+            raise _followed_no_link(path)
+
+    def file_bytes(self, path: Path) -> int | None:
+        """Give a file's length; None where no regular file has that name, but a link, say."""
+        status = self._status(path)
+        return status.st_size if status is not None and stat.S_ISREG(status.st_mode) else None
 
     def identity(self, path: Path) -> tuple[int, int]:
         """Tell one file or directory from all others, whatever it is called."""
         try:
-            status = os.stat(path)
+            with self._place(path) as (folder, name):
+                status = os.stat(name, dir_fd=folder)
         except OSError as error:
             raise os_error(error, "stat", path) from error
         return status.st_dev, status.st_ino
@@ -272,10 +422,24 @@ class Disk:
         used = status.f_blocks - status.f_bfree
         return 100 * used / max(1, used + status.f_bavail)
 
+    @contextmanager
+    def _folder(self, path: Path) -> Iterator[int]:
+        """A directory, open."""
+        with self._place(path) as (folder, name):
+            if folder is None:
+                fd = os.open(name, _FOLDER & ~os.O_NOFOLLOW)
+            else:
+                fd = self._enter(folder, name, path)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
     def list(self, path: Path) -> list[str]:
         """Give the names in a directory, sorted; none where there is no directory."""
         try:
-            return sorted(os.listdir(path))
+            with self._folder(path) as fd:
+                return sorted(os.listdir(fd))
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -298,7 +462,8 @@ class Disk:
         """Make one directory in the other; False where one went meanwhile."""
         for one in paths:
             try:
-                os.mkdir(one, DIRECTORY_MODE)
+                with self._place(one) as (folder, name):
+                    os.mkdir(name, DIRECTORY_MODE, dir_fd=folder)
             except FileExistsError:
                 continue
             except OSError as error:
@@ -316,25 +481,24 @@ class Disk:
     def unlink(self, path: Path) -> None:
         """Remove a name; durable after `sync_directory`."""
         try:
-            os.unlink(path)
+            with self._place(path) as (folder, name):
+                os.unlink(name, dir_fd=folder)
         except OSError as error:
             raise os_error(error, "unlink", path) from error
 
     def rename(self, old: Path, new: Path) -> None:
         """Replace `new` by `old`; durable after `sync_directory`."""
         try:
-            os.rename(old, new)
+            with self._place(old) as (source, name), self._place(new) as (target, new_name):
+                os.rename(name, new_name, src_dir_fd=source, dst_dir_fd=target)
         except OSError as error:
             raise os_error(error, "rename", old) from error
 
     def sync_directory(self, path: Path) -> None:
         """Make the names in a directory durable."""
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
+            with self._folder(path) as fd:
                 os.fsync(fd)
-            finally:
-                os.close(fd)
         except OSError as error:
             raise FailedError(f"sync directory: {error.strerror}", where=path) from error
 
@@ -369,11 +533,12 @@ class Disk:
         Without hard links (some network file systems) FailedError.
         """
         try:
-            os.link(old, new)
+            with self._place(old) as (source, name), self._place(new) as (target, new_name):
+                os.link(name, new_name, src_dir_fd=source, dst_dir_fd=target)
             is_new = True
         except FileExistsError:
             # Over a network the answer to a link that succeeded may be lost, and asked for again.
-            is_new = os.stat(new).st_ino == os.stat(old).st_ino
+            is_new = self.identity(new) == self.identity(old)
         except OSError as error:
             raise os_error(error, "link", new) from error
         self.sync_directory(new.parent)
@@ -398,7 +563,8 @@ class Disk:
     def changed_ms(self, path: Path) -> int | None:
         """Give when a file or directory was last written to, epoch ms; None where it is not."""
         try:
-            return os.stat(path).st_mtime_ns // 1_000_000
+            with self._place(path) as (folder, name):
+                return os.stat(name, dir_fd=folder).st_mtime_ns // 1_000_000
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -407,7 +573,8 @@ class Disk:
     def remove_empty(self, path: Path) -> bool:
         """Remove a directory in which nothing is; False where something is, or it is not there."""
         try:
-            os.rmdir(path)
+            with self._place(path) as (folder, name):
+                os.rmdir(name, dir_fd=folder)
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
                 return False
@@ -417,7 +584,8 @@ class Disk:
     def remove_tree(self, path: Path) -> None:
         """Remove a directory with all that is in it; nothing where it is not there."""
         try:
-            shutil.rmtree(path)
+            with self._place(path) as (folder, name):
+                shutil.rmtree(name, dir_fd=folder)
         except FileNotFoundError:
             return
         except OSError as error:

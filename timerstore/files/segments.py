@@ -18,6 +18,7 @@ from timerstore.errors import CorruptError, FailedError, GoneError
 from timerstore.failpoint import reach
 from timerstore.files.disk import Disk, File
 from timerstore.files.epochs import Epochs
+from timerstore.files.guard import CutWatch
 from timerstore.layout import tree
 from timerstore.native import ffi, lib, raise_fault, raise_status
 
@@ -70,6 +71,7 @@ class Segments:
         self._table_size = 0
         self._holders = Epochs()
         self._lock = threading.Lock()
+        self._cuts = CutWatch(directory)
 
     # --- names ---
 
@@ -240,6 +242,24 @@ class Segments:
             file = self._dirty.pop(number, None)  # retention may have removed it meanwhile
             if file is not None:
                 file.sync()
+                if number in self.numbers:
+                    file.refuse_stranger(self.segment_bytes)
+
+    def refuse_strangers(self) -> None:
+        """FailedError where a file that is open is no longer the one that has its name."""
+        with self._lock:
+            files = dict(self._open)
+        for number, file in files.items():
+            if number not in self.numbers:
+                continue
+            try:
+                is_same = self._disk.identity(file.path) == file.identity()
+            except FailedError:
+                is_same = False
+            if not is_same and number in self.numbers:  # retention may have removed it meanwhile
+                raise FailedError(
+                    "the file was moved, or replaced by another, while it was open", where=file.path
+                )
 
     def mark_dirty(self) -> None:
         """After an unclean stop nothing in the cache is trusted to be on the disk."""
@@ -345,9 +365,12 @@ class Segments:
             return view, epoch
 
     def let_go(self, epoch: int) -> None:
-        """Maps are used no more by one of those who held them."""
+        """Maps are used no more by one of those who held them. FailedError where one was found cut:
+        what was read of it was zeros.
+        """
         with self._lock:
             self._holders.leave(epoch)
+        self._cuts.check()
 
     def _point(self, view: Any) -> None:
         view.segments = self._table

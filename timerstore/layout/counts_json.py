@@ -15,7 +15,7 @@ import json
 import zlib
 from typing import NamedTuple
 
-from timerstore.layout.json_text import Json
+from timerstore.layout.json_text import NOT_OURS, Json
 
 Pending = dict[str, dict[int, int]]
 Levels = dict[int, tuple[int, ...]]
@@ -84,6 +84,6 @@ def read_counts(text: bytes | None, log_end: int) -> Counts | None:
                 _numbers(entry["level_pending"]),
                 IdsMark(*map(int, entry.get("ids", NO_IDS))),
             )
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except NOT_OURS:
         return None
     return None

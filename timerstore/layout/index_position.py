@@ -9,6 +9,9 @@ import json
 import zlib
 from typing import NamedTuple
 
+from timerstore.layout.json_text import NOT_OURS, Json, as_int
+from timerstore.layout.tree import is_index_name
+
 
 class IndexFileState(NamedTuple):
     """One index file: its header, and what its bytes add up to."""
@@ -50,7 +53,19 @@ def read(data: bytes | None) -> IndexPosition | None:
         if int(head, 16) != zlib.crc32(text):
             return None
         fields = json.loads(text)
-        files = tuple(IndexFileState(**one) for one in fields.pop("files"))
-        return IndexPosition(**fields, files=files)
-    except (ValueError, KeyError, TypeError, AttributeError):
+        files = tuple(_file(one) for one in fields.pop("files"))
+        has_tags = fields.pop("has_tags")
+        numbers = {name: as_int(value, name) for name, value in fields.items()}
+        return IndexPosition(**numbers, has_tags=bool(has_tags), files=files)
+    except NOT_OURS:
         return None
+
+
+def _file(table: Json) -> IndexFileState:
+    for name, value in table.items():
+        if name == "name":
+            if not is_index_name(value):
+                raise ValueError(value)
+        elif name != "slots_crc" or value is not None:
+            as_int(value, name)
+    return IndexFileState(**table)

@@ -20,6 +20,11 @@ from timerstore.errors import CorruptError
 Json = dict[str, Any]
 Record = TypeVar("Record")
 
+NOT_OURS = (
+    ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, CorruptError,
+)  # fmt: skip
+"""What reading a side file's JSON can raise where somebody else wrote it."""
+
 _BARE_KEY = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?[0-9]+)(?=\s*:)', re.DOTALL)
 
 

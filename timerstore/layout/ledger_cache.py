@@ -11,6 +11,7 @@ import json
 import zlib
 from typing import NamedTuple
 
+from timerstore.layout.json_text import NOT_OURS, as_int
 from timerstore.layout.ledger_json import SourceState, state_of, state_table
 
 
@@ -38,6 +39,7 @@ def read(data: bytes | None) -> LedgerCache | None:
             return None
         fields = json.loads(text)
         sources = tuple(state_of(one) for one in fields.pop("sources"))
-        return LedgerCache(**fields, sources=sources)
-    except (ValueError, KeyError, TypeError, AttributeError):
+        numbers = {name: as_int(value, name) for name, value in fields.items()}
+        return LedgerCache(**numbers, sources=sources)
+    except NOT_OURS:
         return None

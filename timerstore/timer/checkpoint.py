@@ -196,6 +196,8 @@ class Checkpoint:
     def _write(self, taken: _Snapshot, *, is_clean: bool) -> Watermark:
         rooms = self._rooms
         rooms.log.sync_through(taken.log_end)
+        rooms.log.segments.refuse_strangers()
+        rooms.timer_log.segments.refuse_strangers()
         reach("checkpoint_log_synced")
         rooms.dispatch.through(taken.log_end)
         rooms.timer_log.sync()
@@ -238,8 +240,10 @@ class Checkpoint:
         return mark
 
     def _put(self, mark: Watermark) -> None:
+        self._rooms.log.check_alive()  # what was found cut since must not count as written
         self._file.write(watermark.write(mark), mark.sequence % 2 * watermark.SLOT_BYTES)
         self._file.sync()
+        self._file.refuse_stranger()
 
     def raise_begins(self) -> None:
         """Have the last completed checkpoint speak of the log and the timer log as they begin now;

@@ -20,6 +20,7 @@ import numpy as np
 
 from timerstore.errors import ConfigError
 from timerstore.files.disk import Disk
+from timerstore.files.guard import CutWatch
 from timerstore.layout import wheel_slot
 from timerstore.native import ffi, lib
 from timerstore.timer.request import Bytes, Int64Array
@@ -67,6 +68,7 @@ class Wheel:
         self._file.sync()
         if new:
             disk.sync_directory(path.parent)
+        self._cuts = CutWatch(path)
         self._memory = self._file.map_private(size)
         self._view = ffi.from_buffer("uint8_t[]", self._memory, require_writable=True)
         self._dirty = np.zeros((size + PAGE_BYTES - 1) // PAGE_BYTES, np.uint8)
@@ -109,6 +111,7 @@ class Wheel:
     def next_used(self, begin: int, end: int) -> int | None:
         """Give the first used slot in [begin, end)."""
         slot = int(lib.ts_wheel_next(self.native, begin, end))
+        self._cuts.check()
         return None if slot < 0 else slot
 
     def units_from(self, begin: int) -> int:
@@ -146,6 +149,7 @@ class Wheel:
             raw = dirty.data[run[0] : run[-1] + 1].reshape(-1)[: size - begin]
             self._file.write(np.ascontiguousarray(raw).data, begin)
         self._file.sync()
+        self._file.refuse_stranger(size + OPEN_EXTRA_BYTES)
 
     def close(self, *, as_broker_wants: bool) -> None:
         """Unmap; the file gets the length that a broker takes where it may open it."""

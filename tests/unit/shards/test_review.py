@@ -160,7 +160,9 @@ def test_a_folder_that_goes_while_it_is_made_is_made_again(
     made: list[Path] = []
     mkdir = os.mkdir
 
-    def slow(path: Path, mode: int) -> None:
+    def slow(name: str, mode: int, *, dir_fd: int | None = None) -> None:
+        assert dir_fd is None
+        path = Path(name)
         if when == "between two" and len(made) in (1, 3):
             made[-1].rmdir()  # as who finds it empty
         made.append(path)
@@ -178,8 +180,8 @@ def test_a_folder_that_goes_while_it_is_made_is_made_again(
 def test_a_folder_that_cannot_be_made_is_an_error_at_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def gone(path: Path, _mode: int) -> None:
-        raise FileNotFoundError(2, "No such file", str(path))
+    def gone(path: str, _mode: int, *, dir_fd: int | None = None) -> None:
+        raise FileNotFoundError(2, f"No such file ({dir_fd})", path)
 
     monkeypatch.setattr(os, "mkdir", gone)
     with pytest.raises(FailedError, match="make directory"):

@@ -1,0 +1,168 @@
+"""Python's own decoders: every text and small file that only Python reads, and what callers give.
+
+An input's first byte chooses the decoder; the rest is its bytes. Those that have a CRC are decoded
+as they are, and with the right one.
+
+Holds:    whatever the bytes, there is a value or a TimerStoreError, no other exception; what could
+          be read and can be written is read again as the same.
+"""
+
+import json
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from timerstore import TimerStoreError
+from timerstore.layout import (
+    backup_json,
+    consumer_offset_json,
+    counts_json,
+    delay_offset_json,
+    handle,
+    index_position,
+    json_text,
+    ledger_cache,
+    ledger_json,
+    state_sector,
+    timer_metrics_json,
+    topics_json,
+    tree,
+    unique_key,
+    watermark,
+)
+from timerstore.message import host_text, inflate_body, parse_properties
+from timerstore.pull.filter import parse_tags
+from timerstore.pull.sql import parse_sql
+from timerstore.shards import manifest
+
+_PROPERTIES = {"a": "1", "b": "text", "c": "-1.5e3", "d": "", "e": "true"}
+
+
+def _same_again(read: Callable[..., Any], write: Callable[[Any], bytes]) -> Callable[[bytes], None]:
+    """A config file, which is read once more after it was written."""
+
+    def decode(data: bytes) -> None:
+        found = read(data, None)
+        assert read(write(found), None) == found
+
+    return decode
+
+
+def _watermark(data: bytes) -> None:
+    at, slots = 0, []
+    while at < 1024:
+        slot = data[at : at + 512].ljust(512, b"\0")
+        if slot[7:8] == b"2":
+            slot = slot[:120] + zlib.crc32(slot[:120]).to_bytes(4, "little") + slot[124:]
+        slots.append(slot)
+        at += 512
+    mark = watermark.read(b"".join(slots))
+    assert mark is None or watermark.read(watermark.write(mark)) == mark
+
+
+def _headed(read: Callable[[bytes], Any]) -> Callable[[bytes], None]:
+    """A file whose first line is the CRC of the others."""
+
+    def decode(data: bytes) -> None:
+        read(data)
+        read(b"%x\n" % zlib.crc32(data) + data)
+
+    return decode
+
+
+def _counts(data: bytes) -> None:
+    counts_json.read_counts(data, 100)
+    try:
+        entries = json.loads(data)["entries"]
+        for one in entries:
+            one["crc"] = counts_json._crc(one)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, TimerStoreError):
+        return
+    counts_json.read_counts(json.dumps({"entries": entries}).encode(), 100)
+
+
+def _backup(data: bytes) -> None:
+    backup_json.read(data)
+
+
+def _sealed_backup(data: bytes) -> None:
+    entries = json_text.loads(data)
+    entries.pop("crc", None)
+    text = json.dumps({**entries, "crc": backup_json._crc(entries)})
+    backup_json.read(text.encode())
+
+
+def _handle(data: bytes) -> None:
+    text = data.decode("utf-8", "surrogateescape")
+    assert handle.decode(handle.encode(handle.decode(text))) == handle.decode(text)
+
+
+def _sector(data: bytes) -> None:
+    state_sector.pick(data, 0, 1000)
+    made, _ = state_sector.make(0, 500, memoryview(data[:480].ljust(480, b"\0")))  # type: ignore[arg-type]
+    assert state_sector.pick(made + data[512:1024].ljust(512, b"\0"), 0, 1000) is not None
+
+
+def _names(data: bytes) -> None:
+    text = data.decode("utf-8", "surrogateescape")
+    assert not tree.is_topic(text) or tree.topic_component(text) == text
+    tree.queue_number(text)
+    tree.is_index_name(text)
+    tree.index_name(int.from_bytes(data[:5], "big"), text if tree.is_index_name(text) else None)
+    unique_key.split_unique_key(text)
+    tree.segment_offset(text)
+
+
+def _body(data: bytes) -> None:
+    flag = int.from_bytes(data[:2], "big")
+    assert len(inflate_body(data[2:], flag, 4096)) <= max(4096, len(data))
+    assert len(inflate_body(zlib.compress(data) + data[:1], 1, 4096)) <= 4096
+
+
+def _properties(data: bytes) -> None:
+    assert all(parse_properties(data).values())
+    host_text(data, bool(len(data) & 1))
+
+
+def _sql(data: bytes) -> None:
+    condition = parse_sql(data.decode("utf-8", "replace"))
+    assert condition.ask(_PROPERTIES) in (True, False, None)
+
+
+def _tags(data: bytes) -> None:
+    parse_tags(data.decode("utf-8", "surrogateescape"))
+
+
+def _manifest(data: bytes) -> None:
+    manifest.read(data, Path("manifest"))
+
+
+DECODERS: tuple[Callable[[bytes], object], ...] = (
+    _same_again(topics_json.read, topics_json.write),
+    _same_again(consumer_offset_json.read, consumer_offset_json.write),
+    _same_again(delay_offset_json.read, delay_offset_json.write),
+    _same_again(timer_metrics_json.read, timer_metrics_json.write),
+    _watermark,
+    _headed(index_position.read),
+    _headed(ledger_cache.read),
+    ledger_json.read,
+    _counts,
+    _backup,
+    _sealed_backup,
+    _handle,
+    _sector,
+    _names,
+    _body,
+    _properties,
+    _sql,
+    _tags,
+    _manifest,
+)
+
+
+def one_input(data: bytes) -> None:
+    """Decode; only a TimerStoreError may come of it."""
+    with suppress(TimerStoreError):
+        DECODERS[data[0] % len(DECODERS) if data else 0](data[1:])

@@ -47,6 +47,12 @@ def sections(page: Path) -> Iterator[Section]:
             yield Section(page.name, part.splitlines()[0].strip("# "), snippets)
 
 
+def stands_alone(section: Section) -> bool:
+    """Whether it can run: its first Python imports what it uses."""
+    first = next((one.text for one in section.snippets if one.kind == "python"), "import ")
+    return first.startswith(("import ", "from "))
+
+
 def check(said: str, printed: str, what: str) -> None:
     """Compare what a page says with what came."""
     checker = doctest.OutputChecker()
@@ -57,9 +63,9 @@ def check(said: str, printed: str, what: str) -> None:
 def run(section: Section, shell: dict[str, str]) -> int:
     """Run a section's snippets in the current folder; how many ran."""
     names: dict[str, Any] = {"__name__": "__main__"}
-    printed, ran = "", 0
+    printed, ran, runs = "", 0, stands_alone(section)
     for snippet in section.snippets:
-        if snippet.kind == "python" and "no-run" in snippet.more:
+        if snippet.kind == "python" and ("no-run" in snippet.more or not runs):
             compile(snippet.text, section.page, "exec")
             printed = ""
         elif snippet.kind == "python":
@@ -91,9 +97,11 @@ def _told(command: str, shell: dict[str, str]) -> str:
     first, *words = shlex.split(command)
     is_silent = words[-1:] == [">/dev/null"]
     if first == "timerstore":
-        with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
+        said = io.BytesIO()
+        out = io.TextIOWrapper(said, write_through=True)
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
             main(words[:-1] if is_silent else words)
-        return "" if is_silent else out.getvalue()
+        return "" if is_silent else said.getvalue().decode()
     done = subprocess.run(
         ["bash", "-c", command],
         env=shell,

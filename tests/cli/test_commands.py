@@ -87,6 +87,61 @@ def test_a_message_of_a_level_has_no_handle_and_says_so(ts: CommandLine) -> None
     assert "fixed level" in refused.err
 
 
+def test_histogram(ts: CommandLine) -> None:
+    path = ts.init()
+    due = [
+        "2030-01-01T00:00Z",
+        "2030-01-01T00:59:59.999Z",
+        "2030-01-01T03:00Z",
+        "2030-01-02T00:00Z",
+    ]
+    for k, at in enumerate(due):
+        ts.fine("put", path, f"t{k % 2}", "x", "--at", at)
+    ts.fine("put", path, "t0", "level", "--level", "18")
+    words = ("histogram", path, "--from", "2030-01-01T00:00Z", "--until", "2030-01-02T00:00Z")
+    rows = ts.fine(*words, "--json").rows
+    assert [row["count"] for row in rows] == [2, 0, 0, 1] + [0] * 20
+    assert rows[0]["begin"] == "2030-01-01T00:00:00.000Z"
+    assert [row["count"] for row in ts.fine(*words, "--topic", "t1", "--json").rows][:2] == [1, 0]
+    by_day = ts.fine(*words, "--by", "day")
+    assert re.search(r" 3  █{40}$", by_day.out.splitlines()[1])
+    assert by_day.err.startswith("3 messages from ")
+    assert len(ts.fine(*words, "--by", "second").out.splitlines()) == 1 + 3
+    today = ts.fine("histogram", path, "--json").rows
+    assert sum(row["count"] for row in today) == 1
+    with timerstore.open(path):
+        for more in ((), ("--topic", "t1"), ("--by", "day")):
+            beside = ts.fine(*words, *more, "--json").rows
+            assert sum(row["count"] for row in beside) == (1 if "t1" in more else 3)
+        assert ts.fine(*words, "--json").rows == rows
+        beside = ts.fine("histogram", path, "--json").rows
+        assert sum(row["count"] for row in beside) == 1
+        assert ts("explain", path, "x", "--topic", "t0").code == Exit.LOCKED
+
+
+def test_explain(ts: CommandLine) -> None:
+    path = ts.init()
+    put = ts.fine("put", path, "orders", "x", "--in", "1m", "--json").row
+    told = ts.fine("explain", path, put["handle"])
+    assert told.out.startswith(f"{put['message_id']} of orders: waiting\n  why ")
+    assert re.search(
+        r"^  slot +[\d,]+, read at .*; place 1 of 1 in its chain$", told.out, re.MULTILINE
+    )
+    assert re.search(r"^  put +\d{4}-.*, log offset 0$", told.out, re.MULTILINE)
+    ts.fine("cancel", path, put["handle"])
+    row = ts.fine("explain", path, put["message_id"], "--topic", "orders", "--json").row
+    assert row["state"] == "cancelled"
+    assert [one["what"] for one in row["history"]] == ["put", "cancelled"]
+    now = ts.fine("put", path, "orders", "now", "--json").row["message_id"]
+    assert (
+        "  where    queue 0, offset 0\n" in ts.fine("explain", path, now, "--topic", "orders").out
+    )
+    nobody = ts("explain", path, "nobody", "--topic", "orders")
+    assert nobody.code == Exit.NOT_SO
+    assert "unknown" in nobody.out
+    assert "or a message id and --topic" in ts("explain", path, "nobody").err
+
+
 def test_groups_commit_what_they_were_given(ts: CommandLine) -> None:
     path = ts.init()
     for body in "abc":
@@ -335,6 +390,9 @@ def test_shards(ts: CommandLine) -> None:
     assert ts.fine("count", other).out == "3\n"
     assert ts.fine("verify", path).out.count("clean") == 2
     assert ts.fine("top", path, "--once", "--json").row["waiting"] == 3
+    assert ts.fine("explain", path, handles[1]).code == 0
+    rows = ts.fine("histogram", path, "--until", "2031-01-01T00:00Z", "--by", "day", "--json").rows
+    assert sum(row["count"] for row in rows) == 3
     assert "a store" in ts("backup", path, ts.folder / "b").err
 
 
@@ -352,6 +410,7 @@ def test_where_there_is_no_store_every_command_says_what_to_do(ts: CommandLine) 
         "move": ["h", "--in", "1s"],
         "repair": [ts.folder / "new"],
         "export": [ts.folder / "x.parquet"],
+        "explain": ["x", "--topic", "t"],
         "import": [file],
         "backup": [ts.folder / "b"],
         "restore": [ts.folder / "r"],

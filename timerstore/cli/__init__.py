@@ -9,6 +9,7 @@ stopping.py  Ctrl-C between two steps, not within one      progress.py bars on s
 making.py    init, restore, backup          putting.py   put
 reading.py   get, follow                    listing.py   ls, count
 changing.py  cancel, move                   checking.py  verify, repair
+seeing.py    histogram, explain
 tables.py    dump, export                   importing.py import; rows.py reads its files
 top.py       the live screen; ring.py, screen.py, pulse.py draw and measure
 trying.py    bench, demo

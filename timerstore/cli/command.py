@@ -31,6 +31,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "follow": ("reading", "Give messages of a topic as they come."),
         "ls": ("listing", "List topics: what waits, what was delivered; groups."),
         "count": ("listing", "Count what waits."),
+        "explain": ("seeing", "Tell where a message is, and why it is not out."),
+        "histogram": ("seeing", "Count what waits by when it is due."),
         "cancel": ("changing", "Cancel messages that wait."),
         "move": ("changing", "Give messages that wait another time."),
         "top": ("top", "A live screen: the wheel, what waits, rates, lateness."),

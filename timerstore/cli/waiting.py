@@ -52,6 +52,26 @@ def waiting(store: Snapshot, tell: Tell) -> Iterator[Any]:
         tell(int(at[-1]) - store.log_begin, store.log_end - store.log_begin)
 
 
+def due_times(store: Snapshot, topic: str | None = None) -> Int64Array:
+    """When what waits is due, in no order; of one topic, or of all."""
+    offsets = _offsets(store)
+    found = [np.empty(0, np.int64)]
+    names = ("log_offset", "real_topic", "deliver_at", "stored_at", "properties")
+    wanted = Wanted("messages", names, times_as_long=True)
+    for batch in read_part(Part(0, store, store.log_begin, store.log_end), wanted):
+        keep = np.isin(batch.column(0).to_numpy(), offsets)
+        if topic is not None:
+            keep &= np.array([name == topic for name in batch.column(1).to_pylist()], bool)
+        chosen = batch.take(pa.array(np.flatnonzero(keep)))
+        due = chosen.column(2)
+        if due.null_count:  # a broker's level
+            due = pa.array(
+                [_due_ms(row, dict(row["properties"] or ())) for row in chosen.to_pylist()]
+            )
+        found.append(due.to_numpy(zero_copy_only=False).astype(np.int64))
+    return np.concatenate(found)
+
+
 def _offsets(store: Snapshot) -> Int64Array:
     """Where the living copy of each message that waits lies."""
     scanned = scan_all(store)

@@ -18,6 +18,7 @@ from timerstore.errors import (
     ForkedError,
     FormatVersionError,
     FullError,
+    LeaseLostError,
     LockedError,
     MessageError,
     NotWaitingError,
@@ -25,6 +26,7 @@ from timerstore.errors import (
 )
 from timerstore.inspect import repair_directory as repair
 from timerstore.inspect import verify_directory
+from timerstore.leases import AckResult, Backoff, LeaseConsumer, LeasedMessage
 from timerstore.message import (
     BackupReport,
     CancelResult,
@@ -46,6 +48,8 @@ from timerstore.shards import ShardedStore, open_shards
 from timerstore.store import TimerStore, open  # noqa: A004
 
 __all__ = [
+    "AckResult",
+    "Backoff",
     "BackupReport",
     "BusyError",
     "CancelResult",
@@ -65,6 +69,9 @@ __all__ = [
     "HistoryEntry",
     "IngestReceipt",
     "IngestedVersions",
+    "LeaseConsumer",
+    "LeaseLostError",
+    "LeasedMessage",
     "LockedError",
     "Message",
     "MessageBatch",

@@ -36,7 +36,11 @@ _TOPIC = re.compile(r"[A-Za-z0-9%_|-]+")
 _CONTROL = re.compile("[\x00-\x1f]")
 _NO_ID = re.compile("[\x00-\x20\x7f]")
 
-DROPPED_NAMES = frozenset({"TS_ID", "TS_GROUP", "TS_LEVEL", "TS_ONCE", "TS_PLACE"})
+DROPPED_NAMES = frozenset(
+    {
+        "TS_ID", "TS_GROUP", "TS_LEVEL", "TS_ONCE", "TS_PLACE", "TS_LEASE", "TS_REPLACE", "TS_EVERY"
+    }
+)  # fmt: skip
 """A caller's value is left out without a word: a forwarded message carries its old store's."""
 
 RESERVED_PREFIX = "TIMER_"

@@ -93,6 +93,26 @@ class NotWaitingError(TimerStoreError):
         self.result = result
 
 
+class LeaseLostError(TimerStoreError):
+    """The lease cannot be extended: it is over, settled, or unknown; nothing was changed.
+
+    `result` is what `ack` would answer (an AckResult).
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        result: str = "UNKNOWN",
+        where: object = None,
+        wanted: object = None,
+        got: object = None,
+        retryable: bool | None = None,
+    ) -> None:
+        super().__init__(message, where=where, wanted=wanted, got=got, retryable=retryable)
+        self.result = result
+
+
 class ClosedError(TimerStoreError):
     """The store is shut."""
 

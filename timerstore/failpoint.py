@@ -1,6 +1,6 @@
 """Fail points: named moments at which a test may kill the process, or make a call fail.
 
-Holds:    (1) every name stands in NAMES or SHARD_NAMES, so that a test can see that each is
+Holds:    (1) every name stands in one of the tuples, so that a test can see that each is
           reached; (2) without a hook a point costs one look at a module variable.
 """
 
@@ -81,6 +81,15 @@ NAMES = (
     "restore_built",
 )
 
+LEASE_NAMES = (
+    "lease_appended",
+    "receive_answered",
+    "ack_appended",
+    "lease_progress_committed",
+    "recover_leases_committed",
+)
+"""Of what is put and read by way of leases: timerstore/leases."""
+
 SHARD_NAMES = (
     "stage_file_written",
     "stage_synced",
@@ -93,6 +102,8 @@ SHARD_NAMES = (
 )
 """Of what stands above a store: timerstore/shards."""
 
+ALL_NAMES = frozenset((*NAMES, *LEASE_NAMES, *SHARD_NAMES))
+
 hook: Callable[[str], None] | None = None
 """Called with a point's name when it is reached; tests set it."""
 
@@ -100,5 +111,5 @@ hook: Callable[[str], None] | None = None
 def reach(name: str) -> None:
     """Say that a point is reached."""
     if hook is not None:
-        assert name in NAMES or name in SHARD_NAMES, f"a fail point that is not in NAMES: {name}"
+        assert name in ALL_NAMES, f"a fail point that is not in NAMES: {name}"
         hook(name)

@@ -13,7 +13,7 @@ Holds:    `abort` and the wheel's extra length are durable before anything is ch
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,11 +41,13 @@ from timerstore.files.geometry import adopt_geometry
 from timerstore.files.guard import forget_below
 from timerstore.files.segments import Segments
 from timerstore.layout import counts_json, watermark
+from timerstore.layout.lease import group_of
 from timerstore.layout.tree import SCHEDULE_TOPIC, Tree
 from timerstore.layout.unique_key import make_prefix
 from timerstore.layout.watermark import Watermark
 from timerstore.metrics import Metrics
 from timerstore.native import FAULTS, ffi, lib
+from timerstore.pull.lease_progress import LeaseProgress
 from timerstore.pull.offsets import Offsets
 from timerstore.pull.pull import Puller
 from timerstore.pull.query import Querier
@@ -57,6 +59,7 @@ from timerstore.queues.level_cursors import LevelCursors
 from timerstore.queues.lookup import route_needed
 from timerstore.queues.removals import Removals
 from timerstore.queues.routes import Route, Routes
+from timerstore.queues.texts_of import timer_texts
 from timerstore.schedule.deliver import ScheduleDeliver
 from timerstore.schedule.offsets import write_for_brokers as write_level_offsets
 from timerstore.schedule.pending import LevelPending
@@ -109,6 +112,7 @@ class Opened(NamedTuple):
     pending: PendingReader
     level_pending: LevelPending
     offsets: Offsets
+    lease_progress: LeaseProgress
     querier: Querier
     retention: Retained
     store_id: int
@@ -538,6 +542,8 @@ class _Opening:
         offsets = Offsets(self._disk, tree, clock, log.check_alive, log.fail)
         offsets.clamp(self._routes)
         reach("recover_offsets_clamped")
+        lease_progress = LeaseProgress(log, offsets)
+        lease_progress.recover(self._lease_texts(found), found.store_id)
         self._timer_log.linked_offset = found.start.timer_queue_offset
         rooms = Rooms(
             log,
@@ -554,6 +560,7 @@ class _Opening:
         log.ensure_ids = self._ids.ensure
         prefix = self._identify(log, timer_route, found.store_id)
         checkpoint = Checkpoint(config, clock, self._disk, tree, rooms, found.store_id, found.mark)
+        checkpoint.before_mark.append(lease_progress.commit)
         log.ensure_states = self._states.ensure
         log.wait_for_checkpoint = checkpoint.wait
         log.on_left = rooms.dispatch.wake
@@ -612,6 +619,7 @@ class _Opening:
             pending,
             LevelPending(config, clock, log, self._routes, dispatch, self._levels),
             offsets,
+            lease_progress,
             querier,
             make_retention(
                 metrics,
@@ -627,6 +635,18 @@ class _Opening:
             found.store_id,
             prefix,
             found.imported,
+        )
+
+    def _lease_texts(self, found: Recovered) -> Iterator[tuple[str, bytes]]:
+        """The leases behind the watermark: topic, properties."""
+        return timer_texts(
+            self._segments,
+            self._routes,
+            self._config.precision_ms,
+            self._clock.now_ms,
+            found.dispatch_from,
+            found.log_end,
+            lambda topic: group_of(topic) is not None,
         )
 
     def _make_schedule(self, rooms: Rooms, pipeline: Pipeline) -> ScheduleDeliver:

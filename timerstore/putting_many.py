@@ -67,6 +67,9 @@ class Places:
             ffi.from_buffer("int64_t[]", self.numbers),
         )
 
+    def placed(self, begin: int, end: int) -> None:
+        """These rows have their places: called in the hold of the append lock that gave them."""
+
     @property
     def duplicate(self) -> npt.NDArray[np.bool_]:
         """Which rows were not appended."""
@@ -248,6 +251,15 @@ class ManyPutting(Putting):
                     error.stored_count = done
                     raise
 
+    def append_rows(self, way: Way, rows: Rows, due_ms: Int64Array, places: Places) -> None:
+        """Append rows that were checked, whose ids are not remembered; after an error the first
+        ones may have their places.
+        """
+        try:
+            self._append_many(way, rows, due_ms, self._clock.now_ms, places, None)
+        finally:
+            self.appended()
+
     def _hold(
         self,
         way: Way,
@@ -290,6 +302,7 @@ class ManyPutting(Putting):
         if got > 0:
             places.now_ms[begin : begin + got] = now_ms
             self._count_waiting(way, places, begin, begin + got, now_ms)
+            places.placed(begin, begin + got)
         return got
 
     def _batch(

@@ -40,6 +40,14 @@ from timerstore.future.times import buckets_of
 from timerstore.ingest import Carrier, Ingester
 from timerstore.inspect.check import check_store
 from timerstore.layout.handle import Handle, decode
+from timerstore.leases import (
+    AckResult,
+    Backoff,
+    LeaseConsumer,
+    LeasedMessage,
+    Leases,
+    WaitingReceive,
+)
 from timerstore.message import (
     BackupReport,
     CancelResult,
@@ -158,6 +166,9 @@ class TimerStore:
         opened.retention.unread = unread.lowest
         opened.retention.on_dropped.append(unread.dropped)
         opened.retention.carriers.append(Carrier(self._ingester, opened.rooms.routes).carry)
+        self._leases = Leases(
+            opened, self._clock, self._putting, self._groups, self._make_lease_consumer
+        )
         self._unsubscribe = self._clock.subscribe(self._wake_all)
         if threads:
             opened.start()
@@ -460,7 +471,12 @@ class TimerStore:
         make_filter(self._opened.timer_route, tags, sql)  # raises, where a pull would later
         if wait is not None and (problems := wait_problems(wait)):
             raise MessageError(problems)
-        seams = Seams(
+        if self._leases.reads(topic, group):
+            raise MessageError(f"group: {group!r} leases {topic!r} in this process (receive)")
+        return Consumer(self._seams(), topic, group, asked, Filters(tags, sql), wait)
+
+    def _seams(self) -> Seams:
+        return Seams(
             self._clock,
             self._groups,
             self._opened.offsets,
@@ -471,7 +487,103 @@ class TimerStore:
             self._watch,
             self._opened.puller.holds.leave,
         )
-        return Consumer(seams, topic, group, asked, Filters(tags, sql), wait)
+
+    # --- leasing ---
+
+    def _make_lease_consumer(self, topic: str, group: str, filters: Filters) -> Consumer:
+        make_filter(self._opened.timer_route, *filters)  # raises, where a pull would later
+        return Consumer(self._seams(), topic, group, None, filters, None)
+
+    @_counted
+    def receive(
+        self,
+        topic: str,
+        group: str,
+        *,
+        lease: timedelta | float = 30.0,
+        max_count: int = 1,
+        wait: float = 0.0,
+        tags: str | None = None,
+        sql: str | None = None,
+        max_attempts: int | None = 16,
+        backoff: Backoff | Sequence[float] | float | None = None,
+    ) -> list[LeasedMessage]:
+        """Lease the next messages of a topic to the caller, for its group: at most `max_count`
+        (1 to 10,000), waiting up to `wait` seconds for the first; none: an empty list.
+
+        Each is the caller's for `lease` seconds (above 0, to `delay_ms_max`); `ack` its receipt
+        before, else it comes again, to any caller of the group, its `attempt` one higher. After
+        `max_attempts` (1 to 1,000,000; None: never) it goes to the topic `%DLQ%<group>`. `backoff`:
+        how long what was given back by `nack` waits: a Backoff, seconds, or a list of seconds by
+        attempt; None: 1 s, doubling to 600 s, up to a fifth shorter by chance. `tags`, `sql`: as in
+        `pull`; what does not match is passed over for good.
+        A new group begins at the beginning; all callers in one process share the group's place.
+        On return the leases are as safe as a put. Raises MessageError on bad arguments, on a
+        message without room for its lease, and where a consumer reads for the group here;
+        FullError, FlowControlError: nothing was leased.
+        """
+        return self._leases.receive(
+            topic,
+            group,
+            {
+                "lease": lease,
+                "max_count": max_count,
+                "wait": wait,
+                "tags": tags,
+                "sql": sql,
+                "max_attempts": max_attempts,
+                "backoff": backoff,
+            },
+        )
+
+    def begin_receive(self, topic: str, group: str, **asked: Any) -> WaitingReceive:
+        """Begin a `receive` of which the caller does the waiting (timerstore.aio)."""
+        self._check_open()
+        return self._leases.begin(topic, group, asked, self._within)
+
+    def lease_consumer(
+        self, topic: str, group: str, *, wait: float | None = None, **asked: Any
+    ) -> LeaseConsumer:
+        """Iterate over leased messages, one at a time; `wait`: seconds for the next, None: for
+        ever. All else as `receive` takes it.
+        """
+        self._check_open()
+        return LeaseConsumer(self.receive, self.ack, self.nack, topic, group, wait, asked)
+
+    @_counted
+    def ack(self, receipt: str | LeasedMessage) -> AckResult:
+        """Settle a lease: the group is done with its message.
+
+        ACKED; EXPIRED: too late, the message came again; SETTLED: this receipt was used before;
+        UNKNOWN. Raises MessageError on what is no receipt.
+        """
+        return self._leases.ack([receipt])[0]
+
+    @_counted
+    def ack_many(self, receipts: Iterable[str | LeasedMessage]) -> list[AckResult]:
+        """Settle many leases; one sync for all. None is settled where one is no receipt."""
+        return self._leases.ack(receipts)
+
+    @_counted
+    def nack(
+        self, receipt: str | LeasedMessage, *, delay: timedelta | float | None = None
+    ) -> AckResult:
+        """Give a leased message back: it comes again after `delay` seconds (0: at once; None: by
+        the back-off), or goes to the dead letters at once where that was its last attempt.
+
+        NACKED, or what `ack` would answer. One step, which no crash splits; durable on return.
+        """
+        return self._leases.nack(receipt, delay)
+
+    @_counted
+    def extend(self, receipt: str | LeasedMessage, *, lease: timedelta | float = 30.0) -> str:
+        """Hold a leased message for `lease` seconds from now; gives its new receipt, the old one
+        counts no more.
+
+        Raises LeaseLostError (`result`: EXPIRED, SETTLED, UNKNOWN) where it is not held. One step;
+        durable on return.
+        """
+        return self._leases.extend(receipt, lease)
 
     @_counted
     def committed(self, topic: str, group: str) -> dict[int, int]:

@@ -21,8 +21,7 @@ from hypothesis.stateful import (
 from tests.support.driver import DAY_MS, HOW, TAGS, YEAR_MS, Driver, PowerDriver, tiny
 from tests.support.shadow_disk import ShadowDisk
 from tests.support.small_batches import SMALL, replaced
-from timerstore import CancelResult, StoreConfig
-from timerstore.failpoint import NAMES
+from timerstore import CancelResult, StoreConfig, failpoint
 from timerstore.layout.handle import decode, encode
 
 QUEUES = st.sampled_from([("orders", 0), ("orders", 1), ("mail", 0)])
@@ -40,7 +39,14 @@ SERVICES = st.sampled_from(
         "flush",
     ]
 )
+LEASE_MS = st.sampled_from([1, 700, 5000, 40_000, DAY_MS])
+SETTLES = st.sampled_from(["ack", "ack", "nack", "extend", "ack_many"])
+LEASE_POINTS = [
+    "lease_appended", "put_many_part_appended", "receive_answered", "log_synced", "log_rolled",
+    "log_half_swapped", "log_written_out", "segment_created",
+]  # fmt: skip
 SOURCES = st.sampled_from(["a", "b/ü"])
+ALL_NAMES = (*failpoint.NAMES, *failpoint.LEASE_NAMES)
 NTH = st.integers(1, 3)
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # syncs cost nothing there
 EDGE_MS = st.sampled_from([-1, 0, 1])
@@ -55,10 +61,10 @@ DUE = st.one_of(
 )
 LEVELS = st.sampled_from([1, 1, 2, 3, 5, 18, 99])
 SIZES = st.one_of(st.integers(6, 60), st.sampled_from([1000, 3000, 7000]))
-RECOVER_POINTS = [name for name in NAMES if name.startswith("recover_")]
+RECOVER_POINTS = [name for name in ALL_NAMES if name.startswith("recover_")]
 SETTLE_POINTS = [
     name
-    for name in NAMES
+    for name in ALL_NAMES
     if name.startswith(
         (
             "dispatch",
@@ -68,13 +74,14 @@ SETTLE_POINTS = [
             "schedule",
             "checkpoint",
             "segment",
+            "lease_progress",
             "log_",
             "retention",
         )
     )
 ]
-RETENTION_POINTS = [name for name in NAMES if name.startswith("retention")]
-CLOSE_POINTS = [name for name in NAMES if name.startswith(("checkpoint", "close"))]
+RETENTION_POINTS = [name for name in failpoint.NAMES if name.startswith("retention")]
+CLOSE_POINTS = [name for name in failpoint.NAMES if name.startswith(("checkpoint", "close"))]
 DERIVED = [
     "timerstore/watermark",
     "timerstore/state",
@@ -374,6 +381,50 @@ class StoreMachine(RuleBasedStateMachine):
         else:
             readers.commit(topic, reads[-1][0])
             self.at.kill()
+
+    # --- leases ---
+
+    @rule(topic=TOPICS, count=st.integers(1, 12), lease_ms=LEASE_MS)
+    def receive(self, topic: str, count: int, lease_ms: int) -> None:
+        self.at.receive(topic, count, lease_ms)
+
+    @rule(kind=SETTLES, which=st.integers(0, 20), ms=LEASE_MS)
+    def settle_lease(self, kind: str, which: int, ms: int) -> None:
+        self.at.settle_lease(kind, which, ms)
+
+    @rule(
+        point=st.sampled_from(LEASE_POINTS),
+        nth=NTH, topic=TOPICS, count=st.integers(1, 40), lease_ms=LEASE_MS,
+    )  # fmt: skip
+    def kill_in_receive(self, point: str, nth: int, topic: str, count: int, lease_ms: int) -> None:
+        self.at.kill_in_receive(point, nth, topic, count, lease_ms)
+
+    @rule(
+        point=st.sampled_from([*LEASE_POINTS, "ack_appended", "reschedule_appended"]),
+        kind=SETTLES, which=st.integers(0, 20), ms=LEASE_MS,
+    )  # fmt: skip
+    def kill_in_settle_lease(self, point: str, kind: str, which: int, ms: int) -> None:
+        self.at.kill_in_settle_lease(point, 1, kind, which, ms)
+
+    @rule(
+        queue=QUEUES, count=st.integers(1, 6), kinds=st.lists(SETTLES, max_size=4),
+        point=st.sampled_from(["checkpoint_taken", "checkpoint_log_synced", "commit_written",
+                               "lease_progress_committed", "checkpoint_watermark_written"]),
+        ms=LEASE_MS,
+    )  # fmt: skip
+    def leased_settled_and_killed_in_a_checkpoint(
+        self, queue: tuple[str, int], count: int, kinds: list[str], point: str, ms: int
+    ) -> None:
+        """What single rules seldom line up."""
+        self.at.put_many(queue, [(0, 40)] * 4, buffer=True)
+        self.at.settle()
+        self.at.receive(queue[0], count, ms)
+        for which, kind in enumerate(kinds):
+            self.at.settle_lease(kind, which, ms)
+        self.at.kill_at(point, 1, self.at.store.flush)
+        self.at.clock.advance(ms)
+        self.at.settle()
+        self.at.receive(queue[0], 9, ms)
 
     # --- ends ---
 

@@ -9,7 +9,7 @@ Fails:    AssertionError where store and model differ; whatever the store raises
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from tests.support.disk_reader import offset_message_id
 from tests.support.ingesting import Version, version_of
+from tests.support.lessees import Lessees
 from tests.support.model import Model, Put, Queue
 from tests.support.onces import Onces
 from tests.support.readers import Readers
@@ -34,6 +35,7 @@ from timerstore import (
 from timerstore.errors import FailedError, FlowControlError, MessageError, NotWaitingError
 from timerstore.future.times import UNIT_S
 from timerstore.layout.handle import decode, encode
+from timerstore.layout.lease import group_of
 from timerstore.pull import reading
 from timerstore.pull.waiting import WaitingPull
 from timerstore.queues.levels import parse_level_delays
@@ -137,6 +139,7 @@ class Driver:
         self.clock = _Clock(START_MS)
         self.model = Model(is_each_level_alone=config.level_async)
         self.readers = Readers(self._begin_of)
+        self.lessees = Lessees(self.clock)
         self._generation = 0
         self._number = 0
         self.onces = self.clock.onces
@@ -560,10 +563,14 @@ class Driver:
     def compare_pending(self) -> None:
         """`pending()` and the counts agree with the model."""
         found = list(self.store.pending())
-        self.model.check_pending([one.message_id for one in found], self.clock.latest_ms)
+        plain = [one.message_id for one in found if group_of(one.topic) is None]
+        self.model.check_pending(plain, self.clock.latest_ms)
         known = {p.receipt.message_id: p for p in self.model.puts.values()}
         counts: dict[str, int] = {}
         for one in found:
+            if group_of(one.topic) is not None:  # a lease
+                counts[one.topic] = counts.get(one.topic, 0) + 1
+                continue
             put = known[one.message_id]
             assert (one.topic, one.queue_id) == put.queue
             assert one.due_ms == put.due_ms
@@ -743,6 +750,32 @@ class Driver:
         with self._dying(point, 1) as reached:
             self.readers.commit_in_flight(topic, which, reached)
 
+    # --- leases ---
+
+    def receive(self, topic: str, count: int, lease_ms: int) -> None:
+        """Lease some messages."""
+        self._receive(topic, count, lease_ms, [])
+
+    def _receive(self, topic: str, count: int, lease_ms: int, reached: list[str]) -> None:
+        self.look()
+        with suppress(FlowControlError):
+            self.lessees.receive(self.store, topic, count, lease_ms, self.model.seen, reached)
+
+    def kill_in_receive(self, point: str, nth: int, topic: str, count: int, lease_ms: int) -> None:
+        """Die inside a receive: of its leases a prefix is there."""
+        with self._dying(point, nth) as reached:
+            self._receive(topic, count, lease_ms, reached)
+
+    def settle_lease(self, kind: str, which: int, ms: int) -> None:
+        """Ack, give back or extend one."""
+        with suppress(FlowControlError):
+            self.lessees.settle(self.store, kind, which, ms, [])
+
+    def kill_in_settle_lease(self, point: str, nth: int, kind: str, which: int, ms: int) -> None:
+        """Die inside that: it is done or it is not."""
+        with self._dying(point, nth) as reached, suppress(FlowControlError):
+            self.lessees.settle(self.store, kind, which, ms, reached)
+
     @contextmanager
     def _dying(self, point: str | None, nth: int, *, is_opened: bool = True) -> Iterator[list[str]]:
         """Run a call in a store of which only what is there at one moment will be left."""
@@ -850,6 +883,7 @@ class Driver:
         self.settle()
         self.look_again()
         self.compare_pending()
+        self.lessees.finish(self.store, self.model.seen, self.settle, self._begin_of)
         self.readers.finish(self.store, self.model.seen)
         assert self.store.stats()["level_pending_messages"] == 0
         self.query_all()

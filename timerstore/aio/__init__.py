@@ -27,14 +27,16 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from timerstore import store as blocking_store
 from timerstore.aio.consumer import AsyncConsumer, Joining
+from timerstore.aio.leases import AsyncLeaseConsumer
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError
+from timerstore.leases import LeasedMessage
 from timerstore.message import MessageBatch, PendingTimer, PullResult
 from timerstore.pull.waiting import WaitingPull, Waits
 from timerstore.store import TimerStore
 
-__all__ = ["AsyncConsumer", "AsyncTimerStore", "open"]
+__all__ = ["AsyncConsumer", "AsyncLeaseConsumer", "AsyncTimerStore", "open"]
 
 WORKERS_MAX = 64
 _PAGE = 256  # pending timers that are read in one go
@@ -76,6 +78,22 @@ def _waiting(
     return call
 
 
+def _as(
+    _method: Callable[Concatenate[TimerStore, Arguments], Answer],
+) -> Callable[
+    [Callable[..., Coroutine[Any, Any, Answer]]],
+    Callable[Concatenate["AsyncTimerStore", Arguments], Coroutine[Any, Any, Answer]],
+]:
+    """The same arguments and the same answer, awaited."""
+
+    def same(
+        call: Callable[..., Coroutine[Any, Any, Answer]],
+    ) -> Callable[Concatenate["AsyncTimerStore", Arguments], Coroutine[Any, Any, Answer]]:
+        return wraps(_method)(call)
+
+    return same
+
+
 class AsyncTimerStore:
     """An open store for asyncio; `timerstore.aio.open` makes it."""
 
@@ -96,6 +114,10 @@ class AsyncTimerStore:
     query = _in_pool(TimerStore.query)
     cancel = _in_pool(TimerStore.cancel)
     reschedule = _in_pool(TimerStore.reschedule)
+    ack = _in_pool(TimerStore.ack)
+    ack_many = _in_pool(TimerStore.ack_many)
+    nack = _in_pool(TimerStore.nack)
+    extend = _in_pool(TimerStore.extend)
     committed = _in_pool(TimerStore.committed)
     offset_at = _in_pool(TimerStore.offset_at)
     stats = _in_pool(TimerStore.stats)
@@ -106,6 +128,28 @@ class AsyncTimerStore:
     flush = _in_pool(TimerStore.flush)
     verify = _in_pool(TimerStore.verify)
     backup = _in_pool(TimerStore.backup)
+
+    @_as(TimerStore.receive)
+    async def receive(self, topic: str, group: str, **asked: Any) -> list[LeasedMessage]:
+        """The same call; while it waits it has no thread. Cancelled, it lets go of what it leased:
+        that comes again when the lease is over.
+        """
+        waiting = await self._run(partial(self.blocking.begin_receive, topic, group, **asked))
+        try:
+            found = await self._run(waiting.look)
+        except BaseException:
+            waiting.end()
+            raise
+        if waiting.is_done(found):
+            waiting.end()
+            return found
+        return await self._wait(waiting)
+
+    def lease_consumer(
+        self, topic: str, group: str, *, wait: float | None = None, **asked: Any
+    ) -> AsyncLeaseConsumer:
+        """Iterate over leased messages, as TimerStore.lease_consumer."""
+        return AsyncLeaseConsumer(self.receive, self.ack, self.nack, topic, group, wait, asked)
 
     def consumer(
         self,

@@ -13,6 +13,7 @@ import logging
 import weakref
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from itertools import islice
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -189,6 +190,15 @@ class Consumer:
         """Give what was fetched, of the queues in their turn; it reads and waits for nothing."""
         with self._group.lock:
             return self._take(queues, max_count)
+
+    def peek(self, queues: list[Held], max_count: int) -> list[Message]:
+        """Give what `hand_out` would hand out now; for who alone reads with this consumer."""
+        found: list[Message] = []
+        with self._group.lock:
+            for held in queues:
+                if self._member.held.get(held.queue_id) is held:
+                    found += islice(held.ahead, max_count - len(found))
+        return found
 
     def at_hand(self, count: int) -> list[Message]:
         """Give so many messages where so many were fetched before, else none; reads nothing."""

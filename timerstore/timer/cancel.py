@@ -76,18 +76,23 @@ class Canceller:
             return CancelResult.ALREADY_DELIVERED, 0
         answer, end = CancelResult.UNKNOWN, 0
         for one in self._finder.find(handle):
-            text = delete_properties(one)
-            state, _, end = self._log.append(
-                "cancel",
-                leaving(self._removals.noting(lib.ts_cancel, one.timer_id), one),
-                one.real.native,
-                one.timer_id,
-                text,
-                len(text),
-                self._clock.now_ms,
-            )
-            if state == lib.TS_WAITING and self.slot_counts is not None:
-                self.slot_counts.remove(one.out_ms + 1)
+            found, end = self.cancel_named(one)
             if answer is not CancelResult.CANCELLED:
-                answer = ANSWERS[state]
+                answer = found
         return answer, end
+
+    def cancel_named(self, one: Named) -> tuple[CancelResult, int]:
+        """The same of a message that is known to be the one that is meant."""
+        text = delete_properties(one)
+        state, _, end = self._log.append(
+            "cancel",
+            leaving(self._removals.noting(lib.ts_cancel, one.timer_id), one),
+            one.real.native,
+            one.timer_id,
+            text,
+            len(text),
+            self._clock.now_ms,
+        )
+        if state == lib.TS_WAITING and self.slot_counts is not None:
+            self.slot_counts.remove(one.out_ms + 1)
+        return ANSWERS[state], end

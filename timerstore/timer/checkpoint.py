@@ -91,6 +91,8 @@ class Checkpoint:
         self.completed: Watermark | None = None
         self.begun = self.completed_number = 0  # since opening
         self.on_completed: list[Callable[[], None]] = []
+        self.before_mark: list[Callable[[], None]] = []
+        """Called before the watermark speaks of a log end, for what has to be durable by then."""
         self.completed_log_end = last.log_end if last is not None else 0
         self.took_ns = 0
 
@@ -199,6 +201,8 @@ class Checkpoint:
         rooms.log.segments.refuse_strangers()
         rooms.timer_log.segments.refuse_strangers()
         reach("checkpoint_log_synced")
+        for listener in self.before_mark:
+            listener()
         rooms.dispatch.through(taken.log_end)
         rooms.timer_log.sync()
         rooms.routes.sync()

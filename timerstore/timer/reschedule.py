@@ -82,6 +82,13 @@ class Rescheduler:
             except GoneError:
                 continue  # it was moved in between: found again
 
+    def reschedule_named(self, one: Named, deliver_ms: int) -> PutReceipt:
+        """The same of a message that is known to be the one that is meant. GoneError where its
+        record was moved: then by its handle.
+        """
+        now_ms = self._clock.now_ms
+        return self._move(one, self._due_ms(now_ms, None, None, deliver_ms), now_ms)
+
     def _reschedule(self, handle: Handle, due_ms: int, now_ms: int) -> PutReceipt:
         found = self._finder.find(handle)
         if not found:

@@ -1,0 +1,97 @@
+"""The child that gets killed while it leases: threads that put, receive, ack, nack and extend.
+
+It appends a line to a file for each thing that was answered.
+"""
+
+import os
+import signal
+import threading
+from pathlib import Path
+from random import Random
+
+import timerstore
+from tests.support.bench import small
+from timerstore import AckResult, FullError, LeaseLostError, TimerStore, failpoint
+
+CONFIG = small(commit_log_segment_bytes=1 << 18, checkpoint_interval_ms=20, flush="sync")
+GROUP = "workers"
+TOPIC = "jobs"
+LEASE_S = 0.05
+PUTS = 30
+
+
+def run(root: str, first: int, seed: int, point: str | None, nth: int) -> None:
+    """Put a round's messages and lease what there is; die at a point, or end."""
+    with timerstore.open(root, CONFIG) as store:
+        if point is not None:
+            _die_at(point, nth)
+        notes = os.open(Path(root).parent / "notes", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        workers = [
+            threading.Thread(target=_work, args=(store, notes, Random(seed + k)), daemon=True)
+            for k in range(3)
+        ]
+        for one in workers:
+            one.start()
+        for k in range(first, first + PUTS):
+            store.put(TOPIC, b"%06d" % k, queue_id=k % 2, delay=0.01 * (k % 3))
+            _note(notes, f"put {k}")
+        for one in workers:
+            one.join()
+
+
+def run_opening(root: str, point: str, nth: int) -> None:
+    """Open, and die at a point of that."""
+    _die_at(point, nth)
+    timerstore.open(root, CONFIG).close()
+
+
+def _die_at(point: str, nth: int) -> None:
+    left = [nth]
+
+    def hook(name: str) -> None:
+        if name == point:
+            left[0] -= 1
+            if not left[0]:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    failpoint.hook = hook
+
+
+def _note(notes: int, line: str) -> None:
+    os.write(notes, line.encode() + b"\n")
+
+
+def _work(store: TimerStore, notes: int, draw: Random) -> None:
+    """Until nothing came for a while."""
+    while True:
+        try:
+            got = store.receive(
+                TOPIC, GROUP, lease=LEASE_S, max_count=draw.randint(1, 9), wait=0.15,
+                max_attempts=None, backoff=[0, 0.02],
+            )  # fmt: skip
+        except FullError:
+            continue
+        if not got:
+            return
+        for one in got:
+            _note(notes, f"got {int(one.body)} {one.attempt}")
+        for one in got:
+            kind = draw.random()
+            if kind < 0.15:
+                store.nack(one)
+            elif kind < 0.25:
+                continue  # forgotten: it comes again
+            elif kind < 0.4:
+                try:
+                    receipt = store.extend(one, lease=LEASE_S)
+                except LeaseLostError:
+                    continue
+                _ack(store, notes, receipt, int(one.body))
+            else:
+                _ack(store, notes, one.receipt, int(one.body))
+
+
+def _ack(store: TimerStore, notes: int, receipt: str, body: int) -> None:
+    _note(notes, f"acking {body}")
+    if store.ack(receipt) is AckResult.ACKED:
+        _note(notes, f"acked {body}")

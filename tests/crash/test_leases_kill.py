@@ -1,0 +1,117 @@
+"""A child that leases dies by SIGKILL at each step; nothing is lost, nothing acked comes again."""
+
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+from random import Random
+
+import pytest
+
+import timerstore
+from tests.crash import lease_child
+from timerstore import AckResult, failpoint
+
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
+
+_POINTS = [
+    *((name, 1) for name in failpoint.LEASE_NAMES if "recover" not in name),
+    ("lease_appended", 5),
+    ("ack_appended", 6),
+    ("reschedule_appended", 2),
+    ("deliver_placed", 3),
+]
+
+
+@pytest.fixture(scope="module")
+def context() -> multiprocessing.context.BaseContext:
+    """Children are forks of a server that has imported everything."""
+    found = multiprocessing.get_context("forkserver")
+    found.set_forkserver_preload(["tests.crash.lease_child"])
+    return found
+
+
+class Life:
+    """One directory, and children that work on it one after the other."""
+
+    def __init__(self, tmp_path: Path, context: multiprocessing.context.BaseContext) -> None:
+        self.root = tmp_path / "store"
+        self.context = context
+        self.rounds = 0
+
+    def child(self, point: str | None = None, nth: int = 1, *, kill_after_s: float = 0) -> int:
+        first = self.rounds * lease_child.PUTS
+        self.rounds += 1
+        args = (str(self.root), first, self.rounds, point, nth)
+        return self._run(lease_child.run, args, kill_after_s)
+
+    def opening(self, point: str) -> int:
+        return self._run(lease_child.run_opening, (str(self.root), point, 1), 0)
+
+    def _run(self, target: object, args: tuple[object, ...], kill_after_s: float) -> int:
+        process = self.context.Process(target=target, args=args)  # type: ignore[attr-defined]
+        process.start()
+        if kill_after_s:
+            time.sleep(kill_after_s)
+            process.kill()
+        process.join(120)
+        code: int = process.exitcode
+        return code
+
+    def check(self) -> None:
+        """All that was put is acked in the end; nothing comes after it was acked."""
+        done: set[int] = set()
+        puts: set[int] = set()
+        asked: set[int] = set()  # to be acked: where nobody heard the answer it may be, or not
+        attempts: dict[int, int] = {}
+        for line in (self.root.parent / "notes").read_text().splitlines():
+            kind, number, *rest = line.split()
+            body = int(number)
+            if kind == "put":
+                puts.add(body)
+            elif kind == "acking":
+                asked.add(body)
+            elif kind == "acked":
+                assert body not in done, f"acked twice: {body}"
+                done.add(body)
+            else:
+                assert body not in done, f"came again after it was acked: {line}"
+                assert int(rest[0]) > attempts.get(body, 0), f"attempts went back: {line}"
+                attempts[body] = int(rest[0])
+        with timerstore.open(self.root, lease_child.CONFIG) as store:
+            while got := store.receive(
+                lease_child.TOPIC, lease_child.GROUP, max_count=100, wait=1, max_attempts=None
+            ):
+                for one in got:
+                    assert int(one.body) not in done, f"came again after it was acked: {one}"
+                    assert one.attempt > attempts.get(int(one.body), 0)
+                    done.add(int(one.body))
+                assert set(store.ack_many(got)) == {AckResult.ACKED}
+            assert puts - done - asked == set(), "lost"
+            assert store.stats()["pending_messages"] == 0
+            assert store.verify().clean
+
+
+def test_a_death_at_every_step_loses_nothing(
+    tmp_path: Path, context: multiprocessing.context.BaseContext
+) -> None:
+    life = Life(tmp_path, context)
+    for point, nth in _POINTS:
+        code = life.child(point, nth)
+        assert code == -signal.SIGKILL, f"{point} {nth}: exit {code}"
+        if point == "lease_appended":
+            code = life.opening("recover_leases_committed")
+            assert code in (-signal.SIGKILL, 0)
+    life.check()
+
+
+@pytest.mark.deep
+def test_deaths_at_random_lose_nothing(
+    tmp_path: Path, context: multiprocessing.context.BaseContext
+) -> None:
+    random = Random(int(os.environ.get("TIMERSTORE_CRASH_SEED", "7")))
+    life = Life(tmp_path, context)
+    for _ in range(int(os.environ.get("TIMERSTORE_LEASE_KILLS", "60"))):
+        life.child(kill_after_s=0.05 + random.random() * 0.6)
+    life.check()

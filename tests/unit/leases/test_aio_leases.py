@@ -1,0 +1,95 @@
+"""Leases, awaited."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import timerstore.aio
+from tests.support.bench import NOW, small
+from timerstore import AckResult, LeaseLostError, MessageError
+from timerstore.testing import ManualClock, Stepper
+
+
+def test_receive_ack_nack_extend(tmp_path: Path) -> None:
+    async def run() -> None:
+        clock = ManualClock(NOW)
+        async with timerstore.aio.open(tmp_path, small(), clock=clock, threads=False) as store:
+            stepper = Stepper(store.blocking)
+            await store.put_many("t", [b"a", b"b", b"c"])
+            stepper.settle()
+            a, b, c = await store.receive("t", "g", max_count=5, lease=10)
+            assert await store.ack(a) is AckResult.ACKED
+            assert await store.nack(b, delay=0) is AckResult.NACKED
+            longer = await store.extend(c, lease=20)
+            stepper.settle()
+            (again,) = await store.receive("t", "g", max_count=5)
+            assert (again.body, again.attempt) == (b"b", 2)
+            assert await store.ack_many([again, longer]) == [AckResult.ACKED] * 2
+            with pytest.raises(LeaseLostError):
+                await store.extend(longer)
+            with pytest.raises(MessageError, match="lease"):
+                await store.receive("t", "g", lease=0)
+            with pytest.raises(MessageError, match="knows no colour"):
+                await store.receive("t", "g", colour=1)  # type: ignore[call-arg]
+            assert await store.receive("t", "g") == []
+            assert (await store.verify()).clean
+
+    asyncio.run(run())
+
+
+def test_waits_without_a_thread(tmp_path: Path) -> None:
+    """More wait than there are threads; each message wakes one of them."""
+
+    async def run() -> None:
+        clock = ManualClock(NOW)
+        async with timerstore.aio.open(
+            tmp_path, small(), clock=clock, threads=False, workers=1
+        ) as store:
+            stepper = Stepper(store.blocking)
+            waiting = [
+                asyncio.create_task(store.receive("t", "g", wait=1000, lease=50)) for _ in range(5)
+            ]
+            for _ in range(3):
+                await store.stats()  # one pool thread: what was begun before has been done
+            await store.put_many("t", [b"%d" % k for k in range(4)])
+            stepper.settle()
+            done, left = await asyncio.wait(waiting, timeout=30, return_when="FIRST_COMPLETED")
+            while len(done) < 4:
+                more, left = await asyncio.wait(left, timeout=30, return_when="FIRST_COMPLETED")
+                assert more
+                done |= more
+            assert sorted(one.result()[0].body for one in done) == [b"0", b"1", b"2", b"3"]
+            (last,) = left
+            last.cancel()
+            await asyncio.wait([last])
+            await store.put("t", b"4")
+            stepper.settle()
+            (message,) = await store.receive("t", "g", wait=1000)
+            assert message.body == b"4"
+
+    asyncio.run(run())
+
+
+def test_lease_consumer(tmp_path: Path) -> None:
+    async def run() -> list[tuple[bytes, int]]:
+        seen = []
+        async with timerstore.aio.open(tmp_path, small()) as store:
+            await store.put_many("t", [b"a", b"b"])
+            consumer = store.lease_consumer("t", "g", lease=30, backoff=0)
+            async for message in consumer:
+                seen.append((message.body, message.attempt))
+                try:
+                    async with consumer.handling(message):
+                        if message.attempt == 1:
+                            raise ValueError
+                except ValueError:
+                    continue
+                if len(seen) == 4:
+                    break
+            assert (await store.stats())["pending_messages"] == 0
+            async for _ in store.lease_consumer("t", "g", wait=0.01):
+                raise AssertionError
+        return seen
+
+    assert sorted(asyncio.run(run())) == [(b"a", 1), (b"a", 2), (b"b", 1), (b"b", 2)]

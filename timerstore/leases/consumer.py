@@ -1,0 +1,78 @@
+"""LeaseConsumer: a loop over leased messages.
+
+    for message in store.lease_consumer("orders", "billing", lease=60):
+        with consumer.handling(message): ...
+
+
+Threads:  any; each message is one thread's.
+Fails:    what receive, ack, nack and extend raise.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from timerstore.errors import ClosedError
+from timerstore.leases.message import AckResult, LeasedMessage
+
+LOOK_S = 3600.0
+"""One wait of a loop that waits for ever."""
+
+
+class LeaseConsumer:
+    """Iterates over a topic for a group, one lease at a time; `TimerStore.lease_consumer`.
+
+        for message in consumer:
+            with consumer.handling(message):
+                handle(message)         # returns: acked; raises: given back, and raised
+
+    Iterating ends when the store is closed, or, where it was made with `wait`, when so many seconds
+    passed without a message.
+    """
+
+    def __init__(
+        self,
+        receive: Callable[..., list[LeasedMessage]],
+        ack: Callable[[LeasedMessage], AckResult],
+        nack: Callable[..., AckResult],
+        topic: str,
+        group: str,
+        wait: float | None,
+        asked: dict[str, Any],
+    ) -> None:
+        self.topic = topic
+        self.group = group
+        self._receive = receive
+        self._ack = ack
+        self._nack = nack
+        self._wait = wait
+        self._asked = asked
+
+    def __iter__(self) -> Iterator[LeasedMessage]:
+        return self
+
+    def __next__(self) -> LeasedMessage:
+        wait = LOOK_S if self._wait is None else self._wait
+        while True:
+            try:
+                found = self._receive(self.topic, self.group, max_count=1, wait=wait, **self._asked)
+                if not found and self._wait is None:
+                    continue
+            except ClosedError:
+                found = []
+            if not found:
+                raise StopIteration
+            return found[0]
+
+    @contextmanager
+    def handling(
+        self,
+        message: LeasedMessage,
+    ) -> Iterator[LeasedMessage]:
+        """Ack the message when the block ends, give it back when it raises."""
+        try:
+            yield message
+        except BaseException:
+            self._nack(message)
+            raise
+        self._ack(message)

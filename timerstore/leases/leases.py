@@ -1,0 +1,234 @@
+"""Leases: the calls of one store.
+
+Threads:  any.
+Locks:    `_lock` for the readers; a reader's own.
+Holds:    (1) as a put does, each call returns when what it answers is durable (`flush="sync"`) or
+          outlives the process (`"async"`); (2) of a lease one thing becomes: it is settled by its
+          receipt, or its message comes again; both are decided by the state of the timer that it
+          is, in the hold that appends the record.
+Fails:    MessageError on what is no receipt; LeaseLostError; what reading and putting raise.
+Source:   decision 0033.
+"""
+
+import secrets
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from timerstore.clock import Clock
+from timerstore.errors import GoneError, LeaseLostError, MessageError, NotWaitingError
+from timerstore.failpoint import reach
+from timerstore.layout.handle import Handle
+from timerstore.layout.lease import Receipt, read_receipt, retry_topic, write_receipt
+from timerstore.leases.backoff import delay_ms
+from timerstore.leases.leasing import Leasing
+from timerstore.leases.message import RESULTS, AckResult, LeasedMessage
+from timerstore.leases.reader import MakeConsumer, Reader, WaitingReceive
+from timerstore.leases.request import DEFAULTS, Request, check_lease, check_request
+from timerstore.message import CancelResult, PutReceipt, out_ms
+from timerstore.opening import Opened
+from timerstore.pull.groups import Filters, Groups, check_name
+from timerstore.pull.waiting import wait_in_thread
+from timerstore.putting_many import ManyPutting
+from timerstore.timer.named import Named
+
+Given = str | LeasedMessage
+"""A receipt, or the message that came with it."""
+
+
+class Leases:
+    """Leases of one store."""
+
+    def __init__(
+        self,
+        opened: Opened,
+        clock: Clock,
+        putting: ManyPutting,
+        groups: Groups,
+        make_consumer: MakeConsumer,
+    ) -> None:
+        self._opened = opened
+        self._clock = clock
+        self._log = opened.rooms.log
+        self._config = opened.config
+        self._putting = putting
+        self._groups = groups
+        self._make_consumer = make_consumer
+        self._opening = secrets.randbits(32)
+        self._leasing = Leasing(opened, clock, putting, self._opening)
+        self._lock = threading.Lock()
+        self._readers: dict[tuple[str, str], Reader] = {}
+
+    # --- receiving ---
+
+    def reads(self, topic: str, group: str) -> bool:
+        """Whether a group leases a topic in this process."""
+        return (topic, group) in self._readers
+
+    def receive(self, topic: str, group: str, asked: dict[str, Any]) -> list[LeasedMessage]:
+        """As TimerStore.receive."""
+        request = self._request(asked)
+        reader = self._reader(topic, group)
+        found = self._take(reader, request)
+        if found or request.wait_s == 0:
+            return found
+        return wait_in_thread(self._waiting(reader, request), found)
+
+    def begin(
+        self,
+        topic: str,
+        group: str,
+        asked: dict[str, Any],
+        within: Callable[[Callable[[], Any]], Any],
+    ) -> WaitingReceive:
+        """Begin a `receive` of which the caller does the waiting; `within`: runs each look."""
+        request = self._request(asked)
+        reader = self._reader(topic, group)
+        waiting = self._waiting(reader, request)
+        waiting.within = within
+        return waiting
+
+    def _request(self, asked: dict[str, Any]) -> Request:
+        unknown = sorted(asked.keys() - DEFAULTS.keys())
+        if unknown:
+            raise MessageError(f"receive: knows no {', '.join(unknown)}")
+        given = {**DEFAULTS, **asked}
+        filters = Filters(given.pop("tags"), given.pop("sql"))
+        request = check_request(self._config, filters=filters, **given)
+        self._log.check_alive()
+        return request
+
+    def _reader(self, topic: str, group: str) -> Reader:
+        try:
+            return self._readers[topic, group]
+        except (KeyError, TypeError):
+            check_name("topic", topic)
+            check_name("group", group)
+            retry_topic(topic, group)
+        with self._lock:
+            reader = self._readers.get((topic, group))
+            if reader is None:
+                if (topic, group) in self._groups.known():
+                    raise MessageError(
+                        f"group: a consumer of group {group!r} reads {topic!r} in this process; "
+                        "what one of them hands out, the other one does not see"
+                    )
+                commit = self._opened.lease_progress.commit
+                reader = Reader(topic, group, self._leasing, self._make_consumer, commit)
+                self._readers[topic, group] = reader
+            return reader
+
+    def _take(self, reader: Reader, request: Request) -> list[LeasedMessage]:
+        found = reader.take(request)
+        if found:
+            self._settle(self._log.end)
+            reach("receive_answered")
+        return found
+
+    def _waiting(self, reader: Reader, request: Request) -> WaitingReceive:
+        return WaitingReceive(reader.polls(request), lambda: self._take(reader, request))
+
+    def _settle(self, end: int) -> None:
+        """Return when what was appended below is as safe as a put."""
+        if self._config.flush == "sync":
+            self._log.sync_through(end)
+
+    # --- what becomes of a lease ---
+
+    def ack(self, given: Iterable[Given]) -> list[AckResult]:
+        """As TimerStore.ack_many."""
+        receipts = [_receipt_of(one) for one in given]
+        end, results = 0, []
+        for receipt in receipts:
+            result, at = self._cancel(receipt)
+            results.append(RESULTS[result])
+            end = max(end, at)
+        if end:
+            reach("ack_appended")
+            self._putting.appended()
+            self._settle(end)
+        return results
+
+    def _cancel(self, receipt: Receipt) -> tuple[CancelResult, int]:
+        if receipt.store_id != self._opened.store_id:
+            return CancelResult.UNKNOWN, 0
+        named = self._named(receipt)
+        if named is not None:
+            return self._opened.canceller.cancel_named(named)
+        return self._opened.canceller.cancel(self._handle(receipt))
+
+    def nack(self, given: Given, delay: object) -> AckResult:
+        """As TimerStore.nack."""
+        receipt = _receipt_of(given)
+        wait_ms = receipt.backoff_ms if delay is None else delay_ms("delay", delay)
+        if wait_ms > self._config.delay_ms_max:
+            raise MessageError(
+                f"delay: wanted at most {self._config.delay_ms_max} ms, got {wait_ms}"
+            )
+        if receipt.is_last:  # to the dead letters: there is nothing to wait for
+            wait_ms = 0
+        moved = self._move(receipt, self._clock.now_ms + wait_ms)
+        return AckResult.NACKED if isinstance(moved, PutReceipt) else moved
+
+    def extend(self, given: Given, lease: object) -> str:
+        """As TimerStore.extend."""
+        receipt = _receipt_of(given)
+        until_ms = self._clock.now_ms + check_lease(self._config, lease)
+        moved = self._move(receipt, until_ms)
+        if not isinstance(moved, PutReceipt):
+            raise LeaseLostError(
+                "extend: the lease is not held any more",
+                wanted="one that is neither over nor settled",
+                got=moved,
+                result=moved,
+            )
+        return write_receipt(
+            receipt._replace(
+                opening=self._opening,
+                until_ms=until_ms,
+                timer_id=moved.timer_id,
+                log_offset=moved.log_offset,
+            )
+        )
+
+    def _move(self, receipt: Receipt, deliver_ms: int) -> PutReceipt | AckResult:
+        """Have its message come at another time; or what became of it before."""
+        if receipt.store_id != self._opened.store_id:
+            return AckResult.UNKNOWN
+        rescheduler, named = self._opened.rescheduler, self._named(receipt)
+        try:
+            if named is not None:
+                try:
+                    moved = rescheduler.reschedule_named(named, deliver_ms)
+                except GoneError:  # retention has moved the record
+                    named = None
+            if named is None:
+                handle = self._handle(receipt)
+                moved = rescheduler.reschedule(handle, None, None, deliver_ms)
+        except NotWaitingError as error:
+            return RESULTS[CancelResult(error.result)]
+        self._putting.appended()
+        return moved
+
+    def _named(self, receipt: Receipt) -> Named | None:
+        """What a receipt of this opening names; of another one the timer id may be another's."""
+        if receipt.opening != self._opening:
+            return None
+        route = self._opened.rooms.routes.get(receipt.lease_topic, receipt.queue_id)
+        if route is None:
+            return None
+        slot_ms = out_ms(receipt.until_ms, self._config.precision_ms)
+        return Named(receipt.timer_id, receipt.message_id, route, slot_ms, receipt.log_offset)
+
+    def _handle(self, receipt: Receipt) -> Handle:
+        return Handle(
+            receipt.lease_topic,
+            self._config.broker_name,
+            out_ms(receipt.until_ms, self._config.precision_ms) + 1,
+            receipt.message_id,
+            receipt.timer_id,
+        )
+
+
+def _receipt_of(given: object) -> Receipt:
+    return read_receipt(given.receipt if isinstance(given, LeasedMessage) else given)

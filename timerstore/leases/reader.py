@@ -1,0 +1,171 @@
+"""Reader: what a group reads of one topic to lease it: the topic, and what comes again.
+
+Threads:  any; one at a time takes, any number wait.
+Locks:    `_lock` over reading and leasing, never over a sync or a wait.
+Holds:    (1) a message is leased to one caller; (2) neither what comes again nor the topic keeps
+          the other waiting: they take turns; (3) what was leased is not read again, what was not is
+          next, whatever was raised.
+Fails:    MessageError where the group is read by a consumer; what reading and leasing raise.
+Source:   decision 0033.
+"""
+
+import threading
+from collections.abc import Callable
+
+from timerstore.errors import ClosedError, MessageError, TimerStoreError
+from timerstore.leases.leasing import Leasing, Reads
+from timerstore.leases.message import LeasedMessage
+from timerstore.leases.request import Request
+from timerstore.pull.consumer import Consumer
+from timerstore.pull.groups import Filters
+from timerstore.pull.polling import WaitingPoll
+
+_NO_FILTERS = Filters(None, None)
+MakeConsumer = Callable[[str, str, Filters], Consumer]
+
+
+class Reader:
+    """Of one topic and group."""
+
+    def __init__(
+        self,
+        topic: str,
+        group: str,
+        leasing: Leasing,
+        make_consumer: MakeConsumer,
+        commit: Callable[[], None],
+    ) -> None:
+        self._sides = [Reads(topic, group, is_retry=True), Reads(topic, group, is_retry=False)]
+        self._leasing = leasing
+        self._make_consumer = make_consumer
+        self._commit = commit
+        self._lock = threading.Lock()
+        self._filters: Filters | None = None
+        self._consumers: list[Consumer] = []
+        self._turn = 0
+
+    def take(self, request: Request) -> list[LeasedMessage]:
+        """Lease what there is, at most so many; in the log on return."""
+        with self._lock:
+            self._read_with(request.filters)
+            self._turn ^= 1
+            leased: list[LeasedMessage] = []
+            for side in (self._turn, 1 - self._turn):
+                if len(leased) == request.max_count:
+                    break
+                try:
+                    self._take_from(side, request, leased)
+                except TimerStoreError as error:
+                    if not leased or not (error.retryable or isinstance(error, MessageError)):
+                        raise
+                    break  # whoever asks next hears it
+            return leased
+
+    def _take_from(self, side: int, request: Request, leased: list[LeasedMessage]) -> None:
+        consumer, count = self._consumers[side], request.max_count - len(leased)
+        queues = consumer.fetch(count)
+        messages = consumer.peek(queues, count)
+        if not messages:
+            return
+        before = len(leased)
+        try:
+            self._leasing.lease(self._sides[side], messages, request, leased)
+        finally:
+            if len(leased) > before:
+                consumer.hand_out(queues, len(leased) - before)
+
+    def polls(self, request: Request) -> list[WaitingPoll]:
+        """Begin to wait at both."""
+        with self._lock:
+            self._read_with(request.filters)
+            return [one.begin_poll(request.max_count, request.wait_s) for one in self._consumers]
+
+    def _read_with(self, filters: Filters) -> None:
+        if filters == self._filters:
+            return
+        if self._consumers:
+            self._commit()  # the next ones begin where the group committed
+            for one in self._consumers:
+                one.close()
+            self._filters, self._consumers = None, []
+        retry, topic = self._sides
+        made = [self._make_consumer(retry.source, retry.group, _NO_FILTERS)]
+        made.append(self._make_consumer(topic.source, topic.group, filters))
+        self._filters, self._consumers = filters, made
+
+
+class WaitingReceive:
+    """A `receive` that may wait, without the waiting (pull/waiting.py)."""
+
+    def __init__(
+        self,
+        polls: list[WaitingPoll],
+        take: Callable[[], list[LeasedMessage]],
+    ) -> None:
+        self._polls = polls
+        self._take = take
+        self.within: Callable[[Callable[[], list[LeasedMessage]]], list[LeasedMessage]] = _at_once
+        """Runs a look: in a call of the store, where an event loop does the waiting."""
+
+    @property
+    def left_s(self) -> float:
+        """How long it may still wait, seconds."""
+        return self._polls[0].left_s
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the store was closed."""
+        return any(one.is_closed for one in self._polls)
+
+    def enter(self, ring: Callable[[], None]) -> bool:
+        """Begin to wait; False where there is something to look at, or no time left."""
+        entered: list[WaitingPoll] = []
+        try:
+            for one in self._polls:
+                if not one.enter(ring):
+                    break
+                entered.append(one)
+            else:
+                entered = []
+                return True
+        finally:
+            for one in entered:
+                one.leave()
+        return False
+
+    def leave(self) -> None:
+        """End of waiting, whatever ended it."""
+        for one in self._polls:
+            one.leave()
+
+    def look(self) -> list[LeasedMessage]:
+        """Lease what there is now. Whoever awaits this and is cancelled has let go of what it
+        leases: it comes again.
+        """
+        try:
+            return self.within(self._take)
+        except ClosedError:
+            if self.is_closed:
+                return []
+            raise
+
+    def is_done(self, got: list[LeasedMessage]) -> bool:
+        """Whether this is the answer; else `enter` again."""
+        return bool(got) or self.is_closed or self.left_s <= 0
+
+    def final(self, got: list[LeasedMessage]) -> list[LeasedMessage]:
+        """The answer."""
+        return got
+
+    def when_closed(self) -> list[LeasedMessage]:
+        """The answer where all is over."""
+        return []
+
+    def end(self) -> None:
+        """Leave the lines; whoever entered must come here at last."""
+        for one in self._polls:
+            one.end()
+
+
+def _at_once(take: Callable[[], list[LeasedMessage]]) -> list[LeasedMessage]:
+    return take()

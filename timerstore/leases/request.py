@@ -1,0 +1,79 @@
+"""What `receive` is asked, checked.
+
+Fails:    MessageError, with everything that is wrong.
+"""
+
+from typing import Any, NamedTuple
+
+from timerstore.config import StoreConfig
+from timerstore.errors import MessageError
+from timerstore.leases.backoff import Backoff, backoff_of, delay_ms
+from timerstore.pull.given import wait_problems, whole_or
+from timerstore.pull.groups import Filters
+
+DEFAULTS: dict[str, Any] = {
+    "lease": 30.0,
+    "max_count": 1,
+    "wait": 0.0,
+    "tags": None,
+    "sql": None,
+    "max_attempts": 16,
+    "backoff": None,
+}
+"""What `receive` takes where nothing is given."""
+COUNT_MAX = 10_000
+ATTEMPTS_MAX = 1_000_000
+
+
+class Request(NamedTuple):
+    """One `receive`."""
+
+    lease_ms: int
+    max_count: int
+    wait_s: float
+    filters: Filters
+    attempts_max: int  # 0: no end
+    backoff: Backoff
+
+
+def check_request(
+    config: StoreConfig,
+    lease: object,
+    max_count: object,
+    wait: object,
+    filters: Filters,
+    max_attempts: object,
+    backoff: object,
+) -> Request:
+    """Give the request."""
+    problems = wait_problems(wait)
+    count = whole_or(max_count, 0)
+    if not 1 <= count <= COUNT_MAX:
+        problems.append(f"max_count: wanted 1 to {COUNT_MAX}, got {max_count!r}")
+    attempts = 0 if max_attempts is None else whole_or(max_attempts, -1)
+    if max_attempts is not None and not 1 <= attempts <= ATTEMPTS_MAX:
+        problems.append(f"max_attempts: wanted 1 to {ATTEMPTS_MAX} or None, got {max_attempts!r}")
+    lease_ms, policy = 0, None
+    try:
+        lease_ms = check_lease(config, lease)
+    except MessageError as error:
+        problems.extend(error.problems)
+    try:
+        policy = backoff_of(backoff)
+    except MessageError as error:
+        problems.extend(error.problems)
+    if problems or policy is None:
+        raise MessageError(problems)
+    assert isinstance(wait, int | float)
+    return Request(lease_ms, count, float(wait), filters, attempts, policy)
+
+
+def check_lease(config: StoreConfig, lease: object) -> int:
+    """Give a lease's length, ms; MessageError unless it is above 0 and in the store's bounds."""
+    lease_ms = delay_ms("lease", lease)
+    if not 1 <= lease_ms <= config.delay_ms_max:
+        raise MessageError(
+            f"lease: wanted more than 0 and at most {config.delay_ms_max} ms (delay_ms_max), got "
+            f"{lease_ms} ms"
+        )
+    return lease_ms

@@ -641,6 +641,10 @@ int32_t ts_deliver_place(ts_log *log, const uint8_t *scratch, ts_draft *drafts, 
 int32_t ts_reschedule_encode(ts_view *view, const ts_log *log, int64_t log_offset,
                              const ts_route *target, const uint8_t *properties,
                              int32_t properties_size, uint8_t *out, int32_t out_bytes);
+/* The same of a new message, which takes the place of one that waits. */
+int32_t ts_replace_encode(const ts_log *log, const ts_route *target, const uint8_t *body,
+                          int32_t body_size, const uint8_t *properties, int32_t properties_size,
+                          int64_t now_ms, uint8_t *out, int32_t out_bytes);
 /* The first of chained[*at, count) whose message has this topic, key and slot time: 1 with *at and
  * *id, 0 where there is none. */
 int32_t ts_chained_find(ts_view *view, const ts_chained *chained, int32_t count,

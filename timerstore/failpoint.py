@@ -87,8 +87,10 @@ LEASE_NAMES = (
     "ack_appended",
     "lease_progress_committed",
     "recover_leases_committed",
+    "replace_appended",
+    "replace_answered",
 )
-"""Of what is put and read by way of leases: timerstore/leases."""
+"""Of leases and of puts with a key: timerstore/leases, timerstore/replacing.py."""
 
 SHARD_NAMES = (
     "stage_file_written",

@@ -137,9 +137,9 @@ class Putting:
             self._admit(arguments.due_ms_of(now_ms, delay, deliver_at, deliver_ms, self.config))
             self._checked_body(name, body, arguments.encode_properties(tags, keys, properties))
             check_queue(queue_id)
-            self._wants_sync(flush)
+            self.wants_sync(flush)
             target = self._make_target(topic)
-        is_sync = self._wants_sync(flush)
+        is_sync = self.wants_sync(flush)
         if (
             type(deliver_ms) is int
             and delay is None
@@ -190,7 +190,7 @@ class Putting:
         name = arguments.check_topic(topic)
         source = self._checked_body(name, body, text)
         check_queue(queue_id)
-        is_sync = self._wants_sync(flush)
+        is_sync = self.wants_sync(flush)
         target = self._targets.get(topic) or self._make_target(topic)
         real = self._route_of(target, queue_id)
         waiting = self._level_of(target, real, level)
@@ -264,12 +264,19 @@ class Putting:
         """Append one record: its log offset, queue offset or timer id, and id counter."""
         return self._log.append("put", _put_one, route, body, size, due_ms, text, len(text), now_ms)
 
+    def append_checked(
+        self, route: Route, body: bytes, due_ms: int, text: bytes, now_ms: int
+    ) -> tuple[int, int, int]:
+        """Append what was checked: its log offset, queue offset or timer id, and id counter."""
+        return self._append(route.native, body, len(body), due_ms, text, now_ms)
+
     def appended(self) -> None:
         """Let the services know that something was appended."""
         self._dispatch.wake()
         self._flush.note()
 
-    def _wants_sync(self, flush: object) -> bool:
+    def wants_sync(self, flush: object) -> bool:
+        """Whether a put is to be durable when it returns; `flush`: as its caller gave it."""
         if flush is None:
             return self._is_sync
         if flush not in ("sync", "async"):
@@ -281,6 +288,11 @@ class Putting:
     def route_to(self, topic: str) -> Route:
         """Give the queue that the next messages for a topic go to; the topic is made."""
         return self._route_of(self._targets.get(topic) or self._make_target(topic), None)
+
+    def place_of(self, topic: str, queue_id: int | None) -> tuple[Route, ReceiptOrigin]:
+        """The same for a queue that may be asked for, and what its receipts have in common."""
+        target = self._targets.get(topic) or self._make_target(topic)
+        return self._route_of(target, queue_id), target.origin
 
     def _make_target(self, topic: str) -> _Target:
         name = arguments.check_topic(topic)

@@ -125,7 +125,7 @@ class ManyPutting(Putting):
             (raw_id, np.array([0, len(raw_id)], np.int64)),
             level,
             queue_id,
-            self._wants_sync(flush),
+            self.wants_sync(flush),
         )
         batch = self._put_call(call, atomic=False)
         reach("put_once_answered")
@@ -153,7 +153,7 @@ class ManyPutting(Putting):
         if level is not None:
             level = arguments.check_level(level, delay, None, deliver_ms)
         name = arguments.check_topic(topic)
-        is_sync = self._wants_sync(flush)
+        is_sync = self.wants_sync(flush)
         data, offsets = arguments.gather_bodies(bodies, self.config.message_bytes_max)
         count = len(offsets) - 1
         delay_ms_max = self.config.delay_ms_max

@@ -75,6 +75,7 @@ from timerstore.pull.watcher import Watcher
 from timerstore.putting_many import ManyPutting
 from timerstore.queues.level_pending import pending_by_topic
 from timerstore.queues.routes import Route
+from timerstore.replacing import Replacing, check_replacing
 from timerstore.row_batch import IngestedVersions, IngestReceipt, RowBatch
 from timerstore.service import Service
 from timerstore.timer.backlog import Backlog
@@ -156,6 +157,7 @@ class TimerStore:
         self._explainer = Explainer(opened.config, self._clock, opened)
         put_in = LimitedPutting if opened.config.slot_messages_max else ManyPutting
         self._putting = put_in(opened, self._clock)
+        self._replacing = Replacing(opened, self._clock, self._putting)
         self._ingester = Ingester(opened, self._clock, self._putting)
         self._putter = self._putting.make_putter(self.put)
         if self._putting.is_quick:
@@ -191,6 +193,9 @@ class TimerStore:
         queue_id: int | None = None,
         message_id: str | None = None,
         flush: str | None = None,
+        key: str | None = None,
+        replace: bool = False,
+        wait_at_most: timedelta | float | None = None,
     ) -> PutReceipt:
         """Store one message; it is in its topic when its time has come, now where none is given.
 
@@ -200,9 +205,29 @@ class TimerStore:
         handle and cannot be cancelled). With a `message_id` that was put to the topic within
         `dedupe_window_ms` nothing is stored: the answer is the first one's receipt, `duplicate`,
         and that one is durable.
+        `replace=True` with a `key`, which is then one of `keys`: it takes the place of the message
+        that waits for the topic with this key, in one step; that one counts as cancelled. So the
+        newest alone comes; `wait_at_most`: no later than so many seconds (0 to `delay_ms_max`)
+        after the first of those that took each other's place, whatever the delays (the shortest
+        bound that was given counts). It comes to that one's queue.
         Raises MessageError on bad arguments, FullError, BusyError where too many ids are
         remembered, ClosedError, ForkedError, FailedError.
         """
+        if replace or key is not None or wait_at_most is not None:
+            return self._replacing.put(
+                topic,
+                body,
+                check_replacing(key, replace, level, message_id),
+                wait_at_most,
+                delay=delay,
+                deliver_at=deliver_at,
+                deliver_ms=deliver_ms,
+                tags=tags,
+                keys=keys,
+                properties=properties,
+                queue_id=queue_id,
+                flush=flush,
+            )
         if message_id is not None:
             return self._putting.put_once(
                 topic,

@@ -6,13 +6,43 @@
 #include "parse.h"
 #include "view.h"
 
+/* What is left open until the record has its place: queue and log offset, store time, the timer id
+ * and the group at its end, the checksum behind them. */
+static int32_t encode(const ts_log *log, ts_record *head, const ts_route *target,
+                      const uint8_t *body, int32_t body_size, const uint8_t *properties,
+                      int32_t properties_size, uint8_t *out, int32_t out_bytes)
+{
+    int32_t is_timer = target == log->timer_route;
+
+    head->queue_id = target->queue_id;
+    head->topic = target->topic;
+    head->topic_size = target->topic_size;
+    head->magic = ts_record_magic(target->topic_size);
+    head->prepared_offset = 0;
+    head->body_size = body_size;
+    head->properties_size = properties_size + (is_timer ? TS_ID_PAIR_BYTES : 0) +
+                            TS_GROUP_PAIR_BYTES + (log->property_crc ? TS_PROPERTY_CRC_BYTES : 0);
+    head->size = ts_record_bytes(head);
+    if (head->properties_size > TS_PROPERTIES_BYTES_MAX)
+        return TS_INVALID;
+    if (head->size > out_bytes)
+        return TS_NEED_ROOM;
+    out = ts_copy(ts_head_put(out, head), body, body_size);
+    out = ts_copy(ts_topic_put(out, head), properties, properties_size);
+    if (is_timer)
+        out = ts_copy_timer_id(out, log->store_id, 0);
+    out = ts_copy_group(out, 0, 0);
+    if (log->property_crc)
+        ts_property_crc_put(out, 0);
+    return head->size;
+}
+
 int32_t ts_reschedule_encode(ts_view *view, const ts_log *log, int64_t log_offset,
                              const ts_route *target, const uint8_t *properties,
                              int32_t properties_size, uint8_t *out, int32_t out_bytes)
 {
     ts_record source, head;
-    int32_t fault, status = ts_view_record(view, log_offset, &source);
-    int32_t is_timer = target == log->timer_route;
+    int32_t fault, size, status = ts_view_record(view, log_offset, &source);
 
     if (status != TS_OK)
         return status;
@@ -20,27 +50,24 @@ int32_t ts_reschedule_encode(ts_view *view, const ts_log *log, int64_t log_offse
     if (fault != TS_FAULT_NONE)
         return ts_view_fault(view, log_offset, fault);
     head = source;
-    head.queue_id = target->queue_id;
-    head.topic = target->topic;
-    head.topic_size = target->topic_size;
-    head.magic = ts_record_magic(target->topic_size);
-    head.prepared_offset = 0;
-    head.properties_size = properties_size + (is_timer ? TS_ID_PAIR_BYTES : 0) +
-                           TS_GROUP_PAIR_BYTES + (log->property_crc ? TS_PROPERTY_CRC_BYTES : 0);
-    head.size = ts_record_bytes(&head);
-    if (head.properties_size > TS_PROPERTIES_BYTES_MAX)
-        return TS_INVALID;
+    size = encode(log, &head, target, source.body, source.body_size, properties, properties_size,
+                  out, out_bytes);
     view->need = head.size;
-    if (head.size > out_bytes)
-        return TS_NEED_ROOM;
-    out = ts_copy(ts_head_put(out, &head), source.body, source.body_size);
-    out = ts_copy(ts_topic_put(out, &head), properties, properties_size);
-    if (is_timer)
-        out = ts_copy_timer_id(out, log->store_id, 0);
-    out = ts_copy_group(out, 0, 0);
-    if (log->property_crc)
-        ts_property_crc_put(out, 0);
-    return head.size;
+    return size;
+}
+
+int32_t ts_replace_encode(const ts_log *log, const ts_route *target, const uint8_t *body,
+                          int32_t body_size, const uint8_t *properties, int32_t properties_size,
+                          int64_t now_ms, uint8_t *out, int32_t out_bytes)
+{
+    ts_record head;
+
+    memset(&head, 0, sizeof head);
+    head.born_ms = now_ms;
+    head.born_host = head.store_host = log->host;
+    head.born_host_size = head.store_host_size = 8;
+    head.body_crc = (int32_t)(ts_crc32(0, body, body_size) & 0x7FFFFFFFu);
+    return encode(log, &head, target, body, body_size, properties, properties_size, out, out_bytes);
 }
 
 static int32_t is_same(const ts_text *text, const uint8_t *wanted, int32_t size)

@@ -477,7 +477,7 @@ def _no_dedupe() -> Patches:
 
 @_mutant("L-3", "a put is acknowledged before it is synced")
 def _ack_early() -> Patches:
-    yield _swap(putting.Putting, "_wants_sync", lambda _self, _flush: False)
+    yield _swap(putting.Putting, "wants_sync", lambda _self, _flush: False)
 
 
 @_mutant("L-4", "a slot is used again a lap later whatever it holds")

@@ -186,6 +186,8 @@ class Lessees:
                     assert set(store.ack_many(got)) == {AckResult.ACKED}
                     for message in got:
                         self._leases[message.body].is_done = True
+            if all(one.is_done or body in self._dead for body, one in self._leases.items()):
+                break
         self._read_dead(store)
         for topic in self._topics:
             for queue, messages in seen.items():

@@ -218,7 +218,8 @@ class Leases:
         if route is None:
             return None
         slot_ms = out_ms(receipt.until_ms, self._config.precision_ms)
-        return Named(receipt.timer_id, receipt.message_id, route, slot_ms, receipt.log_offset)
+        until_ms, at = receipt.until_ms, receipt.log_offset
+        return Named(receipt.timer_id, receipt.message_id, route, slot_ms, until_ms, at)
 
     def _handle(self, receipt: Receipt) -> Handle:
         return Handle(

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from timerstore.commitlog.commit_log import CommitLog
+from timerstore.commitlog.fold import SCAN_DTYPE
 from timerstore.files.segments import Segments
 from timerstore.layout.tree import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from timerstore.message import parse_properties
@@ -27,6 +28,36 @@ def record_fields(segments: Segments, view: Any, log_offset: int) -> tuple[bytes
     record = segments.read(log_offset, int(sizes[3]))
     topic = record[out[0] : out[0] + sizes[0]]
     return topic, int(sizes[2]), record[out[1] : out[1] + sizes[1]]
+
+
+def scan_one(
+    segments: Segments,
+    view: Any,
+    routes: Routes,
+    precision_ms: int,
+    now_ms: int,
+    log_offset: int,
+) -> Any:
+    """Give the record at an offset as a recovery sees it, one of SCAN_DTYPE."""
+    out, following = np.empty(1, SCAN_DTYPE), ffi.new("int64_t *")
+    while True:
+        count = lib.ts_scan(
+            view,
+            routes.native,
+            precision_ms,
+            log_offset,
+            following,
+            1,
+            ffi.from_buffer("ts_scanned[]", out),
+        )
+        if count == lib.TS_NEED_ROUTE:
+            route_needed(segments, view, routes, now_ms)
+        elif count < 0:
+            segments.serve(view, count, "record")
+        elif count == 0:
+            raise_status(lib.TS_CORRUPT, "record", f"{segments.directory} offset {log_offset}")
+        else:
+            return out[0]
 
 
 def record_store_ms(log: CommitLog, log_offset: int) -> int:

@@ -60,7 +60,7 @@ class Rescheduler:
         self._log = log
         self._timer_route = timer_route
         self._finder = finder
-        self._removals = removals
+        self.removals = removals
         self._ids = ids
         self.slot_counts: SlotCounts | None = None  # set where flow control is on
 
@@ -123,7 +123,7 @@ class Rescheduler:
         record = self._encode(one, target, due_ms)
         reach("reschedule_encoded")
         deletion = delete_properties(one)
-        append = leaving(self._removals.noting(lib.ts_reschedule, one.timer_id), one, due_ms)
+        append = leaving(self.removals.noting(lib.ts_reschedule, one.timer_id), one, due_ms)
 
         def move(native: Any, *given: Any) -> int:
             if not self._ids.can_move:

@@ -6,7 +6,7 @@ Holds:    (1) a message is leased to one caller; (2) neither what comes again no
           the other waiting: they take turns; (3) what was leased is not read again, what was not is
           next, whatever was raised.
 Fails:    MessageError where the group is read by a consumer; what reading and leasing raise.
-Source:   decision 0033.
+Source:   decision 0036.
 """
 
 import threading

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import timerstore
+from tests.support import broker_fixtures
 from tests.support.command_line import SMALL, CommandLine
 from timerstore.cli.command import COMMANDS
 from timerstore.cli.exits import TABLE, Exit
@@ -236,6 +237,26 @@ def test_of_another_process_the_pid_is_told(ts: CommandLine) -> None:
         assert ts.fine("count", path, "--json").row["open_in"] == other.pid
         other.communicate()
     ts.fine("put", path, "orders", "x")
+
+
+def test_a_brokers_store_is_read_and_left_as_it_is(ts: CommandLine) -> None:
+    path = broker_fixtures.unpack("clean-small-segments", ts.folder / "broker")
+    before = {one: one.read_bytes() for one in path.rglob("*") if one.is_file()}
+    waiting = len(ts.fine("dump", path, "waiting").rows)
+    assert waiting > 100
+    assert ts.fine("count", path, "--json").row == {"waiting": waiting, "open_in": None}
+    listed = ts.fine("ls", path, "--json").rows
+    assert sum(row["waiting"] for row in listed) == waiting
+    assert {row["arrived"] for row in listed} == {None}
+    topic = next(row["topic"] for row in ts.fine("dump", path, "deliveries").rows)
+    got = ts.fine("get", path, topic, "--json")
+    assert "a broker wrote it" in got.err
+    assert all(row["topic"] == topic for row in got.rows)
+    assert ts.fine("follow", path, topic, "--all", "-n", "3", "--json").rows == got.rows[:3]
+    pulse = ts.fine("top", path, "--once", "--json").row
+    assert pulse["waiting"] is None
+    assert ts.fine("verify", path).code == 0
+    assert {one: one.read_bytes() for one in path.rglob("*") if one.is_file()} == before
 
 
 # --- tables, files --------------------------------------------------------------------------------

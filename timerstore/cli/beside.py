@@ -5,8 +5,9 @@ Holds:    what is told was durable. Numbers of a broker's store, which has none 
 Fails:    CommandError, ConfigError where there is no store; CorruptError on what does not read.
 """
 
+import importlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from timerstore.layout import consumer_offset_json, counts_json, topics_json
 from timerstore.layout.counts_json import Counts
 from timerstore.layout.tree import INGEST_TOPIC, SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC, Tree, backup_of
 from timerstore.layout.watermark import Watermark
+from timerstore.native import ffi, lib
 
 SYSTEM_TOPICS = frozenset({WHEEL_TIMER_TOPIC, SCHEDULE_TOPIC, INGEST_TOPIC})
 _TRIES = 5  # a checkpoint may complete between two reads
@@ -34,6 +36,8 @@ class Look:
     mark: Watermark | None
     counts: Counts | None
     queue_counts: dict[str, int]
+    has_ends: bool = True
+    """Whether the counts tell where queues end."""
 
     @property
     def topics(self) -> list[str]:
@@ -43,6 +47,11 @@ class Look:
             known |= set(self.counts.ends) | set(self.counts.pending)
             known |= set(self.counts.level_pending)
         return sorted(known - SYSTEM_TOPICS)
+
+    @property
+    def is_brokers(self) -> bool:
+        """Whether a broker wrote it, and nobody opened it here since."""
+        return self.store.store_id is None and self.store.log_end > self.store.log_begin
 
     def waiting(self, topic: str | None = None) -> int | None:
         """How many messages wait, of a topic or in all."""
@@ -55,7 +64,9 @@ class Look:
 
     def end(self, topic: str) -> int | None:
         """How many messages have come into a topic, ever."""
-        return None if self.counts is None else sum(self.counts.ends.get(topic, {}).values())
+        if self.counts is None or not self.has_ends:
+            return None
+        return sum(self.counts.ends.get(topic, {}).values())
 
 
 def look(path: Path, shard: int | None = None) -> Look:
@@ -77,6 +88,27 @@ def look(path: Path, shard: int | None = None) -> Look:
     )
     queue_counts = {name: one.read_queue_count for name, one in topics.topics.items()}
     return Look(path, shard, holder_of(disk, tree), store, mark, counts, queue_counts)
+
+
+def read_slot(found: Look) -> int:
+    """The first slot that was not read yet, as far as is known."""
+    if found.mark is not None:
+        return found.mark.read_slot
+    raw = Disk().read_small(found.store.tree.timer_check)
+    fields = ffi.new("int64_t[7]")
+    if raw is None or lib.ts_timer_check_unpack(raw, len(raw), fields) < 0:
+        return 0
+    return int(fields[0]) // found.store.precision_ms
+
+
+def counted(found: Look) -> Look:
+    """The same, with what waits read from the log where no counts of ours tell: a broker's."""
+    if found.counts is not None or found.store.log_end == found.store.log_begin:
+        return found
+    # Loaded here: it needs pyarrow, which our own stores do not.
+    waiting = importlib.import_module("timerstore.cli.waiting").by_topic(found.store)
+    pending = {topic: {0: count} for topic, count in waiting.items()}
+    return replace(found, counts=Counts(found.store.log_end, pending, {}, {}, {}), has_ends=False)
 
 
 def groups(path: Path) -> Iterator[tuple[str, str, int, int]]:

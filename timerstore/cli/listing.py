@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from timerstore.cli.beside import Look, groups, holder_text, look
-from timerstore.cli.exits import CommandError
+from timerstore.cli.beside import Look, counted, groups, holder_text, look
 from timerstore.cli.given import (
     MOMENT,
     config_of,
@@ -37,6 +36,7 @@ def ls_command(path: Path, show_groups: bool, as_json: bool) -> None:
     if show_groups:
         _list_groups(found, as_json=as_json)
         return
+    found = [counted(one) for one in found]
     rows = [
         (one.shard, topic, one.queue_counts.get(topic), one.waiting(topic), one.end(topic))
         for one in found
@@ -117,15 +117,9 @@ def count_command(
             number: int = sum(1 for _ in waiting)
         holders: list[int | None] = [None]
     else:
-        found = [look(one, shard) for shard, one in stores_in(path).items()]
-        numbers = [one.waiting(topic) for one in found]
-        if None in numbers:
-            raise CommandError(
-                "a broker's store does not say how many wait",
-                where=path,
-                do="open it once (timerstore get, put), or count its timers: timerstore dump",
-            )
-        number, holders = sum(one or 0 for one in numbers), [one.holder for one in found]
+        found = [counted(look(one, shard)) for shard, one in stores_in(path).items()]
+        number = sum(one.waiting(topic) or 0 for one in found)
+        holders = [one.holder for one in found]
         if topic is not None and not any(topic in one.topics for one in found):
             note(f"no topic is named {topic!r} yet")
     if as_json:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from timerstore.cli.beside import Look, look
+from timerstore.cli.beside import Look, look, read_slot
 from timerstore.columns.scan import Part, Wanted, records, slots
 from timerstore.errors import CorruptError
 from timerstore.message import Int64Array
@@ -179,7 +179,7 @@ def _wheel(looks: tuple[Look, ...]) -> tuple[Int64Array, Int64Array]:
     for one in looks:
         store = one.store
         part = Part(0, store, 0, store.wheel_slot_count)
-        floor = one.mark.read_slot if one.mark is not None else 0
+        floor = read_slot(one)
         mine = [np.empty(0, ROW)]
         for rows in slots(part, Wanted("slots", (), batch_rows=_SLOT_ROWS)):
             kept = rows[(rows["time"] >= floor) & (rows["count"] > 0)]

@@ -89,6 +89,7 @@ def get_command(**given: Any) -> None:
     given_config = config_of(given["settings"])
     with stopping() as stop:
         try:
+            _leave_brokers(given, [look(one) for one in stores_in(path).values()])
             with opened(path, given_config, threads=given["wait"] is not None) as store:
                 found = _get_open(store, given, stop, tell)
         except LockedError:
@@ -110,6 +111,15 @@ def _check_get(given: dict[str, Any]) -> None:
         raise click.UsageError("--key and --group: wanted one of them")
     if given["wait"] is not None and given["group"] is None:
         raise click.UsageError("--wait: only with --group; `follow` waits without one")
+
+
+def _leave_brokers(given: dict[str, Any], found: list[Look]) -> None:
+    """Read a broker's store as another process's: opening it would take it over."""
+    if not _needs_store(given) and any(one.is_brokers for one in found):
+        note(
+            "a broker wrote it: read as it lies, nothing is delivered; put or --group take it over"
+        )
+        raise LockedError("a broker's")
 
 
 def _needs_store(given: dict[str, Any]) -> bool:
@@ -209,12 +219,14 @@ def follow_command(**given: Any) -> None:
         stop.end_within(given["within"])
         tell = _counted(tell, given["max_count"], stop)
         try:
+            _leave_brokers(given, before)
             _follow_open(given, config, before, stop, tell)
-        except LockedError:
+        except LockedError as error:
             if _needs_store(given):
                 raise
-            pid = next((one.holder for one in before if one.holder is not None), None)
-            note(f"process {pid} has it open: reading beside it, half a second late at most")
+            if not any(one.is_brokers for one in before):
+                who = error.got or "another process"
+                note(f"{who} has it open: reading beside it, half a second late at most")
             beside = importlib.import_module("timerstore.cli.following")
             beside.follow(given, before, stop, tell)
 

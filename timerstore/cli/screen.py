@@ -82,7 +82,7 @@ def _head(pulse: Pulse, title: str) -> Table:
 def _wheel(pulse: Pulse, turn: Turn) -> Panel:
     counts = pulse.ring(turn.unit_ms, turn.places)
     now = pulse.now_ms // turn.unit_ms % turn.places
-    ahead = pulse.due_ms[pulse.counts > 0]
+    ahead = pulse.due_ms[(pulse.counts > 0) & (pulse.due_ms > pulse.now_ms - pulse.precision_ms)]
     middle = [
         "-" if pulse.waiting is None else f"{pulse.waiting:,}",
         "waiting",

@@ -37,6 +37,7 @@ PARTS = (
     Part("peers_1k", "peers", 90, ("--n", "100000", "--body", "1024", "--peers", FAST,
                                     "--seconds-max", "120")),
     Part("levels", "levels", 15, ("--n", "200000"), extra=True),
+    Part("hot_slot", "hot_slot", 120, ("--n", "2000000"), extra=True),
     Part("wait", "wait", 15, extra=True),
     Part("idle", "idle", 30, extra=True),
     Part("delay_queue", "delay_queue", 120, extra=True),

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import numpy.typing as npt
 
-from timerstore.config import StoreConfig
+from timerstore.config import RATE_MAX, RATE_MIN, StoreConfig
 from timerstore.errors import MessageError
 
 TOPIC_BYTES_MAX = 127
@@ -399,6 +399,26 @@ def _delay_ms(delay: object) -> int:
     return -(-microseconds // 1000)
 
 
+def check_spread(spread: object) -> int:
+    """Give the window of a spread in ms; seconds or a timedelta, as a delay is given."""
+    try:
+        return _delay_ms(spread)
+    except MessageError as error:
+        raise MessageError(f"spread{str(error).removeprefix('delay')}") from error
+
+
+def check_rate(per_second: object) -> float | None:
+    """Give messages a second, None for no rate."""
+    if per_second is None:
+        return None
+    is_number = isinstance(per_second, int | float) and not isinstance(per_second, bool)
+    if not is_number or not RATE_MIN <= float(per_second) <= RATE_MAX:  # type: ignore[arg-type]
+        raise MessageError(
+            f"per_second: wanted {RATE_MIN} to {RATE_MAX}, or None, got {_short(per_second)}"
+        )
+    return float(per_second)  # type: ignore[arg-type]
+
+
 def _moment_ms(moment: object) -> int:
     if not isinstance(moment, datetime):
         raise MessageError(f"deliver_at: wanted a datetime, got {_short(moment)}")
@@ -509,6 +529,13 @@ def gather_bodies(bodies: object, body_bytes_max: int) -> tuple[Body, Int64Array
     except (TypeError, BufferError) as error:
         raise MessageError(_wrong_bodies(bodies)) from error
     return _checked_spans(joined, offsets, body_bytes_max)
+
+
+def count_bodies(bodies: object) -> int:
+    """How many a batch has; 0 where it is none, which `gather_bodies` says."""
+    if isinstance(bodies, tuple) and len(bodies) == 2 and isinstance(bodies[1], np.ndarray):
+        return max(0, bodies[1].size - 1)
+    return len(bodies) if isinstance(bodies, Sequence) else 0
 
 
 def _wrong_bodies(bodies: Sequence[object]) -> list[str]:

@@ -47,6 +47,7 @@ GAUGES = {
     "dequeue_behind_messages": "messages on the wheel that are due and not in their topic yet",
     "dequeue_behind_ms": "how long the first of these has been due",
     "open_slot_messages": "messages read from their slot that wait for their millisecond",
+    "paced_messages": "messages that are due and wait for their topic's turn or rate",
     "level_pending_messages": "those of them that wait for a fixed level",
     "timer_log_end_bytes": "timer log position behind the last unit",
 }

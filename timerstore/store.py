@@ -20,6 +20,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import numpy as np
 
+from timerstore import arguments
 from timerstore.backup import Copier
 from timerstore.clock import Clock, SystemClock
 from timerstore.config import StoreConfig
@@ -78,6 +79,7 @@ from timerstore.queues.routes import Route
 from timerstore.replacing import Replacing, check_replacing
 from timerstore.row_batch import IngestedVersions, IngestReceipt, RowBatch
 from timerstore.service import Service
+from timerstore.spreading import Spreader
 from timerstore.timer.backlog import Backlog
 
 Arguments = ParamSpec("Arguments")
@@ -153,6 +155,7 @@ class TimerStore:
         self._backlog = Backlog(
             opened.config, self._clock, opened.rooms, opened.timer_route, opened.pending
         )
+        self._spreader = Spreader(opened.config, self._clock)
         self._calendar = Calendar(opened.config, self._clock, opened)
         self._explainer = Explainer(opened.config, self._clock, opened)
         put_in = LimitedPutting if opened.config.slot_messages_max else ManyPutting
@@ -187,6 +190,7 @@ class TimerStore:
         deliver_at: datetime | None = None,
         deliver_ms: int | None = None,
         level: int | None = None,
+        spread: timedelta | float | None = None,
         tags: str | None = None,
         keys: Sequence[str] | str = (),
         properties: Mapping[str, str] | None = None,
@@ -202,7 +206,8 @@ class TimerStore:
         On return it is durable (`flush="sync"`) or will survive the process (`"async"`). At most
         one of delay (seconds or timedelta), deliver_at (aware datetime), deliver_ms (epoch ms),
         level (1 and on: the n-th of `level_delays`, beyond the last the last; such a message has no
-        handle and cannot be cancelled). With a `message_id` that was put to the topic within
+        handle and cannot be cancelled). `spread`: due at some moment of so many seconds from its
+        time on, each as likely. With a `message_id` that was put to the topic within
         `dedupe_window_ms` nothing is stored: the answer is the first one's receipt, `duplicate`,
         and that one is durable.
         `replace=True` with a `key`, which is then one of `keys`: it takes the place of the message
@@ -213,6 +218,9 @@ class TimerStore:
         Raises MessageError on bad arguments, FullError, BusyError where too many ids are
         remembered, ClosedError, ForkedError, FailedError.
         """
+        if spread is not None:
+            deliver_ms = self._spreader.one(spread, delay, deliver_at, deliver_ms, level)
+            delay = deliver_at = None
         if replace or key is not None or wait_at_most is not None:
             return self._replacing.put(
                 topic,
@@ -265,6 +273,7 @@ class TimerStore:
         *,
         deliver_ms: Any = None,
         delay: Any = None,
+        spread: timedelta | float | None = None,
         tags: str | None = None,
         keys: Sequence[Any] | None = None,
         message_ids: Any = None,
@@ -277,13 +286,18 @@ class TimerStore:
 
         `bodies`: a list of bytes-likes, or (buffer, array of count + 1 offsets). `deliver_ms`
         (epoch ms) or `delay` (seconds): one value, or one a body; 0 or past: now. `level`: as in
-        `put`, the same for all. `keys`: one entry a body, a key or a sequence of keys.
+        `put`, the same for all. `spread`: evenly over so many seconds from their times on. `keys`:
+        one entry a body, a key or a sequence of keys.
         `message_ids`: one entry a body, an id as for `put`, or None; or (UTF-8 buffer, array of
         offsets). All are checked before any is stored; after a crash a prefix may be, and after a
         FullError its `stored_count` first ones are. `atomic`: all or none, at most
         `StoreConfig.group_bytes_max` bytes of records, else MessageError; of ids all were put
         before or none was.
         """
+        if spread is not None:
+            count = arguments.count_bodies(bodies)
+            deliver_ms = self._spreader.many(spread, count, delay, deliver_ms, level)
+            delay = None
         return self._putting.put_many(
             topic,
             bodies,
@@ -677,6 +691,18 @@ class TimerStore:
         self._putting.appended()
         return receipt
 
+    @_counted
+    def pace(self, topic: str, per_second: float | None) -> None:
+        """Hand over at most so many timers of a topic a second, until the store is closed; None:
+        all when they are due. They come later, never early, in order; levels are not paced.
+
+        As `StoreConfig.topic_rates`. Raises MessageError outside 0.001 to 1,000,000.
+        """
+        self._log.check_alive()
+        name = arguments.check_topic(topic).decode()
+        rate = arguments.check_rate(per_second)
+        self._opened.pipeline.dequeue_put.lanes.set_rate(name, rate)
+
     def pending(
         self, *, begin_ms: int | None = None, end_ms: int | None = None, topic: str | None = None
     ) -> Iterator[PendingTimer]:
@@ -761,6 +787,7 @@ class TimerStore:
             "dequeue_behind_messages": dequeue.messages,
             "dequeue_behind_ms": dequeue.ms,
             "open_slot_messages": len(rooms.open_slot),
+            "paced_messages": len(opened.pipeline.dequeue_put.lanes),
             "level_pending_messages": sum(on_level.values()),
             "timer_log_end_bytes": rooms.timer_log.end,
         }

@@ -198,6 +198,10 @@ class StoreMachine(RuleBasedStateMachine):
     def put_level(self, queue: tuple[str, int], level: int, size: int) -> None:
         self.at.put_level(queue, level, size)
 
+    @rule(topic=TOPICS, rate=st.sampled_from([None, 0.5, 3, 1000]))
+    def pace(self, topic: str, rate: float | None) -> None:
+        self.at.store.pace(topic, rate)
+
     @rule(queue=QUEUES, level=LEVELS, sizes=st.lists(SIZES, max_size=20))
     def put_many_level(self, queue: tuple[str, int], level: int, sizes: list[int]) -> None:
         self.at.put_many_level(queue, level, sizes)

@@ -7,6 +7,7 @@ from types import ModuleType
 from timerstore import putting_many
 from timerstore.commitlog import recover
 from timerstore.dedupe import ids
+from timerstore.future import calendar
 from timerstore.ingest import cache, ingester
 from timerstore.pull import consumer, reading
 from timerstore.queues import dispatch, index, index_file
@@ -16,19 +17,22 @@ from timerstore.timer import (
     dequeue_put,
     enqueue_get,
     enqueue_put,
+    lanes,
     open_slot,
     pending,
 )
 
 SMALL: dict[ModuleType, dict[str, int]] = {
     dequeue_get: {"_BATCH": 5, "_SLOTS": 2, "_LOADED_MAX": 8},
-    dequeue_put: {"_BATCH": 7, "_CHUNK": 4, "_HOLD": 2, "_SCRATCH_BYTES": 700},
+    dequeue_put: {"_BATCH": 7, "_CHUNK": 4, "_HOLD": 2, "_SCRATCH_BYTES": 700, "_SORTED": 9},
     enqueue_get: {"_BATCH": 6},
     enqueue_put: {"_BATCH": 4},
     dispatch: {"_BATCH": 5},
     index: {"_BATCH": 3},
     index_file: {"_READ_BYTES": 60, "_RESERVE_BYTES": 30, "_FOUND": 20},
-    pending: {"_BATCH": 5},
+    pending: {"_BATCH": 5, "_FEW": 2},
+    lanes: {"CROWD": 3, "_LOOK": 2},
+    calendar: {"_FILL_HOLD": 2},
     recover: {"_BATCH": 9, "_REWRITE_BYTES": 500},
     putting_many: {"_MANY_HOLD": 3},
     ids: {"_CAPACITY_MIN": 2, "_SCAN_COUNT": 3, "_FILE_BYTES_MIN": 100},

@@ -156,6 +156,7 @@ NAMES = (
     "delay_queue",
     "wait",
     "levels",
+    "hot_slot",
     "profile",
 )
 
@@ -172,7 +173,7 @@ def test_benchmark_runs(name: str, tmp_path: Path, capsys: pytest.CaptureFixture
         assert set(one) >= LINE_FIELDS
         assert one["n"] > 0
         assert len(one["work"]) == 16
-    if name in {"peers", "end_to_end", "levels", "profile"}:
+    if name in {"peers", "end_to_end", "levels", "hot_slot", "profile"}:
         assert len({one["work"] for one in told}) == 1
     assert capsys.readouterr().out.count("\n") == len(told)
 

@@ -123,6 +123,7 @@ class AsyncTimerStore:
     stats = _in_pool(TimerStore.stats)
     timing_distribution = _in_pool(TimerStore.timing_distribution)
     congestion = _in_pool(TimerStore.congestion)
+    pace = _in_pool(TimerStore.pace)
     histogram = _in_pool(TimerStore.histogram)
     explain = _in_pool(TimerStore.explain)
     flush = _in_pool(TimerStore.flush)

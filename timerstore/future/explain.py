@@ -299,7 +299,7 @@ class Explainer:
         is_read = slot < frontier
         why = self._when(due_ms)
         if is_read:
-            why += "; its slot is read, it waits to be handed over"
+            why += self._held(name.topic, timer_id)
         elif slot < int(slots_of(np.array([due_ms]), precision_ms)[0]):
             why += (
                 f"; until {self._at(slot * precision_ms)} it is in an earlier slot, then it rolls"
@@ -345,6 +345,15 @@ class Explainer:
             if slot != own:
                 yield slot
             at = slot + 1
+
+    def _held(self, topic: str, timer_id: int) -> str:
+        held = self._opened.pipeline.dequeue_put.lanes.place(topic, timer_id)
+        if held is None:
+            return "; its slot is read, it waits to be handed over"
+        before, rate = held
+        if rate is None:
+            return f"; its topics take turns, {before} of its own go before it"
+        return f"; its topic has {rate:g} a second, {before} go before it"
 
     # --- in words ---
 

@@ -101,7 +101,8 @@ def real_routes(
     count, done = len(log_offsets), 0
     offsets, lengths = np.ascontiguousarray(log_offsets), np.ascontiguousarray(sizes)
     found = np.empty(count, np.int32)
-    with log.segments.view(log.write_out()) as view:
+    newest = int((offsets + lengths).max(initial=0))
+    with log.segments.view(log.written_through(newest)) as view:
         while done < count:
             got = lib.ts_real_routes(
                 view,

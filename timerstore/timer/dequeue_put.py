@@ -7,7 +7,8 @@ Holds:    (1) an id is handed at most once: its state and its record's place cha
           refuses to encode what is not; (3) what could not be placed goes back to the open slot;
           (4) of one due time the first put comes first: nothing overtakes a record that rolled and
           is not on the wheel again yet, but where the wheel has no slot for it before others are
-          handed over (counted: `dequeue_put_order_waivers`).
+          handed over (counted: `dequeue_put_order_waivers`). Where topics take turns, or have a
+          rate (lanes.py), that is so for each topic by itself.
 Fails:    FullError changes nothing and is retried; CorruptError where a source does not check.
 """
 
@@ -18,18 +19,20 @@ import numpy as np
 
 from timerstore.clock import Clock
 from timerstore.commitlog.commit_log import CommitLog
-from timerstore.config import StoreConfig
+from timerstore.config import StoreConfig, parse_topic_rates
 from timerstore.failpoint import reach
 from timerstore.metrics import Metrics
 from timerstore.native import ffi, lib
 from timerstore.queues.lookup import route_needed
 from timerstore.queues.routes import Route, Routes
 from timerstore.service import IDLE_S_MAX, Service
+from timerstore.timer.lanes import Lanes
 from timerstore.timer.open_slot import OpenSlot
 from timerstore.timer.request import DRAFT, Records
 
 _BATCH = 16_384
 _CHUNK = 4096  # records planned before the first of them is placed: they stay in the cache
+_SORTED = 65_536  # sorted out by topic in one step, at most
 _HOLD = 2048  # records placed in one hold of the append lock, about 0.3 ms
 _SCRATCH_BYTES = 1 << 16
 _NEVER_MS = (1 << 63) - 1
@@ -73,6 +76,9 @@ class DequeuePut(Service):
         self._behind: list[_Behind] = []
         self._linked: Callable[[], int] = lambda: 0
         self._is_linking_stuck: Callable[[], bool] = lambda: False
+        rates = parse_topic_rates(config.topic_rates)
+        self.lanes = Lanes(clock, log, routes, rates)
+        self.lanes.on_rate = self.wake
         self.downstream: list[Service] = []  # dispatch and flush
         self.reading: Service | None = None  # dequeue-get
         self.upstream: list[Service] = []  # who may wait for the open slot to empty
@@ -99,16 +105,18 @@ class DequeuePut(Service):
     def step(self) -> bool:
         """Hand over what is due, at most one batch."""
         self._log.check_alive()
-        due, frontier = self._open_slot.pop(self._until_ms(), _BATCH)
-        if not len(due) and self._behind and self._is_linking_stuck():
+        due, frontier, popped = self._pop()
+        if not popped and not len(due) and self._behind and self._is_linking_stuck():
             # Linking may be waiting for the slots of what waits for it here.
             self._behind.clear()
             self.metrics.add("dequeue_put_order_waivers", 1)
-            due, frontier = self._open_slot.pop(self._clock.now_ms, _BATCH)
+            due, frontier, popped = self._pop()
         if not len(due):
             if self._behind and self.reading is not None:
                 self.reading.wake()  # an idle one does not see by itself that the clock moved on
-            return False
+            if popped:
+                self._wake_others()
+            return popped > 0
         done = 0
         try:
             self._log.wait_for_checkpoint()
@@ -118,9 +126,37 @@ class DequeuePut(Service):
         finally:
             if done < len(due):
                 self._open_slot.push(due[done:])
-            for service in self.downstream + self.upstream:
-                service.wake()
+            self._wake_others()
         return True
+
+    def _wake_others(self) -> None:
+        for service in self.downstream + self.upstream:
+            service.wake()
+
+    def _pop(self) -> tuple[Records, int, int]:
+        """Give what may go now, at most one batch; the frontier; how many left the open slot."""
+        open_slot, lanes = self._open_slot, self.lanes
+        if not lanes.are_needed(len(open_slot)):
+            due, frontier = open_slot.pop(self._until_ms(), _BATCH)
+            return due, frontier, len(due)
+        due, frontier = open_slot.pop(self._until_ms(), _SORTED)
+        first, ready = self._apart(due, frontier)
+        try:
+            first += [lanes.sort_in(ready)] if len(ready) else []
+        except BaseException:
+            open_slot.push(due)
+            raise
+        room = max(1, _BATCH - sum(map(len, first)))
+        first.append(lanes.take(self._clock.now_ms, room))
+        return np.concatenate(first), frontier, len(due)
+
+    def _apart(self, due: Records, frontier: int) -> tuple[list[Records], Records]:
+        """Give what rolls, and what is due."""
+        is_rolling = (due["flags"] & lib.TS_FLAG_ROLL) != 0
+        if not is_rolling.any():
+            return [], due
+        is_rolling &= (due["due_ms"] - 1) // self._config.precision_ms >= frontier
+        return [due[is_rolling]], due[~is_rolling]
 
     def _some(self, due: Records, frontier: int) -> int:
         """How many entries are dealt with: handed, rolled, or found not to wait. 0: the first of
@@ -209,6 +245,13 @@ class DequeuePut(Service):
         """Until the first entry's time."""
         wake_ms = self._open_slot.next_wake_ms()
         if wake_ms is None:
-            return None
+            return self._least_s(None)
         wait_s = min(max((wake_ms - self._clock.now_ms) / 1000, 0.0), IDLE_S_MAX)
-        return max(wait_s, _BEHIND_S) if self._behind else wait_s
+        return self._least_s(max(wait_s, _BEHIND_S) if self._behind else wait_s)
+
+    def _least_s(self, wait_s: float | None) -> float | None:
+        """Or until one of a lane may go, where that is sooner."""
+        lane_s = self.lanes.next_s()
+        if lane_s is None:
+            return wait_s
+        return min(lane_s, IDLE_S_MAX if wait_s is None else wait_s)

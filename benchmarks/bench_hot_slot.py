@@ -1,0 +1,113 @@
+"""How late a crowd of one topic, due at once, makes a message of another that is due next.
+
+Data:     n messages of topic `hot` due at T, one of `other` at T + 1 ms.
+Threads:  none: the services are stepped, on a clock turned by hand, and processor time is told: how
+          busy the machine is does not matter. Each run is a process of its own.
+Holds:    all come out, each topic in its order, nothing early.
+Fails:    WorkError.
+
+Told, in processor time of one core: load_s (the crowd's slot is read in the precision before T),
+other_s (from T + 1 ms until the other one is in its topic), crowd_s (until all are). late_s is what
+that makes the other one late, as the slot begins to be read a precision before T. In turns: topics
+take turns (lanes), or all goes in one order.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import timerstore
+from benchmarks import harness
+from benchmarks.harness import Result, Work, need
+from timerstore import StoreConfig
+from timerstore.testing import ManualClock, Stepper
+from timerstore.timer import lanes
+
+FULL: dict[str, Any] = {"n": 10_000_000, "body": 8, "rounds": 3}
+SMOKE: dict[str, Any] = {"n": 2_000, "body": 8, "rounds": 1}
+_NOW_MS = 1_700_000_000_000
+_DUE_MS = _NOW_MS + 3_600_000
+
+
+def once(work: Work, root: Path, config: StoreConfig, parameters: dict[str, Any]) -> Result:
+    """One run in a fresh directory."""
+    lanes.CROWD = 1 << 62 if parameters["order"] == "one" else parameters["crowd"]
+    clock = ManualClock(_NOW_MS)
+    with timerstore.open(root, config, clock=clock, threads=False) as store:
+        for at in range(0, work.n, 100_000):
+            store.put_many("hot", work.bodies(at, min(work.n, at + 100_000)), deliver_ms=_DUE_MS)
+        store.put("other", b"x", deliver_ms=_DUE_MS + 1)
+        Stepper(store).settle()
+        clock.set(_DUE_MS - config.precision_ms)
+        services = store.services()
+        begin = time.process_time()
+        while services["dequeue_get"].step() | services["dequeue_get_message"].step():
+            pass
+        load_s = time.process_time() - begin
+        clock.set(_DUE_MS + 1)
+        begin = time.process_time()
+        other_s = None
+        while sum(service.step() for service in services.values()):
+            if other_s is None and store.pull("other", 0, 0).messages:
+                other_s = time.process_time() - begin
+        crowd_s = time.process_time() - begin
+        rows = all_of(store, work)
+    if other_s is None:
+        raise harness.WorkError("the other one did not come out")
+    late_s = max(0.0, load_s - config.precision_ms / 1000) + other_s
+    return Result(
+        "hot_slot",
+        parameters,
+        work.n,
+        work.n / (load_s + crowd_s),
+        "s late, the other topic's",
+        harness.spread([late_s]),
+        "async, durable when settled",
+        harness.digest(rows),
+        {"load_s": load_s, "other_s": other_s, "crowd_s": crowd_s, "late_s": late_s},
+    )
+
+
+def all_of(store: timerstore.TimerStore, work: Work) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Row numbers of the crowd as it came out."""
+    parts: list[Any] = []
+    offset = 0
+    while len(batch := store.pull_batch("hot", 0, offset, max_count=100_000)):
+        parts.append(harness.rows_of(batch.bodies, work.body_bytes))
+        need(bool((batch.delivered_ms >= batch.due_ms).all()), "something came early")
+        offset = batch.next_offset
+    rows = np.concatenate(parts)
+    need(len(rows) == work.n, f"{len(rows)} came out, {work.n} were put")
+    need(bool((rows == np.arange(work.n)).all()), "not in the order of put")
+    return rows
+
+
+def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iterator[Result]:
+    """With turns, without, and so on, `rounds` times over."""
+    parameters = dict(parameters)
+    rounds = parameters.pop("rounds")
+    config = harness.small_config(flush="async") if smoke else StoreConfig(flush="async")
+    crowd = 100 if smoke else lanes.CROWD
+    work = harness.make_work(parameters["n"], parameters["body"], 1000)
+    for _ in range(rounds):
+        for order in ("turns", "one"):
+            told = {**parameters, "order": order, "crowd": crowd}
+            with harness.workspace(directory) as root:
+                job = partial(once, work, root, config, told)
+                yield harness.isolated(job, fork=not smoke)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print one line a run."""
+    return harness.main_of(__doc__, FULL, SMOKE, run, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,259 @@
+"""Rates and turns: later, never early, in order, and nobody waits for another topic's crowd."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.bench import NOW, Bench, small
+from timerstore import ConfigError, MessageError, StoreConfig
+from timerstore.errors import FullError
+from timerstore.timer import dequeue_put, lanes
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path / "store")
+    yield made
+    made.close()
+
+
+def crowd(bench: Bench, count: int, topic: str = "a", due_ms: int = NOW + 5000) -> None:
+    bodies = [b"%06d" % k for k in range(count)]
+    bench.store.put_many(topic, bodies, deliver_ms=due_ms)
+    bench.turn()
+
+
+def numbers(bench: Bench, topic: str = "a") -> list[int]:
+    return [int(body) for body in bench.bodies(topic)]
+
+
+def test_a_rate_holds_and_keeps_the_order(bench: Bench) -> None:
+    bench.store.pace("a", 10)
+    crowd(bench, 100)
+    crowd(bench, 3, "b")
+    bench.turn(5000)
+    assert numbers(bench, "b") == [0, 1, 2]  # another topic does not wait
+    seen = len(numbers(bench))
+    assert seen == 1  # a tenth of a second's worth, one at least
+    assert bench.store.stats()["paced_messages"] == 99
+    for second in range(1, 10):
+        for _ in range(10):
+            bench.turn(100)
+        assert len(numbers(bench)) == 10 * second + 1
+    bench.turn(10_000)
+    bench.turn(0)
+    assert len(numbers(bench)) == 92  # tokens do not pile up while it is not looked
+    for _ in range(9):
+        bench.turn(100)
+    assert numbers(bench) == list(range(100))
+    assert bench.store.stats()["paced_messages"] == 0
+
+
+def test_half_a_message_a_second(bench: Bench) -> None:
+    bench.store.pace("a", 0.5)
+    crowd(bench, 3)
+    times = []
+    for _ in range(70):
+        bench.turn(100)
+        times.append(len(numbers(bench)))
+    assert [times.index(n) for n in (1, 2)] == [49, 69]
+
+
+def test_it_says_when_to_look_again(bench: Bench) -> None:
+    bench.store.pace("a", 4)
+    crowd(bench, 3)
+    bench.turn(5000)
+    service = bench.store.services()["dequeue_put"]
+    assert service.idle_s() == pytest.approx(0.25)
+    bench.clock.advance(100)
+    assert service.idle_s() == pytest.approx(0.15)
+    bench.store.pace("a", None)
+    assert service.idle_s() == 0
+    bench.turn()
+    assert len(numbers(bench)) == 3
+    assert service.idle_s() is None
+
+
+def test_the_cancelled_take_no_turn(bench: Bench) -> None:
+    receipts = [bench.store.put("a", b"%06d" % k, deliver_ms=NOW + 5000) for k in range(20)]
+    bench.store.pace("a", 10)
+    bench.turn(5000)
+    for receipt in receipts[1:15]:
+        bench.store.cancel(receipt)
+    bench.turn(100)
+    assert numbers(bench) == [0, 15]
+    bench.turn(100)
+    assert numbers(bench) == [0, 15, 16]
+
+
+def test_what_comes_late_takes_its_place_by_due_time(bench: Bench) -> None:
+    bench.store.pace("a", 10)
+    crowd(bench, 5, due_ms=NOW + 5000)
+    crowd(bench, 5, due_ms=NOW + 6000)
+    bench.turn(6000)
+    bench.store.put("a", b"999", deliver_ms=NOW + 6001)
+    for _ in range(30):
+        bench.turn(100)
+    assert numbers(bench) == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 999]
+
+
+def test_never_early_when_the_clock_is_set_back(bench: Bench) -> None:
+    bench.store.pace("a", 10)
+    crowd(bench, 5)
+    bench.turn(5000)
+    assert len(numbers(bench)) == 1
+    bench.turn(-2000)
+    bench.clock.advance(1000)
+    bench.stepper.settle()
+    assert len(numbers(bench)) == 1
+    service = bench.store.services()["dequeue_put"]
+    assert service.idle_s() == pytest.approx(1.0)
+    for _ in range(20):
+        bench.turn(100)
+    assert numbers(bench) == [0, 1, 2, 3, 4]
+    assert all(one.delivered_ms >= one.due_ms for one in bench.out("a"))
+
+
+def test_what_is_held_is_there_after_a_restart(bench: Bench) -> None:
+    bench.store.pace("a", 1)
+    crowd(bench, 10)
+    bench.turn(5000)
+    assert len(list(bench.store.pending(topic="a"))) == 9
+    assert bench.store.histogram(NOW, NOW + 10_000, "second", "a").counts.sum() == 9
+    bench.reopen()
+    assert bench.store.stats()["pending_messages"] == 9
+    bench.turn()
+    assert numbers(bench) == list(range(10))
+
+
+def test_explain_says_that_it_is_paced(bench: Bench) -> None:
+    receipts = [bench.store.put("a", b"%06d" % k, deliver_ms=NOW + 5000) for k in range(4)]
+    bench.store.pace("a", 0.5)
+    bench.turn(5000)
+    told = bench.store.explain(receipts[3])
+    assert (told.state, told.where) == ("waiting", "open slot")
+    assert told.why.endswith("; its topic has 0.5 a second, 2 go before it")
+    bench.store.pace("a", None)
+    assert bench.store.explain(receipts[3]).why.endswith("turns, 2 of its own go before it")
+
+
+def test_config_rates_hold_from_opening_on(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "store", replace(small(), topic_rates="a=10 b=0.5"))
+    crowd(bench, 30)
+    bench.turn(5000)
+    bench.turn(1000)
+    assert len(numbers(bench)) == 2
+    bench.store.pace("a", None)
+    bench.turn()
+    assert len(numbers(bench)) == 30
+    bench.close()
+
+
+def test_a_crowd_does_not_keep_another_topic_waiting(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without lanes what is due a moment later comes out behind all of the crowd."""
+    monkeypatch.setattr(dequeue_put, "_BATCH", 10)
+    monkeypatch.setattr(dequeue_put, "_SORTED", 400)
+    batches = {}
+    for is_crowd, limit in ((True, 100), (False, 1_000_000)):
+        monkeypatch.setattr(lanes, "CROWD", limit)
+        begin_ms = bench.clock.now_ms
+        topic = f"crowd-{limit}"
+        crowd(bench, 300, topic, begin_ms + 5000)
+        bench.store.put(f"b-{limit}", b"x", deliver_ms=begin_ms + 5001)
+        bench.turn()
+        bench.clock.advance(6000)
+        services = bench.store.services()
+        while services["dequeue_get"].step() or services["dequeue_get_message"].step():
+            pass
+        count = 0
+        while not bench.bodies(f"b-{limit}"):
+            services["dequeue_put"].step()
+            services["dispatch"].step()
+            services["flush"].step()
+            count += 1
+        batches[is_crowd] = count
+        bench.turn()
+        assert numbers(bench, topic) == list(range(300))
+    assert batches[True] == 1
+    assert batches[False] == 31
+
+
+def test_a_failure_loses_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.store.pace("a", 100)
+    crowd(bench, 50)
+    bench.clock.advance(5000)
+    real = lanes.real_routes
+    calls = []
+
+    def failing(*given: Any, **named: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 1:
+            raise FullError("planted")
+        return real(*given, **named)
+
+    monkeypatch.setattr(lanes, "real_routes", failing)
+    service = bench.store.services()["dequeue_put"]
+    for name in ("dequeue_get", "dequeue_get_message"):
+        while bench.store.services()[name].step():
+            pass
+    with pytest.raises(FullError):
+        service.step()
+    bench.turn()
+    for _ in range(10):
+        bench.turn(100)
+    assert numbers(bench) == list(range(50))
+
+
+@pytest.mark.parametrize("rate", [0, -1, 0.0009, 1_000_001, True, "5", float("nan"), float("inf")])
+def test_rates_out_of_range_are_refused(bench: Bench, rate: Any) -> None:
+    with bench.refused(MessageError, "per_second: wanted 0.001 to 1000000, or None"):
+        bench.store.pace("a", rate)
+
+
+@pytest.mark.parametrize("rate", [0.001, 1_000_000, None])
+def test_rates_at_their_edge(bench: Bench, rate: Any) -> None:
+    bench.store.pace("a", rate)
+
+
+def test_a_topic_that_is_none_is_refused(bench: Bench) -> None:
+    with bench.refused(MessageError, "topic: wanted ASCII letters"):
+        bench.store.pace("a b", 5)
+
+
+@pytest.mark.parametrize(
+    ("rates", "problem"),
+    [
+        ("a", "topic=messages a second"),
+        ("a=5  b=5", "topic=messages a second"),
+        ("a=x", "topic=messages a second"),
+        ("a=1.0001", "topic=messages a second"),
+        ("a=5 a=6", "wanted each topic once"),
+        ("a=0", "wanted 0.001 to 1000000, got a=0.0"),
+        ("a=1000001", "wanted 0.001 to 1000000"),
+    ],
+)
+def test_wrong_rates_in_the_config_are_said(rates: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        StoreConfig(topic_rates=rates)
+
+
+def test_rates_in_the_config_at_their_edge() -> None:
+    StoreConfig(topic_rates="")
+    StoreConfig(topic_rates="a=0.001 b=1000000")
+
+
+def test_a_large_crowd_in_many_parts_keeps_its_order(bench: Bench) -> None:
+    lane = lanes._Lane(0)
+    made = np.zeros(60, lanes.DUE)
+    made["due_ms"], made["id"] = np.arange(60) // 3, np.arange(60)
+    for part in (made[20:40], made[40:60], made[0:10], made[10:20]):
+        lane.add(part)
+    taken = np.concatenate(lane.take(25) + lane.take(100))
+    assert taken["id"].tolist() == list(range(60))
+    assert (lane.count, len(lane.parts)) == (0, 0)

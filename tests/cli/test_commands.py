@@ -88,6 +88,18 @@ def test_a_message_of_a_level_has_no_handle_and_says_so(ts: CommandLine) -> None
     assert "fixed level" in refused.err
 
 
+def test_replace(ts: CommandLine) -> None:
+    path = ts.init()
+    for body in ("first", "second"):
+        ts.fine(
+            "put", path, "mail", body, "--in", "1h", "--key", "u7", "--replace", "--at-most", "2h"
+        )
+    assert ts.fine("count", path).out == "1\n"
+    assert ts.fine("get", path, "mail", "--key", "u7", "--json").rows[-1]["body"] == "second"
+    assert "wanted one --key" in ts("put", path, "mail", "x", "--replace").err
+    assert "only with --replace" in ts("put", path, "mail", "x", "--at-most", "1s").err
+
+
 def test_histogram(ts: CommandLine) -> None:
     path = ts.init()
     due = [

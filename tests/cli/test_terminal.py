@@ -5,6 +5,8 @@ import os
 import re
 import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -253,3 +255,50 @@ def test_ctrl_c_at_a_terminal(store: Path) -> None:
     follow.child.sendintr()
     assert follow.end() == Exit.INTERRUPTED
     assert "Traceback" not in follow.read()
+
+
+def test_an_import_that_is_stopped_goes_on_where_it_was(store: Path) -> None:
+    file = store.with_name("rows.jsonl")
+    rows = (
+        json.dumps({"topic": "t", "body": str(k), "deliver_at": "2100-01-01T00:00Z"})
+        for k in range(60_000)
+    )
+    file.write_text("\n".join(rows))
+    config = ["-c", "delay_ms_max=31000000000000"]
+    command = ["import", str(store), str(file), *config]
+    stopped = 0
+    for _ in range(3):
+        with subprocess.Popen(
+            [*COMMAND, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+        ) as child:
+            _wait_until_open(store, child)
+            child.send_signal(signal.SIGINT)
+            child.communicate(timeout=60)
+        assert child.returncode in (0, Exit.INTERRUPTED)
+        stopped += child.returncode == Exit.INTERRUPTED
+        assert not (store / "abort").exists()
+    assert stopped
+    assert in_shell(command).code == 0
+    assert in_shell(["count", store]).out == "60000\n"
+    told = in_shell(["dump", store, "transactions"]).row
+    assert told["rows"] == 60_000
+
+
+def test_a_second_ctrl_c_ends_it_at_once(store: Path) -> None:
+    program = (
+        "import signal, sys, time\n"
+        "from timerstore.cli.stopping import stopping\n"
+        "with stopping() as stop:\n"
+        "    print('in', flush=True)\n"
+        "    while True: time.sleep(0.01)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, env=environment()
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        child.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+        assert child.poll() is None, "the first one waits for a place to stop at"
+        child.send_signal(signal.SIGINT)
+        assert child.wait(30) == Exit.INTERRUPTED

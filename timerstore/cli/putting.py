@@ -12,6 +12,7 @@ import click
 from timerstore.cli.exits import CommandError
 from timerstore.cli.given import (
     PAIR,
+    SPAN,
     config_of,
     config_option,
     due_arguments,
@@ -26,6 +27,7 @@ from timerstore.cli.stopping import Stop, stopping
 from timerstore.cli.words import iso, plural, time_text
 from timerstore.clock import SystemClock
 from timerstore.errors import MessageError
+from timerstore.store import TimerStore
 
 _LINES_MAX = 10_000
 _READ_BYTES = 1 << 20
@@ -43,6 +45,8 @@ _LOOK_S = 0.2
 @click.option("--property", "properties", multiple=True, type=PAIR, help="May come again.")
 @click.option("--queue", "queue_id", type=int, help="The queue; 0 where nothing is said.")
 @click.option("--id", "message_id", help="Put again under this id it is not put twice.")
+@click.option("--replace", is_flag=True, help="In place of what waits with the same --key.")
+@click.option("--at-most", type=SPAN, help="With --replace: out so long after the first of them.")
 @click.option("--lines", is_flag=True, help="Each line of standard input is a message.")
 @click.option("--receipts", is_flag=True, help="With --lines: tell each message's handle.")
 @config_option
@@ -59,6 +63,10 @@ def put_command(**given: Any) -> None:
         due["level"] = given["level"]
     if lines and (body is not None or given["keys"] or given["message_id"]):
         raise click.UsageError("--lines: each line is a message; no BODY, --key or --id beside it")
+    if given["replace"] and len(given["keys"]) != 1:
+        raise click.UsageError("--replace: wanted one --key, by which the one before is found")
+    if given["at_most"] is not None and not given["replace"]:
+        raise click.UsageError("--at-most: only with --replace")
     if given["receipts"] and not lines:
         raise click.UsageError("--receipts: only with --lines; one message tells its handle anyway")
     if lines and given["properties"]:
@@ -78,12 +86,22 @@ def put_command(**given: Any) -> None:
             data,
             **due,
             tags=given["tags"],
-            keys=given["keys"],
+            **_names(given, store),
             properties=dict(given["properties"]) or None,
             queue_id=given["queue_id"],
             message_id=given["message_id"],
         )
     _tell_receipt(receipt, as_json=given["as_json"])
+
+
+def _names(given: dict[str, Any], store: Store) -> dict[str, Any]:
+    """The keys; or the one whose message it takes the place of."""
+    if not given["replace"]:
+        return {"keys": given["keys"]}
+    if not isinstance(store, TimerStore):
+        raise CommandError("--replace: a directory of shards does not take it", where=given["path"])
+    [key] = given["keys"]
+    return {"key": key, "replace": True, "wait_at_most": given["at_most"]}
 
 
 def _tell_receipt(receipt: Any, *, as_json: bool) -> None:

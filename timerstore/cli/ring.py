@@ -40,7 +40,7 @@ def draw(
                 glyph, style = inside[x - begin], "bold" if y == first else ""
             text.append(glyph, style)
         text.append("\n")
-    text.rstrip()
+    text.right_crop(1)
     return text
 
 

@@ -1,0 +1,129 @@
+"""Spans, times and settings as they are given, at their edges."""
+
+from datetime import UTC, datetime, timedelta
+
+import click
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timerstore.cli.given import MOMENT, PAIR, SETTING, SPAN, moment_ms
+from timerstore.cli.words import body_fields, body_of, iso, safe, size_text, span_text
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("0s", 0),
+        ("1ms", 1),
+        ("250ms", 250),
+        ("90s", 90_000),
+        ("1.5h", 5_400_000),
+        ("1h30m", 5_400_000),
+        ("1h 30m", 5_400_000),
+        (" 2D ", 172_800_000),
+        ("1w", 604_800_000),
+        ("1d1h1m1s1ms", 90_061_001),
+    ],
+)
+def test_spans(text: str, ms: int) -> None:
+    assert SPAN.convert(text, None, None) == timedelta(milliseconds=ms)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "5", "s", "-5s", "5 x", "5s!", "1e3s", "five", "99999999999w"]
+)
+def test_what_is_no_span(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        SPAN.convert(text, None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("0", 0),
+        ("1700000000001", 1_700_000_000_001),
+        ("2026-12-24T18:00+01:00", 1_798_131_600_000),
+        ("2026-12-24T17:00:00.001Z", 1_798_131_600_001),
+        ("2026-12-24T17:00:00.000001Z", 1_798_131_600_001),  # never early
+    ],
+)
+def test_times(text: str, ms: int) -> None:
+    assert moment_ms(MOMENT.convert(text, None, None)) == ms
+
+
+def test_a_time_without_a_zone_is_this_machines() -> None:
+    found = MOMENT.convert("2026-12-24 18:00", None, None)
+    assert found.tzinfo is not None
+    assert found.replace(tzinfo=None) == datetime(2026, 12, 24, 18)  # noqa: DTZ001
+    assert abs((MOMENT.convert("now", None, None) - datetime.now(UTC)).total_seconds()) < 60
+
+
+@pytest.mark.parametrize("text", ["", "noon", "2026-13-01", "-5", "1.5", "9" * 30, "\u0665"])
+def test_what_is_no_time(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        MOMENT.convert(text, None, None)
+
+
+@given(st.datetimes(timezones=st.just(UTC)))
+def test_a_time_is_never_early_by_a_part_of_a_millisecond(moment: datetime) -> None:
+    ms = moment_ms(moment)
+    exact = (moment - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(milliseconds=1)
+    assert ms - 1 < exact + 1e-3
+    assert ms >= (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+
+
+def test_settings() -> None:
+    assert SETTING.convert("precision_ms=1_00", None, None) == ("precision_ms", 100)
+    assert SETTING.convert("index_enabled=off", None, None) == ("index_enabled", False)
+    assert SETTING.convert("flush=async", None, None) == ("flush", "async")
+    assert PAIR.convert("a=b=c", None, None) == ("a", "b=c")
+    for text in (
+        "precision_ms",
+        "precision_ms=",
+        "precision_ms=1.5",
+        "index_enabled=2",
+        "nothing=1",
+    ):
+        with pytest.raises(click.BadParameter):
+            SETTING.convert(text, None, None)
+    for text in ("a", "=b", ""):
+        with pytest.raises(click.BadParameter):
+            PAIR.convert(text, None, None)
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0, "0ms"),
+        (999, "999ms"),
+        (1000, "1s"),
+        (59_999, "60s"),
+        (60_000, "1m"),
+        (90_000, "1m 30s"),
+        (5_399_900, "1h 30m"),
+        (3_600_000, "1h"),
+        (86_400_000, "1d"),
+        (90_000_000, "1d 1h"),
+        (400 * 86_400_000, "400d"),
+    ],
+)
+def test_spans_are_said_in_two_units(ms: int, text: str) -> None:
+    assert span_text(ms) == text
+
+
+def test_sizes_and_times_for_programs() -> None:
+    assert [size_text(n) for n in (0, 1023, 1024, 1 << 30)] == ["0 B", "1023 B", "1 KiB", "1 GiB"]
+    assert iso(1_700_000_000_007) == "2023-11-14T22:13:20.007Z"
+    assert iso(None) is None
+    assert iso(1 << 60) is None
+
+
+@given(st.binary(max_size=50))
+def test_a_body_comes_back_from_json(body: bytes) -> None:
+    assert body_of(body_fields(body)) == body
+
+
+@given(st.text())
+def test_nothing_that_is_shown_steers_a_terminal(text: str) -> None:
+    assert not any(ord(one) < 32 or 127 <= ord(one) < 160 for one in safe(text))

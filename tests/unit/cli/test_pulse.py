@@ -1,0 +1,115 @@
+"""What `top` measures and draws, without a terminal."""
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from timerstore.cli.pulse import Lateness, Pulse, _without_delivered
+from timerstore.cli.ring import draw
+from timerstore.cli.screen import TURNS, Spark, choose_turn, make_screen
+
+NOW = 1_700_000_030_500
+
+
+class Looked:
+    """As much of a Look as the screen needs."""
+
+    def __init__(self, holder: int | None = 7, counts: object = None) -> None:
+        self.holder = holder
+        self.counts = counts
+
+
+def pulse(due: list[int], counts: list[int], *, holder: int | None = 7) -> Pulse:
+    """Slots by ms from now on."""
+    return Pulse(
+        now_ms=NOW,
+        looks=(Looked(holder),),  # type: ignore[arg-type]
+        due_ms=NOW + np.array(due, np.int64),
+        counts=np.array(counts, np.int64),
+        precision_ms=1000,
+        waiting=sum(counts),
+        by_topic={f"topic {k}": (k, 10 * k, float(k)) for k in range(30)},
+        put_per_s=1.0,
+        arrived_per_s=2.0,
+        log_per_s=3.0,
+        lateness=Lateness(3, 1.0, 2.0, 3.0),
+        history=(0.0, 5.0, 10.0),
+    )
+
+
+def test_by_time_each_slot_counts_once() -> None:
+    found = pulse([-9000, -500, 0, 999, 1000, 9999, 10_000, 86_400_000, 604_800_000], [1] * 9)
+    rows = dict(found.by_time())
+    assert sum(rows.values()) == 9
+    assert rows["late"] == 1
+    assert rows["1 s"] == 3
+    assert rows["10 s"] == 2
+    assert rows["1 min"] == 1
+    assert rows["7 days"] == 1
+    assert rows["later"] == 1
+
+
+@pytest.mark.parametrize(("holder", "late"), [(7, 1), (None, 2)])
+def test_late_leaves_an_open_store_the_time_of_a_checkpoint(holder: int | None, late: int) -> None:
+    assert pulse([-4000, -1500, -500], [1, 1, 1], holder=holder).late == late
+
+
+def test_a_ring_is_one_turn_ahead() -> None:
+    found = pulse([-1000, 0, 29_000, 59_000, 60_000], [9, 1, 2, 3, 9])
+    ring = found.ring(1000, 60)
+    now = NOW // 1000 % 60
+    assert ring.sum() == 6
+    assert (ring[now], ring[(now + 29) % 60], ring[(now + 59) % 60]) == (1, 2, 3)
+
+
+def test_what_came_out_of_an_open_slot_is_taken_off_the_first() -> None:
+    class Counts:
+        pending = {"a": {0: 4}, "b": {0: 2, 1: 1}}  # noqa: RUF012
+
+    left = _without_delivered(np.array([5, 4, 3]), Looked(counts=Counts()))  # type: ignore[arg-type]
+    assert left.tolist() == [0, 4, 3]
+    nothing = _without_delivered(np.array([1, 2]), Looked(counts=Counts()))  # type: ignore[arg-type]
+    assert nothing.tolist() == [1, 2]
+    assert _without_delivered(np.array([5]), Looked()).tolist() == [5]  # type: ignore[arg-type]
+
+
+def test_the_turn_is_the_shortest_with_anything_in_it() -> None:
+    assert choose_turn(pulse([5000], [1])) is TURNS["s"]
+    assert choose_turn(pulse([120_000], [1])) is TURNS["m"]
+    assert choose_turn(pulse([7_200_000], [1])) is TURNS["h"]
+    assert choose_turn(pulse([], [])) is TURNS["s"]
+
+
+def test_a_ring_has_one_hand_and_the_text_in_it() -> None:
+    text = draw([0] * 59 + [5], 15, ["middle", "two"], width=39, height=19).plain
+    lines = text.split("\n")
+    assert len(lines) == 19
+    assert {len(line) for line in lines} == {39}
+    assert text.count("◆") == 1
+    assert lines[9].rstrip().endswith("◆"), "a quarter past is at the right"
+    assert text.count("●") == 1
+    assert "middle" in lines[8]
+    assert lines[0].count("·") >= 5
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 60)])
+def test_a_screen_fills_what_there_is(width: int, height: int) -> None:
+    console = Console(width=width, height=height, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    with console.file:
+        console.print(
+            make_screen(pulse([5000], [1]), "a\x1b[2Jb" * 20, None, height=height), height=height
+        )
+        lines = console.export_text().splitlines()
+    assert len(lines) == height
+    assert all(len(line) == width for line in lines[1:-1])
+    assert not any("\x1b" in line for line in lines)
+    assert "topic 29" in "\n".join(lines), "the busiest come first"
+    assert ("more" in "\n".join(lines)) == (height == 24)
+
+
+def test_a_spark_line_is_two_lines_high() -> None:
+    class Options:
+        max_width = 5
+
+    upper, lower = Spark([0.0, 4.0, 8.0]).__rich_console__(None, Options())  # type: ignore[arg-type]
+    assert (upper.plain, lower.plain) == ("    █", "   ██")

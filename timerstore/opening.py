@@ -187,6 +187,7 @@ class Opened(NamedTuple):
                 self.directory.release()
 
     def _close_files(self, *, is_clean: bool) -> None:
+        self.checkpoint.close()
         self.rooms.log.close()
         self.rooms.routes.close()
         if self.rooms.dispatch.index is not None:

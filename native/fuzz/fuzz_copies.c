@@ -75,7 +75,8 @@ static void deliver(store *s, fuzz_input *in)
     int64_t id = 0, slot = fuzz_byte(in), frontier = fuzz_byte(in);
 
     for (int32_t i = 0; i < s->count; i++)
-        chained[i] = (ts_chained){s->offsets[i], slot, s->now, s->sizes[i], fuzz_below(in, 8)};
+        chained[i] = (ts_chained){.log_offset = s->offsets[i], .slot = slot, .write_ms = s->now,
+                                  .size = s->sizes[i], .magic = fuzz_below(in, 8)};
     if (s->count > 0 && fuzz_below(in, 4) == 0)
         chained[0].size = (int32_t)fuzz_u64(in);
     if (s->count > 1 && fuzz_below(in, 4) == 0)
@@ -116,9 +117,13 @@ static void deliver_levels(store *s)
 
     for (int32_t i = 0; i < s->count; i++) {
         CHECK(ts_view_record(&s->log.view, s->offsets[i], &record) == TS_OK);
-        due[i] = (ts_level_due){(int64_t)((uint64_t)record.queue_id << TS_LEVEL_OFFSET_BITS) |
-                                    record.queue_offset,
-                                s->offsets[i], s->now, record.size, 0};
+        due[i] = (ts_level_due){
+            .place = (int64_t)((uint64_t)record.queue_id << TS_LEVEL_OFFSET_BITS) |
+                     record.queue_offset,
+            .log_offset = s->offsets[i],
+            .due_ms = s->now,
+            .size = record.size,
+        };
     }
     for (int32_t from = 0, tries = 0; from < s->count && tries < 64; tries++) {
         int32_t got = ts_level_encode(&s->log.view, &s->log.known, &s->end, due + from,

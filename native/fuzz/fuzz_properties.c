@@ -62,6 +62,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         compare(&quick, &whole);
     }
     read_names(text, length, &whole);
+    CHECK(ts_properties_due(text, length, 1000) == ts_marks_due(&whole, 1000));
     (void)ts_topic_hash(text, length);
     (void)ts_identity(text, length);
     free(text);

@@ -82,6 +82,20 @@ static void read_keys(fuzz_log *log, const int64_t *offsets, int32_t count)
     }
 }
 
+/* As the calendar is filled: where each record goes, one by one and all in one call. */
+static void read_routes(fuzz_log *log, const int64_t *offsets, int32_t count)
+{
+    int32_t sizes[FOUND] = {0}, one[FOUND], got = 0, is_level = count & 1;
+
+    for (int32_t i = 0; i < count; i += got > 0 ? got : 1) {
+        got = ts_real_routes(&log->view, &log->known, offsets + i, sizes + i, count - i, is_level,
+                             one);
+        CHECK(got <= count - i);
+        for (int32_t k = 0; k < got; k++)
+            CHECK(one[k] >= -1 && one[k] < log->route_count);
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     fuzz_input in = {data, size};
@@ -97,6 +111,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     read_one(&log, odd, precision_ms);
     read_ids(&log, precision_ms);
     read_keys(&log, offsets, count);
+    read_routes(&log, offsets, count);
     fuzz_log_free(&log);
     return 0;
 }

@@ -99,7 +99,8 @@ def _with_atheris(target: str, seconds: int) -> int:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     ran = _RAN.search(done.stderr)
     if done.returncode or ran is None:
-        print(done.stdout[-4000:], done.stderr[-8000:], sep="\n")
+        told = [line for line in done.stderr.splitlines() if not line.startswith("#")]
+        print(done.stdout[-4000:], *told[-20:], sep="\n")
         raise SystemExit(1)
     return int(ran[1])
 

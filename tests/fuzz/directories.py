@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.corruption.answers import ask
 from tests.corruption.golden import Golden, make
 from tests.fuzz.choices import Choices
-from timerstore import TimerStoreError, verify_directory
+from timerstore import TimerStoreError, repair, verify_directory
 from timerstore.layout import json_text
 
 _EDITS_MAX = 12
@@ -127,11 +127,19 @@ def _mended_log(begin: int, data: bytes) -> bytes:
 
 
 def one_input(data: bytes) -> None:
-    """Make the directory, open it, ask it; then look at it as `timerstore verify` does."""
-    root = scratch() / "store"
-    shutil.rmtree(root, ignore_errors=True)
+    """Make the directory; look at it at rest; a second bit of the first byte: repair it, open what
+    that makes, and the directory itself, and ask everything.
+    """
+    root, repaired = scratch() / "store", scratch() / "repaired"
+    for folder in (root, repaired):
+        shutil.rmtree(folder, ignore_errors=True)
     root.mkdir()
     Golden(damaged(Choices(data)), is_closed=False, older={}).write(root)
-    for look in (lambda: verify_directory(root), lambda: list(ask(root))):
+    with suppress(TimerStoreError):
+        verify_directory(root)
+    if data[:1] and data[0] & 2:
         with suppress(TimerStoreError):
-            look()
+            repair(root, repaired)
+            list(ask(repaired))
+    with suppress(TimerStoreError):
+        list(ask(root))

@@ -79,7 +79,9 @@ class Files(NamedTuple):
         return self.directory / segment_name(offset - offset % self.segment_bytes)
 
     def place(self, begin: int, end: int) -> str:
-        """Say where bytes of one file lie."""
+        """Say where bytes of one file lie, or would."""
+        if not self.segment_bytes:
+            return f"{self.directory} log offsets [{begin}, {end})"  # no file tells their length
         at = begin % self.segment_bytes
         return f"{self.path(begin)} bytes [{at}, {at + end - begin})"
 

@@ -95,9 +95,13 @@ def _segments(value: Any) -> tuple[SavedSegment, ...]:
 
 
 def _queue_ends(value: Any) -> dict[str, dict[int, int]]:
-    return {
-        str(topic): {
-            int(queue): as_int(end, "queue_ends") for queue, end in as_table(queues, topic).items()
+    try:
+        return {
+            str(topic): {
+                int(queue): as_int(end, "queue_ends")
+                for queue, end in as_table(queues, topic).items()
+            }
+            for topic, queues in as_table(value, "queue_ends").items()
         }
-        for topic, queues in as_table(value, "queue_ends").items()
-    }
+    except ValueError as error:
+        raise CorruptError("queue_ends", wanted="numbers of queues", got=repr(value)) from error

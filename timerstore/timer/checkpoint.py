@@ -81,7 +81,7 @@ class Checkpoint:
         self._rooms = rooms
         self._store_id = store_id
         self._lock = threading.Lock()
-        self._file: File = disk.open(tree.watermark, create=True)
+        self._file: File | None = disk.open(tree.watermark, create=True)
         disk.sync_directory(tree.side)
         self._sequence = last.sequence if last is not None else 0
         self._entries: list[counts_json.Counts] = []
@@ -244,6 +244,7 @@ class Checkpoint:
         return mark
 
     def _put(self, mark: Watermark) -> None:
+        assert self._file is not None, "a checkpoint after the last one"
         self._rooms.log.check_alive()  # what was found cut since must not count as written
         self._file.write(watermark.write(mark), mark.sequence % 2 * watermark.SLOT_BYTES)
         self._file.sync()
@@ -270,6 +271,10 @@ class Checkpoint:
                 rooms.log.fail(error)
                 raise
             self._sequence, self.completed = mark.sequence, mark
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file = None
 
     def pending_by_topic(self) -> dict[str, int]:
         """Give the pending timers of every real topic, as they are."""

@@ -158,3 +158,4 @@ class Wheel:
             self._file.sync()
         ffi.release(self._view)
         self._memory.close()
+        del self._file

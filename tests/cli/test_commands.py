@@ -88,6 +88,21 @@ def test_a_message_of_a_level_has_no_handle_and_says_so(ts: CommandLine) -> None
     assert "fixed level" in refused.err
 
 
+def test_spread(ts: CommandLine) -> None:
+    path = ts.init()
+    for _ in range(5):
+        ts.fine("put", path, "mail", "x", "--at", "2030-01-01T00:00Z", "--spread", "1h")
+    due = [row["deliver_ms"] - 1_893_456_000_000 for row in ts.fine("dump", path, "waiting").rows]
+    assert len(set(due)) > 1
+    assert all(0 <= one <= 3_600_000 for one in due)
+    shards = ts.folder / "s"
+    ts.fine("init", shards, "--shards", "1", *SMALL)
+    for more in (["--spread", "1h"], ["--replace", "--key", "k"]):
+        refused = ts("put", shards, "mail", "x", *more)
+        assert (refused.code, refused.out) == (Exit.ERROR, "")
+        assert "a directory of shards does not take it" in refused.err
+
+
 def test_replace(ts: CommandLine) -> None:
     path = ts.init()
     for body in ("first", "second"):

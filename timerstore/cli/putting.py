@@ -45,6 +45,7 @@ _LOOK_S = 0.2
 @click.option("--property", "properties", multiple=True, type=PAIR, help="May come again.")
 @click.option("--queue", "queue_id", type=int, help="The queue; 0 where nothing is said.")
 @click.option("--id", "message_id", help="Put again under this id it is not put twice.")
+@click.option("--spread", type=SPAN, help="Due at some moment of so long from its time on.")
 @click.option("--replace", is_flag=True, help="In place of what waits with the same --key.")
 @click.option("--at-most", type=SPAN, help="With --replace: out so long after the first of them.")
 @click.option("--lines", is_flag=True, help="Each line of standard input is a message.")
@@ -72,21 +73,25 @@ def put_command(**given: Any) -> None:
     if lines and given["properties"]:
         raise click.UsageError("--lines: no --property; `timerstore import` takes rows with them")
     config = config_of(given["settings"])
+    if given["spread"] is not None:
+        due["spread"] = given["spread"]
     if lines:
         how = {**due, "tags": given["tags"], "queue_id": given["queue_id"]}
         with stopping() as stop, opened(path, config) as store:
+            _check_takes(store, given)
             _put_lines(store, topic, how, stop, given)
         return
     data = (
         sys.stdin.buffer.read() if body in (None, "-") else body.encode("utf-8", "surrogateescape")
     )
     with stopping(), opened(path, config, threads=False) as store:
+        _check_takes(store, given)
         receipt = store.put(
             topic,
             data,
             **due,
             tags=given["tags"],
-            **_names(given, store),
+            **_names(given),
             properties=dict(given["properties"]) or None,
             queue_id=given["queue_id"],
             message_id=given["message_id"],
@@ -94,12 +99,21 @@ def put_command(**given: Any) -> None:
     _tell_receipt(receipt, as_json=given["as_json"])
 
 
-def _names(given: dict[str, Any], store: Store) -> dict[str, Any]:
+def _check_takes(store: Store, given: dict[str, Any]) -> None:
+    """Shards take less than a store does."""
+    asked = {"--replace": given["replace"], "--spread": given["spread"] is not None}
+    asked["--lines --level"] = given["lines"] and given["level"] is not None
+    wrong = [name for name, is_asked in asked.items() if is_asked]
+    if wrong and not isinstance(store, TimerStore):
+        raise CommandError(
+            f"{', '.join(wrong)}: a directory of shards does not take it", where=given["path"]
+        )
+
+
+def _names(given: dict[str, Any]) -> dict[str, Any]:
     """The keys; or the one whose message it takes the place of."""
     if not given["replace"]:
         return {"keys": given["keys"]}
-    if not isinstance(store, TimerStore):
-        raise CommandError("--replace: a directory of shards does not take it", where=given["path"])
     [key] = given["keys"]
     return {"key": key, "replace": True, "wait_at_most": given["at_most"]}
 
@@ -175,7 +189,7 @@ def _put_batch(
 
 
 def _put_many(store: Store, topic: str, bodies: list[bytes], how: dict[str, Any]) -> Any:
-    due = {name: how[name] for name in ("delay", "level") if how.get(name) is not None}
+    due = {name: how[name] for name in ("delay", "level", "spread") if how.get(name) is not None}
     if isinstance(due.get("delay"), timedelta):
         due["delay"] = due["delay"].total_seconds()
     if isinstance(how.get("deliver_at"), datetime):

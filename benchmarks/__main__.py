@@ -90,6 +90,11 @@ def main(argv: list[str] | None = None) -> int:
     (options.out / "machine.json").write_text(json.dumps(told, indent=1), "utf-8")
     told["parts"] = [run(part, options, lines) for part in parts]
     told["smoke"] = options.smoke
+    told["changed_sizes"] = [
+        f"--{name} {getattr(options, name)}"
+        for name in ("n", "rounds")
+        if getattr(options, name) is not None
+    ]
     told["missing"] = missing() if any(part.bench == "peers" for part in parts) else []
     (options.out / "machine.json").write_text(json.dumps(told, indent=1), "utf-8")
     _report(options.out)

@@ -121,7 +121,8 @@ def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iter
     make = harness.small_config if smoke else StoreConfig
     config = make(flush="async")
     fits = sizes(parameters["n"], parameters["n"], parameters["body"], directory)
-    parameters["n"] = fits[0] if fits else parameters["n"] // 10
+    need(bool(fits), f"the disk has no room for {parameters['n']:,} pending")
+    parameters["n"] = fits[0]
     with harness.workspace(directory) as root:
         store = root / "store"
         child = Child(fill, store, config, parameters)

@@ -3,7 +3,8 @@
 Data:     sizes from `smallest` to `largest`, by factors of ten; bench_end_to_end's way: put all,
           enqueue all, turn the clock, pull all.
 Threads:  the services' own; every run is a process and a directory of its own.
-Holds:    as bench_end_to_end. A size whose files would fill the disk is left out, loudly.
+Holds:    as bench_end_to_end. Instead of a size whose files would fill the disk, half of it is
+          measured, or nothing, loudly.
 Fails:    WorkError as there.
 """
 
@@ -47,20 +48,22 @@ OVERHEAD_BYTES = 800
 
 
 def sizes(smallest: int, largest: int, body: int, directory: Path | None) -> list[int]:
-    """Powers of ten between, the largest too; what the disk has no room for is left out."""
+    """Powers of ten; half of one that the disk has no room for, or nothing."""
     there = directory if directory is not None else Path(tempfile.gettempdir())
     while not there.exists():
         there = there.absolute().parent
-    free = shutil.disk_usage(there).free
+    room = int(shutil.disk_usage(there).free * 0.9) // (2 * body + OVERHEAD_BYTES)
     found = []
     size = smallest
     while size <= largest:
-        wanted = size * (2 * body + OVERHEAD_BYTES)
-        if wanted < free * 0.8:
-            found.append(size)
-        else:
-            print(f"!!! NOT MEASURED: {size:,} pending: {wanted >> 30} GiB wanted, "
-                  f"{free >> 30} GiB free", file=sys.stderr)  # fmt: skip
+        fits = next((one for one in (size, size // 2) if one <= room), 0)
+        if fits != size:
+            print(
+                f"!!! NOT MEASURED: {size:,} pending: the disk has room for {room:,}",
+                file=sys.stderr,
+            )
+        if fits:
+            found.append(fits)
         size *= 10
     return found
 

@@ -14,9 +14,9 @@ import matplotlib
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
-from matplotlib.ticker import EngFormatter
+from matplotlib.ticker import EngFormatter, NullFormatter
 
-from benchmarks.lines import Lines
+from benchmarks.lines import Lines, human
 
 OURS = "#c0392b"
 THEIRS = "#7f8c8d"
@@ -51,9 +51,12 @@ def peers(groups: Sequence[Lines], title: str, path: Path) -> None:
         assert found is not None
         axis.barh(place, found.median, xerr=_whiskers(found), capsize=3,
                   color=OURS if _is_ours(group) else THEIRS)  # fmt: skip
+        axis.text(found.high * 1.06, place, human(found.median), va="center")
+    axis.margins(x=0.12)
     axis.set_yticks(range(len(groups)), [_name(group) for group in reversed(groups)])
     axis.set_xscale("log")
     axis.xaxis.set_major_formatter(EngFormatter())
+    axis.xaxis.set_minor_formatter(NullFormatter())
     axis.set_xlabel("messages a second, scheduled, delivered and consumed")
     axis.set_title(title)
     _save(figure, path)
@@ -76,7 +79,7 @@ def stages(groups: Sequence[Lines], names: Sequence[str], path: Path) -> None:
             left += width
     axis.set_yticks(range(len(labels)), labels)
     axis.set_xlabel("ns a message")
-    axis.legend(loc="lower right")
+    axis.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     _save(figure, path)
 
 
@@ -89,7 +92,8 @@ def scaling(groups: Sequence[Lines], names: Sequence[str], path: Path) -> None:
         return [getattr(group.told(figure_name), "median", 0.0) for group in groups]
 
     for name, shade in zip(names, SHADES, strict=True):
-        left.plot(sizes, medians(f"{name}_ns"), marker="o", color=shade, label=name)
+        if any(medians(f"{name}_ns")):  # with threads nothing is told of `deliver`
+            left.plot(sizes, medians(f"{name}_ns"), marker="o", color=shade, label=name)
     whole = [1e9 / rate for rate in medians("rate")]
     left.plot(sizes, whole, marker="s", color="black", label="end to end")
     left.set_ylabel("ns a message")
@@ -110,12 +114,12 @@ def scaling(groups: Sequence[Lines], names: Sequence[str], path: Path) -> None:
 def lateness(groups: Sequence[Lines], path: Path) -> None:
     """The share of messages that is later than so much, both logarithmic."""
     figure, axis = pyplot.subplots(figsize=(9, 5))
-    for group in groups:
+    for place, group in enumerate(groups):
         for line in group.all:
             shares = [max(1 - share, 1e-5) for share, _ in line["curve"]]
             late = [max(ms, 0.05) for _, ms in line["curve"]]
             axis.plot(late, shares, label=_name(group) if line is group.first else None,
-                      linewidth=2.5 if _is_ours(group) else 1.2,
+                      color=f"C{place}", linewidth=2.5 if _is_ours(group) else 1.2,
                       linestyle="-" if line.get("calm", True) else ":")  # fmt: skip
     axis.set_xscale("log")
     axis.set_yscale("log")

@@ -19,12 +19,7 @@ from benchmarks import plots
 from benchmarks.lines import Lines, Told, human
 from benchmarks.targets import TARGETS
 
-PEER_PARTS = {
-    "peers_1m": "1 M messages of 128 B",
-    "peers_slow": "100,000 of 128 B, with the slow ones",
-    "peers_1k": "100,000 of 1 KiB",
-    "peers_10m": "10 M of 128 B",
-}
+PEER_PARTS = ("peers_1m", "peers_slow", "peers_1k", "peers_10m")
 
 
 def write(out: Path) -> Path:
@@ -66,7 +61,8 @@ def _plot(out: Path, name: str, what: str) -> str:
 
 def _head(lines: Lines, machine: dict[str, Any]) -> str:
     limits = machine["limits"]
-    smoke = "\n\n**Tiny values: this shows that it runs, and nothing else.**"
+    notes = ["Tiny values: this shows that it runs, and nothing else."] if machine["smoke"] else []
+    notes += [f"Not the report's own sizes: {one}." for one in machine.get("changed_sizes", ())]
     measured = [line for line in lines.all if "control_max_ms" in line]
     return f"""# timerstore: a run of the benchmark suite
 
@@ -82,7 +78,7 @@ Measured in this sitting: copying {limits["copy_gb_s"]} GB/s; a fresh page of me
 Figures are medians of rounds, with the range in brackets; k and M are thousands and millions.
 Every run is a process and a directory of its own, and variants take turns. {lines.disturbed} of
 {len(measured)} runs were disturbed: beside them a process that only sleeps woke more than 6 ms
-late. Raw data: lines.jsonl.{smoke if machine["smoke"] else ""}"""
+late. Raw data: lines.jsonl.{"".join(f"{chr(10)}{chr(10)}**{note}**" for note in notes)}"""
 
 
 def _targets(lines: Lines) -> str:
@@ -117,11 +113,13 @@ def _peers(lines: Lines, out: Path) -> str:
         groups = found.variants()
         ours = next((one for one in groups if one.first["key"] == "timerstore"), None)
         groups.sort(key=lambda one: -_median(one, "rate"))
-        plots.peers(groups, PEER_PARTS[part], out / part)
+        told = found.first["parameters"]
+        title = f"{told['n']:,} messages of {told['body']} B, batches of {told['batch']:,}"
+        plots.peers(groups, title, out / part)
         rows = [_peer_row(one, ours) for one in groups]
         head = ("engine", "schedule /s", "deliver /s", "both /s", "ours is", "disk B", "RAM B",
                 "rounds")  # fmt: skip
-        sections += [f"### {PEER_PARTS[part]}", _plot(out, part, PEER_PARTS[part])]
+        sections += [f"### {title}", _plot(out, part, title)]
         sections.append(_table(head, rows))
     sections.append(
         "Disk and RAM are bytes a pending message: allocated, and anonymous memory of the process "
@@ -235,12 +233,12 @@ def _lateness(lines: Lines, out: Path) -> str:
         rows.append(
             (
                 f"{told['engine']}, {told['variant']}",
-                *(f"{_median(one, name):.3g}" for name in ("p50", "p99", "max")),
+                *(human(_median(one, name), "ms") for name in ("p50", "p99", "max")),
                 "calm" if calm else "**disturbed**",
             )
         )
     rate = found[0].first["parameters"]["rate"]
-    head = ("engine", "p50 ms", "p99 ms", "max ms", "machine")
+    head = ("engine", "p50", "p99", "max", "machine")
     return (
         f"## Lateness at {human(rate)} messages a second\n\nThe consumer's clock less the due "
         "time; each is due 1 to 3 s after its put.\n\n"

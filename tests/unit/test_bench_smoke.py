@@ -425,7 +425,8 @@ MACHINE: dict[str, Any] = {
 def line(key: str, number: int, rate: float, **more: Any) -> lines.Line:
     return {
         "part": "peers_1m", "name": "peers", "n": 10, "rate": rate, "flush": "f", "key": key,
-        "parameters": {"engine": key, "variant": "lists of bodies"}, "round": number, "tuned": "t",
+        "parameters": {"engine": key, "variant": "lists of bodies", "n": 10, "body": 8, "batch": 5},
+        "round": number, "tuned": "t",
         "schedule_rate": rate * 2, "deliver_rate": rate * 2, "disk_bytes_per_pending": 1.0,
         "ram_bytes_per_pending": 1.0, "p50": 1.0, "p99": 2.0, "max": 3.0, "work": "w", **more,
     }  # fmt: skip
@@ -519,3 +520,46 @@ def test_profile_is_written_between_its_marks(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="wanted"):
         profile_text.write("new", document)
     assert profile_text.BEGIN in profile_text.DOCUMENT.read_text("utf-8")
+
+
+def test_a_disturbed_run_is_made_again_while_there_is_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    late = importlib.import_module("benchmarks.bench_lateness")
+    monkeypatch.setattr(late.time, "monotonic", lambda: 10.0)
+
+    def calmest(stalls: list[float], tries: int, until: float) -> tuple[float, bool, int]:
+        left = iter(stalls)
+        monkeypatch.setattr(
+            late, "watched", lambda *_given, **_more: result(1.0, control_max_ms=next(left))
+        )
+        found = late.calmest(None, tries, 0, until, smoke=False, directory=None)
+        made = len(stalls) - len(list(left))
+        return found.figures["control_max_ms"], found.figures["calm"], made
+
+    assert calmest([9.0, 6.0, 1.0], 3, 20.0) == (6.0, True, 2)
+    assert calmest([9.0, 7.0, 8.0, 1.0], 3, 20.0) == (7.0, False, 3)
+    assert calmest([9.0, 1.0], 3, 5.0) == (9.0, False, 1)
+
+
+def test_sizes_that_the_disk_has_no_room_for_are_halved_or_left_out(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    scaling = importlib.import_module("benchmarks.bench_scaling")
+    free = [0]
+    monkeypatch.setattr(
+        scaling.shutil, "disk_usage", lambda _path: type("Usage", (), {"free": free[0]})
+    )
+    each = 2 * 128 + scaling.OVERHEAD_BYTES
+
+    def sizes(room: int) -> list[int]:
+        free[0] = (room * each * 10 + 8) // 9
+        found: list[int] = scaling.sizes(100, 10_000, 128, tmp_path / "new" / "one")
+        return found
+
+    assert sizes(10_000) == [100, 1_000, 10_000]
+    assert capsys.readouterr().err == ""
+    assert sizes(9_999) == [100, 1_000, 5_000]
+    assert "10,000 pending" in capsys.readouterr().err
+    assert sizes(600) == [100, 500]
+    assert sizes(10) == []

@@ -821,6 +821,7 @@ int32_t ts_slots_scan(const uint8_t *slots, int64_t first, int64_t count, int64_
 /* sync.c: the only file that calls the OS, reached through files/disk.py alone. */
 int32_t ts_zero_range(int32_t fd, int64_t offset, int64_t size);
 int32_t ts_start_writing(int32_t fd, int64_t offset, int64_t size);
+int32_t ts_punch(int32_t fd, int64_t offset, int64_t size);
 
 /* guard.c: maps whose file may be cut. install, add, remove: under one lock of the caller's; hits, how
  * many faults there were, and is_hit at any time. add: a number, or TS_FULL where there are too many:

@@ -129,6 +129,15 @@ class FailedError(TimerStoreError):
     """Poisoned by a failed sync or by a file that changed under us; reopen to go on."""
 
 
+def as_failure(error: BaseException, where: object) -> TimerStoreError:
+    """Say what ended a store: an error of its own as it is, anything else, as no memory or Ctrl-C
+    amid what cannot be taken up again, as a FailedError.
+    """
+    if isinstance(error, TimerStoreError):
+        return error
+    return FailedError(f"cut off by {error!r}", where=where)
+
+
 class CorruptError(TimerStoreError):
     """Bytes on disk break their format."""
 

@@ -33,7 +33,7 @@ from timerstore.commitlog.recover import (
 from timerstore.commitlog.staging import Staging, leftovers
 from timerstore.config import StoreConfig
 from timerstore.dedupe import Ids
-from timerstore.errors import CorruptError, FailedError, TimerStoreError
+from timerstore.errors import CorruptError, FailedError, TimerStoreError, as_failure
 from timerstore.failpoint import reach
 from timerstore.files.directory import Directory
 from timerstore.files.disk import Disk
@@ -135,6 +135,11 @@ class Opened(NamedTuple):
         cause = error if isinstance(error, TimerStoreError) else FailedError(f"{name}: {error!r}")
         self.rooms.log.fail(cause)
 
+    def give_up(self, error: BaseException) -> None:
+        """Let go of everything as it is: the opening was cut off."""
+        self.rooms.log.fail(as_failure(error, self.directory.root))
+        self.close()
+
     def wake_all(self) -> None:
         """Let every service and every waiting pull look again."""
         self.rooms.dispatch.wake()
@@ -182,11 +187,12 @@ class Opened(NamedTuple):
                 reach("close_levels_written")
         finally:
             try:
-                self._close_files(is_clean=is_clean)
-            finally:
+                self._let_go(is_clean=is_clean)
+            finally:  # whatever the disk says to the last calls, too
                 self.directory.release()
 
-    def _close_files(self, *, is_clean: bool) -> None:
+    def _let_go(self, *, is_clean: bool) -> None:
+        """Close the files; say that all was closed, where it was."""
         self.checkpoint.close()
         self.rooms.log.close()
         self.rooms.routes.close()
@@ -309,11 +315,14 @@ class _Opening:
         if not is_unclean and len(scanned):
             return None
         self._states.open_file(self._disk, tree.state, anew=False)
-        if not self._states.read(mark.state_chunk_count, mark.state_digest, mark.log_end):
-            self._states = States()
-            return None
         counts = counts_json.read_counts(self._disk.read_small(tree.counts), mark.log_end)
-        if counts is None or not self._is_whole(mark, counts):
+        if (
+            counts is None
+            or not self._states.read(
+                mark.state_chunk_count, mark.state_digest, mark.log_end, counts.past
+            )
+            or not self._is_whole(mark, counts)
+        ):
             self._states = States()
             return None
         if is_unclean:
@@ -404,8 +413,8 @@ class _Opening:
         if was_open:  # of one that was closed all is written
             restore_staged(segments, leftovers(disk, tree.staging), begin)
         scanned, end, fault = self._scan(begin)
-        if self._mark is not None:
-            self._refuse_damage_below(self._mark.log_end, end, fault)
+        durable = self._mark.log_end if self._mark is not None else self._counted_end()
+        self._refuse_damage_below(durable, end, fault)
         if not is_ours:
             refuse_damage_inside(segments, end, fault)
         if self._mark is not None:
@@ -428,7 +437,7 @@ class _Opening:
         self._restart_queues(scanned, begin, end, ends)
         reach("recover_anew_queues_restarted")
         self._wheel.clear_all()
-        self._timer_log.segments.load()
+        self._timer_log.segments.load(is_derived=True)
         self._timer_log.remove_all()
         recover.start_at(self._wheel, self._open_slot, now_slot)
         queue = recover.timer_route(self._routes).queue
@@ -454,7 +463,14 @@ class _Opening:
                 f"the commit log is damaged: {FAULTS.get(fault, 'unreadable')}",
                 where=f"{self._segments.path(end // self._segments.segment_bytes)} offset {end}",
                 wanted=f"records up to {log_end}, which were durable",
+                got=None
+                if self._mark is not None
+                else f"by {self._tree.counts}, which is to be removed if that is wrong",
             )
+
+    def _counted_end(self) -> int:
+        """How far the log was durable by the numbers that stand beside a watermark that is lost."""
+        return counts_json.log_end(self._disk.read_small(self._tree.counts))
 
     def _refuse_lost_front(self, mark: Watermark, end: int, *, is_ours: bool) -> None:
         """Where files are gone from the log's front that we did not remove, and no broker was here,
@@ -512,12 +528,14 @@ class _Opening:
             first[int(recover.timer_route(self._routes).native.index)] = found.timer
         for route in self._routes.by_index:
             at = first.get(int(route.native.index))
+            known = ends.get(route.topic, {}).get(route.queue_id, 0)
             if at is not None:
                 route.queue.restart(at)
+            elif route.queue.has_misfits:
+                route.queue.restart(known)
             else:
                 route.queue.recover(end, begin)
                 route.queue.cut()
-                known = ends.get(route.topic, {}).get(route.queue_id, 0)
                 if route.queue.count < known:
                     route.queue.restart(known)
 

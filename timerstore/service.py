@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from timerstore.errors import TimerStoreError
+from timerstore.errors import FailedError, TimerStoreError
 from timerstore.metrics import Metrics
 
 IDLE_S_MAX = 10.0
@@ -52,11 +52,13 @@ class Service:
             self._event.set()
 
     def start(self) -> None:
-        """Run in a thread of its own."""
-        self._thread = threading.Thread(
-            target=self._loop, name=f"timerstore-{self.name}", daemon=True
-        )
-        self._thread.start()
+        """Run in a thread of its own; FailedError where there can be no more threads."""
+        thread = threading.Thread(target=self._loop, name=f"timerstore-{self.name}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise FailedError(f"the thread of {self.name} could not be started: {error}") from error
+        self._thread = thread
 
     def stop(self) -> None:
         """Finish the step that runs and end the thread."""

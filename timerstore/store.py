@@ -146,6 +146,15 @@ class TimerStore:
         self._calls = 0  # that run, but for the quick way of put; under `_idle`
         self._idle = threading.Condition(threading.Lock())
         opened = open_directory(Path(path), config, self._clock, threads=threads)
+        try:
+            self._own(opened)
+            if threads:
+                opened.start()
+        except BaseException as error:
+            opened.give_up(error)
+            raise
+
+    def _own(self, opened: Opened) -> None:
         self._opened: Opened = opened
         self.config = opened.config
         self._log = opened.rooms.log
@@ -175,8 +184,6 @@ class TimerStore:
             opened, self._clock, self._putting, self._groups, self._make_lease_consumer
         )
         self._unsubscribe = self._clock.subscribe(self._wake_all)
-        if threads:
-            opened.start()
 
     # --- putting ---
 

@@ -13,6 +13,13 @@ int32_t ts_zero_range(int32_t fd, int64_t offset, int64_t size)
     return -errno;
 }
 
+int32_t ts_punch(int32_t fd, int64_t offset, int64_t size)
+{
+    if (fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, size) == 0)
+        return 0;
+    return -errno;
+}
+
 int32_t ts_start_writing(int32_t fd, int64_t offset, int64_t size)
 {
     if (sync_file_range(fd, offset, size, SYNC_FILE_RANGE_WRITE) == 0)

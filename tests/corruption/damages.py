@@ -92,6 +92,11 @@ def truncations(files: Files, random: Random, per_file: int) -> Iterator[Case]:
             yield f"{name} cut to {size} bytes", _edit(name, lambda data, size=size: data[:size])
 
 
+def cut(name: str, size: int) -> Case:
+    """Of another length, shorter or longer."""
+    return f"{name} cut to {size} bytes", _edit(name, lambda data: data[:size].ljust(size, b"\0"))
+
+
 def delete(name: str) -> Case:
     """The file is gone."""
     return f"{name} deleted", lambda root: (root / name).unlink(missing_ok=True)

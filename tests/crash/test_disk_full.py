@@ -3,13 +3,14 @@
 On small tmpfs mounts, where a hole that cannot be filled is a SIGBUS for whoever touches it.
 """
 
+import gc
 import json
 import os
 import secrets
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,6 +18,8 @@ from typing import Any
 import pytest
 
 from tests.crash.full import CONFIG
+from tests.crash.story import SCENES, Story, config_of
+from timerstore import FullError
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
@@ -128,6 +131,72 @@ def test_the_same_for_many_sizes(worker: Worker) -> None:
                 },
             }
         )
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(0)
+def test_each_size_from_nothing_on(worker: Worker) -> None:
+    """In steps of a page, from no space up to more than a store begins with."""
+    for left_kib in range(0, 640, 4):
+        end = _ENDS[left_kib // 4 % 3]
+        worker.live(
+            {
+                "seed": left_kib,
+                "end": "open" if left_kib < 260 else end,
+                "left_bytes": left_kib * 1024,
+                "config": CONFIG | {"flush": ("sync", "async")[left_kib // 8 % 2]},
+            }
+        )
+
+
+def _inodes(mount: Path) -> int:
+    found = os.statvfs(mount)
+    return found.f_files - found.f_ffree
+
+
+@pytest.fixture
+def few_names(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+    """Mounts on which so many files and folders can be made."""
+    tool, mount = shutil.which("mount") or "/bin/mount", tmp_path / "mount"
+    mount.mkdir()
+    made = subprocess.run(
+        [tool, "-t", "tmpfs", "-o", "size=8m", "timerstore-test", str(mount)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if made.returncode:
+        pytest.skip(f"NOT RUN: mounting is not permitted here (run as root): {made.stderr.strip()}")
+
+    def limit(more: int) -> Path:
+        count = _inodes(mount) + more
+        options = f"remount,nr_inodes={count}"
+        subprocess.run([tool, "-o", options, str(mount)], check=True)
+        return mount
+
+    try:
+        yield limit
+    finally:
+        gc.collect()  # errors, which were kept, have files of it open
+        subprocess.run([shutil.which("umount") or "/bin/umount", str(mount)], check=True)
+
+
+@pytest.mark.parametrize("name", ["open", "roll", "commit"])
+def test_names_that_run_out(name: str, few_names: Callable[[int], Path]) -> None:
+    """As where a quota of files is reached: FullError, and nothing is lost."""
+    scene, met = SCENES[name], 0
+    for more in (0, 1, 2, 4, 7, 10, 14, 19, 25):
+        folder = few_names(1000) / f"{name}-{more}"
+        folder.mkdir()
+        story = Story(folder, config_of(scene))
+        scene.before(story)
+        few_names(more)
+        scene.during(story)
+        story.drop()
+        few_names(1000)
+        met += bool(story.errors)
+        assert all(isinstance(one, FullError) for one in story.errors), story.errors
+        scene.checked(story)
+        shutil.rmtree(folder)
+    assert met > 1
 
 
 def test_opening_with_too_little_space_is_full_error_and_works_later(worker: Worker) -> None:

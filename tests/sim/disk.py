@@ -215,6 +215,12 @@ class SimFile:
             self._disk.call("zero", f"{self.path} offset {offset}")
             self.node.write(offset, bytes(size))
 
+    def punch(self, offset: int, size: int) -> None:
+        self._disk.call("zero", f"{self.path} offset {offset}")
+        end = min(offset + size, len(self.node.cache))
+        if offset < end:
+            self.node.write(offset, bytes(end - offset))
+
     def map_read(self, size: int) -> Memory:
         return self._map(size)
 

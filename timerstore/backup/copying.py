@@ -223,7 +223,7 @@ def read_manifest(disk: Disk, root: Path) -> Manifest | None:
 
 def refuse_other_folder(disk: Disk, root: Path) -> None:
     """A folder that is not empty is used only where it is a backup."""
-    if root.exists() and not root.is_dir():
+    if disk.exists(root) and not disk.is_directory(root):
         raise ConfigError(f"backup: wanted a folder, got {root}")
     names = [name for name in disk.list(root) if name != "lock"]
     if names and MANIFEST not in names:

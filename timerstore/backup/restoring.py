@@ -9,7 +9,6 @@ Source:   decision 0018.
 """
 
 import os
-import shutil
 import zlib
 from pathlib import Path
 
@@ -47,11 +46,10 @@ def restore(
     backup, path = Path(backup), Path(path)
     disk = Disk()
     manifest = _manifest_of(disk, backup)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if disk.exists(path) and (not disk.is_directory(path) or disk.list(path)):
         raise ConfigError(f"restore: wanted a new or empty folder, got {path}")
     building = path.with_name(path.name + ".restoring")
-    if building.exists():
-        shutil.rmtree(building)
+    disk.remove_tree(building)
     tree = Tree(building)
     disk.make_directory(tree.commit_log)
     total = sum(one.size_bytes for one in manifest.segments)
@@ -65,8 +63,8 @@ def restore(
     _write_rest(disk, tree, manifest)
     disk.sync_directory(building)
     reach("restore_built")
-    if path.exists():
-        path.rmdir()
+    if disk.exists(path):
+        disk.remove_empty(path)
     disk.rename(building, path)
     disk.sync_directory(path.parent)
     return BackupReport(manifest.log_begin, manifest.log_end, len(manifest.segments), total, 0)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from timerstore.clock import Clock
 from timerstore.commitlog.staging import Staging
 from timerstore.config import StoreConfig
-from timerstore.errors import FailedError, MessageError, TimerStoreError
+from timerstore.errors import FailedError, MessageError, TimerStoreError, as_failure
 from timerstore.failpoint import reach
 from timerstore.files.guard import CutWatch
 from timerstore.files.segments import Segments
@@ -196,22 +196,29 @@ class CommitLog:
         """Go on in the other half, which is written; this one is left."""
         self._write_left()
         self.check_alive()
-        with self.lock:
-            if not roll and not self.native.filled:
-                return
-            base = int(self.native.base)
-            if roll:
-                status = lib.ts_blank(self.native)
-                assert status == 0, "a blank always fits: room_end keeps its bytes"
-            size = int(self.native.filled)
-            end = base + size
-            if roll:
-                end += -end % self.segments.segment_bytes
-            self._left = _Left(base, size, end, self._staging.swap(end))
-            self._point_at(end)
-            if roll:
-                self.native.room_end = end
+        try:
+            with self.lock:
+                if not roll and not self.native.filled:
+                    return
+                self._leave_half(roll=roll)
+        except BaseException as error:  # a half that nobody knows of would never be written
+            self.fail(as_failure(error, self.segments.directory))
+            raise
         reach("log_rolled" if roll else "log_half_swapped")
+
+    def _leave_half(self, *, roll: bool) -> None:
+        base = int(self.native.base)
+        if roll:
+            status = lib.ts_blank(self.native)
+            assert status == 0, "a blank always fits: room_end keeps its bytes"
+        size = int(self.native.filled)
+        end = base + size
+        if roll:
+            end += -end % self.segments.segment_bytes
+        self._left = _Left(base, size, end, self._staging.swap(end))
+        self._point_at(end)
+        if roll:
+            self.native.room_end = end
 
     def _write_left(self) -> None:
         left = self._left
@@ -222,12 +229,12 @@ class CommitLog:
             self.segments.write(left.base, self._staging.bytes_of(left.half, left.size))
             if left.size >= _WRITE_BACK_BYTES_MIN:
                 self.segments.start_writing(left.base, left.size)
-        except TimerStoreError as error:
+            self.written = left.end
+            self._left = None
+        except BaseException as error:
             # The space was reserved: this is no full disk, and the half cannot be taken back.
-            self.fail(error)
+            self.fail(as_failure(error, self.segments.directory))
             raise
-        self.written = left.end
-        self._left = None
         reach("log_written_out")
 
     def read_behind(self, offset: int, size: int) -> tuple[int, bytes]:
@@ -244,14 +251,14 @@ class CommitLog:
                 self.check_alive()
                 if self.durable >= offset:
                     return
-                written = self.write_out()
                 try:
+                    written = self.write_out()
                     self.segments.sync()
-                except TimerStoreError as error:
-                    self.fail(error)
+                    self.check_alive()  # the staging may have been cut under those who appended
+                    self.durable = written
+                except BaseException as error:  # Ctrl-C, too: what was to be synced is forgotten
+                    self.fail(as_failure(error, self.segments.directory))
                     raise
-                self.check_alive()  # the staging may have been cut under those who appended
-                self.durable = written
             reach("log_synced")
             for listener in self.on_durable:
                 listener()

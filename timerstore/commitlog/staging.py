@@ -12,6 +12,7 @@ Fails:    FullError where its blocks cannot be had: taken at opening, so that no
           faults.
 """
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,8 @@ class Staging:
         """Unmap."""
         del self._marks
         ffi.release(self._view)
-        self._memory.close()
+        with suppress(BufferError):  # a write that failed: its error, which is kept, still has it
+            self._memory.close()
         del self._file
 
 

@@ -19,7 +19,7 @@ import threading
 from pathlib import Path
 
 from timerstore.errors import FailedError, LockedError
-from timerstore.files.disk import Anchor, Disk, File
+from timerstore.files.disk import Anchor, Disk, File, os_error
 from timerstore.layout.tree import Tree
 
 _held: dict[tuple[int, int], Anchor] = {}
@@ -42,7 +42,11 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 def boot_id() -> bytes:
     """Give 16 bytes that change with every start of the machine."""
-    text = Path("/proc/sys/kernel/random/boot_id").read_text()
+    path = Path("/proc/sys/kernel/random/boot_id")
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise os_error(error, "read", path) from error
     return bytes.fromhex(text.strip().replace("-", ""))
 
 

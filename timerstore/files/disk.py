@@ -39,6 +39,12 @@ def os_error(error: OSError, what: str, where: object) -> TimerStoreError:
     return cls(f"{what}: {error.strerror} ({name})", where=where)
 
 
+def _close(fd: int) -> None:
+    """Close it; what was written and matters was synced, which has told."""
+    with suppress(OSError):
+        os.close(fd)
+
+
 def _is_link(name: str, folder: int) -> bool:
     try:
         return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
@@ -64,7 +70,7 @@ class File:
         self.fd = fd
 
     def __del__(self) -> None:
-        os.close(self.fd)
+        _close(self.fd)
 
     def write(self, data: bytes | memoryview, offset: int) -> None:
         """Write all of data; in the page cache on return."""
@@ -140,10 +146,7 @@ class File:
         """FailedError where the file has no name any more, or not this length: somebody removed it,
         put another in its place, or cut it, while it was open.
         """
-        try:
-            status = os.fstat(self.fd)
-        except OSError as error:
-            raise os_error(error, "stat", self.path) from error
+        status = self.status()
         if not status.st_nlink:
             raise FailedError("the file was removed or replaced while it was open", where=self.path)
         if size is not None and status.st_size != size:
@@ -156,14 +159,18 @@ class File:
 
     def size(self) -> int:
         """Give the file's length, bytes."""
+        return self.status().st_size
+
+    def status(self) -> os.stat_result:
+        """Give what the system knows of it."""
         try:
-            return os.fstat(self.fd).st_size
+            return os.fstat(self.fd)
         except OSError as error:
             raise os_error(error, "stat", self.path) from error
 
     def identity(self) -> tuple[int, int]:
         """Tell this file from all others, whatever it is called."""
-        status = os.fstat(self.fd)
+        status = self.status()
         return status.st_dev, status.st_ino
 
     def resize(self, size: int) -> None:
@@ -204,6 +211,13 @@ class File:
             self.write(memoryview(_ZEROS)[:part], offset)
             offset += part
             size -= part
+
+    def punch(self, offset: int, size: int) -> None:
+        """Give the blocks of a range back; it reads as zeros, where the file system can do this."""
+        status = -int(lib.ts_punch(self.fd, offset, size))
+        if status not in (0, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+            error = OSError(status, os.strerror(status))
+            raise os_error(error, "punch", f"{self.path} offset {offset}")
 
     def map_read(self, size: int) -> mmap.mmap:
         """Map for reading. Where the file is cut meanwhile, it reads as zeros there (guard.py)."""
@@ -270,11 +284,14 @@ class Anchor:
         fd = getattr(self, "fd", -1)
         if fd >= 0:
             self.fd = -1
-            os.close(fd)
+            _close(fd)
 
     def identity(self) -> tuple[int, int]:
         """Tell the directory from all others."""
-        status = os.fstat(self.fd)
+        try:
+            status = os.fstat(self.fd)
+        except OSError as error:
+            raise os_error(error, "stat", self.root) from error
         return status.st_dev, status.st_ino
 
     def lock(self) -> bool:
@@ -327,12 +344,12 @@ class Disk:
             for folder in folders:
                 inner = self._enter(fd, folder, path)
                 if fd != anchor.fd:
-                    os.close(fd)
+                    _close(fd)
                 fd = inner
             yield fd, name
         finally:
             if fd != anchor.fd:
-                os.close(fd)
+                _close(fd)
 
     def _enter(self, fd: int, folder: str, path: Path) -> int:
         if folder in ("", ".", ".."):
@@ -357,40 +374,40 @@ class Disk:
                 fd = os.open(name, flags, FILE_MODE, dir_fd=folder)
         except OSError as error:
             raise os_error(error, "open", path) from error
-        status = os.fstat(fd)
+        file = File(path, fd)
+        status = file.status()
         if not stat.S_ISREG(status.st_mode):
-            os.close(fd)
             raise FailedError("open", where=path, wanted="a regular file", got="something else")
         if status.st_nlink > 1 and not read_only and self._anchor_of(path) is not None:
-            os.close(fd)
             raise FailedError(
                 "a file with another name beside this one (a hard link) is not written to",
                 where=path,
                 wanted="1 name",
                 got=status.st_nlink,
             )
-        return File(path, fd)
+        return file
 
     def exists(self, path: Path) -> bool:
-        """Whether something has that name."""
+        """Whether something has that name. A disk that cannot say has not said no: FailedError."""
         return self._status(path) is not None
 
-    def _status(self, path: Path) -> os.stat_result | None:
-        """What has that name itself, be it a link; None: nothing."""
+    def _status(self, path: Path, *, follows: bool = False) -> os.stat_result | None:
+        """What has that name, itself, be it a link, or what that leads to; None: nothing."""
         try:
             with self._place(path) as (folder, name):
-                return os.stat(name, dir_fd=folder, follow_symlinks=False)
+                return os.stat(name, dir_fd=folder, follow_symlinks=follows)
         except (FileNotFoundError, NotADirectoryError, ValueError):
             return None
         except OSError as error:
+            if error.errno == errno.ELOOP and follows:  # it leads in a circle: to nothing
+                return None
             raise os_error(error, "stat", path) from error
 
     def is_directory(self, path: Path) -> bool:
         """Whether that is a directory. Below an anchored root a link is none: it is refused."""
-        if self._anchor_of(path) is None:
-            return os.path.isdir(path)
-        self.refuse_link(path)
-        status = self._status(path)
+        if self._anchor_of(path) is not None:
+            self.refuse_link(path)
+        status = self._status(path, follows=self._anchor_of(path) is None)
         return status is not None and stat.S_ISDIR(status.st_mode)
 
     def refuse_link(self, path: Path) -> None:
@@ -433,7 +450,7 @@ class Disk:
         try:
             yield fd
         finally:
-            os.close(fd)
+            _close(fd)
 
     def list(self, path: Path) -> list[str]:
         """Give the names in a directory, sorted; none where there is no directory."""

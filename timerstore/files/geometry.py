@@ -5,6 +5,7 @@ Holds:    what the files show wins where the configuration says nothing else (it
 """
 
 import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,23 +20,25 @@ _SLOT_BYTES = 32
 _DEFAULT = StoreConfig()
 
 
-def _segment_bytes(disk: Disk, directory: Path) -> int | None:
-    """Size of the first file that is a segment and not empty."""
-    for name in disk.list(directory):
-        if len(name) == 20 and name.isdecimal():
-            size = disk.file_bytes(directory / name)
-            if size:
-                return size
-    return None
+def _segment_bytes(disk: Disk, directories: Iterable[Path]) -> int | None:
+    """The first size that two segments have which are not empty; the first one's where no two have
+    the same: one that was cut short says nothing of the others.
+    """
+    sizes: list[int] = []
+    for directory in directories:
+        for name in disk.list(directory):
+            if len(name) == 20 and name.isdecimal():
+                size = disk.file_bytes(directory / name)
+                if size in sizes:
+                    return size
+                if size:
+                    sizes.append(size)
+    return sizes[0] if sizes else None
 
 
 def _queue_bytes(disk: Disk, tree: Tree) -> int | None:
-    for topic in _folders(disk, tree.queues):
-        for queue in _folders(disk, topic):
-            size = _segment_bytes(disk, queue)
-            if size is not None:
-                return size
-    return None
+    topics = _folders(disk, tree.queues)
+    return _segment_bytes(disk, (queue for topic in topics for queue in _folders(disk, topic)))
 
 
 def _folders(disk: Disk, directory: Path) -> list[Path]:
@@ -96,9 +99,9 @@ def adopt_geometry(
     """Give the configuration with the sizes of the files that are there."""
     wanted = config if config is not None else _DEFAULT
     shown: dict[str, tuple[int | None, Path]] = {
-        "commit_log_segment_bytes": (_segment_bytes(disk, tree.commit_log), tree.commit_log),
+        "commit_log_segment_bytes": (_segment_bytes(disk, [tree.commit_log]), tree.commit_log),
         "queue_segment_bytes": (_queue_bytes(disk, tree), tree.queues),
-        "timer_log_segment_bytes": (_segment_bytes(disk, tree.timer_log), tree.timer_log),
+        "timer_log_segment_bytes": (_segment_bytes(disk, [tree.timer_log]), tree.timer_log),
         "wheel_slot_count": (_wheel_slots(disk, tree), tree.timer_wheel),
         "precision_ms": (None if mark is None else mark.precision_ms, tree.watermark),
     }

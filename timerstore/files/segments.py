@@ -60,6 +60,7 @@ class Segments:
         self.segment_bytes = segment_bytes
         self._reserve_bytes = max(4096, min(reserve_bytes, segment_bytes))
         self.numbers: list[int] = []  # of the files, ascending
+        self.has_misfits = False
         self._retired: list[tuple[int, int]] = []  # files to be unlinked, ascending: number, epoch
         self._open: dict[int, File] = {}
         self._dirty: dict[int, File] = {}
@@ -75,11 +76,13 @@ class Segments:
 
     # --- names ---
 
-    def load(self, *, repair: bool = True, needed: int = 0) -> None:
+    def load(self, *, repair: bool = True, needed: int = 0, is_derived: bool = False) -> None:
         """Look at the files that are there. An empty last one is a leftover of its creation, unless
-        what is known to be there, up to the offset `needed`, lay in it.
+        what is known to be there, up to the offset `needed`, lay in it. Of a space that is derived
+        a file of another size is noted in `has_misfits`, and nothing of it must be read.
         """
         found = []
+        self.has_misfits = False
         names = self._disk.list(self.directory)
         for name in names:
             path = self.directory / name
@@ -96,6 +99,10 @@ class Segments:
                 is_leftover = name == names[-1] and size == 0 and int(name) >= needed
                 if repair and is_leftover:
                     self._disk.unlink(path)
+                    continue
+                if is_derived and size is not None:
+                    self.has_misfits = True
+                    found.append(int(name) // self.segment_bytes)
                     continue
                 raise CorruptError(
                     "a segment of another size",
@@ -288,6 +295,7 @@ class Segments:
         """Remove every file; durable on return."""
         self._remove(self.numbers)
         self._reserved_end = 0
+        self.has_misfits = False
 
     def _remove(self, numbers: list[int]) -> None:
         """Remove files, the last first and each durably before the next: wherever this ends, what

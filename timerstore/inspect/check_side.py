@@ -35,9 +35,17 @@ def read_side(disk: Disk, tree: Tree, mark: Watermark | None) -> SideFiles:
     return SideFiles(
         mark,
         disk.read_small(tree.watermark),
-        disk.read_small(tree.state),
+        read_states(disk, tree),
         disk.read_small(tree.counts),
     )
+
+
+def read_states(disk: Disk, tree: Tree) -> bytes | None:
+    """Read the state file, which need not be small."""
+    if not disk.exists(tree.state):
+        return None
+    file = disk.open(tree.state, read_only=True)
+    return file.read(0, file.size())
 
 
 def check_watermark(
@@ -107,7 +115,11 @@ def check_states_file(
     states = np.zeros(mark.state_chunk_count * PAYLOAD_BYTES, np.uint8)
     which = np.zeros(mark.state_chunk_count, np.int64)
     is_whole = True
+    entry = counts_json.read_counts(side.counts, mark.log_end)
+    past = {c for pair in (() if entry is None else entry.past) for c in range(*pair)}
     for chunk in range(mark.state_chunk_count):
+        if chunk in past:
+            continue
         at = 2 * chunk * SECTOR_BYTES
         picked = state_sector.pick(raw[at : at + 2 * SECTOR_BYTES], chunk, mark.log_end)
         if picked is None:

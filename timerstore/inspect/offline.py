@@ -24,7 +24,7 @@ from timerstore.files.disk import Disk
 from timerstore.files.geometry import adopt_geometry
 from timerstore.inspect.check_log_files import LogState, Progress, read_log
 from timerstore.inspect.check_queue_files import QueueCheck
-from timerstore.inspect.check_side import SideFiles, check_states_file
+from timerstore.inspect.check_side import SideFiles, check_states_file, read_states
 from timerstore.inspect.findings import Findings, at_offset
 from timerstore.inspect.log_units import LogUnits
 from timerstore.layout import (
@@ -147,7 +147,7 @@ def _check_side(findings: Findings, disk: Disk, found: Found) -> None:
         side = SideFiles(
             mark,
             None,
-            disk.read_small(tree.state),
+            read_states(disk, tree),
             disk.read_small(tree.counts),
         )
     except TimerStoreError as error:
@@ -179,7 +179,8 @@ def _check_timer_log(findings: Findings, disk: Disk, found: Found, log: LogState
         units = timer_unit.read(bytes(buffer))
         findings.count("timer units", len(units))
         positions = begin + np.arange(len(units)) * timer_unit.UNIT_BYTES
-        is_right = np.isin(units["log_offset"].astype(np.int64), known)
+        offsets = units["log_offset"].astype(np.int64)
+        is_right = np.isin(offsets, known) | (offsets < log.begin)  # retention removed it
         is_right &= units["unit_size"] == timer_unit.UNIT_BYTES
         is_right &= units["prev_pos"] < positions
         if log.damaged:  # what they point to may be lost
@@ -199,7 +200,7 @@ def _check_wheel(findings: Findings, disk: Disk, found: Found) -> None:
     elif mark is not None:
         slots = wheel_slot.read(disk.open(path, read_only=True).read(0, wanted))
         wrong = (slots["last_pos"] >= mark.timer_log_end) | (slots["first_pos"] > slots["last_pos"])
-        if (found.tree.root / "abort").exists():
+        if disk.exists(found.tree.abort):
             wrong &= False  # a live one is ahead of its watermark
         for row in np.flatnonzero(wrong & (slots["count"] > 0)).tolist():
             findings.add(

@@ -163,7 +163,7 @@ def repair_directory(
     into = Path(target).absolute()
     if into == source or source in into.parents or into in source.parents:
         raise ConfigError(f"repair: wanted a folder apart from the store {source}, got {into}")
-    if into.exists() and (not into.is_dir() or any(into.iterdir())):
+    if disk.exists(into) and (not disk.is_directory(into) or disk.list(into)):
         raise ConfigError(f"repair: wanted a new or empty folder, got {into}")
     found = look_at(disk, source)
     files = look_at_files(disk, found.tree.commit_log)
@@ -186,7 +186,7 @@ def repair_directory(
     _Copy(disk, log, plan, tree).run()
     _write_rest(disk, findings, found, log, tree)
     disk.sync_directory(building)
-    if into.exists():
+    if disk.exists(into):
         disk.remove_empty(into)
     disk.rename(building, into)
     disk.sync_directory(into.parent)

@@ -6,7 +6,8 @@ Data:     JSON: {"entries": [{"log_end": L, "pending": {topic: {queue: n}}, "end
           newer last; zeros are left out. Of a queue of the level topic everything below n, and from
           each b up to its e, is delivered; level_pending is what waits there by where it goes,
           pending the same of timers. ids: how much of which file of message ids counts, and its
-          CRC-32; a store of before has none. c: CRC-32 of the entry's text without it.
+          CRC-32; past: ranges [b, e) of chunks of the state file that nobody needs any more; a
+          store of before has none of the two. c: CRC-32 of the entry's text without it.
           Our own file, derived: where no entry is of the watermark's log end, or a queue has
           another end, everything is built anew from the log.
 """
@@ -41,6 +42,7 @@ class Counts(NamedTuple):
     levels: Levels
     level_pending: Pending
     ids: IdsMark = NO_IDS
+    past: tuple[tuple[int, int], ...] = ()
 
 
 def write(entries: list[Counts]) -> bytes:
@@ -65,6 +67,18 @@ def _numbers(found: Json) -> Pending:
     }
 
 
+def log_end(text: bytes | None) -> int:
+    """Give the greatest log end that an entry is of: the log was durable up to it before that was
+    written. 0 where nothing can be read.
+    """
+    try:
+        entries: list[Json] = json.loads(text or b"{}")["entries"]
+        ends = [int(entry["log_end"]) for entry in entries if entry.pop("crc") == _crc(entry)]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return 0
+    return max(ends, default=0)
+
+
 def read_counts(text: bytes | None, log_end: int) -> Counts | None:
     """Give what is known of a watermark, None where the file has nothing."""
     if text is None:
@@ -83,6 +97,7 @@ def read_counts(text: bytes | None, log_end: int) -> Counts | None:
                 {int(queue): tuple(map(int, n)) for queue, n in entry["levels"].items()},
                 _numbers(entry["level_pending"]),
                 IdsMark(*map(int, entry.get("ids", NO_IDS))),
+                tuple((int(begin), int(end)) for begin, end in entry.get("past", ())),
             )
     except NOT_OURS:
         return None

@@ -4,6 +4,7 @@ Data:     chunk c (1920 ids) has two sectors of 512 bytes at 1024 c, written in 
               0 magic   4 CRC-32 of bytes 8-511   8 chunk   16 log_end   24 zero
              32 480 bytes of states
           State of the chunk's id k: bits 2 (k mod 4) and the next of byte k / 4.
+          Of a chunk that is past (layout/counts_json.py) nothing counts; its place may be a hole.
 Holds:    a sector counts when its CRC fits, its chunk is where it lies and its log_end is not
           beyond the watermark's; of two that count, the one with the greater log_end.
 """

@@ -8,6 +8,7 @@ import re
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 
 from timerstore.errors import CorruptError, MessageError
@@ -72,8 +73,10 @@ def index_name(now_ms: int, last: str | None) -> str:
     name = f"{here.tm_year:04d}{time.strftime('%m%d%H%M%S', here)}{now_ms % 1000:03d}"
     if last is None or name > last:
         return name
+    # Not strptime: it imports, with the first call, what there may be no descriptor for.
+    parts = [int(last[begin:end]) for begin, end in pairwise((0, 4, 6, 8, 10, 12, 14))]
     try:
-        after = datetime.strptime(f"{last}000", "%Y%m%d%H%M%S%f").replace(tzinfo=UTC)
+        after = datetime(*parts, int(last[14:]) * 1000, tzinfo=UTC)  # type: ignore[misc,arg-type]
     except ValueError:  # a name that is no time: somebody else's
         return f"{int(last) + 1:017d}"
     after += timedelta(milliseconds=1)

@@ -27,19 +27,26 @@ class ConsumeQueue:
         self.min_offset = 0
 
     def load(self) -> None:
-        """Look at the files; `recover` finds out how far they count."""
-        self._segments.load()
+        """Look at the files; `recover` finds out how far they count, where they are whole."""
+        self._segments.load(is_derived=True)
 
     @property
     def has_files(self) -> bool:
         """Whether there is any file."""
         return bool(self._segments.numbers)
 
+    @property
+    def has_misfits(self) -> bool:
+        """Whether a file has another length: none may be read then, `restart` makes them anew."""
+        return self._segments.has_misfits
+
     def is_whole(self, log_begin: int) -> bool:
         """Whether no file is missing that must be there: none between two, and none in front while
-        the log has lost nothing there.
+        the log has lost nothing there; nor has one another length.
         """
         numbers = self._segments.numbers
+        if self._segments.has_misfits:
+            return False
         if not numbers:
             return True
         return numbers[-1] - numbers[0] + 1 == len(numbers) and not (numbers[0] and not log_begin)
@@ -140,7 +147,11 @@ class ConsumeQueue:
         return self._segments.unlink_retired()
 
     def last_record_end(self) -> int:
-        """Where the record of the last unit ends, by what the files say; 0 without any."""
+        """Where the record of the last unit ends, by what the files say; 0 without any, and where
+        they say nothing.
+        """
+        if self._segments.has_misfits:
+            return 0
         count = self._bisect(
             self._segments.begin // UNIT_BYTES, self._segments.extent // UNIT_BYTES, 2**62
         )

@@ -19,16 +19,17 @@ from timerstore.clock import Clock
 from timerstore.commitlog.commit_log import CommitLog
 from timerstore.config import StoreConfig
 from timerstore.dedupe import Ids, Taken
-from timerstore.errors import FailedError, TimerStoreError
+from timerstore.errors import FailedError, TimerStoreError, as_failure
 from timerstore.failpoint import reach
 from timerstore.files.disk import Disk, File
 from timerstore.layout import counts_json, watermark
-from timerstore.layout.tree import Tree
+from timerstore.layout.tree import WHEEL_TIMER_TOPIC, Tree
 from timerstore.layout.watermark import Watermark
 from timerstore.queues.dispatch import Dispatch
 from timerstore.queues.level_cursors import LevelCursors
 from timerstore.queues.routes import Routes
 from timerstore.timer.open_slot import OpenSlot
+from timerstore.timer.request import Int64Array
 from timerstore.timer.states import DirtyChunks, States
 from timerstore.timer.timer_log import TimerLog
 from timerstore.timer.wheel import DirtyPages, Wheel
@@ -57,6 +58,7 @@ class _Snapshot(NamedTuple):
     timer_id_end: int
     pages: DirtyPages
     chunks: DirtyChunks
+    past: Int64Array
     counts: counts_json.Counts
     ids: Taken
 
@@ -126,17 +128,12 @@ class Checkpoint:
             start_ns = self._clock.monotonic_ns
             self._rooms.log.check_alive()
             self.begun += 1
-            taken = self._take()
-            reach("checkpoint_taken")
             try:
-                mark = self._write(taken, is_clean=is_clean)
-            except TimerStoreError as error:
-                with self._rooms.wheel.lock:
-                    self._rooms.wheel.mark_dirty(taken.pages)
-                with self._rooms.log.lock:
-                    self._rooms.states.mark_dirty(taken.chunks)
-                if isinstance(error, FailedError):
-                    self._rooms.log.fail(error)
+                mark = self._taken_and_written(is_clean=is_clean)
+            except TimerStoreError:
+                raise
+            except BaseException as error:  # no memory, Ctrl-C: what was copied counts as clean
+                self._rooms.log.fail(as_failure(error, self._tree.watermark))
                 raise
             self.completed = mark
             self.completed_number = self.begun
@@ -146,6 +143,20 @@ class Checkpoint:
         for listener in self.on_completed:
             listener()
 
+    def _taken_and_written(self, *, is_clean: bool) -> Watermark:
+        taken = self._take()
+        reach("checkpoint_taken")
+        try:
+            return self._write(taken, is_clean=is_clean)
+        except TimerStoreError as error:
+            with self._rooms.wheel.lock:
+                self._rooms.wheel.mark_dirty(taken.pages)
+            with self._rooms.log.lock:
+                self._rooms.states.mark_dirty(taken.chunks)
+            if isinstance(error, FailedError):
+                self._rooms.log.fail(error)
+            raise
+
     @contextmanager
     def still(self) -> Iterator[None]:
         """No checkpoint is written while this is held."""
@@ -154,6 +165,8 @@ class Checkpoint:
 
     def _take(self) -> _Snapshot:
         rooms = self._rooms
+        timer_route = rooms.routes.get(WHEEL_TIMER_TOPIC, 0)
+        assert timer_route is not None, "opening makes it"
         with rooms.wheel.lock:
             timer_log_end = rooms.timer_log.end
             timer_queue_offset = rooms.timer_log.linked_offset
@@ -163,6 +176,7 @@ class Checkpoint:
             log_begin, log_end = rooms.log.segments.begin, rooms.log.end
             timer_id_end = int(rooms.log.native.timer_route.next_offset)
             chunks = rooms.states.copy_dirty()
+            past = rooms.states.past(timer_route.queue.min_offset)
             levels = rooms.levels.copy()
             ids = rooms.ids.take()
             counted = [
@@ -191,6 +205,7 @@ class Checkpoint:
             timer_id_end,
             pages,
             chunks,
+            past,
             counts_json.Counts(log_end, pending, ends, levels, level_pending),
             ids,
         )
@@ -209,12 +224,12 @@ class Checkpoint:
         reach("checkpoint_queues_synced")
         if rooms.dispatch.index is not None:
             rooms.dispatch.index.save(rooms.log, is_clean=is_clean)
-        chunk_count, digest = rooms.states.write(taken.chunks, taken.log_end)
+        chunk_count, digest = rooms.states.write(taken.chunks, taken.past, taken.log_end)
         reach("checkpoint_states_written")
         rooms.wheel.write(taken.pages)
         reach("checkpoint_wheel_written")
         ids = rooms.ids.save(taken.ids)
-        counts = taken.counts._replace(ids=ids)
+        counts = taken.counts._replace(ids=ids, past=rooms.states.past_ranges)
         entries = [*self._entries[-1:], counts]  # those of the last completed one stay
         self._disk.write_small(self._tree.counts, counts_json.write(entries))
         reach("checkpoint_counts_written")

@@ -5,6 +5,8 @@ Threads:  changed under the append lock; written by whoever checkpoints.
 Holds:    (1) ids below `native.end` have memory; a record with a new id is appended only then;
           (2) of a chunk's two sectors the one of the last completed checkpoint is not written to,
           however often a checkpoint fails in between.
+          (3) of a chunk whose ids are all over, and whose sources retention has removed, nothing is
+          kept in the file: it reads as no state (decision 0033).
 Fails:    the side file never: what does not fit is answered with None, and the log is folded anew.
 """
 
@@ -24,6 +26,9 @@ BLOCK_IDS = CHUNK_IDS * BLOCK_CHUNKS
 BLOCK_BYTES = (PAYLOAD_BYTES + 1) * BLOCK_CHUNKS
 _TABLE_SIZE = 64
 _UNWRITTEN = -1
+_PAST = -2
+_LOOK_BLOCKS = 8  # in one hold of the append lock
+_RANGES_MAX = 256  # of past chunks: what lies between many that wait stays
 
 
 class DirtyChunks(NamedTuple):
@@ -46,6 +51,7 @@ class States:
         self._which = np.zeros(0, np.int8)  # of a chunk's sectors: the one that counts
         self._crcs = np.zeros(0, np.uint64)
         self._completed = self._which  # `_which` as of the last completed checkpoint
+        self._look_at = 0  # the block that `past` looks at next
         self._file: File | None = None
 
     def ensure(self, timer_id: int) -> None:
@@ -94,6 +100,30 @@ class States:
         size = PAYLOAD_BYTES * BLOCK_CHUNKS
         return b"".join(bytes(ffi.buffer(block, size)) for block in self._blocks)
 
+    def past(self, floor: int) -> Int64Array:
+        """Give chunks that nobody needs any more, which are not known as that: all their ids are
+        below `floor`, so that retention has removed their sources, and none waits. Under the append
+        lock; some of them, others with the next call.
+        """
+        found: list[Int64Array] = [np.empty(0, np.int64)]
+        end = min(floor // CHUNK_IDS, len(self._blocks) * BLOCK_CHUNKS)
+        count = -(-end // BLOCK_CHUNKS)
+        for _ in range(min(_LOOK_BLOCKS, count)):
+            self._look_at %= count
+            first = self._look_at * BLOCK_CHUNKS
+            known = self._which[first : first + BLOCK_CHUNKS]
+            self._look_at += 1
+            if len(known) == BLOCK_CHUNKS and (known == _PAST).all():
+                continue
+            size = PAYLOAD_BYTES * BLOCK_CHUNKS
+            block = np.frombuffer(ffi.buffer(self._blocks[first // BLOCK_CHUNKS], size), np.uint8)
+            waits = block & np.uint8(0x55) & ~(block >> np.uint8(1))
+            each = waits.reshape(BLOCK_CHUNKS, PAYLOAD_BYTES).max(axis=1)
+            each[: len(known)][known == _PAST] = 1
+            chunks = first + np.flatnonzero(each == 0)
+            found.append(chunks[chunks < end])
+        return np.concatenate(found)
+
     def mark_dirty(self, dirty: DirtyChunks) -> None:
         """Take back copies that could not be written."""
         for chunk in dirty.chunks:
@@ -111,25 +141,52 @@ class States:
             self._crcs = np.zeros(0, np.uint64)
         disk.sync_directory(path.parent)
 
-    def write(self, dirty: DirtyChunks, log_end: int) -> tuple[int, int]:
-        """Write the chunks' other sectors, durably; (chunk count, digest) for the watermark."""
+    def write(self, dirty: DirtyChunks, past: Int64Array, log_end: int) -> tuple[int, int]:
+        """Write the chunks' other sectors, durably; (chunk count, digest) for the watermark. Of
+        those that are past nothing counts from that watermark on.
+        """
         assert self._file is not None
+        self._reach(max(dirty.chunks.max(initial=-1), past.max(initial=-1)) + 1)
+        self._take_past(past)
         if len(dirty.chunks):
             self._extend(dirty.chunks, log_end)
+        gone = set(past[self._which[past] == _PAST].tolist())
         for chunk, payload in zip(dirty.chunks.tolist(), dirty.payloads, strict=True):
-            self._write_one(chunk, log_end, payload)
+            if chunk not in gone:
+                self._write_one(chunk, log_end, payload)
         self._file.sync()
         return len(self._crcs), state_sector.digest(self._crcs)
 
-    def completed(self) -> None:
-        """The watermark that speaks of what was written is durable."""
-        self._completed = self._which.copy()
+    def _take_past(self, past: Int64Array) -> None:
+        which = self._which.copy()
+        which[past] = _PAST
+        if len(_ranges(which)) <= _RANGES_MAX:
+            self._which, self._crcs[past] = which, 0
 
-    def _extend(self, chunks: Int64Array, log_end: int) -> None:
-        more = int(chunks.max()) + 1 - len(self._crcs)
+    @property
+    def past_ranges(self) -> tuple[tuple[int, int], ...]:
+        """Ranges of chunks that are past as of the last `write`."""
+        return _ranges(self._which)
+
+    def completed(self) -> None:
+        """The watermark that speaks of what was written is durable: the space of what is past from
+        it on is given back.
+        """
+        assert self._file is not None
+        news = (self._which == _PAST).copy()
+        news[: len(self._completed)] &= self._completed != _PAST
+        self._completed = self._which.copy()
+        for begin, end in self.past_ranges if news.any() else ():
+            if news[begin:end].any():
+                self._file.punch(2 * begin * SECTOR_BYTES, 2 * (end - begin) * SECTOR_BYTES)
+
+    def _reach(self, count: int) -> None:
+        more = int(count) - len(self._crcs)
         if more > 0:
             self._which = np.concatenate([self._which, np.full(more, _UNWRITTEN, np.int8)])
             self._crcs = np.concatenate([self._crcs, np.zeros(more, np.uint64)])
+
+    def _extend(self, chunks: Int64Array, log_end: int) -> None:
         empty = np.zeros(PAYLOAD_BYTES, np.uint8)
         changed = set(chunks.tolist())
         for chunk in np.flatnonzero(self._which == _UNWRITTEN).tolist():
@@ -139,23 +196,33 @@ class States:
     def _write_one(self, chunk: int, log_end: int, payload: Bytes) -> None:
         assert self._file is not None
         raw, crc = state_sector.make(chunk, log_end, payload)
-        is_new = chunk >= len(self._completed) or self._completed[chunk] == _UNWRITTEN
+        is_new = chunk >= len(self._completed) or self._completed[chunk] < 0
         which = 0 if is_new else 1 - int(self._completed[chunk])
         self._file.write(raw, (2 * chunk + which) * SECTOR_BYTES)
         self._which[chunk] = which
         self._crcs[chunk] = crc
 
-    def read(self, chunk_count: int, digest: int, log_end: int) -> bool:
-        """Load the side file as it was at a watermark; False where it does not fit."""
+    def read(
+        self,
+        chunk_count: int,
+        digest: int,
+        log_end: int,
+        past: tuple[tuple[int, int], ...] = (),
+    ) -> bool:
+        """Load the side file as it was at a watermark, but for chunks that are past; False where it
+        does not fit.
+        """
         assert self._file is not None
         size = min(self._file.size(), 2 * chunk_count * SECTOR_BYTES)
         raw = self._file.read(0, size)
         which = np.zeros(chunk_count, np.int8)
+        for begin, end in past:
+            which[begin:end] = _PAST
         crcs = np.zeros(chunk_count, np.uint64)
         if chunk_count:
             self.ensure(chunk_count * CHUNK_IDS - 1)
         waiting = 0
-        for chunk in range(chunk_count):
+        for chunk in np.flatnonzero(which != _PAST).tolist():
             pair = raw[2 * chunk * SECTOR_BYTES : 2 * (chunk + 1) * SECTOR_BYTES]
             found = state_sector.pick(pair, chunk, log_end)
             if found is None:
@@ -177,3 +244,9 @@ class States:
     def close(self) -> None:
         """Let go of the file."""
         self._file = None
+
+
+def _ranges(which: "np.ndarray[tuple[int], np.dtype[np.int8]]") -> tuple[tuple[int, int], ...]:
+    """Give the ranges of chunks that are past."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], which == _PAST, [0])).astype(np.int8)))
+    return tuple(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))

@@ -28,13 +28,15 @@ class TimerLog:
         self.linked_offset = 0
 
     def load(self, end: int) -> None:
-        """Look at the files; the log ends at `end`."""
-        self.segments.load()
+        """Look at the files; the log ends at `end`, where `is_whole` says so."""
+        self.segments.load(is_derived=True)
         self.end = end
         self.segments.reserve_from(end)
 
     def is_whole(self, begin: int) -> bool:
-        """Whether every file from the one with `begin` up to the end is there."""
+        """Whether every file from the one with `begin` up to the end is there, and whole."""
+        if self.segments.has_misfits:
+            return False
         first = begin // self.segments.segment_bytes
         last = (self.end - 1) // self.segments.segment_bytes
         return self.segments.numbers[: last + 1 - first] == list(range(first, last + 1))

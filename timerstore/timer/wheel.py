@@ -153,9 +153,11 @@ class Wheel:
 
     def close(self, *, as_broker_wants: bool) -> None:
         """Unmap; the file gets the length that a broker takes where it may open it."""
-        if as_broker_wants:
-            self._file.resize(self.slot_count * SLOT_BYTES)
-            self._file.sync()
-        ffi.release(self._view)
-        self._memory.close()
-        del self._file
+        try:
+            if as_broker_wants:
+                self._file.resize(self.slot_count * SLOT_BYTES)
+                self._file.sync()
+        finally:
+            ffi.release(self._view)
+            self._memory.close()
+            del self._file

@@ -1,0 +1,98 @@
+"""Each call to the operating system fails in turn, once and for ever; nothing is lost (T-NTH)."""
+
+import errno
+import gc
+import shutil
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.crash.failing_calls import FailingCalls
+from tests.crash.story import SCENES, Story, config_of
+from tests.support import amounts
+
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
+
+_CODES = (errno.EIO, errno.ENOSPC)
+_SECONDS_MAX = 0.5  # of one core, a scene; what there is no time for, `deep` does
+
+
+def tell(
+    name: str, folder: Path, nth: int, code: int, *, once: bool, closes: bool, seen: Counter[str]
+) -> tuple[int, int]:
+    """Play a scene whose n-th call fails (0: none); how many calls there were, and failed."""
+    scene = SCENES[name]
+    story = Story(folder, config_of(scene))
+    folder.mkdir(parents=True)
+    calls = FailingCalls(folder)
+    try:
+        with calls.installed():
+            scene.before(story)
+            assert not story.errors
+            before = calls.count
+            if nth:
+                calls.fail(nth, code, once=once)
+            scene.during(story)
+            if closes:
+                story.close()
+            counted = calls.count - before
+            calls.heal()
+            story.drop()
+        scene.checked(story)
+        assert bool(story.errors) <= bool(calls.failed), story.errors
+    except Exception as error:
+        how = f"{name}: call {nth} and {'no other' if once else 'all after'}, {closes=}"
+        said = [f"{one!r}" for one in story.errors[:3]]
+        raise AssertionError(f"{how}: {calls.failed[:3]} -> {error!r}; said {said}") from error
+    finally:
+        story.drop()
+        shutil.rmtree(folder, ignore_errors=True)
+    seen.update(calls.counts)
+    return counted, len(calls.failed)
+
+
+def _cases(count: int) -> list[tuple[int, int, bool, bool]]:
+    """Every call, how it fails, and how the store is let go of; in an order in which the front of
+    it is a fair sample: n, error, once, whether it is closed.
+    """
+    cases = [
+        (nth, code, once, closes)
+        for nth in range(1, count + 1)
+        for code in _CODES
+        for once in (True, False)
+        for closes in (True, False)
+    ]
+    return [cases[at * 7919 % len(cases)] for at in range(len(cases))]
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_a_call_that_fails_loses_nothing(name: str, scratch: Path) -> None:
+    _play(name, scratch / "s", _SECONDS_MAX)
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("name", SCENES)
+def test_every_call_that_fails_loses_nothing(name: str, scratch: Path) -> None:
+    began = time.process_time()
+    done = _play(name, scratch / "s", float("inf"))
+    amounts.add("n-th call fails", done, time.process_time() - began, {name: done})
+
+
+def _play(name: str, folder: Path, seconds: float) -> int:
+    seen: Counter[str] = Counter()
+    count, _ = tell(name, folder, 0, 0, once=True, closes=True, seen=seen)
+    assert count > 10
+    done, began = 0, time.process_time()
+    cases = _cases(count)
+    for nth, code, once, closes in cases:
+        if time.process_time() - began > seconds:
+            break
+        _, failed = tell(name, folder, nth, code, once=once, closes=closes, seen=seen)
+        done += failed > 0
+    gc.collect()
+    print(f"{name}: {count} calls, {done} of {len(cases)} failures")
+    assert done >= min(3, len(cases))
+    return done

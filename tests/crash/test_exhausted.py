@@ -1,0 +1,313 @@
+"""Descriptors, memory, maps and threads that run out: an error that says so, nothing lost (T-OOM).
+
+In forked children, which are limited: what runs out there runs out for nobody else.
+"""
+
+import mmap
+import os
+import resource
+import shutil
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import timerstore
+from tests.crash.any_line import Lines
+from tests.crash.story import SCENES, Story, config_of
+from timerstore import FailedError
+
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
+
+_FEW = ("open", "put", "roll", "recover")
+_OPENS_NOTHING = ("look",)  # what it reads is open
+_CHILD_S = 60
+_MAPS_MAX = Path("/proc/sys/vm/max_map_count")
+
+
+def in_child(work: Callable[[], Any]) -> str:
+    """Do it in a forked child; what it said, or how it died."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        signal.alarm(_CHILD_S)
+        said = "done"
+        try:
+            said = str(work())
+        except BaseException:  # noqa: BLE001 - told to the parent
+            said = traceback.format_exc()
+        finally:
+            with suppress(OSError):
+                os.write(writing, said.encode())
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        said = pipe.read().decode()
+    status = os.waitpid(pid, 0)[1]
+    return said if not status else f"died: {status:#x}"
+
+
+def play(
+    folder: Path, name: str, limited: Callable[[], Any], allowed: tuple[type[Exception], ...] = ()
+) -> str:
+    """Play a scene within a limit, then look without it; how many errors there were."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    scene = SCENES[name]
+    story = Story(folder, config_of(scene), allowed)
+    scene.before(story)
+    assert not story.errors
+    with limited():
+        scene.during(story)
+    found = len(story.errors)
+    story.drop()
+    scene.checked(story)
+    return f"errors {found}"
+
+
+@contextmanager
+def descriptors(more: int) -> Iterator[None]:
+    """So many more files may be open than are now."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = max(int(one.name) for one in Path("/proc/self/fd").iterdir())
+    fillers = [os.open("/dev/null", os.O_RDONLY)]
+    while fillers[-1] < used:  # no gap is left below
+        fillers.append(os.open("/dev/null", os.O_RDONLY))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (fillers[-1] + 1 + more, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for one in fillers:
+            os.close(one)
+
+
+@pytest.mark.parametrize("name", ["open", "roll", "recover"])
+def test_descriptors_that_run_out(name: str, scratch: Path) -> None:
+    _run_out(name, scratch, descriptors, (0, 1, 3, 6, 10, 13, 16, 20))
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("name", SCENES)
+def test_descriptors_that_run_out_one_by_one(name: str, scratch: Path) -> None:
+    _run_out(name, scratch, descriptors, range(40), is_met=name not in _OPENS_NOTHING)
+
+
+def _run_out(
+    name: str,
+    scratch: Path,
+    limit: Callable[[int], AbstractContextManager[None]],
+    amounts: Iterable[int],
+    *,
+    is_met: bool = True,
+) -> None:
+    """Play a scene with so much left, each in a process of its own."""
+    met = 0
+    for more in amounts:
+        said = in_child(
+            lambda more=more: play(scratch / "s", name, lambda: limit(more), (MemoryError,))  # type: ignore[misc]
+        )
+        assert said.startswith("errors "), f"{more} more: {said}"
+        met += said != "errors 0"
+    assert met or not is_met, "the limit was never met"
+
+
+@contextmanager
+def address_space(more_kib: int) -> Iterator[None]:
+    """So much more memory may be had than is now."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * mmap.PAGESIZE + more_kib * 1024, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+@pytest.mark.parametrize("name", _FEW)
+def test_memory_that_runs_out(name: str, scratch: Path) -> None:
+    _run_out(name, scratch, address_space, (0, 12, 100, 300, 700))
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("name", SCENES)
+def test_memory_that_runs_out_page_by_page(name: str, scratch: Path) -> None:
+    _run_out(
+        name, scratch, address_space, (*range(0, 400, 4), *range(400, 4000, 100)), is_met=False
+    )
+
+
+@contextmanager
+def file_size(limit_kib: int) -> Iterator[None]:
+    """No file may grow beyond so much."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_kib * 1024, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("name", _FEW)
+def test_files_that_may_not_grow(name: str, scratch: Path) -> None:
+    _run_out(name, scratch, file_size, (0, 1, 2, 4), is_met=name != "put")
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("name", SCENES)
+def test_files_that_may_not_grow_beyond_each_size(name: str, scratch: Path) -> None:
+    _run_out(name, scratch, file_size, range(40), is_met=False)
+
+
+def _at_line(scratch: Path, name: str, nth: int) -> str:
+    """There is no memory at the n-th line of the engine that runs; how many lines there were."""
+    lines = Lines(nth)
+    said = play(scratch / "s", name, lines.watched, (MemoryError,))
+    return f"{said} lines {lines.count}"
+
+
+@pytest.mark.parametrize("name", _FEW)
+def test_no_memory_at_some_line(name: str, scratch: Path) -> None:
+    _lines_of(name, scratch, 12)
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("name", SCENES)
+def test_no_memory_at_many_lines(name: str, scratch: Path) -> None:
+    _lines_of(name, scratch, 1500)
+
+
+def _lines_of(name: str, scratch: Path, samples: int) -> None:
+    said = in_child(lambda: _at_line(scratch, name, 0))
+    assert said.startswith("errors 0 lines "), said
+    count = int(said.split()[-1])
+    step = max(1, count // samples) | 1
+    for nth in range(1 + Random(name).randrange(step), count, step):
+        said = in_child(lambda nth=nth: _at_line(scratch, name, nth))  # type: ignore[misc]
+        assert said.startswith("errors "), f"line {nth} of {count}: {said}"
+
+
+def _few_maps(left: int) -> list[mmap.mmap]:
+    """Take all maps that a process may have but so many."""
+    taken = []
+    try:
+        while True:
+            one = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+            # So that the kernel cannot join it with its neighbours.
+            one.madvise(mmap.MADV_DONTFORK, 0, mmap.PAGESIZE)
+            taken.append(one)
+    except (OSError, MemoryError):
+        if left:
+            del taken[-left:]
+    return taken
+
+
+@contextmanager
+def maps(left: int) -> Iterator[None]:
+    """A process may have so many maps more than it has."""
+    taken = _few_maps(left)
+    try:
+        yield
+    finally:
+        for one in taken:
+            one.close()
+
+
+@pytest.mark.parametrize("name", ["recover"])
+def test_maps_that_run_out(name: str, scratch: Path) -> None:
+    if int(_MAPS_MAX.read_text()) > 200_000:
+        pytest.skip("NOT RUN: a process may have too many maps here")
+    _run_out(name, scratch, maps, (0, 1, 3))
+
+
+@pytest.mark.parametrize("nth", range(1, 10))
+def test_a_thread_that_cannot_be_started(
+    nth: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with timerstore.open(tmp_path / "s", threads=False) as store:
+        store.put("t", b"body", queue_id=0)
+    start, count = threading.Thread.start, 0
+
+    def refused(self: threading.Thread) -> None:
+        nonlocal count
+        count += 1
+        if count == nth:
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    before = threading.active_count()
+    with pytest.raises(FailedError, match="thread"):
+        timerstore.open(tmp_path / "s")
+    assert threading.active_count() == before
+    monkeypatch.undo()
+    with timerstore.open(tmp_path / "s") as store:
+        assert [m.body for m in store.pull("t", 0, 0, wait=5.0).messages] == [b"body"]
+
+
+def test_ctrl_c_amid_a_sync_ends_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was to be synced is forgotten then: a later put must not count as durable."""
+    store = timerstore.open(tmp_path / "s", threads=False)
+    store.put("t", b"1", flush="async")
+
+    def interrupted(_fd: int) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fdatasync", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            store.put("t", b"2")
+    with pytest.raises(FailedError, match="KeyboardInterrupt"):
+        store.put("t", b"3")
+    store.close()
+    with timerstore.open(tmp_path / "s", threads=False) as store:
+        assert store.stats()["log_end_bytes"]
+
+
+@pytest.mark.parametrize("where", ["_take", "_write"])
+def test_no_memory_amid_a_checkpoint_ends_the_store(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else what it had copied counts as clean, and the next one leaves it out."""
+    store = timerstore.open(tmp_path / "s", threads=False)
+    store.put("t", b"1", delay=100.0)
+    checkpoint = store._opened.checkpoint
+    before = getattr(checkpoint, where)
+
+    def cut_off(*given: Any, **named: Any) -> None:
+        before(*given, **named)
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint, where, cut_off)
+        with pytest.raises(MemoryError):
+            store.flush()
+    with pytest.raises(FailedError, match="MemoryError"):
+        store.flush()
+    store.close()
+    with timerstore.open(tmp_path / "s", threads=False) as store:
+        assert len(list(store.pending())) == 1
+
+
+def test_an_opening_that_is_cut_off_lets_go_of_the_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut_off(*_given: Any) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(timerstore.TimerStore, "_make_groups", cut_off)
+        with pytest.raises(MemoryError):
+            timerstore.open(tmp_path / "s", threads=False)
+    timerstore.open(tmp_path / "s", threads=False).close()

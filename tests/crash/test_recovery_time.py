@@ -1,0 +1,65 @@
+"""How long a store takes to open that was killed with so much unread behind its last checkpoint.
+
+Nothing is asserted of the time: it is noted in the ledger (P24 wants at most 3 s a GiB).
+"""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import timerstore
+from tests.support import amounts
+from timerstore import StoreConfig
+
+pytestmark = [pytest.mark.crash, pytest.mark.deep, pytest.mark.timeout(0)]
+
+_MIB = 1 << 20
+_BODY_BYTES = 800  # a record is about a KiB then
+_BATCH = 2000
+_CONFIG = StoreConfig(
+    flush="async",
+    checkpoint_log_bytes=64 << 30,
+    checkpoint_log_bytes_max=64 << 30,
+    checkpoint_interval_ms=3_600_000,
+)
+
+
+def _fill(root: Path, mib: int) -> None:
+    """In a child that is killed: half waits for tomorrow, half is there at once."""
+    pid = os.fork()
+    if pid == 0:
+        store = timerstore.open(root, _CONFIG)
+        bodies = np.zeros(_BATCH * _BODY_BYTES, np.uint8).tobytes()
+        offsets = np.arange(_BATCH + 1, dtype=np.int64) * _BODY_BYTES
+        later_ms = time.time_ns() // 1_000_000 + 86_400_000
+        due = np.where(np.arange(_BATCH) % 2, later_ms, 0).astype(np.int64)
+        while store.stats()["log_end_bytes"] < mib * _MIB:
+            store.put_many("t", (bodies, offsets), deliver_ms=due, queue_id=0)
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert os.waitpid(pid, 0)[1] == signal.SIGKILL
+
+
+@pytest.mark.parametrize("what", ["from the watermark", "from the log alone"])
+def test_opening_after_a_kill(tmp_path: Path, what: str) -> None:
+    mib = int(os.environ.get("TIMERSTORE_RECOVERY_MIB", "1024"))
+    root = tmp_path / "store"
+    _fill(root, mib)
+    if what == "from the log alone":
+        (root / "timerstore/watermark").unlink()
+        (root / "timerstore/counts").unlink()
+    begun, cpu = time.monotonic(), time.process_time()
+    store = timerstore.open(root, _CONFIG, threads=False)
+    wall_s, cpu_s = time.monotonic() - begun, time.process_time() - cpu
+    stats = store.stats()
+    store.close()
+    gib = stats["log_end_bytes"] / (1 << 30)
+    assert stats["pending_messages"] > 300 * mib
+    print(f"{what}: {gib:.2f} GiB, {wall_s:.2f} s, {cpu_s:.2f} s of a core")
+    amounts.add(f"recovery, {what}", 1, wall_s, {"MiB": round(gib * 1024)})
+    again = timerstore.open(root, _CONFIG, threads=False)
+    assert again.stats()["pending_messages"] == stats["pending_messages"]
+    again.close()

@@ -97,7 +97,7 @@ class Told:
 
 
 _CODES: tuple[tuple[type[Exception], Exit], ...] = (
-    (LockedError, Exit.ERROR),
+    (LockedError, Exit.LOCKED),
     (FullError, Exit.LATER),
     (BusyError, Exit.LATER),
     (NotWaitingError, Exit.NOT_SO),

@@ -5,6 +5,11 @@ Threads:  any; a count may miss a unit when two threads add at once, gauges are 
 """
 
 import threading
+from bisect import bisect_left
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
 
 COUNTERS = {
     "flow_control_refused_messages": "messages that were not put, for their slot was full",
@@ -50,8 +55,58 @@ GAUGES = {
     "paced_messages": "messages that are due and wait for their topic's turn or rate",
     "level_pending_messages": "those of them that wait for a fixed level",
     "timer_log_end_bytes": "timer log position behind the last unit",
+    "disk_bytes": "bytes of commit log, timer log, queues and wheel that are in use",
+    "disk_used_percent": "how full the file system is, by whatever",
+    "memory_bytes": "memory of the state table, of messages read from slots, and of the histogram",
 }
 """What `stats()` reads from its owner, beside the counters."""
+
+SINCE_OPENING = frozenset({"put_messages", "cancelled_messages", "rescheduled_messages"})
+"""Those of the gauges that only grow: counters, for who exports them."""
+
+LATE_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 60_000, 3_600_000)
+TOOK_MS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000)
+
+DISTRIBUTIONS: dict[str, tuple[str, tuple[float, ...]]] = {
+    "lateness_ms": ("ms from due to handed over, of each message, timer or level", LATE_MS),
+    "sync_ms": ("ms that a sync of the commit log took", TOOK_MS),
+    "checkpoint_ms": ("ms that a checkpoint took", TOOK_MS),
+}
+"""Upper bounds, and how many lay between each and the one before; since opening."""
+
+
+class Distribution:
+    """How many values lay where."""
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def add(self, values: npt.NDArray[np.int64]) -> None:
+        """Count values; most often all of them lie between the same two bounds."""
+        if not len(values):
+            return
+        least = bisect_left(self._bounds, int(values.min()))
+        if least == bisect_left(self._bounds, int(values.max())):
+            self._counts[least] += len(values)
+        else:
+            places = np.searchsorted(self._bounds, values, side="left")
+            for place, count in enumerate(np.bincount(places).tolist()):
+                self._counts[place] += count
+        self._sum += float(values.sum())
+
+    def add_one(self, value: float) -> None:
+        """Count a value."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def told(self) -> dict[float | str | None, float]:
+        """Give how many by upper bound, None for what lies beyond; and their `sum`."""
+        counted: dict[float | str | None, float] = dict(
+            zip((*self._bounds, None), self._counts, strict=True)
+        )
+        return {**counted, "sum": self._sum}
 
 
 class Metrics:
@@ -60,6 +115,9 @@ class Metrics:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._values = dict.fromkeys(COUNTERS, 0)
+        self._distributions = {
+            name: Distribution(bounds) for name, (_, bounds) in DISTRIBUTIONS.items()
+        }
 
     def add(self, name: str, amount: int) -> None:
         """Count."""
@@ -70,3 +128,18 @@ class Metrics:
         """Give all counters as they are."""
         with self._lock:
             return dict(self._values)
+
+    def observe(self, name: str, values: npt.NDArray[np.int64]) -> None:
+        """Count many values of a distribution."""
+        with self._lock:
+            self._distributions[name].add(values)
+
+    def took(self, name: str, took_ns: int) -> None:
+        """Count a time, one value of a distribution in ms."""
+        with self._lock:
+            self._distributions[name].add_one(took_ns / 1e6)
+
+    def distributions(self) -> Mapping[str, dict[float | str | None, float]]:
+        """Give all distributions as they are."""
+        with self._lock:
+            return {name: one.told() for name, one in self._distributions.items()}

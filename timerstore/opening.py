@@ -15,6 +15,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -581,6 +582,8 @@ class _Opening:
         checkpoint = Checkpoint(config, clock, self._disk, tree, rooms, found.store_id, found.mark)
         checkpoint.before_mark.append(lease_progress.commit)
         log.ensure_states = self._states.ensure
+        log.on_synced = partial(metrics.took, "sync_ms")
+        checkpoint.on_completed.append(lambda: metrics.took("checkpoint_ms", checkpoint.took_ns))
         log.wait_for_checkpoint = checkpoint.wait
         log.on_left = rooms.dispatch.wake
         checkpoint.on_completed.append(self._directory.check_held)

@@ -38,6 +38,7 @@ from timerstore.flow_control import LimitedPutting
 from timerstore.future.calendar import Calendar
 from timerstore.future.explain import Explainer, name_of
 from timerstore.future.times import buckets_of
+from timerstore.future.used import used
 from timerstore.ingest import Carrier, Ingester
 from timerstore.inspect.check import check_store
 from timerstore.layout.handle import Handle, decode
@@ -779,7 +780,9 @@ class TimerStore:
         with rooms.log.lock:
             by_topic, on_level = (Counter(one) for one in pending_by_topic(rooms.routes))
         return {
-            **self._opened.metrics.values(),
+            **opened.metrics.values(),
+            **opened.metrics.distributions(),
+            **used(opened, self._calendar.bytes),
             "put_messages": int(self._native.put_count),
             "cancelled_messages": int(self._native.cancel_count),
             "rescheduled_messages": int(self._native.reschedule_count),

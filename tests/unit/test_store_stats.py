@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.bench import DAY, NOW, Bench, small
-from timerstore.metrics import COUNTERS, GAUGES
+from timerstore.metrics import COUNTERS, DISTRIBUTIONS, GAUGES, SINCE_OPENING
 from timerstore.timer.backlog import BOUNDS_S
 
 BEHIND = (
@@ -30,8 +30,10 @@ def behind(bench: Bench) -> tuple[int, ...]:
 
 
 def test_every_name_is_in_the_one_table(bench: Bench) -> None:
-    assert set(bench.store.stats()) == {*COUNTERS, *GAUGES}
-    assert not {*COUNTERS} & {*GAUGES}
+    names = [*COUNTERS, *GAUGES, *DISTRIBUTIONS]
+    assert set(bench.store.stats()) == set(names)
+    assert len(set(names)) == len(names)
+    assert GAUGES.keys() > SINCE_OPENING
 
 
 def test_nothing_is_behind_in_a_store_that_is_idle(bench: Bench) -> None:

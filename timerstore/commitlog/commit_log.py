@@ -31,6 +31,10 @@ _BLANK_BYTES = 16
 _WRITE_BACK_BYTES_MIN = 1 << 18  # smaller pieces are left for the sync to gather
 
 
+def _nobody(took_ns: int) -> None:
+    del took_ns
+
+
 def _no_states(timer_id: int) -> None:
     raise AssertionError(f"nobody said where states for id {timer_id} are had")
 
@@ -66,6 +70,7 @@ class CommitLog:
         self.failed: TimerStoreError | None = None
         self._cuts = CutWatch(segments.directory.parent)
         self.on_durable: list[Callable[[], None]] = []
+        self.on_synced: Callable[[int], None] = _nobody  # so many ns it took
         self.on_left: Callable[[], None] = lambda: None  # there is something for write_behind
         self._left: _Left | None = None  # a half that is full and not written; under _write_lock
         self.ensure_states: Callable[[int], None] = _no_states  # timer/states.py
@@ -253,12 +258,14 @@ class CommitLog:
                     return
                 try:
                     written = self.write_out()
+                    start_ns = self._clock.monotonic_ns
                     self.segments.sync()
                     self.check_alive()  # the staging may have been cut under those who appended
                     self.durable = written
                 except BaseException as error:  # Ctrl-C, too: what was to be synced is forgotten
                     self.fail(as_failure(error, self.segments.directory))
                     raise
+                self.on_synced(self._clock.monotonic_ns - start_ns)
             reach("log_synced")
             for listener in self.on_durable:
                 listener()

@@ -258,6 +258,8 @@ class ScheduleDeliver(Service):
                     placed += got
         finally:
             self._note(entries[:placed], runs)
+        late_ms = now_ms - entries["due_ms"][drafts["size"] > 0]
+        self.metrics.observe("lateness_ms", late_ms)
         unusable = int(np.count_nonzero(drafts["unusable"]))
         self.metrics.add("schedule_deliver_messages", int(np.count_nonzero(drafts["size"])))
         self.metrics.add("schedule_deliver_unusable_messages", unusable)

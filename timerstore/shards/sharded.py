@@ -68,7 +68,7 @@ Answer = TypeVar("Answer")
 
 _WORKERS_MAX = 8
 _CLEAN_EVERY_NS = 3600 * 10**9
-_GREATEST = ("_ms",)  # of stats: the worst shard's; everything else is summed up
+_GREATEST = ("_ms", "_percent")  # of stats: the worst shard's; everything else is summed up
 
 
 def named(error: TimerStoreError, shard: int) -> TimerStoreError:

@@ -168,6 +168,7 @@ class DequeuePut(Service):
             reach("deliver_encoded")
             tally = self._place(count, now_ms)  # copies from the view's segments
         reach("deliver_placed")
+        self._note_lateness(count, now_ms, int(tally.handed))
         if tally.misfits:  # a foreign message without room for a roll: it waits here instead
             drafts = self._drafts[:count]
             is_gone = drafts["flags"] == lib.TS_FLAG_GONE
@@ -183,6 +184,13 @@ class DequeuePut(Service):
         skipped = int(tally.skipped + tally.misfits + tally.gone)
         self.metrics.add("dequeue_put_skipped_messages", skipped)
         return count
+
+    def _note_lateness(self, count: int, now_ms: int, handed: int) -> None:
+        drafts = self._drafts[:count]
+        if handed < count:
+            stays = lib.TS_FLAG_ROLL | lib.TS_FLAG_MOVE
+            drafts = drafts[(drafts["placed"] >= 0) & ((drafts["flags"] & stays) == 0)]
+        self.metrics.observe("lateness_ms", now_ms - drafts["due_ms"])
 
     def _plan(self, view: Any, due: Records, frontier: int, now_ms: int) -> int:
         entries = ffi.from_buffer("ts_due[]", due)

@@ -1,0 +1,172 @@
+"""The collector: `stats()` as prometheus_client wants it, at each scrape.
+
+Threads:  any; a scrape runs in who asks.
+Holds:    a store that is closed has no series any more, and fails no scrape.
+Fails:    ConfigError without prometheus_client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, Protocol, Self
+from weakref import WeakKeyDictionary
+
+from timerstore.errors import ClosedError, ConfigError
+from timerstore.families import FAMILIES, Family, buckets_of, shards_of, topics_of
+
+try:
+    import prometheus_client
+    from prometheus_client import core, registry
+except ImportError as error:
+    raise ConfigError(
+        "prometheus: wanted prometheus_client; pip install 'timerstore[prometheus]'"
+    ) from error
+
+_METRICS: dict[str, Any] = {
+    "counter": core.CounterMetricFamily,
+    "gauge": core.GaugeMetricFamily,
+    "histogram": core.HistogramMetricFamily,
+}
+
+
+class HasStats(Protocol):
+    """A TimerStore or a ShardedStore."""
+
+    def stats(self) -> dict[str, Any]:
+        """Give counters and gauges."""
+        ...
+
+
+class StoreCollector(registry.Collector):
+    """The metrics of one store."""
+
+    def __init__(self, store: HasStats, name: str = "") -> None:
+        self._store = store
+        self._name = name
+
+    def collect(self) -> Iterable[core.Metric]:
+        """Give every family with its samples."""
+        try:
+            stats = self._store.stats()
+        except ClosedError:
+            return
+        shards = shards_of(stats)
+        for family in FAMILIES:
+            labels = ["store", "shard", *family.labels]
+            metric = _METRICS[family.kind](family.name, family.help, labels=labels)
+            for shard, told in shards:
+                _add(metric, family, [self._name, shard], told[family.stat])
+            yield metric
+
+    def describe(self) -> Iterable[core.Metric]:
+        """Give the families without samples: a registry looks for names that are taken."""
+        return [_METRICS[one.kind](one.name, one.help) for one in FAMILIES]
+
+
+def _add(metric: Any, family: Family, labels: list[str], told: Any) -> None:
+    if family.kind == "histogram":
+        metric.add_metric(labels, buckets_of(told), told["sum"])
+    elif family.labels:
+        for topic, count in topics_of(told):
+            metric.add_metric([*labels, topic], count)
+    else:
+        metric.add_metric(labels, told)
+
+
+class _Stores(registry.Collector):
+    """Several stores in one registry: one family of a name, samples of all."""
+
+    def __init__(self) -> None:
+        self.collectors: dict[str, StoreCollector] = {}
+
+    def collect(self) -> Iterable[core.Metric]:
+        """Give every family once, with the samples of each store."""
+        merged: dict[str, core.Metric] = {}
+        for one in list(self.collectors.values()):
+            for metric in one.collect():
+                merged.setdefault(metric.name, metric)
+                if merged[metric.name] is not metric:
+                    merged[metric.name].samples.extend(metric.samples)
+        return merged.values()
+
+    def describe(self) -> Iterable[core.Metric]:
+        """Give the families without samples."""
+        return [_METRICS[one.kind](one.name, one.help) for one in FAMILIES]
+
+
+_of_registries: WeakKeyDictionary[registry.CollectorRegistry, _Stores] = WeakKeyDictionary()
+
+
+def register(
+    store: HasStats, name: str = "", *, on: registry.CollectorRegistry | None = None
+) -> StoreCollector:
+    """Let a registry, the process's own without one, scrape a store; `name` is its label `store`.
+
+    Raises ConfigError where another store of that name is on it.
+    """
+    registry_ = prometheus_client.REGISTRY if on is None else on
+    stores = _of_registries.get(registry_)
+    if stores is None:
+        stores = _Stores()
+        registry_.register(stores)
+        _of_registries[registry_] = stores
+    if name in stores.collectors:
+        raise ConfigError(f"name: a store named {name!r} is registered already; wanted another")
+    made = stores.collectors[name] = StoreCollector(store, name)
+    return made
+
+
+def unregister(name: str = "", *, on: registry.CollectorRegistry | None = None) -> None:
+    """Let go of a store; one that is not there is none."""
+    registry_ = prometheus_client.REGISTRY if on is None else on
+    stores = _of_registries.get(registry_)
+    if stores is not None:
+        stores.collectors.pop(name, None)
+
+
+class Served:
+    """A page of metrics that is served; ends with `close`."""
+
+    def __init__(self, server: Any, thread: Any) -> None:
+        self._server = server
+        self._thread = thread
+
+    @property
+    def port(self) -> int:
+        """Where."""
+        return int(self._server.server_port)
+
+    def close(self) -> None:
+        """Serve no more."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def serve(
+    stores: HasStats | Mapping[str, HasStats],
+    name: str = "",
+    *,
+    port: int = 0,
+    host: str = "127.0.0.1",
+) -> Served:
+    """Serve the metrics of a store, or of several by name, at `/metrics`; on loopback."""
+    found = stores if isinstance(stores, Mapping) else {name: stores}
+    own = registry.CollectorRegistry()
+    all_of = _Stores()
+    all_of.collectors = {label: StoreCollector(one, label) for label, one in found.items()}
+    own.register(all_of)
+    server, thread = prometheus_client.start_http_server(port, addr=host, registry=own)
+    return Served(server, thread)

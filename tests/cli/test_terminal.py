@@ -35,7 +35,7 @@ def store(ts: CommandLine) -> Path:
 def test_top_shows_what_waits_and_turns(store: Path) -> None:
     with timerstore.open(store) as open_store:
         for k in range(40):
-            open_store.put("orders", b"x", delay=5 + k, flush="async")
+            open_store.put("orders", b"x", delay=25 + 0.8 * k, flush="async")
         open_store.put("invoices", b"x", delay=7200)
         open_store.flush()
         top = Terminal("top", store, "--every", "100ms")
@@ -261,27 +261,23 @@ def test_an_import_that_is_stopped_goes_on_where_it_was(store: Path) -> None:
     file = store.with_name("rows.jsonl")
     rows = (
         json.dumps({"topic": "t", "body": str(k), "deliver_at": "2100-01-01T00:00Z"})
-        for k in range(60_000)
+        for k in range(20_000)
     )
     file.write_text("\n".join(rows))
     config = ["-c", "delay_ms_max=31000000000000"]
     command = ["import", str(store), str(file), *config]
-    stopped = 0
-    for _ in range(3):
-        with subprocess.Popen(
-            [*COMMAND, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
-        ) as child:
-            _wait_until_open(store, child)
-            child.send_signal(signal.SIGINT)
-            child.communicate(timeout=60)
-        assert child.returncode in (0, Exit.INTERRUPTED)
-        stopped += child.returncode == Exit.INTERRUPTED
-        assert not (store / "abort").exists()
-    assert stopped
+    with subprocess.Popen(
+        [*COMMAND, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+    ) as child:
+        _wait_until_open(store, child)
+        child.send_signal(signal.SIGINT)
+        child.communicate(timeout=60)
+    assert child.returncode == Exit.INTERRUPTED
+    assert not (store / "abort").exists()
     assert in_shell(command).code == 0
-    assert in_shell(["count", store]).out == "60000\n"
+    assert in_shell(["count", store]).out == "20000\n"
     told = in_shell(["dump", store, "transactions"]).row
-    assert told["rows"] == 60_000
+    assert told["rows"] == 20_000
 
 
 def test_a_second_ctrl_c_ends_it_at_once(store: Path) -> None:

@@ -33,7 +33,6 @@ BUCKETS: tuple[tuple[str, int], ...] = (
     ("1 h", 3_600_000),
     ("6 h", 21_600_000),
     ("1 day", 86_400_000),
-    ("7 days", 604_800_000),
 )
 
 
@@ -79,7 +78,8 @@ class Pulse:
     def by_time(self) -> list[tuple[str, int]]:
         """How many the wheel turns up within a second, ten, ...; each bound without those before.
 
-        What rolls, or waits for the far future, counts where it lies on the wheel.
+        What rolls counts where it lies on the wheel. What waits and is not on it: far, of a fixed
+        level, or put a moment ago.
         """
         late, ahead = self.late, self.due_ms - self.now_ms
         rows = [("late", late)]
@@ -89,6 +89,8 @@ class Pulse:
             rows.append((name, int(self.counts[(ahead >= low) & (ahead < bound)].sum())))
             low = bound
         rows.append(("later", int(self.counts[ahead >= low].sum())))
+        on_it = int(self.counts.sum())
+        rows.append(("not on it", max(0, (self.waiting or 0) - on_it)))
         return rows
 
     def ring(self, unit_ms: int, places: int) -> Int64Array:

@@ -1,5 +1,7 @@
 """What `top` measures and draws, without a terminal."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from rich.console import Console
@@ -41,12 +43,14 @@ def test_by_time_each_slot_counts_once() -> None:
     found = pulse([-9000, -500, 0, 999, 1000, 9999, 10_000, 86_400_000, 604_800_000], [1] * 9)
     rows = dict(found.by_time())
     assert sum(rows.values()) == 9
+    assert rows["not on it"] == 0
     assert rows["late"] == 1
     assert rows["1 s"] == 3
     assert rows["10 s"] == 2
     assert rows["1 min"] == 1
-    assert rows["7 days"] == 1
-    assert rows["later"] == 1
+    assert rows["later"] == 2
+    assert dict(replace(found, waiting=12).by_time())["not on it"] == 3
+    assert dict(replace(found, waiting=None).by_time())["not on it"] == 0
 
 
 @pytest.mark.parametrize(("holder", "late"), [(7, 1), (None, 2)])

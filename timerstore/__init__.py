@@ -43,6 +43,7 @@ from timerstore.message import (
     Report,
 )
 from timerstore.pull.consumer import Consumer
+from timerstore.recurring import Recurring
 from timerstore.row_batch import IngestedVersions, IngestReceipt, RowBatch
 from timerstore.shards import ShardedStore, open_shards
 from timerstore.store import TimerStore, open  # noqa: A004
@@ -82,6 +83,7 @@ __all__ = [
     "PullStatus",
     "PutBatch",
     "PutReceipt",
+    "Recurring",
     "Report",
     "RowBatch",
     "ShardedStore",

@@ -366,7 +366,7 @@ def _named_due_ms(
     if delay is not None:
         return "delay", now_ms + _delay_ms(delay)
     if deliver_at is not None:
-        return "deliver_at", _moment_ms(deliver_at)
+        return "deliver_at", moment_ms("deliver_at", deliver_at)
     number = _whole(deliver_ms)
     if number is None:
         raise MessageError(
@@ -419,11 +419,12 @@ def check_rate(per_second: object) -> float | None:
     return float(per_second)  # type: ignore[arg-type]
 
 
-def _moment_ms(moment: object) -> int:
+def moment_ms(name: str, moment: object) -> int:
+    """Give a moment in ms since 1970, rounded up: not before it."""
     if not isinstance(moment, datetime):
-        raise MessageError(f"deliver_at: wanted a datetime, got {_short(moment)}")
+        raise MessageError(f"{name}: wanted a datetime, got {_short(moment)}")
     if moment.tzinfo is None or moment.utcoffset() is None:
-        raise MessageError(f"deliver_at: wanted a datetime with its time zone, got {moment!r}")
+        raise MessageError(f"{name}: wanted a datetime with its time zone, got {moment!r}")
     return -(-((moment - _EPOCH) // _MICROSECOND) // 1000)
 
 

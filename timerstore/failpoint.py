@@ -89,8 +89,12 @@ LEASE_NAMES = (
     "recover_leases_committed",
     "replace_appended",
     "replace_answered",
+    "recurring_defined",
+    "recurring_run_put",
+    "recurring_ended",
+    "recurring_saved",
 )
-"""Of leases and of puts with a key: timerstore/leases, timerstore/replacing.py."""
+"""Of leases, of puts with a key, of what recurs: timerstore/leases, replacing.py, recurring."""
 
 SHARD_NAMES = (
     "stage_file_written",

@@ -29,6 +29,7 @@ from timerstore.commitlog.recover import (
     refuse_damage_inside,
     restore_staged,
     scan,
+    scan_batches,
     settle_end,
 )
 from timerstore.commitlog.staging import Staging, leftovers
@@ -57,10 +58,11 @@ from timerstore.queues.dispatch import Dispatch
 from timerstore.queues.index import Index
 from timerstore.queues.index_file import Geometry
 from timerstore.queues.level_cursors import LevelCursors
-from timerstore.queues.lookup import route_needed
+from timerstore.queues.lookup import record_fields, route_needed
 from timerstore.queues.removals import Removals
 from timerstore.queues.routes import Route, Routes
 from timerstore.queues.texts_of import timer_texts
+from timerstore.recurring import Definitions
 from timerstore.schedule.deliver import ScheduleDeliver
 from timerstore.schedule.offsets import write_for_brokers as write_level_offsets
 from timerstore.schedule.pending import LevelPending
@@ -114,6 +116,8 @@ class Opened(NamedTuple):
     level_pending: LevelPending
     offsets: Offsets
     lease_progress: LeaseProgress
+    definitions: Definitions
+    finder: Finder
     querier: Querier
     retention: Retained
     store_id: int
@@ -123,14 +127,15 @@ class Opened(NamedTuple):
     def start(self) -> None:
         """Start every thread."""
         for service in (self.rooms.dispatch, *self.pipeline, self.schedule, self.retention):
-            service.on_failure = self._failed
+            service.on_failure = self.failed
         self.rooms.dispatch.start()
         self.pipeline.start()
         self.schedule.start()
         self.retention.start()
         self.wake_all()
 
-    def _failed(self, name: str, error: BaseException) -> None:
+    def failed(self, name: str, error: BaseException) -> None:
+        """A service ended by an error: so does the store."""
         with suppress(FailedError):
             self.rooms.log.check_alive()  # a file that was cut explains any error
         cause = error if isinstance(error, TimerStoreError) else FailedError(f"{name}: {error!r}")
@@ -564,6 +569,8 @@ class _Opening:
         reach("recover_offsets_clamped")
         lease_progress = LeaseProgress(log, offsets)
         lease_progress.recover(self._lease_texts(found), found.store_id)
+        definitions = Definitions(self._disk, tree, log)
+        definitions.recover(lambda: self._parts_behind(found), self._text_at)
         self._timer_log.linked_offset = found.start.timer_queue_offset
         rooms = Rooms(
             log,
@@ -580,7 +587,7 @@ class _Opening:
         log.ensure_ids = self._ids.ensure
         prefix = self._identify(log, timer_route, found.store_id)
         checkpoint = Checkpoint(config, clock, self._disk, tree, rooms, found.store_id, found.mark)
-        checkpoint.before_mark.append(lease_progress.commit)
+        checkpoint.before_mark += [lease_progress.commit, definitions.save]
         log.ensure_states = self._states.ensure
         log.on_synced = partial(metrics.took, "sync_ms")
         checkpoint.on_completed.append(lambda: metrics.took("checkpoint_ms", checkpoint.took_ns))
@@ -642,6 +649,8 @@ class _Opening:
             LevelPending(config, clock, log, self._routes, dispatch, self._levels),
             offsets,
             lease_progress,
+            definitions,
+            finder,
             querier,
             make_retention(
                 metrics,
@@ -658,6 +667,23 @@ class _Opening:
             prefix,
             found.imported,
         )
+
+    def _parts_behind(self, found: Recovered) -> Iterator[Scan]:
+        """What lies behind the watermark."""
+        for part, _, _ in scan_batches(
+            self._segments,
+            lambda: self._routes.native,
+            self._serve_route,
+            self._config.precision_ms,
+            found.dispatch_from,
+            found.log_end,
+        ):
+            yield part
+
+    def _text_at(self, log_offset: int) -> bytes:
+        """Properties of the record there."""
+        with self._segments.view(log_offset + 1) as view:
+            return record_fields(self._segments, view, log_offset)[2]
 
     def _lease_texts(self, found: Recovered) -> Iterator[tuple[str, bytes]]:
         """The leases behind the watermark: topic, properties."""

@@ -77,6 +77,8 @@ from timerstore.pull.watcher import Watcher
 from timerstore.putting_many import ManyPutting
 from timerstore.queues.level_pending import pending_by_topic
 from timerstore.queues.routes import Route
+from timerstore.recurring import Recurring
+from timerstore.recurring_calls import RecurringCalls
 from timerstore.replacing import Replacing, check_replacing
 from timerstore.row_batch import IngestedVersions, IngestReceipt, RowBatch
 from timerstore.service import Service
@@ -151,6 +153,7 @@ class TimerStore:
             self._own(opened)
             if threads:
                 opened.start()
+                self._recurring.start()
         except BaseException as error:
             opened.give_up(error)
             raise
@@ -184,6 +187,8 @@ class TimerStore:
         self._leases = Leases(
             opened, self._clock, self._putting, self._groups, self._make_lease_consumer
         )
+        self._recurring = RecurringCalls(opened, self._clock, self._putting, threads=threads)
+        self._recurring.prepare()
         self._unsubscribe = self._clock.subscribe(self._wake_all)
 
     # --- putting ---
@@ -665,7 +670,67 @@ class TimerStore:
 
     def _wake_all(self) -> None:
         self._opened.wake_all()
+        self._recurring.planner.wake()
         self._groups.ring_all(self._clock.monotonic_ns)
+
+    # --- what recurs ---
+
+    @_counted
+    def put_every(
+        self,
+        topic: str,
+        body: bytes | bytearray | memoryview,
+        *,
+        every: timedelta | float | None = None,
+        cron: str | None = None,
+        timezone: str = "UTC",
+        start: datetime | None = None,
+        missed: str = "one",
+        name: str | None = None,
+        tags: str | None = None,
+        keys: Sequence[str] | str = (),
+        properties: Mapping[str, str] | None = None,
+        queue_id: int | None = None,
+    ) -> Recurring:
+        """Put a message again and again: each run is one message, handed out once.
+
+        `every`: seconds or timedelta, from 1 s on, counted from `start` (aware datetime; none: the
+        first run is one step from now). Or `cron`: five fields (six: with seconds), by the wall
+        clock of `timezone` (recurring/rule.py tells what a change of clocks does), not before
+        `start`; needs timerstore[cron]. `missed`, of runs whose time passed while nobody had the
+        store open, or its process stood still: "skip", none comes; "one", one comes, at once;
+        "all", each does. `name` (A-Za-z0-9._-, at most 64): with the same name and the same
+        arguments again nothing changes, so a program may say at each start what recurs; with
+        others it is a MessageError. Durable on return. Raises MessageError on bad arguments,
+        ConfigError for cron without cronsim, FullError.
+        """
+        return self._recurring.put_every(
+            topic,
+            body,
+            every=every,
+            cron=cron,
+            timezone=timezone,
+            start=start,
+            missed=missed,
+            name=name,
+            tags=tags,
+            keys=keys,
+            properties=properties,
+            queue_id=queue_id,
+        )
+
+    @_counted
+    def recurring(self) -> list[Recurring]:
+        """Give what recurs, by name."""
+        return self._recurring.shown()
+
+    @_counted
+    def cancel_every(self, name: str) -> bool:
+        """End what recurs, and cancel its run that waits; whether there was one of that name.
+
+        Durable on return. A run that was handed out already stays.
+        """
+        return self._recurring.cancel_every(name)
 
     # --- what waits ---
 
@@ -875,7 +940,14 @@ class TimerStore:
             raise MessageError("services: this store's run in threads; open it with threads=False")
         opened = self._opened
         *pipeline, flush = opened.pipeline
-        services = (opened.rooms.dispatch, *pipeline, opened.schedule, opened.retention, flush)
+        services = (
+            opened.rooms.dispatch,
+            *pipeline,
+            opened.schedule,
+            self._recurring.planner,
+            opened.retention,
+            flush,
+        )
         return {service.name.replace("-", "_"): service for service in services}
 
     # --- closing ---
@@ -934,6 +1006,7 @@ class TimerStore:
             self._opened.puller.close()  # whoever waits for a message is answered
             with self._idle:
                 self._idle.wait_for(lambda: not self._calls)
+            self._recurring.planner.stop()
             self._opened.close()
 
     def __enter__(self) -> Self:

@@ -72,7 +72,7 @@ class Stepper:
     """Steps the services of a store that was opened with `threads=False`.
 
     Names: dispatch, enqueue_get, enqueue_put, dequeue_get, dequeue_get_message, dequeue_put,
-    schedule_deliver, retention, flush.
+    schedule_deliver, recurring, retention, flush.
     """
 
     def __init__(self, store: TimerStore) -> None:

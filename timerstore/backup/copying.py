@@ -30,7 +30,7 @@ from timerstore.layout.watermark import Watermark
 from timerstore.message import BackupReport
 
 CHUNK_BYTES = 8 << 20
-CONFIG_NAMES = ("topics.json", "consumerOffset.json")
+CONFIG_NAMES = ("topics.json", "consumerOffset.json", "timerstoreRecurring.json")
 """Files of config/ that say what the log does not."""
 MANIFEST = "backup.json"
 _TRIES = 100  # a checkpoint may end between reading the watermark and reading the counts

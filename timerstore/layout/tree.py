@@ -177,6 +177,11 @@ class Tree:
         return self.config / "consumerOffset.json"
 
     @property
+    def recurring_json(self) -> Path:
+        """What is put again and again: ours, a broker does not look at it."""
+        return self.config / "timerstoreRecurring.json"
+
+    @property
     def delay_offset_json(self) -> Path:
         """What a broker delivers next of each fixed level."""
         return self.config / "delayOffset.json"

@@ -1,0 +1,368 @@
+"""put_every: each run is one message, handed out once, whatever dies; missed runs as it was told."""
+
+import shutil
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import timerstore
+from tests.support.bench import DAY, NOW, Bench, small
+from tests.support.driver import abandon
+from timerstore import ConfigError, CorruptError, MessageError, Recurring, StoreConfig, failpoint
+from timerstore.errors import FullError
+
+MINUTE = 60_000
+FILE = "config/timerstoreRecurring.json"
+
+
+def every(bench: Bench, **more: Any) -> Recurring:
+    given = {"every": 60, "name": "beat", **more}
+    return bench.store.put_every("t", b"tick", **given)
+
+
+def runs(bench: Bench, topic: str = "t") -> list[int]:
+    """When each run was due, in minutes after the start."""
+    times = [int(m.properties["TS_EVERY"].rpartition(" ")[2]) for m in bench.out(topic)]
+    assert len({m.message_id for m in bench.out(topic)}) == len(times), "a run twice"
+    return [(ms - NOW) // MINUTE for ms in times]
+
+
+def test_every_minute(bench: Bench) -> None:
+    made = every(bench, tags="Aa", keys=["k"], properties={"p": "v"})
+    assert (made.name, made.topic, made.every_ms, made.cron) == ("beat", "t", MINUTE, None)
+    assert (made.run_count, made.next_ms, made.missed) == (1, NOW + MINUTE, "one")
+    assert len(list(bench.store.pending())) == 1
+    bench.turn(MINUTE - 1)
+    assert bench.bodies() == []
+    for k in range(1, 6):
+        bench.turn(1 if k == 1 else MINUTE)
+        assert runs(bench) == list(range(1, k + 1))
+    message = bench.out()[0]
+    assert (message.body, message.tags, message.keys) == (b"tick", "Aa", ("k",))
+    assert message.properties["p"] == "v"
+    assert [m.due_ms for m in bench.out()] == [NOW + k * MINUTE for k in range(1, 6)]
+    assert [m.delivered_ms for m in bench.out()] == [m.due_ms for m in bench.out()]
+
+
+def test_start(bench: Bench) -> None:
+    start = datetime.fromtimestamp(NOW / 1000 + 90, UTC)
+    assert every(bench, start=start).next_ms == NOW + 90_000
+    bench.turn(90_000)
+    bench.turn(MINUTE)
+    assert [m.due_ms - NOW for m in bench.out()] == [90_000, 150_000]
+
+
+def test_a_start_that_has_passed(bench: Bench) -> None:
+    start = datetime.fromtimestamp(NOW / 1000 - 150, UTC)
+    every(bench, start=start, missed="all")
+    every(bench, start=start, missed="one", name="one")
+    every(bench, start=start, missed="skip", name="skip")
+    bench.turn()
+    assert sorted(runs(bench)) == [-3, -2, -1, -1]
+    assert {one.next_ms for one in bench.store.recurring()} == {NOW + 30_000}
+
+
+def reopen_after(bench: Bench, ms: int) -> None:
+    bench.close()
+    bench.clock.set(bench.clock.now_ms + ms)
+    bench.open()
+
+
+@pytest.mark.parametrize(("missed", "wanted"), [("skip", [1]), ("one", [1, 2]),
+                                                ("all", [1, 2, 3, 4, 5, 6])])  # fmt: skip
+@pytest.mark.parametrize("how", ["close", "kill"])
+def test_missed_while_closed(
+    bench: Bench, tmp_path: Path, missed: str, wanted: list[int], how: str
+) -> None:
+    """Run 1 came, run 2 waits, then nobody has the store open until run 6 is over."""
+    every(bench, missed=missed)
+    bench.turn(MINUTE)
+    if how == "close":
+        reopen_after(bench, 5 * MINUTE + 5)
+    else:
+        shutil.copytree(bench.root, tmp_path / "k")
+        abandon(bench.store)
+        bench.root = tmp_path / "k"
+        bench.clock.set(bench.clock.now_ms + 5 * MINUTE + 5)
+        bench.open()
+    bench.turn()
+    assert runs(bench) == wanted
+    reopen_after(bench, 0)
+    bench.turn()
+    assert runs(bench) == wanted
+    (one,) = bench.store.recurring()
+    assert one.next_ms == NOW + 7 * MINUTE
+    bench.turn(MINUTE)
+    assert runs(bench) == [*wanted, 7]
+
+
+@pytest.mark.parametrize(("missed", "wanted"), [("skip", [1, 2]), ("one", [1, 2, 6]),
+                                                ("all", [1, 2, 3, 4, 5, 6])])  # fmt: skip
+def test_missed_in_a_process_that_runs(bench: Bench, missed: str, wanted: list[int]) -> None:
+    """What was planned comes in any case; of those behind it what the policy says."""
+    every(bench, missed=missed)
+    bench.turn(MINUTE)
+    bench.turn(5 * MINUTE + 5)
+    assert sorted(runs(bench)) == wanted
+    bench.turn(MINUTE)
+    assert sorted(runs(bench)) == [*wanted, 7]
+
+
+def test_very_many_missed(bench: Bench) -> None:
+    every(bench, every=1, missed="all")
+    bench.turn(1000)
+    bench.turn(1_000_000)
+    assert len(bench.out()) == 1001
+    every(bench, every=1, missed="one", name="b", start=datetime(1990, 1, 1, tzinfo=UTC))
+    bench.turn()
+    assert len(bench.out()) == 1002
+
+
+def test_the_clock_is_set_back(bench: Bench) -> None:
+    every(bench)
+    bench.turn(3 * MINUTE)
+    seen = runs(bench)
+    bench.clock.set(NOW)
+    bench.turn()
+    assert runs(bench) == seen
+    bench.turn(4 * MINUTE)
+    assert runs(bench) == [*seen, 4]
+
+
+def killed_at(bench: Bench, tmp_path: Path, point: str, nth: int, call: Any) -> bool:
+    passed = 0
+
+    def hook(name: str) -> None:
+        nonlocal passed
+        passed += name == point
+        if name == point and passed == nth:
+            shutil.copytree(bench.root, tmp_path / "k")
+
+    failpoint.hook = hook
+    try:
+        call()
+    finally:
+        failpoint.hook = None
+    if passed < nth:
+        return False
+    abandon(bench.store)
+    bench.root = tmp_path / "k"
+    bench.open()
+    return True
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize(
+    "point",
+    ["recurring_run_put", "recurring_saved", "checkpoint_taken", "checkpoint_log_synced",
+     "checkpoint_watermark_written", "deliver_placed", "log_synced"],
+)  # fmt: skip
+def test_killed_while_it_runs(bench: Bench, tmp_path: Path, point: str, nth: int) -> None:
+    every(bench, missed="all")
+
+    def run() -> None:
+        for _ in range(4):
+            bench.turn(MINUTE)
+            bench.store.flush()
+
+    assert killed_at(bench, tmp_path, point, nth, run)
+    bench.turn(DAY // 24)
+    assert runs(bench) == list(range(1, len(runs(bench)) + 1))
+    assert len(runs(bench)) >= 60
+
+
+@pytest.mark.parametrize("point", ["recurring_saved", "recurring_defined", "recurring_run_put"])
+def test_killed_while_it_is_defined(bench: Bench, tmp_path: Path, point: str) -> None:
+    assert killed_at(bench, tmp_path, point, 1, lambda: every(bench))
+    assert [one.name for one in bench.store.recurring()] == ["beat"]
+    bench.turn()
+    bench.turn(MINUTE)
+    assert runs(bench) == [1]
+
+
+@pytest.mark.parametrize("point", ["recurring_saved", "recurring_ended"])
+def test_killed_while_it_is_cancelled(bench: Bench, tmp_path: Path, point: str) -> None:
+    every(bench)
+    bench.store.flush()
+    assert killed_at(bench, tmp_path, point, 1, lambda: bench.store.cancel_every("beat"))
+    assert bench.store.recurring() == []
+    bench.turn(DAY)
+    assert bench.bodies() == []
+    assert bench.store.cancel_every("beat") is False
+
+
+def test_all_side_files_lost(bench: Bench) -> None:
+    every(bench, missed="all")
+    bench.turn(MINUTE)
+    before = (bench.root / FILE).read_bytes()
+    for _ in range(3):
+        bench.turn(MINUTE)
+    bench.close()
+    shutil.rmtree(bench.root / "timerstore")
+    (bench.root / FILE).write_bytes(before)  # as a backup has it: older than the log
+    bench.open()
+    bench.turn(MINUTE)
+    assert runs(bench) == [1, 2, 3, 4, 5]
+
+
+def test_cancel_every(bench: Bench) -> None:
+    every(bench)
+    bench.turn(MINUTE)
+    assert bench.store.cancel_every("beat") is True
+    assert bench.store.cancel_every("beat") is False
+    assert bench.store.cancel_every("nobody") is False
+    assert list(bench.store.pending()) == []
+    assert bench.store.recurring() == []
+    bench.turn(DAY)
+    assert runs(bench) == [1]
+    every(bench)  # the same name again: runs of its own
+    bench.turn(MINUTE)
+    assert len(bench.bodies()) == 2
+    with pytest.raises(MessageError, match="name"):
+        bench.store.cancel_every(5)  # type: ignore[arg-type]
+
+
+def test_the_same_again_changes_nothing(bench: Bench) -> None:
+    first = every(bench)
+    bench.turn(MINUTE // 2)
+    assert every(bench) == first
+    assert len(list(bench.store.pending())) == 1
+    for changed in ({"every": 61}, {"missed": "skip"}, {"tags": "x"}, {"queue_id": 1}):
+        with bench.refused(MessageError, "recurs already"):
+            every(bench, **changed)
+    with bench.refused(MessageError, "recurs already"):
+        bench.store.put_every("t", b"other", every=60, name="beat")
+    made = {bench.store.put_every("t", b"", every=60).name for _ in range(3)}
+    assert len(made) == 3  # names of their own
+
+
+def test_many_definitions_survive(bench: Bench) -> None:
+    for k in range(30):
+        every(bench, name=f"n{k}", every=60 + k)
+    bench.reopen()
+    assert len(bench.store.recurring()) == 30
+    for _ in range(89):
+        bench.turn(1000)
+    assert len(bench.bodies()) == 30
+    assert len(list(bench.store.pending())) == 30
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"every": None}, "one of them, got none"), ({"cron": "* * * * *"}, "got both"),
+        ({"every": 0}, "at least 1000"), ({"every": 0.999}, "at least 1000"), ({"every": -1}, "every"),
+        ({"every": "1m"}, "every"), ({"every": float("inf")}, "every"), ({"every": True}, "every"),
+        ({"every": timedelta(days=366 * 41)}, "every"), ({"missed": "some"}, "missed"),
+        ({"missed": None}, "missed"), ({"name": ""}, "name"), ({"name": "a b"}, "name"),
+        ({"name": "x" * 65}, "name"), ({"name": 5}, "name"), ({"timezone": "Europe/Berlin"}, "timezone"),
+        ({"start": datetime(2030, 1, 1)}, "start"), ({"start": 5}, "start"),
+        ({"queue_id": -1}, "queue_id"), ({"tags": ""}, "TAGS"),
+        ({"every": None, "cron": "x"}, "cron"), ({"every": None, "cron": "* * * *"}, "cron"),
+        ({"every": None, "cron": "61 * * * *"}, "cron"), ({"every": None, "cron": 5}, "cron"),
+        ({"every": None, "cron": "0 0 30 2 *"}, "never"), ({"every": None, "cron": "*" * 300}, "cron"),
+        ({"every": None, "cron": "* * * * *", "timezone": "Nowhere/Land"}, "timezone"),
+        ({"every": None, "cron": "* * * * *", "timezone": "../etc/passwd"}, "timezone"),
+        ({"every": None, "cron": "* * * * *", "timezone": None}, "timezone"),
+    ],
+)  # fmt: skip
+def test_bad_arguments(bench: Bench, given: dict[str, Any], said: str) -> None:
+    with bench.refused(MessageError, said):
+        every(bench, **given)
+    assert bench.store.recurring() == []
+
+
+def test_the_least_step_and_the_largest_name(bench: Bench) -> None:
+    assert every(bench, every=1, name="x" * 64).next_ms == NOW + 1000
+    bench.turn(1000)
+    assert bench.bodies() == [b"tick"]
+
+
+def test_bodies_and_topics(bench: Bench) -> None:
+    for topic, body in (("ä", b""), ("t", "text"), ("t", b"x" * (4 * 1024 * 1024 + 1))):
+        with bench.refused(MessageError):
+            bench.store.put_every(topic, body, every=60)  # type: ignore[arg-type]
+
+
+def test_timers_off(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "s", small(timer_enabled=False))
+    with bench.refused(MessageError, "timers are off"):
+        every(bench)
+    bench.close()
+
+
+def test_steps_beyond_what_a_timer_may_wait(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "s", small(delay_ms_max=10 * MINUTE))
+    start = datetime.fromtimestamp(NOW / 1000 + 3600, UTC)
+    assert every(bench, start=start).next_ms is None
+    assert list(bench.store.pending()) == []
+    bench.turn(49 * MINUTE)
+    assert list(bench.store.pending()) == []
+    bench.turn(MINUTE)
+    assert len(list(bench.store.pending())) == 1
+    bench.turn(10 * MINUTE)
+    assert runs(bench) == [60]
+    bench.close()
+
+
+def test_a_damaged_file(bench: Bench) -> None:
+    every(bench)
+    bench.close()
+    path = bench.root / FILE
+    whole = path.read_bytes()
+    for damaged in (whole[:-40], b"{}", b"[]", b"\xff", whole.replace(b'"one"', b'"two"')):
+        path.write_bytes(damaged)
+        with pytest.raises(CorruptError, match="timerstoreRecurring"):
+            timerstore.open(bench.root, bench.config, clock=bench.clock, threads=False)
+    path.write_bytes(whole)
+    bench.open()
+    assert len(bench.store.recurring()) == 1
+
+
+def test_a_full_disk_when_it_is_defined(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise FullError("disk")
+
+    disk = bench.store._opened.disk
+    monkeypatch.setattr(disk, "write_small", full)
+    with pytest.raises(FullError):
+        every(bench)
+    monkeypatch.undo()
+    assert bench.store.recurring() == []
+    every(bench)
+    bench.turn(MINUTE)
+    assert runs(bench) == [1]
+
+
+def test_in_threads(tmp_path: Path) -> None:
+    with timerstore.open(tmp_path / "s", StoreConfig()) as store:
+        assert store._recurring._is_started is False  # no thread for who does not use it
+        store.put_every("t", b"x", every=1, name="a")
+        with store.consumer("t", "g", wait=30) as consumer:
+            assert [next(consumer).body for _ in range(2)] == [b"x", b"x"]
+    with timerstore.open(tmp_path / "s") as store:
+        assert store._recurring._is_started
+        with store.consumer("t", "h", wait=30) as consumer:
+            assert [next(consumer).body for _ in range(3)] == [b"x"] * 3
+
+
+def test_backup_has_it(bench: Bench, tmp_path: Path) -> None:
+    every(bench)
+    bench.turn(MINUTE)
+    bench.store.backup(tmp_path / "b")
+    timerstore.restore(tmp_path / "b", tmp_path / "again")
+    other = Bench(tmp_path / "again", now_ms=NOW + MINUTE)
+    assert [one.name for one in other.store.recurring()] == ["beat"]
+    other.turn(MINUTE)
+    assert runs(other) == [1, 2]
+    other.close()
+
+
+def test_without_cronsim(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "cronsim", None)
+    with bench.refused(ConfigError, "cronsim"):
+        bench.store.put_every("t", b"", cron="* * * * *")

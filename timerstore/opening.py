@@ -127,14 +127,14 @@ class Opened(NamedTuple):
     def start(self) -> None:
         """Start every thread."""
         for service in (self.rooms.dispatch, *self.pipeline, self.schedule, self.retention):
-            service.on_failure = self.failed
+            service.on_failure = self._failed
         self.rooms.dispatch.start()
         self.pipeline.start()
         self.schedule.start()
         self.retention.start()
         self.wake_all()
 
-    def failed(self, name: str, error: BaseException) -> None:
+    def _failed(self, name: str, error: BaseException) -> None:
         """A service ended by an error: so does the store."""
         with suppress(FailedError):
             self.rooms.log.check_alive()  # a file that was cut explains any error
@@ -570,7 +570,9 @@ class _Opening:
         lease_progress = LeaseProgress(log, offsets)
         lease_progress.recover(self._lease_texts(found), found.store_id)
         definitions = Definitions(self._disk, tree, log)
-        definitions.recover(lambda: self._parts_behind(found), self._text_at)
+        definitions.recover(
+            lambda: self._parts_behind(found), lambda at: self._text_at(at, found.log_end)
+        )
         self._timer_log.linked_offset = found.start.timer_queue_offset
         rooms = Rooms(
             log,
@@ -680,9 +682,9 @@ class _Opening:
         ):
             yield part
 
-    def _text_at(self, log_offset: int) -> bytes:
+    def _text_at(self, log_offset: int, log_end: int) -> bytes:
         """Properties of the record there."""
-        with self._segments.view(log_offset + 1) as view:
+        with self._segments.view(log_end) as view:
             return record_fields(self._segments, view, log_offset)[2]
 
     def _lease_texts(self, found: Recovered) -> Iterator[tuple[str, bytes]]:

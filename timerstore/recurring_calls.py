@@ -71,7 +71,7 @@ class RecurringCalls:
         """Have the service run in a thread, where services do and anything recurs."""
         with self.planner.lock:
             if self._threads and not self._is_started and self._definitions.all():
-                self.planner.on_failure = self._opened.failed
+                self.planner.on_failure = self._opened._failed
                 self.planner.start()
                 self._is_started = True
 

@@ -374,14 +374,14 @@ class Operations(World):
             return bool(self.services[name].step())
         except TimerStoreError as error:
             if not error.retryable:
-                self.store._opened.failed(name, error)
+                self.store._opened._failed(name, error)
                 raise
             if not self.is_limited:
                 raise AssertionError(f"an error that nobody asked for: {error!r}") from error
             self.count("retries")
             return False
         except MemoryError as error:
-            self.store._opened.failed(name, error)
+            self.store._opened._failed(name, error)
             raise
 
     def op_step(self, names: list[str]) -> None:

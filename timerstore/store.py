@@ -187,9 +187,7 @@ class TimerStore:
         self._leases = Leases(
             opened, self._clock, self._putting, self._groups, self._make_lease_consumer
         )
-        self._recurring = RecurringCalls(
-            opened, self._clock, self._putting, threads=self._threads
-        )
+        self._recurring = RecurringCalls(opened, self._clock, self._putting, threads=self._threads)
         self._recurring.prepare()
         self._unsubscribe = self._clock.subscribe(self._wake_all)
 

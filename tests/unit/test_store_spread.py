@@ -71,6 +71,7 @@ def test_the_same_seed_draws_the_same(tmp_path: Path) -> None:
         bench.close()
     assert drawn[0] == drawn[1]
     assert len({tuple(one) for one in drawn}) == 3
+    assert drawn[0][5:] != drawn[2][5:]  # of many, the first is drawn, too
 
 
 def test_a_window_of_nothing_is_no_window(bench: Bench) -> None:

@@ -441,7 +441,9 @@ def test_shards(ts: CommandLine) -> None:
     assert ts.fine("explain", path, handles[1]).code == 0
     rows = ts.fine("histogram", path, "--until", "2031-01-01T00:00Z", "--by", "day", "--json").rows
     assert sum(row["count"] for row in rows) == 3
-    assert "a store" in ts("backup", path, ts.folder / "b").err
+    alone = ts("backup", path, ts.folder / "b")
+    [shard] = re.findall(r"each shard by itself, as (\S+)", alone.err)
+    assert ts.fine("backup", shard, ts.folder / "b", "--json").row["segment_count"] == 1
 
 
 # --- errors that teach ----------------------------------------------------------------------------

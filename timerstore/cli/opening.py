@@ -50,7 +50,9 @@ def require(path: Path, *kinds: Kind) -> Kind:
         return found
     wanted = " or ".join(_NAMES[one] for one in kinds)
     if found is not Kind.NOTHING:
-        got, do = _NAMES[found], ""
+        one = ShardsTree(path).shard(0)
+        got = _NAMES[found]
+        do = f"each shard by itself, as {one}" if found is Kind.SHARDS else ""
     elif not path.exists():
         got, do = "nothing", f"look at the path, or make a store there: timerstore init {path}"
     else:

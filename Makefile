@@ -176,7 +176,7 @@ nightly: $(VENV)/.has-dev $(VENV)/.has-spark java $(BUILT) ## hours of new seeds
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) --timeout=0 tests/property
 	TIMERSTORE_SHARD_KILLS=2000 $(PYTEST) --timeout=0 tests/crash/test_shards_kill.py
 	TIMERSTORE_SPARK_KILLS=60 $(PYTEST) --timeout=0 -m "spark and deep" tests/spark
-	TIMERSTORE_NOTE_AMOUNTS=1 $(PYTEST) --timeout=0 -m deep tests/crash/test_kill.py tests/crash/test_power.py
+	TIMERSTORE_NOTE_AMOUNTS=1 $(PYTEST) --timeout=0 -m deep tests/crash
 	TIMERSTORE_SOAK_S=2400 $(PYTEST) --timeout=0 tests/stress/test_retention_soak.py
 	$(RUN) -m tests.support.amounts
 	$(RUN) -m tests.promises

@@ -26,6 +26,9 @@ from timerstore.testing import ManualClock
 
 _FINE = {"same", "refused", "known"}
 _SECONDS = {"flips": 9.0, "blocks": 4.0, "truncations": 3.0, "whole files": 5.0, "pairs": 4.0}
+_FOR_EVER = 1e12
+_DEEP_S = float(os.environ.get("TIMERSTORE_CORRUPTION_S", _FOR_EVER))
+"""Of each kind, in the deep run; less than all is noted as what it is."""
 _FOLDERS = ("commitlog", "consumequeue", "consumequeue/orders", "consumequeue/orders/0", "index",
             "timerlog", "config", "timerstore")  # fmt: skip
 
@@ -81,7 +84,7 @@ def _run(what: str, scratch: Path, *, is_closed: bool, deep: bool) -> tuple[list
         for damage in _tails(golden):
             ordeal.allow(damage)
     cases = _cases(what, golden.files, golden.older, Random(what), all_bits=deep)
-    found = ordeal.run(cases, until_s=1e12 if deep else _SECONDS[what])
+    found = ordeal.run(cases, until_s=_DEEP_S if deep else _SECONDS[what])
     bad = [one for one in found if one.kind not in fine]
     print(what, "of", len(cases), dict(Counter(one.kind for one in found)))
     assert not bad, "\n".join(f"{one.kind}: {one.name}: {one.detail[-400:]}" for one in bad[:20])
@@ -104,7 +107,7 @@ def test_all_damage_is_refused_or_changes_nothing(
 ) -> None:
     begun = time.monotonic()
     found, count = _run(what, scratch, is_closed=is_closed, deep=True)
-    assert len(found) == count
+    assert len(found) == count or _DEEP_S < _FOR_EVER
     kinds = Counter(one.kind for one in found)
     amounts.add(f"corruption: {what}", len(found), time.monotonic() - begun, dict(kinds))
 

@@ -35,7 +35,8 @@
  * TS_SYS_BORN_HOST_IPV6, TS_SYS_STORE_HOST_IPV6) moves what follows it by 12.
  *
  * Valid if and only if: the magic is one of the two; the size lies within the bytes given; no
- * length is negative; and size = 91 (92 in version 2) + 12 an IPv6 host + n + t + p. Beyond this
+ * length is negative; the topic has 255 bytes at most, as many as the name of its folder may have;
+ * and size = 91 (92 in version 2) + 12 an IPv6 host + n + t + p. Beyond this
  * header: the log offset is the record's position, and the CRC of the properties, where they end
  * with one, or else of the body, fits. A size of 0 is the end of the log.
  *
@@ -208,7 +209,7 @@ static inline int ts_record_get(const uint8_t *at, int64_t available, ts_record 
         out->topic_size = ts_get_i8(next);
         next += 1;
     }
-    if (out->topic_size < 0 || out->topic_size > rest)
+    if (out->topic_size < 0 || out->topic_size > TS_TOPIC_BYTES_MAX || out->topic_size > rest)
         return TS_RECORD_LENGTHS;
     rest -= out->topic_size;
     out->topic = next;

@@ -185,17 +185,21 @@ static void test_record_forms(void)
 
 static void test_record_wide_topic(void)
 {
-    uint8_t topic[255], at[RECORD_ROOM];
+    uint8_t topic[256], at[RECORD_ROOM];
     ts_record in = message(TS_RECORD_MAGIC_V2, 0, NULL, 0), out;
     int32_t size;
 
     memset(topic, 't', sizeof topic);
     in.topic = topic;
-    in.topic_size = sizeof topic;
+    in.topic_size = 255;
     size = ts_record_put(at, &in);
     CHECK(size == 92 + 5 + 255);
     CHECK(ts_record_get(at, size, &out) == 0);
     check_same_record(&in, &out);
+    /* One byte more than any folder's name can have: readers have room for so many and no more. */
+    in.topic_size = 256;
+    size = ts_record_put(at, &in);
+    CHECK(ts_record_get(at, size, &out) == TS_RECORD_LENGTHS);
 }
 
 static void test_record_faults(void)

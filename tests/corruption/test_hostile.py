@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import stat
+import struct
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -217,6 +218,60 @@ def test_a_device_is_refused_in_place_of_a_file(name: str, root: Path) -> None:
     with pytest.raises(TimerStoreError) as caught:
         _open(root)
     assert name.split("/", maxsplit=1)[0] in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("topic", "queue_id", "real"),
+    [
+        ("a" * 256, 0, None), ("a" * 5000, 0, None), ("ü", 0, None), ("../up", 0, None),
+        ("t", -1, None), ("t", 2**31 - 1, None), ("t", 65_536, None),
+        ("rmq_sys_wheel_timer", 0, ("a" * 300, "0")), ("rmq_sys_wheel_timer", 0, ("a/b", "0")),
+        ("rmq_sys_wheel_timer", 0, ("t", "9" * 5000)), ("rmq_sys_wheel_timer", 0, ("t", "65536")),
+    ],
+)  # fmt: skip
+def test_a_record_of_a_queue_that_cannot_be_is_damage(
+    topic: str, queue_id: int, real: tuple[str, str] | None, root: Path
+) -> None:
+    """It lies at the end of a broker's log, whole, with the right CRC. Its topic must not lead out
+    of buffers, nor out of the directory, nor its queue's number have somebody count to it.
+    """
+    for name in ("timerstore", "consumequeue", "timerlog", "index"):
+        shutil.rmtree(root / name)
+    (root / "abort").write_text("7")
+    last = max(path for path in (root / "commitlog").iterdir())
+    data, size = bytearray(last.read_bytes()), CONFIG.commit_log_segment_bytes
+    at = _log_end(data)
+    data[at : at + 16] = struct.pack(">iIq", size - at, 0xCBD43194, int(last.name) + at)
+    last.write_bytes(data)
+    path = last.with_name(f"{int(last.name) + size:020d}")
+    text = b"TIMER_OUT_MS\x015000\x02" if real is not None else b"K\x01v\x02"
+    if real is not None:
+        text += f"REAL_TOPIC\x01{real[0]}\x02REAL_QID\x01{real[1]}\x02".encode()
+    path.write_bytes(_record(topic.encode(), queue_id, int(path.name), text).ljust(size, b"\0"))
+    for look in (_open, verify_directory):
+        try:
+            look(root)
+        except TimerStoreError as error:
+            said = str(error)
+            assert str(path) in said or "queue offsets" in said
+    assert not (root / "up").exists()
+
+
+def _log_end(data: bytes) -> int:
+    at = 0
+    while int.from_bytes(data[at + 4 : at + 8], "big") in (0xDAA320A7, 0xDAA320AB):
+        at += int.from_bytes(data[at : at + 4], "big")
+    return at
+
+
+def _record(topic: bytes, queue_id: int, log_offset: int, text: bytes) -> bytes:
+    host = bytes((127, 0, 0, 1, 0, 0, 42, 159))
+    tail = len(topic).to_bytes(2, "big") + topic + len(text).to_bytes(2, "big") + text
+    rest = struct.pack(
+        ">IIiiqqiq8sq8siqi", 0xDAA320AB, 0, queue_id, 0, 0, log_offset, 0, NOW_MS, host, NOW_MS,
+        host, 0, 0, 0,
+    )  # fmt: skip
+    return (4 + len(rest) + len(tail)).to_bytes(4, "big") + rest + tail
 
 
 def test_an_index_that_names_a_file_outside_opens_none(root: Path, tmp_path: Path) -> None:

@@ -366,6 +366,8 @@ def decode_record(data: bytes, position: int) -> Record:
     prepared_offset = cursor.number("q")
     body = cursor.take(cursor.number("i"))
     topic = cursor.take(cursor.number("b" if magic == MAGIC_V1 else "h"))
+    if len(topic) > 255:
+        raise ValueError(f"a topic of {len(topic)} bytes")
     text = cursor.take(cursor.number("h"))
     if cursor.at != size:
         raise ValueError(f"lengths add up to {cursor.at}, size is {size}")

@@ -11,12 +11,13 @@ import numpy.typing as npt
 
 from timerstore.commitlog.survey import Files, Records
 from timerstore.config import StoreConfig
+from timerstore.errors import CorruptError
 from timerstore.files.disk import Disk
 from timerstore.layout.queue_unit import UNIT_BYTES
-from timerstore.layout.tree import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC, Tree
-from timerstore.message import parse_properties
+from timerstore.layout.tree import Tree, can_have_queue
 from timerstore.native import address, ffi, lib
 from timerstore.queues.levels import parse_level_delays
+from timerstore.queues.lookup import queues_named
 from timerstore.queues.routes import Route, Routes
 
 _BATCH = 16_384
@@ -85,12 +86,18 @@ class LogUnits:
         lib.ts_record_at(view, need, out, sizes, out + 1, sizes + 1, sizes + 2, sizes + 3)
         at = need % self._files.segment_bytes
         record = bytes(piece.data[at : at + sizes[3]])
-        topic = record[out[0] : out[0] + sizes[0]].decode("ascii", "replace")
-        self.routes.make(topic, int(sizes[2]), 0, persist=False)
-        properties = parse_properties(record[out[1] : out[1] + sizes[1]])
-        real, number = properties.get("REAL_TOPIC"), properties.get("REAL_QID", "")
-        if topic in {WHEEL_TIMER_TOPIC, SCHEDULE_TOPIC} and real and number.isdecimal():
-            self.routes.make(real, int(number), 0, persist=False)
+        topic, text = record[out[0] : out[0] + sizes[0]], record[out[1] : out[1] + sizes[1]]
+        before = len(self.routes.by_index)
+        for name, number in queues_named(topic, int(sizes[2]), text):
+            if can_have_queue(name, number):
+                self.routes.make(name, number, 0, persist=False)
+        if len(self.routes.by_index) == before:
+            raise CorruptError(
+                "a record names no queue that can be made",
+                where=f"{self._files.path(need)} offset {at}",
+                wanted="a topic's name, and a number",
+                got=f"{topic[:80]!r}, {sizes[2]}",
+            )
 
     def _runs(self, count: int) -> Iterator[Run]:
         units = self._units[: count * UNIT_BYTES].reshape(count, UNIT_BYTES)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from timerstore.errors import CorruptError
 from timerstore.layout import json_text
 from timerstore.layout.json_text import DataVersion, Json
+from timerstore.layout.tree import QUEUE_COUNT_MAX
 
 PERM_READ = 4
 PERM_WRITE = 2
@@ -123,6 +124,6 @@ def _topic(name: str, value: object) -> TopicConfig:
 
 def _count(table: Json, key: str, name: str) -> int:
     count = json_text.as_int(table.pop(key, 0), key)
-    if not 0 <= count < 2**31:
-        raise CorruptError(f"topic {name!r}: {key}", wanted="0 to 2^31 - 1", got=count)
+    if not 0 <= count <= QUEUE_COUNT_MAX:
+        raise CorruptError(f"topic {name!r}: {key}", wanted=f"0 to {QUEUE_COUNT_MAX}", got=count)
     return count

@@ -18,6 +18,9 @@ SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 INGEST_TOPIC = "rmq_sys_timerstore_ingest"
 """Headers of ingested rows. Of a broker, what begins with rmq_sys_ is a system topic."""
 
+QUEUE_COUNT_MAX = 65_536
+"""Of one topic, whoever made them: far beyond what brokers have, and not too many to go over."""
+
 _TOPIC = re.compile(r"[A-Za-z0-9%_|-]{1,255}")
 _SEGMENT = re.compile(r"[0-9]{20}")
 _QUEUE = re.compile(r"0|[1-9][0-9]{0,9}")
@@ -62,7 +65,12 @@ def is_topic(name: str) -> bool:
 
 def queue_number(name: str) -> int | None:
     """Give the queue that a folder of a topic is for; None where it is for none."""
-    return int(name) if _QUEUE.fullmatch(name) and int(name) < 2**31 else None
+    return int(name) if _QUEUE.fullmatch(name) and int(name) < QUEUE_COUNT_MAX else None
+
+
+def can_have_queue(topic: str, queue_id: int) -> bool:
+    """Whether there may be such a queue: what a record or a file says may be anything."""
+    return is_topic(topic) and 0 <= queue_id < QUEUE_COUNT_MAX
 
 
 def index_name(now_ms: int, last: str | None) -> str:
@@ -122,8 +130,8 @@ class Tree:
 
     def queue(self, topic: str, queue_id: int) -> Path:
         """Folder of one consume queue."""
-        if not 0 <= queue_id < 2**31:
-            raise ValueError(f"queue: wanted 0 to {2**31 - 1}, got {queue_id}")
+        if not 0 <= queue_id < QUEUE_COUNT_MAX:
+            raise ValueError(f"queue: wanted 0 to {QUEUE_COUNT_MAX - 1}, got {queue_id}")
         return self.topic(topic) / str(queue_id)
 
     @property

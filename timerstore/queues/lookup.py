@@ -1,5 +1,6 @@
 """Which topic and queue a record belongs to, when C meets one that has no route yet."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -8,10 +9,12 @@ import numpy.typing as npt
 from timerstore.commitlog.commit_log import CommitLog
 from timerstore.commitlog.fold import SCAN_DTYPE
 from timerstore.files.segments import Segments
-from timerstore.layout.tree import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
+from timerstore.layout.tree import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC, can_have_queue
 from timerstore.message import parse_properties
 from timerstore.native import ffi, lib, raise_status
 from timerstore.queues.routes import Routes
+
+_NUMBER = re.compile(r"[0-9]{1,10}")
 
 
 def record_fields(segments: Segments, view: Any, log_offset: int) -> tuple[bytes, int, bytes]:
@@ -69,21 +72,33 @@ def record_store_ms(log: CommitLog, log_offset: int) -> int:
     return int(out[0])
 
 
-def route_needed(segments: Segments, view: Any, routes: Routes, now_ms: int) -> None:
-    """Make the routes of the record at view.need: its own, and where it waits its real one."""
-    topic, queue_id, text = record_fields(segments, view, int(view.need))
-    before = len(routes.by_index)
-    routes.route_at(topic, queue_id, now_ms)
-    if topic.decode("ascii") in (WHEEL_TIMER_TOPIC, SCHEDULE_TOPIC):
+def queues_named(topic: bytes, queue_id: int, text: bytes) -> list[tuple[str, int]]:
+    """Give the queue that a record says it lies in, and where it waits the one it is on its way to;
+    there may be none such. `text`: its properties.
+    """
+    name = topic.decode("utf-8", "replace")
+    named = [(name, queue_id)]
+    if name in (WHEEL_TIMER_TOPIC, SCHEDULE_TOPIC):
         properties = parse_properties(text)
         real, number = properties.get("REAL_TOPIC"), properties.get("REAL_QID", "")
-        if real and number.isdecimal():
-            routes.make(real, int(number), now_ms)
+        if real and _NUMBER.fullmatch(number):
+            named.append((real, int(number)))
+    return named
+
+
+def route_needed(segments: Segments, view: Any, routes: Routes, now_ms: int) -> None:
+    """Make the routes of the record at view.need: its own, and where it waits its real one."""
+    need = int(view.need)  # which reading the record sets anew
+    topic, queue_id, text = record_fields(segments, view, need)
+    before = len(routes.by_index)
+    for name, number in queues_named(topic, queue_id, text):
+        if can_have_queue(name, number):
+            routes.make(name, number, now_ms)
     if len(routes.by_index) == before:
         raise_status(
             lib.TS_CORRUPT,
             "a record names no queue that can be made",
-            f"{segments.directory} offset {int(view.need)}",
+            f"{segments.path(need // segments.segment_bytes)} offset {need}",
         )
 
 

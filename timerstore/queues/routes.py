@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from timerstore.errors import CorruptError
+from timerstore.errors import CorruptError, MessageError
 from timerstore.failpoint import reach
 from timerstore.files.disk import Disk
 from timerstore.layout import json_text, topics_json
@@ -20,6 +20,7 @@ from timerstore.layout.tree import (
     WHEEL_TIMER_TOPIC,
     Tree,
     backup_of,
+    can_have_queue,
     is_topic,
     queue_number,
 )
@@ -104,7 +105,11 @@ class Routes:
         return names
 
     def make(self, topic: str, queue_id: int, now_ms: int, *, persist: bool = True) -> Route:
-        """Give the route, made where it is new; then also in topics.json, durably."""
+        """Give the route, made where it is new; then also in topics.json, durably. MessageError
+        where there can be no such queue.
+        """
+        if not can_have_queue(topic, queue_id):
+            raise MessageError(f"topic {topic!r} can have no queue {queue_id}")
         with self._lock:
             route = self._by_name.get((topic, queue_id))
             if persist and self.queue_count(topic) <= queue_id:
@@ -177,10 +182,6 @@ class Routes:
     def native_by_index(self) -> Any:
         """Give an array of all ts_route pointers, by index, for one call."""
         return ffi.new("ts_route *[]", [route.native for route in self.by_index] or [ffi.NULL])
-
-    def route_at(self, topic: bytes, queue_id: int, now_ms: int) -> Route:
-        """Give the route that C asked for."""
-        return self.make(topic.decode("ascii"), queue_id, now_ms)
 
     def sync(self) -> None:
         """Make every queue file durable that was written since the last time."""

@@ -66,7 +66,8 @@ def test_topics_that_do_not(topic):
 
 def test_queue_numbers():
     assert tree.queue_number("17") == 17
-    for name in ("", "-1", "01", "a", "2147483648", "1.bak"):
+    assert tree.queue_number("65535") == 65535
+    for name in ("", "-1", "01", "a", "65536", "2147483648", "1.bak"):
         assert tree.queue_number(name) is None
     with pytest.raises(ValueError, match="queue"):
         Tree(Path("/s")).queue("t", -1)

@@ -17,7 +17,7 @@ static void read_one(fuzz_log *log, int64_t offset, int64_t precision_ms)
         return;
     CHECK(topic_at + topic_size < size && properties_at + properties_size == size);
     CHECK(ts_record_store_ms(&log->view, offset, &store_ms) == TS_OK);
-    got = ts_pull_one(&log->view, offset, precision_ms, &out, NULL, 0, NULL, 0, topic);
+    got = ts_pull_one(&log->view, offset, precision_ms, &out, topic, 0, topic, 0, topic);
     if (got == TS_CORRUPT)
         return;
     body = malloc((size_t)size);

@@ -8,6 +8,7 @@ Holds:    whatever the bytes, there is an answer or a TimerStoreError, no other 
           outside of the directory changes.
 """
 
+import atexit
 import shutil
 import struct
 import tempfile
@@ -30,7 +31,9 @@ _GROWTH_MAX = 1 << 16
 def scratch() -> Path:
     """Where stores lie: in memory, if there is such a place."""
     shm = Path("/dev/shm")
-    return Path(tempfile.mkdtemp(prefix="tsfuzz", dir=shm if shm.is_dir() else None))
+    made = tempfile.mkdtemp(prefix="tsfuzz", dir=shm if shm.is_dir() else None)
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return Path(made)
 
 
 @cache

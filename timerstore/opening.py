@@ -44,7 +44,7 @@ from timerstore.files.guard import forget_below
 from timerstore.files.segments import Segments
 from timerstore.layout import counts_json, watermark
 from timerstore.layout.lease import group_of
-from timerstore.layout.tree import SCHEDULE_TOPIC, Tree
+from timerstore.layout.tree import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC, Tree
 from timerstore.layout.unique_key import make_prefix
 from timerstore.layout.watermark import Watermark
 from timerstore.metrics import Metrics
@@ -347,7 +347,7 @@ class _Opening:
         if self._ids.load(counts.ids):
             self._ids.scan(segments, mark.store_id, mark.log_end, end)
         else:
-            self._ids.scan_window(segments, mark.store_id, end)
+            self._ids.scan_all(segments, mark.store_id, end)
         self._levels.add(counts.levels)
         level_pending.set_at(self._routes, counts.level_pending, self._clock.now_ms)
         level_pending.fold_forward(self._routes, self._levels, scanned, mark.store_id)
@@ -412,7 +412,7 @@ class _Opening:
         """Trust the commit log alone: fold it whole, build everything else from it."""
         tree, segments, disk = self._tree, self._segments, self._disk
         now_slot = self._clock.now_ms // self._config.precision_ms
-        ends = self._known_ends()
+        ends, before = self._known_ends(), self._mark
         if self._mark is not None:  # what a power cut brought back has lost its evidence
             segments.remove_below(self._mark.log_begin)
         begin = segments.begin
@@ -433,13 +433,16 @@ class _Opening:
             self._forget_mark()  # not before the cut: without it a torn tail may look like damage
         reach("recover_anew_begun")
         found = fold(scanned)
-        store_id = found.store_id or secrets.randbits(32) | 1
+        store_id = found.store_id or (before.store_id if before else secrets.randbits(32) | 1)
+        if before is not None and before.timer_id_end:  # no id is given a second time
+            timers = ends.setdefault(WHEEL_TIMER_TOPIC, {})
+            timers[0] = max(timers.get(0, 0), before.timer_id_end)
         self._states.open_file(disk, tree.state, anew=True)
         recover.fold_anew(self._states, self._routes, scanned, found)
         self._levels.clear()
         self._levels.done(found.level_places_done)
         level_pending.fold_anew(self._routes, scanned["route"][found.level_rows_waiting])
-        self._ids.scan_window(segments, store_id, end)
+        self._ids.scan_all(segments, store_id, end)
         self._restart_queues(scanned, begin, end, ends)
         reach("recover_anew_queues_restarted")
         self._wheel.clear_all()
@@ -518,8 +521,8 @@ class _Opening:
     ) -> None:
         """Every queue begins anew at its first record; those without one keep what they have, or
         where retention removed all their records, go on where they ended. Where that is not known
-        either, the timer topic's begins at 0: then no copy is left that would vouch for the store's
-        id, and the ids are those of a new one.
+        either, the timer topic's begins at 0: then no copy and no watermark is left that would
+        vouch for the store's id, and the ids are those of a new one.
         """
         for topic, queues in ends.items():
             for queue_id in queues:

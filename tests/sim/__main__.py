@@ -12,6 +12,7 @@
 """
 
 import argparse
+import logging
 import secrets
 import sys
 import time
@@ -28,6 +29,7 @@ from tests.support import amounts
 
 _PART = 25  # seeds a worker runs before it tells
 _DAY_MS = 86_400_000
+_TEXT_MAX = 2000  # of a failure; bodies are long
 
 
 class Totals:
@@ -40,6 +42,7 @@ class Totals:
         self.reached: Counter[str] = Counter()
         self.failures: list[tuple[int, int, str]] = []
         self.clock_ms = 0
+        self.told = 0  # of the failures
 
     def take(self, outcome: Outcome) -> None:
         self.runs += 1
@@ -67,6 +70,7 @@ class Totals:
         return (
             f"{self.runs:,} schedules, {self.deaths:,} deaths ({cuts:,} power cuts, "
             f"{self.counts['deaths_in_recovery']:,} in recovery), "
+            f"{self.counts['images']:,} crash images beside them, "
             f"{sum(n for k, n in self.counts.items() if k.startswith('fault met')):,} faults met, "
             f"{self.clock_ms // _DAY_MS:,} days on the clock; {len(self.failures)} failures; "
             f"{self.runs / max(self.seconds, 1e-9):.1f} schedules a second of one core"
@@ -75,6 +79,7 @@ class Totals:
 
 def run_part(seeds: range) -> Totals:
     """Run some seeds; in a process of its own, or not."""
+    logging.disable(logging.CRITICAL)  # what stores say of what is done to them
     totals = Totals()
     begin = time.process_time()
     for seed in seeds:
@@ -92,14 +97,24 @@ def run_many(first: int, count: int, seconds: float, jobs: int) -> Totals:
             if totals.seconds >= seconds:
                 break
             totals.add(run_part(part))
+            _tell_failures(totals)
         return totals
     with get_context("fork").Pool(jobs) as pool:
         for found in pool.imap_unordered(run_part, parts):
             totals.add(found)
+            _tell_failures(totals)
             if time.monotonic() >= end:
                 pool.terminate()
                 break
     return totals
+
+
+def _tell_failures(totals: Totals) -> None:
+    """As they come: who ends a long run loses nothing."""
+    for seed, step, text in totals.failures[totals.told :]:
+        print(f"FAILED: python -m tests.sim --seed {seed} --trace   (step {step})", flush=True)
+        print(text[:_TEXT_MAX], flush=True)
+    totals.told = len(totals.failures)
 
 
 def note(totals: Totals, suite: str = "simulator") -> None:
@@ -110,6 +125,7 @@ def note(totals: Totals, suite: str = "simulator") -> None:
             "deaths": totals.deaths,
             "power cuts": totals.counts["cut"] + totals.counts["kill_then_cut"],
             "deaths in recovery": totals.counts["deaths_in_recovery"],
+            "crash images": totals.counts["images"],
             "faults met": sum(n for k, n in totals.counts.items() if k.startswith("fault met")),
             "simulated days": totals.clock_ms // _DAY_MS,
         },
@@ -123,7 +139,7 @@ def _run_one(given: argparse.Namespace) -> int:
         schedule = make_schedule(given.seed)
     if given.shrink:
         return _shrink(schedule, given.write)
-    outcome = run_schedule(schedule, until=given.until, trace=given.trace)
+    outcome = run_schedule(schedule, until=given.until, trace=given.trace, is_hashed=True)
     if given.trace:
         print(schedule.config, f"is_small={schedule.is_small}")
         print("".join(outcome.lines), end="")
@@ -183,8 +199,6 @@ def main() -> int:
     print(totals)
     for name in audit.missing(dict(totals.counts), dict(totals.reached), 1):
         print(f"not met: {name}")
-    for seed, step, text in totals.failures[:20]:
-        print(f"FAILED: python -m tests.sim --seed {seed} --trace   (step {step})\n{text}")
     if given.ledger:
         note(totals)
     return bool(totals.failures)

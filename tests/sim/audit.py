@@ -7,7 +7,7 @@ means that the tests have gone blind there, and fails (promises.md 2.3).
 from collections.abc import Iterator
 
 from tests.sim.disk import PAGE, SECTOR
-from tests.sim.schedule import FAULT_KINDS, OPERATIONS
+from tests.sim.drawing import FAULT_KINDS, OPERATIONS
 from timerstore import StoreConfig
 from timerstore.failpoint import NAMES
 
@@ -85,18 +85,12 @@ def all_buckets() -> Iterator[str]:
     yield from ("kill", "cut", "kill_then_cut", "drop", "deaths_in_recovery", "torn writes")
 
 
-_ELSEWHERE = (
-    "ingest_", "backup_", "restore_", "put_once_", "put_group_", "checkpoint_ids_", "retention_",
-)  # fmt: skip
-"""Operations that the simulator has not got."""
-
-
 def missing(counts: dict[str, int], reached: dict[str, int], reached_min: int) -> list[str]:
     """Buckets that stayed empty, and fail points that were reached too seldom."""
     empty = [name for name in all_buckets() if not counts.get(name)]
     seldom = [
         f"fail point {name}: reached {reached.get(name, 0)} times, wanted {reached_min}"
         for name in NAMES
-        if reached.get(name, 0) < reached_min and not name.startswith(_ELSEWHERE)
+        if reached.get(name, 0) < reached_min
     ]
     return empty + seldom

@@ -12,13 +12,14 @@ Holds:    (1) after a cut every page, or sector of 512 bytes, is as of its last 
           synced is there or not; (4) after a failed sync some pages pass for clean and are not on
           the disk; (5) the same random numbers give the same cut.
 Not modelled: names between the last directory sync and now; a directory that is lost.
+Paths are SimPath (paths.py): Any here, as pathlib's have nothing in common with them.
 Source:   promises.md 2.0 (F1 to F4), appendix B.
 """
 
 import errno
 import os
+import zlib
 from collections.abc import Callable
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -153,19 +154,19 @@ class SimFile:
 
     __slots__ = ("_disk", "fd", "node", "path")
 
-    def __init__(self, disk: "SimDisk", path: Path, node: Node) -> None:
+    def __init__(self, disk: "SimDisk", path: Any, node: Node) -> None:
         self._disk, self.path, self.node = disk, path, node
         self.fd = -1
 
     def write(self, data: Any, offset: int) -> None:
         view = memoryview(data).cast("B")
         self._disk.writing(self, view, offset)
-        self._disk.call("write", f"{self.path} offset {offset}")
+        self._disk.call("write", self.path, offset)
         self._disk.take(self.node, offset, len(view), "write", self.path)
         self.node.write(offset, view)
 
     def read(self, offset: int, size: int) -> bytes:
-        self._disk.call("read", f"{self.path} offset {offset}")
+        self._disk.call("read", self.path, offset)
         data = bytes(self.node.cache[offset : offset + size])
         if len(data) < size:
             raise FailedError(
@@ -189,7 +190,7 @@ class SimFile:
 
     def start_writing(self, offset: int, size: int) -> None:
         del size
-        self._disk.call("start_writing", f"{self.path} offset {offset}", FailedError)
+        self._disk.call("start_writing", self.path, offset, FailedError)
 
     def size(self) -> int:
         return len(self.node.cache)
@@ -205,14 +206,14 @@ class SimFile:
         self.node.resize(size)
 
     def reserve(self, offset: int, size: int) -> None:
-        self._disk.call("reserve", f"{self.path} offset {offset}")
+        self._disk.call("reserve", self.path, offset)
         self._disk.take(self.node, offset, size, "reserve", self.path)
         if offset + size > len(self.node.cache):
             self.node.resize(offset + size)
 
     def zero(self, offset: int, size: int) -> None:
         if size > 0:
-            self._disk.call("zero", f"{self.path} offset {offset}")
+            self._disk.call("zero", self.path, offset)
             self.node.write(offset, bytes(size))
 
     def punch(self, offset: int, size: int) -> None:
@@ -232,7 +233,7 @@ class SimFile:
         return Memory(self._map(size)[:size])
 
     def _map(self, size: int) -> Memory:
-        self._disk.call("map", self.path, FailedError)
+        self._disk.call("map", self.path, always=FailedError)
         assert len(self.node.cache) >= size, f"{self.path}: a map beyond the end is a SIGBUS"
         return self.node.cache
 
@@ -259,7 +260,7 @@ class Fault:
 class SimAnchor:
     """The root directory of a store; nothing in this world takes it away or locks it."""
 
-    def __init__(self, disk: "SimDisk", root: Path) -> None:
+    def __init__(self, disk: "SimDisk", root: Any) -> None:
         self._disk, self._root = disk, root
 
     def identity(self) -> tuple[int, int]:
@@ -287,7 +288,6 @@ class SimDisk(Disk):
         self.names: dict[str, dict[str, Node | None]] = {"/": {}}  # by folder; None: a folder
         self.synced: dict[str, dict[str, Node]] = {}  # the files among them, as of the last sync
         self.count = 0  # of calls
-        self.counts: dict[str, int] = {}
         self.crash_at = 0  # the call before which `on_crash` is called
         self.is_torn = False
         self.torn_left = 0  # so many writes of more than a page, and the last of them is torn
@@ -296,18 +296,25 @@ class SimDisk(Disk):
         self.fault: Fault | None = None
         self.free_pages: int | None = None  # None: no end
         self.lottery = Random(0)
+        self.crowded_percent = 0  # of the file system, as it says
         self.sync_failures = 0
         self._nodes = 0
 
     # --- what may go wrong ---
 
-    def call(self, kind: str, where: object, always: type[FailedError] | None = None) -> None:
+    def call(
+        self,
+        kind: str,
+        path: Any,
+        offset: int | None = None,
+        always: type[FailedError] | None = None,
+    ) -> None:
         """A call is made: it may be the last one, or fail."""
         self.count += 1
-        self.counts[kind] = self.counts.get(kind, 0) + 1
         if self.count == self.crash_at:
             self.on_crash()
         if self.fault is not None and self.fault.meets(kind):
+            where = path if offset is None else f"{path} offset {offset}"
             error = OSError(self.fault.code, os.strerror(self.fault.code))
             if always is not None:
                 raise always(f"{kind}: {error.strerror}", where=where, got=self.fault.code)
@@ -327,10 +334,10 @@ class SimDisk(Disk):
                 self.is_torn = True
                 file.node.write(offset, view[: end - offset])
 
-    def syncing(self, node: Node, path: Path) -> None:
+    def syncing(self, node: Node, path: Any) -> None:
         """Sync a file; one that fails leaves pages behind that pass for clean."""
         try:
-            self.call("sync", path, FailedError)
+            self.call("sync", path, always=FailedError)
         except FailedError:
             self.sync_failures += 1
             node.sync(lost=lambda: self.lottery.random() < 0.6)
@@ -339,8 +346,12 @@ class SimDisk(Disk):
 
     def take(self, node: Node, offset: int, size: int, what: str, where: object) -> None:
         """Give a range its blocks."""
-        pages = set(range(offset // PAGE, (offset + size + PAGE - 1) // PAGE)) - node.taken
-        if self.free_pages is not None and pages:
+        pages = range(offset // PAGE, (offset + size + PAGE - 1) // PAGE)
+        if self.free_pages is None:
+            node.taken.update(pages)
+            return
+        pages = set(pages) - node.taken
+        if pages:
             if len(pages) > self.free_pages:
                 raise os_error(OSError(errno.ENOSPC, "No space left on device"), what, where)
             self.free_pages -= len(pages)
@@ -348,13 +359,14 @@ class SimDisk(Disk):
 
     # --- names ---
 
-    def _lookup(self, path: Path) -> tuple[dict[str, Node | None], str]:
-        folder = self.names.get(str(path.parent))
+    def _lookup(self, path: Any) -> tuple[dict[str, Node | None], str]:
+        parent, name = path.parts_of
+        folder = self.names.get(parent)
         if folder is None:
             raise os_error(OSError(errno.ENOENT, "No such file or directory"), "open", path)
-        return folder, path.name
+        return folder, name
 
-    def open(self, path: Path, *, create: bool = False, read_only: bool = False) -> Any:
+    def open(self, path: Any, *, create: bool = False, read_only: bool = False) -> Any:
         del read_only
         folder, name = self._lookup(path)
         self.call("open", path)
@@ -370,62 +382,85 @@ class SimDisk(Disk):
             node = folder[name] = Node(self._nodes)
         return SimFile(self, path, node)
 
-    def anchor(self, root: Path) -> Any:
+    def anchor(self, root: Any) -> Any:
         return SimAnchor(self, root)
 
-    def refuse_link(self, path: Path) -> None:
-        """There are no links."""
+    def exists(self, path: Any) -> bool:
+        parent, name = path.parts_of
+        return name in self.names.get(parent, ())
 
-    def exists(self, path: Path) -> bool:
-        return path.name in self.names.get(str(path.parent), ())
+    def used_percent(self, path: Any) -> float:
+        return float(self.crowded_percent)
 
-    def used_percent(self, path: Path) -> float:
-        return 0.0
+    def refuse_link(self, path: Any) -> None:
+        """There are none."""
 
-    def is_directory(self, path: Path) -> bool:
-        return str(path) in self.names
+    def is_directory(self, path: Any) -> bool:
+        return path in self.names
 
-    def file_bytes(self, path: Path) -> int | None:
-        node = self.names.get(str(path.parent), {}).get(path.name)
+    def file_bytes(self, path: Any) -> int | None:
+        node = self.names.get(path.parent, {}).get(path.name)
         return None if node is None else len(node.cache)
 
-    def identity(self, path: Path) -> tuple[int, int]:
-        node = self.names.get(str(path.parent), {}).get(path.name)
-        return self.number, 0 if node is None else node.number
+    def identity(self, path: Any) -> tuple[int, int]:
+        node = self.names.get(path.parent, {}).get(path.name)
+        return self.number, -zlib.crc32(path.encode()) if node is None else node.number
 
-    def list(self, path: Path) -> list[str]:
+    def list(self, path: Any) -> list[str]:
         self.call("list", path)
-        return sorted(self.names.get(str(path), ()))
+        return sorted(self.names.get(path, ()))
 
-    def make_directory(self, path: Path) -> None:
-        if str(path) in self.names:
+    def make_directory(self, path: Any) -> None:
+        if path in self.names:
             return
-        if str(path.parent) not in self.names:
+        if path.parent not in self.names:
             self.make_directory(path.parent)
         self.call("make_directory", path)
-        self.names[str(path.parent)][path.name] = None
-        self.names[str(path)] = {}
+        self.names[path.parent][path.name] = None
+        self.names[path] = {}
 
-    def unlink(self, path: Path) -> None:
+    def unlink(self, path: Any) -> None:
         folder, name = self._lookup(path)
         self.call("unlink", path)
         if folder.pop(name, None) is None:
             raise os_error(OSError(errno.ENOENT, "No such file"), "unlink", path)
 
-    def rename(self, old: Path, new: Path) -> None:
+    def rename(self, old: Any, new: Any) -> None:
         source, name = self._lookup(old)
         target, new_name = self._lookup(new)
         self.call("rename", old)
-        target[new_name] = source.pop(name)
+        target[new_name] = node = source.pop(name)
+        if node is None:
+            self._rename_below(old, new)
 
-    def sync_directory(self, path: Path) -> None:
+    def _rename_below(self, old: str, new: str) -> None:
+        """A folder is renamed at once and for good, with all that is in it."""
+        for of in (self.names, self.synced):
+            for folder in [f for f in of if f == old or f.startswith(old + "/")]:
+                of[new + folder[len(old) :]] = of.pop(folder)  # type: ignore[attr-defined]
+
+    def remove_empty(self, path: Any) -> bool:
+        if self.names.get(path, True):
+            return False
+        self.remove_tree(path)
+        return True
+
+    def remove_tree(self, path: Any) -> None:
+        """A folder is removed at once and for good, with all that is in it."""
+        for folder in [f for f in self.names if f == path or f.startswith(f"{path}/")]:
+            del self.names[folder]
+            self.synced.pop(folder, None)
+        self.names.get(path.parent, {}).pop(path.name, None)
+        self.synced.get(path.parent, {}).pop(path.name, None)
+
+    def sync_directory(self, path: Any) -> None:
         try:
-            self.call("sync_directory", path, FailedError)
+            self.call("sync_directory", path, always=FailedError)
         except FailedError:
             self.sync_failures += 1
             raise
-        files = self.names[str(path)].items()
-        self.synced[str(path)] = {name: node for name, node in files if node is not None}
+        files = self.names[path].items()
+        self.synced[path] = {name: node for name, node in files if node is not None}
 
     # --- ends ---
 
@@ -433,6 +468,7 @@ class SimDisk(Disk):
         one = SimDisk()
         one.boot, one.free_pages = self.boot, self.free_pages
         one.lottery, one._nodes = self.lottery, self._nodes
+        one.crowded_percent = self.crowded_percent
         return one
 
     def killed(self) -> "SimDisk":

@@ -7,28 +7,30 @@ python -m tests.sim.kill --fast                   those that CI knows to die ear
 
 import argparse
 import json
+import logging
 import sys
 import traceback
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.sim.mutants import MUTANTS, planted
-from tests.sim.run import Outcome, run_schedule, run_seed
-from tests.sim.shrink import REGRESSIONS, read_regression, signature
+from tests.sim.run import Outcome, run_schedule
+from tests.sim.schedule import make_schedule
+from tests.sim.shrink import REGRESSIONS, Shrinker, read_regression, regression_text, signature
 
 HERE = Path(__file__).parent
 TABLE = HERE / "MUTANTS.md"
 KILLS = HERE / "kills.json"
+KILLERS = HERE / "killers"
+SHRINK_TRIES = 60  # a killer need not be the least: it has to be quick
 
 NOT_HERE = {
     "W-L2": "needs properties near 32 KiB: tests/unit/test_store_put.py, at the limit",
-    "W-L3": "retention: not in the simulator yet",
-    "W-L5": "retention: not in the simulator yet",
     "W-L13": "no call takes queues or topics away",
     "W-L14": "no replicas",
     "W-D3": "there is no path past the wheel: what is late has a unit, and an id in any case",
     "W-D5": "no roles",
-    "W-D7": "message ids: not in the simulator yet",
     "W-S2": "no caller can put into the timer topic: tests/unit/test_fold.py has foreign records",
     "W-S4": "memory, not an answer: benchmarks",
     "W-S5": "arithmetic in C: tests/unit/native, precision 60,000 ms",
@@ -45,30 +47,55 @@ NOT_HERE = {
 class Kill(NamedTuple):
     """What ended a planted bug."""
 
-    schedules: int  # that it took, seeds from 0 on
+    schedules: int  # that it took, seeds from the first one on
     seed: int
     by: str
 
 
 def hunt(name: str, count: int, first: int = 0) -> Kill | None:
     """Run seeds until one fails; None where none of so many does."""
+    needs = MUTANTS[name].needs
     with planted(name):
         for at in range(count):
-            outcome = run_seed(first + at)
+            schedule = make_schedule(first + at)
+            if needs not in json.dumps(schedule.to_json()):
+                continue  # it never comes to where the bug is
+            outcome = run_schedule(schedule)
             if outcome.error is not None:
                 if isinstance(outcome.error, AttributeError | NameError | TypeError):
                     raise outcome.error  # the planting is broken
-                return Kill(first + at + 1, first + at, _killer(outcome))
+                return Kill(at + 1, first + at, _killer(outcome))
     return None
 
 
-def replay(name: str) -> str | None:
-    """Which committed regression fails with the bug; None where none does."""
+def killer_path(name: str) -> Path:
+    """Where the schedule lies that a bug does not live through."""
+    return KILLERS / f"{name}.json"
+
+
+def keep_killer(name: str, seed: int) -> bool:
+    """Shrink the schedule that killed a bug, and keep it; False where it fails without the bug."""
     with planted(name):
-        for path in sorted(REGRESSIONS.glob("*.json")):
+        shrinker = Shrinker(make_schedule(seed), tries_max=SHRINK_TRIES)
+        best = shrinker.shrink()
+        says = str(run_schedule(best).error)[:200]
+    if run_schedule(best).error is not None:
+        return False
+    KILLERS.mkdir(exist_ok=True)
+    killer_path(name).write_text(regression_text(best, says, MUTANTS[name].says))
+    return True
+
+
+def replay(name: str) -> str | None:
+    """Which committed schedule fails with the bug, and keep it; None where none does."""
+    own = [killer_path(name)] if killer_path(name).exists() else []
+    with planted(name):
+        for path in [*own, *sorted(REGRESSIONS.glob("*.json"))]:
             outcome = run_schedule(read_regression(path))
             if outcome.error is not None:
-                return f"regressions/{path.name}: {_killer(outcome)}"
+                if path.parent == REGRESSIONS:
+                    killer_path(name).write_text(path.read_text())
+                return f"{path.parent.name}/{path.name}: {_killer(outcome)}"
     return None
 
 
@@ -92,7 +119,9 @@ def table(found: dict[str, Any]) -> str:
     lines = [
         "# Planted bugs",
         "",
-        "Made by `python -m tests.sim.kill`; how each is planted: `mutants.py`.",
+        "Made by `python -m tests.sim.kill`; how each is planted: `mutants/`. Schedules: how many",
+        "seeds it took. The one that did it, shrunk, is in `killers/`, and every test run sees it",
+        "kill again; where none of the seeds that were tried did, one was made for it by hand.",
         (
             f"{len(MUTANTS)} planted, {len(killed)} killed, "
             f"{sum(bool(m.equivalent) for m in MUTANTS.values())} no bug in this design, "
@@ -105,7 +134,8 @@ def table(found: dict[str, Any]) -> str:
     for name, mutant in MUTANTS.items():
         one = found.get(name, {})
         if one.get("by"):
-            count = one["schedules"] if "seed" in one else f"none in {one['schedules'] - 1}"
+            count = one["schedules"] if "seed" in one else f"none in {one['schedules']}"
+            count = count if one["schedules"] else "made for it"
             row = f"{count} | {one['by']}"
         elif mutant.equivalent:
             row = f"none in {one.get('schedules', 0)} | equivalent: {mutant.equivalent}"
@@ -123,22 +153,37 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=4000)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--dry", action="store_true", help="write nothing")
+    parser.add_argument("--jobs", type=int, default=1)
     given = parser.parse_args()
-    found = read_kills()
-    for name in given.only:
-        kill = hunt(name, given.count, given.first)
-        replayed = replay(name) if kill is None else None
-        print(name, kill or replayed or f"not killed in {given.count}", flush=True)
-        if kill is not None:
-            found[name] = kill._asdict()
-        elif replayed is not None:
-            found[name] = {"schedules": given.count + 1, "by": replayed}
-        elif not found.get(name, {}).get("by"):
-            found[name] = {"schedules": given.count}
-    if not given.dry:
-        KILLS.write_text(json.dumps(found, indent=1) + "\n")
-        TABLE.write_text(table(found))
+    with get_context("fork").Pool(given.jobs) as pool:
+        asked = [(name, given.count, given.first, given.dry) for name in given.only]
+        for name, found in pool.imap_unordered(_hunted, asked):
+            print(name, found.get("by") or f"not killed in {found['schedules']}", flush=True)
+            if not given.dry:
+                _keep(name, found)
     return 0
+
+
+def _hunted(asked: tuple[str, int, int, bool]) -> tuple[str, dict[str, Any]]:
+    """Hunt one; in a process of its own."""
+    name, count, first, is_dry = asked
+    logging.disable(logging.CRITICAL)
+    kill = hunt(name, count, first)
+    if kill is not None and (is_dry or keep_killer(name, kill.seed)):
+        return name, kill._asdict()
+    if kill is not None:
+        return name, {"schedules": kill.schedules, "by": "", "why": "it fails without the bug, too"}
+    replayed = replay(name)
+    return name, {"schedules": count, **({"by": replayed} if replayed else {})}
+
+
+def _keep(name: str, found: dict[str, Any]) -> None:
+    """Note what became of one: one that was killed before stays so until it is killed again."""
+    kills = read_kills()
+    if found.get("by") or not kills.get(name, {}).get("by"):
+        kills[name] = found
+    KILLS.write_text(json.dumps({n: kills[n] for n in MUTANTS if n in kills}, indent=1) + "\n")
+    TABLE.write_text(table(kills))
 
 
 if __name__ == "__main__":

@@ -5,23 +5,18 @@ Holds:    a number in an operation chooses among what there is at the time, so t
 """
 
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
-from tests.sim.audit import due_buckets, end_buckets
 from tests.sim.disk import Fault
-from tests.sim.schedule import DAY_MS, PAGE, Op
-from tests.sim.world import Attempt, World
-from tests.support.driver import START_MS, named
-from tests.support.model import Put, Queue
-from timerstore import CancelResult, PutReceipt, StoreConfig
-from timerstore.errors import (
-    FailedError,
-    FullError,
-    MessageError,
-    TimerStoreError,
-)
-from timerstore.layout.handle import decode, encode
-from timerstore.queues.levels import parse_level_delays
+from tests.sim.drawing import DAY_MS, Op
+from tests.sim.images import check_image
+from tests.sim.keeping import Keeping
+from tests.sim.world import ROOT
+from tests.support.driver import START_MS
+from tests.support.model import Queue
+from timerstore import StoreConfig
+from timerstore.errors import FailedError, FullError, TimerStoreError
 
 _YEAR_MS = 31_557_600_000
 _DERIVED = (
@@ -29,23 +24,23 @@ _DERIVED = (
     "timerwheel", "timerlog", "consumequeue", "config/timercheck", "config/timermetrics",
     "checkpoint",
 )  # fmt: skip
-_STEPS_MAX = 20_000  # of one service without a pause: no schedule has so many messages
-_OVERHEAD = 330  # of a record beside its body, before the first one told better
+_RETRY_MS = 60_000  # longer than the engine waits between two tries
+_STEPS_MAX = 3_000  # of one service without a pause: no schedule has so many messages
 _SHOWS_NOTHING = {
-    "put", "put_many", "put_level", "cancel", "reschedule", "advance", "back", "to_due", "to_slot",
-    "fault", "full", "nothing", "reader",
+    "put", "put_many", "put_once", "put_many_once", "put_level", "put_many_level", "cancel",
+    "reschedule", "advance", "back", "to_due", "to_slot", "fault", "full", "crowd", "nothing",
+    "reader", "backup",
 }  # fmt: skip
 """Operations after which no pull gives more than before: a service has to run first."""
 
 
-class Operations(World):
+class Operations(Keeping):
     """A world that can be told what to do."""
 
     def __init__(self, config: StoreConfig, allocations: Any, *, is_small: bool) -> None:
         super().__init__(config, allocations)
         self.is_small = is_small
         self.waited_ms = 0  # on the clock, with messages put; of one turn a month counts at most
-        self._overhead = _OVERHEAD
 
     # --- running ---
 
@@ -64,183 +59,17 @@ class Operations(World):
             self.waited_ms += min(self.clock.turned_ms - before_ms, _YEAR_MS // 12)
         if not self.is_dead and name not in _SHOWS_NOTHING:
             self._guarded(self.look)
+        if not self.is_dead and self.may_forget:
+            self._guarded(self.check_removed)
+        is_turn = self.image_count and self.disk.count % 3 == 0
+        if is_turn and self._is_open and not self.attempts:
+            check_image(self, self.disk.killed().cut(Random(self.disk.count)))
 
     def _guarded(self, call: Callable[[], Any]) -> None:
         try:
             call()
         except (FullError, FailedError, MemoryError) as error:
             self.after_error(error, len(self.model.puts))
-
-    # --- sizes and times ---
-
-    def due(self, spec: Any) -> int | None:
-        """Turn what a schedule says of a time into one."""
-        if spec is None:
-            return None
-        now_ms, precision_ms = self.clock.now_ms, self.config.precision_ms
-        kind = spec[0]
-        if kind == "ms":
-            return int(now_ms + spec[1])
-        if kind == "far":
-            return min(now_ms + spec[1] + spec[2], now_ms + self.config.delay_ms_max)
-        if kind == "slot":
-            return int((now_ms // precision_ms + spec[1]) * precision_ms + spec[2])
-        width = self.config.roll_slots if kind == "roll" else self.config.wheel_slot_count
-        slot = now_ms // precision_ms + spec[1] * width + spec[2]
-        return int(slot * precision_ms + spec[3])
-
-    def size(self, spec: Any) -> int:
-        """Turn what a schedule says of a size into bytes of the body."""
-        bytes_max = min(self.config.commit_log_segment_bytes - 16, 65_536) - 600
-        if isinstance(spec, int):
-            return min(spec, bytes_max)
-        width = {"page": PAGE, "sector": 512, "segment": self.config.commit_log_segment_bytes}
-        at = self.store._log.end + self._overhead + 6
-        size = (-at + spec[1]) % width[spec[0]] + 6
-        return min(size, bytes_max)
-
-    def _note_sizes(self, receipt: PutReceipt, body: bytes, due_ms: int | None) -> None:
-        end = self.store._log.end
-        if receipt.log_offset < end:
-            self._overhead = end - receipt.log_offset - len(body)
-        for bucket in end_buckets(end, self.config):
-            self.count(bucket)
-        for bucket in due_buckets(due_ms, self.clock.now_ms, self.config):
-            self.count(bucket)
-
-    # --- puts ---
-
-    def _attempt(self, queue: Queue, bodies: list[bytes], dues: list[int], level: int = 0) -> None:
-        now_ms = self.clock.now_ms
-        self._tried = [
-            Attempt(
-                queue, body, max(due_ms, now_ms), due_ms > now_ms, level, self.model.next_order()
-            )
-            for body, due_ms in zip(bodies, dues, strict=True)
-        ]
-        for body in bodies:
-            self.note_body(body)
-
-    def _putting(self, call: Callable[[], None]) -> None:
-        """Nobody gets a receipt from a call that fails: it may have done its work, or a part."""
-        try:
-            call()
-        except FullError as error:
-            if self.store._log.failed is not None:
-                self.attempts += self._tried
-            else:
-                self.attempts += self._tried[: getattr(error, "stored_count", 0)]
-            raise
-        except (FailedError, MemoryError):
-            self.attempts += self._tried
-            raise
-
-    def op_put(self, queue: list[Any], due: Any, size: Any, flush: str | None) -> None:
-        at, due_ms, body = (queue[0], queue[1]), self.due(due), self._body(self.size(size))
-        self._attempt(at, [body], [due_ms or 0])
-        if (flush or self.config.flush) == "async":
-            self.async_bodies.add(body)
-
-        def put() -> None:
-            receipt = self._put(at, body, due_ms, flush)
-            self._note_sizes(receipt, body, due_ms)
-            self._note_put(at, body, due_ms, receipt, sure=not self.is_dead)
-
-        with self._limited([due_ms or 0]):
-            self._putting(put)
-
-    def op_put_level(self, queue: list[Any], level: int, size: int) -> None:
-        at, body = (queue[0], queue[1]), self._body(size)
-        delays = parse_level_delays(self.config.level_delays)
-        due_ms = self.clock.now_ms + delays[min(level, len(delays)) - 1]
-        self._attempt(at, [body], [due_ms], level)
-        if self.config.flush == "async":
-            self.async_bodies.add(body)
-
-        def put() -> None:
-            self._put_level(at, level, body, sure=False)
-            self.model.puts[body].sure = not self.is_dead
-
-        self._putting(put)
-
-    def op_put_many(self, queue: list[Any], items: list[Any], buffer: bool) -> None:
-        at = (queue[0], queue[1])
-        given = [(self.due(due) or 0, self.size(size)) for due, size in items]
-        given = [(due_ms if due_ms > self.clock.now_ms else 0, size) for due_ms, size in given]
-        bodies = [self._body(size) for _, size in given]
-        dues = [due_ms for due_ms, _ in given]
-        self._attempt(at, bodies, dues)
-        if self.config.flush == "async":
-            self.async_bodies.update(bodies)
-
-        def put() -> None:
-            self._put_many(at, given, bodies, buffer=buffer, sure=False)
-            for body in bodies:
-                self.model.puts[body].sure = not self.is_dead
-
-        with self._limited(dues):
-            self._putting(put)
-
-    # --- cancels and reschedules ---
-
-    def _chosen(self, which: str, number: int) -> Put | None:
-        if which == "old":
-            puts = self.model.moved_ones()
-        else:
-            puts = self.model.known(waiting=which != "any")
-        puts = [p for p in puts if p.receipt.timer_id >= 0 or not p.waited]
-        return puts[number % len(puts)] if puts else None
-
-    def op_cancel(self, which: str, number: int, how: str) -> None:
-        one = self._chosen(which, number)
-        if one is None:
-            return
-        if which == "old":
-            self.cancel_old(one, number)
-            return
-        if which == "stranger":
-            if one.waited:
-                handle = decode(one.receipt.handle)
-                stranger = encode(handle._replace(message_id=handle.message_id[:-1] + "x"))
-                assert self.store.cancel(stranger) is CancelResult.UNKNOWN
-            return
-        try:
-            answer = self.store.cancel(named(one, how))
-        except (TimerStoreError, MemoryError) as error:
-            if not self._is_nothing_changed(error):
-                one.maybe_cancelled = not one.cancelled
-            raise
-        self.model.cancel(one, answer, self.clock.latest_ms, sure=not self.is_dead)
-
-    def op_reschedule(self, which: str, number: int, due: Any, how: str) -> None:
-        one = self._chosen(which, number)
-        if one is None or one.maybe_moved is not None:
-            return
-        due_ms = self.due(due) or self.clock.now_ms
-        if how == "receipt" and one.receipt.waits_for_level:
-            return
-        try:
-            receipt = self._reschedule(one, due_ms, how)
-        except MessageError:
-            if len(one.body) > self.config.commit_log_segment_bytes - 2000:
-                return  # its delete record and itself do not fit into one segment
-            raise
-        except (FullError, FailedError, MemoryError) as error:
-            if not self._is_nothing_changed(error):
-                one.maybe_moved = (one.receipt, max(due_ms, self.clock.now_ms))
-                self.note_body(one.body)
-            raise
-        if receipt is None:
-            return
-        self.note_body(one.body)
-        if self.is_dead:
-            one.maybe_moved = (receipt, receipt.due_ms)
-        else:
-            self.model.moved(one, receipt, receipt.due_ms)
-
-    def _is_nothing_changed(self, error: Exception) -> bool:
-        """What the error promises: it may be tried again, as if it had never been asked."""
-        return isinstance(error, FullError) and self.store._log.failed is None
 
     # --- looking ---
 
@@ -252,6 +81,20 @@ class Operations(World):
         if not self.is_dead and not self._has_doubts:
             self.compare_pending()
 
+    def op_pending_part(self, number: int) -> None:
+        """Of a topic, and of a range of time, comes what of everything is of it."""
+        if self.is_dead:
+            return
+        everything = list(self.store.pending())
+        topic = (None, "orders", "mail")[number % 3]
+        first = everything[number % len(everything)].due_ms if everything else 0
+        begin_ms, end_ms = first + number % 2, first + number % 5000
+        found = list(self.store.pending(begin_ms=begin_ms, end_ms=end_ms, topic=topic))
+        assert found == [
+            one for one in everything
+            if begin_ms <= one.due_ms < end_ms and topic in (None, one.topic)
+        ]  # fmt: skip
+
     def op_filtered(self, number: int) -> None:
         wanted = [("Aa",), ("BB", "c"), ("Aa", "c")][number % 3]
         listed = ", ".join(f"'{tag}'" for tag in wanted)
@@ -262,6 +105,32 @@ class Operations(World):
     def op_query(self, number: int) -> None:
         if not self.is_dead and self.config.index_enabled and not self._has_doubts:
             self.query(("orders", "mail")[number % 2], f"key-{number % 5}")
+
+    def op_query_part(self, number: int) -> None:
+        """Of a range of time comes what of everything was stored in it."""
+        if self.is_dead or not self.config.index_enabled:
+            return
+        asked = ("orders", "mail")[number % 2], f"key-{number % 5}"
+        everything = self.store.query(*asked, max_count=1_000_000)
+        begin_ms = everything[number % len(everything)].store_ms if everything else 0
+        end_ms = begin_ms + number % 5000
+        found = self.store.query(*asked, begin_ms=begin_ms, end_ms=end_ms, max_count=1_000_000)
+        assert found == [m for m in everything if begin_ms <= m.store_ms < end_ms]
+
+    def op_offset_at(self, number: int) -> None:
+        """The first message of a time has none of an earlier one behind it, where the clock stood
+        on its feet; else it is such a place.
+        """
+        for queue in self.model.seen if not self.is_dead else ():
+            if self.store.topics().get(queue[0], 0) <= queue[1]:
+                continue
+            begin = self._begin_of(queue)
+            times = [message.store_ms for message in self._pull_new(queue, begin)]
+            wanted_ms = (times[number % len(times)] if times else 0) + number % 3 - 1
+            at = self.store.offset_at(*queue, wanted_ms) - begin
+            assert 0 <= at <= len(times), f"{queue}: beyond {begin} to {begin + len(times)}"
+            assert at == 0 or times[at - 1] < wanted_ms, f"{queue}: there is one before"
+            assert at == len(times) or times[at] >= wanted_ms, f"{queue}: it is from before"
 
     def op_query_one(self, number: int) -> None:
         puts = self.model.known()
@@ -288,10 +157,11 @@ class Operations(World):
     def look(self) -> None:
         """Pull what is new, and compare."""
         self.may_ring_early = self.is_limited
+        is_moving = any(one.maybe_moved is not None for one in self.model.puts.values())
         for queue, known in self.model.seen.items():
             new = self._pull_new(queue, len(known))
             self._look_at_waiting(queue, new)
-            if any(one.maybe_moved is not None for one in self.model.puts.values()):
+            if is_moving:
                 return  # decided when it is opened again
             self.check_not_early(new)
             self._adopt(new)
@@ -442,6 +312,13 @@ class Operations(World):
 
     # --- ends and faults ---
 
+    def bury(self) -> None:
+        """Before what is left is opened: whatever else might have been left opens, too."""
+        super().bury()
+        images, self.images = self.images, []
+        for image in images if self._restoring is None else ():
+            check_image(self, image)
+
     def op_die(self, trigger: Op, end: Op, deaths: list[Op], op: Op) -> None:
         self.heal()
         self.count(f"op_{op[0]}")
@@ -474,25 +351,22 @@ class Operations(World):
     def op_lose(self, which: int, kill: bool) -> None:
         """Some of the files that are derived from the log are gone."""
         self.heal()
+        has_removed = self.store._opened.rooms.log.segments.begin > 0
+        names = [name for at, name in enumerate(_DERIVED) if which >> at & 1]
+        if has_removed and any(name.startswith("timerstore/") for name in names):
+            # Where a queue ends whose messages are all removed, only those or its files tell.
+            names = [name for name in names if name != "consumequeue"]
         if kill:
             self.end_now(["kill", 0])
         else:
             self.store.close()
             self.clock.forget_listeners()
             self._is_open = False
-        for at, name in enumerate(_DERIVED):
-            if which >> at & 1:
-                self._remove(f"/store/{name}")
+        self.has_lost_names |= bool(names)
+        for name in names:
+            self.disk.remove_tree(ROOT / name)
         self.may_scan_all = True
         self.raise_again([])
-
-    def _remove(self, path: str) -> None:
-        for folder in [f for f in self.disk.names if f == path or f.startswith(path + "/")]:
-            del self.disk.names[folder]
-            self.disk.synced.pop(folder, None)
-        parent, _, name = path.rpartition("/")
-        self.disk.names.get(parent, {}).pop(name, None)
-        self.disk.synced.get(parent, {}).pop(name, None)
 
     def op_fault(self, kind: str, nth: int, code: int, once: bool) -> None:
         self.heal()
@@ -521,6 +395,7 @@ class Operations(World):
         if self._has_failed or self.attempts or self._has_doubts:
             self.end_now(["kill", 0])
             self.raise_again([])
+        self.ingest_rest()
         self._come_to_rest()
         self.look_again()
         self.compare_pending()
@@ -548,7 +423,8 @@ class Operations(World):
             if not dues:
                 break
             due_ms = dues[-1] if self._may_be_late else dues[len(dues) // 2]
-            self.clock.set(max(self.clock.now_ms + 1, due_ms))
+            pause_ms = _RETRY_MS if self._may_be_late else 1
+            self.clock.set(max(self.clock.now_ms + pause_ms, due_ms))
         assert not list(self.store.pending()), "still waiting after 100 turns"
         latest_ms = max((one.due_ms for one in self.model.waiting()), default=0)
         self.clock.set(max(self.clock.now_ms, latest_ms) + DAY_MS)  # levels: no part of pending()

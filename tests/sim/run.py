@@ -13,6 +13,9 @@ from tests.sim.seams import Allocations, replaced_seams
 from timerstore import StoreConfig
 from timerstore.errors import ConfigError
 
+_IMAGED_EACH = 8  # of so many schedules one
+_IMAGES = 3  # of a power cut
+
 
 @dataclass
 class Outcome:
@@ -28,15 +31,24 @@ class Outcome:
     lines: list[str] = field(default_factory=list)
 
 
-def run_seed(seed: int, *, until: int | None = None, trace: bool = False) -> Outcome:
+def run_seed(
+    seed: int, *, until: int | None = None, trace: bool = False, is_hashed: bool = False
+) -> Outcome:
     """Run the schedule of a seed, or its first `until` operations."""
-    return run_schedule(make_schedule(seed), until=until, trace=trace)
+    return run_schedule(make_schedule(seed), until=until, trace=trace, is_hashed=is_hashed)
 
 
 def run_schedule(
-    schedule: Schedule, *, until: int | None = None, trace: bool = False, finish: bool = True
+    schedule: Schedule,
+    *,
+    until: int | None = None,
+    trace: bool = False,
+    is_hashed: bool = False,
+    finish: bool = True,
 ) -> Outcome:
-    """Run a schedule on a store of its own."""
+    """Run a schedule on a store of its own. `trace`: with a line for each operation; `is_hashed`:
+    with a hash of those lines.
+    """
     allocations = Allocations()
     worlds: list[Operations] = []
     SimDisk._numbers = 0
@@ -55,13 +67,15 @@ def run_schedule(
     with replaced_seams(schedule.seed, disk, fails, is_small=schedule.is_small):
         world = Operations(config, allocations, is_small=schedule.is_small)
         worlds.append(world)
+        if schedule.seed % _IMAGED_EACH == 0:
+            world.image_count = _IMAGES
         try:
             world.begin()
             for op in schedule.ops[:until]:
                 world.do(op)
-                line = _line(world, outcome.step, op)
-                digest.update(line.encode())
-                if trace:
+                if trace or is_hashed:
+                    line = _line(world, outcome.step, op)
+                    digest.update(line.encode())
                     outcome.lines.append(line)
                 outcome.step += 1
             if finish:

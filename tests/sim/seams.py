@@ -13,10 +13,13 @@ from typing import Any
 
 import numpy as np
 
+import timerstore.backup.restoring
 import timerstore.commitlog.staging
 import timerstore.files.directory
 import timerstore.opening
+import timerstore.store
 from tests.sim.disk import Fault, SimDisk
+from tests.sim.paths import SimPath
 from tests.support.small_batches import SMALL, replaced
 from timerstore import failpoint
 from timerstore.queues import dispatch
@@ -67,6 +70,9 @@ def replaced_seams(
     opening, staging = timerstore.opening, timerstore.commitlog.staging
     replacements = (
         (opening, "Disk", disk),
+        (timerstore.backup.restoring, "Disk", disk),
+        (timerstore.backup.restoring, "Path", SimPath),
+        (timerstore.store, "Path", SimPath),
         (opening, "os", SimpleNamespace(getpid=lambda: 4242)),
         (opening, "secrets", SimpleNamespace(randbits=draw.getrandbits)),
         (opening, "time", SimpleNamespace(time=lambda: 1.7e9)),

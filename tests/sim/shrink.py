@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.sim.drawing import Op
 from tests.sim.run import Outcome, run_schedule
-from tests.sim.schedule import Op, Schedule
+from tests.sim.schedule import Schedule
 
 REGRESSIONS = Path(__file__).parent / "regressions"
 _TRIES_MAX = 3000
@@ -28,9 +29,13 @@ class Shrinker:
     """One failing schedule on its way down."""
 
     def __init__(
-        self, schedule: Schedule, run: Callable[[Schedule], Outcome] = run_schedule
+        self,
+        schedule: Schedule,
+        run: Callable[[Schedule], Outcome] = run_schedule,
+        tries_max: int = _TRIES_MAX,
     ) -> None:
         self._run = run
+        self._tries_max = tries_max
         self.tries = 0
         first = run(schedule)
         wanted = signature(first)
@@ -42,7 +47,7 @@ class Shrinker:
         return self._fails_as(self.best._replace(ops=ops))
 
     def _fails_as(self, schedule: Schedule) -> bool:
-        if self.tries >= _TRIES_MAX:
+        if self.tries >= self._tries_max:
             return False
         self.tries += 1
         if signature(self._run(schedule)) != self.signature:
@@ -53,7 +58,7 @@ class Shrinker:
     def shrink(self) -> Schedule:
         """Drop ranges, halving them (ddmin); make what is left plainer; until nothing helps."""
         before = None
-        while before != self.best and self.tries < _TRIES_MAX:
+        while before != self.best and self.tries < self._tries_max:
             before = self.best
             self._drop_ranges()
             self._plainer()
@@ -82,7 +87,7 @@ class Shrinker:
         if self.best.is_small:
             self._fails_as(self.best._replace(is_small=False))
         for name, value in _USUAL.items():
-            if self.best.config[name] != value:
+            if self.best.config.get(name, value) != value:
                 config = {**self.best.config, name: value}
                 self._fails_as(self.best._replace(config=config))
 
@@ -94,6 +99,8 @@ _USUAL = {
     "checkpoint_log_bytes_max": 1 << 28, "checkpoint_log_bytes": 65_536, "flush": "sync",
     "visibility": "durable", "level_async": False, "slot_messages_max": 0, "start_delay_ms": 0,
     "reserve_bytes": 4096, "checkpoint_interval_ms": 500, "level_pending_max": 2000,
+    "retention_ms": 0, "retention_log_bytes": 0, "retention_disk_percent": 0,
+    "dedupe_window_ms": 20_000,
 }  # fmt: skip
 
 
@@ -107,18 +114,6 @@ def _plainer(op: Op) -> Iterator[Op]:
         yield ["die", trigger, [*end[:2], 0], deaths, inner]
         for one in _plainer(inner):
             yield ["die", trigger, end, deaths, one]
-    elif name == "put_many":
-        items = op[2]
-        for size in (len(items) // 2, len(items) - 1):
-            if size > 0:
-                yield [name, op[1], items[:size], op[3]]
-                yield [name, op[1], items[-size:], op[3]]
-        if len(items) == 1:
-            yield ["put", op[1], *items[0], None]
-        yield [name, op[1], [[due, 20] for due, _ in items], op[3]]
-    elif name == "put":
-        yield ["put", op[1], op[2], 20, None]
-        yield ["put", op[1], op[2], op[3], None]
     elif name == "step":
         for at in range(len(op[1])):
             yield ["step", op[1][:at] + op[1][at + 1 :]]
@@ -127,6 +122,31 @@ def _plainer(op: Op) -> Iterator[Op]:
         if op[2] > 1:
             yield [name, op[1], op[2] // 2]
             yield [name, op[1], op[2] - 1]
+    else:
+        yield from _plainer_put(op)
+
+
+def _plainer_put(op: Op) -> Iterator[Op]:
+    name = op[0]
+    if name == "put_many":
+        items = op[2]
+        for size in (len(items) // 2, len(items) - 1):
+            if size > 0:
+                yield [name, op[1], items[:size], *op[3:]]
+                yield [name, op[1], items[-size:], *op[3:]]
+        if len(items) == 1:
+            yield ["put", op[1], *items[0], None]
+        yield [name, op[1], [[due, 20] for due, _ in items], *op[3:]]
+    elif name == "ingest":
+        for size in range(len(op[3])):
+            yield [*op[:3], op[3][:size], op[4]]
+        yield [*op[:3], [[None, 20] for _ in op[3]], op[4]]
+    elif name == "put_once":
+        yield [*op[:4], 20]
+        yield [*op[:3], None, 20]
+    elif name == "put":
+        yield ["put", op[1], op[2], 20, None]
+        yield ["put", op[1], op[2], op[3], None]
 
 
 def write_regression(schedule: Schedule, says: str, why: str) -> Path:

@@ -1,25 +1,26 @@
-"""Planted bugs: those that die early, in every test run; all by `python -m tests.sim.kill`."""
+"""Planted bugs: each is killed in every test run by the schedule that killed it once; the hunt with
+new seeds is `python -m tests.sim.kill`, of every night.
+"""
 
 import pytest
 
-from tests.sim.kill import KILLS, NOT_HERE, TABLE, hunt, read_kills, table
-from tests.sim.mutants import MUTANTS
+from tests.sim.kill import KILLERS, KILLS, NOT_HERE, TABLE, killer_path, read_kills, table
+from tests.sim.mutants import MUTANTS, planted
+from tests.sim.run import run_schedule
+from tests.sim.shrink import read_regression
 
-EARLY = 15  # schedules after which a bug was dead when the table was made
-PATIENCE = 120
-
-
-def _early() -> list[str]:
-    found = read_kills()
-    return [name for name in MUTANTS if 0 < found.get(name, {}).get("schedules", 0) <= EARLY]
+NAMES = [name for name in MUTANTS if killer_path(name).exists()]
 
 
 def test_most_planted_bugs_are_killed_and_the_rest_explained() -> None:
     found = read_kills()
-    alive = [n for n, m in MUTANTS.items() if not found[n].get("by") and not m.equivalent]
-    assert len(alive) <= len(MUTANTS) // 10, alive
-    assert len(_early()) >= len(MUTANTS) // 3
+    real = [name for name, mutant in MUTANTS.items() if not mutant.equivalent]
+    alive = [name for name in real if not found.get(name, {}).get("by")]
+    assert len(alive) <= len(real) // 10, alive
+    here = [name for name in real if name in NAMES]
+    assert len(here) >= 0.9 * len(real), set(real) - set(here)
     assert not MUTANTS.keys() & NOT_HERE.keys()
+    assert {path.stem for path in KILLERS.glob("*.json")} <= MUTANTS.keys()
 
 
 def test_lists_are_complete() -> None:
@@ -34,8 +35,13 @@ def test_table_is_what_was_found() -> None:
     assert TABLE.read_text() == table(read_kills())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", _early())
+@pytest.mark.parametrize("name", NAMES)
 def test_planted_bug_dies(name: str) -> None:
-    kill = hunt(name, PATIENCE)
-    assert kill is not None, f"{name} lives through {PATIENCE} schedules"
+    schedule = read_regression(killer_path(name))
+    with planted(name):
+        killed = run_schedule(schedule).error
+    assert killed is not None, f"{name} lives: find another: python -m tests.sim.kill --only {name}"
+    assert not isinstance(killed, AttributeError | NameError | TypeError), "the planting is broken"
+    healthy = run_schedule(schedule).error
+    if healthy is not None:
+        raise healthy

@@ -11,14 +11,16 @@ Fails:    AssertionError where store and model differ; what the store raises pas
 """
 
 from collections.abc import Callable
-from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
 from tests.sim.disk import SimDisk
+from tests.sim.paths import SimPath
 from tests.sim.seams import Allocations
 from tests.support.driver import START_MS, Driver, key_of
+from tests.support.ingesting import Version
 from tests.support.model import Model, Put, Queue
+from tests.support.onces import Onces
 from tests.support.readers import GROUP, Readers
 from timerstore import CancelResult, Message, PutReceipt, StoreConfig, TimerStore, failpoint
 from timerstore.errors import FailedError, TimerStoreError
@@ -26,13 +28,13 @@ from timerstore.layout.handle import decode
 from timerstore.message import KeptOrigin
 from timerstore.testing import ManualClock, Stepper
 
-ROOT = Path("/store")
+ROOT: Any = SimPath("/store")
 
 
 class SimClock(ManualClock):
     """Remembers how late it was, and after how many puts."""
 
-    __slots__ = ("latest_ms", "peaks", "put_count", "turned_ms")
+    __slots__ = ("latest_ms", "onces", "peaks", "put_count", "turned_ms")
 
     def __init__(self, now_ms: int) -> None:
         super().__init__(now_ms)
@@ -40,12 +42,14 @@ class SimClock(ManualClock):
         self.put_count = 0
         self.peaks = [(0, now_ms)]  # how many messages there were, and the time it was turned to
         self.turned_ms = 0  # forward, in all
+        self.onces = Onces()
 
     def _turn(self, ms: int, *, relative: bool) -> None:
         before = self.now_ms
         super()._turn(ms, relative=relative)
         self.latest_ms = max(self.latest_ms, self.now_ms)
         self.turned_ms += max(0, self.now_ms - before)
+        self.onces.turned(self.now_ms)
         self.peaks.append((self.put_count, self.now_ms))
 
     def suspend(self, ms: int) -> None:
@@ -71,6 +75,8 @@ class Attempt(NamedTuple):
     waits: bool
     level: int
     order: int
+    name: str = ""  # a message id that the caller gave
+    put_ms: int = 0
 
 
 class World(Driver):
@@ -82,7 +88,7 @@ class World(Driver):
         self.allocations = allocations
         self.clock = SimClock(START_MS)
         self.model = Model(is_each_level_alone=config.level_async)
-        self.readers = Readers()
+        self.readers = Readers(self._begin_of)
         self.disk = SimDisk()
         self.may_scan_all = True
         self.may_ring_early = False
@@ -90,8 +96,14 @@ class World(Driver):
         self.counts: dict[str, int] = {}  # what happened how often
         self.is_dead = False
         self.attempts: list[Attempt] = []
+        self.tried: list[Attempt] = []  # by the last call that puts
+        self.images: list[SimDisk] = []  # of the last power cut, to be looked at
+        self.image_count = 0  # how many of each
         self.born: dict[bytes, tuple[int, int]] = {}  # messages put before it; when
         self.async_bodies: set[bytes] = set()
+        self.groups: list[list[bytes]] = []  # that were put all or none
+        self.onces = self.clock.onces
+        self.versions: dict[tuple[str, int], Version] = {}
         self.is_settled = False
         self.waivers = 0  # of the order of equal due times
         self._number = 0
@@ -152,8 +164,10 @@ class World(Driver):
         self.disk.lottery = self._lottery
         self._next = self.disk.killed()
         if self._how != "kill":
-            self._next = self._next.cut(self._lottery)
+            whole = self._next
+            self._next = whole.cut(self._lottery)
             self._was_cut = True
+            self.images = [whole.cut(Random(k)) for k in range(self.image_count)]
 
     def bury(self) -> None:
         """Nobody looks at the old disk again; the new one is there to be opened."""
@@ -200,7 +214,7 @@ class World(Driver):
 
     _is_open = False
 
-    def _path(self) -> Path:
+    def _path(self) -> SimPath:
         return ROOT
 
     def _open(self) -> None:
@@ -209,6 +223,7 @@ class World(Driver):
         if self.reached.get("recover_anew_begun", 0) != anew:
             self.count("scans_of_everything")
             assert self.may_scan_all, "it did not go on from its watermark"
+        self.store._opened.retention.guards.append(self._lowest_unseen)
         self._waiting = {}
         self.services = self.store.services()
         self.stepper = Stepper(self.store)
@@ -228,11 +243,15 @@ class World(Driver):
         self._decide_unsure()
         self._durable = self.store._log.durable
         self._was_cut = False
+        self.check_ingested()
         self.readers.lost()
         self.readers.check(self.store)
         if self.config.visibility == "durable":
             self.look_again()
         self.look()
+
+    def _answered_again(self, one: Put) -> None:
+        self.async_bodies.discard(one.body)
 
     def _doubt_asynchronous(self) -> None:
         """A power cut may have taken what was acknowledged in the page cache, a suffix of it."""
@@ -246,10 +265,11 @@ class World(Driver):
     def _rewind(self) -> None:
         """Who pulls what is only written may find less after a power cut."""
         for queue, known in self.model.seen.items():
-            now = [(m.body, m.delivered_ms) for m in self._pull_new(queue, 0)]
-            same = next(
-                (at for at, (a, b) in enumerate(zip(known, now, strict=False)) if a != b),
-                min(len(known), len(now)),
+            begin = self._begin_of(queue)
+            now = [(m.body, m.delivered_ms) for m in self._pull_new(queue, begin)]
+            same = begin + next(
+                (at for at, (a, b) in enumerate(zip(known[begin:], now, strict=False)) if a != b),
+                min(len(known) - begin, len(now)),
             )
             for body, _ in known[same:]:
                 self.model.puts[body].place = None
@@ -298,6 +318,8 @@ class World(Driver):
         self.model.put(one.queue, one.body, one.due_ms, receipt, level=one.level)
         put = self.model.puts[one.body]
         put.waited, put.order = one.waits, one.order
+        if one.name:
+            self.onces.put((one.queue[0], one.name), put, one.put_ms, self.clock.latest_ms)
 
     def _decide_unsure(self) -> None:
         """What was in flight is there, for good, or never comes; and nothing behind it did."""
@@ -308,11 +330,15 @@ class World(Driver):
         for one in sorted(unsure, key=lambda p: p.receipt.log_offset):
             message = self._found(one.queue, one.body)
             if message is not None:
-                assert lost_at is None, f"a hole at {lost_at}, before {one}"
+                assert lost_at is None or one.level < 0, f"a hole at {lost_at}, before {one}"
                 one.sure = True
             else:
                 lost_at = lost_at if one.maybe_cancelled else one.receipt.log_offset
                 del self.model.puts[one.body]
+                self.onces.lost(one)
+        for group in self.groups:
+            count = sum(body in self.model.puts for body in group)
+            assert count in (0, len(group)), f"{count} of a group of {len(group)}"
         for one in self.model.puts.values():
             if one.maybe_cancelled and not one.cancelled and one.place is None:
                 message = self._found(one.queue, one.body)

@@ -164,6 +164,14 @@ class Driver:
 
     # --- what retention has removed ---
 
+    @property
+    def may_forget(self) -> bool:
+        """Whether retention is on."""
+        config = self.config
+        return bool(
+            config.retention_ms or config.retention_log_bytes or config.retention_disk_percent
+        )
+
     def _lowest_unseen(self) -> int:
         """A guard: what can be pulled and was not stays, so that everything is seen once."""
         found = 2**62
@@ -176,7 +184,7 @@ class Driver:
 
     def _begin_of(self, queue: Queue) -> int:
         """Queue offset of the first message that is still there; its end without any."""
-        if self.store.topics().get(queue[0], 0) <= queue[1]:
+        if not self.may_forget or self.store.topics().get(queue[0], 0) <= queue[1]:
             return 0
         offset = 0
         while True:
@@ -287,37 +295,60 @@ class Driver:
 
     def put_once(self, queue: Queue, which: int, due_ms: int | None, size: int) -> None:
         """One message with an id of the caller's, of which there are few."""
-        self._put_once(queue, which, due_ms, self._body(size), [])
+        self._put_once(queue, which, due_ms, self._body(size), lambda: False)
 
     def kill_in_put_once(
         self, point: str, nth: int, queue: Queue, which: int, due_ms: int | None
     ) -> None:
         """Die inside such a put."""
         with self._dying(point, nth) as reached:
-            self._put_once(queue, which, due_ms, self._body(300), reached)
+            self._put_once(queue, which, due_ms, self._body(300), lambda: bool(reached))
 
     def _put_once(
-        self, queue: Queue, which: int, due_ms: int | None, body: bytes, reached: list[str]
+        self,
+        queue: Queue,
+        which: int,
+        due_ms: int | None,
+        body: bytes,
+        is_in_flight: Callable[[], bool],
     ) -> None:
         if self.config.slot_messages_max:
             due_ms = None  # flow control asks what is new only: test_store_once.py looks at that
-        topic, now_ms = queue[0], self.clock.now_ms
-        name = self.onces.name(topic, which, now_ms, WINDOW_MS)
+        window_ms = self.config.dedupe_window_ms
+        name = self.onces.name(queue[0], which, self.clock.now_ms, window_ms)
         receipt = self.store.put(
-            topic, body, deliver_ms=due_ms, queue_id=queue[1], message_id=name, keys=key_of(body)
+            queue[0], body, deliver_ms=due_ms, queue_id=queue[1], message_id=name, keys=key_of(body)
         )
-        if reached and not receipt.duplicate:  # in flight: it may be there or not
-            self._note_put(queue, body, due_ms, receipt, sure=False)
-            self.onces.put((topic, name), self.model.puts[body], now_ms)
-        elif receipt.duplicate:
-            self.onces.answered((topic, name), receipt, now_ms, WINDOW_MS, sure=not reached)
-        else:
-            gone = self.onces.was_new((topic, name), now_ms, WINDOW_MS)
-            for one in gone:  # in flight when the process died: now it is known not to be there
-                assert one.place is None
+        self._note_once(queue, name, due_ms, body, receipt, is_in_flight=is_in_flight())
+
+    def _note_once(
+        self,
+        queue: Queue,
+        name: str,
+        due_ms: int | None,
+        body: bytes,
+        receipt: PutReceipt,
+        *,
+        is_in_flight: bool,
+    ) -> None:
+        """A put with an id answered; `is_in_flight`: the store died meanwhile."""
+        at, now_ms, window_ms = (queue[0], name), self.clock.now_ms, self.config.dedupe_window_ms
+        if receipt.duplicate:
+            begin = self.store._opened.rooms.log.segments.begin
+            sure = not is_in_flight
+            put = self.onces.answered(at, receipt, now_ms, window_ms, begin, sure=sure)
+            if sure:
+                self._answered_again(put)
+            return
+        if not is_in_flight:
+            for one in self.onces.was_new(at, now_ms, window_ms):
+                assert one.place is None  # in flight at an end: now it is known not to be there
                 del self.model.puts[one.body]
-            self._note_put(queue, body, due_ms, receipt)
-            self.onces.put((topic, name), self.model.puts[body], now_ms)
+        self._note_put(queue, body, due_ms, receipt, sure=not is_in_flight)
+        self.onces.put(at, self.model.puts[body], now_ms)
+
+    def _answered_again(self, one: Put) -> None:
+        """A put was told that this one is there: it is durable, whatever it was before."""
 
     def ingest(self, source: str, number: int, items: list[tuple[int, int]], cut: int) -> None:
         """All rows of a version; `items` is what it has when it is named first."""
@@ -532,15 +563,18 @@ class Driver:
         while True:
             if len(found) % 2:
                 batch = self.store.pull_batch(*queue, offset, max_count=7)
-                messages, following = list(batch), batch.next_offset
+                messages, following, end = list(batch), batch.next_offset, 0
             else:
                 result = self.store.pull(*queue, offset, max_count=5)
                 messages, following = list(result.messages), result.next_offset
+                end = result.max_offset
             if not messages:
                 return found
             assert following == offset + len(messages)
             found += messages
             offset = following
+            if offset == end:
+                return found
 
     def look_filtered(self, wanted: list[str], how: dict[str, str]) -> None:
         """A filter gives what has a wanted tag, of what comes without it, in the same order."""

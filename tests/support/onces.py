@@ -48,9 +48,15 @@ class Onces:
             for one in knowns:
                 one.latest_ms = max(one.latest_ms, now_ms)
 
-    def put(self, name: Name, put: Put, now_ms: int) -> None:
-        """It was stored as a new one."""
-        self._known.setdefault(name, []).append(_Known(put, now_ms, now_ms))
+    def put(self, name: Name, put: Put, now_ms: int, latest_ms: int = 0) -> None:
+        """It was stored as a new one, at `now_ms`; `latest_ms`: that the clock showed since."""
+        one = _Known(put, now_ms, max(now_ms, latest_ms))
+        self._known.setdefault(name, []).append(one)
+
+    def lost(self, put: Put) -> None:
+        """It was in flight when the process died, and is not there."""
+        for knowns in self._known.values():
+            knowns[:] = [one for one in knowns if one.put is not put]
 
     def was_new(self, name: Name, now_ms: int, window_ms: int) -> list[Put]:
         """A put was told that its id is new: those in flight before that cannot be there."""
@@ -63,9 +69,18 @@ class Onces:
         return gone
 
     def answered(
-        self, name: Name, receipt: PutReceipt, now_ms: int, window_ms: int, *, sure: bool
-    ) -> None:
-        """A put was told that it is a duplicate."""
+        self,
+        name: Name,
+        receipt: PutReceipt,
+        now_ms: int,
+        window_ms: int,
+        begin: int,
+        *,
+        sure: bool,
+    ) -> Put:
+        """A put was told that it is a duplicate, of the one that is given; `begin`: of the log,
+        before which nothing is left that would say more than that.
+        """
         found = [one for one in self._known.get(name, ()) if now_ms - one.store_ms < window_ms]
         assert found, f"a duplicate of nothing: {name}"
         for one in reversed(found):
@@ -75,6 +90,8 @@ class Onces:
         else:
             raise AssertionError(f"a duplicate of another: {receipt} {found}")
         assert receipt.message_id == name[1]
+        if receipt.log_offset < begin:
+            return put
         assert receipt.handle == put.receipt.handle
         assert (receipt.queue_id, receipt.queue_offset) == (
             put.receipt.queue_id,
@@ -86,3 +103,4 @@ class Onces:
         if sure:
             put.sure = True  # it is durable now
             put.cancelled |= receipt.cancelled
+        return put

@@ -54,6 +54,16 @@ class Readers:
             self.committed.update(found)
         self._in_flight.clear()
 
+    @property
+    def has_doubts(self) -> bool:
+        """Whether a commit failed of which nobody knows whether it is there."""
+        return bool(self._in_flight)
+
+    def known_topics(self) -> set[str]:
+        """Where the group has committed, or has a consumer."""
+        live = {topic for topic, readers in self._readers.items() if readers}
+        return live | {topic for topic, _ in self.committed}
+
     # --- calls ---
 
     def join(self, store: TimerStore, topic: str) -> None:
@@ -79,12 +89,15 @@ class Readers:
             self._came(reader, message, seen)
         if len(messages) < count:
             for queue_id, at in reader.next.items():
-                left = seen.get((topic, queue_id), [])[at:]
+                begin = self._begin_of((topic, queue_id))
+                left = seen.get((topic, queue_id), [])[max(at, begin) :]
                 assert not left, f"nothing came, but there are {left}"
 
     def _came(self, reader: _Reader, message: Message, seen: Seen) -> None:
         queue = message.topic, message.queue_id
         at = reader.next[message.queue_id]
+        if at < message.queue_offset <= self._begin_of(queue):
+            at = message.queue_offset  # what lay before was removed
         assert message.queue_offset == at, f"wanted offset {at} of {queue}: {message}"
         assert seen[queue][at] == (message.body, message.delivered_ms)
         reader.next[message.queue_id] = at + 1

@@ -25,7 +25,7 @@ from timerstore.failpoint import reach
 from timerstore.files.disk import Disk
 from timerstore.layout import watermark
 from timerstore.layout.backup_json import Manifest, SavedSegment
-from timerstore.layout.tree import Tree, segment_name
+from timerstore.layout.tree import WHEEL_TIMER_TOPIC, Tree, segment_name
 from timerstore.layout.watermark import Watermark
 from timerstore.message import BackupReport, Problem, Report
 from timerstore.queues.consume_queue import ConsumeQueue
@@ -166,5 +166,5 @@ def _unfit_mark(manifest: Manifest) -> Watermark:
         is_clean=1,
         precision_ms=manifest.precision_ms,
         wheel_slot_count=manifest.wheel_slot_count,
-        timer_id_end=0,
+        timer_id_end=manifest.queue_ends.get(WHEEL_TIMER_TOPIC, {}).get(0, 0),
     )

@@ -113,22 +113,12 @@ class Ids:
                     continue
                 self._add(found[:count])
 
-    def scan_window(self, segments: Segments, store_id: int, end: int) -> None:
-        """Take in the ids of all of the log that may be in the window."""
+    def scan_all(self, segments: Segments, store_id: int, end: int) -> None:
+        """Take in the ids of the whole log. No file is left out for its age: the clock may have
+        been set back since, and then a younger message lies before an older one.
+        """
         self._mark = IdsMark(self._mark.number + 1, 0, 0)
-        self.scan(segments, store_id, self._window_begin(segments, end), end)
-
-    def _window_begin(self, segments: Segments, end: int) -> int:
-        oldest_ms = self._clock.now_ms - int(self.native.window_ms)
-        at = ffi.new("int64_t *")
-        begins = [number * segments.segment_bytes for number in segments.numbers]
-        with segments.view(end) as view:
-            for begin in reversed([each for each in begins if each < end]):
-                while (status := lib.ts_record_store_ms(view, begin, at)) < 0:
-                    segments.serve(view, status, "message ids")
-                if at[0] < oldest_ms:
-                    return begin
-        return segments.begin
+        self.scan(segments, store_id, segments.begin, end)
 
     def _add(self, entries: Entries) -> None:
         """Add what is in the window, in the order of the log."""

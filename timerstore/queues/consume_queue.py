@@ -78,6 +78,8 @@ class ConsumeQueue:
             missing = offset - begin // UNIT_BYTES
             if missing:
                 self._place(begin // UNIT_BYTES, (bytes(8) + _BLANK_UNIT_SIZE + bytes(8)) * missing)
+            else:
+                self._segments.create(first)  # its name says where the queue goes on
         else:
             self._segments.reserve_from(0)
 

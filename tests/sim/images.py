@@ -1,0 +1,72 @@
+"""Crash images: what else the same power cut might have left, opened, looked at and thrown away.
+
+Holds:    an image changes nothing of the run: neither the model, nor the disk, nor the clock.
+Checked is what must be true of every image, whatever became of calls in flight: it opens, and
+verifies; what was seen is there, unchanged; what was answered for waits or has come; nothing else
+is there than what somebody put.
+"""
+
+from tests.sim.disk import SimDisk
+from tests.sim.world import ROOT, World
+from tests.support.model import Put, Queue
+from timerstore import Message, TimerStore
+
+
+def check_image(world: World, image: SimDisk) -> None:
+    """Open an image beside a run, and look at it."""
+    world.count("images")
+    disk, world.disk = world.disk, image
+    fault, world.allocations.fault = world.allocations.fault, None
+    image.free_pages = None
+    listeners = list(world.clock._listeners)
+    try:
+        store = TimerStore(ROOT, world.config, clock=world.clock, threads=False)
+        waiting = {one.message_id for one in store.pending()}
+        for queue, known in world.model.seen.items():
+            begin, found = _read(store, queue)
+            if world.config.visibility == "durable":
+                again = [(m.body, m.delivered_ms) for m in found]
+                assert again[: len(known) - begin] == known[begin:], f"{queue}: taken back"
+                found = found[len(known) - begin :]
+            _check_new(world, queue, found)
+            came = {m.body for m in found}
+            for one in world.model.puts.values():
+                if one.queue == queue and _must_be_there(world, one):
+                    is_there = one.receipt.message_id in waiting or one.body in came
+                    assert is_there, f"an image without {one}"
+        report = store.verify()
+        assert report.clean, report
+    finally:
+        world.disk, world.allocations.fault = disk, fault
+        world.clock._listeners[:] = listeners
+
+
+def _read(store: TimerStore, queue: Queue) -> tuple[int, list[Message]]:
+    """All that a queue shows, and where that begins."""
+    if store.topics().get(queue[0], 0) <= queue[1]:
+        return 0, []
+    offset, found = 0, []
+    while True:
+        result = store.pull(*queue, offset, max_count=1000)
+        if result.messages:
+            found += result.messages
+        elif result.status not in ("OFFSET_TOO_SMALL", "MESSAGE_WAS_REMOVING"):
+            return offset - len(found), found
+        offset = result.next_offset
+
+
+def _check_new(world: World, queue: Queue, found: list[Message]) -> None:
+    tried = {one.body for one in (*world.attempts, *world.tried)}
+    bodies = [message.body for message in found]
+    assert len(set(bodies)) == len(bodies), f"an image has twice: {found}"
+    for body in bodies:
+        one = world.model.puts.get(body)
+        assert one is not None or body in tried, f"an image has what nobody put: {body!r}"
+        assert one is None or (one.queue == queue and not one.cancelled), f"came in an image: {one}"
+
+
+def _must_be_there(world: World, one: Put) -> bool:
+    """Whether a caller was told that a message is there, and has not seen it yet."""
+    is_open = one.place is None and one.sure and not one.cancelled
+    may_have_changed = one.maybe_cancelled or one.maybe_moved is not None
+    return is_open and not may_have_changed and one.body not in world.async_bodies

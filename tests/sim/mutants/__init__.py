@@ -1,0 +1,26 @@
+"""Planted bugs: the ancestor's weaknesses and others, each switched on in the tested engine.
+
+    with planted("W-D1"): ...      # the engine has the bug in here
+
+What the simulator does not kill is a hole in the simulator, or no bug in this design; the table
+(MUTANTS.md, made by `python -m tests.sim.kill`) says which.
+Ids: W-xx store-format.md 8.5, 9 and 11; L-xx promises.md 3.5; E-xx found in this engine by the
+simulator; P-xx a promise that the others leave untouched, by order of their making.
+"""
+
+from tests.sim.mutants import (  # noqa: F401 - each registers its own
+    cancels,
+    duplicates,
+    found,
+    groups,
+    ids,
+    keeping,
+    lab,
+    levels,
+    loss,
+    order,
+    promises,
+)
+from tests.sim.mutants.planting import MUTANTS, Mutant, planted
+
+__all__ = ["MUTANTS", "Mutant", "planted"]

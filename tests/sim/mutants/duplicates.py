@@ -1,0 +1,69 @@
+"""Messages that come twice: store-format.md W-D."""
+
+from typing import Any
+
+from tests.sim.mutants.planting import Patches, mutant, nothing, set_states, swap
+from timerstore.files import segments
+from timerstore.native import lib
+from timerstore.timer import enqueue_put
+from timerstore.timer import recover as timer_recover
+
+
+@mutant("W-D1", "what was delivered after the last checkpoint is not known after a crash")
+def _no_fold() -> Patches:
+    def fold_forward(one: Any, routes: Any, scanned: Any, store_id: int) -> None:
+        handed = scanned["kind"] == lib.TS_KIND_DELIVERED
+        original(one, routes, scanned[~handed], store_id)
+
+    original = timer_recover.fold_forward
+    yield swap(timer_recover, "fold_forward", fold_forward)
+
+
+@mutant("W-D2", "what was indexed last is indexed once more after a restart")
+def _indexed_twice() -> Patches:
+    original = timer_recover.Start
+
+    def start(timer_queue_offset: int, read_slot: int) -> Any:
+        return original(max(0, timer_queue_offset - 2), read_slot)
+
+    yield swap(timer_recover, "Start", start)
+
+
+@mutant("W-D4", "one failure inside a group has all of it indexed again")
+def _group_again() -> Patches:
+    original = enqueue_put.EnqueuePut.step
+
+    def step(self: Any) -> bool:
+        whole = self._rest
+        worked = original(self)
+        if whole is not None and self._rest is not None and len(self._rest) < len(whole):
+            self._rest = whole
+        return worked
+
+    yield swap(enqueue_put.EnqueuePut, "step", step)
+
+
+@mutant("W-D6", "side files lost: nothing is known to be delivered")
+def _anew_knowsnothing() -> Patches:
+    def fold_anew(one: Any, routes: Any, scanned: Any, found: Any) -> None:
+        original(one, routes, scanned, found)
+        set_states(one.native, found.ids_handed, lib.TS_WAITING)
+
+    original = timer_recover.fold_anew
+    yield swap(timer_recover, "fold_anew", fold_anew)
+
+
+@mutant("W-D8", "what lies behind a cut is not zeroed")
+def _cut_without_zeros() -> Patches:
+    original = segments.Segments.cut
+
+    def cut(self: Any, offset: int) -> None:
+        number, at = divmod(offset, self.segment_bytes)
+        if number in self.numbers and at:
+            file = self._file(number)
+            with swap(type(file), "zero", nothing):
+                original(self, offset)
+        else:
+            original(self, offset)
+
+    yield swap(segments.Segments, "cut", cut)

@@ -1,0 +1,66 @@
+"""Bugs that the simulator found in this engine."""
+
+from typing import Any
+
+from tests.sim.mutants.planting import Patches, mutant, nothing, swap
+from timerstore.commitlog import commit_log
+from timerstore.files import segments
+from timerstore.queues import dispatch
+from timerstore.timer import enqueue_put, wheel
+
+
+@mutant("E-1", "files behind a cut are removed from the front: a death in between leaves a gap")
+def _gap() -> Patches:
+    def remove(self: Any, numbers: list[int]) -> None:
+        for number in sorted(numbers):
+            self._forget(number)
+            self._disk.unlink(self.path(number))
+            self.numbers = [n for n in self.numbers if n != number]
+        if self._disk.is_directory(self.directory):
+            self._disk.sync_directory(self.directory)
+
+    yield swap(segments.Segments, "_remove", remove)
+
+
+@mutant("E-2", "units that could not be written are linked once more, to themselves")
+def _linked_twice() -> Patches:
+    def append(self: Any, size: int, end: int) -> None:
+        self._timer_log.append(self._units.data[:size], end)
+
+    yield swap(enqueue_put.EnqueuePut, "_append", append)
+
+
+@mutant("E-3", "a sync of a topic's name fails, and the store goes on")
+def _sync_failure_not_final() -> Patches:
+    original = commit_log.CommitLog.fail
+
+    def fail(self: Any, error: Any) -> None:
+        if "config" not in str(error):
+            original(self, error)
+
+    yield swap(commit_log.CommitLog, "fail", fail)
+
+
+@mutant("E-4", "a full disk keeps dispatch from telling who waits of what a queue has got")
+def _not_told() -> Patches:
+    original = dispatch.Dispatch._dispatch
+
+    def dispatched(self: Any, written: int) -> bool:
+        listeners, self.listeners = self.listeners, []
+        told: list[set[int]] = []
+        self.listeners = [told.append]
+        try:
+            worked = original(self, written)
+        finally:
+            self.listeners = listeners
+        for touched in told:
+            for listener in listeners:
+                listener(touched)
+        return worked
+
+    yield swap(dispatch.Dispatch, "_dispatch", dispatched)
+
+
+@mutant("E-5", "a clock set back: what was read stays read, and fills the slots of the present")
+def _frontier_stays() -> Patches:
+    yield swap(wheel.Wheel, "follow_back", nothing)

@@ -1,0 +1,71 @@
+"""Groups of puts that are stored all or none, and sources that are ingested once."""
+
+from typing import Any
+
+import numpy as np
+
+from tests.sim.mutants.planting import Patches, mutant, nothing, swap
+from timerstore import putting_many
+from timerstore.commitlog import commit_log, recover
+from timerstore.ingest import cache, ingester, ledger
+from timerstore.rows import Part, Rows
+
+
+@mutant("P-5", "a group cut in two by a power cut counts half")
+def _half_group() -> Patches:
+    original = recover.scan_batches
+
+    def scan_batches(*args: Any, **_given: Any) -> Any:
+        return original(*args)
+
+    yield swap(recover, "scan_batches", scan_batches)
+
+
+@mutant("P-20", "what is to be stored all or none is stored one after the other")
+def _no_group() -> Patches:
+    def append_whole(
+        self: Any, way: Any, rows: Any, due: Any, now_ms: int, places: Any, once: Any
+    ) -> None:
+        self._append_many(way, rows, due, now_ms, places, once)
+
+    yield swap(putting_many.ManyPutting, "_append_whole", append_whole)
+
+
+@mutant("P-21", "a version is complete before it is durable", needs="ingest")
+def _version_not_synced() -> Patches:
+    original = ingester.Ingester._go_on
+
+    def go_on(self: Any, *given: Any) -> Any:
+        with swap(commit_log.CommitLog, "sync_through", nothing):
+            return original(self, *given)
+
+    yield swap(ingester.Ingester, "_go_on", go_on)
+
+
+@mutant("P-22", "what a version has by now is not looked up", needs="ingest")
+def _ledger_not_asked() -> Patches:
+    yield swap(ledger.Ledger, "find", nothing)
+
+
+@mutant("P-23", "a chunk's header is stored apart from its rows", needs="ingest")
+def _header_apart() -> Patches:
+    original = putting_many.ManyPutting.append_group
+
+    def append_group(
+        self: Any, way: Any, rows: Any, part: Any, due_ms: Any, head_route: Any = None,
+        head: bytes = b"", **given: Any,
+    ) -> int:  # fmt: skip
+        if head_route is None or not part.row_count:
+            return original(self, way, rows, part, due_ms, head_route, head, **given)
+        original(self, way, rows, part, due_ms, **given)
+        zero = np.zeros(1, np.int64)
+        nobody = Part(0, 0, 0, 0, part.now_ms)
+        empty = Rows(b"", zero, zero[:0], b"")
+        return original(self, head_route, empty, nobody, zero[:0], head_route, head)
+
+    yield swap(putting_many.ManyPutting, "append_group", append_group)
+
+
+@mutant("P-24", "the ledger is not read when the store is opened", needs="ingest")
+def _ledger_not_read() -> Patches:
+    yield swap(cache.Cache, "load", lambda _self, _ledger: 0)

@@ -1,0 +1,150 @@
+"""Retention, store-format.md W-L3 and W-L5, and backups."""
+
+from typing import Any
+
+from tests.sim.mutants.planting import Patches, mutant, nothing, swap
+from timerstore.backup import copying, restoring
+from timerstore.commitlog import commit_log, retention
+from timerstore.files import disk as files
+from timerstore.ingest import carrying
+from timerstore.pull import unread
+from timerstore.timer import checkpoint, move, past, retain
+
+
+@mutant("W-L3", "retention drops a file with what waits in it", needs="retention_")
+def _waiting_dropped() -> Patches:
+    yield swap(move.Mover, "step", lambda *_args: False)
+
+
+@mutant("W-L5", "retention drops records that are not on the wheel yet", needs="retention_")
+def _outruns_the_wheel() -> Patches:
+    original = retention.Retention.__init__
+
+    def init(self: Any, *given: Any) -> None:
+        *rest, seams = given
+        seams = seams._replace(is_past=lambda _end: True, move=lambda *_args: False)
+        original(self, *rest, seams)
+
+    yield swap(retention.Retention, "__init__", init)
+
+
+@mutant("P-26", "retention drops what the last checkpoint goes on from", needs="retention_")
+def _checkpoint_outrun() -> Patches:
+    original = retention.Retention.__init__
+
+    def init(self: Any, *given: Any) -> None:
+        *rest, seams = given
+        original(self, *rest, seams._replace(is_past=lambda _end: True))
+
+    yield swap(retention.Retention, "__init__", init)
+
+
+@mutant("P-27", "retention drops messages of fixed levels that wait", needs="retention_")
+def _levels_dropped() -> Patches:
+    yield swap(retain, "lowest_waiting", lambda *_args: retention.NOTHING)
+
+
+@mutant("P-28", "what a group has not read goes when it is old", needs="retention_")
+def _unread_dropped() -> Patches:
+    yield swap(retention.Retention, "_is_read", lambda _self, _end: True)
+
+
+@mutant("P-29", "what is dropped unread is not counted", needs="retention_")
+def _not_counted() -> Patches:
+    yield swap(unread.Unread, "dropped", nothing)
+
+
+@mutant(
+    "P-30",
+    "a file is unlinked, and the watermark does not speak of the new beginning",
+    needs="retention_",
+)
+def _begin_not_raised() -> Patches:
+    yield swap(checkpoint.Checkpoint, "raise_begins", nothing)
+
+
+@mutant("P-31", "a file goes before what was handed over out of it is durable", needs="retention_")
+def _evidence_not_durable() -> Patches:
+    original = retention.Retention._retire
+
+    def retire(self: Any) -> bool:
+        with swap(commit_log.CommitLog, "sync_through", nothing):
+            return original(self)
+
+    yield swap(retention.Retention, "_retire", retire)
+
+
+@mutant("P-32", "a timer log file goes whose slots have not been read", needs="retention_")
+def _units_dropped() -> Patches:
+    original = past.PastUnits.retire
+
+    def retire(self: Any) -> bool:
+        segments = self._rooms.timer_log.segments
+        if len(segments.numbers) < 2:
+            return original(self)
+        return segments.retire((segments.numbers[0] + 1) * segments.segment_bytes)
+
+    yield swap(past.PastUnits, "retire", retire)
+
+
+@mutant("P-33", "what is known of sources goes with the file that it stands in", needs="retention_")
+def _ledger_not_carried() -> Patches:
+    yield swap(carrying.Carrier, "carry", lambda *_args: True)
+
+
+@mutant("P-34", "queues keep what the log has lost",
+        "a pull passes over what the log has lost, and an opening drops it; it costs space alone",
+        needs="retention_")  # fmt: skip
+def _queues_keep() -> Patches:
+    yield swap(retain._Derived, "drop", lambda *_args: False)
+
+
+# --- backups ---
+
+
+@mutant("P-35", "a segment that has grown is not copied further", needs="restore")
+def _backup_stale() -> Patches:
+    original = copying._Transfer.bring
+
+    def bring(self: Any, one: Any, saved: Any) -> Any:
+        return original(self, one, saved) if saved is None else saved
+
+    yield swap(copying._Transfer, "bring", bring)
+
+
+@mutant("P-36", "a backup is told of before it is durable", needs="restore")
+def _backup_not_synced() -> Patches:
+    original = copying._Transfer.bring
+
+    def bring(self: Any, one: Any, saved: Any) -> Any:
+        with swap(type(one.file), "sync", nothing):
+            return original(self, one, saved)
+
+    yield swap(copying._Transfer, "bring", bring)
+
+
+@mutant("P-37", "a backup leaves out how far the groups have read", needs="restore")
+def _offsets_left_out() -> Patches:
+    yield swap(copying, "CONFIG_NAMES", copying.CONFIG_NAMES[:1])
+
+
+@mutant("P-38", "a backup that is cut off takes the place of the one before", needs="restore")
+def _manifest_first() -> Patches:
+    original = copying.Copier._before
+
+    def before(self: Any, target: Any, new: Any) -> Any:
+        found = original(self, target, new)
+        copying._write_manifest(self._disk, target.root, new._replace(segments=found.segments))
+        return found
+
+    yield swap(copying.Copier, "_before", before)
+
+
+@mutant("P-39", "a restored store begins its queues anew", needs="restore")
+def _ends_left_out() -> Patches:
+    original = restoring._write_rest
+
+    def write_rest(disk: files.Disk, tree: Any, manifest: Any) -> None:
+        original(disk, tree, manifest._replace(queue_ends={}))
+
+    yield swap(restoring, "_write_rest", write_rest)

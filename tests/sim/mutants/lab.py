@@ -1,0 +1,132 @@
+"""The lab's twelve: promises.md 3.5."""
+
+from dataclasses import replace
+from typing import Any
+
+from tests.sim.mutants.planting import Lib, Patches, mutant, nothing, set_states, swap
+from timerstore import opening, putting
+from timerstore.commitlog import commit_log
+from timerstore.files import segments
+from timerstore.message import CancelResult
+from timerstore.native import lib
+from timerstore.pull import pull as pulling
+from timerstore.timer import cancel, checkpoint, dequeue_put, enqueue_put
+
+
+@mutant("L-1", "the checkpoint before the log")
+def _checkpoint_first() -> Patches:
+    original = checkpoint.Checkpoint._write
+
+    def write(self: Any, taken: Any, *, is_clean: bool) -> Any:
+        log = self._rooms.log
+        with swap(type(log.segments), "sync", nothing):
+            log.write_out()
+            with swap(commit_log.CommitLog, "sync_through", nothing):
+                found = original(self, taken, is_clean=is_clean)
+        return found
+
+    yield swap(checkpoint.Checkpoint, "_write", write)
+
+
+@mutant("L-2", "no look at the state of an id before it is handed over")
+def _no_dedupe() -> Patches:
+    def place(log: Any, scratch: Any, drafts: Any, begin: int, end: int, *rest: Any) -> int:
+        ids = [drafts[i].id for i in range(begin, end)]
+        set_states(log.states, ids, lib.TS_WAITING)
+        return int(lib.ts_deliver_place(log, scratch, drafts, begin, end, *rest))
+
+    yield swap(dequeue_put, "lib", Lib(ts_deliver_place=place))
+
+
+@mutant("L-3", "a put is acknowledged before it is synced")
+def _ack_early() -> Patches:
+    yield swap(putting.Putting, "wants_sync", lambda _self, _flush: False)
+
+
+@mutant("L-4", "a slot is used again a lap later whatever it holds")
+def _lap() -> Patches:
+    def link(one: Any, link: Any, *rest: Any) -> int:
+        link.reuse_below = 2**62
+        return int(lib.ts_timer_link(one, link, *rest))
+
+    yield swap(enqueue_put, "lib", Lib(ts_timer_link=link))
+
+
+@mutant("L-5", "a cancel changes the state and writes no record")
+def _cancel_not_logged() -> Patches:
+    original = cancel.Canceller.cancel
+
+    def cancelled(self: Any, handle: Any) -> Any:
+        found = [one for one in self._finder.find(handle) if handle.timer_id != -1]
+        if len(found) == 1 and self._finder._states.get(found[0].timer_id) == lib.TS_WAITING:
+            set_states(self._finder._states.native, [found[0].timer_id], lib.TS_CANCELLED)
+            return CancelResult.CANCELLED, 0
+        return original(self, handle)
+
+    yield swap(cancel.Canceller, "cancel", cancelled)
+
+
+@mutant("L-6", "a message put into the slot that is being read")
+def _slot_in_progress() -> Patches:
+    def link(one: Any, link: Any, *rest: Any) -> int:
+        link.frontier -= 1
+        return int(lib.ts_timer_link(one, link, *rest))
+
+    yield swap(enqueue_put, "lib", Lib(ts_timer_link=link))
+
+
+@mutant("L-7", "a pull sees what is not durable")
+def _pull_beyond() -> Patches:
+    original = pulling.Puller.__init__
+
+    def init(self: Any, metrics: Any, config: Any, clock: Any, log: Any, *rest: Any) -> None:
+        original(self, metrics, replace(config, visibility="written"), clock, log, *rest)
+
+    yield swap(pulling.Puller, "__init__", init)
+
+
+@mutant("L-8", "a sync covers the own record's range only")
+def _ranged_sync() -> Patches:
+    def sync(self: Any) -> None:
+        dirty = sorted(self._dirty)
+        for number in dirty[-1:]:
+            self._dirty.pop(number).sync()
+
+    yield swap(segments.Segments, "sync", sync)
+
+
+@mutant("L-9", "the recovered tail is not synced")
+def _tail_not_synced() -> Patches:
+    def settle_end(one: Any, _trusted: int, end: int) -> None:
+        one.cut(end)
+
+    yield swap(opening, "settle_end", settle_end)
+
+
+@mutant("L-11", "the read pointer is taken after the log's end instead of before it")
+def _read_pointer_late() -> Patches:
+    original = checkpoint.Checkpoint._take
+
+    def take(self: Any) -> Any:
+        taken = original(self)
+        now_slot = self._clock.now_ms // self._config.precision_ms
+        return taken._replace(read_slot=max(taken.read_slot, now_slot + 1))
+
+    yield swap(checkpoint.Checkpoint, "_take", take)
+
+
+@mutant("L-12", "a truncation is not synced")
+def _cut_not_synced() -> Patches:
+    original = segments.Segments.cut
+
+    def cut(self: Any, offset: int) -> None:
+        number, at = divmod(offset, self.segment_bytes)
+        if number in self.numbers and at:
+            file = self._file(number)
+            file.zero(at, self.segment_bytes - at)
+            self._remove([n for n in self.numbers if n > number])
+            self.reserve_from(offset)
+        else:
+            original(self, offset)
+
+    yield swap(segments.Segments, "cut", cut)

@@ -1,0 +1,60 @@
+"""Fixed levels: store-format.md W-F."""
+
+from typing import Any
+
+import numpy as np
+
+from tests.sim.mutants.planting import Patches, mutant, swap
+from timerstore import opening
+from timerstore.errors import FullError
+from timerstore.queues import level_cursors
+from timerstore.schedule import deliver
+
+
+@mutant(
+    "W-F1",
+    "levels: what was delivered since the checkpoint comes again after a crash",
+    needs="put_level",
+)
+def _levels_not_folded() -> Patches:
+    yield swap(opening, "level_places", lambda *_args: np.empty(0, np.int64))
+
+
+@mutant("W-F2", "levels: what cannot be handed over now is skipped", needs="put_level")
+def _level_skipped() -> Patches:
+    original = deliver.ScheduleDeliver.step
+
+    def step(self: Any) -> bool:
+        try:
+            return original(self)
+        except FullError:
+            for queue in self._queues:
+                for run in list(queue.runs)[:1]:
+                    queue.advance(run, 1)
+            raise
+
+    yield swap(deliver.ScheduleDeliver, "step", step)
+
+
+@mutant("W-F3", "levels: an exception inside the loop takes a batch for done", needs="put_level")
+def _level_batch_done() -> Patches:
+    original = deliver.ScheduleDeliver._place
+
+    def place(self: Any, entries: Any, runs: Any, now_ms: int) -> None:
+        try:
+            original(self, entries, runs, now_ms)
+        except FullError:
+            self._cursors.done(entries["place"])
+            raise
+
+    yield swap(deliver.ScheduleDeliver, "_place", place)
+
+
+@mutant("W-F4", "levels: the offset file is newer than the message", needs="put_level")
+def _level_cursor_early() -> Patches:
+    original = level_cursors.LevelCursors.copy
+
+    def copy(self: Any) -> Any:
+        return {queue: (one[0] + 1, *one[1:]) for queue, one in original(self).items()}
+
+    yield swap(level_cursors.LevelCursors, "copy", copy)

@@ -1,0 +1,116 @@
+"""Messages that are lost: store-format.md W-L."""
+
+from typing import Any
+
+from tests.sim.mutants.planting import Lib, Patches, mutant, swap
+from timerstore import opening
+from timerstore.commitlog import commit_log
+from timerstore.errors import FullError, TimerStoreError
+from timerstore.native import lib
+from timerstore.timer import (
+    checkpoint,
+    dequeue_get_message,
+    dequeue_put,
+    enqueue_get,
+    enqueue_put,
+    open_slot,
+    timer_log,
+)
+from timerstore.timer import recover as timer_recover
+
+
+@mutant("W-L1", "a hand-over that fails three times on a full disk is dropped")
+def _three_strikes() -> Patches:
+    original, strikes = dequeue_put.DequeuePut.step, {"count": 0}
+
+    def step(self: Any) -> bool:
+        try:
+            return original(self)
+        except FullError:
+            strikes["count"] += 1
+            if strikes["count"] % 3:
+                raise
+            due, _ = self._open_slot.pop(self._clock.now_ms, 512)
+            for slot in due["slot"].tolist():
+                self._open_slot.done(slot, 1)
+            return False
+
+    yield swap(dequeue_put.DequeuePut, "step", step)
+
+
+@mutant("W-L4", "after a long downtime reading goes on at the present slot")
+def _jump_over() -> Patches:
+    def start_at(one: Any, opened: Any, read_slot: int) -> None:
+        timer_recover_start(one, opened, read_slot + one.slot_count // 2)
+
+    timer_recover_start = timer_recover.start_at
+    yield swap(timer_recover, "start_at", start_at)
+
+
+@mutant("W-L6", "a record that cannot be read while indexing is skipped")
+def _skip_unreadable() -> Patches:
+    original = enqueue_get.EnqueueGet.step
+
+    def step(self: Any) -> bool:
+        try:
+            return original(self)
+        except TimerStoreError:
+            self.queue_offset += 1
+            return True
+
+    yield swap(enqueue_get.EnqueueGet, "step", step)
+
+
+@mutant("W-L7", "the read time is made durable, the delivered copies are not")
+def _copies_not_synced() -> Patches:
+    original = checkpoint.Checkpoint._write
+
+    def write(self: Any, taken: Any, *, is_clean: bool) -> Any:
+        with swap(commit_log.CommitLog, "sync_through", lambda log, _end: log.write_out()):
+            return original(self, taken, is_clean=is_clean)
+
+    yield swap(checkpoint.Checkpoint, "_write", write)
+
+
+@mutant("W-L8", "the read time moves past what is still in flight")
+def _read_time_early() -> Patches:
+    yield swap(open_slot.OpenSlot, "lowest_slot", lambda _self, frontier: frontier)
+
+
+@mutant("W-L9", "an unexpected exception drops the rest of a slot")
+def _drop_rest() -> Patches:
+    original = dequeue_get_message.DequeueGetMessage.step
+
+    def step(self: Any) -> bool:
+        try:
+            return original(self)
+        except MemoryError:
+            return True
+
+    yield swap(dequeue_get_message.DequeueGetMessage, "step", step)
+
+
+@mutant("W-L10", "a timer log that is gone is not noticed")
+def _timer_log_gone() -> Patches:
+    yield swap(timer_log.TimerLog, "is_whole", lambda *_args: True)
+
+
+@mutant("W-L11", "a wheel that is gone is taken for an empty one")
+def _wheel_gone() -> Patches:
+    original = opening._Opening._forget_mark
+
+    def forget_mark(self: Any) -> None:
+        if hasattr(self, "_wheel"):
+            original(self)
+
+    yield swap(opening._Opening, "_forget_mark", forget_mark)
+
+
+@mutant("W-L12", "a message for a slot that was read already is put there, and never read")
+def _late_is_lost() -> Patches:
+    def link(one: Any, link: Any, *rest: Any) -> int:
+        count = lib.ts_timer_link(one, link, *rest)
+        link.late_count = 0
+        return int(count)
+
+    yield swap(enqueue_put, "lib", Lib(ts_timer_link=link))

@@ -1,0 +1,82 @@
+"""Early, stuck, out of order, mislinked: store-format.md W-S."""
+
+from typing import Any
+
+from tests.sim.mutants.planting import Patches, mutant, nothing, swap
+from timerstore.queues import consume_queue
+from timerstore.timer import dequeue_put, open_slot, timer_log, wheel
+from timerstore.timer import recover as timer_recover
+
+
+@mutant("W-S1", "the wheel is made durable before the timer log")
+def _timer_log_not_synced() -> Patches:
+    yield swap(timer_log.TimerLog, "sync", nothing)
+
+
+@mutant("W-S3", "a cut of the log is not passed on to the queues")
+def _queues_not_cut() -> Patches:
+    original = consume_queue.ConsumeQueue.recover
+
+    def recovered(self: Any, _log_end: int, log_begin: int) -> None:
+        original(self, 2**62, log_begin)
+
+    yield swap(consume_queue.ConsumeQueue, "recover", recovered)
+
+
+@mutant("W-S6", "pages of the wheel changed since its copy was taken are not written again")
+def _dirty_pages_forgotten() -> Patches:
+    original = wheel.Wheel.copy_dirty
+
+    def copy_dirty(self: Any) -> Any:
+        found = original(self)
+        keep = len(found.pages) // 2
+        return wheel.DirtyPages(found.pages[:keep], found.data[:keep])
+
+    yield swap(wheel.Wheel, "copy_dirty", copy_dirty)
+
+
+@mutant("W-S7", "the clock goes forward and back: what was due in between is delivered at once")
+def _latest_time_counts() -> Patches:
+    latest = {"ms": 0}
+
+    class Peak:
+        def __init__(self, clock: Any) -> None:
+            self._clock = clock
+
+        @property
+        def now_ms(self) -> int:
+            latest["ms"] = max(latest["ms"], self._clock.now_ms)
+            return latest["ms"]
+
+    original = dequeue_put.DequeuePut.step
+
+    def step(self: Any) -> bool:
+        if not isinstance(self._clock, Peak):
+            latest["ms"] = 0
+            self._clock = Peak(self._clock)
+        return original(self)
+
+    yield swap(dequeue_put.DequeuePut, "step", step)
+
+
+@mutant("W-S8", "messages of one slot come in any order")
+def _no_order() -> Patches:
+    original = open_slot.OpenSlot.pop
+
+    def pop(self: Any, now_ms: int, capacity: int) -> Any:
+        due, frontier = original(self, now_ms, capacity)
+        return due[::-1].copy(), frontier
+
+    yield swap(open_slot.OpenSlot, "pop", pop)
+
+
+@mutant("W-S9", "counts of what waits drift")
+def _counts_drift() -> Patches:
+    original = timer_recover.set_pending
+
+    def set_pending(routes: Any, pending: Any, now_ms: int) -> None:
+        original(
+            routes, {t: {q: n + 1 for q, n in of.items()} for t, of in pending.items()}, now_ms
+        )
+
+    yield swap(timer_recover, "set_pending", set_pending)

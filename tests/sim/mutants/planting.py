@@ -1,0 +1,72 @@
+"""How a bug is planted: a method, a rule or a call into C is replaced by a wrong one for a while.
+
+Nothing in the product knows of it.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import numpy as np
+
+from timerstore.native import ffi, lib
+
+Patches = Iterator[Any]
+
+
+class Mutant(NamedTuple):
+    """A planted bug."""
+
+    name: str
+    says: str
+    patches: Callable[[], Patches]
+    equivalent: str = ""  # why it is no bug in this design, where it is none
+    needs: str = ""  # what a schedule without an operation or setting of that name never meets
+
+
+MUTANTS: dict[str, Mutant] = {}
+
+
+def mutant(name: str, says: str, equivalent: str = "", needs: str = "") -> Callable[[Any], Any]:
+    """Register what a function yields under a name."""
+
+    def register(patches: Callable[[], Patches]) -> Callable[[], Patches]:
+        MUTANTS[name] = Mutant(name, says, patches, equivalent, needs)
+        return patches
+
+    return register
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """Have the engine with a bug."""
+    with ExitStack() as stack:
+        for one in MUTANTS[name].patches():
+            stack.enter_context(one)
+        yield
+
+
+class Lib:
+    """C, with some calls replaced."""
+
+    def __init__(self, **replaced: Callable[..., Any]) -> None:
+        vars(self).update(replaced)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(lib, name)
+
+
+def nothing(*_args: Any, **_given: Any) -> None:
+    """Do nothing."""
+
+
+def swap(owner: Any, name: str, value: Any) -> Any:
+    """Put something else in a method's place."""
+    return patch.object(owner, name, value)
+
+
+def set_states(native: Any, ids: Any, state: int) -> None:
+    """Say of ids that they wait, are handed over or cancelled."""
+    each = np.ascontiguousarray(ids, np.int64)
+    lib.ts_states_set_many(native, ffi.from_buffer("int64_t[]", each), len(each), state)

@@ -1,0 +1,121 @@
+"""Promises that the others leave untouched: what must be durable before what."""
+
+from typing import Any
+
+from tests.sim.mutants.planting import Patches, mutant, nothing, swap
+from timerstore import opening
+from timerstore.commitlog import commit_log, staging
+from timerstore.files import directory, segments
+from timerstore.pull import offsets
+from timerstore.queues import consume_queue, index
+from timerstore.timer import dequeue_get, states, wheel
+
+
+@mutant("P-1", "a failed sync is tried again, and goes on")
+def _sync_retried() -> Patches:
+    yield swap(commit_log.CommitLog, "fail", nothing)
+
+
+@mutant("P-2", "staged bytes of another boot count")
+def _any_boot() -> Patches:
+    original = staging.leftovers
+
+    def leftovers(disk: Any, path: Any) -> Any:
+        if (disk.file_bytes(path) or 0) < 64:
+            return []
+        written = disk.open(path).read(8, 16)
+        with swap(staging, "boot_id", lambda: written):
+            return original(disk, path)
+
+    yield swap(opening, "leftovers", leftovers)
+
+
+@mutant("P-3", "staged bytes are not restored after a kill")
+def _staging_lost() -> Patches:
+    yield swap(opening, "restore_staged", lambda *_args: 0)
+
+
+@mutant("P-4", "a segment's name is not made durable")
+def _name_not_durable() -> Patches:
+    original = segments.Segments.create
+
+    def create(self: Any, number: int) -> None:
+        with swap(type(self._disk), "sync_directory", nothing):
+            original(self, number)
+
+    yield swap(segments.Segments, "create", create)
+
+
+@mutant("P-6", "committed offsets are not synced")
+def _commit_not_durable() -> Patches:
+    def write(self: Any, changes: Any) -> None:
+        new = self._file.with_offsets(changes, self._clock.now_ms)
+        with swap(type(self._disk), "sync_directory", nothing):
+            original(self, changes)
+        self._file = new
+
+    original = offsets.Offsets._write
+    yield swap(offsets.Offsets, "_write", write)
+
+
+@mutant("P-7", "offsets beyond a queue's end are left as they are",
+         "offsets are of what was pulled, and pulls see what is durable alone")  # fmt: skip
+def _not_clamped() -> Patches:
+    yield swap(offsets.Offsets, "clamp", nothing)
+
+
+@mutant("P-8", "states are not synced before the watermark that speaks of them")
+def _states_not_synced() -> Patches:
+    original = states.States.write
+
+    def write(self: Any, *given: Any) -> Any:
+        with swap(type(self._file), "sync", nothing):
+            return original(self, *given)
+
+    yield swap(states.States, "write", write)
+
+
+@mutant("P-9", "queues are not synced before the watermark")
+def _queues_not_synced() -> Patches:
+    yield swap(consume_queue.ConsumeQueue, "sync", nothing)
+
+
+@mutant("P-10", "the wheel is not synced before the watermark")
+def _wheel_not_synced() -> Patches:
+    original = wheel.Wheel.write
+
+    def write(self: Any, dirty: Any) -> None:
+        with swap(type(self._file), "sync", nothing):
+            original(self, dirty)
+
+    yield swap(wheel.Wheel, "write", write)
+
+
+@mutant("P-11", "the mark of an open store is not durable",
+         "the watermark says whether it was closed, too")  # fmt: skip
+def _abort_not_durable() -> Patches:
+    original = directory.Directory.mark_open
+
+    def mark_open(self: Any) -> None:
+        with swap(type(self._disk), "sync_directory", nothing):
+            original(self)
+
+    yield swap(directory.Directory, "mark_open", mark_open)
+
+
+@mutant("P-12", "the index drops entries of the last batch at a restart")
+def _index_short() -> Patches:
+    yield swap(index.Index, "catch_up", nothing)
+
+
+@mutant("P-13", "a slot is told to be read before all of it is loaded")
+def _frontier_early() -> Patches:
+    original = dequeue_get.DequeueGet.step
+
+    def step(self: Any) -> bool:
+        worked = original(self)
+        if worked:
+            self._open_slot.frontier = self._wheel.frontier
+        return worked
+
+    yield swap(dequeue_get.DequeueGet, "step", step)

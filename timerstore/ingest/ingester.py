@@ -32,6 +32,7 @@ from timerstore.rows import Part, Rows
 _CHUNK_BYTES = 1 << 19
 """Of records in one chunk: one hold of the append lock, about a millisecond. A chunk may have as
 many as a group (`group_bytes_max`), where one message is that large."""
+_LATEST_MS = 1 << 60  # no time lies ahead of it
 _CHUNK_ROWS = 8192
 _HEADER_BYTES = 4096  # of the header's record, at most
 
@@ -114,9 +115,11 @@ class Ingester:
     def _replay(
         self, source: str, version: int, known: Known, batches: Iterable[Any]
     ) -> IngestReceipt:
-        """Nothing is appended; the rows must be those that were."""
+        """Nothing is appended; the rows must be those that were. Their times were checked then:
+        the clock may have been set back since, and they lie too far ahead of it now.
+        """
         count, digest = 0, 0
-        for batch in self._checked(batches):
+        for batch in self._checked(batches, _LATEST_MS):
             digest = _digest(batch, 0, batch.rows.count, digest)
             count += batch.rows.count
         if known.row_count >= 0 and (count, digest) != (known.row_count, known.digest):
@@ -160,9 +163,10 @@ class Ingester:
         if skipped < known.row_count:
             raise _other_rows(source, version, known, skipped, digest)
 
-    def _checked(self, batches: Iterable[Any]) -> Iterator[Checked]:
+    def _checked(self, batches: Iterable[Any], now_ms: int | None = None) -> Iterator[Checked]:
         for batch in batches:
-            yield check_batch(batch, self._config, self._record_bytes_max, self._clock.now_ms)
+            at_ms = self._clock.now_ms if now_ms is None else now_ms
+            yield check_batch(batch, self._config, self._record_bytes_max, at_ms)
 
     def _append_all(
         self, source: str, version: int, now: Known, piece: _Piece, *, is_final: bool

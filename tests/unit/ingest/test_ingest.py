@@ -71,6 +71,16 @@ def test_a_version_and_its_replay(bench: Bench) -> None:
     assert len(bench.bodies()) == 5
 
 
+def test_a_replay_is_one_though_the_clock_was_set_back(bench: Bench) -> None:
+    far_ms = bench.config.delay_ms_max + bench.clock.now_ms
+    rows = batch_of([b"a"], [far_ms])
+    bench.store.ingest("s", 1, [rows])
+    bench.turn(-1000)
+    assert bench.store.ingest("s", 1, [rows]).is_replay
+    with pytest.raises(MessageError, match="due"):
+        bench.store.ingest("s", 2, [rows])
+
+
 def test_an_old_version_counts_when_it_is_durable_as_a_new_one_does() -> None:
     ledger = Ledger()
 

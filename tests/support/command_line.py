@@ -5,6 +5,7 @@ screen a terminal emulator keeps.
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -118,14 +119,18 @@ class Terminal:
 
     def wait_for(self, text: str, seconds: float = 30) -> str:
         """Read until the screen shows a text."""
+        return self.wait_until(re.escape(text), seconds)
+
+    def wait_until(self, pattern: str, seconds: float = 30) -> str:
+        """Read until a pattern is found in the screen."""
         for _ in range(int(seconds * 10)):
             screen = self.read()
-            if text in screen:
+            if re.search(pattern, screen):
                 return screen
             if not self.child.isalive():
                 break
         screen = self.read()
-        assert text in screen, screen
+        assert re.search(pattern, screen), screen
         return screen
 
     def end(self) -> int:

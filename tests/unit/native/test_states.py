@@ -77,7 +77,7 @@ def test_side_file_gives_the_table_of_its_watermark(
             for timer_id, state in changes:
                 lib.ts_state_set(states.native, timer_id, state)
                 model[timer_id] = state
-            count, digest = states.write(states.copy_dirty(), log_end)
+            count, digest = states.write(states.copy_dirty(), np.empty(0, np.int64), log_end)
             marks.append((count, digest, log_end, dict(model)))
         for count, digest, log_end, wanted in marks[-2:]:
             found = States()

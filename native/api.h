@@ -738,6 +738,10 @@ int32_t ts_wheel_load(ts_view *timer_log, const ts_wheel *wheel, int64_t slot, i
 int32_t ts_wheel_load_many(ts_view *timer_log, const ts_wheel *wheel, const int64_t *slots,
                            int64_t *positions, int32_t slot_count, int32_t capacity,
                            ts_chained *out);
+/* Adds up the units of all chains of slots in [*from, to). A status < 0: call again, *from is where
+ * it goes on. */
+int32_t ts_wheel_count(ts_view *timer_log, const ts_wheel *wheel, int64_t *from, int64_t to,
+                       int64_t *units);
 int64_t ts_wheel_copy_dirty(ts_wheel *wheel, int64_t *pages, uint8_t *out, int64_t capacity);
 /* Empties the slots in [begin, end) but those in `kept`, which ascend. How many changed. */
 int64_t ts_wheel_empty(ts_wheel *wheel, int64_t begin, int64_t end, const int64_t *kept,

@@ -121,6 +121,31 @@ int32_t ts_wheel_load(ts_view *timer_log, const ts_wheel *wheel, int64_t slot, i
     return n;
 }
 
+int32_t ts_wheel_count(ts_view *timer_log, const ts_wheel *wheel, int64_t *from, int64_t to,
+                       int64_t *units)
+{
+    int64_t slot, first, last;
+    int32_t count;
+
+    while ((slot = ts_wheel_next(wheel, *from, to)) >= 0) {
+        int64_t pos = -1, n = 0;
+
+        *from = slot;
+        if (ts_wheel_slot(wheel, slot, &first, &last, &count))
+            pos = ts_chain_pos(timer_log, last);
+        for (; pos >= 0; n++) {
+            ts_chained unit;
+            int32_t status = load_unit(timer_log, wheel, slot, &pos, &unit);
+
+            if (status != TS_OK)
+                return status;
+        }
+        *units += n;
+        *from = slot + 1;
+    }
+    return TS_OK;
+}
+
 int32_t ts_wheel_load_many(ts_view *timer_log, const ts_wheel *wheel, const int64_t *slots,
                            int64_t *positions, int32_t slot_count, int32_t capacity,
                            ts_chained *out)

@@ -72,8 +72,18 @@ class Rechainer:
         rooms = self._rooms
         if rooms.timer_log.linked_offset < int(rooms.log.native.timer_route.next_offset):
             return True
-        units = sum(len(part) for slot in self._slots() for part in self._pending.chain(slot))
-        return units != int(rooms.states.native.waiting)
+        return self._count_units() != int(rooms.states.native.waiting)
+
+    def _count_units(self) -> int:
+        """In one call: there may be a slot for each message."""
+        timer_log = self._rooms.timer_log
+        at, units = ffi.new("int64_t *", self._read_slot), ffi.new("int64_t *", 0)
+        with timer_log.segments.view(timer_log.end) as view:
+            while True:
+                got = lib.ts_wheel_count(view, self._rooms.wheel.native, at, NO_SLOT, units)
+                if got >= 0:
+                    return int(units[0])
+                timer_log.segments.serve(view, got, "timer log")
 
     def _living(self) -> Int64Array:
         """Log offsets, ascending, of the newest copy of each message that waits."""

@@ -111,6 +111,12 @@ class Bench:
     def next_used(self, begin: int, end: int) -> int:
         return int(lib.ts_wheel_next(self.wheel, begin, end))
 
+    def count(self, begin: int, end: int) -> tuple[int, int, int]:
+        """(status, units, where it stopped)."""
+        at, units = ffi.new("int64_t *", begin), ffi.new("int64_t *")
+        got = lib.ts_wheel_count(self.view(), self.wheel, at, end, units)
+        return int(got), int(units[0]), int(at[0])
+
 
 def slot_ms(slot: int) -> int:
     return slot * PRECISION_MS
@@ -312,7 +318,16 @@ def test_slots_hold_what_was_linked_newest_first(aheads: list[int], capacity: in
         assert bench.slot(slot)[3] == len(model[slot])
         at = slot + 1
     assert used == sorted(model)
+    assert bench.count(NOW, NOW + 200)[:2] == (lib.TS_OK, len(aheads))
+    assert bench.count(NOW + 20, NOW + 30)[1] == sum(20 <= ahead < 30 for ahead in aheads)
     bench.dirty[:] = 1
+
+
+def test_a_count_stops_at_a_chain_that_does_not_fit_and_has_those_before(bench: Bench) -> None:
+    for ahead in (3, 5, 5, 9):
+        bench.put(bench.request(slot_ms(NOW + ahead) + 1))
+    bench.log[52 : 52 + 52] = 0
+    assert bench.count(NOW, NOW + 200) == (lib.TS_CORRUPT, 1, NOW + 5)
 
 
 @given(st.lists(st.integers(1, 20), max_size=40), st.integers(0, 40))

@@ -14,7 +14,7 @@ Holds:    (1) of a topic the order is (due, put), paced or not; (2) nothing leav
           what was cancelled takes no one's turn; (4) what is in here still counts as outstanding in
           its slot: a checkpoint keeps it, a restart reads it again.
 Cost:     56 bytes of memory for each message held.
-Source:   decision 0038.
+Source:   decision 0043.
 """
 
 import threading

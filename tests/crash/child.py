@@ -399,12 +399,13 @@ class _Child:
             time.sleep(random.random() * 4 * self._plan.step_ms / 1000)
 
     def _query(self, store: TimerStore, number: int, queue: int, handle: str) -> None:
-        """It is found once, by its id; never before it is visible, and from then on always. Nobody
-        but this thread moves or cancels it.
+        """It is found once, by its id; never before it is visible, and from then on always, or until
+        retention takes what was delivered. Nobody but this thread moves or cancels it.
         """
         message_id = decode(handle).message_id
         found = store.query(QUEUES[queue][0], message_id)
-        least = number in self._seen_by_id and number not in self._cancelled
+        may_go = store.config.retention_ms > 0
+        least = number in self._seen_by_id and number not in self._cancelled and not may_go
         if not least <= len(found) <= 1:
             self._report.say(Kind.QUERIED, queue=queue, id=number, a=len(found), b=least)
         elif found:

@@ -77,7 +77,9 @@ class CommandLine:
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TERM": "xterm-256color"}
+    """Ours, but for a size that somebody told programs of: a terminal has its own."""
+    kept = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
+    return {**kept, "PYTHONPATH": os.pathsep.join(sys.path), "TERM": "xterm-256color"}
 
 
 def in_shell(command: Sequence[object], *, given: bytes = b"", **how: Any) -> Answer:

@@ -38,7 +38,7 @@ def test_top_shows_what_waits_and_turns(store: Path) -> None:
             open_store.put("orders", b"x", delay=25 + 0.8 * k, flush="async")
         open_store.put("invoices", b"x", delay=7200)
         open_store.flush()
-        top = Terminal("top", store, "--every", "100ms")
+        top = Terminal("top", store, "--every", "300ms")
         screen = top.wait_until(r"(?s)1 min +\d+ █.* a by itself")  # with the next checkpoint
         lines = screen.splitlines()
         assert f"open in process {os.getpid()}" in lines[0]

@@ -399,8 +399,8 @@ class _Child:
             time.sleep(random.random() * 4 * self._plan.step_ms / 1000)
 
     def _query(self, store: TimerStore, number: int, queue: int, handle: str) -> None:
-        """It is found once, by its id; never before it is visible, and from then on always, or until
-        retention takes what was delivered. Nobody but this thread moves or cancels it.
+        """It is found once, by its id; never before it is visible, and from then on always, or
+        until retention takes what was delivered. Nobody but this thread moves or cancels it.
         """
         message_id = decode(handle).message_id
         found = store.query(QUEUES[queue][0], message_id)

@@ -112,11 +112,13 @@ class Terminal:
         )
 
     def read(self, seconds: float = 0.1) -> str:
-        """Take in what came, and give the screen."""
+        """Take in what came, to the end of a frame, and give the screen."""
         with contextlib.suppress(pexpect.TIMEOUT, pexpect.EOF, ValueError):  # closed
-            data = self.child.read_nonblocking(1 << 20, timeout=seconds)
-            self.raw += data
-            self._stream.feed(data)
+            while True:
+                data = self.child.read_nonblocking(1 << 20, timeout=seconds)
+                self.raw += data
+                self._stream.feed(data)
+                seconds = 0.03  # within a frame there is no such pause
         return "\n".join(line.rstrip() for line in self._screen.display)
 
     def wait_for(self, text: str, seconds: float = 30) -> str:

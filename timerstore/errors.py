@@ -73,44 +73,35 @@ class MessageError(_ProblemsError):
     code = -4
 
 
-class NotWaitingError(TimerStoreError):
+class _AnsweredError(TimerStoreError):
+    """Something else would have been answered, by name: `result`; nothing was changed."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        result: str = "UNKNOWN",
+        where: object = None,
+        wanted: object = None,
+        got: object = None,
+        retryable: bool | None = None,
+    ) -> None:
+        super().__init__(message, where=where, wanted=wanted, got=got, retryable=retryable)
+        self.result = result
+
+
+class NotWaitingError(_AnsweredError):
     """The message cannot be rescheduled: it was delivered or cancelled, or nobody knows it.
 
     `result` is what `cancel` would answer (a CancelResult); nothing was changed.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        result: str = "UNKNOWN",
-        where: object = None,
-        wanted: object = None,
-        got: object = None,
-        retryable: bool | None = None,
-    ) -> None:
-        super().__init__(message, where=where, wanted=wanted, got=got, retryable=retryable)
-        self.result = result
 
-
-class LeaseLostError(TimerStoreError):
+class LeaseLostError(_AnsweredError):
     """The lease cannot be extended: it is over, settled, or unknown; nothing was changed.
 
     `result` is what `ack` would answer (an AckResult).
     """
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        result: str = "UNKNOWN",
-        where: object = None,
-        wanted: object = None,
-        got: object = None,
-        retryable: bool | None = None,
-    ) -> None:
-        super().__init__(message, where=where, wanted=wanted, got=got, retryable=retryable)
-        self.result = result
 
 
 class ClosedError(TimerStoreError):

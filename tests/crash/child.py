@@ -402,10 +402,13 @@ class _Child:
         """It is found once, by its id; never before it is visible, and from then on always, or
         until retention takes what was delivered. Nobody but this thread moves or cancels it.
         """
-        message_id = decode(handle).message_id
-        found = store.query(QUEUES[queue][0], message_id)
-        may_go = store.config.retention_ms > 0
-        least = number in self._seen_by_id and number not in self._cancelled and not may_go
+        known = decode(handle)
+        found = store.query(QUEUES[queue][0], known.message_id)
+        surely_waits = (
+            time.time_ns() // 1_000_000 < known.out_ms
+        )  # before that nothing is delivered
+        stays = surely_waits or not store.config.retention_ms
+        least = number in self._seen_by_id and number not in self._cancelled and stays
         if not least <= len(found) <= 1:
             self._report.say(Kind.QUERIED, queue=queue, id=number, a=len(found), b=least)
         elif found:

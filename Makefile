@@ -104,8 +104,14 @@ $(VENV)/.has-xfs: $(VENV)/.made
 		echo "mkfs.xfs is not there, and could not be installed" >&2
 	@touch $@
 
+# The page of a store is looked at in a real browser; without one these tests say that they did not run.
+$(VENV)/.has-chromium: $(VENV)/.has-dev
+	@$(RUN) -m tests.support.chromium || $(RUN) -m tests.support.chromium --install || echo \
+		"!!! NOT RUN: tests/browser, the page in a browser: apt install chromium chromium-driver" >&2
+	@touch $@
+
 .PHONY: test
-test: $(VENV)/.has-dev $(VENV)/.has-spark $(VENV)/.has-connect $(VENV)/.has-xfs $(BUILT) rocketmq-if-possible ## all tests but the long ones
+test: $(VENV)/.has-dev $(VENV)/.has-spark $(VENV)/.has-connect $(VENV)/.has-xfs $(VENV)/.has-chromium $(BUILT) rocketmq-if-possible ## all tests but the long ones
 	$(PYTEST) -n 2 --dist worksteal -m "not deep and not stress and not spark" $(ARGS)
 	@if $(RUN) -m tests.support.java; then $(MAKE) --no-print-directory run-spark; \
 	else echo "!!! NOT RUN: tests/spark, all that touches Spark. \`make test-spark\` installs a" \

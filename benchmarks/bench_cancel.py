@@ -1,6 +1,7 @@
-"""Cancelling: messages that wait, by their handles, from one caller and from many.
+"""Cancelling: messages that wait, by their handles, from one caller, from many, and by lists.
 
-Data:     n messages pending, due in a day; each is cancelled once, in a shuffled order.
+Data:     n messages pending, due in a day; each is cancelled once, in a shuffled order; `cancels`
+          of them in a call.
 Threads:  the store's; `callers` of ours. An answer of `cancel` is durable, so that one caller waits
           for the disk each time, and many share a sync. Every run is a process of its own.
 Holds:    every answer is CANCELLED, and nothing is pending afterwards.
@@ -35,6 +36,7 @@ FULL: dict[str, Any] = {
     "body": 128,
     "batch": 10_000,
     "callers": 64,
+    "cancels": 1_000,
     "rounds": 5,
     "seconds_max": 60.0,
 }
@@ -44,6 +46,7 @@ SMOKE: dict[str, Any] = {
     "body": 32,
     "batch": 100,
     "callers": 4,
+    "cancels": 50,
     "rounds": 1,
     "seconds_max": 20.0,
 }
@@ -51,7 +54,7 @@ SMOKE: dict[str, Any] = {
 
 def once(config: StoreConfig, parameters: dict[str, Any], root: Path) -> Result:
     """Put, cancel all, look that nothing waits."""
-    n, callers = parameters["n"], parameters["callers"]
+    n, callers, each = parameters["n"], parameters["callers"], parameters["cancels"]
     work = harness.make_work(n, parameters["body"], DAY_MS)
     clock = ManualClock(harness.START_MS)
     handles: list[str] = []
@@ -67,12 +70,13 @@ def once(config: StoreConfig, parameters: dict[str, Any], root: Path) -> Result:
         others: list[CancelResult] = []
 
         def call(caller: int) -> None:
-            for handle in handles[caller::callers]:
+            mine = handles[caller::callers]
+            for begin in range(0, len(mine), each):
+                some = mine[begin : begin + each]
                 before = time.perf_counter_ns()
-                answer = store.cancel(handle)
-                laps[caller].append(time.perf_counter_ns() - before)
-                if answer is not CancelResult.CANCELLED:
-                    others.append(answer)
+                answers = [store.cancel(some[0])] if each == 1 else store.cancel_many(some)
+                laps[caller].append((time.perf_counter_ns() - before) // len(some))
+                others.extend(one for one in answers if one is not CancelResult.CANCELLED)
 
         threads = [threading.Thread(target=call, args=(one,)) for one in range(callers)]
         cpu, began = time.process_time(), time.perf_counter()
@@ -92,18 +96,24 @@ def once(config: StoreConfig, parameters: dict[str, Any], root: Path) -> Result:
         "ns a cancel",
         harness.spread([lap for part in laps for lap in part]),
         "each answer durable",
-        harness.digest(f"{n} {callers}", work.due_ms),
+        harness.digest(f"{n} {callers} {each}", work.due_ms),
         {"cpu_ns": used * 1e9 / n},
     )
 
 
 def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iterator[Result]:
-    """One caller and many, in turns."""
+    """One caller, many, and one with lists, in turns."""
     make = harness.small_config if smoke else StoreConfig
     told = {name: parameters[name] for name in ("body", "batch")}
+    alone, n = parameters["alone"], parameters["n"]
+    ways = (alone, 1, 1), (n, parameters["callers"], 1), (n, 1, parameters["cancels"])
     variants = [
-        partial(once, make(flush="async"), {**told, "n": n, "callers": callers})
-        for n, callers in ((parameters["alone"], 1), (parameters["n"], parameters["callers"]))
+        partial(
+            once,
+            make(flush="async"),
+            {**told, "n": number, "callers": callers, "cancels": cancels},
+        )
+        for number, callers, cancels in ways
     ]
     return interleaved(
         variants,

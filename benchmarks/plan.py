@@ -38,6 +38,7 @@ PARTS = (
                                     "--seconds-max", "120")),
     Part("levels", "levels", 15, ("--n", "200000"), extra=True),
     Part("hot_slot", "hot_slot", 120, ("--n", "2000000"), extra=True),
+    Part("far", "far", 20, extra=True),
     Part("wait", "wait", 15, extra=True),
     Part("idle", "idle", 30, extra=True),
     Part("delay_queue", "delay_queue", 120, extra=True),

@@ -96,7 +96,7 @@ TARGETS = (
            _rate("end_to_end", "end_to_end_1k", form="buffer", threads=True)),
     Target("synchronous put, many callers by one", "x", 10, 20, True, _group),
     Target("lateness at 20 k/s, p99", "ms", 5, 1, False, _late),
-    Target("cancel, the better of one and many callers", "/s", 200e3, 500e3, True, _cancel),
+    Target("cancel, the best of one caller, many, and lists", "/s", 200e3, 500e3, True, _cancel),
     Target("open after kill -9", "s", 2, 0.5, False,
            lambda lines: lines.where(name="recovery").told("p50")),
     Target("RSS beyond files and 64 MB, a pending message", "B", 1, 0.5, False, _beyond),

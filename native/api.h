@@ -43,7 +43,8 @@ enum ts_route_kind { TS_ROUTE_REAL = 0, TS_ROUTE_TIMER = 1, TS_ROUTE_LEVELS = 2 
 enum ts_flag {
     TS_FLAG_DELETE = 1, TS_FLAG_UNUSABLE = 2, TS_FLAG_ROLL = 4,
     TS_FLAG_MOVE = 8, /* to the log's end, as it is: its segment is to go */
-    TS_FLAG_GONE = 16 /* out: its segment is gone, and a copy of it was moved */
+    TS_FLAG_GONE = 16, /* out: its segment is gone, and a copy of it was moved */
+    TS_FLAG_AGAIN = 32 /* had a unit before: gets none where it has no slot, unless UNUSABLE */
 };
 
 /* Fixed-size segments of one append-only space, as far as they are mapped. One view a caller. */
@@ -286,6 +287,18 @@ typedef struct {
     uint8_t unit[52];
 } ts_patch;
 
+/* A unit of the far wheel: native/format/far_unit.h. */
+typedef struct {
+    int64_t number;          /* counted from the far log's first */
+    int64_t previous;        /* number of its slot's unit before it; -1 */
+    int64_t id;
+    int64_t log_offset;
+    int64_t due_ms;
+    int64_t slot;            /* of the far wheel */
+    int32_t size;
+    int32_t topic_hash;
+} ts_far_unit;
+
 /* How the enqueue side may place; filled anew for each call. */
 typedef struct {
     int64_t pos;             /* in, out: timer log position of the next unit */
@@ -298,6 +311,13 @@ typedef struct {
     int64_t first_slot;      /* out: lowest slot still to be read that took a unit; INT64_MAX */
     int32_t late_count;      /* out */
     int32_t cut;             /* out: 1 where the timer-log segment was finished with a blank */
+    int64_t near_slots;      /* so far beyond the roll window nothing rolls: it gets its own slot */
+    int64_t far_width;       /* wheel slots to a far slot; 0: what is beyond the window rolls */
+    int64_t far_last;        /* the highest far slot there may be: what is beyond waits there */
+    int64_t spread_slots;    /* what rolls is spread over so many slots; 0: as a broker does */
+    int64_t spread_at;       /* in, out: how many were */
+    ts_far_unit *far;        /* out: what goes to the far wheel; as much room as for requests */
+    int32_t far_count;       /* out */
 } ts_link;
 
 /* What the heap moves about: 24 bytes instead of a whole entry. */
@@ -350,6 +370,30 @@ typedef struct {
     int32_t size;       /* 0: there is no copy */
     int32_t unusable;   /* it can never be delivered */
 } ts_level_draft;
+
+/* What a handle names: its topic and key stand one behind the other in a buffer of names. The place is
+ * that of the message whose timer id the handle hints at; -1: there is none. */
+typedef struct {
+    int64_t timer_id;
+    int64_t out_ms;
+    int64_t log_offset;
+    int64_t name_at;
+    int32_t size;
+    int32_t topic_size;
+    int32_t key_size;
+    int32_t unused;
+} ts_named;
+
+/* One of many cancels. */
+typedef struct {
+    ts_route *real;     /* NULL: the hint did not settle it, nothing was done */
+    int64_t timer_id;
+    int64_t due_ms;
+    int64_t log_offset; /* out: of the delete record, where it waited */
+    int64_t text_at;    /* of the delete record's properties */
+    int32_t text_size;
+    int32_t state;      /* out: enum ts_state, what it was */
+} ts_cancel_draft;
 
 /* One record as the fold sees it. timer_id, store_id: of a delivery for a level its place, and the
  * store that delivered it. */
@@ -564,6 +608,11 @@ int ts_shards_of_rows(const uint8_t *data, int64_t size, const int64_t *offsets,
 int ts_crc32_rows(const uint8_t *data, int64_t size, const int64_t *offsets, int64_t count,
                   uint32_t *crcs);
 
+/* spans.c: pure. The largest of count spans between count + 1 offsets, -1 where they do not rise within
+ * [0, bytes]. settle: what is not after now_ms becomes 0; the first that is after latest_ms, or -1. */
+int64_t ts_spans_largest(const int64_t *offsets, int64_t count, int64_t bytes);
+int64_t ts_due_settle(int64_t *due_ms, int64_t count, int64_t now_ms, int64_t latest_ms);
+
 /* append.c: all under the append lock. due_ms at or before now_ms: to the real topic at once. */
 int64_t ts_put_one(ts_log *log, ts_route *route, const uint8_t *body, int32_t body_size,
                    int64_t due_ms, const uint8_t *properties, int32_t properties_size,
@@ -572,6 +621,19 @@ int64_t ts_put_one(ts_log *log, ts_route *route, const uint8_t *body, int32_t bo
  * below which what decided that state lies. */
 int32_t ts_cancel(ts_log *log, ts_route *real, int64_t id, const uint8_t *properties,
                   int32_t properties_size, int64_t now_ms);
+/* Room that a delete record's properties need beside their topic and key, each of them twice. */
+enum { TS_DELETE_TEXT_BYTES = 192 };
+
+/* cancels.c. delete_text: a delete record's properties, but for our own, as a broker writes them; how
+ * many bytes, or TS_NEED_ROOM. find needs no lock: how many were looked at, as far as the texts' room
+ * goes. place runs under the append lock: how many of [from, count) are done. */
+int32_t ts_delete_text(uint8_t *out, int32_t out_bytes, const uint8_t *topic, int32_t topic_size,
+                       const uint8_t *key, int32_t key_size, int32_t queue_id, int64_t out_ms);
+int32_t ts_cancels_find(ts_view *view, const ts_routes *routes, int64_t precision_ms,
+                        const ts_named *named, const uint8_t *names, int32_t count,
+                        uint8_t *texts, int32_t texts_bytes, ts_cancel_draft *drafts);
+int32_t ts_cancels_place(ts_log *log, const uint8_t *texts, ts_cancel_draft *drafts, int32_t from,
+                         int32_t count, int64_t now_ms);
 /* The same, and a message in its place: a group of two. record: as ts_reschedule_encode wrote it,
  * for target: the timer route, or real where the message is due. */
 int32_t ts_reschedule(ts_log *log, ts_route *real, int64_t id, const uint8_t *properties,
@@ -727,6 +789,9 @@ int64_t ts_properties_due(const uint8_t *properties, int32_t size, int64_t preci
 int32_t ts_timer_requests(ts_view *view, const uint8_t *units, int32_t count,
                           int64_t queue_offset, uint32_t store_id, int64_t precision_ms,
                           ts_request *out);
+/* Entries of records that were loaded: the requests that link them once more. */
+int32_t ts_due_requests(ts_view *view, const ts_due *due, int32_t count, uint32_t store_id,
+                        int64_t precision_ms, ts_request *out);
 int32_t ts_timer_link(ts_wheel *wheel, ts_link *link, const ts_states *states,
                       const ts_request *requests, int32_t count, uint8_t *units,
                       int64_t units_bytes, ts_due *late);
@@ -753,12 +818,26 @@ int32_t ts_due_load(ts_view *view, const ts_states *states, uint32_t store_id,
                     int64_t precision_ms, int64_t frontier, const ts_chained *chained,
                     int32_t count, ts_due *out);
 
-/* rechain.c: nothing else runs. living: log offsets, ascending. One slot's chain is cut down to the
- * units of living messages that deliver; recount: a slot's first position and count as its chain
+/* far.c: link under the timer lock. Numbers, previous numbers and bytes of units that follow each
+ * other; places: of each unit's slot among the heads, which are the last numbers, and move. */
+void ts_far_link(ts_far_unit *units, const int32_t *places, int32_t count, int64_t number,
+                 int64_t *heads, uint8_t *out);
+/* A slot's chain from *number on, newest first; *number moves on, to -1 behind the oldest. */
+int32_t ts_far_walk(ts_view *view, int64_t slot, int64_t *number, int32_t capacity,
+                    ts_far_unit *out);
+/* Units that follow each other; how many could be read. */
+int32_t ts_far_scan(ts_view *view, int64_t number, int32_t count, ts_far_unit *out);
+/* Drops those whose id waits no more, and those whose record was moved; how many are left. */
+int32_t ts_far_waiting(const ts_states *states, int64_t log_begin, ts_far_unit *units,
+                       int32_t count);
+
+/* rechain.c: nothing else runs. living: log offsets, ascending; is_kept: of which a unit was kept
+ * already, one of each is. One slot's chain is cut down to the units of living messages that
+ * deliver; recount: a slot's first position and count as its chain
  * says; loose: units of [from, end) that no chain holds. */
 int64_t ts_wheel_rechain(ts_view *timer_log, ts_wheel *wheel, int64_t slot, int64_t read_slot,
-                         const int64_t *living, int64_t living_count, ts_patch *patches,
-                         int64_t capacity);
+                         const int64_t *living, uint8_t *is_kept, int64_t living_count,
+                         ts_patch *patches, int64_t capacity);
 int32_t ts_wheel_recount(ts_view *timer_log, ts_wheel *wheel, int64_t slot);
 int64_t ts_timer_log_loose(ts_view *timer_log, const ts_wheel *wheel, int64_t from, int64_t *next,
                            int64_t read_slot, ts_patch *patches, int64_t capacity);

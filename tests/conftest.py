@@ -4,8 +4,11 @@ dev is the default; ci looks longer; both always at the same examples, so that a
 change's doing. nightly looks for hours at new ones; what it finds becomes a test of its own.
 """
 
+import logging
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 import timerstore.files.disk
@@ -28,3 +31,11 @@ settings.register_profile(
 timerstore.files.disk.Disk.used_percent = lambda _disk, _path: 0.0  # type: ignore[method-assign]
 
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """What silences stores that are damaged on purpose must not silence the next test's."""
+    before = logging.root.manager.disable
+    yield
+    logging.disable(before)

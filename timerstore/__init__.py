@@ -6,6 +6,7 @@ store.put("orders", b"close 4711", delay=1800)
 
 from timerstore.backup import check_backup, restore
 from timerstore.config import StoreConfig
+from timerstore.converting import ConvertReport, convert
 from timerstore.delay_queue import DelayQueue
 from timerstore.errors import (
     BusyError,
@@ -57,6 +58,7 @@ __all__ = [
     "ClosedError",
     "ConfigError",
     "Consumer",
+    "ConvertReport",
     "CorruptError",
     "DelayQueue",
     "Explanation",
@@ -91,6 +93,7 @@ __all__ = [
     "TimerStore",
     "TimerStoreError",
     "check_backup",
+    "convert",
     "open",
     "open_shards",
     "repair",

@@ -9,14 +9,16 @@ Source:   store-format.md 2.1 (properties), 2.6 (limits), 7.1 (names); design.md
 import math
 import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from timerstore.config import RATE_MAX, RATE_MIN, StoreConfig
 from timerstore.errors import MessageError
+from timerstore.native import ffi, lib
 
 TOPIC_BYTES_MAX = 127
 QUEUE_COUNT_MAX = 1024
@@ -25,6 +27,8 @@ QUEUE_COUNT_MAX = 1024
 MESSAGE_ID_BYTES_MAX = 128
 """A message id that a caller gives: it is in every handle, and in each copy's properties."""
 PROPERTY_VALUE_BYTES_MAX = 32_767
+
+_Read = TypeVar("_Read")
 
 Body = bytes | memoryview
 Int64Array = npt.NDArray[np.int64]
@@ -453,10 +457,12 @@ def resolve_due_array(
         numbers = _numbers(given, count, name)
         if numbers.dtype.kind == "f":
             raise MessageError("deliver_ms: wanted whole numbers of ms since 1970, got fractions")
-        due = numbers.astype(np.int64)
+        due = numbers.astype(np.int64)  # a copy: what has passed becomes 0 in it
     latest_ms = now_ms + delay_ms_max
-    _refuse(due > latest_ms, f"{name}: wanted due times of at most {latest_ms} ms", due)
-    return np.where(due > now_ms, due, 0)
+    native_due = ffi.from_buffer("int64_t[]", due)
+    if lib.ts_due_settle(native_due, len(due), now_ms, latest_ms) >= 0:
+        _refuse(due > latest_ms, f"{name}: wanted due times of at most {latest_ms} ms", due)
+    return due
 
 
 def _far(due_ms: int) -> int:
@@ -557,15 +563,23 @@ def _checked_spans(
             f"bodies: wanted one row of whole offsets, count + 1 of them, got {offsets.dtype} "
             f"of shape {offsets.shape}"
         )
-    spans = offsets.astype(np.int64, copy=False)
-    sizes = np.diff(spans)
-    if int(spans[0]) < 0 or int(spans[-1]) > len(data) or bool((sizes < 0).any()):
+    spans = np.ascontiguousarray(offsets, np.int64)
+    largest = largest_span(spans, len(data))
+    if largest < 0:
         raise MessageError(
             f"bodies: wanted offsets that rise from 0 or more to at most {len(data)}, "
             f"got {spans[0]} to {spans[-1]}"
         )
-    _refuse(sizes > body_bytes_max, f"bodies: wanted at most {body_bytes_max} bytes", sizes)
-    return data, np.ascontiguousarray(spans)
+    if largest > body_bytes_max:
+        sizes = np.diff(spans)
+        _refuse(sizes > body_bytes_max, f"bodies: wanted at most {body_bytes_max} bytes", sizes)
+    return data, spans
+
+
+def largest_span(offsets: Int64Array, data_bytes: int) -> int:
+    """Give the largest of the spans between offsets; -1 where they do not rise within the data."""
+    native_offsets = ffi.from_buffer("int64_t[]", offsets)
+    return int(lib.ts_spans_largest(native_offsets, len(offsets) - 1, data_bytes))
 
 
 def _whole(value: object) -> int | None:
@@ -583,3 +597,22 @@ def _whole(value: object) -> int | None:
 def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def each_of(what: str, given: object, read: Callable[[Any], _Read]) -> list[_Read]:
+    """Read each of several; MessageError where it is one alone, or names the first that is wrong.
+
+    A tuple with names is one: receipts are such.
+    """
+    is_one = isinstance(given, str | bytes) or (
+        isinstance(given, tuple) and type(given) is not tuple
+    )
+    if is_one or not isinstance(given, Iterable):
+        raise MessageError(f"{what}: wanted several, got {type(given).__name__}")
+    found = []
+    for at, one in enumerate(given):
+        try:
+            found.append(read(one))
+        except MessageError as error:
+            raise MessageError(f"{what}[{at}]: {error}") from error
+    return found

@@ -54,6 +54,13 @@ class StoreConfig:
     """How far ahead a message is placed before it has to roll, in slots. 0 to 64 Mi; below 2 or
     beyond what the wheel holds, the widest that it holds is used (`roll_slots`). A small window
     writes far messages again more often."""
+    far_wheel: Literal["off", "shared", "own"] = "off"
+    """Where messages beyond the roll window wait. "shared", "own": on the far wheel, in side files;
+    however many years, their bodies are written when they are put and when they are handed over.
+    "off": as the ancestor's do: at each window's end the whole message is written again. "shared"
+    places them on the wheel when the store is closed, 52 bytes each, so that a broker can open it;
+    "own" closes at once, and a broker refuses what was closed while any wait there
+    (`timerstore.convert` changes that)."""
 
     # --- limits ---------------------------------------------------------------------------------
     message_bytes_max: int = 4 * MIB
@@ -297,7 +304,11 @@ _RANGES: dict[str, tuple[int, int]] = {
     "dedupe_ids_max": (4096, GIB),
     "level_pending_max": (1, 1_000_000),
 }
-_CHOICES = {"flush": ("sync", "async"), "visibility": ("durable", "written")}
+_CHOICES = {
+    "flush": ("sync", "async"),
+    "visibility": ("durable", "written"),
+    "far_wheel": ("off", "shared", "own"),
+}
 RATE_MIN, RATE_MAX = 0.001, 1_000_000
 _RATE = r"[A-Za-z0-9%_|-]{1,127}=[0-9]{1,7}(\.[0-9]{1,3})?"
 _PATTERNS = {

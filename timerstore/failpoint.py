@@ -79,6 +79,13 @@ NAMES = (
     "backup_copied",
     "backup_written",
     "restore_built",
+    "enqueue_far_written",
+    "far_moved_down",
+    "far_relinked",
+    "far_tidied",
+    "far_unlinked",
+    "far_handed_over",
+    "checkpoint_far_written",
 )
 
 LEASE_NAMES = (

@@ -68,8 +68,11 @@ from timerstore.schedule.offsets import write_for_brokers as write_level_offsets
 from timerstore.schedule.pending import LevelPending
 from timerstore.timer import rechain, recover
 from timerstore.timer.cancel import Canceller
+from timerstore.timer.cancel_many import ManyCanceller
 from timerstore.timer.checkpoint import Checkpoint, Rooms
+from timerstore.timer.far import FarWheel
 from timerstore.timer.handover import write_for_brokers
+from timerstore.timer.linker import Linker
 from timerstore.timer.named import Finder
 from timerstore.timer.open_slot import OpenSlot
 from timerstore.timer.pending import PendingReader
@@ -108,9 +111,11 @@ class Opened(NamedTuple):
     timer_route: Route
     checkpoint: Checkpoint
     pipeline: Pipeline
+    linker: Linker
     schedule: ScheduleDeliver
     puller: Puller
     canceller: Canceller
+    many_canceller: ManyCanceller
     rescheduler: Rescheduler
     pending: PendingReader
     level_pending: LevelPending
@@ -166,12 +171,14 @@ class Opened(NamedTuple):
             if self.rooms.log.failed is None:
                 self._link_rest()
                 self.retention.finish()
+                self._empty_far_wheel()
                 self.checkpoint.run(is_clean=True)
                 reach("close_checkpointed")
                 rechainer = rechain.Rechainer(self.rooms, self.pending)
                 rechainer.relink()
                 reach("close_relinked")
-                rechainer.bury()
+                if not self.rooms.far.count:  # else a broker is kept out
+                    rechainer.bury()
                 reach("close_buried")
                 write_for_brokers(
                     self.disk,
@@ -205,15 +212,25 @@ class Opened(NamedTuple):
         if self.rooms.dispatch.index is not None:
             self.rooms.dispatch.index.close()
         self.rooms.timer_log.segments.close()
+        self.rooms.far.close()
         self.rooms.states.close()
         # What is not on the wheel a broker would never deliver, and what is delivered beyond a
         # level's cursor it would deliver again: then it is kept out.
         linked, put = self.rooms.timer_log.linked_offset, self.timer_route.native.next_offset
-        is_plain = linked == put and not self.rooms.levels.has_gaps
+        is_plain = linked == put and not self.rooms.levels.has_gaps and not self.rooms.far.count
         self.rooms.wheel.close(as_broker_wants=is_clean and is_plain)
         if is_clean:
             reach("close_wheel_restored")
             self.directory.mark_closed()
+
+    def _empty_far_wheel(self) -> None:
+        """Have the wheel as a broker reads it, as far as it and the disk take it."""
+        try:
+            if self.config.far_wheel == "own" or self.linker.hand_over():
+                self.linker.end_log(self.timer_route)
+        except TimerStoreError as error:
+            if not error.retryable:
+                raise
 
     def _link_rest(self) -> None:
         """Give what is in the timer topic its unit, as far as the wheel and the disk take it."""
@@ -269,6 +286,7 @@ class _Opening:
         self._timer_log = TimerLog(
             disk, tree.timer_log, config.timer_log_segment_bytes, config.reserve_bytes
         )
+        self._far = FarWheel(disk, tree, config.timer_log_segment_bytes, config.reserve_bytes)
         self._segments = Segments(
             disk, tree.commit_log, config.commit_log_segment_bytes, config.reserve_bytes
         )
@@ -344,6 +362,7 @@ class _Opening:
         recover.fold_forward(self._states, self._routes, scanned, mark.store_id)
         if not self._timer_from(mark, scanned, is_unclean=is_unclean):
             return None
+        self._far.fit_window(self._config.roll_slots)
         if self._ids.load(counts.ids):
             self._ids.scan(segments, mark.store_id, mark.log_end, end)
         else:
@@ -385,14 +404,17 @@ class _Opening:
             recover.cut_back(self._wheel, self._timer_log, mark)
         else:
             self._timer_log.load(mark.timer_log_end)
-        if self._leads_to_all(mark, scanned, is_unclean=is_unclean):
+        # Of what was linked again the order of units does not tell which copy is the newest, which
+        # matters where messages roll and retention moves them (move.py): all is built anew, once.
+        is_left = self._config.far_wheel == "off" and mark.far_number > 0 and not is_unclean
+        if not is_left and self._far.load(mark.far_number) and self._leads_to_all(mark, scanned):
             return True
         self._states = States()
         for route in self._routes.by_index:
             route.native.pending = route.native.level_pending = 0
         return False
 
-    def _leads_to_all(self, mark: Watermark, scanned: Scan, *, is_unclean: bool) -> bool:
+    def _leads_to_all(self, mark: Watermark, scanned: Scan) -> bool:
         """Whether the wheel has a unit for each message that waits, but for those that have still
         to be linked: a wheel that was damaged at rest has fewer, for it has no checksum. More do no
         harm: their states say which of them wait.
@@ -402,11 +424,16 @@ class _Opening:
             np.isin(scanned["kind"], kinds).sum()
         )
         linked = int(self._states.native.waiting) - (put - mark.timer_queue_offset)
-        found = self._wheel.units_from(mark.read_slot)
-        if is_unclean and found < linked:  # counts are cut back roughly; the chains are exact
+        try:
+            linked -= self._far.count_waiting(self._states.native, self._segments.begin)
+            if self._wheel.units_from(mark.read_slot) >= linked:
+                return True
+            # Counts are cut back roughly, and a delete takes one off its slot, wherever what it
+            # deletes waits; the chains are exact.
             rechain.recount(self._wheel, self._timer_log, mark.read_slot, mark.timer_log_end)
-            found = self._wheel.units_from(mark.read_slot)
-        return found >= linked
+        except CorruptError:
+            return False
+        return self._wheel.units_from(mark.read_slot) >= linked
 
     def _anew(self, *, was_open: bool, is_ours: bool) -> Recovered:
         """Trust the commit log alone: fold it whole, build everything else from it."""
@@ -448,6 +475,8 @@ class _Opening:
         self._wheel.clear_all()
         self._timer_log.segments.load(is_derived=True)
         self._timer_log.remove_all()
+        self._far.begin_anew()
+        self._far.fit_window(self._config.roll_slots)
         recover.start_at(self._wheel, self._open_slot, now_slot)
         queue = recover.timer_route(self._routes).queue
         return Recovered(
@@ -587,6 +616,7 @@ class _Opening:
             self._open_slot,
             self._levels,
             self._ids,
+            self._far,
         )
         self._ids.lock = log.lock
         log.ensure_ids = self._ids.ensure
@@ -600,6 +630,7 @@ class _Opening:
         log.on_left = rooms.dispatch.wake
         checkpoint.on_completed.append(self._directory.check_held)
         checkpoint.run()
+        linker = Linker(metrics, config, clock, rooms, found.store_id)
         pipeline = make_pipeline(
             metrics,
             config,
@@ -609,6 +640,7 @@ class _Opening:
             found.store_id,
             found.start.timer_queue_offset,
             checkpoint,
+            linker,
             threads=threads,
         )
         _wake_enqueue(dispatch, timer_route, pipeline.enqueue_get.wake)
@@ -627,6 +659,7 @@ class _Opening:
             config.precision_ms,
         )
         removals = Removals(log)
+        canceller = Canceller(clock, log, finder, removals)
         querier = Querier(
             config,
             log,
@@ -646,9 +679,20 @@ class _Opening:
             timer_route,
             checkpoint,
             pipeline,
+            linker,
             schedule,
             puller,
-            Canceller(clock, log, finder, removals),
+            canceller,
+            ManyCanceller(
+                clock,
+                log,
+                dispatch,
+                self._routes,
+                timer_route,
+                config.precision_ms,
+                canceller,
+                removals,
+            ),
             Rescheduler(config, clock, log, timer_route, finder, removals, self._ids),
             pending,
             LevelPending(config, clock, log, self._routes, dispatch, self._levels),

@@ -59,8 +59,9 @@ class Places:
     """Where each row of a call is, or the first one with its id."""
 
     def __init__(self, count: int) -> None:
-        self.log_offsets = np.full(count, -1, np.int64)
-        self.numbers = np.full(count, -1, np.int64)  # queue offsets, or timer ids
+        both = np.full((2, count), -1, np.int64)
+        self.log_offsets = both[0]
+        self.numbers = both[1]  # queue offsets, or timer ids
         self.now_ms = np.zeros(count, np.int64)  # when it was appended
         self.native = (
             ffi.from_buffer("int64_t[]", self.log_offsets),
@@ -210,13 +211,19 @@ class ManyPutting(Putting):
     def _check_fits(self, call: "_Call") -> None:
         if len(call.offsets) < 2:
             return
+        if call.extra[1] is None and call.ids is None:
+            self._check_sizes(arguments.largest_span(call.offsets, len(call.data)), 0, call)
+            return
         sizes = np.diff(call.offsets)
         extra = np.zeros(1, np.int64) if call.extra[1] is None else np.diff(call.extra[1])
         if call.ids is not None:
             extra = extra + id_bytes(call.ids, is_remembered=self._firsts.ids.is_on)
+        self._check_sizes(int((sizes + extra).max()) - int(extra.max()), int(extra.max()), call)
+
+    def _check_sizes(self, body_bytes: int, extra_bytes: int, call: "_Call") -> None:
         arguments.check_sizes(
-            int((sizes + extra).max()) - int(extra.max()),
-            len(call.text) + int(extra.max()),
+            body_bytes,
+            len(call.text) + extra_bytes,
             call.name,
             properties_bytes_max=self.config.properties_bytes_max,
             record_bytes_max=self.config.record_bytes_max,
@@ -323,8 +330,12 @@ class ManyPutting(Putting):
                 break
             self._append_others(way, rows, call, places, once, others)
         is_timer, numbers = call.due > 0, places.numbers
-        due = np.where(is_timer, call.due, places.now_ms)
-        queue_offsets = np.where(is_timer, -1, numbers)
+        if is_timer.all():
+            due, queue_offsets, timer_ids = call.due, np.full(rows.count, -1), numbers
+        else:
+            due = np.where(is_timer, call.due, places.now_ms)
+            queue_offsets = np.where(is_timer, -1, numbers)
+            timer_ids = np.where(is_timer, numbers, -1)
         if way.level is not None:
             due, queue_offsets = places.now_ms + way.level.delay_ms, np.full(rows.count, -1)
         batch = PutBatch(
@@ -334,7 +345,7 @@ class ManyPutting(Putting):
             places.log_offsets,
             queue_offsets,
             due,
-            np.where(is_timer, numbers, -1),
+            timer_ids,
             None if call.ids is None else _given(call.ids, rows.count, way.real.queue_id),
         )
         if others is not None and batch.given is not None:

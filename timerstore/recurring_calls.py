@@ -7,7 +7,8 @@
 
 Threads:  any.
 Locks:    the planner's; then those of Definitions and of the log.
-Fails:    MessageError on arguments; FullError: nothing was made.
+Fails:    MessageError on arguments; FullError: nothing was made. A run that finds no room is put
+          later.
 Source:   decision 0038.
 """
 
@@ -16,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from timerstore.clock import Clock
-from timerstore.errors import MessageError
+from timerstore.errors import MessageError, TimerStoreError
 from timerstore.failpoint import reach
-from timerstore.layout.handle import Handle
+from timerstore.layout.handle import Handle, decode
 from timerstore.layout.recurring_json import Definition
 from timerstore.message import CancelResult, out_ms
 from timerstore.native import lib
@@ -118,10 +119,15 @@ class RecurringCalls:
                 self._definitions.remove(made.name)
                 raise
         reach("recurring_defined")
-        self.planner.step()
+        try:
+            self.planner.step()
+            self._log.sync_through(self._log.end)
+        except TimerStoreError as error:
+            if not error.retryable:
+                raise
+            # It recurs: the service puts the run when there is room.
         self.start()
         self.planner.wake()
-        self._log.sync_through(self._log.end)
         found = self._definitions.find(made.name)
         return shown(found if found is not None else made, now_ms)
 
@@ -149,6 +155,7 @@ class RecurringCalls:
 
     def _end(self, one: Definition) -> None:
         self._cancel_run(one)
+        self._cancel_late(one)
         self._definitions.remove(one.name)
 
     # --- runs ---
@@ -168,12 +175,12 @@ class RecurringCalls:
         reach("recurring_run_put")
 
     def _handle(self, one: Definition) -> Handle:
-        """Of the run that was planned last: found by its slot, or by the index."""
+        """Of the run that was put last: found by its slot, or by the index."""
         config = self._opened.config
         return Handle(
             one.topic,
             config.broker_name,
-            out_ms(one.planned_ms, config.precision_ms) + 1,
+            out_ms(one.last_run_ms, config.precision_ms) + 1,
             one.message_id(one.run_count),
             None,
         )
@@ -187,7 +194,18 @@ class RecurringCalls:
     def _cancel_run(self, one: Definition) -> CancelResult:
         if not one.run_count:
             return CancelResult.UNKNOWN
-        result, end = self._opened.canceller.cancel(self._handle(one))
+        return self._cancel(self._handle(one))
+
+    def _cancel_late(self, one: Definition) -> None:
+        """Cancel runs before the last one that were not handed out yet: the clock jumped."""
+        prefix = one.message_id(0)[:-1]
+        until_ms = max(self._clock.now_ms, one.last_run_ms) + 1  # it may have been set back since
+        for late in self._opened.pending.read(None, until_ms, one.topic):
+            if late.message_id.startswith(prefix):
+                self._cancel(decode(late.handle))
+
+    def _cancel(self, handle: Handle) -> CancelResult:
+        result, end = self._opened.canceller.cancel(handle)
         if end:
             self._log.sync_through(end)
         self._putting.appended()

@@ -15,14 +15,14 @@ from datetime import datetime, timedelta
 from functools import wraps
 from heapq import merge
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
 from timerstore import arguments
 from timerstore.backup import Copier
 from timerstore.clock import Clock, SystemClock
+from timerstore.closing import Closing
 from timerstore.config import StoreConfig
 from timerstore.errors import (
     ClosedError,
@@ -41,7 +41,7 @@ from timerstore.future.times import buckets_of
 from timerstore.future.used import used
 from timerstore.ingest import Carrier, Ingester
 from timerstore.inspect.check import check_store
-from timerstore.layout.handle import Handle, decode
+from timerstore.layout.handle import Handle, decode, of_receipt
 from timerstore.leases import (
     AckResult,
     Backoff,
@@ -129,7 +129,7 @@ def _counted(
     return call
 
 
-class TimerStore:
+class TimerStore(Closing):
     """An open store; `timerstore.open` makes it."""
 
     def __init__(
@@ -738,11 +738,26 @@ class TimerStore:
     def cancel(self, receipt_or_handle: PutReceipt | str) -> CancelResult:
         """Cancel a message that waits; what the answer says is durable."""
         result, end = self._opened.canceller.cancel(_handle_of(receipt_or_handle))
+        self._sync_cancels(end)
+        return result
+
+    def _sync_cancels(self, end: int) -> None:
         reach("cancel_appended")
         if end:
             self._log.sync_through(end)
         self._putting.appended()
-        return result
+
+    @_counted
+    def cancel_many(self, receipts_or_handles: Iterable[PutReceipt | str]) -> list[CancelResult]:
+        """Cancel messages that wait, in their order: what `cancel` would answer for each; durable.
+
+        All are looked at before any is cancelled: MessageError names the first that is no receipt
+        and no handle. After another error some may be cancelled: call again.
+        """
+        handles = arguments.each_of("receipts_or_handles", receipts_or_handles, _handle_of)
+        results, end = self._opened.many_canceller.cancel(handles)
+        self._sync_cancels(end)
+        return results
 
     @_counted
     def reschedule(
@@ -864,6 +879,7 @@ class TimerStore:
             "open_slot_messages": len(rooms.open_slot),
             "paced_messages": len(opened.pipeline.dequeue_put.lanes),
             "level_pending_messages": sum(on_level.values()),
+            "far_messages": rooms.far.count,
             "timer_log_end_bytes": rooms.timer_log.end,
         }
 
@@ -884,6 +900,16 @@ class TimerStore:
         that rolls is in the slot it is due in. Reads all that waits.
         """
         return self._backlog.congestion()
+
+    @property
+    def path(self) -> Path:
+        """Its directory."""
+        return self._opened.directory.root
+
+    @property
+    def clock(self) -> Clock:
+        """The clock that it goes by."""
+        return self._clock
 
     @_counted
     def flush(self) -> None:
@@ -1009,17 +1035,6 @@ class TimerStore:
             self._recurring.planner.stop()
             self._opened.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"
         return f"<TimerStore {str(self._opened.directory.root)!r} {state}>"
@@ -1032,7 +1047,7 @@ def _handle_of(receipt_or_handle: PutReceipt | str) -> Handle:
                 "receipt: wanted one of a timer, got one of a message with a fixed level, which "
                 "has no handle and stays as it is"
             )
-        return decode(receipt_or_handle.handle)
+        return of_receipt(receipt_or_handle)
     return decode(receipt_or_handle)
 
 

@@ -7,7 +7,7 @@
  * |--------|-------|------|-------|------------------------------------------------------------|
  * | 0      | 4     | i32  | bytes | size of the unit: 52                                       |
  * | 4      | 8     | i64  | bytes | timer-log position of the slot's previous unit; -1: none   |
- * | 12     | 4     | i32  | bits  | TS_TIMER_MAGIC_DEFAULT, _ROLL, _DELETE                     |
+ * | 12     | 4     | i32  | bits  | TS_TIMER_MAGIC_DEFAULT, _ROLL, _DELETE, _AGAIN             |
  * | 16     | 8     | i64  | ms    | write time when it was linked, floored to the precision    |
  * | 24     | 4     | i32  | ms    | slot time less write time                                  |
  * | 28     | 8     | i64  | bytes | log offset of the message in the timer topic               |
@@ -49,6 +49,7 @@
 #define TS_TIMER_MAGIC_DEFAULT 1 /* always set by those who write */
 #define TS_TIMER_MAGIC_ROLL 2
 #define TS_TIMER_MAGIC_DELETE 4
+#define TS_TIMER_MAGIC_AGAIN 8 /* ours: its message had a unit before; a broker ignores it */
 #define TS_TIMER_MAGIC_MAX 15
 #define TS_TIMER_PREV_NONE (-1)
 

@@ -66,13 +66,13 @@ static void change(timer *t, const int64_t *slots, int32_t count, int64_t number
 {
     ts_patch patches[PATCHES];
     int64_t living[4] = {0, 100, 1000, number < 1000 ? 1001 : number}, next = 0, at = 0, pages[1];
-    uint8_t *page = malloc(4096);
+    uint8_t *page = malloc(4096), is_kept[4] = {0};
 
     for (int32_t i = 0; i < count; i++)
         (void)ts_wheel_recount(&t->view, &t->wheel, slots[i]);
     for (int32_t i = 0; i < count; i++) {
-        int64_t got = ts_wheel_rechain(&t->view, &t->wheel, slots[i], 1, living, 4, patches,
-                                       PATCHES);
+        int64_t got = ts_wheel_rechain(&t->view, &t->wheel, slots[i], 1, living, is_kept, 4,
+                                       patches, PATCHES);
         CHECK(got <= PATCHES);
     }
     while (ts_timer_log_loose(&t->view, &t->wheel, at, &next, 1, patches, 5) >= 0 && next > at)

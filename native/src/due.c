@@ -64,6 +64,41 @@ int32_t ts_timer_requests(ts_view *view, const uint8_t *units, int32_t count,
     return i > 0 ? i : status;
 }
 
+/* ---- from due entries back to requests ---- */
+
+static int32_t request_again(ts_view *view, const ts_due *due, uint32_t store_id,
+                             int64_t precision_ms, ts_tail *tail, ts_request *out)
+{
+    ts_record record;
+    int32_t status = ts_view_record(view, due->log_offset, &record);
+
+    if (status != TS_OK)
+        return status;
+    status = request_of(view, due->log_offset, due->size, record.queue_offset, store_id,
+                        precision_ms, tail, out);
+    if (status != TS_OK)
+        return status;
+    if (out->flags != 0 || out->id != due->id || out->due_ms != due->due_ms)
+        return ts_view_fault(view, due->log_offset, TS_FAULT_PROPERTIES);
+    return TS_OK;
+}
+
+int32_t ts_due_requests(ts_view *view, const ts_due *due, int32_t count, uint32_t store_id,
+                        int64_t precision_ms, ts_request *out)
+{
+    int32_t i, status = TS_OK;
+    ts_tail tail = {.real_size = 0};
+
+    for (i = 0; i < count; i++) {
+        if (i + PREFETCH < count)
+            ts_view_prefetch(view, due[i + PREFETCH].log_offset, due[i + PREFETCH].size);
+        status = request_again(view, &due[i], store_id, precision_ms, &tail, &out[i]);
+        if (status != TS_OK)
+            break;
+    }
+    return i > 0 ? i : status;
+}
+
 /* ---- from chains to due entries ---- */
 
 enum { LOOK_BYTES = 256 }; /* a tail and its CRC; what is learned from a longer one is not used */

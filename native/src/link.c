@@ -25,6 +25,7 @@ typedef struct {
     int64_t slot;   /* -1: the unit is linked nowhere */
     int32_t magic;
     int32_t late;   /* the slot has been read: the message goes to the open slot as well */
+    int32_t far;    /* it waits on the far wheel */
     ts_slot value;
 } placing;
 
@@ -61,15 +62,36 @@ static int32_t place_beyond(const ts_wheel *wheel, const ts_link *link, int64_t 
     return TS_BLOCKED;
 }
 
-/* The slot of its time, an edge of the roll window, or an earlier free one that rolls again. */
-static int32_t place_ahead(const ts_wheel *wheel, const ts_link *link, int64_t slot,
-                           placing *place)
+/* Whether a slot's far slot has still to begin moving down: it does when its first slot comes into
+ * the roll window. So what was moved down never goes back there, but from the last far slot. */
+static int32_t is_far(const ts_link *link, int64_t slot)
 {
-    int64_t ahead = slot - link->write_slot, window = link->roll_slots, wanted = slot;
+    return link->far_width > 0 &&
+           slot - slot % link->far_width >= link->write_slot + link->roll_slots;
+}
 
-    if (ahead >= window) {
+static int64_t roll_slot(ts_link *link, int64_t ahead)
+{
+    int64_t window = link->roll_slots;
+
+    if (link->spread_slots > 0)
+        return link->write_slot + window - link->spread_at++ % link->spread_slots;
+    return link->write_slot + (ahead - window < window / 3 ? window / 2 : window);
+}
+
+/* The slot of its time, an edge of the roll window, or an earlier free one that rolls again; or the
+ * far wheel. */
+static int32_t place_ahead(const ts_wheel *wheel, ts_link *link, int64_t slot, placing *place)
+{
+    int64_t ahead = slot - link->write_slot, wanted = slot;
+
+    if (is_far(link, slot) && !(place->magic & TS_TIMER_MAGIC_DELETE)) {
+        place->far = 1;
+        return TS_OK;
+    }
+    if (ahead >= link->roll_slots + link->near_slots) {
         place->magic |= TS_TIMER_MAGIC_ROLL;
-        slot = link->write_slot + (ahead - window < window / 3 ? window / 2 : window);
+        slot = roll_slot(link, ahead);
     }
     if (slot < link->frontier)
         return place_beyond(wheel, link, wanted, place);
@@ -83,21 +105,43 @@ static int32_t place_ahead(const ts_wheel *wheel, const ts_link *link, int64_t s
     return TS_BLOCKED;
 }
 
-static int32_t place_request(const ts_wheel *wheel, const ts_link *link, const ts_states *states,
+/* Overdue, and its own slot holds another lap: a later one that has come is as good, as the message
+ * goes to the open slot at once. Its turn is kept: no slot from its own on has been begun. */
+static int32_t place_overdue(const ts_wheel *wheel, const ts_link *link, int64_t slot,
+                             placing *place)
+{
+    place->late = 1;
+    place->magic &= ~TS_TIMER_MAGIC_ROLL;
+    for (int64_t k = 1; k < PROBES && slot + k <= link->write_slot; k++) {
+        place->slot = slot + k;
+        if (is_open(wheel, place->slot, link->reuse_below, &place->value))
+            return TS_OK;
+    }
+    return TS_BLOCKED;
+}
+
+static int32_t place_request(const ts_wheel *wheel, ts_link *link, const ts_states *states,
                              const ts_request *request, placing *place)
 {
     int64_t slot = ts_slot_of(request->due_ms, wheel->precision_ms);
     int32_t is_delete = (request->flags & TS_FLAG_DELETE) != 0;
 
     place->magic = TS_TIMER_MAGIC_DEFAULT | (is_delete ? TS_TIMER_MAGIC_DELETE : 0);
+    if (request->flags & TS_FLAG_AGAIN)
+        place->magic |= TS_TIMER_MAGIC_AGAIN;
     place->slot = -1;
-    place->late = 0;
+    place->late = place->far = 0;
     if ((request->flags & TS_FLAG_UNUSABLE) || (is_delete && slot < link->frontier))
         return TS_OK;
     if (!is_delete && ts_state_get(states, request->id) != TS_WAITING)
         return TS_OK;
-    if (slot >= link->frontier)
-        return place_ahead(wheel, link, slot, place);
+    if (slot >= link->frontier) {
+        int32_t status = place_ahead(wheel, link, slot, place);
+
+        if (status == TS_BLOCKED && (request->flags & TS_FLAG_AGAIN))
+            status = place_overdue(wheel, link, slot, place);
+        return status;
+    }
     return place_late(wheel, link, slot, place);
 }
 
@@ -112,6 +156,19 @@ static void late_entry(const ts_wheel *wheel, const ts_link *link, const ts_requ
     out->size = request->size;
     out->flags = place->magic & TS_TIMER_MAGIC_ROLL ? TS_FLAG_ROLL : 0;
     out->wake_ms = out->flags ? place->slot * wheel->precision_ms : request->due_ms;
+}
+
+static void far_entry(const ts_wheel *wheel, const ts_link *link, const ts_request *request,
+                      ts_far_unit *out)
+{
+    out->id = request->id;
+    out->log_offset = request->log_offset;
+    out->due_ms = request->due_ms;
+    out->slot = ts_slot_of(request->due_ms, wheel->precision_ms) / link->far_width;
+    if (out->slot > link->far_last)
+        out->slot = link->far_last;
+    out->size = request->size;
+    out->topic_hash = request->topic_hash;
 }
 
 static void write_unit(ts_wheel *wheel, const ts_link *link, const ts_request *request,
@@ -157,7 +214,7 @@ int32_t ts_timer_link(ts_wheel *wheel, ts_link *link, const ts_states *states,
     int32_t i, status = TS_OK;
 
     link->bytes = 0;
-    link->late_count = 0;
+    link->late_count = link->far_count = 0;
     link->cut = 0;
     link->first_slot = INT64_MAX;
     for (i = 0; i < count; i++) {
@@ -176,6 +233,11 @@ int32_t ts_timer_link(ts_wheel *wheel, ts_link *link, const ts_states *states,
         status = place_request(wheel, link, states, &requests[i], &place);
         if (status != TS_OK)
             break;
+        if (place.far)
+            far_entry(wheel, link, &requests[i], &link->far[link->far_count++]);
+        if ((requests[i].flags & (TS_FLAG_AGAIN | TS_FLAG_UNUSABLE)) == TS_FLAG_AGAIN &&
+            place.slot < 0)
+            continue;
         write_unit(wheel, link, &requests[i], &place, units + link->bytes);
         if (place.slot >= link->frontier && place.slot < link->first_slot)
             link->first_slot = place.slot;

@@ -80,6 +80,22 @@ static inline int64_t ts_marks_due(const ts_marks *marks, int64_t precision_ms)
     return marks->out_ms + precision_ms;
 }
 
+static inline int32_t ts_text_is(const ts_text *text, const void *wanted, int32_t size)
+{
+    return text->size == size && memcmp(text->at, wanted, (size_t)size) == 0;
+}
+
+/* Whether a handle with this topic, key and slot time names the timer. */
+static inline int32_t ts_marks_named(const ts_marks *marks, const uint8_t *topic,
+                                     int32_t topic_size, const uint8_t *key, int32_t key_size,
+                                     int64_t out_ms)
+{
+    return marks->delete_key.at == NULL && marks->out_ms == out_ms &&
+           marks->real_topic.at != NULL && marks->unique_key.at != NULL &&
+           ts_text_is(&marks->real_topic, topic, topic_size) &&
+           ts_text_is(&marks->unique_key, key, key_size);
+}
+
 /* The slot that is read before anything due in it: due lies in (slot, slot + 1] precisions. */
 static inline int64_t ts_slot_of(int64_t due_ms, int64_t precision_ms)
 {
@@ -156,11 +172,6 @@ static inline int32_t ts_pair_next(const uint8_t *text, int32_t size, int32_t *a
         return 1;
     }
     return 0;
-}
-
-static inline int32_t ts_text_is(const ts_text *text, const char *name, int32_t size)
-{
-    return text->size == size && memcmp(text->at, name, (size_t)size) == 0;
 }
 
 #define TS_IS(text, literal) ts_text_is((text), (literal), (int32_t)sizeof(literal) - 1)

@@ -39,8 +39,8 @@ static void bury(ts_patch *out, int64_t pos, int64_t slot_ms, ts_timer_unit *uni
 }
 
 int64_t ts_wheel_rechain(ts_view *timer_log, ts_wheel *wheel, int64_t slot, int64_t read_slot,
-                         const int64_t *living, int64_t living_count, ts_patch *patches,
-                         int64_t capacity)
+                         const int64_t *living, uint8_t *is_kept, int64_t living_count,
+                         ts_patch *patches, int64_t capacity)
 {
     uint8_t *at = ts_slot_at(wheel, slot);
     int64_t last_living = -1, first_living = -1, kept = 0, n = 0;
@@ -52,6 +52,7 @@ int64_t ts_wheel_rechain(ts_view *timer_log, ts_wheel *wheel, int64_t slot, int6
         return 0;
     for (int64_t pos = ts_chain_pos(timer_log, value.last_pos), before; pos >= 0; pos = before) {
         int32_t status = unit_at(timer_log, pos, &unit);
+        int64_t place;
 
         if (status != TS_OK)
             return status;
@@ -60,11 +61,12 @@ int64_t ts_wheel_rechain(ts_view *timer_log, ts_wheel *wheel, int64_t slot, int6
         if (n + 2 > capacity)
             return TS_INVALID;
         before = ts_chain_pos(timer_log, unit.prev_pos);
-        if ((unit.magic & TS_TIMER_MAGIC_DELETE) ||
-            !ts_is_among(living, living_count, unit.log_offset)) {
+        place = ts_place_among(living, living_count, unit.log_offset);
+        if ((unit.magic & TS_TIMER_MAGIC_DELETE) || place < 0 || is_kept[place]) {
             bury(&patches[n++], pos, (read_slot - 1) * wheel->precision_ms, &unit);
             continue;
         }
+        is_kept[place] = 1;
         if (last_living < 0)
             last_living = pos;
         else if (newer.prev_pos != pos) {

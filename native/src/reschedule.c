@@ -70,11 +70,6 @@ int32_t ts_replace_encode(const ts_log *log, const ts_route *target, const uint8
     return encode(log, &head, target, body, body_size, properties, properties_size, out, out_bytes);
 }
 
-static int32_t is_same(const ts_text *text, const uint8_t *wanted, int32_t size)
-{
-    return text->size == size && memcmp(text->at, wanted, (size_t)size) == 0;
-}
-
 int32_t ts_chained_find(ts_view *view, const ts_chained *chained, int32_t count,
                         const uint8_t *topic, int32_t topic_size, const uint8_t *key,
                         int32_t key_size, int64_t out_ms, uint32_t store_id, int32_t *at,
@@ -94,9 +89,8 @@ int32_t ts_chained_find(ts_view *view, const ts_chained *chained, int32_t count,
         if (status != TS_OK)
             return status;
         ts_marks_get(record.properties, record.properties_size, &marks);
-        if (marks.delete_key.at != NULL || marks.out_ms != out_ms || !ts_marks_usable(&marks) ||
-            marks.unique_key.at == NULL || !is_same(&marks.real_topic, topic, topic_size) ||
-            !is_same(&marks.unique_key, key, key_size))
+        if (!ts_marks_usable(&marks) ||
+            !ts_marks_named(&marks, topic, topic_size, key, key_size, out_ms))
             continue;
         *id = marks.timer_id >= 0 && marks.store_id == store_id ? marks.timer_id
                                                                 : record.queue_offset;

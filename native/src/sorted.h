@@ -4,7 +4,8 @@
 
 #include <stdint.h>
 
-static inline int32_t ts_is_among(const int64_t *numbers, int64_t count, int64_t number)
+/* Where the number is, or -1. */
+static inline int64_t ts_place_among(const int64_t *numbers, int64_t count, int64_t number)
 {
     int64_t low = 0, high = count;
 
@@ -16,7 +17,12 @@ static inline int32_t ts_is_among(const int64_t *numbers, int64_t count, int64_t
         else
             high = middle;
     }
-    return low < count && numbers[low] == number;
+    return low < count && numbers[low] == number ? low : -1;
+}
+
+static inline int32_t ts_is_among(const int64_t *numbers, int64_t count, int64_t number)
+{
+    return ts_place_among(numbers, count, number) >= 0;
 }
 
 #endif

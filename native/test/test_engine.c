@@ -933,6 +933,7 @@ static void test_chains(void)
     ts_chained out[4];
     ts_patch patches[8];
     int64_t slot = 3, next, position;
+    uint8_t is_kept = 0;
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ts_timer_unit unit = {.prev_pos = -1, .magic = 1, .write_ms = 3000};
@@ -950,7 +951,7 @@ static void test_chains(void)
         CHECK(ts_wheel_load_many(&view, &wheel, &slot, &position, 1, 4, out) == cases[i].status);
         CHECK((ts_wheel_recount(&view, &wheel, 3) == TS_OK) == is_sound);
         ts_slot_put(slots + 3 * TS_SLOT_BYTES, &(ts_slot){3, 0, 52, 2, 0});
-        CHECK((ts_wheel_rechain(&view, &wheel, 3, 2, &slot, 0, patches, 8) >= 0) == is_sound);
+        CHECK((ts_wheel_rechain(&view, &wheel, 3, 2, &slot, &is_kept, 0, patches, 8) >= 0) == is_sound);
         ts_slot_put(slots + 3 * TS_SLOT_BYTES, &(ts_slot){3, 0, 52, 2, 0});
         CHECK((ts_wheel_cut(&view, &wheel, 0) >= 0) == is_sound);
     }
@@ -960,6 +961,51 @@ static void test_chains(void)
     CHECK(view.fault == TS_FAULT_CHAIN && view.fault_offset == 104);
     free(units);
     free(slots);
+}
+
+/* Far units: five of two slots in files of two, 20 bytes of each unused; then every bit of one. */
+static void test_far_units(void)
+{
+    enum { COUNT = 5, FILE_BYTES = 124 };
+    ts_far_unit units[COUNT], out[COUNT];
+    const int32_t places[COUNT] = {0, 1, 0, 0, 1};
+    int64_t heads[2] = {-1, -1}, number;
+    uint8_t *packed = bytes_of(COUNT * 52), *files = bytes_of(3 * FILE_BYTES);
+    const uint8_t *segments[3] = {files, files + FILE_BYTES, files + 2 * FILE_BYTES};
+    ts_view view = {.segments = segments, .segment_count = 3, .segment_bytes = FILE_BYTES,
+                    .end = 2 * FILE_BYTES + 52};
+
+    for (int32_t i = 0; i < COUNT; i++)
+        units[i] = (ts_far_unit){.id = 10 + i, .log_offset = 100 * i, .due_ms = INT64_MAX - i,
+                                 .slot = 7 + places[i], .size = 1 + i, .topic_hash = -i};
+    ts_far_link(units, places, COUNT, 0, heads, packed);
+    CHECK(heads[0] == 3 && heads[1] == 4);
+    for (int32_t i = 0; i < COUNT; i++)
+        memcpy(files + i / 2 * FILE_BYTES + i % 2 * 52, packed + 52 * i, 52);
+    number = heads[0];
+    CHECK(ts_far_walk(&view, 7, &number, 2, out) == 2 && number == 0);
+    CHECK(out[0].id == 13 && out[1].id == 12 && out[1].due_ms == INT64_MAX - 2);
+    CHECK(ts_far_walk(&view, 7, &number, 2, out) == 1 && number == -1 && out[0].id == 10);
+    CHECK(ts_far_walk(&view, 7, &number, 2, out) == 0);
+    number = heads[0];
+    CHECK(ts_far_walk(&view, 8, &number, 2, out) == TS_CORRUPT); /* of another slot */
+    CHECK(ts_far_scan(&view, 0, COUNT, out) == COUNT && memcmp(out, units, sizeof out) == 0);
+    number = 5; /* behind the end */
+    CHECK(ts_far_walk(&view, 7, &number, 2, out) == TS_CORRUPT);
+    for (int32_t bit = 0; bit < 52 * 8; bit++) {
+        files[2 * FILE_BYTES + bit / 8] ^= (uint8_t)(1 << bit % 8);
+        number = 4;
+        CHECK(ts_far_walk(&view, 8, &number, 2, out) == TS_CORRUPT &&
+              view.fault == TS_FAULT_CHAIN && view.fault_offset == 2 * FILE_BYTES);
+        files[2 * FILE_BYTES + bit / 8] ^= (uint8_t)(1 << bit % 8);
+    }
+    memset(files, 0, 52);
+    CHECK(ts_far_scan(&view, 0, COUNT, out) == TS_CORRUPT);
+    view.segment_count = 2;
+    number = 4;
+    CHECK(ts_far_walk(&view, 8, &number, 2, out) == TS_NEED_SEGMENT && view.need == 2);
+    free(packed);
+    free(files);
 }
 
 static void test_needs(void)
@@ -1415,6 +1461,7 @@ static void read_wheel(reading *r)
     ts_chained *chained = bytes_of(256 * (int64_t)sizeof *chained);
     ts_patch *patches = bytes_of(64 * (int64_t)sizeof *patches);
     int64_t living[3] = {0, 700, 1400};
+    uint8_t is_kept[3] = {0};
     int32_t got, count = 0;
 
     for (int32_t i = 0; i < 64; i++) {
@@ -1442,8 +1489,8 @@ static void read_wheel(reading *r)
     CHECK(is_status(ts_timer_log_loose(&b->timer_view, &b->wheel, 0, &next, base, patches, 64)));
     for (int32_t i = 0; i < 64; i += 7)
         CHECK(is_status(ts_wheel_recount(&b->timer_view, &b->wheel, slots[i])) &&
-              is_status(ts_wheel_rechain(&b->timer_view, &b->wheel, slots[i], base, living, 3,
-                                         patches, 64)));
+              is_status(ts_wheel_rechain(&b->timer_view, &b->wheel, slots[i], base, living,
+                                         is_kept, 3, patches, 64)));
     CHECK(is_status(ts_wheel_cut(&b->timer_view, &b->wheel, b->timer_bytes / 2)));
     free(chained);
     free(patches);
@@ -1613,6 +1660,7 @@ int main(void)
     test_chained_find();
     test_taken_slots();
     test_chains();
+    test_far_units();
     for (uint64_t seed = 1; seed <= 12; seed++)
         test_way(&shapes[seed % 4], seed, seen);
     CHECK(seen[0] > 100 && seen[1] > 100 && seen[2] > 2000); /* rolled, late, all */

@@ -464,6 +464,8 @@ def test_where_there_is_no_store_every_command_says_what_to_do(ts: CommandLine) 
         "import": [file],
         "backup": [ts.folder / "b"],
         "restore": [ts.folder / "r"],
+        "serve": ["--ui"],
+        "convert": ["--to", "rocketmq"],
     }
     for name in COMMANDS.keys() - {"init", "bench", "demo"}:
         answer = ts(name, nowhere, *more.get(name, []))
@@ -574,3 +576,30 @@ def test_demo_keeps_a_folder_that_was_named(ts: CommandLine) -> None:
     ts.fine("demo", "-n", "10", "--seconds", "0.6", "--directory", kept, "--plain")
     assert ts.fine("ls", kept, "--json").row["arrived"] == 10
     assert Path(kept).is_dir()
+
+
+def test_convert_for_a_broker_and_back(ts: CommandLine) -> None:
+    path = ts.init("-c", "far_wheel=own")
+    ts.fine("put", path, "orders", "one", "--in", "365d", "-c", "far_wheel=own")
+    wheel = Path(path) / "timerwheel"
+    longer = wheel.stat().st_size  # a broker takes no other length than its own
+    told = ts.fine("convert", path, "--to", "rocketmq").out
+    assert told == f"a broker may open {path}\n  1 message waiting, 1 moved to the wheel\n"
+    assert wheel.stat().st_size == longer - 32
+    again = ts.fine("convert", path, "--to", "rocketmq", "--json").row
+    assert again == {"path": str(path), "to": "rocketmq", "waiting": 1, "moved": 0, "far": 0}
+    back = ts.fine("convert", path, "--to", "timerstore").out
+    assert back == f"{path} is ours\n  1 message waiting, 0 moved to the wheel\n"
+    assert ts.fine("count", path).out == "1\n"
+
+
+def test_convert_refuses_what_is_no_closed_store(ts: CommandLine) -> None:
+    nothing = ts("convert", str(ts.folder / "none"), "--to", "rocketmq")
+    assert nothing.code != Exit.FINE
+    assert "no store there" in nothing.err
+    assert not (ts.folder / "none").exists()
+    path = ts.init()
+    assert ts("convert", path).code == Exit.ERROR  # to what?
+    assert ts("convert", path, "--to", "kafka").code == Exit.ERROR
+    with timerstore.open(path):
+        assert ts("convert", path, "--to", "rocketmq").code == Exit.LOCKED

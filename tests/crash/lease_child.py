@@ -1,4 +1,5 @@
-"""The child that gets killed while it leases: threads that put, receive, ack, nack and extend.
+"""The child that gets killed while it leases: threads that put, receive, ack, nack and extend, and
+one that puts with a key; something recurs meanwhile.
 
 It appends a line to a file for each thing that was answered.
 """
@@ -16,6 +17,8 @@ from timerstore import AckResult, FullError, LeaseLostError, TimerStore, failpoi
 CONFIG = small(commit_log_segment_bytes=1 << 18, checkpoint_interval_ms=20, flush="sync")
 GROUP = "workers"
 TOPIC = "jobs"
+KEYED = "latest"
+TICKS = "ticks"
 LEASE_S = 0.05
 PUTS = 30
 
@@ -32,10 +35,15 @@ def run(root: str, first: int, seed: int, point: str | None, nth: int) -> None:
         ]
         for one in workers:
             one.start()
+        keyed = threading.Thread(target=_put_keyed, args=(store, notes, first), daemon=True)
+        keyed.start()
+        for name in (f"tick-{seed}", f"brief-{seed}"):
+            store.put_every(TICKS, b"tick", every=1, missed="all", name=name)
+        store.cancel_every(name)
         for k in range(first, first + PUTS):
             store.put(TOPIC, b"%06d" % k, queue_id=k % 2, delay=0.01 * (k % 3))
             _note(notes, f"put {k}")
-        for one in workers:
+        for one in [*workers, keyed]:
             one.join()
 
 
@@ -59,6 +67,14 @@ def _die_at(point: str, nth: int) -> None:
 
 def _note(notes: int, line: str) -> None:
     os.write(notes, line.encode() + b"\n")
+
+
+def _put_keyed(store: TimerStore, notes: int, first: int) -> None:
+    """Each takes the place of the one before, until that comes."""
+    for k in range(first, first + PUTS):
+        _note(notes, f"keying {k}")
+        store.put(KEYED, b"%06d" % k, key="k", replace=True, delay=0.02, wait_at_most=0.05)
+        _note(notes, f"keyed {k}")
 
 
 def _work(store: TimerStore, notes: int, draw: Random) -> None:

@@ -32,11 +32,19 @@ _RETAINS = {
 }
 _MOVES = {"wheel_slot_count": 128, "precision_ms": 100}  # some wait long without rolling
 _PASSES = {"wheel_slot_count": 16, "precision_ms": 10}
+_FAR = {
+    "far_wheel": "shared",
+    "wheel_slot_count": 32,
+    "precision_ms": 10,
+    "timer_log_segment_bytes": 300,
+    "checkpoint_interval_ms": 10,
+}
 _NEEDS = {_RELINKED: {"checkpoint_log_bytes": 8 * KIB, "index_entry_count": 4000}} | {
     name: _RETAINS | (_PASSES if name == "retention_timer_log_unlinked" else _MOVES)
     for name in failpoint.NAMES
     if name.startswith("retention_")
 }
+_NEEDS |= {name: _FAR for name in failpoint.NAMES if "far_" in name}
 
 
 def make_config(random: Random) -> dict[str, Any]:
@@ -65,6 +73,7 @@ def make_config(random: Random) -> dict[str, Any]:
         "level_pending_max": random.choice((1, 20, 2000)),
         "retention_ms": random.choice((0, 0, 0, 1000)),
         "retention_disk_percent": 0,
+        "far_wheel": random.choice(("off", "shared", "own")),
     }
 
 
@@ -98,6 +107,8 @@ def at_point(random: Random, point: str) -> list[Round]:
         return [{"point": point, "nth": random.randint(1, 3), "step_ms": 8.0, "calls": 250}]
     if point.startswith("retention_"):  # files must be a second old
         return [{"point": point, "nth": random.randint(1, 2), "step_ms": 8.0, "calls": 400}]
+    if point in ("far_tidied", "far_unlinked"):  # when more is dead there than waits
+        return [{"point": point, "nth": random.randint(1, 2), "step_ms": 4.0, "calls": 300}]
     if point.startswith(("backup_", "restore_")):
         calls = _SHORT_CALLS if point == "restore_built" else 60
         return [{"point": point, "nth": random.randint(1, 2), "calls": calls, "backup_share": 0.4}]

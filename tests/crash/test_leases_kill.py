@@ -1,4 +1,7 @@
-"""A child that leases dies by SIGKILL at each step; nothing is lost, nothing acked comes again."""
+"""A child that leases dies by SIGKILL at each step; nothing is lost, nothing acked comes again.
+
+Of what it puts with a key the newest comes, and none twice; of what recurs each run comes once.
+"""
 
 import multiprocessing
 import os
@@ -17,6 +20,8 @@ pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 _POINTS = [
     *((name, 1) for name in failpoint.LEASE_NAMES if name.startswith(("lease", "receive", "ack"))),
+    *((name, 1) for name in failpoint.LEASE_NAMES if name.startswith(("replace", "recurring"))),
+    ("replace_appended", 9),
     ("lease_appended", 5),
     ("ack_appended", 6),
     ("reschedule_appended", 2),
@@ -39,6 +44,7 @@ class Life:
         self.root = tmp_path / "store"
         self.context = context
         self.rounds = 0
+        self.keyed: dict[str, list[int]] = {"keying": [], "keyed": []}
 
     def child(self, point: str | None = None, nth: int = 1, *, kill_after_s: float = 0) -> int:
         first = self.rounds * lease_child.PUTS
@@ -68,7 +74,9 @@ class Life:
         for line in (self.root.parent / "notes").read_text().splitlines():
             kind, number, *rest = line.split()
             body = int(number)
-            if kind == "put":
+            if kind in ("keying", "keyed"):
+                self.keyed[kind].append(body)
+            elif kind == "put":
                 puts.add(body)
             elif kind == "acking":
                 asked.add(body)
@@ -80,6 +88,8 @@ class Life:
                 assert int(rest[0]) > attempts.get(body, 0), f"attempts went back: {line}"
                 attempts[body] = int(rest[0])
         with timerstore.open(self.root, lease_child.CONFIG) as store:
+            for job in store.recurring():
+                assert store.cancel_every(job.name)
             while got := store.receive(
                 lease_child.TOPIC, lease_child.GROUP, max_count=100, wait=1, max_attempts=None
             ):
@@ -91,6 +101,30 @@ class Life:
             assert puts - done - asked == set(), "lost"
             assert store.stats()["pending_messages"] == 0
             assert store.verify().clean
+            self._check_keyed([int(one.body) for one in _all_of(store, lease_child.KEYED)])
+            _check_runs([one.message_id for one in _all_of(store, lease_child.TICKS)])
+
+    def _check_keyed(self, came: list[int]) -> None:
+        assert came == sorted(set(came)), "one twice, or an older one later"
+        assert set(came) <= set(self.keyed["keying"])
+        assert came[-1] >= max(self.keyed["keyed"]), "the newest did not come"
+
+
+def _all_of(store: timerstore.TimerStore, topic: str) -> list[timerstore.Message]:
+    return [
+        message
+        for queue_id in range(store.topics().get(topic, 0))
+        for message in store.pull(topic, queue_id, 0, max_count=10_000).messages
+    ]
+
+
+def _check_runs(ids: list[str]) -> None:
+    """Of each job the first ones, each once."""
+    runs: dict[str, list[int]] = {}
+    for _, name, _, number in (one.split("/") for one in ids):
+        runs.setdefault(name, []).append(int(number))
+    for name, numbers in runs.items():
+        assert sorted(numbers) == list(range(1, len(numbers) + 1)), f"{name}: {numbers}"
 
 
 def test_a_death_at_every_step_loses_nothing(

@@ -20,6 +20,7 @@ from timerstore.layout import (
     consumer_offset_json,
     counts_json,
     delay_offset_json,
+    far_table,
     handle,
     index_position,
     json_text,
@@ -54,8 +55,9 @@ def _watermark(data: bytes) -> None:
     at, slots = 0, []
     while at < 1024:
         slot = data[at : at + 512].ljust(512, b"\0")
-        if slot[7:8] == b"2":
-            slot = slot[:120] + zlib.crc32(slot[:120]).to_bytes(4, "little") + slot[124:]
+        end = {b"2": 120, b"3": 128}.get(slot[7:8], 0)
+        if end:
+            slot = slot[:end] + zlib.crc32(slot[:end]).to_bytes(4, "little") + slot[end + 4 :]
         slots.append(slot)
         at += 512
     mark = watermark.read(b"".join(slots))
@@ -135,6 +137,13 @@ def _tags(data: bytes) -> None:
     parse_tags(data.decode("utf-8", "surrogateescape"))
 
 
+def _far_table(data: bytes) -> None:
+    number = int.from_bytes(data[8:16], "big", signed=True)
+    for one in (data, data + zlib.crc32(data).to_bytes(4, "big")):
+        table = far_table.read(one, number)
+        assert table is None or far_table.write(table) == one
+
+
 def _manifest(data: bytes) -> None:
     manifest.read(data, Path("manifest"))
 
@@ -159,6 +168,7 @@ DECODERS: tuple[Callable[[bytes], object], ...] = (
     _sql,
     _tags,
     _manifest,
+    _far_table,
 )
 
 

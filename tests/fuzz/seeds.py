@@ -82,6 +82,10 @@ def _native(store: Golden) -> Iterator[tuple[str, bytes]]:
     used = b"".join(
         wheel[at : at + 32] for at in range(0, len(wheel), 32) if any(wheel[at : at + 32])
     )
+    far = next(data for name, data in sorted(store.files.items()) if "/far/" in name)
+    for sealed in (b"\x00", b"\x01"):
+        yield "far", sealed + bytes([104 - 60]) + _number(0) + _number(1) + far[:312]
+        yield "far", sealed + bytes([104 - 60]) + _number(4) + _number(5) + _far(6)
     for count in (1, 4):
         yield "timer_log", _SMALL + b"\x02" + bytes([count - 1]) + b"\x01\x00" + (
             _slots(count) + _units(count)
@@ -130,6 +134,13 @@ def _units(count: int) -> bytes:
     )
 
 
+def _far(count: int) -> bytes:
+    """Units of one far slot, each behind the one before."""
+    return b"".join(
+        struct.pack(">qqqqqiiI", n - 1, n, 100 * n, NOW_MS, 4, 120, 7, 0) for n in range(count)
+    )
+
+
 def _index() -> bytes:
     header = struct.pack(">qqqqii", NOW_MS, NOW_MS + 5000, 100, 300, 1, 4)
     slots = struct.pack(">8i", 0, 3, 0, 0, 0, 0, 0, 0)
@@ -162,6 +173,7 @@ def _decoded(store: Golden, root: Path) -> list[list[bytes]]:
     source = ledger_json.SourceState("table", ((1, 1),), (ledger_json.Done(1, 4, 9),), ())
     cache = ledger_cache.LedgerCache(1, 2, 3, (source,))
     chunk = ledger_json.ChunkHeader("table", 1, 0, 4, 4, 99, 7, True)
+    table = next(data for name, data in files.items() if name.startswith("timerstore/far-"))
     zlib_body = b"\x00\x01" + bytes.fromhex("789c4b4c4a06000 24d0127".replace(" ", ""))
     found = [
         [files["config/topics.json"]],
@@ -183,6 +195,7 @@ def _decoded(store: Golden, root: Path) -> list[list[bytes]]:
         [b"a > 5 AND b IN ('x', 'y') OR NOT c IS NULL", b"d BETWEEN 1 AND 2", b"b CONTAINS 'x'"],
         [b"a || b", b"*"],
         [b'{"format":1,"source":"s","version":1,"files":[]}'],
+        [table, table[:-4]],
     ]
     assert len(found) == len(DECODERS)
     return found

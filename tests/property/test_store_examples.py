@@ -171,7 +171,7 @@ def test_order_holds_while_linking_waits_for_a_checkpoint() -> None:
     machine.kill_in_put_many(count=12, due=None, nth=1, point="segment_created", queue=QUEUE)
     machine.jump(ms=259_200_001)
     machine.put_many(buffer=False, items=[(edge, 42)], queue=QUEUE)
-    machine.reopen()
+    machine.reopen(far_wheel=None)
     machine.settle()
     machine.kill_in_put_many(count=11, due=edge, nth=1, point="log_rolled", queue=QUEUE)
     machine.jump_back(ms=5000)

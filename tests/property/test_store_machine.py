@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import settings
@@ -77,6 +78,7 @@ SETTLE_POINTS = [
             "lease_progress",
             "log_",
             "retention",
+            "far",
         )
     )
 ]
@@ -96,6 +98,9 @@ DERIVED = [
     "config/timercheck",
     "config/timermetrics",
     "checkpoint",
+    "timerstore/far",
+    "timerstore/far-0",
+    "timerstore/far-1",
 ]
 
 
@@ -114,9 +119,18 @@ class StoreMachine(RuleBasedStateMachine):
         seed=st.integers(0, 2**32 - 1),
         limit=st.sampled_from([0, 0, 20, 1]),
         retention_ms=st.sampled_from([0, 2000, 3_600_000]),
+        far_wheel=st.sampled_from(["off", "shared", "own"]),
     )
-    def begin(self, precision_ms: int, seed: int, limit: int, retention_ms: int) -> None:
-        self.driver = self.make(tiny(precision_ms, self.flush, limit, retention_ms), seed)
+    def begin(
+        self,
+        precision_ms: int,
+        seed: int,
+        limit: int,
+        retention_ms: int,
+        far_wheel: Literal["off", "shared", "own"] = "off",
+    ) -> None:
+        config = tiny(precision_ms, self.flush, limit, retention_ms)
+        self.driver = self.make(replace(config, far_wheel=far_wheel), seed)
 
     def make(self, config: StoreConfig, seed: int) -> Driver:
         return Driver(self.root, config)
@@ -432,9 +446,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     # --- ends ---
 
-    @rule()
-    def reopen(self) -> None:
-        self.at.reopen()
+    @rule(far_wheel=st.sampled_from([None, None, "off", "shared", "own"]))
+    def reopen(self, far_wheel: Literal["off", "shared", "own"] | None) -> None:
+        self.at.reopen(far_wheel)
 
     @rule()
     def kill(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from tests.sim.disk import PAGE, SECTOR
 from tests.sim.drawing import FAULT_KINDS, OPERATIONS
 from timerstore import StoreConfig
-from timerstore.failpoint import NAMES
+from timerstore.failpoint import LEASE_NAMES, NAMES
 
 _NEAR = ("on", "behind by 1 to 15", "before by 1 to 15", "behind by 16 to 40", "before by 16 to 40")
 _EDGES = ("page", "sector")
@@ -90,7 +90,7 @@ def missing(counts: dict[str, int], reached: dict[str, int], reached_min: int) -
     empty = [name for name in all_buckets() if not counts.get(name)]
     seldom = [
         f"fail point {name}: reached {reached.get(name, 0)} times, wanted {reached_min}"
-        for name in NAMES
+        for name in (*NAMES, *LEASE_NAMES)
         if reached.get(name, 0) < reached_min
     ]
     return empty + seldom

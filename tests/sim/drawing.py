@@ -4,7 +4,7 @@ from random import Random
 from typing import Any
 
 from tests.sim.disk import KINDS
-from timerstore.failpoint import NAMES
+from timerstore.failpoint import LEASE_NAMES, NAMES
 
 DAY_MS = 86_400_000
 YEAR_MS = 31_557_600_000
@@ -28,16 +28,20 @@ GROUPS = {
     "backup": 2,
 }  # fmt: skip
 """Groups of operations, and how often each is drawn where it is on."""
-_NOT_DYING = ("die", "lose", "clock", "fault", "full")
+MORE = {"lease": 8, "replace": 5, "recur": 3, "spread": 2, "pace": 2, "cancel_many": 2}
+"""Groups that a schedule has beside those, or has not."""
+_NOT_DYING = ("die", "lose", "clock", "fault", "full", "pace")
 ALWAYS = ("put", "clock")
 OPERATIONS = (
     "put", "put_many", "put_once", "put_many_once", "put_level", "put_many_level", "ingest",
     "cancel", "reschedule", "wait", "flush", "pending", "pending_part", "filtered", "query",
     "query_part", "query_one", "again", "verify", "offset_at", "reader", "advance", "back",
     "to_due", "to_slot", "step", "run", "settle", "reopen", "die", "lose", "fault",
-    "fault_in_recovery", "full", "crowd", "backup", "restore",
+    "fault_in_recovery", "full", "crowd", "backup", "restore", "receive", "settle_lease", "leases",
+    "replace", "rounds", "every", "cancel_every", "put_spread", "put_many_spread", "pace",
+    "cancel_many",
 )  # fmt: skip
-"""What the groups draw; operations.py, puts.py and keeping.py have a method for each."""
+"""What the groups draw; operations.py and what it is made of have a method for each."""
 
 
 def log_uniform(draw: Random, low: float, high: float) -> float:
@@ -58,7 +62,9 @@ class Drawing:
         self._death_rate = log_uniform(draw, 0.02, 0.3)
         self._step_rate = log_uniform(draw, 0.1, 1.0)
         self._policy = draw.choice(("uniform", "pct", "starve", "idle", "robin", "settle"))
-        self._order = draw.sample(SERVICES, len(SERVICES))
+        self._services = (*SERVICES, "recurring") if "recur" in on else SERVICES
+        self._order = draw.sample(self._services, len(self._services))
+        self._points = (*NAMES, *LEASE_NAMES * 3) if on.keys() & MORE.keys() else NAMES
         self._sizes = draw.choice(("small", "edges", "mixed", "mixed", "large"))
         self._queues = draw.sample(QUEUES, draw.randint(1, 3))
 
@@ -159,6 +165,13 @@ class Drawing:
         which = self._draw.choice(("waiting", "waiting", "any", "stranger", "old"))
         return ["cancel", which, self._number(), self._draw.choice(("receipt", "handle", "broker"))]
 
+    def _cancel_many(self) -> Op:
+        how = [
+            self._draw.choice(("receipt", "handle", "broker"))
+            for _ in range(self._draw.choice((1, 2, 5, 12)))
+        ]
+        return ["cancel_many", self._draw.choice(("waiting", "any")), self._number(), how]
+
     def _reschedule(self) -> Op:
         which = self._draw.choice(("waiting", "waiting", "waiting", "any"))
         how = self._draw.choice(("receipt", "handle", "broker"))
@@ -180,6 +193,58 @@ class Drawing:
     def _read(self) -> Op:
         kind = self._draw.choice(("join", "leave", "read", "read", "commit", "commit", "seek"))
         return ["reader", kind, self._queue()[0], self._draw.randrange(3), self._draw.randint(0, 9)]
+
+    # --- leases, rounds, what recurs, crowds ---
+
+    def _lease(self) -> Any:
+        draw = self._draw
+        kinds = ("receive", "settle", "fill", "again", "leases")
+        kind = draw.choices(kinds, (5, 6, 2, 1, 1))[0]
+        ms = draw.choice((1, 500, 500, 3000, 30_000))
+        if kind == "settle":
+            how = draw.choice(("ack", "ack", "ack_many", "nack", "extend"))
+            return ["settle_lease", how, self._number(), ms]
+        if kind == "leases":
+            return ["leases", self._number()]
+        queue = self._queue()
+        receive = ["receive", queue[0], draw.choice((1, 1, 2, 7, 40)), ms]
+        if kind == "receive":
+            return receive
+        if kind == "again":  # nobody settles it: it comes again, and at last it is dead
+            over = ["advance", draw.choice((500, 5000, 30_000)), False]
+            return [receive, over, ["settle"]] * draw.choice((2, 5))
+        items = [[None, self._size()] for _ in range(draw.choice((1, 3, 12)))]
+        return [["put_many", queue, items, False, False], ["settle"], receive]
+
+    def _replace(self) -> Op:
+        draw = self._draw
+        if draw.random() < 0.1:
+            return ["rounds", self._number()]
+        wait_ms = draw.choice((None, None, 0, 500, 5000, 60_000))
+        flush = draw.choice((None, None, "sync", "async"))
+        due = self._due()
+        return ["replace", self._queue(), draw.randrange(2), due, self._size(), wait_ms, flush]
+
+    def _recur(self) -> Op:
+        draw = self._draw
+        if draw.random() < 0.2:
+            return ["cancel_every", draw.randrange(3)]
+        every_ms = draw.choice((1000, 1500, 7000, 60_000, 3_600_000))
+        begins = draw.choice((None, None, -35, -5, 0, 5, 20))
+        missed = draw.choice(("skip", "one", "all"))
+        return ["every", draw.randrange(3), every_ms, missed, begins]
+
+    def _spread(self) -> Op:
+        draw = self._draw
+        window_ms = draw.choice((0, 1, 500, 20_000, 400_000))
+        if draw.random() < 0.5:
+            return ["put_spread", self._queue(), self._due(), self._size(), window_ms]
+        count = draw.choice((1, 2, 10, 60))
+        return ["put_many_spread", self._queue(), self._due(), count, window_ms]
+
+    def _pace(self) -> Op:
+        rate = self._draw.choice((0.5, 2.0, 30.0, 1000.0, None))
+        return ["pace", self._queue()[0], rate]
 
     # --- time ---
 
@@ -206,11 +271,11 @@ class Drawing:
         if policy == "settle" or draw.random() < 0.15:
             return ["settle"]
         if policy == "uniform":
-            return ["step", [draw.choice(SERVICES) for _ in range(draw.randint(1, 12))]]
+            return ["step", [draw.choice(self._services) for _ in range(draw.randint(1, 12))]]
         if policy == "robin":
-            return ["step", list(SERVICES) * draw.randint(1, 3)]
+            return ["step", list(self._services) * draw.randint(1, 3)]
         if policy == "idle":
-            return ["run", [draw.choice(SERVICES)], 100]
+            return ["run", [draw.choice(self._services)], 100]
         order = list(self._order)
         if policy == "starve":
             return ["run", order[:-1], draw.randint(1, 30)]
@@ -227,7 +292,7 @@ class Drawing:
             return ["call", int(log_uniform(draw, 1, 60))]
         if kind < 0.55:
             return ["torn", draw.choice((1, 1, 2)), draw.randrange(3, 8)]
-        return ["point", draw.choice(NAMES), int(log_uniform(draw, 1, 5))]
+        return ["point", draw.choice(self._points), int(log_uniform(draw, 1, 5))]
 
     def _end(self) -> Op:
         """How, its lottery, and how long nobody opens it again."""

@@ -6,13 +6,15 @@ verifies; what was seen is there, unchanged; what was answered for waits or has 
 is there than what somebody put.
 """
 
+from typing import Any
+
 from tests.sim.disk import SimDisk
 from tests.sim.world import ROOT, World
 from tests.support.model import Put, Queue
 from timerstore import Message, TimerStore
 
 
-def check_image(world: World, image: SimDisk) -> None:
+def check_image(world: Any, image: SimDisk) -> None:
     """Open an image beside a run, and look at it."""
     world.count("images")
     disk, world.disk = world.disk, image
@@ -22,18 +24,20 @@ def check_image(world: World, image: SimDisk) -> None:
     try:
         store = TimerStore(ROOT, world.config, clock=world.clock, threads=False)
         waiting = {one.message_id for one in store.pending()}
+        revocable = world.revocable()
         for queue, known in world.model.seen.items():
             begin, found = _read(store, queue)
             if world.config.visibility == "durable":
                 again = [(m.body, m.delivered_ms) for m in found]
                 assert again[: len(known) - begin] == known[begin:], f"{queue}: taken back"
                 found = found[len(known) - begin :]
-            _check_new(world, queue, found)
+            _check_new(world, queue, found, revocable)
             came = {m.body for m in found}
             for one in world.model.puts.values():
                 if one.queue == queue and _must_be_there(world, one):
                     is_there = one.receipt.message_id in waiting or one.body in came
                     assert is_there, f"an image without {one}"
+        world.check_more(store)
         report = store.verify()
         assert report.clean, report
     finally:
@@ -55,14 +59,15 @@ def _read(store: TimerStore, queue: Queue) -> tuple[int, list[Message]]:
         offset = result.next_offset
 
 
-def _check_new(world: World, queue: Queue, found: list[Message]) -> None:
+def _check_new(world: Any, queue: Queue, found: list[Message], revocable: set[bytes]) -> None:
     tried = {one.body for one in (*world.attempts, *world.tried)}
     bodies = [message.body for message in found]
     assert len(set(bodies)) == len(bodies), f"an image has twice: {found}"
     for body in bodies:
         one = world.model.puts.get(body)
         assert one is not None or body in tried, f"an image has what nobody put: {body!r}"
-        assert one is None or (one.queue == queue and not one.cancelled), f"came in an image: {one}"
+        is_gone = one is not None and one.cancelled and body not in revocable
+        assert one is None or (one.queue == queue and not is_gone), f"came in an image: {one}"
 
 
 def _must_be_there(world: World, one: Put) -> bool:

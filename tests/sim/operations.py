@@ -5,13 +5,14 @@ Holds:    a number in an operation chooses among what there is at the time, so t
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 from tests.sim.disk import Fault
 from tests.sim.drawing import DAY_MS, Op
 from tests.sim.images import check_image
-from tests.sim.keeping import Keeping
+from tests.sim.ticking import Ticking
 from tests.sim.world import ROOT
 from tests.support.driver import START_MS
 from tests.support.model import Queue
@@ -22,19 +23,20 @@ _YEAR_MS = 31_557_600_000
 _DERIVED = (
     "timerstore/watermark", "timerstore/state", "timerstore/counts", "timerstore/index", "index",
     "timerwheel", "timerlog", "consumequeue", "config/timercheck", "config/timermetrics",
-    "checkpoint",
+    "checkpoint", "timerstore/far-0", "timerstore/far-1", "timerstore/far",
 )  # fmt: skip
 _RETRY_MS = 60_000  # longer than the engine waits between two tries
 _STEPS_MAX = 3_000  # of one service without a pause: no schedule has so many messages
 _SHOWS_NOTHING = {
     "put", "put_many", "put_once", "put_many_once", "put_level", "put_many_level", "cancel",
     "reschedule", "advance", "back", "to_due", "to_slot", "fault", "full", "crowd", "nothing",
-    "reader", "backup",
+    "reader", "backup", "settle_lease", "leases", "replace", "rounds", "every", "cancel_every",
+    "put_spread", "put_many_spread", "cancel_many",
 }  # fmt: skip
 """Operations after which no pull gives more than before: a service has to run first."""
 
 
-class Operations(Keeping):
+class Operations(Ticking):
     """A world that can be told what to do."""
 
     def __init__(self, config: StoreConfig, allocations: Any, *, is_small: bool) -> None:
@@ -146,45 +148,6 @@ class Operations(Keeping):
             report = self.store.verify()
             assert report.clean, report
 
-    @property
-    def _has_doubts(self) -> bool:
-        """Whether a call failed whose outcome the model does not know."""
-        puts = self.model.puts.values()
-        return bool(self.attempts) or any(
-            one.maybe_cancelled or one.maybe_moved is not None or not one.sure for one in puts
-        )
-
-    def look(self) -> None:
-        """Pull what is new, and compare."""
-        self.may_ring_early = self.is_limited
-        is_moving = any(one.maybe_moved is not None for one in self.model.puts.values())
-        for queue, known in self.model.seen.items():
-            new = self._pull_new(queue, len(known))
-            self._look_at_waiting(queue, new)
-            if is_moving:
-                return  # decided when it is opened again
-            self.check_not_early(new)
-            self._adopt(new)
-            self.model.came(queue, new)
-            if new and not self.is_order_waived:
-                self.model.check_order(queue)
-
-    @property
-    def is_order_waived(self) -> bool:
-        """Whether the store said that it gave up the order of equal due times (a full wheel)."""
-        self.waivers += self._opened_metric("dequeue_put_order_waivers")
-        return self.waivers > 0
-
-    def _opened_metric(self, name: str) -> int:
-        return self.store._opened.metrics.values()[name]
-
-    def _adopt(self, new: list[Any]) -> None:
-        """What was put and raised an error has come all the same: then it is there."""
-        for message in new:
-            for one in [a for a in self.attempts if a.body == message.body]:
-                self.attempts.remove(one)
-                self.adopt(one, message)
-
     # --- a group ---
 
     def op_reader(self, kind: str, topic: str, which: int, at: int) -> None:
@@ -273,10 +236,19 @@ class Operations(Keeping):
         if self._may_be_late:
             return
         if not self.is_limited and not self.config.start_delay_ms:
-            self.model.check_settled(self.clock.now_ms)
-            self.is_settled = True
+            # What a rate holds keeps its slots of the wheel: decision 0043.
+            held = {queue[0] for queue in self.model.seen} if self._is_wheel_held else self.paced
+            self.model.check_settled(self.clock.now_ms, held)
+            self.check_rates()
+            if self._recurs:
+                self.ticks.settled(self.store, self.clock)
+            self.is_settled = not self.paced
             if was_settled and not self.is_order_waived:
                 self._check_burst(seen)
+
+    @property
+    def _is_wheel_held(self) -> bool:
+        return bool(self.paced) and self._opened_metric("enqueue_put_blocked") > 0
 
     @property
     def _may_be_late(self) -> bool:
@@ -329,10 +301,14 @@ class Operations(Keeping):
         call = getattr(self, f"op_{op[0]}")
         self.die(trigger, end, deaths, lambda: call(*op[1:]))
 
-    def op_reopen(self, downtime_ms: int) -> None:
+    def op_reopen(self, downtime_ms: int, far_wheel: Any = None) -> None:
         self._close()
-        if downtime_ms:
-            self.clock.suspend(downtime_ms)
+        is_anew = far_wheel == "off" != self.config.far_wheel  # of what the log still has
+        self.has_lost_names |= is_anew
+        if is_anew and self.may_forget:
+            self.onces.may_be_forgotten()
+        self.config = replace(self.config, far_wheel=far_wheel or self.config.far_wheel)
+        self.rest(downtime_ms)
         if not self.is_dead:
             self._open()
             if not self.is_dead:
@@ -351,7 +327,8 @@ class Operations(Keeping):
     def op_lose(self, which: int, kill: bool) -> None:
         """Some of the files that are derived from the log are gone."""
         self.heal()
-        has_removed = self.store._opened.rooms.log.segments.begin > 0
+        self.lost_below = self.store._opened.rooms.log.segments.begin
+        has_removed = self.lost_below > 0
         names = [name for at, name in enumerate(_DERIVED) if which >> at & 1]
         if has_removed and any(name.startswith("timerstore/") for name in names):
             # Where a queue ends whose messages are all removed, only those or its files tell.
@@ -395,11 +372,14 @@ class Operations(Keeping):
         if self._has_failed or self.attempts or self._has_doubts:
             self.end_now(["kill", 0])
             self.raise_again([])
+        self.end_ticks()
+        self.unpace()
         self.ingest_rest()
         self._come_to_rest()
         self.look_again()
         self.compare_pending()
         self.readers_finish()
+        self.finish_leases()
         assert self.store.stats()["level_pending_messages"] == 0
         if is_thorough and self.config.index_enabled:
             self.query_all()

@@ -7,7 +7,8 @@ import numpy as np
 
 from tests.sim.audit import due_buckets, end_buckets
 from tests.sim.drawing import PAGE
-from tests.sim.world import Attempt, World
+from tests.sim.looking import Looking
+from tests.sim.world import Attempt
 from tests.support.driver import key_of, named
 from tests.support.model import Put, Queue
 from timerstore import CancelResult, PutReceipt
@@ -20,10 +21,11 @@ _HEADER_BYTES = 4096 + 300  # kept for the header of a chunk; what else a row ha
 _DELETE_BYTES = 2000  # of a delete record and of what else a record has beside its body, at most
 
 
-class Puts(World):
+class Puts(Looking):
     """A world that can be told to put."""
 
     _overhead = _OVERHEAD
+    spare_bytes = 0  # of a segment, for what a lease adds and the record that settles it
 
     # --- sizes and times ---
 
@@ -45,7 +47,7 @@ class Puts(World):
 
     def size(self, spec: Any) -> int:
         """Turn what a schedule says of a size into bytes of the body."""
-        bytes_max = min(self.config.commit_log_segment_bytes - 16, 65_536) - 600
+        bytes_max = min(self.config.commit_log_segment_bytes - 16, 65_536) - 600 - self.spare_bytes
         if isinstance(spec, int):
             return min(spec, bytes_max)
         width = {"page": PAGE, "sector": 512, "segment": self.config.commit_log_segment_bytes}
@@ -96,10 +98,17 @@ class Puts(World):
                 self.attempts += self.tried
             else:
                 self.attempts += self.tried[: getattr(error, "stored_count", 0)]
+            self._may_come()
             raise
         except (FailedError, MemoryError):
             self.attempts += self.tried
+            self._may_come()
             raise
+
+    def _may_come(self) -> None:
+        """What nobody got a receipt for is looked for, too, before retention takes it."""
+        for one in self.attempts:
+            self.model.seen.setdefault(one.queue, [])
 
     def op_put(self, queue: list[Any], due: Any, size: Any, flush: str | None) -> None:
         at, due_ms, body = (queue[0], queue[1]), self.due(due), self._body(self.size(size))
@@ -214,12 +223,15 @@ class Puts(World):
 
     # --- cancels and reschedules ---
 
-    def _chosen(self, which: str, number: int) -> Put | None:
+    def _nameable(self, which: str) -> list[Put]:
         if which == "old":
             puts = self.model.moved_ones()
         else:
             puts = self.model.known(waiting=which != "any")
-        puts = [p for p in puts if p.receipt.timer_id >= 0 or not p.waited]
+        return [p for p in puts if p.receipt.timer_id >= 0 or not p.waited]
+
+    def _chosen(self, which: str, number: int) -> Put | None:
+        puts = self._nameable(which)
         return puts[number % len(puts)] if puts else None
 
     def op_cancel(self, which: str, number: int, how: str) -> None:
@@ -242,6 +254,20 @@ class Puts(World):
                 one.maybe_cancelled = not one.cancelled
             raise
         self._note_cancel(one, answer, sure=not self.is_dead)
+
+    def op_cancel_many(self, which: str, number: int, hows: list[str]) -> None:
+        """Several that lie side by side; the first of them twice where there are few."""
+        puts = self._nameable(which)
+        chosen = [puts[(number + k) % len(puts)] for k in range(len(hows))] if puts else []
+        given = [named(one, how) for one, how in zip(chosen, hows[: len(chosen)], strict=True)]
+        try:
+            answers = self.store.cancel_many(given)
+        except (TimerStoreError, MemoryError):
+            for one in chosen:
+                one.maybe_cancelled = not one.cancelled
+            raise
+        for one, answer in zip(chosen, answers, strict=True):
+            self._note_cancel(one, answer, sure=not self.is_dead)
 
     def op_reschedule(self, which: str, number: int, due: Any, how: str) -> None:
         one = self._chosen(which, number)

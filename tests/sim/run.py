@@ -15,6 +15,7 @@ from timerstore.errors import ConfigError
 
 _IMAGED_EACH = 8  # of so many schedules one
 _IMAGES = 3  # of a power cut
+_LEASE_BYTES = 2000
 
 
 @dataclass
@@ -67,6 +68,8 @@ def run_schedule(
     with replaced_seams(schedule.seed, disk, fails, is_small=schedule.is_small):
         world = Operations(config, allocations, is_small=schedule.is_small)
         worlds.append(world)
+        if any("receive" in (op[0], op[-1][0] if op[0] == "die" else "") for op in schedule.ops):
+            world.spare_bytes = _LEASE_BYTES
         if schedule.seed % _IMAGED_EACH == 0:
             world.image_count = _IMAGES
         try:

@@ -11,7 +11,7 @@ little of, no run does enough of (promises.md 3.2).
 from random import Random
 from typing import Any, NamedTuple
 
-from tests.sim.drawing import ALWAYS, DAY_MS, GROUPS, Drawing, Op
+from tests.sim.drawing import ALWAYS, DAY_MS, GROUPS, MORE, Drawing, Op
 
 
 class Schedule(NamedTuple):
@@ -35,7 +35,41 @@ def make_schedule(seed: int) -> Schedule:
     on = {name: weight for name, weight in GROUPS.items() if name in chosen or name in ALWAYS}
     if "expire" in on:
         _forget(draw, config)
-    return Schedule(seed, config, draw.random() < 0.4, Drawing(draw, config, on).make())
+    more = Random(f"{seed} more")  # by itself: without them a schedule is what it would be
+    if more.random() < _MORE_RATE:
+        chosen = more.sample(list(MORE), more.choice((1, 1, 2, 3)))
+        on |= {name: MORE[name] for name in MORE if name in chosen}
+        _fit(more, config, chosen)
+    is_small = draw.random() < 0.4
+    ops = Drawing(draw, config, on).make()
+    _with_far_wheel(Random(f"{seed} far"), config, ops)
+    return Schedule(seed, config, is_small, ops)
+
+
+_MORE_RATE = 0.45
+
+
+def _with_far_wheel(draw: Random, config: dict[str, Any], ops: list[Op]) -> None:
+    """Have a far wheel, most often, now and then another from an opening on; and lose its files."""
+    config["far_wheel"] = draw.choice(("off", "shared", "shared", "own"))
+    for made in ops:
+        op = made[-1] if made[0] == "die" else made
+        if op[0] == "reopen":
+            op.append(draw.choice((None, None, "off", "shared", "own")))
+        elif op[0] == "lose" and draw.random() < 0.5:
+            op[1] |= draw.randrange(1, 8) << 11
+
+
+def _fit(draw: Random, config: dict[str, Any], chosen: list[str]) -> None:
+    """Have a store that can do what is chosen, and a model of it."""
+    config["visibility"] = "durable"
+    config["spread_seed"] = draw.randrange(1, 1 << 31)
+    if "replace" in chosen:
+        config["index_enabled"] = True
+    if "recur" in chosen:
+        config["slot_messages_max"] = 0
+    if "pace" in chosen and draw.random() < 0.3:
+        config["topic_rates"] = draw.choice(("orders=2", "orders=0.5 mail=100"))
 
 
 def _config(draw: Random) -> dict[str, Any]:

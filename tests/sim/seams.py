@@ -16,20 +16,23 @@ import numpy as np
 import timerstore.backup.restoring
 import timerstore.commitlog.staging
 import timerstore.files.directory
+import timerstore.leases.leases
 import timerstore.opening
+import timerstore.recurring.given
 import timerstore.store
 from tests.sim.disk import Fault, SimDisk
 from tests.sim.paths import SimPath
 from tests.support.small_batches import SMALL, replaced
 from timerstore import failpoint
 from timerstore.queues import dispatch
-from timerstore.timer import dequeue_get, dequeue_put, enqueue_get, enqueue_put
+from timerstore.timer import dequeue_get, dequeue_put, enqueue_get, far, linker
 
 USUAL: dict[ModuleType, dict[str, int]] = {
     dequeue_get: {"_BATCH": 512},
     dequeue_put: {"_BATCH": 512, "_CHUNK": 256},
     enqueue_get: {"_BATCH": 256},
-    enqueue_put: {"_BATCH": 256},
+    linker: {"_BATCH": 256},
+    far: {"_BATCH": 256},
     dispatch: {"_BATCH": 512},
 }
 """No batch of a schedule fills these; the real ones would only be allocated."""
@@ -68,13 +71,18 @@ def replaced_seams(
     """Have stores open on a simulated disk; one run at a time. `allocations`: that may fail."""
     draw = Random(seed)
     opening, staging = timerstore.opening, timerstore.commitlog.staging
+    chance = SimpleNamespace(
+        randbits=draw.getrandbits, token_hex=lambda size: draw.randbytes(size).hex()
+    )
     replacements = (
         (opening, "Disk", disk),
         (timerstore.backup.restoring, "Disk", disk),
         (timerstore.backup.restoring, "Path", SimPath),
         (timerstore.store, "Path", SimPath),
         (opening, "os", SimpleNamespace(getpid=lambda: 4242)),
-        (opening, "secrets", SimpleNamespace(randbits=draw.getrandbits)),
+        (opening, "secrets", chance),
+        (timerstore.leases.leases, "secrets", chance),
+        (timerstore.recurring.given, "secrets", chance),
         (opening, "time", SimpleNamespace(time=lambda: 1.7e9)),
         (staging, "boot_id", lambda: disk().boot.to_bytes(16, "big")),
     )

@@ -100,7 +100,7 @@ _USUAL = {
     "visibility": "durable", "level_async": False, "slot_messages_max": 0, "start_delay_ms": 0,
     "reserve_bytes": 4096, "checkpoint_interval_ms": 500, "level_pending_max": 2000,
     "retention_ms": 0, "retention_log_bytes": 0, "retention_disk_percent": 0,
-    "dedupe_window_ms": 20_000,
+    "dedupe_window_ms": 20_000, "topic_rates": "", "spread_seed": 1,
 }  # fmt: skip
 
 
@@ -141,6 +141,14 @@ def _plainer_put(op: Op) -> Iterator[Op]:
         for size in range(len(op[3])):
             yield [*op[:3], op[3][:size], op[4]]
         yield [*op[:3], [[None, 20] for _ in op[3]], op[4]]
+    elif name == "receive":
+        yield [name, op[1], 1, op[3]]
+        yield [name, op[1], op[2], 1]
+    elif name == "replace":
+        yield [*op[:4], 20, op[5], op[6]]
+        yield [*op[:6], None]
+    elif name == "put_many_spread":
+        yield [*op[:3], 1, op[4]]
     elif name == "put_once":
         yield [*op[:4], 20]
         yield [*op[:3], None, 20]

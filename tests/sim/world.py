@@ -19,26 +19,30 @@ from tests.sim.paths import SimPath
 from tests.sim.seams import Allocations
 from tests.support.driver import START_MS, Driver, key_of
 from tests.support.ingesting import Version
+from tests.support.lessees import Lessees
 from tests.support.model import Model, Put, Queue
 from tests.support.onces import Onces
 from tests.support.readers import GROUP, Readers
+from tests.support.rounds import Rounds
+from tests.support.ticks import Ticks
+from tests.support.turned_clock import TurnedClock
 from timerstore import CancelResult, Message, PutReceipt, StoreConfig, TimerStore, failpoint
 from timerstore.errors import FailedError, TimerStoreError
 from timerstore.layout.handle import decode
 from timerstore.message import KeptOrigin
-from timerstore.testing import ManualClock, Stepper
+from timerstore.testing import Stepper
 
 ROOT: Any = SimPath("/store")
 
 
-class SimClock(ManualClock):
+class SimClock(TurnedClock):
     """Remembers how late it was, and after how many puts."""
 
-    __slots__ = ("latest_ms", "onces", "peaks", "put_count", "turned_ms")
+    __slots__ = ("onces", "peaks", "put_count", "turn_ms_max", "turned_ms")
 
     def __init__(self, now_ms: int) -> None:
         super().__init__(now_ms)
-        self.latest_ms = now_ms
+        self.turn_ms_max = 2**62  # forward, at once
         self.put_count = 0
         self.peaks = [(0, now_ms)]  # how many messages there were, and the time it was turned to
         self.turned_ms = 0  # forward, in all
@@ -46,14 +50,15 @@ class SimClock(ManualClock):
 
     def _turn(self, ms: int, *, relative: bool) -> None:
         before = self.now_ms
+        ms = min(ms, self.turn_ms_max + (0 if relative else before))
         super()._turn(ms, relative=relative)
-        self.latest_ms = max(self.latest_ms, self.now_ms)
         self.turned_ms += max(0, self.now_ms - before)
         self.onces.turned(self.now_ms)
         self.peaks.append((self.put_count, self.now_ms))
 
     def suspend(self, ms: int) -> None:
         """The machine sleeps: the wall clock goes on, the monotonic one does not."""
+        ms = min(ms, self.turn_ms_max)
         self._monotonic_ns -= ms * 1_000_000
         self.advance(ms)
 
@@ -89,9 +94,13 @@ class World(Driver):
         self.clock = SimClock(START_MS)
         self.model = Model(is_each_level_alone=config.level_async)
         self.readers = Readers(self._begin_of)
+        self.lessees, self.rounds, self.ticks = Lessees(), Rounds(), Ticks()
         self.disk = SimDisk()
         self.may_scan_all = True
         self.may_ring_early = False
+        self.shown_ms = 0  # by the clock, at most, in the life before
+        self._begun = 0  # of the clock, when this life began
+        self.has_failed = False  # a call of this life failed for good
         self.reached: dict[str, int] = {}  # fail points
         self.counts: dict[str, int] = {}  # what happened how often
         self.is_dead = False
@@ -179,8 +188,7 @@ class World(Driver):
 
     def raise_again(self, deaths: list[list[Any]], downtime_ms: int = 0) -> None:
         """Open what is left; `deaths`: while it opens it dies again, and again."""
-        if downtime_ms:
-            self.clock.suspend(downtime_ms)
+        self.rest(downtime_ms)
         for trigger, end in deaths:
             self.arm(trigger, end)
             self._open()
@@ -194,6 +202,12 @@ class World(Driver):
         else:
             self._open()
         self._after_opening()
+
+    def rest(self, downtime_ms: int) -> None:
+        """Nobody has it open for so long."""
+        self.shown_ms = self.clock.highest_since(self._begun)
+        if downtime_ms:
+            self.clock.suspend(downtime_ms)
 
     def die(
         self, trigger: list[Any], end: list[Any], deaths: list[list[Any]], call: Callable[[], None]
@@ -231,11 +245,13 @@ class World(Driver):
         if not self.is_dead:
             self._is_open = True
             self.may_scan_all = False
+            self._begun = self.clock.mark()
             self.count("openings")
 
     def _after_opening(self) -> None:
         if self._was_cut:
             self._doubt_asynchronous()
+        self.lessees.cut(self._durable if self._was_cut else 2**62)
         for one in list(self.model.puts.values()):
             if one.maybe_moved is not None:
                 self._decide_moved(one)
@@ -372,6 +388,14 @@ class World(Driver):
             return
         self.model.decide_moved(one, [p.handle for p in waiting], came)
 
+    @property
+    def _has_doubts(self) -> bool:
+        """Whether a call failed whose outcome the model does not know."""
+        puts = self.model.puts.values()
+        return bool(self.attempts) or any(
+            one.maybe_cancelled or one.maybe_moved is not None or not one.sure for one in puts
+        )
+
     # --- errors that were asked for ---
 
     @property
@@ -392,7 +416,7 @@ class World(Driver):
         """The call raised what was asked for: once a store has failed, it stays so."""
         assert self.is_limited, f"an error that nobody asked for: {error!r}"
         self.count("errors")
-        self.may_scan_all = True
+        self.may_scan_all = self.has_failed = True
         is_memory = isinstance(error, MemoryError)
         if self.is_dead:
             return

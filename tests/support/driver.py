@@ -10,18 +10,20 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from tests.support.disk_reader import offset_message_id
 from tests.support.ingesting import Version, version_of
-from tests.support.lessees import Lessees
+from tests.support.lessees import DEAD, Lessees
 from tests.support.model import Model, Put, Queue
 from tests.support.onces import Onces
 from tests.support.readers import Readers
 from tests.support.shadow_disk import ShadowDisk
+from tests.support.turned_clock import TurnedClock
 from timerstore import (
     CancelResult,
     Message,
@@ -39,7 +41,7 @@ from timerstore.layout.lease import group_of
 from timerstore.pull import reading
 from timerstore.pull.waiting import WaitingPull
 from timerstore.queues.levels import parse_level_delays
-from timerstore.testing import ManualClock, Stepper
+from timerstore.testing import Stepper
 
 BULK = ("bulk", 0)
 """Where everything that is ingested goes to."""
@@ -114,19 +116,17 @@ def key_of(body: bytes) -> str:
     return f"key-{int(body[:6]) % 5}"
 
 
-class _Clock(ManualClock):
-    """Remembers the latest time that it ever showed."""
+class _Clock(TurnedClock):
+    """Has message ids grow old, too."""
 
-    __slots__ = ("latest_ms", "onces")
+    __slots__ = ("onces",)
 
     def __init__(self, now_ms: int) -> None:
         super().__init__(now_ms)
-        self.latest_ms = now_ms
         self.onces = Onces()
 
     def _turn(self, ms: int, *, relative: bool) -> None:
         super()._turn(ms, relative=relative)
-        self.latest_ms = max(self.latest_ms, self.now_ms)
         self.onces.turned(self.now_ms)
 
 
@@ -139,7 +139,7 @@ class Driver:
         self.clock = _Clock(START_MS)
         self.model = Model(is_each_level_alone=config.level_async)
         self.readers = Readers(self._begin_of)
-        self.lessees = Lessees(self.clock)
+        self.lessees = Lessees()
         self._generation = 0
         self._number = 0
         self.onces = self.clock.onces
@@ -175,12 +175,19 @@ class Driver:
     def _lowest_unseen(self) -> int:
         """A guard: what can be pulled and was not stays, so that everything is seen once."""
         found = 2**62
-        for queue, known in self.model.seen.items():
+        for queue, at in self._seen_ends():
             route = self.store._opened.rooms.routes.get(*queue)
-            unit = b"" if route is None else route.queue.read(len(known), 1)
+            unit = b"" if route is None else route.queue.read(at, 1)
             if unit:
                 found = min(found, int.from_bytes(unit[:8], "big"))
         return found
+
+    def _seen_ends(self) -> Iterator[tuple[Queue, int]]:
+        """Queues that are looked at, and how far that is done."""
+        for queue, known in self.model.seen.items():
+            yield queue, len(known)
+        for queue_id in range(self.store.topics().get(DEAD, 0)):
+            yield (DEAD, queue_id), self.lessees.dead_next.get(queue_id, 0)
 
     def _begin_of(self, queue: Queue) -> int:
         """Queue offset of the first message that is still there; its end without any."""
@@ -321,6 +328,8 @@ class Driver:
         )
         self._note_once(queue, name, due_ms, body, receipt, is_in_flight=is_in_flight())
 
+    lost_below = 0  # of the log: removed when the file of ids was lost
+
     def _note_once(
         self,
         queue: Queue,
@@ -341,7 +350,7 @@ class Driver:
                 self._answered_again(put)
             return
         if not is_in_flight:
-            for one in self.onces.was_new(at, now_ms, window_ms):
+            for one in self.onces.was_new(at, now_ms, window_ms, self.lost_below):
                 assert one.place is None  # in flight at an end: now it is known not to be there
                 del self.model.puts[one.body]
         self._note_put(queue, body, due_ms, receipt, sure=not is_in_flight)
@@ -464,7 +473,9 @@ class Driver:
     def _note_cancel(self, one: Put, answer: CancelResult, *, sure: bool = True) -> None:
         if answer is CancelResult.UNKNOWN and self._is_removed(one):
             may_be_over = one.cancelled or one.maybe_cancelled or one.must_come or not one.sure
-            assert one.place is not None or may_be_over, f"unknown, but it waits: {one}"
+            if one.place is None and not may_be_over:  # it was handed out, and not seen yet
+                assert self.clock.latest_ms >= one.due_ms, f"unknown, but it waits: {one}"
+                one.must_come = sure
             return
         self.model.cancel(one, answer, self.clock.latest_ms, sure=sure)
 
@@ -599,12 +610,12 @@ class Driver:
     def compare_pending(self) -> None:
         """`pending()` and the counts agree with the model."""
         found = list(self.store.pending())
-        plain = [one.message_id for one in found if group_of(one.topic) is None]
+        plain = [one.message_id for one in found if not self._is_apart(one.topic)]
         self.model.check_pending(plain, self.clock.latest_ms)
         known = {p.receipt.message_id: p for p in self.model.puts.values()}
         counts: dict[str, int] = {}
         for one in found:
-            if group_of(one.topic) is not None:  # a lease
+            if self._is_apart(one.topic):
                 counts[one.topic] = counts.get(one.topic, 0) + 1
                 continue
             put = known[one.message_id]
@@ -622,6 +633,10 @@ class Driver:
             told = self.store.explain(one)
             assert (told.state, told.due_ms, told.timer_id) == ("waiting", one.due_ms, one.timer_id)
         self._compare_times([one.due_ms for one in found if one.timer_id >= 0], stats)
+
+    def _is_apart(self, topic: str) -> bool:
+        """Whether something else than the model knows what is in a topic: leases are."""
+        return group_of(topic) is not None
 
     def _compare_histogram(self, found: list[PendingTimer]) -> None:
         """Histograms agree with the due times of what waits, by all units and topics."""
@@ -657,12 +672,17 @@ class Driver:
 
     def query(self, topic: str, key: str) -> None:
         """What has a key is what the model says; so is what has one message's id."""
+        durable, ends = self._known_before()
         found = self.store.query(topic, key, max_count=1_000_000)
-        durable = int(self.store.stats()["log_durable_bytes"])
         self.look()  # a query dispatches: there may be more to pull than before
         self.model.check_query(
-            topic, lambda put: key_of(put.body) == key, found, durable, self._begin_of
+            topic, lambda put: key_of(put.body) == key, found, durable, self._begin_of, ends
         )
+
+    def _known_before(self) -> tuple[int, dict[Queue, int]]:
+        """What a query must find that is asked now: what is durable, what was seen."""
+        durable = int(self.store.stats()["log_durable_bytes"])
+        return durable, {queue: len(known) for queue, known in self.model.seen.items()}
 
     def query_all(self) -> None:
         """Every key of every topic."""
@@ -673,8 +693,8 @@ class Driver:
     def query_one(self, one: Put) -> None:
         """By its id, and by the place of its record."""
         topic, receipt = one.queue[0], one.receipt
+        durable, ends = self._known_before()
         found = self.store.query(topic, receipt.message_id)
-        durable = int(self.store.stats()["log_durable_bytes"])
         self.look()
         name = receipt.message_id  # that others had before, perhaps
         self.model.check_query(
@@ -683,6 +703,7 @@ class Driver:
             found,
             durable,
             self._begin_of,
+            ends,
         )
         host = self.config.store_host
         found = self.store.query(topic, offset_message_id(host, receipt.log_offset))
@@ -690,9 +711,16 @@ class Driver:
 
     # --- ends ---
 
-    def reopen(self) -> None:
-        """Close and open."""
+    def reopen(self, far_wheel: Literal["off", "shared", "own"] | None = None) -> None:
+        """Close and open; with a far wheel from now on, or without."""
         self.store.close()
+        if far_wheel is not None:
+            # What had one is built anew without, of what the log still has.
+            self.may_scan_all = far_wheel == "off" != self.config.far_wheel
+            if self.may_scan_all and self.may_forget:
+                self._has_lost = True
+                self.onces.may_be_forgotten()
+            self.config = replace(self.config, far_wheel=far_wheel)
         self._open()
         self._after_opening()
 
@@ -795,7 +823,10 @@ class Driver:
     def _receive(self, topic: str, count: int, lease_ms: int, reached: list[str]) -> None:
         self.look()
         with suppress(FlowControlError):
-            self.lessees.receive(self.store, topic, count, lease_ms, self.model.seen, reached)
+            self.lessees.receive(
+                self.store, self.clock, topic, count, lease_ms, self.model.seen,
+                lambda: bool(reached),
+            )  # fmt: skip
 
     def kill_in_receive(self, point: str, nth: int, topic: str, count: int, lease_ms: int) -> None:
         """Die inside a receive: of its leases a prefix is there."""
@@ -805,12 +836,12 @@ class Driver:
     def settle_lease(self, kind: str, which: int, ms: int) -> None:
         """Ack, give back or extend one."""
         with suppress(FlowControlError):
-            self.lessees.settle(self.store, kind, which, ms, [])
+            self.lessees.settle(self.store, self.clock, kind, which, ms, lambda: False)
 
     def kill_in_settle_lease(self, point: str, nth: int, kind: str, which: int, ms: int) -> None:
         """Die inside that: it is done or it is not."""
         with self._dying(point, nth) as reached, suppress(FlowControlError):
-            self.lessees.settle(self.store, kind, which, ms, reached)
+            self.lessees.settle(self.store, self.clock, kind, which, ms, lambda: bool(reached))
 
     @contextmanager
     def _dying(self, point: str | None, nth: int, *, is_opened: bool = True) -> Iterator[list[str]]:
@@ -919,7 +950,10 @@ class Driver:
         self.settle()
         self.look_again()
         self.compare_pending()
-        self.lessees.finish(self.store, self.model.seen, self.settle, self._begin_of)
+        self.lessees.check_waiting(self.store)
+        self.lessees.finish(
+            self.store, self.clock, self.model.seen, self.settle, self._begin_of
+        )  # fmt: skip
         self.readers.finish(self.store, self.model.seen)
         assert self.store.stats()["level_pending_messages"] == 0
         self.query_all()

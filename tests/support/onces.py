@@ -58,15 +58,25 @@ class Onces:
         for knowns in self._known.values():
             knowns[:] = [one for one in knowns if one.put is not put]
 
-    def was_new(self, name: Name, now_ms: int, window_ms: int) -> list[Put]:
-        """A put was told that its id is new: those in flight before that cannot be there."""
+    def was_new(self, name: Name, now_ms: int, window_ms: int, lost_below: int = 0) -> list[Put]:
+        """A put was told that its id is new: those in flight before that cannot be there.
+        `lost_below`: of the log, where neither records nor the file of ids tell of one.
+        """
         gone = []
         for one in list(self._known.get(name, ())):
-            if one.latest_ms - one.store_ms < window_ms:
+            if one.put.receipt.log_offset < lost_below:
+                self._known[name].remove(one)
+            elif one.latest_ms - one.store_ms < window_ms:
                 assert not one.put.sure, f"put twice: {name} {one}"
                 gone.append(one.put)
                 self._known[name].remove(one)
         return gone
+
+    def may_be_forgotten(self) -> None:
+        """All is built anew from a log of which something was removed."""
+        for each in self._known.values():
+            for one in each:
+                one.latest_ms = 1 << 62
 
     def answered(
         self,

@@ -155,6 +155,7 @@ NAMES = (
     "peers",
     "delay_queue",
     "wait",
+    "far",
     "levels",
     "hot_slot",
     "profile",

@@ -40,6 +40,9 @@ CALLS: dict[str, Call] = {
     "atomic": lambda store, _scratch: store.put_many("t", [b"a", b"b"], atomic=True),
     "once": lambda store, _scratch: store.put("t", b"once", message_id="the-same"),
     "cancel": lambda store, _scratch: store.cancel(store.put("t", b"not", delay=9)),
+    "cancel many": lambda store, _scratch: store.cancel_many(
+        store.put_many("t", [b"a", b"b"], delay=9)
+    ),
     "reschedule": _reschedule,
     "pull": lambda store, _scratch: store.pull("t", 0, 0),
     "pull that waits": lambda store, _scratch: store.pull("idle", 0, 1, wait=5),

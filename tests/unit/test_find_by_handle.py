@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.bench import NOW, Bench, small
+from tests.support.bench import DAY, NOW, Bench, small
 from timerstore import CancelResult, PutReceipt
 from timerstore.errors import CorruptError
 from timerstore.layout.handle import decode, encode
@@ -58,6 +58,26 @@ def test_what_rolled_is_found_by_the_index(
     assert bench.bodies() == [b"0", b"3"]
     assert bench.store.cancel(broker_handle(receipts[0])) is CancelResult.ALREADY_DELIVERED
     assert bool(scans) == (not bench.config.index_enabled)
+
+
+@pytest.mark.parametrize("index", [True, False])
+def test_one_that_rolls_is_found_though_what_it_was_before_lies_in_its_slot(
+    tmp_path: Path, index: bool
+) -> None:
+    """Moved within its slot it keeps its handle but for the timer id; then the clock is set back,
+    and it waits elsewhere.
+    """
+    bench = Bench(tmp_path, small(index_enabled=index))
+    first = bench.store.put("t", b"a", deliver_ms=NOW + 2)
+    bench.reopen()
+    moved = bench.store.reschedule(first, deliver_ms=NOW + bench.config.precision_ms)
+    assert broker_handle(moved) == broker_handle(first)
+    bench.turn(-10 * DAY)
+    assert bench.store.cancel(broker_handle(first)) is CancelResult.CANCELLED
+    assert bench.store.cancel(broker_handle(first)) is CancelResult.ALREADY_CANCELLED
+    bench.turn(20 * DAY)
+    assert bench.bodies() == []
+    bench.close()
 
 
 def test_strangers_are_unknown_by_the_index(

@@ -52,6 +52,18 @@ def test_comes_out_as_from_a_sorted_list(seed: int) -> None:
     assert slot.next_wake_ms() is None
 
 
+def test_nothing_leaves_before_a_slot_is_loaded_again_after_the_clock_was_set_back() -> None:
+    slot = OpenSlot(PRECISION_MS)
+    slot.push(entries([]), FRONTIER, 0)
+    slot.follow_back(5, 1)
+    slot.push(entries([(5_500, 2)]))
+    assert pairs(slot.pop(5_999, 10)[0]) == []
+    slot.push(entries([]), FRONTIER, 0)  # said before the clock was set back
+    assert pairs(slot.pop(5_999, 10)[0]) == []
+    slot.push(entries([(5_500, 1)]), 6, 1)
+    assert pairs(slot.pop(5_999, 10)[0]) == [(5_500, 1), (5_500, 2)]
+
+
 def test_same_time_comes_out_in_order_of_ids_from_runs_and_heap() -> None:
     slot = OpenSlot(PRECISION_MS)
     numbers = list(range(5000))

@@ -113,6 +113,7 @@ class AsyncTimerStore:
     pull_batch = _waiting(TimerStore.pull_batch, TimerStore.begin_pull_batch)
     query = _in_pool(TimerStore.query)
     cancel = _in_pool(TimerStore.cancel)
+    cancel_many = _in_pool(TimerStore.cancel_many)
     reschedule = _in_pool(TimerStore.reschedule)
     put_every = _in_pool(TimerStore.put_every)
     recurring = _in_pool(TimerStore.recurring)

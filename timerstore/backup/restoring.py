@@ -27,10 +27,9 @@ from timerstore.layout import watermark
 from timerstore.layout.backup_json import Manifest, SavedSegment
 from timerstore.layout.tree import WHEEL_TIMER_TOPIC, Tree, segment_name
 from timerstore.layout.watermark import Watermark
+from timerstore.layout.wheel_slot import SLOT_BYTES
 from timerstore.message import BackupReport, Problem, Report
 from timerstore.queues.consume_queue import ConsumeQueue
-
-_SLOT_BYTES = 32
 
 
 def restore(
@@ -143,7 +142,7 @@ def _write_rest(disk: Disk, tree: Tree, manifest: Manifest) -> None:
             queue.sync()
             queue.close()
     wheel = disk.open(tree.timer_wheel, create=True)
-    wheel.resize(manifest.wheel_slot_count * _SLOT_BYTES)
+    wheel.resize(manifest.wheel_slot_count * SLOT_BYTES)
     wheel.sync()
     disk.make_directory(tree.side)
     disk.write_small(tree.watermark, watermark.write(_unfit_mark(manifest)))

@@ -11,7 +11,7 @@ reading.py   get, follow                    listing.py   ls, count
 changing.py  cancel, move                   checking.py  verify, repair
 seeing.py    histogram, explain
 tables.py    dump, export                   importing.py import; rows.py reads its files
-top.py       the live screen; ring.py, screen.py, pulse.py draw and measure
+top.py       the live screen; ring.py, screen.py draw    serving.py   serve, in a browser
 trying.py    bench, demo
 
 Holds:    (1) standard output carries answers only, everything else is said on standard error;

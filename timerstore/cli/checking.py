@@ -7,12 +7,13 @@ import click
 from timerstore.backup import check_backup
 from timerstore.cli.exits import Exit
 from timerstore.cli.given import FOLDER, json_option, path_argument
-from timerstore.cli.opening import Kind, require, stores_in
+from timerstore.cli.opening import require, stores_in
 from timerstore.cli.output import emit, say
 from timerstore.cli.progress import progress
 from timerstore.cli.words import plural
 from timerstore.inspect import repair_directory, verify_directory
 from timerstore.message import Report
+from timerstore.shards.kinds import Kind
 
 
 @click.command("verify")

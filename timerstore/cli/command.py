@@ -36,6 +36,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "cancel": ("changing", "Cancel messages that wait."),
         "move": ("changing", "Give messages that wait another time."),
         "top": ("top", "A live screen: the wheel, what waits, rates, lateness."),
+        "serve": ("serving", "The same and more in a browser: find a message, cancel it."),
         "verify": ("checking", "Read everything, name what is damaged; change nothing."),
         "repair": ("checking", "Save what reads of a damaged store into a new one."),
         "dump": ("tables", "A table of a store's files as JSON lines."),
@@ -43,6 +44,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "import": ("importing", "Put the rows of files, once: Parquet or JSON lines."),
         "backup": ("making", "Copy a store, or bring its backup up to now."),
         "restore": ("making", "Make a store of a backup."),
+        "convert": ("converting", "Make a closed store a broker's to open, or ours again."),
         "bench": ("trying", "Measure this machine in a few seconds."),
         "demo": ("trying", "Put, deliver and count some thousands; watch the wheel."),
     }

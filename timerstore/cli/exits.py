@@ -47,7 +47,7 @@ TABLE: Mapping[Exit, str] = MappingProxyType(
     }
 )
 
-READERS = "ls, count, get, follow, histogram, top, verify, dump, export"
+READERS = "ls, count, get, follow, histogram, top, serve, verify, dump, export"
 """Commands that read a store beside the process that has it open."""
 
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from timerstore.cli.beside import Look, look
 from timerstore.cli.given import ms_of
 from timerstore.cli.opening import stores_in
 from timerstore.cli.reading import Tell
 from timerstore.cli.stopping import Stop
 from timerstore.cli.words import Fields, body_fields, iso, own_properties
 from timerstore.columns.arrow import read_part
+from timerstore.columns.look import Look, look
 from timerstore.columns.scan import Bounds, Part, Wanted
 from timerstore.columns.snapshot import Snapshot, refreshed
 from timerstore.errors import TimerStoreError

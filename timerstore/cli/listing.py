@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from timerstore.cli.beside import Look, counted, groups, holder_text, look
+from timerstore.cli.beside import counted, groups, holder_text
 from timerstore.cli.given import (
     MOMENT,
     config_of,
@@ -19,6 +19,7 @@ from timerstore.cli.given import (
 from timerstore.cli.opening import opened, stores_in
 from timerstore.cli.output import emit, note, say, table
 from timerstore.cli.words import plural, size_text
+from timerstore.columns.look import Look, look
 
 
 @click.command("ls")

@@ -15,7 +15,7 @@ from timerstore.cli.given import (
     json_option,
     path_argument,
 )
-from timerstore.cli.opening import Kind, kind_of, opened_single, require
+from timerstore.cli.opening import opened_single, require
 from timerstore.cli.output import emit, note, say
 from timerstore.cli.progress import progress
 from timerstore.cli.stopping import stopping
@@ -25,6 +25,7 @@ from timerstore.files.disk import Disk
 from timerstore.layout.tree import Tree, segment_name
 from timerstore.message import BackupReport
 from timerstore.shards import open_shards
+from timerstore.shards.kinds import Kind, kind_of
 
 _GEOMETRY = (
     "precision_ms",

@@ -6,41 +6,18 @@ Fails:    CommandError where there is no store; LockedError where another proces
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 
 from timerstore import store as single
-from timerstore.backup.copying import MANIFEST
 from timerstore.cli.exits import CommandError
 from timerstore.config import StoreConfig
 from timerstore.files.disk import Disk
-from timerstore.layout.tree import Tree
 from timerstore.shards import ShardedStore, cluster, open_shards
+from timerstore.shards.kinds import Kind, kind_of
 from timerstore.shards.tree import ShardsTree
 from timerstore.store import TimerStore
 
 Store = TimerStore | ShardedStore
-
-
-class Kind(StrEnum):
-    """What a folder is."""
-
-    STORE = "store"
-    SHARDS = "shards"
-    BACKUP = "backup"
-    NOTHING = "nothing"
-
-
-def kind_of(path: Path) -> Kind:
-    """Tell what a folder is, without opening it."""
-    disk, tree = Disk(), Tree(path)
-    if disk.exists(ShardsTree(path).cluster_json):
-        return Kind.SHARDS
-    if disk.exists(path / MANIFEST):
-        return Kind.BACKUP
-    if disk.is_directory(tree.commit_log) or disk.is_directory(tree.side):
-        return Kind.STORE
-    return Kind.NOTHING
 
 
 def require(path: Path, *kinds: Kind) -> Kind:

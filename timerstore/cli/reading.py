@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 
-from timerstore.cli.beside import Look, look
 from timerstore.cli.exits import Exit
 from timerstore.cli.given import (
     MOMENT,
@@ -26,6 +25,7 @@ from timerstore.cli.opening import Store, opened, parts_of, stores_in
 from timerstore.cli.output import emit, note, raw, say
 from timerstore.cli.stopping import Stop, stopping
 from timerstore.cli.words import Fields, body_of, message_fields, message_line, plural
+from timerstore.columns.look import Look, look
 from timerstore.config import StoreConfig
 from timerstore.errors import LockedError
 from timerstore.message import PullStatus

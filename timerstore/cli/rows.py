@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from timerstore.cli.exits import CommandError
 from timerstore.cli.given import moment_ms
-from timerstore.cli.opening import Kind, opened_single, require
+from timerstore.cli.opening import opened_single, require
 from timerstore.cli.progress import Tell
 from timerstore.clock import SystemClock
 from timerstore.config import StoreConfig
@@ -33,6 +33,7 @@ from timerstore.files.disk import Disk
 from timerstore.row_batch import RowBatch
 from timerstore.shards import commit, ingest, stage
 from timerstore.shards.cluster import require as require_cluster
+from timerstore.shards.kinds import Kind
 from timerstore.shards.options import WriteOptions
 from timerstore.shards.rows import Reader, Rows, bytes_of, check_columns, offsets_of, pairs_of
 

@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from timerstore.cli.beside import holder_text
-from timerstore.cli.pulse import Pulse
 from timerstore.cli.ring import draw
 from timerstore.cli.words import safe, size_text, span_text, time_text
+from timerstore.columns.pulse import Pulse
 
 RING_WIDTH = 39
 RING_HEIGHT = 19

@@ -11,7 +11,6 @@ import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from timerstore.cli.beside import look
 from timerstore.cli.exits import CommandError
 from timerstore.cli.given import FOLDER, json_option, path_argument
 from timerstore.cli.opening import stores_in
@@ -24,6 +23,7 @@ from timerstore.cli.words import body_fields, iso, plural, size_text
 from timerstore.columns.arrow import read_part, schema_of, whole
 from timerstore.columns.cancelled import cancelled_offsets
 from timerstore.columns.damage import ON_CORRUPT, OnCorrupt
+from timerstore.columns.look import look
 from timerstore.columns.scan import Bounds, Part, Wanted
 from timerstore.columns.tables import TABLES, chosen
 

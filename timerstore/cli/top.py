@@ -20,11 +20,11 @@ from timerstore.cli.exits import CommandError
 from timerstore.cli.given import SPAN, json_option, path_argument
 from timerstore.cli.opening import stores_in
 from timerstore.cli.output import emit
-from timerstore.cli.pulse import Pulse, Watch
 from timerstore.cli.screen import TURNS, Turn, make_screen
 from timerstore.cli.stopping import Stop, stopping
 from timerstore.cli.words import iso
 from timerstore.clock import SystemClock
+from timerstore.columns.pulse import Pulse, Watch
 
 _HEIGHT_MIN = 24
 

@@ -19,10 +19,10 @@ from timerstore.cli.given import FOLDER, json_option
 from timerstore.cli.opening import stores_in
 from timerstore.cli.output import emit, note, say, table
 from timerstore.cli.progress import progress
-from timerstore.cli.pulse import Watch
 from timerstore.cli.screen import make_screen
 from timerstore.cli.stopping import Stop, stopping
 from timerstore.clock import SystemClock
+from timerstore.columns.pulse import Watch
 from timerstore.config import StoreConfig
 from timerstore.store import TimerStore
 

@@ -10,6 +10,8 @@ ranges.py     which part of a log can hold what is asked for
 cancelled.py  which timers were cancelled, from a fold of the log
 transactions.py  ingested versions, from the headers of their chunks
 scan.py       what to read (Wanted), and rows of one part of one table as numpy arrays
+look.py       sizes, what waits by topic, who has it open; pulse.py  that again and again, with
+              rates, lateness and what is on the wheel
 arrow.py      the same as pyarrow.RecordBatch; the only file that needs pyarrow
 
 Threads:  none; nothing here takes the store's lock, starts a thread, or writes.

@@ -28,6 +28,7 @@ _UNIT_ROWS = 32_768
 _SUMS = int(lib.TS_SPAN_COUNT) + 3
 _MARKS = {"deliver_at", "kind", "real_topic", "timer_id", "rolls", "lateness_ms", "level"}
 _NAMES = {"msg_id", "key", "tags"}
+_DELETE = 4  # a unit's magic (native/format/timer_unit.h)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +256,7 @@ def slots(part: Part, wanted: Wanted) -> Iterator[RowArray]:
             ffi.from_buffer("ts_slot_row[]", rows),
         )
         kept = _within(rows[:found], part.store, wanted.bounds)
-        kept = _cut_back(kept, part.store.timer_log_end, later, part.store.precision_ms)
+        kept = _cut_back(kept, part.store.timer_log_end, later)
         if len(kept):
             yield kept
 
@@ -291,19 +292,21 @@ def _units_beyond(store: Snapshot) -> RowArray:
     return np.concatenate(parts)
 
 
-def _cut_back(rows: RowArray, end: int, later: RowArray, precision_ms: int) -> RowArray:
+def _cut_back(rows: RowArray, end: int, later: RowArray) -> RowArray:
     """Slots as they were before the later units came: those that point below `end`.
 
-    A slot's first later unit tells the one before it; each counts one, a delete minus one.
+    Each later unit of a slot's chain leads to the one before it; it counts one, a delete minus one.
     """
     if not len(rows) or not (rows["last_pos"] >= end).any():
         return rows
     rows = rows.copy()
-    times = later["slot_ms"] // precision_ms
+    names = ("timer_pos", "prev_pos", "magic")
+    before = {pos: rest for pos, *rest in zip(*(later[n].tolist() for n in names), strict=True)}
     for k in np.flatnonzero(rows["last_pos"] >= end).tolist():
-        mine = later[times == rows["time"][k]]
-        deletes = int(np.count_nonzero(mine["magic"] & 4))
-        rows["count"][k] -= len(mine) - 2 * deletes
-        rows["last_pos"][k] = int(mine["prev_pos"][0]) if len(mine) else -1
+        pos = int(rows["last_pos"][k])
+        while pos >= end and pos in before:
+            pos, magic = before.pop(pos)  # each is in one chain
+            rows["count"][k] += 1 if magic & _DELETE else -1
+        rows["last_pos"][k] = pos
     kept: RowArray = rows[(rows["last_pos"] >= 0) & (rows["last_pos"] < end)]
     return kept

@@ -2,9 +2,9 @@
 
 Data:     native/format/record.h; segments in commitlog/, staging.py before that.
 Threads:  any may append, under `lock`; one at a time writes out (`_write_lock`) or syncs
-          (`_sync_lock`).
-Locks:    _sync_lock, then _write_lock, then lock. `lock` is held for copying only: no system call
-          under it.
+          (sync_rounds.py).
+Locks:    _write_lock, then lock; the leader of a sync round takes both. `lock` is held for copying
+          only: no system call under it.
           A half that is full is left for dispatch to write out, and appending goes on in the other;
           it waits only where that one is full too.
 Holds:    durable <= written <= end; both halves outlive the process; space is reserved, and a
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from timerstore.clock import Clock
 from timerstore.commitlog.staging import Staging
+from timerstore.commitlog.sync_rounds import SyncRounds
 from timerstore.config import StoreConfig
 from timerstore.errors import FailedError, MessageError, TimerStoreError, as_failure
 from timerstore.failpoint import reach
@@ -64,7 +65,7 @@ class CommitLog:
         self._staging = staging
         self.lock = threading.Lock()
         self._write_lock = threading.Lock()
-        self._sync_lock = threading.Lock()
+        self._rounds = SyncRounds()
         self.written = end
         self.durable = end
         self.failed: TimerStoreError | None = None
@@ -251,24 +252,34 @@ class CommitLog:
 
     def sync_through(self, offset: int) -> None:
         """Return when the log is durable below `offset`; one sync serves all who wait."""
-        while self.durable < offset:
-            with self._sync_lock:
-                self.check_alive()
-                if self.durable >= offset:
-                    return
-                try:
-                    written = self.write_out()
-                    start_ns = self._clock.monotonic_ns
-                    self.segments.sync()
-                    self.check_alive()  # the staging may have been cut under those who appended
-                    self.durable = written
-                except BaseException as error:  # Ctrl-C, too: what was to be synced is forgotten
-                    self.fail(as_failure(error, self.segments.directory))
-                    raise
-                self.on_synced(self._clock.monotonic_ns - start_ns)
-            reach("log_synced")
-            for listener in self.on_durable:
-                listener()
+        try:
+            while self.durable < offset:
+                if self._rounds.lead(offset):
+                    self._lead_round(offset)
+        except BaseException:
+            self._rounds.leave()
+            raise
+
+    def _lead_round(self, offset: int) -> None:
+        self.check_alive()
+        if self.durable >= offset:
+            self._rounds.end(self.durable)
+            return
+        try:
+            written = self.write_out()
+            start_ns = self._clock.monotonic_ns
+            self.segments.sync()
+            self.check_alive()  # the staging may have been cut under those who appended
+            self.durable = written
+        except BaseException as error:  # Ctrl-C, too: what was to be synced is forgotten
+            self.fail(as_failure(error, self.segments.directory))
+            raise
+        took_ns = self._clock.monotonic_ns - start_ns
+        self._rounds.end(written)
+        self.on_synced(took_ns)
+        reach("log_synced")
+        for listener in self.on_durable:
+            listener()
 
     def fail(self, error: TimerStoreError) -> None:
         """Poison the log: nothing is acknowledged after this."""

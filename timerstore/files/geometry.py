@@ -15,8 +15,8 @@ from timerstore.files.disk import Disk
 from timerstore.layout import index_position
 from timerstore.layout.tree import Tree, is_index_name
 from timerstore.layout.watermark import Watermark
+from timerstore.layout.wheel_slot import SLOT_BYTES
 
-_SLOT_BYTES = 32
 _DEFAULT = StoreConfig()
 
 
@@ -90,7 +90,7 @@ def _index_counts(disk: Disk, tree: Tree, wanted: StoreConfig) -> tuple[_Index, 
 
 
 def _wheel_slots(disk: Disk, tree: Tree) -> int | None:
-    return (disk.file_bytes(tree.timer_wheel) or 0) // 2 // _SLOT_BYTES * 2 or None
+    return (disk.file_bytes(tree.timer_wheel) or 0) // 2 // SLOT_BYTES * 2 or None
 
 
 def adopt_geometry(

@@ -296,6 +296,7 @@ class Segments:
         self._remove(self.numbers)
         self._reserved_end = 0
         self.has_misfits = False
+        self._table, self._table_first, self._table_size = None, 0, 0  # it may begin at 0 now
 
     def _remove(self, numbers: list[int]) -> None:
         """Remove files, the last first and each durably before the next: wherever this ends, what

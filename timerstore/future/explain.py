@@ -11,6 +11,7 @@ Fails:    MessageError on what names no message.
 
 import logging
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -27,8 +28,7 @@ from timerstore.message import Explanation, HistoryEntry, Message, PendingTimer,
 from timerstore.native import ffi, lib
 from timerstore.opening import Opened
 from timerstore.queues.lookup import route_needed
-from timerstore.timer.backlog import slots_of
-from timerstore.timer.request import Records
+from timerstore.timer.request import Records, slots_of
 from timerstore.timer.wheel import NO_SLOT
 
 _HANDED = (lib.TS_KIND_DELIVERED, lib.TS_KIND_LEVEL_DELIVERED, lib.TS_KIND_ORDINARY)
@@ -239,7 +239,7 @@ class Explainer:
     def _handed(self, name: Name, rows: Records, history: tuple[HistoryEntry, ...]) -> Explanation:
         last = rows[-1]
         log = self._rooms.log
-        why = f"it is in its topic since {self._at(last['store_ms'])}"
+        why = f"it came into its topic {self._at(last['store_ms'])}"
         is_durable = int(last["log_offset"] + last["size"]) <= log.durable
         if not is_durable and self._config.visibility == "durable":
             why += f"; a pull sees it once the log is durable up to there ({log.durable} now)"
@@ -290,6 +290,15 @@ class Explainer:
             if self._config.stop_enqueue:
                 why += " (stop_enqueue is on)"
             return self._made(name, rows, history, "waiting", "timer topic", why)
+        far_slot = self._on_far_wheel(int(row["log_offset"]), due_ms)
+        if far_slot is not None:
+            slot = far_slot * self._rooms.far.width
+            slot_ms = slot * self._config.precision_ms
+            down_ms = slot_ms - self._config.roll_slots * self._config.precision_ms
+            why = f"{self._when(due_ms)}; it gets its slot on the wheel {self._at(down_ms)}"
+            return self._made(
+                name, rows, history, "waiting", "far wheel", why, slot=slot, slot_ms=slot_ms
+            )
         found = self._on_wheel(int(row["log_offset"]), due_ms)
         if found is None:
             why = f"{self._when(due_ms)}; it was read from its slot"
@@ -320,6 +329,21 @@ class Explainer:
             chain_place=place,
             chain_length=length,
         )
+
+    def _on_far_wheel(self, log_offset: int, due_ms: int) -> int | None:
+        """The far slot that it waits in: that of its time, or the last one there is."""
+        far, wheel = self._rooms.far, self._rooms.wheel
+        with ExitStack() as held:
+            with wheel.lock:
+                rows = far.table().rows
+                own = int(slots_of(np.array([due_ms]), self._config.precision_ms)[0]) // far.width
+                view = held.enter_context(far.view())
+            rows = rows[(rows["slot"] == own) | (rows["slot"] == rows["slot"].max(initial=own))]
+            for slot, newest, *_ in rows.tolist():
+                for part in far.walk(view, slot, newest):
+                    if (part["log_offset"] == log_offset).any():
+                        return int(slot)
+        return None
 
     def _on_wheel(self, log_offset: int, due_ms: int) -> tuple[int, int, int] | None:
         """Its slot, place and the chain's length; its own slot first, then every other."""
@@ -361,7 +385,8 @@ class Explainer:
         ahead_ms = due_ms - self._clock.now_ms
         if ahead_ms > 0:
             return f"it is due {self._at(due_ms)}, in {ahead_ms / 1000:.3f} s"
-        return f"it has been due for {-ahead_ms / 1000:.3f} s, since {self._at(due_ms)}"
+        since = self._at(due_ms).removeprefix("at ")
+        return f"it has been due for {-ahead_ms / 1000:.3f} s, since {since}"
 
     def _at(self, time_ms: Any) -> str:
         try:

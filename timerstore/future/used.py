@@ -3,6 +3,7 @@
 Threads:  any.
 """
 
+from timerstore.layout.far_table import UNIT_BYTES as FAR_UNIT_BYTES
 from timerstore.opening import Opened
 from timerstore.timer.request import DUE
 from timerstore.timer.states import BLOCK_BYTES, BLOCK_IDS
@@ -18,6 +19,7 @@ def used(opened: Opened, calendar_bytes: int) -> dict[str, int]:
     units = sum(one.queue.count - one.queue.min_offset for one in list(rooms.routes.by_index))
     disk_bytes = rooms.log.end - log.begin + timer_log.end - timer_log.segments.begin
     disk_bytes += _UNIT_BYTES * units + SLOT_BYTES * opened.config.wheel_slot_count
+    disk_bytes += FAR_UNIT_BYTES * (rooms.far.end - rooms.far.begin)
     held = len(rooms.open_slot) + len(opened.pipeline.dequeue_put.lanes)
     states_bytes = int(rooms.states.native.end) // BLOCK_IDS * BLOCK_BYTES
     return {

@@ -51,8 +51,12 @@ def check_name(source: object, version: object) -> tuple[str, int]:
     return source, number
 
 
-def check_batch(batch: object, config: StoreConfig, record_bytes_max: int, now_ms: int) -> Checked:
-    """Give a batch as columns that C reads; all of its rows fit."""
+def check_batch(
+    batch: object, config: StoreConfig, record_bytes_max: int, now_ms: int, stored: int = 0
+) -> Checked:
+    """Give a batch as columns that C reads; all of its rows fit. `stored`: rows at its beginning
+    that are in the log: their times were checked when they came there, by the clock of then.
+    """
     if not isinstance(batch, RowBatch):
         raise MessageError(f"batches: wanted RowBatch, got {type(batch).__name__}")
     name = arguments.check_topic(batch.topic)
@@ -60,7 +64,7 @@ def check_batch(batch: object, config: StoreConfig, record_bytes_max: int, now_m
         (batch.bodies, np.asarray(batch.body_offsets)), config.message_bytes_max
     )
     count = len(offsets) - 1
-    due_ms = _due(batch.due_ms, count, config, now_ms)
+    due_ms = _due(batch.due_ms, count, config, now_ms, stored)
     text = arguments.encode_properties(None, (), batch.properties)
     own = np.full(count, len(text), np.int64)
     rows = Rows(bodies, offsets, due_ms, text)
@@ -87,7 +91,7 @@ def check_batch(batch: object, config: StoreConfig, record_bytes_max: int, now_m
     return Checked(batch.topic, name, rows, due_ms)
 
 
-def _due(given: object, count: int, config: StoreConfig, now_ms: int) -> Int64Array:
+def _due(given: object, count: int, config: StoreConfig, now_ms: int, stored: int) -> Int64Array:
     due_ms = np.asarray(given)
     if due_ms.shape != (count,) or (due_ms.dtype.kind not in "iu" and count):
         raise MessageError(
@@ -95,7 +99,8 @@ def _due(given: object, count: int, config: StoreConfig, now_ms: int) -> Int64Ar
             f"{due_ms.shape}"
         )
     # As put_many checks it; but what C gets is as it was given, so that a digest is the same later.
-    waiting = arguments.resolve_due_array(now_ms, count, None, due_ms, config.delay_ms_max)
+    asked = np.where(np.arange(count) < stored, 0, due_ms) if stored > 0 else due_ms
+    waiting = arguments.resolve_due_array(now_ms, count, None, asked, config.delay_ms_max)
     if not config.timer_enabled and bool((waiting > 0).any()):
         raise arguments.timers_off()
     return np.ascontiguousarray(due_ms, np.int64)

@@ -32,7 +32,7 @@ from timerstore.rows import Part, Rows
 _CHUNK_BYTES = 1 << 19
 """Of records in one chunk: one hold of the append lock, about a millisecond. A chunk may have as
 many as a group (`group_bytes_max`), where one message is that large."""
-_LATEST_MS = 1 << 60  # no time lies ahead of it
+_ALL = 1 << 62
 _CHUNK_ROWS = 8192
 _HEADER_BYTES = 4096  # of the header's record, at most
 
@@ -115,11 +115,9 @@ class Ingester:
     def _replay(
         self, source: str, version: int, known: Known, batches: Iterable[Any]
     ) -> IngestReceipt:
-        """Nothing is appended; the rows must be those that were. Their times were checked then:
-        the clock may have been set back since, and they lie too far ahead of it now.
-        """
+        """Nothing is appended; the rows must be those that were."""
         count, digest = 0, 0
-        for batch in self._checked(batches, _LATEST_MS):
+        for batch in self._checked(batches, _ALL):
             digest = _digest(batch, 0, batch.rows.count, digest)
             count += batch.rows.count
         if known.row_count >= 0 and (count, digest) != (known.row_count, known.digest):
@@ -151,7 +149,7 @@ class Ingester:
     ) -> Iterator[_Piece]:
         """Give the rows behind those that are known."""
         skipped, digest = 0, 0
-        for batch in self._checked(batches):
+        for batch in self._checked(batches, known.row_count):
             begin = min(batch.rows.count, known.row_count - skipped)
             if begin:
                 digest = _digest(batch, 0, begin, digest)
@@ -163,10 +161,15 @@ class Ingester:
         if skipped < known.row_count:
             raise _other_rows(source, version, known, skipped, digest)
 
-    def _checked(self, batches: Iterable[Any], now_ms: int | None = None) -> Iterator[Checked]:
+    def _checked(self, batches: Iterable[Any], stored: int) -> Iterator[Checked]:
+        """Check batches of which the first `stored` rows are there: their times were checked then,
+        and where the clock was set back since they may lie too far ahead of it.
+        """
+        config, bytes_max = self._config, self._record_bytes_max
         for batch in batches:
-            at_ms = self._clock.now_ms if now_ms is None else now_ms
-            yield check_batch(batch, self._config, self._record_bytes_max, at_ms)
+            found = check_batch(batch, config, bytes_max, self._clock.now_ms, stored)
+            stored -= found.rows.count
+            yield found
 
     def _append_all(
         self, source: str, version: int, now: Known, piece: _Piece, *, is_final: bool

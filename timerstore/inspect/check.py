@@ -24,6 +24,7 @@ from timerstore.config import StoreConfig
 from timerstore.errors import CorruptError
 from timerstore.files.disk import Disk
 from timerstore.inspect import id_states
+from timerstore.inspect.check_far import check_far_file, check_far_wheel
 from timerstore.inspect.check_index import check_index
 from timerstore.inspect.check_log import LogCheck
 from timerstore.inspect.check_offsets import check_offsets, read_offsets
@@ -145,6 +146,7 @@ class _Check:
         check_index(self._findings, rooms)
         check_timer_log(self._findings, rooms, wheel.timer_end.end, self._config.precision_ms)
         ChainCheck(self._findings, rooms, wheel).run()
+        check_far_wheel(self._findings, rooms, self._config.precision_ms)
         check_reached(self._findings, rooms, self._pending, taken.states, rooms.wheel.path)
         return self._findings.report()
 
@@ -155,6 +157,7 @@ class _Check:
             side = read_side(self._disk, self._tree, self._checkpoint.completed)
             wheel = copy_wheel(self._rooms)
             raw = self._disk.read_small(self._tree.timer_wheel)
+            check_far_file(self._findings, self._disk, self._tree, self._checkpoint.completed)
         check_wheel_file(self._findings, self._rooms, wheel, raw)
         return side, wheel
 
@@ -182,6 +185,7 @@ class _Check:
         spaces = [
             (rooms.log.segments.segment_bytes, rooms.log.segments.wrong_files()),
             (rooms.timer_log.segments.segment_bytes, rooms.timer_log.segments.wrong_files()),
+            (rooms.far.segments.segment_bytes, rooms.far.segments.wrong_files()),
         ]
         spaces += [
             (self._config.queue_segment_bytes, route.queue.wrong_files())

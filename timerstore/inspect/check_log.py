@@ -15,6 +15,7 @@ from timerstore.config import StoreConfig
 from timerstore.errors import TimerStoreError
 from timerstore.inspect.findings import Findings, at_offset, first_byte, place
 from timerstore.inspect.id_states import LogFold
+from timerstore.inspect.unit_order import UnitOrder
 from timerstore.layout import queue_unit, timer_unit
 from timerstore.layout.tree import Tree, segment_name
 from timerstore.native import FAULTS, address, ffi, lib
@@ -58,8 +59,7 @@ class LogCheck:
         self._timer_index = int(timer_route.native.index)
         self._fold = fold
         self._timer_end = timer_end
-        units = timer_unit.count_below(timer_end.end, rooms.timer_log.segments.segment_bytes)
-        self._timer_first = timer_end.linked_offset - units  # queue offset that unit 0 stands for
+        self._order: UnitOrder | None = None  # made when it is needed
         self._next: dict[int, int] = {}  # by index of route: queue offset behind the last record
         self._bad_queues: set[int] = set()
         self._timer_units_read = True
@@ -226,22 +226,23 @@ class LogCheck:
         if not len(linked) or not self._timer_units_read:
             return
         segments = self._rooms.timer_log.segments
-        numbers = linked["queue_offset"] - self._timer_first
-        per_segment = timer_unit.units_per_segment(segments.segment_bytes)
-        first = segments.begin // segments.segment_bytes * per_segment  # below, units are gone
-        linked, numbers = linked[numbers >= first], numbers[numbers >= first]
-        edges = np.flatnonzero((np.diff(numbers) != 1) | (np.diff(numbers // per_segment) != 0)) + 1
-        for run in np.split(np.arange(len(numbers)), edges) if len(numbers) else ():
-            begin = timer_unit.position_of(int(numbers[run[0]]), segments.segment_bytes)
-            try:
-                raw = segments.read(begin, len(run) * timer_unit.UNIT_BYTES)
-            except TimerStoreError as error:
-                self._timer_units_read = False
-                self._findings.raised("timer log", place(segments, begin), error)
-                return
-            self._match_units(linked[run], timer_unit.read(raw), begin)
+        try:
+            if self._order is None:
+                self._order = UnitOrder(segments, *self._timer_end)
+            linked = linked[linked["queue_offset"] >= self._order.begin]  # below, units are gone
+            numbers = linked["queue_offset"]
+            edges = np.flatnonzero(np.diff(numbers) != 1) + 1
+            for run in np.split(np.arange(len(numbers)), edges) if len(numbers) else ():
+                done = int(run[0])
+                begin, end = int(numbers[run[0]]), int(numbers[run[-1]]) + 1
+                for positions, units in self._order.units(begin, end):
+                    self._match_units(linked[done : done + len(units)], units, positions)
+                    done += len(units)
+        except TimerStoreError as error:
+            self._timer_units_read = False
+            self._findings.raised("timer log", place(segments, segments.begin), error)
 
-    def _match_units(self, records: Scan, units: Any, begin: int) -> None:
+    def _match_units(self, records: Scan, units: Any, positions: Any) -> None:
         is_delete = records["kind"] == lib.TS_KIND_DELETE
         wrong = (units["log_offset"] != records["log_offset"]) | (units["size"] != records["size"])
         wrong |= (records["kind"] != lib.TS_KIND_UNUSABLE) & (
@@ -254,7 +255,7 @@ class LogCheck:
             record, unit = records[at], units[at]
             self._findings.add(
                 "timer unit does not stand for its record",
-                place(self._rooms.timer_log.segments, begin + at * timer_unit.UNIT_BYTES),
+                place(self._rooms.timer_log.segments, int(positions[at])),
                 f"log offset {record['log_offset']}, {record['size']} bytes, topic hash "
                 f"{record['topic_hash']}, {'a' if is_delete[at] else 'no'} delete record",
                 f"log offset {unit['log_offset']}, {unit['size']} bytes, topic hash "

@@ -3,6 +3,7 @@
     commit log                  every segment, past damage: ranges that are no records
     consume queues              each record's unit                 derived from the log
     timer log, wheel            units and slots point to what is there        derived
+    far wheel                   CRCs, chains as the table has them            derived
     watermark, states, counts   CRCs, and that they belong together           derived
     config/*.json               that they parse
 
@@ -27,6 +28,7 @@ from timerstore.inspect.check_queue_files import QueueCheck
 from timerstore.inspect.check_side import SideFiles, check_states_file, read_states
 from timerstore.inspect.findings import Findings, at_offset
 from timerstore.inspect.log_units import LogUnits
+from timerstore.inspect.offline_far import check_far_files
 from timerstore.layout import (
     consumer_offset_json,
     counts_json,
@@ -124,6 +126,9 @@ def verify_directory(
     if is_built:  # else it was restored or repaired, and never opened since
         _check_side(findings, disk, found)
         _check_timer_log(findings, disk, found, log)
+        if found.mark is not None:
+            size = found.config.timer_log_segment_bytes
+            check_far_files(findings, disk, found.tree, found.mark, size)
     _check_config(findings, disk, found.tree)
     return findings.report()
 

@@ -5,11 +5,14 @@ Data:     JSON in ASCII, one line, with a seal (json_text.py); replaced whole. N
               {"format":1,"recurring":[{"name":"nightly","token":"1f2e3d4c","topic":"jobs",
                "queue":-1,"body":"<base64>","properties":"<base64>","every_ms":0,
                "cron":"30 2 * * *","timezone":"Europe/Berlin","start_ms":-1,"missed":"one",
-               "made_ms":1700000000000,"run_count":7,"planned_ms":1700604600000,"ended":false}]}
+               "made_ms":1700000000000,"run_count":7,"planned_ms":1700604600000,"ended":false,
+               "run_ms":1700604600000}]}
           token: drawn when it was made, for the ids of its runs. queue: -1: any. properties:
           property text, tags and keys with them. every_ms: 0: by cron. start_ms: -1: none was
-          given. run_count: runs that were put. planned_ms: time of the last of them, or what stands
-          before the first. ended: to be taken out, its next run with it.
+          given. run_count: runs that were put. planned_ms: up to here all is decided: time of the
+          last of them, of one that was left out, or what stands before the first. ended: to be
+          taken out, its next run with it. run_ms: time of the last run that was put; absent or -1:
+          planned_ms.
 Holds:    what `write` makes `read` gives back.
 Fails:    CorruptError; FormatVersionError on a later format.
 Source:   decision 0038.
@@ -43,11 +46,17 @@ class Definition(NamedTuple):
     run_count: int
     planned_ms: int
     is_ended: bool = False
+    run_ms: int = -1
 
     @property
     def what(self) -> tuple[object, ...]:
         """What the caller gave: two of one name are the same where this is."""
         return self[2:11]
+
+    @property
+    def last_run_ms(self) -> int:
+        """Time of the run that was put last."""
+        return self.run_ms if self.run_ms >= 0 else self.planned_ms
 
     def message_id(self, number: int) -> str:
         """Name a run's message, 1 the first."""
@@ -58,6 +67,8 @@ _KEYS = {
     "queue_id": "queue",
     "is_ended": "ended",
 }
+_LATER = {"run_ms": -1}
+"""What the first files of this format did not have."""
 
 
 def write(definitions: list[Definition]) -> bytes:
@@ -92,7 +103,7 @@ def _from_json(table: Json) -> Definition:
     values: dict[str, object] = {}
     for name, kind in kinds.items():
         key = _KEYS.get(name, name)
-        value = table.get(key)
+        value = table.get(key, _LATER.get(key))
         if kind is int:
             value = as_int(value, key)
         elif kind is bool and not isinstance(value, bool):

@@ -239,6 +239,15 @@ class Tree:
         return self.side / "ingest"
 
     @property
+    def far_log(self) -> Path:
+        """Folder of the far wheel's units."""
+        return self.side / "far"
+
+    def far_table(self, number: int) -> Path:
+        """The far wheel's slots, in two files that are written in turn."""
+        return self.side / f"far-{number % 2}"
+
+    @property
     def counts(self) -> Path:
         """Pending counts, a cache."""
         return self.side / "counts"

@@ -1,12 +1,14 @@
 """timerstore/watermark: what a recovery may trust. Our own file; only Python touches it.
 
 Data:     two slots of 512 bytes, written in turn; little-endian:
-              0 magic "TSMARK02"    8 sequence           16 log_end (L)        24 timer_log_end (T)
+              0 magic "TSMARK03"    8 sequence           16 log_end (L)        24 timer_log_end (T)
              32 timer_queue_offset (Q)  40 read_slot (R) 48 log_begin          56 state_chunk_count
              64 state_digest       72 store_id           80 is_clean           88 precision_ms
              96 wheel_slot_count  104 timer_id_end      112 timer_log_begin
-            120 CRC-32 of bytes 0-119
-          "TSMARK01" had no timer_log_begin, which was 0: its CRC-32 lies at 112.
+            120 far_number: of the far wheel's table, 0: there is none
+            128 CRC-32 of bytes 0-127
+          "TSMARK02" had no far_number, which was 0: its CRC-32 lies at 120. "TSMARK01" had no
+          timer_log_begin either, which was 0: its CRC-32 lies at 112.
 Holds:    the newest valid slot counts; everything it speaks of was durable before it was written.
 Fails:    FormatVersionError on a magic of another version.
 """
@@ -18,10 +20,12 @@ from typing import NamedTuple
 from timerstore.errors import FormatVersionError
 
 SLOT_BYTES = 512
-_MAGIC = b"TSMARK02"
-_FIELDS = struct.Struct("<8s7qQ6q")
-_MAGIC_1 = b"TSMARK01"
-_FIELDS_1 = struct.Struct("<8s7qQ5q")
+_MAGIC = b"TSMARK03"
+_FIELDS = struct.Struct("<8s7qQ7q")
+_OLDER = {
+    b"TSMARK01": struct.Struct("<8s7qQ5q"),
+    b"TSMARK02": struct.Struct("<8s7qQ6q"),
+}
 _CRC = struct.Struct("<I")
 
 
@@ -42,6 +46,7 @@ class Watermark(NamedTuple):
     wheel_slot_count: int
     timer_id_end: int
     timer_log_begin: int = 0
+    far_number: int = 0
 
 
 def write(mark: Watermark) -> bytes:
@@ -66,11 +71,11 @@ def read(data: bytes) -> Watermark | None:
 def _read_slot(slot: bytes) -> tuple[int, ...] | None:
     """Give the fields of a slot whose CRC holds, in whichever version it is."""
     magic = slot[: len(_MAGIC)]
-    fields = _FIELDS_1 if magic == _MAGIC_1 else _FIELDS
+    fields = _OLDER.get(magic, _FIELDS)
     head, crc = slot[: fields.size], slot[fields.size : fields.size + _CRC.size]
     if len(crc) < _CRC.size or _CRC.unpack(crc)[0] != zlib.crc32(head):
         return None
-    if magic not in (_MAGIC, _MAGIC_1):
+    if magic != _MAGIC and magic not in _OLDER:
         raise FormatVersionError("watermark", wanted=_MAGIC, got=magic)
     values: tuple[int, ...] = fields.unpack(head)[1:]
     return values

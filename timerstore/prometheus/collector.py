@@ -8,10 +8,10 @@ Fails:    ConfigError without prometheus_client.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
+from timerstore.closing import Closing
 from timerstore.errors import ClosedError, ConfigError
 from timerstore.families import FAMILIES, Family, buckets_of, shards_of, topics_of
 
@@ -125,7 +125,7 @@ def unregister(name: str = "", *, on: registry.CollectorRegistry | None = None) 
         stores.collectors.pop(name, None)
 
 
-class Served:
+class Served(Closing):
     """A page of metrics that is served; ends with `close`."""
 
     def __init__(self, server: Any, thread: Any) -> None:
@@ -142,17 +142,6 @@ class Served:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def serve(

@@ -14,10 +14,10 @@ import weakref
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from itertools import islice
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from timerstore.clock import Clock
+from timerstore.closing import Closing
 from timerstore.errors import ClosedError, MessageError, TimerStoreError
 from timerstore.message import Message, PullResult, PullStatus
 from timerstore.pull.given import moment_ms, wait_problems, whole_ms, whole_or
@@ -46,7 +46,7 @@ class Seams(NamedTuple):
     unwatch: Unwatch
 
 
-class Consumer:
+class Consumer(Closing):
     """One reader of a topic for a group; `TimerStore.consumer` makes it. Close it, or use `with`.
 
         for message in consumer:
@@ -391,17 +391,6 @@ class Consumer:
             raise ClosedError(
                 "the consumer is closed", where=f"topic {self.topic} group {self.group}"
             )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Consumer topic={self.topic!r} group={self.group!r}>"

@@ -220,7 +220,12 @@ class Querier:
     def _waiting(self, wanted: _Wanted, below: int, count: int) -> dict[int, _Found]:
         """By timer id: of a message that rolled, the copy that waits now."""
         sources = wanted._replace(topic=WHEEL_TIMER_TOPIC, real=wanted.topic, by_state=True)
-        return _newest(self._walk(sources, below=below), count, lambda one: one.timer_id)
+        copies = self._walk(sources, below=below)
+        at_any_time = sources._replace(begin_ms=_TIME_MIN, end_ms=_TIME_MAX)
+        if at_any_time != sources:  # an older copy may lie in that time, and the one that waits not
+            every = _newest(self._walk(at_any_time, below=below), _TIME_MAX, _timer_id)
+            copies = (one for one in copies if every.get(one.timer_id) == one)
+        return _newest(copies, count, _timer_id)
 
     def _future(self, wanted: _Wanted, visible_end: int) -> set[int]:
         """Ids of timers whose delivery is in the log, but not visible."""
@@ -445,6 +450,10 @@ def _at_offset(query: Query, reading: Reading) -> Iterator[_Wanted]:
 
 def _found(wanted: _Wanted, row: Any) -> _Found:
     return _Found(int(row["log_offset"]), int(row["timer_id"]), wanted.real is not None)
+
+
+def _timer_id(found: _Found) -> int:
+    return found.timer_id
 
 
 def _newest(

@@ -46,12 +46,16 @@ class Removals:
 
     def note(self, timer_id: int, log_offset: int) -> None:
         """It waits no more: in the hold that says so in the log, at this offset or behind."""
-        one = Removal(log_offset, timer_id)
-        while self._recent and self._recent[0].log_offset < self._log.durable:
+        self.note_many([Removal(log_offset, timer_id)])
+
+    def note_many(self, some: list[Removal]) -> None:
+        """The same of several, by log offset."""
+        durable = self._log.durable
+        while self._recent and self._recent[0].log_offset < durable:
             self._recent.popleft()
-        self._recent.append(one)
+        self._recent.extend(some)
         for reader in self._readers:
-            reader.append(one)
+            reader.extend(some)
 
     def noting(self, call: Callable[..., int], timer_id: int) -> Callable[..., int]:
         """The same call of C, which appends what removes a timer, noted where it did."""

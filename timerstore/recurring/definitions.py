@@ -76,7 +76,9 @@ class Definitions:
     def note(self, name: str, run_count: int, planned_ms: int) -> None:
         """So many runs are put, the last for this time: under the append lock, in their hold."""
         one = self._by_name[name]
-        self._by_name[name] = one._replace(run_count=run_count, planned_ms=planned_ms)
+        self._by_name[name] = one._replace(
+            run_count=run_count, planned_ms=planned_ms, run_ms=planned_ms
+        )
         self._is_changed = True
 
     def save(self) -> None:

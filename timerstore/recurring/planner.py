@@ -98,13 +98,13 @@ class Planner(Service):
         elif runs:  # all that was missed is left out: what comes is planned when it is near
             self.leave_out(one, now_ms)
         else:
-            self._definitions.set(one._replace(planned_ms=_NEVER))
+            self._definitions.set(one._replace(planned_ms=_NEVER, run_ms=one.last_run_ms))
 
     def leave_out(self, one: Definition, now_ms: int) -> None:
         """Runs up to now are done with."""
         last_ms = rule_of(one).last_until(now_ms, one.planned_ms)
         if last_ms is not None:
-            self._definitions.set(one._replace(planned_ms=last_ms))
+            self._definitions.set(one._replace(planned_ms=last_ms, run_ms=one.last_run_ms))
 
 
 def runs_of(rule: Rule, missed: str, planned_ms: int, now_ms: int) -> list[int]:

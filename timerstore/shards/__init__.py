@@ -6,6 +6,7 @@
 
 cluster.py    cluster.json: how many, which key, what a row may be
 routing.py    which shard; receipt.py    what comes out, and names its shard
+kinds.py      what a folder is: shards, a store, a backup
 sharded.py    ShardedStore: the stores as one; consumer.py    a group that reads them all
 options.py    how rows become messages; rows.py    checks them, by columns
 staging.py    writes them, a file a shard; manifest.py    commits them; ingest.py    the owner takes

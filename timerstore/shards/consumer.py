@@ -10,10 +10,10 @@ Fails:    as Consumer; errors name the shard.
 import threading
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from types import TracebackType
 from typing import Any, Self
 
 from timerstore.clock import Clock
+from timerstore.closing import Closing
 from timerstore.errors import ClosedError, MessageError, TimerStoreError
 from timerstore.message import Message
 from timerstore.pull.consumer import Consumer
@@ -26,7 +26,7 @@ ShardQueue = tuple[int, int]
 """A shard and one of its queues."""
 
 
-class ShardConsumer:
+class ShardConsumer(Closing):
     """One reader of a topic for a group; `ShardedStore.consumer` makes it. Iterates as Consumer."""
 
     def __init__(self, clock: Clock, consumers: Sequence[Consumer], wait: float | None) -> None:
@@ -206,17 +206,6 @@ class ShardConsumer:
         """Leave the group in every shard. Commits nothing."""
         for consumer in self._consumers:
             consumer.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return (

@@ -17,23 +17,25 @@ Source:   decision 0016.
 import heapq
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
+from operator import methodcaller
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from timerstore import arguments
 from timerstore import store as single
 from timerstore.clock import Clock, SystemClock
+from timerstore.closing import Closing
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, FullError, MessageError, TimerStoreError
 from timerstore.files.disk import Disk
+from timerstore.layout.handle import decode
 from timerstore.message import (
     CancelResult,
     Explanation,
@@ -79,7 +81,7 @@ def named(error: TimerStoreError, shard: int) -> TimerStoreError:
     return error
 
 
-class ShardedStore:
+class ShardedStore(Closing):
     """An open directory of shards; `timerstore.open_shards` makes it."""
 
     def __init__(
@@ -434,6 +436,17 @@ class ShardedStore:
         shard, handle = self._place_of(receipt_or_handle)
         return self._in(shard, lambda store: store.cancel(handle))
 
+    def cancel_many(self, receipts_or_handles: Iterable[ShardReceipt | str]) -> list[CancelResult]:
+        """Cancel messages that wait, shard by shard; as TimerStore's."""
+        places = arguments.each_of("receipts_or_handles", receipts_or_handles, self._checked_place)
+        answers: dict[int, CancelResult] = {}
+        for shard in sorted({shard for shard, _ in places}):
+            which = [at for at, place in enumerate(places) if place[0] == shard]
+            handles = [places[at][1] for at in which]
+            found = self._in(shard, methodcaller("cancel_many", handles))
+            answers.update(zip(which, found, strict=True))
+        return [answers[at] for at in range(len(places))]
+
     def reschedule(
         self,
         receipt_or_handle: ShardReceipt | str,
@@ -451,6 +464,13 @@ class ShardedStore:
             ),
         )
         return ShardReceipt(shard, receipt)
+
+    def _checked_place(self, given: object) -> tuple[int, Any]:
+        """Where it is, known to be a handle before any shard is asked."""
+        shard, handle = self._place_of(given)
+        if isinstance(handle, str):
+            decode(handle)
+        return shard, handle
 
     def _place_of(self, given: object) -> tuple[int, Any]:
         if isinstance(given, ShardReceipt):
@@ -578,17 +598,6 @@ class ShardedStore:
         self._ingest_pool.shutdown()
         if errors:
             raise errors[0]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<ShardedStore {str(self.root)!r} shards={len(self.stores)}>"

@@ -1,5 +1,7 @@
 """The timer: messages that wait, in slots on disk, until their time has come.
 
+                          far wheel ◄─┐ ┌─ comes near
+                    beyond the window │ ▼
     wheel_timer's queue ─► enqueue_get ─► enqueue_put ─┬─► timer log and wheel ─► dequeue_get
               ▲                                        │                            │ slot due
               │ rolled, through the commit log         │ late                       ▼
@@ -10,7 +12,9 @@
     flush: syncs the log, and completes checkpoints of all of this
 
 request.py                                       what travels between the services
-wheel.py timer_log.py states.py checkpoint.py    what is on disk
+wheel.py far.py timer_log.py states.py           what is on disk
+checkpoint.py                                    as of when
+linker.py                                        who gets which place
 recover.py                                       the same after a crash
 open_slot.py                                     what was read and waits for its millisecond
 pipeline.py                                      makes the six, starts and stops them
@@ -20,8 +24,9 @@ handover.py                                      what a broker reads once we hav
 Locks:    checkpoint's, then the wheel's, then the open slot's; the commit log's append lock is
           never taken while the wheel's or the open slot's is held.
 Holds:    (1) an id is handed at most once, and never before it is due; (2) every id that waits is
-          on the wheel, in the open slot, on its way between the two, or in a record of wheel_timer
-          whose queue offset is at or above the timer log's `linked_offset`; (3) where a slot was
-          read and something of it is not in the commit log yet, a checkpoint says that the slot is
-          still to be read; (4) the six never import one another: they meet in handoffs.
+          on the wheel, on the far wheel, in the open slot, on its way between two of these, or in a
+          record of wheel_timer whose queue offset is at or above the timer log's `linked_offset`;
+          (3) where a slot was read and something of it is not in the commit log yet, a checkpoint
+          says that the slot is still to be read; (4) the six never import one another: they meet
+          in handoffs.
 """

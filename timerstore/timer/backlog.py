@@ -21,7 +21,7 @@ from timerstore.queues.lookup import route_needed
 from timerstore.queues.routes import Route
 from timerstore.timer.checkpoint import Rooms
 from timerstore.timer.pending import PendingReader
-from timerstore.timer.request import Int64Array
+from timerstore.timer.request import slots_of
 
 BOUNDS_S = (5, 60, 300, 900, 3600, 14_400, 28_800, 86_400)
 """Upper bounds of the timing distribution, seconds from now: the ancestor's."""
@@ -32,12 +32,6 @@ class Behind(NamedTuple):
 
     messages: int
     ms: int
-
-
-def slots_of(due_ms: Int64Array, precision_ms: int) -> Int64Array:
-    """Give the slots of due times: the last whole slot that ends at the time or before it."""
-    slots: Int64Array = (due_ms - 1) // precision_ms
-    return slots
 
 
 class Backlog:

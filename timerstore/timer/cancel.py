@@ -14,7 +14,7 @@ from timerstore.clock import Clock
 from timerstore.commitlog.commit_log import CommitLog
 from timerstore.layout.handle import Handle
 from timerstore.message import CancelResult
-from timerstore.native import lib
+from timerstore.native import ffi, lib
 from timerstore.queues.removals import Removals
 from timerstore.timer.named import Finder, Named
 from timerstore.timer.slot_counts import SlotCounts
@@ -30,12 +30,14 @@ ANSWERS = {
 
 def delete_properties(one: Named) -> bytes:
     """Give the properties of the delete record, but for our own: as a broker writes them."""
-    key, topic = one.message_id.encode(), one.real.topic.encode("ascii")
-    return (
-        b"TAGS\x01_RECALL_TAG_\x02UNIQ_KEY\x01%s\x02TIMER_DELIVER_MS\x01%d\x02"
-        b"TIMER_OUT_MS\x01%d\x02REAL_TOPIC\x01%s\x02REAL_QID\x01%d\x02"
-        b"TIMER_DEL_UNIQKEY\x01%s+%s\x02"
-    ) % (key, one.out_ms + 1, one.out_ms, topic, one.real.queue_id, topic, key)
+    topic, key = one.real.topic.encode("ascii"), one.message_id.encode()
+    room = 2 * (len(topic) + len(key)) + lib.TS_DELETE_TEXT_BYTES
+    text = ffi.new("uint8_t[]", room)
+    size = lib.ts_delete_text(
+        text, room, topic, len(topic), key, len(key), one.real.queue_id, one.out_ms
+    )
+    assert size > 0, "there was room"
+    return bytes(ffi.buffer(text, size))
 
 
 def leaving(call: Callable[..., int], one: Named, due_ms: int = 0) -> Callable[..., int]:

@@ -28,6 +28,7 @@ from timerstore.layout.watermark import Watermark
 from timerstore.queues.dispatch import Dispatch
 from timerstore.queues.level_cursors import LevelCursors
 from timerstore.queues.routes import Routes
+from timerstore.timer.far import Chains, FarWheel
 from timerstore.timer.open_slot import OpenSlot
 from timerstore.timer.request import Int64Array
 from timerstore.timer.states import DirtyChunks, States
@@ -47,6 +48,7 @@ class Rooms(NamedTuple):
     open_slot: OpenSlot
     levels: LevelCursors
     ids: Ids
+    far: FarWheel
 
 
 class _Snapshot(NamedTuple):
@@ -57,6 +59,7 @@ class _Snapshot(NamedTuple):
     log_end: int
     timer_id_end: int
     pages: DirtyPages
+    far: Chains | None
     chunks: DirtyChunks
     past: Int64Array
     counts: counts_json.Counts
@@ -110,6 +113,7 @@ class Checkpoint:
         return (
             last is None
             or last.is_clean == 1
+            or self._rooms.far.is_dirty
             or (last.log_end, last.timer_log_end, last.timer_queue_offset, last.read_slot)
             != (
                 self._rooms.log.end,
@@ -129,7 +133,7 @@ class Checkpoint:
             self._rooms.log.check_alive()
             self.begun += 1
             try:
-                mark = self._taken_and_written(is_clean=is_clean)
+                taken, mark = self._taken_and_written(is_clean=is_clean)
             except TimerStoreError:
                 raise
             except BaseException as error:  # no memory, Ctrl-C: what was copied counts as clean
@@ -138,19 +142,21 @@ class Checkpoint:
             self.completed = mark
             self.completed_number = self.begun
             self.completed_log_end = mark.log_end
-            self._rooms.wheel.completed_read_slot = mark.read_slot
+            self._rooms.wheel.checkpoint_completed(mark.read_slot)
+            self._rooms.far.completed(taken.far, mark.far_number)
             self.took_ns = self._clock.monotonic_ns - start_ns
         for listener in self.on_completed:
             listener()
 
-    def _taken_and_written(self, *, is_clean: bool) -> Watermark:
+    def _taken_and_written(self, *, is_clean: bool) -> tuple[_Snapshot, Watermark]:
         taken = self._take()
         reach("checkpoint_taken")
         try:
-            return self._write(taken, is_clean=is_clean)
+            return taken, self._write(taken, is_clean=is_clean)
         except TimerStoreError as error:
             with self._rooms.wheel.lock:
                 self._rooms.wheel.mark_dirty(taken.pages)
+                self._rooms.far.give_back(taken.far)
             with self._rooms.log.lock:
                 self._rooms.states.mark_dirty(taken.chunks)
             if isinstance(error, FailedError):
@@ -172,6 +178,8 @@ class Checkpoint:
             timer_queue_offset = rooms.timer_log.linked_offset
             read_slot = rooms.open_slot.lowest_slot(rooms.wheel.frontier)
             pages = rooms.wheel.copy_dirty()
+            rooms.wheel.checkpoint_begins()
+            far = rooms.far.take()
         with rooms.log.lock:
             log_begin, log_end = rooms.log.segments.begin, rooms.log.end
             timer_id_end = int(rooms.log.native.timer_route.next_offset)
@@ -204,6 +212,7 @@ class Checkpoint:
             log_end,
             timer_id_end,
             pages,
+            far,
             chunks,
             past,
             counts_json.Counts(log_end, pending, ends, levels, level_pending),
@@ -215,6 +224,7 @@ class Checkpoint:
         rooms.log.sync_through(taken.log_end)
         rooms.log.segments.refuse_strangers()
         rooms.timer_log.segments.refuse_strangers()
+        rooms.far.segments.refuse_strangers()
         reach("checkpoint_log_synced")
         for listener in self.before_mark:
             listener()
@@ -228,6 +238,8 @@ class Checkpoint:
         reach("checkpoint_states_written")
         rooms.wheel.write(taken.pages)
         reach("checkpoint_wheel_written")
+        far_number = rooms.far.write(taken.far)
+        reach("checkpoint_far_written")
         ids = rooms.ids.save(taken.ids)
         counts = taken.counts._replace(ids=ids, past=rooms.states.past_ranges)
         entries = [*self._entries[-1:], counts]  # those of the last completed one stay
@@ -248,6 +260,7 @@ class Checkpoint:
             wheel_slot_count=self._config.wheel_slot_count,
             timer_id_end=taken.timer_id_end,
             timer_log_begin=rooms.timer_log.segments.begin,
+            far_number=far_number,
         )
         self._put(mark)
         # Only now: what failed before this must not take the place of what is in force.

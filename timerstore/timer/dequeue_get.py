@@ -4,8 +4,9 @@ Threads:  dequeue-get.
 Locks:    the wheel's, for one batch.
 Holds:    (1) slots are read in order of time, each once in one opening; (2) a slot counts as read
           from the moment its reading starts: what is linked into it after that is late, and goes to
-          the open slot by itself; (3) the open slot hears of a frontier only with the last unit
-          below it.
+          the open slot by itself; (3) no slot is begun while something of it, or of an earlier one,
+          waits on the far wheel: so nothing overtakes that, but where no slot takes it; (4) the
+          open slot hears of a frontier only with the last unit below it.
 Fails:    CorruptError on a chain that does not belong to its slot.
 """
 
@@ -19,6 +20,7 @@ from timerstore.failpoint import reach
 from timerstore.metrics import Metrics
 from timerstore.native import ffi, lib
 from timerstore.service import IDLE_S_MAX, Handoff, Service
+from timerstore.timer.far import FarWheel
 from timerstore.timer.open_slot import OpenSlot
 from timerstore.timer.request import CHAINED, Loaded, Records
 from timerstore.timer.timer_log import TimerLog
@@ -41,6 +43,7 @@ class DequeueGet(Service):
         clock: Clock,
         wheel: Wheel,
         timer_log: TimerLog,
+        far: FarWheel,
         open_slot: OpenSlot,
         out: Handoff[Loaded],
         start_ns: int,
@@ -50,6 +53,7 @@ class DequeueGet(Service):
         self._clock = clock
         self._wheel = wheel
         self._timer_log = timer_log
+        self._far = far
         self._open_slot = open_slot
         self._out = out
         self._slots = np.empty(0, np.int64)  # being read
@@ -64,8 +68,13 @@ class DequeueGet(Service):
         """Whether every slot that may be read now has been, and was taken over downstream."""
         if len(self._slots) or len(self._out):
             return False
-        now_slot = self._clock.now_ms // self._config.precision_ms
-        return self._wheel.frontier > now_slot or self._has_enough
+        with self._wheel.lock:
+            last_slot = self._last_slot(self._clock.now_ms // self._config.precision_ms)
+        return self._wheel.frontier > last_slot or self._has_enough
+
+    def _last_slot(self, now_slot: int) -> int:
+        """The last slot that may be begun; under the wheel's lock."""
+        return now_slot if self._far.is_passed else min(now_slot, self._far.first_wheel_slot - 1)
 
     @property
     def _has_enough(self) -> bool:
@@ -86,18 +95,21 @@ class DequeueGet(Service):
         # Slot 1 is read at once: it holds what is due in slot 0, where nothing is ever linked.
         now_slot = max(1, self._clock.now_ms // self._config.precision_ms)
         with self._wheel.lock:
-            self._wheel.follow_back(now_slot, self._open_slot.outstanding)
+            if self._wheel.follow_back(now_slot, self._open_slot.outstanding):
+                self._open_slot.follow_back(self._wheel.frontier, self._wheel.back_count)
+            now_slot = self._last_slot(now_slot)
             if self._begin_slots(now_slot):
                 with self._timer_log.segments.view(self._timer_log.end) as view:
                     while count < _BATCH and self._begin_slots(now_slot):
                         count += self._read(view, chained, count)
                         finished.extend(self._drop_finished())
             frontier = int(self._slots.min(initial=self._wheel.frontier))
+            back_count = self._wheel.back_count
         if not count and frontier == self._passed and not finished:
             return False
         reach("dequeue_units_read")
         self._open_slot.expect_many(chained["slot"][:count])
-        self._out.put(Loaded(chained[:count].copy(), frontier))
+        self._out.put(Loaded(chained[:count].copy(), frontier, back_count))
         self._passed = frontier
         for slot in finished:
             self._open_slot.done(slot, 1)
@@ -166,7 +178,8 @@ class DequeueGet(Service):
                 found = wheel.next_used(wheel.frontier, NO_SLOT)
                 wheel.earliest = NO_SLOT if found is None else found
             earliest = wheel.earliest
-        if earliest == NO_SLOT:
+            is_held_up = self._last_slot(earliest) < earliest  # who moves that down wakes
+        if earliest == NO_SLOT or is_held_up:
             return None
         wait_s = (earliest * self._config.precision_ms - self._clock.now_ms) / 1000
         wait_s = max(wait_s, (self._start_ns - self._clock.monotonic_ns) / 1e9)

@@ -48,7 +48,7 @@ class DequeueGetMessage(Service):
         loaded = self._source.take()
         if loaded is None:
             return False
-        chained, frontier = loaded
+        chained, frontier, back_count = loaded
         due = np.empty(len(chained), DUE)
         kept = done = 0
         newest = int((chained["log_offset"] + chained["size"]).max(initial=0))
@@ -70,7 +70,7 @@ class DequeueGetMessage(Service):
                     done += got
                     kept += int(view.need)
         reach("dequeue_messages_loaded")
-        self._open_slot.push(due[:kept], frontier)
+        self._open_slot.push(due[:kept], frontier, back_count)
         self._drop(chained["slot"], due["slot"][:kept])
         self.metrics.add("dequeue_put_skipped_messages", len(chained) - kept)
         for service in (self.upstream, self.downstream):

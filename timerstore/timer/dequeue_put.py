@@ -27,8 +27,9 @@ from timerstore.queues.lookup import route_needed
 from timerstore.queues.routes import Route, Routes
 from timerstore.service import IDLE_S_MAX, Service
 from timerstore.timer.lanes import Lanes
+from timerstore.timer.linker import Linker
 from timerstore.timer.open_slot import OpenSlot
-from timerstore.timer.request import DRAFT, Records
+from timerstore.timer.request import DRAFT, Int64Array, Records, slots_of
 
 _BATCH = 16_384
 _CHUNK = 4096  # records planned before the first of them is placed: they stay in the cache
@@ -60,9 +61,11 @@ class DequeuePut(Service):
         routes: Routes,
         timer_route: Route,
         open_slot: OpenSlot,
+        linker: Linker,
     ) -> None:
         super().__init__(metrics)
         self._config = config
+        self._linker = linker
         self._clock = clock
         self._log = log
         self._routes = routes
@@ -121,6 +124,11 @@ class DequeuePut(Service):
         try:
             self._log.wait_for_checkpoint()
             self._log.written_through(int((due["log_offset"] + due["size"]).max()))
+            while self._linker.relinks and (rolling := self._rolling(due, frontier)) is not None:
+                dealt = self._linker.relink(due[rolling])
+                if dealt == 0:
+                    break  # no slot takes it: it rolls through the log
+                due = np.delete(due, rolling[:dealt])
             while done < len(due) and (some := self._some(due[done : done + _CHUNK], frontier)):
                 done += some
         finally:
@@ -157,6 +165,12 @@ class DequeuePut(Service):
             return [], due
         is_rolling &= (due["due_ms"] - 1) // self._config.precision_ms >= frontier
         return [due[is_rolling]], due[~is_rolling]
+
+    def _rolling(self, due: Records, frontier: int) -> Int64Array | None:
+        """Which entries are due in a slot that has still to be read; None: none."""
+        is_later = slots_of(due["due_ms"], self._config.precision_ms) >= frontier
+        rows = np.flatnonzero(((due["flags"] & lib.TS_FLAG_ROLL) != 0) & is_later)
+        return rows if len(rows) else None
 
     def _some(self, due: Records, frontier: int) -> int:
         """How many entries are dealt with: handed, rolled, or found not to wait. 0: the first of

@@ -12,7 +12,11 @@ Source:   exactly-once.md section 5; decision 0041.
 
 Whether a copy has rolled on is what its unit tells: units stand in the timer log in the order of
 the timer topic's queue. It has, if the slot that its unit lies in was read and nothing of that slot
-is on its way any more: then an id that still waits does so in another copy.
+is on its way any more: then an id that still waits does so in another copy. Not so since units were
+linked again (far.py): the units stand in no order then, and one that was read may have another.
+Then every copy of what waits is moved; an older one beside its newest does no harm, and is rare, as
+nothing rolls through the log any more. Where it does again (far_wheel="off" after another), copies
+would double with each roll and removal: such a store is built anew when it is opened.
 """
 
 from typing import Any
@@ -127,7 +131,8 @@ class Mover:
         chosen = is_timer & waits
         if not chosen.any():
             return np.empty(0, DUE)
-        chosen &= self._is_newest(found)
+        if not self._rooms.far.was_used:
+            chosen &= self._is_newest(found)
         due = np.zeros(int(np.count_nonzero(chosen)), DUE)
         due["id"] = ids[chosen]
         for name in ("due_ms", "log_offset", "size"):

@@ -93,9 +93,10 @@ class Finder:
                 return []  # the source is removed, and nothing waits under its id
         if handle.out_ms < 0:
             return []
-        return self._choose(handle, self._in_slot(handle)) or self._choose(
-            handle, self._anywhere(handle)
-        )
+        offsets = self._in_slot(handle)
+        if all(self._states.get(i) != lib.TS_WAITING for i in offsets):
+            offsets |= self._anywhere(handle)  # what was moved within its slot may roll
+        return self._choose(handle, offsets)
 
     def _choose(self, handle: Handle, offsets: dict[int, int]) -> list[Named]:
         """Of copies, by timer id."""
@@ -115,8 +116,8 @@ class Finder:
         if not queue.min_offset <= timer_id < queue.count:
             return None
         unit = queue.read(timer_id, 1)
-        log_offset = int.from_bytes(unit[:8], "big")
-        self._log.write_out()
+        log_offset, size = int.from_bytes(unit[:8], "big"), int.from_bytes(unit[8:12], "big")
+        self._log.written_through(log_offset + size)
         try:
             return self._match(handle, timer_id, log_offset)
         except CorruptError:

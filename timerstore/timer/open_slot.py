@@ -45,6 +45,7 @@ class OpenSlot:
         self._unused: Int64Array = np.empty(0, np.int64)
         self._grow(_SIZE_MIN)
         self.frontier = 0
+        self._back_count = 0  # of the wheel, when its frontier followed the clock back last
 
     def _grow(self, size: int) -> None:
         """Have room for `size` entries in the heap; every entry keeps its place."""
@@ -109,15 +110,26 @@ class OpenSlot:
         with self._lock:
             return max(self._outstanding, default=otherwise)
 
-    def push(self, entries: Records, frontier: int | None = None) -> None:
-        """Add entries; then slots below `frontier` are loaded whole."""
+    def follow_back(self, frontier: int, back_count: int) -> None:
+        """The clock was set back: from `frontier` on slots count as not loaded, until they are read
+        again.
+        """
+        with self._lock:
+            self.frontier = min(self.frontier, frontier)
+            self._back_count = back_count
+
+    def push(self, entries: Records, frontier: int | None = None, back_count: int = 0) -> None:
+        """Add entries; then slots below `frontier` are loaded whole, unless the clock was set back
+        since that was said (`back_count`: of the wheel, then).
+        """
         with self._lock:
             if len(entries) >= _RUN_MIN:
                 self._add_run(entries)
             elif len(entries):
                 self._push_few(entries)
             if frontier is not None:
-                self.frontier = frontier
+                is_old = back_count < self._back_count
+                self.frontier = min(self.frontier, frontier) if is_old else frontier
 
     def _push_few(self, entries: Records) -> None:
         heap = self._open.heap

@@ -1,4 +1,4 @@
-"""Pending: which messages wait, read from the wheel and from what is not on it yet.
+"""Pending: which messages wait, read from the wheel, the far wheel and what is on neither yet.
 
 Threads:  any.
 Locks:    the wheel's, while slots are read.
@@ -7,6 +7,7 @@ Holds:    every message that waited when it was called and still waits comes out
 """
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import numpy as np
 
@@ -84,19 +85,28 @@ class PendingReader:
         """Give every waiting message as a due entry, in parts and in no order; what rolled just now
         may come twice.
         """
-        chained, linked_offset = self._chained(NO_SLOT)
-        for part in _gathered(chained):
-            yield self._due(part)
+        with ExitStack() as held:
+            chained, far, linked_offset = self._chained(NO_SLOT, held)
+            for part in _gathered(chained):
+                yield self._due(part)
+            for part in far:
+                yield self._due_far(part)
         yield from self._backlog(linked_offset)
 
     def linked(self, last_slot: int) -> Iterator[Records]:
         """The same of what is on the wheel, in slots up to `last_slot` and in those being read."""
         last_slot = max(last_slot, self._rooms.open_slot.highest_slot(last_slot))
-        for part in _gathered(self._chained(last_slot + 1)[0]):
-            yield self._due(part)
+        with ExitStack() as held:
+            chained, far, _ = self._chained(last_slot + 1, held)
+            for part in _gathered(chained):
+                yield self._due(part)
+            for part in far:
+                yield self._due_far(part)
 
-    def _chained(self, end: int) -> tuple[list[Records], int]:
-        """Give the units of all slots below `end`; the timer topic's offset up to which it went."""
+    def _chained(self, end: int, held: ExitStack) -> tuple[list[Records], Iterator[Records], int]:
+        """Give the units of all slots below `end`; those of the far wheel, which are read later, as
+        they were at the same moment; the timer topic's offset up to which all that went.
+        """
         rooms = self._rooms
         found: list[Records] = []
         with rooms.wheel.lock:
@@ -105,7 +115,25 @@ class PendingReader:
             while (slot := rooms.wheel.next_used(at, end)) is not None:
                 found.extend(self.chain(slot))
                 at = slot + 1
-        return found, linked_offset
+            chains = rooms.far.table().rows
+            chains = chains[chains["slot"] * rooms.far.width < end]
+            view = held.enter_context(rooms.far.view())
+        far = (
+            part
+            for slot, newest, *_ in chains.tolist()
+            for part in rooms.far.walk(view, slot, newest)
+        )
+        return found, far, linked_offset
+
+    def _due_far(self, units: Records) -> Records:
+        rooms = self._rooms
+        count = lib.ts_far_waiting(
+            rooms.states.native,
+            rooms.log.segments.begin,
+            ffi.from_buffer("ts_far_unit[]", units),
+            len(units),
+        )
+        return _as_due(units[:count])
 
     def entries(self) -> Records:
         """Give every waiting message as a due entry, in order of (due, id)."""

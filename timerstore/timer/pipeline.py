@@ -22,6 +22,7 @@ from timerstore.timer.dequeue_put import DequeuePut
 from timerstore.timer.enqueue_get import EnqueueGet
 from timerstore.timer.enqueue_put import EnqueuePut
 from timerstore.timer.flush import Flush
+from timerstore.timer.linker import Linker
 from timerstore.timer.request import Loaded, Records
 
 _BOUND = 2
@@ -62,6 +63,7 @@ def make_pipeline(
     store_id: int,
     start: int,
     checkpoint: Checkpoint,
+    linker: Linker,
     *,
     threads: bool,
 ) -> Pipeline:
@@ -72,14 +74,7 @@ def make_pipeline(
         metrics, config, rooms.log, rooms.dispatch, timer_route, store_id, start, requests
     )
     enqueue_put = EnqueuePut(
-        metrics,
-        config,
-        clock,
-        rooms.wheel,
-        rooms.timer_log,
-        rooms.states,
-        rooms.open_slot,
-        requests,
+        metrics, clock, rooms.wheel, rooms.open_slot, rooms.far, linker, requests
     )
     dequeue_get = DequeueGet(
         metrics,
@@ -87,6 +82,7 @@ def make_pipeline(
         clock,
         rooms.wheel,
         rooms.timer_log,
+        rooms.far,
         rooms.open_slot,
         loaded,
         clock.monotonic_ns,
@@ -102,6 +98,7 @@ def make_pipeline(
         rooms.routes,
         timer_route,
         rooms.open_slot,
+        linker,
     )
     flush = Flush(
         metrics, config, clock, rooms.log, checkpoint, rooms.dispatch, at_once=not threads

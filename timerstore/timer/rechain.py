@@ -1,8 +1,9 @@
 """Rechain: before closing, the wheel holds what waits, and nothing else.
 
-What a slot's chain still holds of messages that are out, rolled on, or cancelled does us no harm:
-the states tell. A broker has no states: it would deliver them again. It also relinks the units of
-its last two timer-log files when it loads, by the slot that each says.
+What a slot's chain still holds of messages that are out, rolled on, or cancelled does us no harm,
+nor does a second unit of one that waits, as a recovery may leave: the states tell. A broker has no
+states: it would deliver them again. It also relinks the units of its last two timer-log files when
+it loads, by the slot that each says.
 
 Threads:  close, after every service stopped.
 Holds:    (1) the evidence that a unit is dead is durable before its chain goes past it: the last
@@ -21,7 +22,7 @@ import numpy as np
 from timerstore.native import ffi, lib
 from timerstore.timer.checkpoint import Rooms
 from timerstore.timer.pending import PendingReader
-from timerstore.timer.request import Int64Array, Records
+from timerstore.timer.request import Bytes, Int64Array, Records
 from timerstore.timer.timer_log import TimerLog
 from timerstore.timer.wheel import NO_SLOT, Wheel
 
@@ -38,12 +39,14 @@ class Rechainer:
         self._pending = pending
         self._read_slot = rooms.open_slot.lowest_slot(rooms.wheel.frontier)
         self._dead: list[Records] = []
+        self._is_kept: Bytes = np.empty(0, np.uint8)  # of the living
 
     def relink(self) -> int:
         """Lead every chain past its dead units, durably; how many there were."""
         if not self._has_dead():
             return 0
         living = self._living()
+        self._is_kept = np.zeros(len(living), np.uint8)
         for slot in self._slots():
             size = sum(len(part) for part in self._pending.chain(slot))
             patches = self._rechain(slot, living, 2 * size + 2)
@@ -72,7 +75,9 @@ class Rechainer:
         rooms = self._rooms
         if rooms.timer_log.linked_offset < int(rooms.log.native.timer_route.next_offset):
             return True
-        return self._count_units() != int(rooms.states.native.waiting)
+        states = rooms.states.native
+        waiting = int(states.waiting) - rooms.far.count_waiting(states, rooms.log.segments.begin)
+        return self._count_units() != waiting
 
     def _count_units(self) -> int:
         """In one call: there may be a slot for each message."""
@@ -111,6 +116,7 @@ class Rechainer:
                     slot,
                     self._read_slot,
                     ffi.from_buffer("int64_t[]", living),
+                    ffi.from_buffer("uint8_t[]", self._is_kept),
                     len(living),
                     ffi.from_buffer("ts_patch[]", patches),
                     capacity,

@@ -59,12 +59,25 @@ DRAFT = np.dtype(
         ("flags", np.int32),
     ]
 )
+FAR = np.dtype(
+    [
+        ("number", np.int64),
+        ("previous", np.int64),
+        ("id", np.int64),
+        ("log_offset", np.int64),
+        ("due_ms", np.int64),
+        ("slot", np.int64),
+        ("size", np.int32),
+        ("topic_hash", np.int32),
+    ]
+)
 for _dtype, _name in (
     (REQUEST, "ts_request"),
     (CHAINED, "ts_chained"),
     (DUE, "ts_due"),
     (KEY, "ts_heap_key"),
     (DRAFT, "ts_draft"),
+    (FAR, "ts_far_unit"),
 ):
     assert _dtype.itemsize == ffi.sizeof(_name), f"{_name}: request.py and api.h disagree"
 
@@ -73,10 +86,17 @@ Int64Array = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 
+def slots_of(due_ms: Int64Array, precision_ms: int) -> Int64Array:
+    """Give the slots of due times: the last whole slot that ends at the time or before it."""
+    slots: Int64Array = (due_ms - 1) // precision_ms
+    return slots
+
+
 class Loaded(NamedTuple):
     """Units read from slots, and the frontier once they are in the open slot: every slot below it
-    is then loaded whole.
+    is then loaded whole, unless the clock was set back since (`back_count`: of the wheel, then).
     """
 
     chained: Records
     frontier: int
+    back_count: int

@@ -24,8 +24,7 @@ from timerstore.clock import Clock
 from timerstore.delay_queue import DelayQueue
 from timerstore.errors import FlowControlError
 from timerstore.metrics import Metrics
-from timerstore.timer.backlog import slots_of
-from timerstore.timer.request import Int64Array
+from timerstore.timer.request import Int64Array, slots_of
 from timerstore.timer.wheel import Wheel
 
 Due = int | Int64Array

@@ -25,7 +25,7 @@ from timerstore.layout import wheel_slot
 from timerstore.native import ffi, lib
 from timerstore.timer.request import Bytes, Int64Array
 
-SLOT_BYTES = 32
+SLOT_BYTES = wheel_slot.SLOT_BYTES
 PAGE_BYTES = 4096
 OPEN_EXTRA_BYTES = 32
 NO_SLOT = 2**62
@@ -50,6 +50,10 @@ class Wheel:
         self.frontier = 0
         self.back_count = 0  # how often `frontier` followed a clock that was set back
         self.completed_read_slot = 0  # R of the last completed checkpoint
+        # Slots of which messages got another place without a record in the log: the wheel alone
+        # tells, so that a recovery from the last completed checkpoint needs them as they are.
+        self.moved_on: set[int] = set()  # since the last checkpoint began
+        self._moved_before: set[int] = set()  # what no completed one covers yet
         self.earliest: int | None = (
             None  # no used slot at or above `frontier` lies below; or unknown
         )
@@ -86,17 +90,20 @@ class Wheel:
         ffi.memmove(self._view, bytes(self.slot_count * SLOT_BYTES), self.slot_count * SLOT_BYTES)
         self._dirty[:] = 1
 
-    def follow_back(self, now_slot: int, outstanding: Callable[[], Int64Array]) -> None:
-        """Where the clock was set back, what has been read already lies ahead again; under `lock`.
+    def follow_back(self, now_slot: int, outstanding: Callable[[], Int64Array]) -> bool:
+        """Where the clock was set back, what has been read already lies ahead again; under `lock`;
+        whether it was: then the open slot has to hear of it.
 
         What is put from now on gets the slot of its time there, as if nothing had been read. A slot
-        of which nothing is `outstanding` is emptied: its messages are in the log, and nobody needs
-        its units again. The others keep theirs for a recovery; they are read twice, and a message
-        that is loaded twice is handed over once, by its state.
+        of which nothing is `outstanding` is emptied: its messages are in the log, or had another
+        place at the last completed checkpoint, and nobody needs its units again. The others keep
+        theirs for a recovery; they are read twice, and a message that is loaded twice is handed
+        over once, by its state.
         """
         if self.frontier <= now_slot + 1:
-            return
-        kept = outstanding()
+            return False
+        moved = np.array(sorted(self.moved_on | self._moved_before), np.int64)
+        kept = np.union1d(outstanding(), moved)
         lib.ts_wheel_empty(
             self.native,
             now_slot + 1,
@@ -107,6 +114,18 @@ class Wheel:
         self.frontier = now_slot + 1
         self.back_count += 1
         self.earliest = None
+        return True
+
+    def checkpoint_begins(self) -> None:
+        """What moved on so far will be covered by the one that begins; under `lock`."""
+        self._moved_before |= self.moved_on
+        self.moved_on = set()
+
+    def checkpoint_completed(self, read_slot: int) -> None:
+        """It goes on from `read_slot`; no other has begun since."""
+        with self.lock:
+            self.completed_read_slot = read_slot
+            self._moved_before.clear()
 
     def next_used(self, begin: int, end: int) -> int | None:
         """Give the first used slot in [begin, end)."""

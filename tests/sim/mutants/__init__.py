@@ -5,21 +5,29 @@
 What the simulator does not kill is a hole in the simulator, or no bug in this design; the table
 (MUTANTS.md, made by `python -m tests.sim.kill`) says which.
 Ids: W-xx store-format.md 8.5, 9 and 11; L-xx promises.md 3.5; E-xx found in this engine by the
-simulator; P-xx a promise that the others leave untouched, by order of their making.
+simulator; LE, RP, RC, SP, PC, CM of leases, rounds of a key, what recurs, times that are drawn,
+rates, many cancels; F-xx the far wheel;
+P-xx a promise that the others leave untouched, by order of their making.
 """
 
 from tests.sim.mutants import (  # noqa: F401 - each registers its own
     cancels,
+    crowds,
     duplicates,
+    far,
     found,
     groups,
     ids,
     keeping,
     lab,
+    leases,
     levels,
     loss,
+    many,
     order,
     promises,
+    recurring,
+    rounds,
 )
 from tests.sim.mutants.planting import MUTANTS, Mutant, planted
 

@@ -6,7 +6,7 @@ from tests.sim.mutants.planting import Patches, mutant, nothing, swap
 from timerstore.commitlog import commit_log
 from timerstore.files import segments
 from timerstore.queues import dispatch
-from timerstore.timer import enqueue_put, wheel
+from timerstore.timer import linker, wheel
 
 
 @mutant("E-1", "files behind a cut are removed from the front: a death in between leaves a gap")
@@ -24,10 +24,12 @@ def _gap() -> Patches:
 
 @mutant("E-2", "units that could not be written are linked once more, to themselves")
 def _linked_twice() -> Patches:
-    def append(self: Any, size: int, end: int) -> None:
+    def append(self: Any, size: int, end: int, far_count: int) -> None:
         self._timer_log.append(self._units.data[:size], end)
+        if far_count:
+            self._far.add(self._away[:far_count])
 
-    yield swap(enqueue_put.EnqueuePut, "_append", append)
+    yield swap(linker.Linker, "_append", append)
 
 
 @mutant("E-3", "a sync of a topic's name fails, and the store goes on")

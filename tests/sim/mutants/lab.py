@@ -10,7 +10,7 @@ from timerstore.files import segments
 from timerstore.message import CancelResult
 from timerstore.native import lib
 from timerstore.pull import pull as pulling
-from timerstore.timer import cancel, checkpoint, dequeue_put, enqueue_put
+from timerstore.timer import cancel, checkpoint, dequeue_put, linker
 
 
 @mutant("L-1", "the checkpoint before the log")
@@ -49,7 +49,7 @@ def _lap() -> Patches:
         link.reuse_below = 2**62
         return int(lib.ts_timer_link(one, link, *rest))
 
-    yield swap(enqueue_put, "lib", Lib(ts_timer_link=link))
+    yield swap(linker, "lib", Lib(ts_timer_link=link))
 
 
 @mutant("L-5", "a cancel changes the state and writes no record")
@@ -72,7 +72,7 @@ def _slot_in_progress() -> Patches:
         link.frontier -= 1
         return int(lib.ts_timer_link(one, link, *rest))
 
-    yield swap(enqueue_put, "lib", Lib(ts_timer_link=link))
+    yield swap(linker, "lib", Lib(ts_timer_link=link))
 
 
 @mutant("L-7", "a pull sees what is not durable")

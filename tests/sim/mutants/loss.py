@@ -12,7 +12,7 @@ from timerstore.timer import (
     dequeue_get_message,
     dequeue_put,
     enqueue_get,
-    enqueue_put,
+    linker,
     open_slot,
     timer_log,
 )
@@ -97,13 +97,13 @@ def _timer_log_gone() -> Patches:
 
 @mutant("W-L11", "a wheel that is gone is taken for an empty one")
 def _wheel_gone() -> Patches:
-    original = opening._Opening._forget_mark
+    original = opening._Opening._recover
 
-    def forget_mark(self: Any) -> None:
-        if hasattr(self, "_wheel"):
-            original(self)
+    def recover(self: Any, *, was_open: bool, wheel_is_ours: bool) -> Any:
+        return original(self, was_open=was_open, wheel_is_ours=wheel_is_ours or was_open)
 
-    yield swap(opening._Opening, "_forget_mark", forget_mark)
+    yield swap(opening._Opening, "_recover", recover)
+    yield swap(opening._Opening, "_leads_to_all", lambda *_args, **_given: True)
 
 
 @mutant("W-L12", "a message for a slot that was read already is put there, and never read")
@@ -113,4 +113,4 @@ def _late_is_lost() -> Patches:
         link.late_count = 0
         return int(count)
 
-    yield swap(enqueue_put, "lib", Lib(ts_timer_link=link))
+    yield swap(linker, "lib", Lib(ts_timer_link=link))

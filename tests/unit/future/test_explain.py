@@ -43,7 +43,7 @@ def test_from_put_to_its_topic(bench: Bench) -> None:
     told = bench.store.explain(receipt)
     assert (told.state, told.where) == ("delivered", "queue")
     assert (told.queue_id, told.queue_offset, told.topic) == (0, 0, "a")
-    assert told.why.startswith("it is in its topic since at 2023-11-14 22:13:25.700 UTC")
+    assert told.why.startswith("it came into its topic at 2023-11-14 22:13:25.700 UTC")
     assert [(one.what, one.at_ms, one.due_ms) for one in told.history] == [
         ("put", NOW, NOW + 5500),
         ("handed", NOW + 5700, 0),

@@ -247,6 +247,25 @@ def test_a_chunk_that_is_there_must_be_of_these_rows(bench: Bench) -> None:
 
 
 @pytest.mark.usefixtures("chunks_of_five")
+def test_goes_on_though_the_clock_was_set_back(bench: Bench) -> None:
+    rows, far_ms = numbered(0, 17), bench.config.delay_ms_max + bench.clock.now_ms
+    stop_at("ingest_chunk_appended", 2)
+    with pytest.raises(StopError):
+        bench.store.ingest("s", 0, [batch_of(rows, [far_ms] * 17)])
+    failpoint.hook = None
+    bench.reopen()
+    bench.turn(-1000)
+    with pytest.raises(MessageError, match=f"7 are not: {far_ms} at 10"):  # none that is there
+        bench.store.ingest("s", 0, [batch_of(rows, [far_ms] * 17)])
+    due = [far_ms] * 10 + [far_ms - 1000] * 7
+    with pytest.raises(MessageError, match=f"7 are not: {far_ms} at 1,"):
+        bench.store.ingest("s", 0, [batch_of(rows[:9], due[:9]), batch_of(rows[9:], [far_ms] * 8)])
+    batches = [batch_of(rows[:9], due[:9]), batch_of(rows[9:], due[9:])]
+    assert bench.store.ingest("s", 0, batches) == ("s", 0, 17, False)
+    assert bench.store.stats()["pending_messages"] == 17
+
+
+@pytest.mark.usefixtures("chunks_of_five")
 def test_an_error_of_the_batches_leaves_whole_chunks(bench: Bench) -> None:
     rows = numbered(0, 12)
 

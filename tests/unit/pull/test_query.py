@@ -175,6 +175,17 @@ def test_by_time_of_storing_where_the_clock_went_back(tmp_path: Path) -> None:
     bench.close()
 
 
+def test_time_of_a_message_that_rolled_is_that_of_the_copy_that_waits(bench: Bench) -> None:
+    bench.store.put("t", b"far", keys="k", delay=600)
+    bench.turn()
+    for _ in range(3):
+        bench.turn(40 * SECOND)
+    (one,) = bench.store.query("t", "k")
+    assert one.store_ms > NOW
+    assert bench.store.query("t", "k", end_ms=one.store_ms) == []
+    assert bench.store.query("t", "k", begin_ms=one.store_ms, end_ms=one.store_ms + 1) == [one]
+
+
 def test_time_of_a_waiting_message_is_when_it_was_put(bench: Bench) -> None:
     bench.store.put("t", b"one", keys="k", deliver_ms=NOW + 30 * SECOND)
     bench.turn()

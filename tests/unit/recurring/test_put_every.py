@@ -12,6 +12,8 @@ from tests.support.bench import DAY, NOW, Bench, small
 from tests.support.driver import abandon
 from timerstore import ConfigError, CorruptError, MessageError, Recurring, StoreConfig, failpoint
 from timerstore.errors import FullError
+from timerstore.layout import recurring_json
+from timerstore.layout.json_text import loads, one_line, sealed, unsealed
 
 MINUTE = 60_000
 NAIVE = datetime(2030, 1, 1)  # noqa: DTZ001 - that is what is wrong with it
@@ -109,6 +111,63 @@ def test_missed_in_a_process_that_runs(bench: Bench, missed: str, wanted: list[i
     assert sorted(runs(bench)) == wanted
     bench.turn(MINUTE)
     assert sorted(runs(bench)) == [*wanted, 7]
+
+
+def test_what_was_missed_and_waits_goes_with_its_end(bench: Bench) -> None:
+    """It is the one that comes; the runs behind it are left out, and the end finds it still."""
+    every(bench)
+    reopen_after(bench, 5 * MINUTE + 5)
+    assert [one.due_ms for one in bench.store.pending()] == [NOW + MINUTE]
+    assert bench.store.cancel_every("beat")
+    assert list(bench.store.pending()) == []
+    bench.turn(9 * MINUTE)
+    assert runs(bench) == []
+
+
+@pytest.mark.parametrize(("missed", "wanted"), [("skip", [8]), ("one", [1, 8])])
+def test_missed_and_closed_again_before_it_came(
+    bench: Bench, missed: str, wanted: list[int]
+) -> None:
+    every(bench, missed=missed)
+    reopen_after(bench, 5 * MINUTE + 5)
+    reopen_after(bench, 2 * MINUTE)
+    bench.turn()
+    bench.turn(MINUTE)
+    assert runs(bench) == wanted
+
+
+def test_an_end_takes_all_runs_that_wait(bench: Bench) -> None:
+    """The clock jumped: the next run is planned, and the one before was not handed out yet."""
+    every(bench)
+    bench.clock.set(NOW + 5 * MINUTE)
+    bench.stepper.step("recurring")
+    assert len(list(bench.store.pending())) == 2
+    bench.store.put("t", b"other", deliver_ms=NOW + 6 * MINUTE)
+    assert bench.store.cancel_every("beat")
+    assert len(list(bench.store.pending())) == 1
+    bench.turn(9 * MINUTE)
+    assert runs_of_beat(bench) == [5]  # it was put at once, when it was planned
+
+
+def runs_of_beat(bench: Bench) -> list[int]:
+    times = [m.properties.get("TS_EVERY", "").rpartition(" ")[2] for m in bench.out()]
+    return [(int(ms) - NOW) // MINUTE for ms in times if ms]
+
+
+def test_the_file_of_before_is_read(bench: Bench) -> None:
+    """Definitions without the time of the run that was put last."""
+    every(bench)
+    bench.close()
+    path = bench.root / FILE
+    definitions = recurring_json.read(path.read_bytes())
+    assert definitions[0].run_ms == NOW + MINUTE
+    table = loads(unsealed(path.read_bytes()))
+    (row,) = table["recurring"]
+    del row["run_ms"]
+    path.write_bytes(sealed(one_line(table)))
+    bench.open()
+    assert bench.store.cancel_every("beat")
+    assert list(bench.store.pending()) == []
 
 
 def test_very_many_missed(bench: Bench) -> None:
@@ -334,6 +393,24 @@ def test_a_full_disk_when_it_is_defined(bench: Bench, monkeypatch: pytest.Monkey
     monkeypatch.undo()
     assert bench.store.recurring() == []
     every(bench)
+    bench.turn(MINUTE)
+    assert runs(bench) == [1]
+
+
+def test_a_full_disk_when_its_first_run_is_put(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is made: the caller, who would try again without a name, must not hear an error."""
+
+    def full(*_: Any) -> None:
+        raise FullError("disk")
+
+    monkeypatch.setattr(bench.store._recurring._putting, "append_rows", full)
+    made = every(bench, name=None)
+    assert (made.run_count, made.next_ms) == (0, None)
+    monkeypatch.undo()
+    assert [one.name for one in bench.store.recurring()] == [made.name]
+    bench.turn()
     bench.turn(MINUTE)
     assert runs(bench) == [1]
 

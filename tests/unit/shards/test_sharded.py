@@ -59,6 +59,21 @@ def test_handles_name_their_shard_and_survive_reopening(shards: ShardBench) -> N
     assert shards.counted() == {b"%d" % k: 1 for k in range(1, 12)}
 
 
+def test_many_are_cancelled_in_their_shards_and_answered_in_order(shards: ShardBench) -> None:
+    receipts = [shards.store.put("t", b"%d" % k, keys=f"k{k}", delay=60) for k in range(12)]
+    shards.store.cancel(receipts[5])
+    asked = [receipts[11], *(one.handle for one in receipts[4:7]), receipts[0]]
+    wrong = "s00002.@"
+    with pytest.raises(MessageError, match=r"receipts_or_handles\[5\]: handle"):
+        shards.store.cancel_many([*asked, wrong])
+    answers = shards.store.cancel_many(asked)
+    wanted = [CancelResult.CANCELLED] * 5
+    wanted[2] = CancelResult.ALREADY_CANCELLED
+    assert answers == wanted
+    shards.turn(60_000)
+    assert shards.counted() == {b"%d" % k: 1 for k in (1, 2, 3, 7, 8, 9, 10)}
+
+
 @pytest.mark.parametrize(
     "handle", ["", "djEgb3JkZXJz", "s00003.djEg", "s3.djEg", "s00000.", "s00001.@", 5, None]
 )

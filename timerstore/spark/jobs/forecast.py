@@ -3,7 +3,8 @@
 Counted are timer units: each message that waits has one. One that is farther than the roll window
 stands at the place where it rolls, not where it is due; `rolls` says how many these are, and --lake
 adds what still lies in a cold lake, by day. A message whose cancel was not yet met when its slot
-was read counts, too.
+was read counts, too. What waits on the far wheel is not counted before it comes near: those two
+days before it is due (`store.histogram` has all).
 
 Data:     table `timers`; --out: counts as CSV, a plot.
 Holds:    the sum of all buckets is `due`.

@@ -5,6 +5,7 @@ Holds:    a count is by (shard, bucket); bytes are those of the records in the c
 """
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -54,28 +55,38 @@ class CountBuckets:
     def of_batch(self, batch: pa.RecordBatch) -> Iterator[tuple[tuple[int, int], tuple[int, ...]]]:
         """((shard, bucket), (due, bytes, rolls)) of a batch."""
         due = _numbers(batch, "deliver_at")
+        shard, sizes = _numbers(batch, "shard"), _numbers(batch, "size")
+        rolls = _flags(batch, "rolled")
         counts = (due >= self.begin_ms) & (due < self.end_ms) & ~_flags(batch, "cancelled")
-        if not counts.any():
+        if not counts.all():
+            due, shard, sizes, rolls = due[counts], shard[counts], sizes[counts], rolls[counts]
+        if not len(due):
             return
-        due = due[counts]
         bucket = due // self.bucket_ms
-        shard = _numbers(batch, "shard")[counts]
-        sizes = _numbers(batch, "size")[counts]
-        rolls = _flags(batch, "rolled")[counts]
         low, span = int(bucket.min()), int(bucket.max() - bucket.min()) + 1
-        first = int(shard.min())
-        place = (shard - first) * span + (bucket - low)
-        if int(shard.max() - first + 1) * span > 4 * len(place) + 65_536:  # sparse: sort instead
+        first, shards = int(shard.min()), int(shard.max() - shard.min()) + 1
+        place = bucket - low
+        if shards > 1:
+            place += (shard - first) * span
+        if shards * span > 4 * len(place) + 65_536:  # sparse: sort instead
             known, place = np.unique(place, return_inverse=True)
         else:
             known = np.arange(int(place.max()) + 1)
         total = np.bincount(place, minlength=len(known))
-        weight = np.bincount(place, weights=sizes, minlength=len(known))
-        rolled = np.bincount(place, weights=rolls, minlength=len(known))
+        weight = _sums(place, sizes, total)
+        rolled = _sums(place, rolls, total)
         for k in np.flatnonzero(total).tolist():
             code = int(known[k])
             key = (first + code // span, low + code % span)
             yield key, (int(total[k]), int(weight[k]), int(rolled[k]))
+
+
+def _sums(place: Int64, values: Int64 | Flags, total: Int64) -> NDArray[Any]:
+    """The sum of the values at each place; `total`: how many there are at each."""
+    one = values[0]
+    if values.min() == one == values.max():  # most often: bodies of one size, nothing that rolled
+        return total * int(one)
+    return np.bincount(place, weights=values, minlength=len(total))
 
 
 def _numbers(batch: pa.RecordBatch, name: str) -> Int64:

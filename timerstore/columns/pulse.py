@@ -1,4 +1,5 @@
-"""What `top` shows, measured beside the store's owner: what is on the wheel, rates, lateness.
+"""What `top` and the page in a browser show, measured beside the store's owner: what is on the
+wheel, rates, lateness.
 
 Cost:     a look reads the wheel's file (32 bytes a slot) and what the log grew by.
 Holds:    numbers are as of the last checkpoint; a rate is over the last few looks.
@@ -12,10 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from timerstore.cli.beside import Look, look, read_slot
+from timerstore.columns.look import Look, look, read_slot
 from timerstore.columns.scan import Part, Wanted, records, slots
 from timerstore.errors import CorruptError
 from timerstore.message import Int64Array
+from timerstore.metrics import LATE_MS
 
 _SLOT_ROWS = 1 << 20
 _LATENESS_BYTES_MAX = 64 << 20  # of new log that one look goes through
@@ -65,6 +67,8 @@ class Pulse:
     lateness: Lateness | None
     history: tuple[float, ...]
     """Arrived a second, the newest last."""
+    late_counts: tuple[int, ...] = ()
+    """Of the last deliveries, how many lie at or below each of LATE_MS, and beyond the last."""
 
     @property
     def late(self) -> int:
@@ -93,13 +97,16 @@ class Pulse:
         rows.append(("not on it", max(0, (self.waiting or 0) - on_it)))
         return rows
 
-    def ring(self, unit_ms: int, places: int) -> Int64Array:
-        """How many are due at each place of a ring that begins at the epoch, one turn ahead."""
-        numbers = self.due_ms // unit_ms
-        first = self.now_ms // unit_ms
-        chosen = (numbers >= first) & (numbers < first + places)
-        ring = np.bincount(numbers[chosen] % places, weights=self.counts[chosen], minlength=places)
+    def ahead(self, unit_ms: int, places: int) -> Int64Array:
+        """How many are due in each of so many units from the one of now on."""
+        numbers = self.due_ms // unit_ms - self.now_ms // unit_ms
+        chosen = (numbers >= 0) & (numbers < places)
+        ring = np.bincount(numbers[chosen], weights=self.counts[chosen], minlength=places)
         return ring.astype(np.int64)
+
+    def ring(self, unit_ms: int, places: int) -> Int64Array:
+        """The same by their places on a ring that begins at the epoch."""
+        return np.roll(self.ahead(unit_ms, places), self.now_ms // unit_ms % places)
 
 
 @dataclass
@@ -137,6 +144,7 @@ class Watch:
             arrived_per_s=_rate(_arrived(first), _arrived(looks), span),
             log_per_s=_rate(_log(first), _log(looks), span),
             lateness=_percentiles(list(self._late)),
+            late_counts=_by_bound(list(self._late)),
             history=tuple(self._history),
         )
 
@@ -232,3 +240,8 @@ def _percentiles(parts: list[Int64Array]) -> Lateness | None:
         return None
     p50, p99 = np.percentile(late, [50, 99])
     return Lateness(len(late), float(p50), float(p99), float(late.max()))
+
+
+def _by_bound(parts: list[Int64Array]) -> tuple[int, ...]:
+    places = np.searchsorted(LATE_MS, np.concatenate(parts), side="left") if parts else ()
+    return tuple(np.bincount(places, minlength=len(LATE_MS) + 1).tolist())

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from timerstore.cli.pulse import Lateness, Pulse, _without_delivered
 from timerstore.cli.ring import draw
 from timerstore.cli.screen import TURNS, Spark, choose_turn, make_screen
+from timerstore.columns.pulse import Lateness, Pulse, _by_bound, _without_delivered
+from timerstore.metrics import LATE_MS
 
 NOW = 1_700_000_030_500
 
@@ -64,6 +65,25 @@ def test_a_ring_is_one_turn_ahead() -> None:
     now = NOW // 1000 % 60
     assert ring.sum() == 6
     assert (ring[now], ring[(now + 29) % 60], ring[(now + 59) % 60]) == (1, 2, 3)
+
+
+def test_ahead_begins_with_now() -> None:
+    found = pulse([-1000, 0, 29_000, 59_000, 60_000], [9, 1, 2, 3, 9]).ahead(1000, 60)
+    assert found.sum() == 6
+    assert (found[0], found[29], found[59]) == (1, 2, 3)
+
+
+def test_each_delivery_counts_at_its_bound() -> None:
+    assert _by_bound([]) == (0,) * (len(LATE_MS) + 1)
+    late = [np.array([0, 1, 2, 3]), np.array([LATE_MS[-1], LATE_MS[-1] + 1, -5])]
+    counts = dict(zip((*LATE_MS, None), _by_bound(late), strict=True))
+    assert {bound: count for bound, count in counts.items() if count} == {
+        1: 3,
+        2: 1,
+        5: 1,
+        LATE_MS[-1]: 1,
+        None: 1,
+    }
 
 
 def test_what_came_out_of_an_open_slot_is_taken_off_the_first() -> None:

@@ -1,0 +1,126 @@
+"""timerstore serve, as a script and as a person who presses Ctrl-C."""
+
+import importlib
+import json
+import re
+import signal
+import subprocess
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import timerstore
+from tests.support.command_line import COMMAND, CommandLine, environment
+from timerstore.cli.exits import Exit
+
+pytest.importorskip("uvicorn")
+
+
+@pytest.fixture
+def store(ts: CommandLine) -> Path:
+    return ts.init()
+
+
+def serving(store: Path, *more: str, **extra: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [*COMMAND, "serve", str(store), "--ui", *more],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**environment(), **extra},
+        text=True,
+    )
+
+
+def ended(child: "subprocess.Popen[str]", number: int = signal.SIGINT) -> tuple[int, str]:
+    child.send_signal(number)
+    _, errors = child.communicate(timeout=30)
+    return child.returncode, errors
+
+
+def test_ctrl_c_closes_the_store(store: Path) -> None:
+    with serving(store) as child:
+        assert child.stdout is not None
+        url = child.stdout.readline().strip()
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=[\w-]{43}", url)
+        with urllib.request.urlopen(url, timeout=20) as page:
+            assert b"timerstore" in page.read()
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(url.partition("?")[0], timeout=20)
+        assert (store / "abort").exists()
+        code, errors = ended(child)
+    assert code == Exit.INTERRUPTED
+    assert errors == "who has this address may look in, as long as this runs; Ctrl-C ends it\n"
+    assert not (store / "abort").exists(), "it was closed, not torn off"
+
+
+def test_json_and_a_token_of_the_environment(store: Path) -> None:
+    token = "of-the-environment"
+    with serving(store, "--json", "--read-only", TIMERSTORE_TOKEN=token) as child:
+        assert child.stdout is not None
+        told = json.loads(child.stdout.readline())
+        assert told == {
+            "url": f"http://127.0.0.1:{told['port']}/?token={token}",
+            "port": told["port"],
+            "token": token,
+            "mode": "open",
+            "read_only": True,
+        }
+        assert ended(child, signal.SIGTERM)[0] == Exit.TERMINATED
+
+
+def test_beside_its_owner(store: Path) -> None:
+    with timerstore.open(store), serving(store, "--json") as child:
+        assert child.stdout is not None
+        assert json.loads(child.stdout.readline())["mode"] == "beside"
+        code, errors = ended(child)
+    assert code == Exit.INTERRUPTED
+    assert errors.startswith("another process has it open: looking beside that one")
+
+
+def test_errors_teach(ts: CommandLine, store: Path, tmp_path: Path) -> None:
+    told = ts("serve", store)
+    assert told.code == Exit.ERROR
+    assert "wanted --ui" in told.err
+    assert "init" in ts("serve", tmp_path / "nowhere", "--ui").err
+    assert "give a token" in ts("serve", store, "--ui", "--host", "0.0.0.0").err
+    assert "wanted 16 to 256" in ts("serve", store, "--ui", "--token", "short").err
+    assert "65536" in ts("serve", store, "--ui", "--port", 65_536).err
+    assert not (store / "abort").exists()
+
+
+def test_without_the_extra_it_says_how_to_get_it(
+    ts: CommandLine, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = importlib.import_module
+
+    def without(name: str, *more: Any) -> Any:
+        if name == "timerstore.serve":
+            raise timerstore.ConfigError("serve: starlette is not installed")
+        return load(name, *more)
+
+    monkeypatch.setattr(importlib, "import_module", without)
+    told = ts("serve", store, "--ui", "--json")
+    assert told.code == Exit.ERROR
+    error = json.loads(told.err)
+    assert "starlette and uvicorn" in error["what"]
+    assert error["do"] == "pip install 'timerstore[serve]'"
+
+
+def test_importing_it_without_the_extra(store: Path) -> None:
+    program = (
+        "import sys\n"
+        "sys.modules['uvicorn'] = None\n"
+        "try:\n"
+        "    import timerstore.serve\n"
+        "except Exception as error:\n"
+        "    print(type(error).__name__, error)\n"
+    )
+    done = subprocess.run(
+        [COMMAND[0], "-c", program], env=environment(), capture_output=True, text=True, check=True
+    )
+    assert done.stdout == (
+        "ConfigError serve: uvicorn is not installed; pip install 'timerstore[serve]'\n"
+    )

@@ -1,0 +1,40 @@
+"""What a store shows, compared with the model."""
+
+from typing import Any
+
+from tests.sim.world import World
+
+
+class Looking(World):
+    """A world that is looked at."""
+
+    def look(self) -> None:
+        """Pull what is new, and compare."""
+        self.may_ring_early = self.is_limited
+        is_moving = any(one.maybe_moved is not None for one in self.model.puts.values())
+        for queue, known in self.model.seen.items():
+            new = self._pull_new(queue, len(known))
+            self._look_at_waiting(queue, new)
+            if is_moving:
+                return  # decided when it is opened again
+            self.check_not_early(new)
+            self._adopt(new)
+            self.model.came(queue, new)
+            if new and not self.is_order_waived:
+                self.model.check_order(queue)
+
+    @property
+    def is_order_waived(self) -> bool:
+        """Whether the store said that it gave up the order of equal due times (a full wheel)."""
+        self.waivers += self._opened_metric("dequeue_put_order_waivers")
+        return self.waivers > 0
+
+    def _opened_metric(self, name: str) -> int:
+        return self.store._opened.metrics.values()[name]
+
+    def _adopt(self, new: list[Any]) -> None:
+        """What was put and raised an error has come all the same: then it is there."""
+        for message in new:
+            for one in [a for a in self.attempts if a.body == message.body]:
+                self.attempts.remove(one)
+                self.adopt(one, message)

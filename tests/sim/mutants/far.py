@@ -1,0 +1,132 @@
+"""The far wheel: decision 0044."""
+
+from typing import Any
+
+from tests.sim.mutants.planting import Lib, Patches, mutant, nothing, swap
+from timerstore.layout.tree import Tree
+from timerstore.native import lib
+from timerstore.timer import dequeue_get, far, linker, move, pending, wheel
+
+_ON = '"far_wheel": "s'
+"""What a schedule says whose store has one that a broker may see."""
+
+
+@mutant("F-1", "what comes down takes along what found no slot", needs=_ON)
+def _rest_lost() -> Patches:
+    original = far.FarWheel.take_off
+
+    def take_off(self: Any, slot: int, units: Any) -> None:
+        original(self, slot, self.first_of(slot) if len(units) else units)
+
+    yield swap(far.FarWheel, "take_off", take_off)
+
+
+@mutant("F-2", "what came down stays on the far wheel, too", needs=_ON)
+def _kept() -> Patches:
+    yield swap(far.FarWheel, "take_off", nothing)
+
+
+@mutant("F-3", "a checkpoint leaves the far wheel's table as it was", needs=_ON)
+def _table_not_written() -> Patches:
+    def write(self: Any, _taken: Any) -> int:
+        self.segments.sync()
+        return int(self.number)
+
+    yield swap(far.FarWheel, "write", write)
+
+
+@mutant("F-4", "the far wheel's units are not synced before the table that names them", needs=_ON)
+def _not_synced() -> Patches:
+    original = far.FarWheel.write
+
+    def write(self: Any, taken: Any) -> int:
+        with swap(type(self.segments), "sync", nothing):
+            return original(self, taken)
+
+    yield swap(far.FarWheel, "write", write)
+
+
+@mutant("F-5", "slots are read while something earlier waits on the far wheel", needs=_ON)
+def _overtaken() -> Patches:
+    yield swap(dequeue_get.DequeueGet, "_last_slot", lambda _self, now_slot: now_slot)
+
+
+@mutant("F-6", "the slot that something was linked again from is emptied at once", needs=_ON)
+def _emptied() -> Patches:
+    original = wheel.Wheel.follow_back
+
+    def follow_back(self: Any, *given: Any) -> bool:
+        self.moved_on, self._moved_before = set(), set()
+        return original(self, *given)
+
+    yield swap(wheel.Wheel, "follow_back", follow_back)
+
+
+@mutant("F-7", "files go that the last completed checkpoint's table still names", needs=_ON)
+def _files_gone() -> Patches:
+    def unlink(self: Any) -> bool:
+        self.table()
+        self.segments.retire(self._offset(self.begin))
+        return bool(self.segments.unlink_retired())
+
+    yield swap(far.FarWheel, "unlink", unlink)
+
+
+@mutant("F-8", "what waits on the far wheel is not pending", needs=_ON)
+def _not_pending() -> Patches:
+    yield swap(pending.PendingReader, "_due_far", lambda _self, units: pending._as_due(units[:0]))
+
+
+@mutant("F-9", "a table is written over the one that is in force", needs=_ON)
+def _one_table() -> Patches:
+    yield swap(Tree, "far_table", lambda self, _number: self.side / "far-0")
+
+
+@mutant("F-10", "what lies beyond the last far slot is due when that comes", needs=_ON)
+def _last_is_due() -> Patches:
+    def link(one: Any, link: Any, *rest: Any) -> int:
+        if link.far_width:
+            link.far_last = link.write_slot // link.far_width + 12
+        count = int(lib.ts_timer_link(one, link, *rest))
+        for k in range(link.far_count):
+            unit = link.far[k]
+            unit.due_ms = min(unit.due_ms, (unit.slot + 1) * link.far_width * one.precision_ms)
+        return count
+
+    yield swap(linker, "lib", Lib(ts_timer_link=link))
+
+
+@mutant("F-11", "retention moves only what the order of units calls newest", needs=_ON)
+def _newest_by_order() -> Patches:
+    original = move.Mover._waiting
+
+    def waiting(self: Any, found: Any) -> Any:
+        far_wheel = self._rooms.far
+        before, far_wheel.was_used = far_wheel.was_used, False
+        try:
+            return original(self, found)
+        finally:
+            far_wheel.was_used = before
+
+    yield swap(move.Mover, "_waiting", waiting)
+
+
+@mutant("F-12", "an opening takes the far wheel as empty", needs=_ON)
+def _loaded_empty() -> Patches:
+    def load(self: Any, _number: int) -> bool:
+        self.begin_anew()
+        return True
+
+    yield swap(far.FarWheel, "load", load)
+
+
+@mutant("F-13", "what is linked again is forgotten by its slot, and has no unit", needs=_ON)
+def _not_linked_again() -> Patches:
+    original = linker.Linker._place
+
+    def place(self: Any, requests: Any, now_slot: int, **given: Any) -> int:
+        if given.get("is_again") and not given.get("for_broker") and len(requests):
+            return len(requests)
+        return original(self, requests, now_slot, **given)
+
+    yield swap(linker.Linker, "_place", place)

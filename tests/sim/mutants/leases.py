@@ -1,0 +1,73 @@
+"""Leases: decision 0036."""
+
+from typing import Any
+
+from tests.sim.mutants.planting import Patches, mutant, nothing, swap
+from timerstore.leases import leases, leasing
+from timerstore.message import CancelResult
+from timerstore.pull import lease_progress
+
+
+@mutant("LE-1", "an ack is answered, and the lease goes on", needs="receive")
+def _ack_forgotten() -> Patches:
+    yield swap(leases.Leases, "_cancel", lambda *_args: (CancelResult.CANCELLED, 0))
+
+
+@mutant("LE-2", "what leases say of a group's place is not read on opening", needs="receive")
+def _leases_not_read() -> Patches:
+    yield swap(lease_progress.LeaseProgress, "recover", nothing)
+
+
+@mutant("LE-3", "a checkpoint does not commit what was leased", needs="receive")
+def _leases_not_committed() -> Patches:
+    yield swap(lease_progress.LeaseProgress, "commit", nothing)
+
+
+@mutant("LE-4", "what is leased and acked is answered before it is durable", needs="receive")
+def _lease_not_durable() -> Patches:
+    yield swap(leases.Leases, "_settle", nothing)
+
+
+@mutant("LE-5", "attempts are not counted over a lease that was over", needs="receive")
+def _attempts_not_counted() -> Patches:
+    yield swap(leasing, "read_lease", nothing)
+
+
+@mutant("LE-6", "the last attempt's lease comes again, too", needs="receive")
+def _no_dead_letters() -> Patches:
+    original = leasing.Leasing._row
+
+    def row(self: Any, reads: Any, message: Any, request: Any, number: int) -> Any:
+        return original(self, reads, message, request._replace(attempts_max=0), number)
+
+    yield swap(leasing.Leasing, "_row", row)
+
+
+@mutant("LE-7", "an extended lease is over when it would have been", needs="receive")
+def _not_extended() -> Patches:
+    original = leases.Leases._move
+
+    def move(self: Any, receipt: Any, deliver_ms: int) -> Any:
+        return original(self, receipt, min(deliver_ms, receipt.until_ms))
+
+    yield swap(leases.Leases, "_move", move)
+
+
+@mutant("LE-8", "who reads what came again is not known to retention", needs="receive")
+def _retry_not_known() -> Patches:
+    yield swap(lease_progress.LeaseProgress, "_known_in_retry", lambda _self, places: places)
+
+
+@mutant("LE-9", "how far a group is, is noted before its leases are there", needs="receive")
+def _noted_early() -> Patches:
+    original = leasing.Leasing._append
+
+    def append(self: Any, reads: Any, rows: Any, *rest: Any) -> None:
+        progress = self._opened.lease_progress
+        for row in rows:
+            place = {row.lease.source_queue: row.lease.source_offset + 1}
+            progress.note(reads.source, reads.group, place)
+        progress.commit()
+        original(self, reads, rows, *rest)
+
+    yield swap(leasing.Leasing, "_append", append)

@@ -1,0 +1,55 @@
+"""Cancelling many at a time: timer/cancel_many.py."""
+
+from typing import Any
+
+from tests.sim.mutants.planting import Patches, mutant, swap
+from timerstore.native import lib
+from timerstore.store import TimerStore
+from timerstore.timer import cancel_many
+
+
+@mutant("CM-1", "many cancels are answered before they are durable", needs='"cancel_many"')
+def _not_durable() -> Patches:
+    original = cancel_many.ManyCanceller.cancel
+
+    def cancel(self: Any, handles: Any) -> Any:
+        return original(self, handles)[0], 0
+
+    yield swap(cancel_many.ManyCanceller, "cancel", cancel)
+
+
+@mutant("CM-2", "a hint is believed without a look at the message", needs='"cancel_many"')
+def _believed() -> Patches:
+    original = cancel_many.ManyCanceller._named
+
+    def named(self: Any, handles: Any) -> Any:
+        found, names = original(self, handles)
+        if len(found) > 1:
+            found["timer_id"][1:] = found["timer_id"][:-1].copy()
+        return found, names
+
+    yield swap(cancel_many.ManyCanceller, "_named", named)
+
+
+@mutant("CM-3", "what was cancelled before is cancelled again", needs='"cancel_many"')
+def _always_cancelled() -> Patches:
+    original = cancel_many.ManyCanceller._place
+
+    def place(self: Any, drafts: Any, texts: Any) -> int:
+        end = original(self, drafts, texts)
+        drafts["state"][:] = lib.TS_WAITING
+        return end
+
+    yield swap(cancel_many.ManyCanceller, "_place", place)
+
+
+@mutant("CM-4", "of many the last is left out", needs='"cancel_many"')
+def _last_left_out() -> Patches:
+    original = TimerStore.cancel_many
+
+    def call(self: TimerStore, given: Any) -> Any:
+        some = list(given)
+        answers = original(self, some[:-1])
+        return [*answers, answers[-1]] if answers else original(self, some)
+
+    yield swap(TimerStore, "cancel_many", call)

@@ -1,0 +1,78 @@
+"""What recurs: decision 0038."""
+
+from typing import Any
+
+from tests.sim.mutants.planting import Patches, mutant, nothing, swap
+from timerstore import recurring_calls
+from timerstore.recurring import definitions, planner
+from timerstore.recurring_calls import RecurringCalls
+
+
+@mutant("RC-1", "runs in the log behind the watermark are not read on opening", needs='"every"')
+def _runs_not_read() -> Patches:
+    yield swap(definitions.Definitions, "recover", nothing)
+
+
+@mutant("RC-2", "a checkpoint does not save how far each is", needs='"every"')
+def _progress_not_saved() -> Patches:
+    original = definitions.Definitions.note
+
+    def note(self: Any, *given: Any) -> None:
+        before = self._is_changed
+        original(self, *given)
+        self._is_changed = before
+
+    yield swap(definitions.Definitions, "note", note)
+
+
+@mutant("RC-3", "what was missed while nobody had the store open comes", needs='"every"')
+def _nothing_prepared() -> Patches:
+    yield swap(RecurringCalls, "prepare", nothing)
+
+
+@mutant("RC-4", "of runs that are to be skipped the last one comes", needs='"every"')
+def _skips_one_less() -> Patches:
+    original = planner.runs_of
+
+    def runs_of(rule: Any, missed: str, *rest: Any) -> Any:
+        return original(rule, "one" if missed == "skip" else missed, *rest)
+
+    yield swap(planner, "runs_of", runs_of)
+
+
+@mutant("RC-5", "of runs that all are to come the last one comes", needs='"every"')
+def _not_all() -> Patches:
+    original = planner.runs_of
+
+    def runs_of(rule: Any, missed: str, *rest: Any) -> Any:
+        return original(rule, "one" if missed == "all" else missed, *rest)
+
+    yield swap(planner, "runs_of", runs_of)
+
+
+@mutant("RC-6", "the run that waits stays when all is ended", needs='"every"')
+def _run_stays() -> Patches:
+    yield swap(RecurringCalls, "_cancel_run", nothing)
+    yield swap(RecurringCalls, "_cancel_late", nothing)
+
+
+@mutant("RC-7", "an end that was cut off is not brought to its end", needs='"every"')
+def _half_ended() -> Patches:
+    original = RecurringCalls.prepare
+
+    def prepare(self: Any) -> None:
+        with swap(RecurringCalls, "_cancel_run", nothing):
+            original(self)
+
+    yield swap(RecurringCalls, "prepare", prepare)
+
+
+@mutant("RC-8", "a definition is answered for before it is durable", needs='"every"')
+def _definition_not_durable() -> Patches:
+    original = recurring_calls.RecurringCalls.put_every
+
+    def put_every(self: Any, *given: Any, **more: Any) -> Any:
+        with swap(definitions.Definitions, "save", nothing):
+            return original(self, *given, **more)
+
+    yield swap(recurring_calls.RecurringCalls, "put_every", put_every)

@@ -1,0 +1,77 @@
+"""Operations of what recurs: called on the store, told to its model (tests/support/ticks.py)."""
+
+from collections.abc import Iterator
+
+from tests.sim.pacing import Pacing
+from tests.support.model import Queue
+from tests.support.ticks import QUEUE, TOPIC
+from timerstore import TimerStore
+
+
+class Ticking(Pacing):
+    """A world in which messages recur."""
+
+    @property
+    def _recurs(self) -> bool:
+        """Whether there is a model of it: a planner that flow control refuses tries again."""
+        return self.config.visibility == "durable" and not self.config.slot_messages_max
+
+    def op_every(self, which: int, every_ms: int, missed: str, begins: int | None) -> None:
+        """`begins`: its first run, in so many tenths of its step from now on; None: in a step."""
+        if not self._recurs:
+            return
+        begin_ms = None if begins is None else self.clock.now_ms + every_ms * begins // 10
+        self.ticks.put_every(
+            self.store, self.clock, f"job-{which}", self._body(40), every_ms, begin_ms, missed,
+            lambda: self.is_dead,
+        )  # fmt: skip
+        self.clock.turn_ms_max = self.ticks.turn_ms_max
+
+    def op_cancel_every(self, which: int) -> None:
+        if self._recurs:
+            self.ticks.cancel_every(self.store, f"job-{which}", lambda: self.is_dead)
+
+    def look(self) -> None:
+        """Runs, too."""
+        super().look()
+        if self._recurs:
+            self.ticks.look(self.store, self.clock)
+
+    def _after_opening(self) -> None:
+        may_have_lost = self._was_cut or self.has_failed
+        super()._after_opening()
+        if self._recurs:
+            self.ticks.opened(self.store, self.clock, self.shown_ms, may_have_lost=may_have_lost)
+        self.has_failed = False
+        self.clock.turn_ms_max = self.ticks.turn_ms_max
+
+    def check_more(self, store: TimerStore) -> None:
+        """Of an image: what leases and runs there must be, and must not."""
+        if self.config.flush == "sync" and self._leases and not self._has_limit:
+            self.lessees.check_waiting(store)
+        if self._recurs:
+            self.ticks.check_waiting(store)
+
+    def end_ticks(self) -> None:
+        """Nothing recurs any more."""
+        if self._recurs:
+            self.op_settle()
+        for name in self.ticks.live:
+            self.ticks.cancel_every(self.store, name, lambda: False)
+        self.clock.turn_ms_max = self.ticks.turn_ms_max
+
+    def op_settle(self) -> None:
+        raise NotImplementedError
+
+    # --- beside the model of messages ---
+
+    @property
+    def _has_doubts(self) -> bool:
+        return super()._has_doubts or self.ticks.has_doubts
+
+    def _is_apart(self, topic: str) -> bool:
+        return topic == TOPIC or super()._is_apart(topic)
+
+    def _seen_ends(self) -> Iterator[tuple[Queue, int]]:
+        yield from super()._seen_ends()
+        yield QUEUE, self.ticks.seen

@@ -1,0 +1,71 @@
+"""Convert: a closed directory for RocketMQ's broker, or for us alone.
+
+    to="rocketmq"      what waits on the far wheel gets units on the wheel, 52 bytes each, spread
+                       over half the roll window: a broker delivers them, or rolls them on
+    to="timerstore"    a broker's directory is taken over; what rolls goes to the far wheel when
+                       its slot comes
+
+Nothing is delivered meanwhile, and no body is written. Cut off, the directory is as a kill leaves
+it: opened here, or converted again, it goes on.
+
+Fails:    ConfigError where there is no store, LockedError where it is open, FailedError where a
+          broker would refuse what came of it.
+Source:   decision 0044.
+"""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from timerstore.clock import Clock, SystemClock
+from timerstore.config import StoreConfig
+from timerstore.errors import ConfigError, FailedError
+from timerstore.files.disk import Disk
+from timerstore.layout.tree import Tree
+from timerstore.layout.wheel_slot import SLOT_BYTES
+from timerstore.opening import open_directory
+
+
+class ConvertReport(NamedTuple):
+    """What became of a directory."""
+
+    waiting: int  # messages that wait, those of fixed levels not counted
+    moved: int  # of these, from the far wheel to the wheel
+    far: int  # units that are on the far wheel still
+
+
+def convert(
+    path: str | os.PathLike[str],
+    to: Literal["rocketmq", "timerstore"],
+    config: StoreConfig | None = None,
+    *,
+    clock: Clock | None = None,
+) -> ConvertReport:
+    """Make a store's directory one that a broker opens, or one that is ours; durable on return.
+
+    `config` as for `open`, but for its `far_wheel`.
+    """
+    if to not in ("rocketmq", "timerstore"):
+        raise ConfigError(f"to: wanted 'rocketmq' or 'timerstore', got {to!r}")
+    tree, disk = Tree(Path(path)), Disk()
+    if not (disk.is_directory(tree.commit_log) or disk.exists(tree.watermark)):
+        raise ConfigError(f"convert: wanted the directory of a store, got {tree.root}")
+    given = replace(config or StoreConfig(), far_wheel="shared" if to == "rocketmq" else "own")
+    opened = open_directory(tree.root, given, clock or SystemClock(), threads=False)
+    try:
+        waiting = int(opened.rooms.states.native.waiting)
+    finally:
+        opened.close()
+    far = opened.rooms.far.count
+    if to == "rocketmq":
+        wanted = opened.config.wheel_slot_count * SLOT_BYTES
+        if disk.file_bytes(tree.timer_wheel) != wanted:
+            raise FailedError(
+                "convert: a broker would refuse the directory, as something that waits found no "
+                "slot on the wheel; open it, have what is due delivered, and convert it then",
+                where=tree.timer_wheel,
+                wanted=f"{wanted} bytes",
+                got=f"more, and {far} units on the far wheel",
+            )
+    return ConvertReport(waiting, opened.metrics.values()["far_moved_messages"], far)

@@ -1,0 +1,30 @@
+"""What a folder is, told without opening it."""
+
+from enum import StrEnum
+from pathlib import Path
+
+from timerstore.backup.copying import MANIFEST
+from timerstore.files.disk import Disk
+from timerstore.layout.tree import Tree
+from timerstore.shards.tree import ShardsTree
+
+
+class Kind(StrEnum):
+    """What a folder is."""
+
+    STORE = "store"
+    SHARDS = "shards"
+    BACKUP = "backup"
+    NOTHING = "nothing"
+
+
+def kind_of(path: Path) -> Kind:
+    """Tell what a folder is, without opening it."""
+    disk, tree = Disk(), Tree(path)
+    if disk.exists(ShardsTree(path).cluster_json):
+        return Kind.SHARDS
+    if disk.exists(path / MANIFEST):
+        return Kind.BACKUP
+    if disk.is_directory(tree.commit_log) or disk.is_directory(tree.side):
+        return Kind.STORE
+    return Kind.NOTHING

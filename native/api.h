@@ -287,6 +287,17 @@ typedef struct {
     uint8_t unit[52];
 } ts_patch;
 
+/* How far a slot's chain was walked, and what stays of it; zeros before the first call. */
+typedef struct {
+    int32_t has_begun;
+    int32_t kept;            /* units that stay */
+    int64_t pos;             /* of the unit that comes next; -1: none */
+    int64_t last_pos;        /* of the newest unit that stays; -1 */
+    int64_t first_pos;       /* of the oldest so far */
+    int64_t patches;         /* how many were written */
+    uint8_t first[52];       /* the unit at first_pos */
+} ts_chain_walk;
+
 /* A unit of the far wheel: native/format/far_unit.h. */
 typedef struct {
     int64_t number;          /* counted from the far log's first */
@@ -803,10 +814,10 @@ int32_t ts_wheel_load(ts_view *timer_log, const ts_wheel *wheel, int64_t slot, i
 int32_t ts_wheel_load_many(ts_view *timer_log, const ts_wheel *wheel, const int64_t *slots,
                            int64_t *positions, int32_t slot_count, int32_t capacity,
                            ts_chained *out);
-/* Adds up the units of all chains of slots in [*from, to). A status < 0: call again, *from is where
- * it goes on. */
-int32_t ts_wheel_count(ts_view *timer_log, const ts_wheel *wheel, int64_t *from, int64_t to,
-                       int64_t *units);
+/* Adds up the units of all chains of slots in [*from, to). A status < 0: call again, it goes on at
+ * *from and *pos, which is -1 at first. */
+int32_t ts_wheel_count(ts_view *timer_log, const ts_wheel *wheel, int64_t *from, int64_t *pos,
+                       int64_t to, int64_t *units);
 int64_t ts_wheel_copy_dirty(ts_wheel *wheel, int64_t *pages, uint8_t *out, int64_t capacity);
 /* Empties the slots in [begin, end) but those in `kept`, which ascend. How many changed. */
 int64_t ts_wheel_empty(ts_wheel *wheel, int64_t begin, int64_t end, const int64_t *kept,
@@ -833,12 +844,13 @@ int32_t ts_far_waiting(const ts_states *states, int64_t log_begin, ts_far_unit *
 
 /* rechain.c: nothing else runs. living: log offsets, ascending; is_kept: of which a unit was kept
  * already, one of each is. One slot's chain is cut down to the units of living messages that
- * deliver; recount: a slot's first position and count as its chain
- * says; loose: units of [from, end) that no chain holds. */
+ * deliver; recount: a slot's first position and count as its chain says; loose: units of
+ * [from, end) that no chain holds. After TS_NEED_SEGMENT call again with the same walk: a chain may
+ * lie in more files than are mapped at a time. */
 int64_t ts_wheel_rechain(ts_view *timer_log, ts_wheel *wheel, int64_t slot, int64_t read_slot,
                          const int64_t *living, uint8_t *is_kept, int64_t living_count,
-                         ts_patch *patches, int64_t capacity);
-int32_t ts_wheel_recount(ts_view *timer_log, ts_wheel *wheel, int64_t slot);
+                         ts_patch *patches, int64_t capacity, ts_chain_walk *walk);
+int32_t ts_wheel_recount(ts_view *timer_log, ts_wheel *wheel, int64_t slot, ts_chain_walk *walk);
 int64_t ts_timer_log_loose(ts_view *timer_log, const ts_wheel *wheel, int64_t from, int64_t *next,
                            int64_t read_slot, ts_patch *patches, int64_t capacity);
 

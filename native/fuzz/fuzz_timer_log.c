@@ -69,10 +69,10 @@ static void change(timer *t, const int64_t *slots, int32_t count, int64_t number
     uint8_t *page = malloc(4096), is_kept[4] = {0};
 
     for (int32_t i = 0; i < count; i++)
-        (void)ts_wheel_recount(&t->view, &t->wheel, slots[i]);
+        (void)ts_wheel_recount(&t->view, &t->wheel, slots[i], &(ts_chain_walk){0});
     for (int32_t i = 0; i < count; i++) {
         int64_t got = ts_wheel_rechain(&t->view, &t->wheel, slots[i], 1, living, is_kept, 4,
-                                       patches, PATCHES);
+                                       patches, PATCHES, &(ts_chain_walk){0});
         CHECK(got <= PATCHES);
     }
     while (ts_timer_log_loose(&t->view, &t->wheel, at, &next, 1, patches, 5) >= 0 && next > at)

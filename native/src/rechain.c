@@ -11,6 +11,8 @@
 #include "sorted.h"
 #include "view.h"
 
+enum { CHAIN_ENDS = 1 };
+
 static int32_t unit_at(ts_view *view, int64_t pos, ts_timer_unit *unit)
 {
     int64_t available = 0;
@@ -21,6 +23,25 @@ static int32_t unit_at(ts_view *view, int64_t pos, ts_timer_unit *unit)
     if (available < TS_TIMER_UNIT_BYTES || ts_timer_unit_get(at, unit) != 0)
         return ts_view_fault(view, pos, TS_FAULT_CHAIN);
     return TS_OK;
+}
+
+static void begin(const ts_view *timer_log, const ts_slot *value, ts_chain_walk *walk)
+{
+    if (!walk->has_begun) {
+        walk->has_begun = 1;
+        walk->pos = ts_chain_pos(timer_log, value->last_pos);
+        walk->first_pos = value->first_pos;
+    }
+}
+
+/* The unit at pos; CHAIN_ENDS where pos is -1. */
+static int32_t next_unit(ts_view *timer_log, int64_t pos, ts_timer_unit *unit)
+{
+    int32_t status = pos < 0 ? CHAIN_ENDS : unit_at(timer_log, pos, unit);
+
+    if (status == TS_OK && unit->prev_pos >= pos)
+        return ts_view_fault(timer_log, pos, TS_FAULT_CHAIN);
+    return status;
 }
 
 static void patch(ts_patch *out, int64_t pos, int32_t is_dead, const ts_timer_unit *unit)
@@ -40,78 +61,76 @@ static void bury(ts_patch *out, int64_t pos, int64_t slot_ms, ts_timer_unit *uni
 
 int64_t ts_wheel_rechain(ts_view *timer_log, ts_wheel *wheel, int64_t slot, int64_t read_slot,
                          const int64_t *living, uint8_t *is_kept, int64_t living_count,
-                         ts_patch *patches, int64_t capacity)
+                         ts_patch *patches, int64_t capacity, ts_chain_walk *walk)
 {
     uint8_t *at = ts_slot_at(wheel, slot);
-    int64_t last_living = -1, first_living = -1, kept = 0, n = 0;
     ts_timer_unit unit, newer = {0};
     ts_slot value;
+    int32_t status;
 
     ts_slot_get(at, &value);
     if (value.time != slot || value.last_pos < 0)
         return 0;
-    for (int64_t pos = ts_chain_pos(timer_log, value.last_pos), before; pos >= 0; pos = before) {
-        int32_t status = unit_at(timer_log, pos, &unit);
-        int64_t place;
+    begin(timer_log, &value, walk);
+    if (walk->kept > 0)
+        (void)ts_timer_unit_get(walk->first, &newer); /* as an earlier call left it */
+    while ((status = next_unit(timer_log, walk->pos, &unit)) == TS_OK) {
+        int64_t pos = walk->pos, place = ts_place_among(living, living_count, unit.log_offset);
 
-        if (status != TS_OK)
-            return status;
-        if (unit.prev_pos >= pos)
-            return ts_view_fault(timer_log, pos, TS_FAULT_CHAIN);
-        if (n + 2 > capacity)
+        if (walk->patches + 2 > capacity)
             return TS_INVALID;
-        before = ts_chain_pos(timer_log, unit.prev_pos);
-        place = ts_place_among(living, living_count, unit.log_offset);
+        walk->pos = ts_chain_pos(timer_log, unit.prev_pos);
         if ((unit.magic & TS_TIMER_MAGIC_DELETE) || place < 0 || is_kept[place]) {
-            bury(&patches[n++], pos, (read_slot - 1) * wheel->precision_ms, &unit);
+            bury(&patches[walk->patches++], pos, (read_slot - 1) * wheel->precision_ms, &unit);
             continue;
         }
         is_kept[place] = 1;
-        if (last_living < 0)
-            last_living = pos;
+        if (walk->kept++ == 0)
+            walk->last_pos = pos;
         else if (newer.prev_pos != pos) {
             newer.prev_pos = pos;
-            patch(&patches[n++], first_living, 0, &newer);
+            patch(&patches[walk->patches++], walk->first_pos, 0, &newer);
         }
+        walk->first_pos = pos;
         newer = unit;
-        first_living = pos;
-        kept++;
     }
-    if (kept > 0 && newer.prev_pos >= 0) {
+    if (status < 0) {
+        ts_timer_unit_put(walk->first, &newer);
+        return status;
+    }
+    if (walk->kept > 0 && newer.prev_pos >= 0) {
         newer.prev_pos = TS_TIMER_PREV_NONE;
-        patch(&patches[n++], first_living, 0, &newer);
+        patch(&patches[walk->patches++], walk->first_pos, 0, &newer);
     }
-    value.time = kept > 0 ? slot : 0;
-    value.first_pos = kept > 0 ? first_living : 0;
-    value.last_pos = kept > 0 ? last_living : 0;
-    value.count = (int32_t)kept;
+    value.time = walk->kept > 0 ? slot : 0;
+    value.first_pos = walk->kept > 0 ? walk->first_pos : 0;
+    value.last_pos = walk->kept > 0 ? walk->last_pos : 0;
+    value.count = walk->kept;
     ts_slot_put(at, &value);
     ts_slot_mark(wheel, at);
-    return n;
+    return walk->patches;
 }
 
-int32_t ts_wheel_recount(ts_view *timer_log, ts_wheel *wheel, int64_t slot)
+int32_t ts_wheel_recount(ts_view *timer_log, ts_wheel *wheel, int64_t slot, ts_chain_walk *walk)
 {
     uint8_t *at = ts_slot_at(wheel, slot);
-    int32_t count = 0;
     ts_timer_unit unit;
     ts_slot value;
+    int32_t status;
 
     ts_slot_get(at, &value);
     if (value.time != slot || value.last_pos < 0)
         return TS_OK;
-    for (int64_t pos = ts_chain_pos(timer_log, value.last_pos); pos >= 0;
-         pos = ts_chain_pos(timer_log, unit.prev_pos)) {
-        int32_t status = unit_at(timer_log, pos, &unit);
-
-        if (status != TS_OK)
-            return status;
-        if (unit.prev_pos >= pos)
-            return ts_view_fault(timer_log, pos, TS_FAULT_CHAIN);
-        count += !(unit.magic & TS_TIMER_MAGIC_DELETE);
-        value.first_pos = pos;
+    begin(timer_log, &value, walk);
+    while ((status = next_unit(timer_log, walk->pos, &unit)) == TS_OK) {
+        walk->kept += !(unit.magic & TS_TIMER_MAGIC_DELETE);
+        walk->first_pos = walk->pos;
+        walk->pos = ts_chain_pos(timer_log, unit.prev_pos);
     }
-    value.count = count;
+    if (status < 0)
+        return status;
+    value.first_pos = walk->first_pos;
+    value.count = walk->kept;
     ts_slot_put(at, &value);
     ts_slot_mark(wheel, at);
     return TS_OK;

@@ -121,26 +121,25 @@ int32_t ts_wheel_load(ts_view *timer_log, const ts_wheel *wheel, int64_t slot, i
     return n;
 }
 
-int32_t ts_wheel_count(ts_view *timer_log, const ts_wheel *wheel, int64_t *from, int64_t to,
-                       int64_t *units)
+int32_t ts_wheel_count(ts_view *timer_log, const ts_wheel *wheel, int64_t *from, int64_t *pos,
+                       int64_t to, int64_t *units)
 {
     int64_t slot, first, last;
     int32_t count;
 
     while ((slot = ts_wheel_next(wheel, *from, to)) >= 0) {
-        int64_t pos = -1, n = 0;
-
-        *from = slot;
-        if (ts_wheel_slot(wheel, slot, &first, &last, &count))
-            pos = ts_chain_pos(timer_log, last);
-        for (; pos >= 0; n++) {
+        if (*from != slot || *pos < 0) {
+            *from = slot;
+            *pos = ts_wheel_slot(wheel, slot, &first, &last, &count)
+                       ? ts_chain_pos(timer_log, last) : -1;
+        }
+        for (; *pos >= 0; ++*units) {
             ts_chained unit;
-            int32_t status = load_unit(timer_log, wheel, slot, &pos, &unit);
+            int32_t status = load_unit(timer_log, wheel, slot, pos, &unit);
 
             if (status != TS_OK)
                 return status;
         }
-        *units += n;
         *from = slot + 1;
     }
     return TS_OK;
@@ -220,6 +219,8 @@ int64_t ts_wheel_cut(ts_view *timer_log, ts_wheel *wheel, int64_t timer_log_end)
             ts_timer_unit unit;
             int32_t status = unit_get(timer_log, value.last_pos, &unit);
 
+            if (status == TS_NEED_SEGMENT) /* the next call goes on from here */
+                ts_slot_put(wheel->slots + i * TS_SLOT_BYTES, &value);
             if (status != TS_OK)
                 return status;
             value.last_pos = ts_chain_pos(timer_log, unit.prev_pos);

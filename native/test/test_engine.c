@@ -949,9 +949,10 @@ static void test_chains(void)
               (cases[i].status > 0 ? cases[i].status : TS_CORRUPT));
         position = -2;
         CHECK(ts_wheel_load_many(&view, &wheel, &slot, &position, 1, 4, out) == cases[i].status);
-        CHECK((ts_wheel_recount(&view, &wheel, 3) == TS_OK) == is_sound);
+        CHECK((ts_wheel_recount(&view, &wheel, 3, &(ts_chain_walk){0}) == TS_OK) == is_sound);
         ts_slot_put(slots + 3 * TS_SLOT_BYTES, &(ts_slot){3, 0, 52, 2, 0});
-        CHECK((ts_wheel_rechain(&view, &wheel, 3, 2, &slot, &is_kept, 0, patches, 8) >= 0) == is_sound);
+        CHECK((ts_wheel_rechain(&view, &wheel, 3, 2, &slot, &is_kept, 0, patches, 8,
+                                &(ts_chain_walk){0}) >= 0) == is_sound);
         ts_slot_put(slots + 3 * TS_SLOT_BYTES, &(ts_slot){3, 0, 52, 2, 0});
         CHECK((ts_wheel_cut(&view, &wheel, 0) >= 0) == is_sound);
     }
@@ -1488,9 +1489,11 @@ static void read_wheel(reading *r)
     }
     CHECK(is_status(ts_timer_log_loose(&b->timer_view, &b->wheel, 0, &next, base, patches, 64)));
     for (int32_t i = 0; i < 64; i += 7)
-        CHECK(is_status(ts_wheel_recount(&b->timer_view, &b->wheel, slots[i])) &&
+        CHECK(is_status(ts_wheel_recount(&b->timer_view, &b->wheel, slots[i],
+                                         &(ts_chain_walk){0})) &&
               is_status(ts_wheel_rechain(&b->timer_view, &b->wheel, slots[i], base, living,
-                                         is_kept, 3, patches, 64)));
+                                         is_kept, 3, patches, 64,
+                                         &(ts_chain_walk){0})));
     CHECK(is_status(ts_wheel_cut(&b->timer_view, &b->wheel, b->timer_bytes / 2)));
     free(chained);
     free(patches);

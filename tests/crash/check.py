@@ -196,9 +196,6 @@ class _Check:
         goes_on = self._has_watermark()
         with _noting_points() as points:
             store = timerstore.open(self._directory, self._config, clock=clock, threads=False)
-        # Open: one in some hundred lives with a far wheel, closed in peace, is scanned as a whole
-        # when it is opened next. Nothing is lost by it but time; why is not known yet.
-        goes_on = goes_on and self._config.far_wheel == "off"
         if goes_on and "recover_anew_begun" in points:
             self.problems.append("there was a watermark, but the whole log was scanned")
         self._note_removed(store)

@@ -7,6 +7,7 @@ from types import ModuleType
 from timerstore import putting_many
 from timerstore.commitlog import recover
 from timerstore.dedupe import ids
+from timerstore.files import segments
 from timerstore.future import calendar
 from timerstore.ingest import cache, ingester
 from timerstore.pull import consumer, reading
@@ -36,6 +37,7 @@ SMALL: dict[ModuleType, dict[str, int]] = {
     lanes: {"CROWD": 3, "_LOOK": 2},
     calendar: {"_FILL_HOLD": 2},
     recover: {"_BATCH": 9, "_REWRITE_BYTES": 500},
+    segments: {"_MAPS_MAX": 2},
     putting_many: {"_MANY_HOLD": 3},
     ids: {"_CAPACITY_MIN": 2, "_SCAN_COUNT": 3, "_FILE_BYTES_MIN": 100},
     ingester: {"_CHUNK_ROWS": 2},

@@ -82,10 +82,11 @@ class Rechainer:
     def _count_units(self) -> int:
         """In one call: there may be a slot for each message."""
         timer_log = self._rooms.timer_log
-        at, units = ffi.new("int64_t *", self._read_slot), ffi.new("int64_t *", 0)
+        at, pos = ffi.new("int64_t *", self._read_slot), ffi.new("int64_t *", -1)
+        units = ffi.new("int64_t *", 0)
         with timer_log.segments.view(timer_log.end) as view:
             while True:
-                got = lib.ts_wheel_count(view, self._rooms.wheel.native, at, NO_SLOT, units)
+                got = lib.ts_wheel_count(view, self._rooms.wheel.native, at, pos, NO_SLOT, units)
                 if got >= 0:
                     return int(units[0])
                 timer_log.segments.serve(view, got, "timer log")
@@ -108,6 +109,7 @@ class Rechainer:
     def _rechain(self, slot: int, living: Int64Array, capacity: int) -> Records:
         patches = np.empty(capacity, PATCH)
         timer_log = self._rooms.timer_log
+        walk = ffi.new("ts_chain_walk *")
         with timer_log.segments.view(timer_log.end) as view:
             while True:
                 got = lib.ts_wheel_rechain(
@@ -120,6 +122,7 @@ class Rechainer:
                     len(living),
                     ffi.from_buffer("ts_patch[]", patches),
                     capacity,
+                    walk,
                 )
                 if got >= 0:
                     return patches[:got]
@@ -158,11 +161,11 @@ class Rechainer:
 def recount(wheel: Wheel, timer_log: TimerLog, read_slot: int, end: int) -> None:
     """Where closing was cut short: have each slot that is still to be read agree with its chain."""
     timer_log.load(end)
-    at = read_slot
+    at, walk = read_slot, ffi.new("ts_chain_walk *")
     with timer_log.segments.view(end) as view:
         while (slot := wheel.next_used(at, NO_SLOT)) is not None:
-            status = lib.ts_wheel_recount(view, wheel.native, slot)
+            status = lib.ts_wheel_recount(view, wheel.native, slot, walk)
             if status < 0:
                 timer_log.segments.serve(view, status, "timer log")
             else:
-                at = slot + 1
+                at, walk = slot + 1, ffi.new("ts_chain_walk *")

@@ -113,8 +113,8 @@ class Bench:
 
     def count(self, begin: int, end: int) -> tuple[int, int, int]:
         """(status, units, where it stopped)."""
-        at, units = ffi.new("int64_t *", begin), ffi.new("int64_t *")
-        got = lib.ts_wheel_count(self.view(), self.wheel, at, end, units)
+        at, pos, units = (ffi.new("int64_t *", value) for value in (begin, -1, 0))
+        got = lib.ts_wheel_count(self.view(), self.wheel, at, pos, end, units)
         return int(got), int(units[0]), int(at[0])
 
 
@@ -327,7 +327,7 @@ def test_a_count_stops_at_a_chain_that_does_not_fit_and_has_those_before(bench: 
     for ahead in (3, 5, 5, 9):
         bench.put(bench.request(slot_ms(NOW + ahead) + 1))
     bench.log[52 : 52 + 52] = 0
-    assert bench.count(NOW, NOW + 200) == (lib.TS_CORRUPT, 1, NOW + 5)
+    assert bench.count(NOW, NOW + 200) == (lib.TS_CORRUPT, 2, NOW + 5)
 
 
 @given(st.lists(st.integers(1, 20), max_size=40), st.integers(0, 40))

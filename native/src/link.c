@@ -3,7 +3,7 @@
 #include "parse.h"
 #include "wheel.h"
 
-enum { PROBES = 4096 };
+enum { PROBES = 4096, NEAR_PART = 8 };
 
 /* Whether a slot may take a unit: it is this very slot, or what it holds is of no use any more. */
 static int32_t is_open(const ts_wheel *wheel, int64_t slot, int64_t reuse_below, ts_slot *value)
@@ -79,6 +79,23 @@ static int64_t roll_slot(ts_link *link, int64_t ahead)
     return link->write_slot + (ahead - window < window / 3 ? window / 2 : window);
 }
 
+/* Due soon, and every slot up to its own holds another lap, as after a clock that was set back: it
+ * waits in memory, as the late ones do, or all that comes behind it would wait for it. Its unit keeps
+ * a slot that was read, so it is for those alone that are out well before that slot's next lap. */
+static int32_t place_early(const ts_wheel *wheel, const ts_link *link, int64_t slot,
+                           placing *place)
+{
+    int64_t near = wheel->slot_count / NEAR_PART;
+
+    if (slot - link->write_slot > (near < PROBES ? near : PROBES))
+        return TS_BLOCKED;
+    place->slot = -1;
+    if (place->magic & TS_TIMER_MAGIC_DELETE)
+        return TS_OK; /* the state table knows */
+    place->magic &= ~TS_TIMER_MAGIC_ROLL;
+    return place_late(wheel, link, slot, place);
+}
+
 /* The slot of its time, an edge of the roll window, or an earlier free one that rolls again; or the
  * far wheel. */
 static int32_t place_ahead(const ts_wheel *wheel, ts_link *link, int64_t slot, placing *place)
@@ -102,7 +119,7 @@ static int32_t place_ahead(const ts_wheel *wheel, ts_link *link, int64_t slot, p
         if (is_open(wheel, place->slot, link->reuse_below, &place->value))
             return TS_OK;
     }
-    return TS_BLOCKED;
+    return place_early(wheel, link, wanted, place);
 }
 
 /* Overdue, and its own slot holds another lap: a later one that has come is as good, as the message

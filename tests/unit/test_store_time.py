@@ -1,5 +1,6 @@
 """When messages come: to the millisecond, never early, in order, whatever the clock does."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,46 @@ def test_set_back_between_loading_and_handing_over(bench: Bench) -> None:
     assert bench.bodies() == []
     bench.turn(1)
     assert bench.bodies() == [b"a"]
+
+
+@pytest.mark.parametrize("how", ["on", "killed", "closed"])
+def test_slots_that_hold_another_lap_hold_up_nobody(bench: Bench, tmp_path: Path, how: str) -> None:
+    """The clock goes back ten laps: every slot that what is put then wants is taken."""
+    for slot in range(1, 14):
+        bench.store.put("old", b"", deliver_ms=NOW + slot * SECOND)
+    bench.turn()
+    now_ms = NOW - 1280 * SECOND
+    bench.clock.set(now_ms)
+    bench.turn()
+    bench.store.put("t", b"first", deliver_ms=now_ms + 12_345)
+    cancelled = bench.store.put("t", b"cancelled", deliver_ms=now_ms + 12_345)
+    bench.turn()
+    assert bench.store.cancel(cancelled)
+    bench.store.put("t", b"second", deliver_ms=now_ms + 20)
+    bench.turn(20)
+    assert bench.bodies() == [b"second"]
+    assert bench.store.stats()["enqueue_put_blocked"] == 0
+    killed = bench.store
+    if how == "killed":
+        bench.store.flush()
+        bench.root = Path(shutil.copytree(bench.root, tmp_path / "copy"))
+        bench.open()
+    elif how == "closed":
+        bench.reopen()
+    bench.turn(6000)
+    bench.store.put("t", b"third", deliver_ms=bench.clock.now_ms + 30)
+    bench.turn(30)
+    assert bench.bodies() == [b"second", b"third"]
+    bench.turn(now_ms + 12_344 - bench.clock.now_ms)
+    assert bench.bodies() == [b"second", b"third"]
+    bench.turn(1)
+    assert bench.bodies() == [b"second", b"third", b"first"]
+    assert not bench.bodies("old")
+    bench.clock.set(NOW + 20 * SECOND)
+    bench.turn()
+    assert len(bench.bodies("old")) == 13
+    bench.close()
+    killed.close()
 
 
 @pytest.mark.parametrize("jump_ms", [200 * SECOND, 20 * DAY, 3 * YEAR])

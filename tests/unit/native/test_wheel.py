@@ -232,11 +232,33 @@ def test_nothing_is_linked_where_every_slot_is_needed(bench: Bench) -> None:
     pos = bench.link.pos
     bench.link.write_slot, bench.link.frontier = NOW + 128, NOW + 129
     bench.link.reuse_below = NOW
-    count, late = bench.put(bench.request(slot_ms(NOW + 140) + 1))
+    count, late = bench.put(bench.request(slot_ms(NOW + 128 + 17) + 1))
     assert (count, len(late)) == (lib.TS_BLOCKED, 0)
     assert (bench.link.pos, bench.link.bytes) == (pos, 0)
     count, late = bench.put(bench.request(slot_ms(NOW + 128) + 1))  # late, into its own slot
     assert (count, len(late)) == (1, 1)
+
+
+def test_what_is_due_soon_waits_for_no_slot_where_every_one_is_needed(bench: Bench) -> None:
+    """In memory, with a unit in a slot that was read and from where a broker lets it roll."""
+    bench.link.roll_slots = 1000
+    for ahead in range(1, 17):
+        bench.put(bench.request(slot_ms(NOW + 128 + ahead) + 1))
+    bench.link.reuse_below = NOW
+    due_ms, pos = slot_ms(NOW + 16) + 7, bench.link.pos
+    count, late = bench.put(
+        bench.request(due_ms, lib.TS_FLAG_DELETE), bench.request(due_ms), bench.request(due_ms + 1)
+    )
+    assert (count, len(late)) == (3, 2)
+    assert late["due_ms"].tolist() == late["wake_ms"].tolist() == [due_ms, due_ms + 1]
+    assert late["flags"].tolist() == [0, 0]
+    assert late["slot"].tolist() == [NOW, NOW]
+    assert bench.unit(pos).prev_pos == -1  # of the delete: in no chain
+    assert bench.unit(pos + 52).slot_ms == slot_ms(NOW)
+    assert bench.unit(pos + 52).magic == TIMER_DEFAULT | TIMER_ROLL
+    assert bench.slot(NOW) == (NOW, pos + 52, pos + 104, 2)
+    count, late = bench.put(bench.request(slot_ms(NOW + 128) + 1))  # a lap on: it keeps its slot
+    assert bench.unit(pos + 156).slot_ms == slot_ms(NOW + 127)
 
 
 def test_late_unit_keeps_its_slot_from_others_of_the_same_call(bench: Bench) -> None:

@@ -227,6 +227,8 @@ typedef struct {
     int64_t write_ms;
     int32_t size;
     int32_t magic;
+    int32_t topic_hash; /* of the topic that it goes to */
+    int32_t unused;
 } ts_chained;
 
 /* A message of a loaded slot, ordered by (wake_ms, id). */
@@ -239,6 +241,8 @@ typedef struct {
     int64_t write_ms;
     int32_t size;
     int32_t flags;
+    int32_t topic_hash;
+    int32_t unused;
 } ts_due;
 
 /* A record as it was planned before the append lock is taken. */
@@ -807,6 +811,8 @@ int32_t ts_timer_link(ts_wheel *wheel, ts_link *link, const ts_states *states,
                       const ts_request *requests, int32_t count, uint8_t *units,
                       int64_t units_bytes, ts_due *late);
 int64_t ts_wheel_next(const ts_wheel *wheel, int64_t from, int64_t to);
+int64_t ts_wheel_crowd(const ts_wheel *wheel, int64_t from, int64_t to, int32_t count_min,
+                       int32_t *count);
 int32_t ts_wheel_load(ts_view *timer_log, const ts_wheel *wheel, int64_t slot, int64_t *pos,
                       int32_t capacity, ts_chained *out);
 /* The same for several slots at a time, a unit of each in turn, so that their cache misses overlap.

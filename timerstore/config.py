@@ -152,7 +152,7 @@ class StoreConfig:
     topic_rates: str = ""
     """Most messages a second that timers hand to some topics, "orders=100 mail=0.5", one space
     between; 0.001 to 1,000,000. They come later, never early, and in order. `pace` changes it while
-    the store is open. What waits for its turn takes 56 bytes each. Not for fixed levels."""
+    the store is open. What waits for its turn takes 64 bytes each. Not for fixed levels."""
     spread_seed: int = 0
     """Where the chance of `spread=` begins; 0: elsewhere at each opening. 0 to 2^63 - 1."""
     start_delay_ms: int = 0

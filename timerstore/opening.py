@@ -169,6 +169,7 @@ class Opened(NamedTuple):
         is_clean = False
         try:
             if self.rooms.log.failed is None:
+                self._read_back()
                 self._link_rest()
                 self.retention.finish()
                 self._empty_far_wheel()
@@ -222,6 +223,14 @@ class Opened(NamedTuple):
         if is_clean:
             reach("close_wheel_restored")
             self.directory.mark_closed()
+
+    def _read_back(self) -> None:
+        """A broker goes on from what was read, which may not lie ahead of the present then."""
+        wheel, open_slot = self.rooms.wheel, self.rooms.open_slot
+        now_slot = max(1, self.clock.now_ms // self.config.precision_ms)
+        with wheel.lock:
+            if wheel.read_back(now_slot, open_slot.outstanding):
+                open_slot.follow_back(wheel.frontier, wheel.back_count)
 
     def _empty_far_wheel(self) -> None:
         """Have the wheel as a broker reads it, as far as it and the disk take it."""

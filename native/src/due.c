@@ -160,6 +160,8 @@ static int32_t due_of(ts_view *view, uint32_t store_id, int64_t precision_ms,
     out->slot = chained->slot;
     out->write_ms = chained->write_ms;
     out->size = chained->size;
+    out->topic_hash = chained->topic_hash;
+    out->unused = 0;
     own_slot = ts_slot_of(out->due_ms, precision_ms);
     /* In its own slot it waits for the rest of that slot, in an earlier one it rolls. */
     out->flags = own_slot > chained->slot && own_slot >= frontier ? TS_FLAG_ROLL : 0;

@@ -171,6 +171,8 @@ static void late_entry(const ts_wheel *wheel, const ts_link *link, const ts_requ
     out->slot = place->slot;
     out->write_ms = link->write_slot * wheel->precision_ms;
     out->size = request->size;
+    out->topic_hash = request->topic_hash;
+    out->unused = 0;
     out->flags = place->magic & TS_TIMER_MAGIC_ROLL ? TS_FLAG_ROLL : 0;
     out->wake_ms = out->flags ? place->slot * wheel->precision_ms : request->due_ms;
 }

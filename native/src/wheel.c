@@ -48,6 +48,19 @@ int64_t ts_wheel_next(const ts_wheel *wheel, int64_t from, int64_t to)
     return best;
 }
 
+/* The first slot in [from, to), at most a lap, that says it holds so many; -1. */
+int64_t ts_wheel_crowd(const ts_wheel *wheel, int64_t from, int64_t to, int32_t count_min,
+                       int32_t *count)
+{
+    int64_t first, last;
+
+    for (int64_t slot = from; slot < to; slot++) {
+        if (ts_wheel_slot(wheel, slot, &first, &last, count) && *count >= count_min)
+            return slot;
+    }
+    return -1;
+}
+
 int64_t ts_wheel_copy_dirty(ts_wheel *wheel, int64_t *pages, uint8_t *out, int64_t capacity)
 {
     int64_t page_count = (wheel->slot_count * TS_SLOT_BYTES + 4095) / 4096, copied = 0;
@@ -96,6 +109,8 @@ static int32_t load_unit(ts_view *timer_log, const ts_wheel *wheel, int64_t slot
     out->write_ms = unit.write_ms;
     out->size = unit.size;
     out->magic = unit.magic;
+    out->topic_hash = unit.topic_hash;
+    out->unused = 0;
     *pos = ts_chain_pos(timer_log, unit.prev_pos);
     return TS_OK;
 }

@@ -236,7 +236,8 @@ class Model:
             assert message.message_id == one.receipt.message_id
             assert message.due_ms == one.due_ms or not one.waited or one.level < 0
             if message.waits:
-                assert one.place is None, f"query: waits, but was seen: {message}"
+                was_seen = one.place is not None and one.place < ends.get(one.queue, 0)
+                assert not was_seen, f"query: waits, but was seen: {message}"
                 assert one.level < 0 or message.handle == ("" if one.level else one.receipt.handle)
             else:
                 assert message.queue_offset == one.place, f"query: not seen: {message}"

@@ -1,11 +1,13 @@
 """The open slot against a sorted list: large batches (runs), small ones (heap), rolls."""
 
 import random
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
 
 from timerstore.native import lib
+from timerstore.timer import open_slot
 from timerstore.timer.open_slot import OpenSlot
 from timerstore.timer.request import DUE, Records
 
@@ -80,7 +82,7 @@ def test_few_runs_however_many_batches() -> None:
     for batch in range(60):
         rows = [(n % 1000, batch * 512 + n) for n in range(512)]
         slot.push(entries(rows), FRONTIER)
-        assert len(slot._runs) <= 7  # each is less than half the one before it
+        assert len(slot._rest._runs) <= 7  # each is less than half the one before it
     assert len(slot.pop(1000, 10**6)[0]) == 60 * 512
 
 
@@ -100,3 +102,76 @@ def test_rolls_that_are_not_needed_any_more_wait_for_their_time() -> None:
     last, _ = slot.pop(999_999, 10_000)
     assert last["id"].tolist() == list(range(100, 4000))
     assert not last["flags"].any()
+
+
+class TestCrowds:
+    """A topic with many has a queue of its own."""
+
+    @pytest.fixture
+    def slot(self, monkeypatch: pytest.MonkeyPatch) -> OpenSlot:
+        monkeypatch.setattr(open_slot, "CROWD", 100)
+        monkeypatch.setattr(open_slot, "RUN_MIN", 10)
+        slot = OpenSlot(PRECISION_MS)
+        slot.is_mixed = lambda: True
+        return slot
+
+    def of_topic(self, topic_hash: int, ids: Iterable[int], due_ms: int = 5000) -> Records:
+        made = entries([(due_ms, number) for number in ids])
+        made["topic_hash"] = topic_hash
+        return made
+
+    def test_a_share_of_each_is_taken(self, slot: OpenSlot) -> None:
+        slot.push(self.of_topic(1, range(90)), FRONTIER)
+        assert slot.rest_count == 90
+        slot.push(np.concatenate([self.of_topic(1, range(90, 200)), self.of_topic(2, [300])]))
+        slot.push(self.of_topic(3, range(400, 500), 5001))
+        assert (len(slot), slot.rest_count) == (301, 1)
+        popped, _ = slot.pop(6000, 40)
+        assert popped["topic_hash"].tolist() == [2] + 20 * [3] + 19 * [1]
+        assert popped["id"].tolist() == [300, *range(400, 420), *range(19)]
+        popped, _ = slot.pop(6000, 1000)
+        assert (len(popped), len(slot), slot.rest_count) == (261, 0, 0)
+        assert popped["id"][popped["topic_hash"] == 1].tolist() == list(range(19, 200))
+
+    def test_the_order_of_a_topic_is_kept(self, slot: OpenSlot) -> None:
+        """Whatever came before it had a queue, what is given back, and what comes late."""
+        slot.push(self.of_topic(1, range(50, 90)), FRONTIER)
+        slot.push(self.of_topic(1, [5]))
+        slot.push(self.of_topic(1, range(90, 200)))
+        assert slot.rest_count == 0
+        popped, _ = slot.pop(6000, 30)
+        slot.push(popped[10:])
+        slot.push(self.of_topic(1, [1]))
+        popped, _ = slot.pop(6000, 1000)
+        assert popped["id"].tolist() == [1, *range(59, 200)]
+
+    def test_each_has_its_turn(self, slot: OpenSlot) -> None:
+        for topic_hash in range(1, 5):
+            slot.push(self.of_topic(topic_hash, range(200 * topic_hash, 200 * topic_hash + 150)))
+        slot.push(entries([]), FRONTIER)
+        first = [int(slot.pop(6000, 1)[0]["topic_hash"][0]) for _ in range(8)]
+        assert set(first) == {1, 2, 3, 4}
+
+    def test_it_wakes_for_the_first_of_all(self, slot: OpenSlot) -> None:
+        slot.push(self.of_topic(1, range(150), 7000), FRONTIER)
+        slot.push(self.of_topic(2, [1], 6000))
+        assert slot.next_wake_ms() == 6000
+        assert len(slot.pop(6500, 10)[0]) == 1
+        assert slot.next_wake_ms() == 7000
+        assert len(slot.pop(6999, 10)[0]) == 0
+
+    def test_one_topic_alone_needs_none(self, slot: OpenSlot) -> None:
+        slot.is_mixed = lambda: False
+        slot.push(self.of_topic(1, range(500)), FRONTIER)
+        assert slot.rest_count == 500
+
+    def test_what_is_a_small_part_gets_none(self, slot: OpenSlot) -> None:
+        slot.push(np.concatenate([self.of_topic(n, range(n, n + 30)) for n in range(5)]), FRONTIER)
+        assert slot.rest_count == 150
+
+    def test_there_are_64_at_most(self, slot: OpenSlot) -> None:
+        slot.push(self.of_topic(999, range(101)), FRONTIER)
+        for topic_hash in range(100):
+            slot.push(self.of_topic(topic_hash, range(120)))
+        assert slot.rest_count == 37 * 120
+        assert len(slot.pop(6000, 10**6)[0]) == 101 + 100 * 120

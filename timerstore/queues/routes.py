@@ -81,6 +81,14 @@ class Routes:
         """How many queues the topic has, those counted that topics.json leaves out."""
         return max(self.queue_count(topic), self._made_count.get(topic, 0))
 
+    def are_mixed(self) -> bool:
+        """Whether more than one topic has timers that wait."""
+        first = None
+        for route in list(self.by_index):
+            if route.native.pending and route.topic != (first := first or route.topic):
+                return True
+        return False
+
     def topics(self) -> dict[str, int]:
         """Give every topic with its queue count, system topics included."""
         names = {**self._topics.topics, **self._made_count}

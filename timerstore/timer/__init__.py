@@ -16,7 +16,7 @@ wheel.py far.py timer_log.py states.py           what is on disk
 checkpoint.py                                    as of when
 linker.py                                        who gets which place
 recover.py                                       the same after a crash
-open_slot.py                                     what was read and waits for its millisecond
+open_slot.py due_queue.py lanes.py               what was read and waits for its time
 pipeline.py                                      makes the six, starts and stops them
 cancel.py pending.py backlog.py slot_counts.py    what the front door asks of the timer
 handover.py                                      what a broker reads once we have closed

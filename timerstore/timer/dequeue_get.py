@@ -2,7 +2,9 @@
 
 Threads:  dequeue-get.
 Locks:    the wheel's, for one batch.
-Holds:    (1) slots are read in order of time, each once in one opening; (2) a slot counts as read
+Holds:    (1) slots are read in order of time, each once in one opening; one that holds a crowd, and
+          those before it, ahead of their time, so that it is read when it comes (decision 0046);
+          (2) a slot counts as read
           from the moment its reading starts: what is linked into it after that is late, and goes to
           the open slot by itself; (3) no slot is begun while something of it, or of an earlier one,
           waits on the far wheel: so nothing overtakes that, but where no slot takes it; (4) the
@@ -29,6 +31,13 @@ from timerstore.timer.wheel import NO_SLOT, Wheel
 _BATCH = 16_384
 _SLOTS = 16  # read side by side when there are many to catch up on
 _LOADED_MAX = 16_384  # entries in the open slot beyond which no further slot is begun
+_HELD_MAX = 1 << 24  # those of crowds, which are in nobody's way, among them
+_CROWD = 65_536  # units for which a slot is begun ahead of its time
+_CROWD_PER_S = 1_000_000  # so many are surely read in a second
+_LEAD_S = 1.0  # before that
+_LOOK_S = 0.5  # how often it is looked whether a crowd is to be read by now
+_AHEAD_MS = 60_000
+_AHEAD_SLOTS = 4096
 
 
 class DequeueGet(Service):
@@ -60,6 +69,9 @@ class DequeueGet(Service):
         self._positions = np.empty(0, np.int64)  # and how far
         self._chained = np.empty(_BATCH, CHAINED)
         self._passed = open_slot.frontier  # frontier that downstream was told
+        self._ahead_slots = min(
+            _AHEAD_MS // config.precision_ms, _AHEAD_SLOTS, wheel.slot_count // 8
+        )
         self._start_ns = start_ns + config.start_delay_ms * 1_000_000
         self.downstream: Service | None = None
 
@@ -69,7 +81,8 @@ class DequeueGet(Service):
         if len(self._slots) or len(self._out):
             return False
         with self._wheel.lock:
-            last_slot = self._last_slot(self._clock.now_ms // self._config.precision_ms)
+            now_slot = self._clock.now_ms // self._config.precision_ms
+            last_slot = self._last_slot(self._ahead(now_slot))
         return self._wheel.frontier > last_slot or self._has_enough
 
     def _last_slot(self, now_slot: int) -> int:
@@ -81,7 +94,22 @@ class DequeueGet(Service):
         """Whether so much is loaded that no further slot is begun; but where what is loaded waits
         for slots that are not, as after a clock that was set back, reading is what lets it go.
         """
-        return len(self._open_slot) > _LOADED_MAX and self._open_slot.next_wake_ms() is not None
+        open_slot = self._open_slot
+        is_much = open_slot.rest_count > _LOADED_MAX or len(open_slot) > _HELD_MAX
+        return is_much and open_slot.next_wake_ms() is not None
+
+    def _ahead(self, now_slot: int) -> int:
+        """The last slot to begin by now: the present one, or one with a crowd that comes soon."""
+        wheel, precision_ms = self._wheel, self._config.precision_ms
+        last, at = now_slot, max(now_slot + 1, wheel.frontier)
+        end = now_slot + 1 + self._ahead_slots
+        while (crowd := wheel.next_crowd(at, end, _CROWD)) is not None:
+            slot, count = crowd
+            lead_s = count / _CROWD_PER_S + _LEAD_S
+            if (slot - now_slot) * precision_ms <= lead_s * 1000:
+                last = slot
+            at = slot + 1
+        return last
 
     def step(self) -> bool:
         """Read up to one batch of units."""
@@ -97,12 +125,14 @@ class DequeueGet(Service):
         with self._wheel.lock:
             if self._wheel.follow_back(now_slot, self._open_slot.outstanding):
                 self._open_slot.follow_back(self._wheel.frontier, self._wheel.back_count)
-            now_slot = self._last_slot(now_slot)
-            if self._begin_slots(now_slot):
+            last_slot = self._last_slot(self._ahead(now_slot))
+            if self._begin_slots(last_slot):
                 with self._timer_log.segments.view(self._timer_log.end) as view:
-                    while count < _BATCH and self._begin_slots(now_slot):
+                    while count < _BATCH and self._begin_slots(last_slot):
                         count += self._read(view, chained, count)
                         finished.extend(self._drop_finished())
+            if self._wheel.frontier > now_slot + 1:
+                self._wheel.read_ahead(now_slot, self._ahead_slots)
             frontier = int(self._slots.min(initial=self._wheel.frontier))
             back_count = self._wheel.back_count
         if not count and frontier == self._passed and not finished:
@@ -118,11 +148,11 @@ class DequeueGet(Service):
             self.downstream.wake()
         return True
 
-    def _begin_slots(self, now_slot: int) -> bool:
-        """Have slots to read, as far as there are any whose time has come."""
+    def _begin_slots(self, last_slot: int) -> bool:
+        """Have slots to read, as far as there are any up to this one."""
         begun: list[int] = []
         while len(self._slots) + len(begun) < _SLOTS:
-            slot = self._begin_slot(now_slot)
+            slot = self._begin_slot(last_slot)
             if slot is None:
                 break
             begun.append(slot)
@@ -131,13 +161,13 @@ class DequeueGet(Service):
             self._positions = np.append(self._positions, np.full(len(begun), -2, np.int64))
         return len(self._slots) > 0
 
-    def _begin_slot(self, now_slot: int) -> int | None:
+    def _begin_slot(self, last_slot: int) -> int | None:
         wheel = self._wheel
-        if wheel.frontier > now_slot or self._has_enough:
+        if wheel.frontier > last_slot or self._has_enough:
             return None
-        slot = wheel.next_used(wheel.frontier, now_slot + 1)
+        slot = wheel.next_used(wheel.frontier, last_slot + 1)
         wheel.earliest = None
-        wheel.frontier = now_slot + 1 if slot is None else slot + 1
+        wheel.frontier = last_slot + 1 if slot is None else slot + 1
         if slot is not None:
             self._open_slot.expect(slot, 1)  # while it is being read
             reach("dequeue_slot_begun")
@@ -179,8 +209,10 @@ class DequeueGet(Service):
                 wheel.earliest = NO_SLOT if found is None else found
             earliest = wheel.earliest
             is_held_up = self._last_slot(earliest) < earliest  # who moves that down wakes
+            end = self._clock.now_ms // self._config.precision_ms + 1 + self._ahead_slots
+            has_crowd = wheel.next_crowd(wheel.frontier, end, _CROWD) is not None
         if earliest == NO_SLOT or is_held_up:
             return None
         wait_s = (earliest * self._config.precision_ms - self._clock.now_ms) / 1000
         wait_s = max(wait_s, (self._start_ns - self._clock.monotonic_ns) / 1e9)
-        return min(max(wait_s, 0.0), IDLE_S_MAX)
+        return min(max(wait_s, 0.0), _LOOK_S if has_crowd else IDLE_S_MAX)

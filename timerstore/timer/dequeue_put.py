@@ -144,7 +144,7 @@ class DequeuePut(Service):
     def _pop(self) -> tuple[Records, int, int]:
         """Give what may go now, at most one batch; the frontier; how many left the open slot."""
         open_slot, lanes = self._open_slot, self.lanes
-        if not lanes.are_needed(len(open_slot)):
+        if not lanes.are_needed(open_slot.rest_count):
             due, frontier = open_slot.pop(self._until_ms(), _BATCH)
             return due, frontier, len(due)
         due, frontier = open_slot.pop(self._until_ms(), _SORTED)

@@ -4,8 +4,9 @@
                  b: ▪▪
                  c: ▪▪▪▪▪▪▪▪▪▪
 
-Used where a topic has a rate, or where so much is due at once that what is due after it would wait
-for all of it; otherwise everything goes in one order, without a look at its topic.
+Used where a topic has a rate, or where so many small topics are due at once that what is due after
+them would wait for all (a topic's crowd has a queue of its own in the open slot); otherwise
+everything goes in one order, without a look at its topic.
 
 Threads:  dequeue-put sorts in and takes; anyone sets a rate, counts, or asks where one is.
 Locks:    _lock, then nothing.
@@ -13,7 +14,7 @@ Holds:    (1) of a topic the order is (due, put), paced or not; (2) nothing leav
           nor beyond its rate: at most `rate` a second and a tenth of a second's worth at once; (3)
           what was cancelled takes no one's turn; (4) what is in here still counts as outstanding in
           its slot: a checkpoint keeps it, a restart reads it again.
-Cost:     56 bytes of memory for each message held.
+Cost:     64 bytes of memory for each message held.
 Source:   decision 0043.
 """
 
@@ -110,18 +111,12 @@ class Lanes:
         self.on_rate()
 
     def are_needed(self, loaded: int) -> bool:
-        """Whether what is due must be sorted out by topic; `loaded`: how much is read."""
+        """Whether what is due must be sorted out by topic; `loaded`: how much is read, but for
+        crowds that have a queue of their own.
+        """
         if self._rates or self._lanes:
             return True
-        return loaded > CROWD and self._is_mixed()
-
-    def _is_mixed(self) -> bool:
-        """Whether more than one topic has timers that wait."""
-        first = None
-        for route in list(self._routes.by_index):
-            if route.native.pending and route.topic != (first := first or route.topic):
-                return True
-        return False
+        return loaded > CROWD and self._routes.are_mixed()
 
     # --- in ---
 

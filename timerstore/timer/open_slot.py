@@ -1,23 +1,33 @@
 """Open slot: loaded messages in order of (due time, timer id), released by time.
 
+Where more than one topic waits and a topic has a crowd of them, that topic gets a queue of its own,
+and what is released is a share of each: nobody waits for another topic's crowd. Topics are told
+apart by their hash: two that share one share a turn.
+
+    the rest: ▪▪                       ─► all of these, a share of a, a share of b
+    a:        ▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪
+    b:        ▪▪▪▪▪▪▪▪▪▪▪
+
 Threads:  dequeue-get-message and enqueue-put push, dequeue-put pops, checkpoints ask for the lowest
           slot: each under `_lock`.
 Holds:    (1) nothing leaves before its time; (2) nothing leaves while a slot that could hold
           something earlier is not loaded whole (`frontier`); (3) `outstanding` counts, per slot,
           what was read of it and is not in the log yet: a checkpoint keeps the lowest (R of
-          exactly-once.md 5).
+          exactly-once.md 5); (4) of one topic all lies in one queue: its order is (due, put).
+Source:   decision 0046 for the crowds.
 """
 
 import threading
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
-from timerstore.native import ffi, lib
-from timerstore.timer.request import DUE, KEY, Int64Array, Records
+from timerstore.timer.due_queue import RUN_MIN, DueQueue
+from timerstore.timer.request import DUE, Int64Array, Records
 
-_SIZE_MIN = 1024
-_RUN_MIN = 512  # entries that are worth a run of their own
+CROWD = 65_536
+"""Messages of one topic, about, that are read and wait: from here on it has a queue of its own."""
+_CROWDS = 64  # so many topics at most
 
 
 def _by_slot(slots: Int64Array) -> list[tuple[int, int]]:
@@ -38,40 +48,20 @@ class OpenSlot:
         self._precision_ms = precision_ms
         self._lock = threading.Lock()
         self._outstanding: dict[int, int] = {}
-        self._open: Any = ffi.new("ts_open *")
-        self._runs: list[tuple[Records, Any]] = []  # what the C side's runs point at
-        self._entries: Records = np.empty(0, DUE)
-        self._keys: Records = np.empty(0, KEY)
-        self._unused: Int64Array = np.empty(0, np.int64)
-        self._grow(_SIZE_MIN)
+        self._rest = DueQueue()
+        self._crowds: dict[int, DueQueue] = {}  # by topic hash
+        self._turn = 0
+        self.is_mixed: Callable[[], bool] = lambda: False  # more than one topic has timers
         self.frontier = 0
         self._back_count = 0  # of the wheel, when its frontier followed the clock back last
 
-    def _grow(self, size: int) -> None:
-        """Have room for `size` entries in the heap; every entry keeps its place."""
-        heap = self._open.heap
-        old, count, unused_count = len(self._entries), int(heap.count), int(heap.unused_count)
-        entries, keys, unused = np.empty(size, DUE), np.empty(size, KEY), np.empty(size, np.int64)
-        entries[:old] = self._entries
-        keys[:count] = self._keys[:count]
-        unused[:unused_count] = self._unused[:unused_count]
-        unused[unused_count : unused_count + size - old] = np.arange(old, size)
-        self._entries, self._keys, self._unused = entries, keys, unused
-        self._views = (
-            ffi.from_buffer("ts_due[]", entries),
-            ffi.from_buffer("ts_heap_key[]", keys),
-            ffi.from_buffer("int64_t[]", unused),
-        )
-        heap.entries, heap.keys, heap.unused = self._views
-        heap.unused_count = unused_count + size - old
-        heap.capacity = size
-
     def __len__(self) -> int:
-        return int(self._open.heap.count) + sum(map(self._left, range(len(self._runs))))
+        return len(self._rest) + sum(map(len, list(self._crowds.values())))
 
-    def _left(self, i: int) -> int:
-        run = self._open.runs[i]
-        return int(run.end - run.at)
+    @property
+    def rest_count(self) -> int:
+        """How many wait that are of no topic's crowd."""
+        return len(self._rest)
 
     def expect(self, slot: int, count: int) -> None:
         """So many of a slot are on their way into the log."""
@@ -123,63 +113,41 @@ class OpenSlot:
         since that was said (`back_count`: of the wheel, then).
         """
         with self._lock:
-            if len(entries) >= _RUN_MIN:
-                self._add_run(entries)
-            elif len(entries):
-                self._push_few(entries)
+            self._sort_in(entries)
             if frontier is not None:
                 is_old = back_count < self._back_count
                 self.frontier = min(self.frontier, frontier) if is_old else frontier
 
-    def _push_few(self, entries: Records) -> None:
-        heap = self._open.heap
-        needed = int(heap.count) + len(entries)
-        if needed > len(self._entries):
-            self._grow(max(needed, 2 * len(self._entries)))
-        lib.ts_heap_push(ffi.addressof(heap), ffi.from_buffer("ts_due[]", entries), len(entries))
+    def _sort_in(self, entries: Records) -> None:
+        if not len(entries):
+            return
+        if len(entries) >= RUN_MIN and len(self._rest) + len(entries) > CROWD:
+            self._look_for_crowds(entries)
+        for topic_hash, crowd in self._crowds.items():
+            is_of_it = entries["topic_hash"] == topic_hash
+            if is_of_it.all():
+                crowd.push(entries)
+                return
+            if is_of_it.any():
+                crowd.push(entries[is_of_it])
+                entries = entries[~is_of_it]
+        self._rest.push(entries)
 
-    def _add_run(self, entries: Records) -> None:
-        """Sort entries into a run of their own. Each run stays less than half the one before it:
-        however many are loaded, there are few runs, and an entry is moved few times.
-        """
-        count = len(entries)
-        keys = np.empty(2 * count, KEY)
-        run = np.empty(count, DUE)
-        lib.ts_run_sort(
-            ffi.from_buffer("ts_due[]", entries),
-            count,
-            ffi.from_buffer("ts_heap_key[]", keys),
-            ffi.from_buffer("ts_due[]", run),
-        )
-        self._drop_empty_runs()
-        self._append_run(run)
-        while len(self._runs) > 1 and 2 * self._left(len(self._runs) - 1) >= self._left(
-            len(self._runs) - 2
-        ):
-            self._merge_last_two()
-
-    def _append_run(self, run: Records) -> None:
-        view = ffi.from_buffer("ts_due[]", run)
-        native = self._open.runs[len(self._runs)]
-        native.entries, native.at, native.end = view, 0, len(run)
-        self._runs.append((run, view))
-        self._open.run_count = len(self._runs)
-
-    def _merge_last_two(self) -> None:
-        last = len(self._runs) - 1
-        run = np.empty(self._left(last - 1) + self._left(last), DUE)
-        first, second = (ffi.addressof(self._open.runs, i) for i in (last - 1, last))
-        lib.ts_run_merge(first, second, ffi.from_buffer("ts_due[]", run))
-        del self._runs[-2:]
-        self._append_run(run)
-
-    def _drop_empty_runs(self) -> None:
-        kept = [i for i in range(len(self._runs)) if self._left(i)]
-        for to, i in enumerate(kept):
-            if to != i:
-                self._open.runs[to] = self._open.runs[i]
-        self._runs = [self._runs[i] for i in kept]
-        self._open.run_count = len(kept)
+    def _look_for_crowds(self, entries: Records) -> None:
+        """Give a queue of its own to a topic that has a quarter of these."""
+        hashes, counts = np.unique(entries["topic_hash"], return_counts=True)
+        found = hashes[(counts >= RUN_MIN) & (4 * counts >= len(entries))].tolist()
+        found = [one for one in found if one not in self._crowds][: _CROWDS - len(self._crowds)]
+        if not found or not self.is_mixed():
+            return
+        rest = self._rest.all()
+        for topic_hash in found:
+            crowd = self._crowds[topic_hash] = DueQueue()
+            is_of_it = rest["topic_hash"] == topic_hash
+            crowd.push(rest[is_of_it])
+            rest = rest[~is_of_it]
+        self._rest = DueQueue()
+        self._rest.push(rest)
 
     def expect_and_push(self, entries: Records) -> None:
         """Late entries: they were read from no slot, but are linked in one."""
@@ -187,26 +155,36 @@ class OpenSlot:
         self.push(entries)
 
     def pop(self, now_ms: int, capacity: int) -> tuple[Records, int]:
-        """Take what is to be done by now, in order; and the frontier that this was decided with."""
+        """Take what is to be done by now, in order, of each crowd a share; and the frontier that
+        this was decided with.
+        """
         with self._lock:
-            out = np.empty(min(capacity, max(1, len(self))), DUE)
             until_ms = min(now_ms, self.frontier * self._precision_ms)
-            count = 0
-            while True:
-                count += lib.ts_open_pop(
-                    self._open,
-                    until_ms,
-                    self.frontier,
-                    self._precision_ms,
-                    ffi.from_buffer("ts_due[]", out) + count,
-                    len(out) - count,
-                )
-                if not self._open.is_full:
-                    return out[:count], self.frontier
-                self._grow(2 * len(self._entries))
+            out = np.empty(min(capacity, max(1, len(self))), DUE)
+            if not self._crowds:
+                return out[: self._take(self._rest, until_ms, out)], self.frontier
+            count = self._take_shares(until_ms, out)
+            self._crowds = {key: crowd for key, crowd in self._crowds.items() if len(crowd)}
+            return out[:count], self.frontier
+
+    def _take_shares(self, until_ms: int, out: Records) -> int:
+        """Of each queue a share, and of what room some of them leave."""
+        crowds = list(self._crowds.values())
+        self._turn = (self._turn + 1) % len(crowds)
+        queues = [self._rest, *crowds[self._turn :], *crowds[: self._turn]]
+        count, before = 0, -1
+        while before < count < len(out):
+            before = count
+            for k, queue in enumerate(queues):
+                share = -(-(len(out) - count) // (len(queues) - k))
+                count += self._take(queue, until_ms, out[count : count + share])
+        return count
+
+    def _take(self, queue: DueQueue, until_ms: int, out: Records) -> int:
+        return queue.pop(until_ms, self.frontier, self._precision_ms, out) if len(out) else 0
 
     def next_wake_ms(self) -> int | None:
         """When the first entry is to be looked at; None: there is none, or its slot not whole."""
         with self._lock:
-            wake_ms = int(lib.ts_open_wake(self._open))
+            wake_ms = min(queue.wake_ms() for queue in (self._rest, *self._crowds.values()))
             return wake_ms if wake_ms <= self.frontier * self._precision_ms else None

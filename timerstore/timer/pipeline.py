@@ -111,6 +111,7 @@ def make_pipeline(
     def is_stuck() -> bool:
         return (config.stop_enqueue or enqueue_put.is_blocked) and dequeue_get.is_waiting
 
+    rooms.open_slot.is_mixed = rooms.routes.are_mixed
     enqueue_put.on_blocked = flush.request_checkpoint
     enqueue_put.checkpoints = lambda: (checkpoint.begun, checkpoint.completed_number)
     checkpoint.on_completed.append(enqueue_put.wake)  # a slot may be free for another lap now

@@ -27,6 +27,8 @@ CHAINED = np.dtype(
         ("write_ms", np.int64),
         ("size", np.int32),
         ("magic", np.int32),
+        ("topic_hash", np.int32),
+        ("unused", np.int32),
     ]
 )
 DUE = np.dtype(
@@ -39,6 +41,8 @@ DUE = np.dtype(
         ("write_ms", np.int64),
         ("size", np.int32),
         ("flags", np.int32),
+        ("topic_hash", np.int32),
+        ("unused", np.int32),
     ]
 )
 KEY = np.dtype([("wake_ms", np.int64), ("id", np.int64), ("at", np.int64)])

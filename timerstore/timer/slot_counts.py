@@ -62,7 +62,7 @@ class SlotCounts:
     def _look_at_clock(self) -> None:
         """Forget what has passed; count again where the clock was set back."""
         frontier, now_slot = self._wheel.frontier, self._clock.now_ms // self._precision_ms
-        was_ahead = now_slot < frontier - 1 and frontier != self._frontier
+        was_ahead = self._wheel.is_beyond(now_slot) and frontier != self._frontier
         was_ahead |= self._back_count != self._wheel.back_count
         if was_ahead or now_slot < self._latest_slot:
             self._count_all()

@@ -5,9 +5,9 @@ Data:     native/format/wheel_slot.h; `timerwheel`, mapped privately: memory cha
           a broker refuses it.
 Threads:  enqueue-put links, dequeue-get loads, checkpoints copy: each under `lock`.
 Locks:    lock, then the open slot's.
-Holds:    (1) slots below `frontier` have been read, and it is one ahead of the present at most; (2)
-          a slot is overwritten for a later lap only where nothing in it can be needed after a crash
-          (`reuse_below`).
+Holds:    (1) slots below `frontier` have been read, and it is one ahead of the present at most, or
+          of a slot that was begun before its time (`read_ahead`); (2) a slot is overwritten for a
+          later lap only where nothing in it can be needed after a crash (`reuse_below`).
 Fails:    ConfigError on a file of another size; FullError where its blocks cannot be had.
 """
 
@@ -48,6 +48,8 @@ class Wheel:
         self.precision_ms = precision_ms
         self.lock = threading.Lock()
         self.frontier = 0
+        self._ahead_slot = 0  # the last that was begun before its time
+        self._ahead_from = 0  # unless it is earlier than this slot by now
         self.back_count = 0  # how often `frontier` followed a clock that was set back
         self.completed_read_slot = 0  # R of the last completed checkpoint
         # Slots of which messages got another place without a record in the log: the wheel alone
@@ -90,6 +92,24 @@ class Wheel:
         ffi.memmove(self._view, bytes(self.slot_count * SLOT_BYTES), self.slot_count * SLOT_BYTES)
         self._dirty[:] = 1
 
+    def read_ahead(self, now_slot: int, tolerance_slots: int) -> None:
+        """The frontier goes beyond the present on purpose, and stays there, unless the clock is set
+        back by more than so many slots; under `lock`.
+        """
+        self._ahead_slot, self._ahead_from = self.frontier - 1, now_slot - tolerance_slots
+
+    def is_beyond(self, now_slot: int) -> bool:
+        """Tell whether what has been read lies ahead again, as the clock was set back."""
+        ahead_slot = self._ahead_slot if now_slot >= self._ahead_from else 0
+        return self.frontier > max(now_slot, ahead_slot) + 1
+
+    def read_back(self, now_slot: int, outstanding: Callable[[], Int64Array]) -> bool:
+        """Have nothing read before its time, as a broker has it that goes on from here; under
+        `lock`; as `follow_back`.
+        """
+        self._ahead_slot = 0
+        return self.follow_back(now_slot, outstanding)
+
     def follow_back(self, now_slot: int, outstanding: Callable[[], Int64Array]) -> bool:
         """Where the clock was set back, what has been read already lies ahead again; under `lock`;
         whether it was: then the open slot has to hear of it.
@@ -100,7 +120,7 @@ class Wheel:
         theirs for a recovery; they are read twice, and a message that is loaded twice is handed
         over once, by its state.
         """
-        if self.frontier <= now_slot + 1:
+        if not self.is_beyond(now_slot):
             return False
         moved = np.array(sorted(self.moved_on | self._moved_before), np.int64)
         kept = np.union1d(outstanding(), moved)
@@ -112,6 +132,7 @@ class Wheel:
             len(kept),
         )
         self.frontier = now_slot + 1
+        self._ahead_slot = 0
         self.back_count += 1
         self.earliest = None
         return True
@@ -132,6 +153,14 @@ class Wheel:
         slot = int(lib.ts_wheel_next(self.native, begin, end))
         self._cuts.check()
         return None if slot < 0 else slot
+
+    def next_crowd(self, begin: int, end: int, count_min: int) -> tuple[int, int] | None:
+        """Give the first slot in [begin, end), at most a lap, that says it holds so many units, and
+        how many those are.
+        """
+        count = ffi.new("int32_t *")
+        slot = int(lib.ts_wheel_crowd(self.native, begin, end, count_min, count))
+        return None if slot < 0 else (slot, int(count[0]))
 
     def units_from(self, begin: int) -> int:
         """Count the units of slots at or above `begin`, as they say; those that fit their place."""

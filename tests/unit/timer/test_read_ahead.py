@@ -1,0 +1,151 @@
+"""A slot with a crowd is read before its time: never early, once, whatever the clock does then."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.bench import NOW, SECOND, Bench, small
+from timerstore import FlowControlError
+from timerstore.layout.tree import Tree
+from timerstore.timer import dequeue_get, open_slot
+
+DUE = NOW + 20 * SECOND
+COUNT = 30
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    """A crowd of `a`, and the clock so that it is read already; `b` is due a moment later."""
+    monkeypatch.setattr(dequeue_get, "_CROWD", 10)
+    monkeypatch.setattr(open_slot, "CROWD", 10)
+    monkeypatch.setattr(open_slot, "RUN_MIN", 5)
+    made = Bench(tmp_path / "store", small(slot_messages_max=50))
+    made.store.put_many("a", [b"%02d" % n for n in range(COUNT)], deliver_ms=DUE)
+    made.store.put("b", b"x", deliver_ms=DUE + 1)
+    made.turn()
+    assert loaded(made) == 0
+    made.turn(18 * SECOND - 1)
+    assert loaded(made) == 0
+    made.turn(1)
+    assert loaded(made) == COUNT
+    yield made
+    made.close()
+
+
+def loaded(bench: Bench) -> int:
+    return int(bench.store.stats()["open_slot_messages"])
+
+
+def assert_comes_out(bench: Bench, numbers: range | list[int] = range(COUNT)) -> None:
+    """All of it, in order, at its time."""
+    bench.turn(DUE - 1 - bench.clock.now_ms)
+    assert not bench.bodies("a")
+    bench.turn(1)
+    assert [int(body) for body in bench.bodies("a")] == list(numbers)
+    assert not bench.bodies("b")
+    bench.turn(1)
+    assert bench.bodies("b") == [b"x"]
+
+
+def test_it_comes_at_its_time(bench: Bench) -> None:
+    reading = bench.store.services()["dequeue_get"]
+    assert reading.idle_s() == 2.0  # until what is due behind it
+    bench.store.put_many("c", [b""] * COUNT, deliver_ms=DUE + 9 * SECOND)
+    bench.turn()
+    assert reading.idle_s() == 0.5  # it looks whether that is to be read by now
+    assert_comes_out(bench)
+
+
+def test_what_is_put_before_it_and_amid_it(bench: Bench) -> None:
+    """Their slots have been read: they go to the open slot by themselves."""
+    bench.store.put("a", b"30", deliver_ms=DUE)  # behind the others of its time
+    bench.store.put("c", b"before", deliver_ms=bench.clock.now_ms + 700)
+    bench.store.put("a", b"31", deliver_ms=DUE)
+    bench.turn(699)
+    assert not bench.bodies("c")
+    bench.turn(1)
+    assert bench.bodies("c") == [b"before"]
+    assert_comes_out(bench, range(COUNT + 2))
+
+
+def test_what_is_cancelled_or_moved_meanwhile(bench: Bench) -> None:
+    handles = list(bench.store.pending(topic="a"))
+    assert bench.store.cancel(handles[3].handle)
+    assert bench.store.reschedule(handles[4].handle, deliver_ms=DUE + 5 * SECOND)
+    assert_comes_out(bench, [n for n in range(COUNT) if n not in (3, 4)])
+    bench.turn(5 * SECOND)
+    assert [int(body) for body in bench.bodies("a")][-1] == 4
+
+
+@pytest.mark.parametrize("how", ["closed", "killed"])
+def test_opened_again_while_it_is_read(bench: Bench, tmp_path: Path, how: str) -> None:
+    before = bench.store
+    bench.store.put("a", b"30", deliver_ms=DUE)
+    bench.turn()
+    if how == "closed":
+        bench.reopen()
+    else:
+        bench.store.flush()
+        bench.root = Path(shutil.copytree(bench.root, tmp_path / "copy"))
+        bench.open()
+    bench.turn()
+    assert loaded(bench) == COUNT + 1
+    assert_comes_out(bench, range(COUNT + 1))
+    before.close()
+
+
+def test_a_broker_goes_on_from_the_present(bench: Bench) -> None:
+    """Nothing is outstanding: what was read by then would else be what is ahead, too."""
+    for one in list(bench.store.pending()):
+        bench.store.cancel(one.handle)
+    bench.turn()
+    assert bench.store._opened.rooms.wheel.frontier * SECOND > bench.clock.now_ms + SECOND
+    bench.close()
+    read_ms = int.from_bytes(Tree(bench.root).timer_check.read_bytes()[:8], "big")
+    assert read_ms <= bench.clock.now_ms + SECOND
+    bench.open()
+    bench.store.put("c", b"soon", deliver_ms=bench.clock.now_ms + 900)
+    bench.turn(900)
+    assert bench.bodies("c") == [b"soon"]
+
+
+@pytest.mark.parametrize("back_ms", [1, SECOND, 10 * SECOND, 1000 * SECOND, 400_000 * SECOND])
+def test_the_clock_is_set_back_meanwhile(bench: Bench, back_ms: int) -> None:
+    bench.turn(-back_ms)
+    begin_ms = bench.clock.now_ms
+    bench.store.put("c", b"soon", deliver_ms=begin_ms + 10)
+    bench.store.put("c", b"later", deliver_ms=begin_ms + 3500)
+    bench.turn(9)
+    assert not bench.bodies("c")
+    bench.turn(1)
+    assert bench.bodies("c") == [b"soon"]
+    bench.turn(begin_ms + 3499 - bench.clock.now_ms)
+    assert bench.bodies("c") == [b"soon"]
+    bench.turn(1)
+    assert bench.bodies("c") == [b"soon", b"later"]
+    if bench.clock.now_ms < DUE:
+        assert_comes_out(bench)
+
+
+def test_flow_control_goes_on_counting(bench: Bench) -> None:
+    bench.store.put_many("a", [b"99"] * 20, deliver_ms=DUE)
+    with bench.refused(FlowControlError):
+        bench.store.put("a", b"99", deliver_ms=DUE)
+    bench.turn()
+    with bench.refused(FlowControlError):
+        bench.store.put("a", b"99", deliver_ms=DUE)
+
+
+def test_far_ahead_it_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An eighth of a lap, a minute, 4096 slots: however many there are."""
+    monkeypatch.setattr(dequeue_get, "_CROWD", 10)
+    monkeypatch.setattr(dequeue_get, "_CROWD_PER_S", 1)
+    bench = Bench(tmp_path / "store")
+    bench.store.put_many("a", [b""] * 40, deliver_ms=NOW + 40 * SECOND)
+    bench.turn(40 * SECOND - 18 * SECOND)
+    assert loaded(bench) == 0
+    bench.turn(SECOND)
+    assert loaded(bench) == 40
+    bench.close()

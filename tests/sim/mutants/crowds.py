@@ -6,7 +6,7 @@ import numpy as np
 
 from tests.sim.mutants.planting import Patches, mutant, swap
 from timerstore import spreading
-from timerstore.timer import lanes
+from timerstore.timer import due_queue, lanes, open_slot
 
 
 @mutant("SP-1", "a window ends at the time that was given", needs="spread")
@@ -80,3 +80,42 @@ def _never_before() -> Patches:
         self.parts.append(part)
 
     yield swap(lanes._Lane, "add", add)
+
+
+@mutant("CW-1", "what a topic had before it got a queue of its own stays behind")
+def _left_in_rest() -> Patches:
+    original = open_slot.OpenSlot._look_for_crowds
+
+    def look(self: Any, entries: Any) -> None:
+        rest = self._rest
+        self._rest = due_queue.DueQueue()
+        original(self, entries)
+        self._rest = rest
+
+    yield swap(open_slot.OpenSlot, "_look_for_crowds", look)
+
+
+@mutant("CW-2", "a crowd's queue is let go of when something was taken of it")
+def _crowd_forgotten() -> Patches:
+    original = open_slot.OpenSlot.pop
+
+    def pop(self: Any, *given: Any) -> Any:
+        found = original(self, *given)
+        self._crowds = {key: one for key, one in self._crowds.items() if not len(found[0])}
+        return found
+
+    yield swap(open_slot.OpenSlot, "pop", pop)
+
+
+@mutant("CW-3", "what comes when its topic has a queue of its own goes to the others")
+def _new_in_rest() -> Patches:
+    def sort_in(self: Any, entries: Any) -> None:
+        had = dict(self._crowds)
+        if len(entries) >= open_slot.RUN_MIN and len(self._rest) + len(entries) > open_slot.CROWD:
+            self._look_for_crowds(entries)
+        for key in self._crowds.keys() - had.keys():
+            self._crowds[key].push(entries[entries["topic_hash"] == key])
+            entries = entries[entries["topic_hash"] != key]
+        self._rest.push(entries)
+
+    yield swap(open_slot.OpenSlot, "_sort_in", sort_in)

@@ -125,13 +125,14 @@ class DequeueGet(Service):
         with self._wheel.lock:
             if self._wheel.follow_back(now_slot, self._open_slot.outstanding):
                 self._open_slot.follow_back(self._wheel.frontier, self._wheel.back_count)
+            before = self._wheel.frontier
             last_slot = self._last_slot(self._ahead(now_slot))
             if self._begin_slots(last_slot):
                 with self._timer_log.segments.view(self._timer_log.end) as view:
                     while count < _BATCH and self._begin_slots(last_slot):
                         count += self._read(view, chained, count)
                         finished.extend(self._drop_finished())
-            if self._wheel.frontier > now_slot + 1:
+            if self._wheel.frontier > max(before, now_slot + 1):
                 self._wheel.read_ahead(now_slot, self._ahead_slots)
             frontier = int(self._slots.min(initial=self._wheel.frontier))
             back_count = self._wheel.back_count

@@ -129,6 +129,18 @@ def test_the_clock_is_set_back_meanwhile(bench: Bench, back_ms: int) -> None:
         assert_comes_out(bench)
 
 
+def test_the_clock_is_set_back_bit_by_bit(bench: Bench) -> None:
+    """However small each step is: the frontier does not stay minutes ahead."""
+    wheel = bench.store._opened.rooms.wheel
+    for _ in range(40):
+        bench.turn(-SECOND)
+    assert wheel.frontier <= bench.clock.now_ms // SECOND + 1
+    bench.store.put("c", b"soon", deliver_ms=bench.clock.now_ms + 10)
+    bench.turn(10)
+    assert bench.bodies("c") == [b"soon"]
+    assert_comes_out(bench)
+
+
 def test_flow_control_goes_on_counting(bench: Bench) -> None:
     bench.store.put_many("a", [b"99"] * 20, deliver_ms=DUE)
     with bench.refused(FlowControlError):

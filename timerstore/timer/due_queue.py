@@ -127,7 +127,7 @@ class DueQueue:
                 len(out) - count,
             )
             if not self._open.is_full:
-                return count
+                return int(count)
             self._grow(2 * len(self._entries))
 
     def wake_ms(self) -> int:

@@ -60,7 +60,7 @@ def once(work: Work, root: Path, config: StoreConfig, parameters: dict[str, Any]
             ahead_s = ms / 1000
             if loaded := int(store.stats()["open_slot_messages"]):
                 break
-        need(loaded == work.n, f"{loaded} were read before their time")
+        need(loaded >= work.n, f"{loaded} were read before their time")
         clock.set(_DUE_MS + 1)
         begin = time.process_time()
         other_s = None

@@ -35,6 +35,7 @@ def write(out: Path) -> Path:
         _stages(lines, out),
         _scaling(lines, out),
         _lateness(lines, out),
+        _crowd(lines),
         _recovery(lines),
         _puts(lines),
         _missing(machine),
@@ -243,6 +244,22 @@ def _lateness(lines: Lines, out: Path) -> str:
         f"## Lateness at {human(rate)} messages a second\n\nThe consumer's clock less the due "
         "time; each is due 1 to 3 s after its put.\n\n"
         f"{_plot(out, 'lateness', 'share of messages by lateness')}\n\n{_table(head, rows)}"
+    )
+
+
+def _crowd(lines: Lines) -> str:
+    found = lines.where(name="hot_slot")
+    if not found.all:
+        return ""
+    late = {
+        order: human(_median(lines.where(name="hot_slot", order=order), "late_s"), "s")
+        for order in ("turns", "one")
+    }
+    return (
+        f"## One topic's crowd, and another topic\n\n{human(found.first['n'])} messages of one "
+        f"topic due at once; what another topic has due 1 ms later is late by {late['turns']} of "
+        f"processor time; by {late['one']} where the crowd is read when it comes, and all goes in "
+        "one order. Precision: 1 s."
     )
 
 

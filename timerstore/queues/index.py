@@ -2,7 +2,7 @@
 
 Data:     index_file.py; layout/index_position.py says how far it reaches.
 Threads:  dispatch adds, whoever checkpoints saves, any looks up.
-Locks:    `lock`, under dispatch's; nothing is taken under it.
+Locks:    _saving, then `lock`, both under dispatch's; nothing else is taken under them.
 Holds:    (1) at `position` every key of a record below it was added, once, and none of one behind
           it; (2) what the position file speaks of was durable before it was written, so that a
           crash costs no more than adding again what lies behind.
@@ -59,6 +59,8 @@ class Index:
         self._lag_bytes = lag_bytes
         self._store_id = 0
         self.lock = threading.Lock()
+        self._saving = threading.Lock()  # the position file is written
+        self._restarts = 0
         self.files: list[IndexFile] = []
         self.begin = 0  # log offset from which on records are in the index
         self.position = 0
@@ -115,7 +117,8 @@ class Index:
 
     def restart(self, store_id: int, log_begin: int) -> None:
         """Forget everything, durably: from here on records from `log_begin` on are added."""
-        with self.lock:
+        with self._saving, self.lock:
+            self._restarts += 1
             self._store_id = store_id
             self._disk.make_directory(self._tree.index)
             if self._disk.exists(self._tree.index_position):
@@ -203,7 +206,7 @@ class Index:
                 return  # a step has failed in between: not now
             if is_clean and self.files:
                 self.files[-1].write_slots()
-            files, end = list(self.files), self.position
+            files, end, restarts = list(self.files), self.position, self._restarts
             states = tuple(file.state() for file in files)
             saved = IndexPosition(
                 self._store_id, *self.geometry, self.has_tags, self.begin, end, states
@@ -214,15 +217,21 @@ class Index:
             file.sync()
         reach("checkpoint_index_synced")
         log.sync_through(end)
-        self._disk.write_small(self._tree.index_position, index_position.write(saved))
-        self._saved = saved
+        with self._saving:
+            with self.lock:
+                if self._restarts != restarts:
+                    return
+                there = {file.path.name for file in self.files}  # others were dropped meanwhile
+            saved = saved._replace(files=tuple(one for one in saved.files if one.name in there))
+            self._disk.write_small(self._tree.index_position, index_position.write(saved))
+            self._saved = saved
         reach("checkpoint_index_saved")
 
     def drop_below(self, log_begin: int) -> bool:
         """Drop the first file where it has only entries of messages below log_begin, durably;
         whether it was. The last file stays. It is not noted any more before it is unlinked.
         """
-        with self.lock:
+        with self._saving, self.lock:
             if len(self.files) < 2 or int(self.files[0].native.end_offset) >= log_begin:
                 return False
             name, saved = self.files[0].path.name, self._saved

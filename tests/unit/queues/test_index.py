@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -424,3 +425,63 @@ def test_tags_are_entered_where_they_are_wanted_and_a_change_builds_anew(tmp_pat
     assert len(bench.store.query("t", "k")) == 3
     bench.close()
     assert hashes() == with_tags
+
+
+# --- saved while others change it -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", ["checkpoint_index_synced", "written"])
+def test_a_file_is_dropped_while_the_position_is_saved(
+    filled: Bench, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """By retention's thread: neither writes over the other's temporary file, nor its news."""
+    index = filled.store._opened.rooms.dispatch.index
+    assert index is not None
+    write = filled.store._opened.disk.write_small
+    droppers: list[threading.Thread] = []
+
+    def drop() -> None:
+        if not droppers:
+            end = int(index.files[0].native.end_offset) + 1
+            droppers.append(threading.Thread(target=index.drop_below, args=(end,)))
+            droppers[0].start()
+            droppers[0].join(0.05)  # it may have to wait until this one is through
+
+    def write_small(path: Path, data: bytes) -> None:
+        if path.name == filled.store._opened.directory.tree.index_position.name:
+            drop()
+        write(path, data)
+
+    if point == "written":
+        monkeypatch.setattr(filled.store._opened.disk, "write_small", write_small)
+    else:
+        monkeypatch.setattr(failpoint, "hook", lambda name: drop() if name == point else None)
+    index.save(filled.store._opened.rooms.log, is_clean=True)
+    droppers[0].join()
+    monkeypatch.undo()
+    saved = index_position.read(filled.store._opened.directory.tree.index_position.read_bytes())
+    assert saved is not None
+    on_disk = sorted(path.name for path in (filled.root / "index").iterdir())
+    assert [state.name for state in saved.files] == on_disk
+    assert len(on_disk) == 3
+    rooms = filled.store._opened.rooms
+    rooms.dispatch.index_anew(filled.store._opened.store_id)  # the log has those messages yet
+
+
+def test_it_is_begun_anew_while_the_position_is_saved(
+    filled: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the old files reached is not what the new ones do."""
+    rooms = filled.store._opened.rooms
+    index = rooms.dispatch.index
+    assert index is not None
+
+    def restart(name: str) -> None:
+        if name == "checkpoint_index_synced":
+            monkeypatch.setattr(failpoint, "hook", None)
+            rooms.dispatch.index_anew(filled.store._opened.store_id)
+
+    monkeypatch.setattr(failpoint, "hook", restart)
+    index.save(rooms.log, is_clean=True)
+    assert not filled.store._opened.directory.tree.index_position.exists()
+    complete(filled.store)

@@ -435,14 +435,14 @@ class _Opening:
         linked = int(self._states.native.waiting) - (put - mark.timer_queue_offset)
         try:
             linked -= self._far.count_waiting(self._states.native, self._segments.begin)
-            if self._wheel.units_from(mark.read_slot) >= linked:
+            if self._wheel.units_from(mark.read_slot, mark.timer_log_end) >= linked:
                 return True
             # Counts are cut back roughly, and a delete takes one off its slot, wherever what it
             # deletes waits; the chains are exact.
             rechain.recount(self._wheel, self._timer_log, mark.read_slot, mark.timer_log_end)
+            return self._wheel.units_from(mark.read_slot, mark.timer_log_end) >= linked
         except CorruptError:
             return False
-        return self._wheel.units_from(mark.read_slot) >= linked
 
     def _anew(self, *, was_open: bool, is_ours: bool) -> Recovered:
         """Trust the commit log alone: fold it whole, build everything else from it."""

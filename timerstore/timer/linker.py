@@ -28,13 +28,13 @@ from timerstore.config import StoreConfig
 from timerstore.errors import FailedError, FullError
 from timerstore.failpoint import reach
 from timerstore.layout import queue_unit, timer_unit
+from timerstore.layout.timer_unit import UNIT_BYTES
 from timerstore.metrics import Metrics
 from timerstore.native import ffi, lib, raise_status
 from timerstore.queues.routes import Route
 from timerstore.timer import far as far_wheel
 from timerstore.timer.checkpoint import Rooms
 from timerstore.timer.request import DUE, FAR, REQUEST, Int64Array, Records
-from timerstore.timer.timer_log import UNIT_BYTES
 from timerstore.timer.wheel import NO_SLOT
 
 _BATCH = 8192

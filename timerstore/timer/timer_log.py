@@ -11,9 +11,7 @@ from pathlib import Path
 
 from timerstore.files.disk import Disk
 from timerstore.files.segments import Segments
-
-UNIT_BYTES = 52
-BLANK_BYTES = 16
+from timerstore.layout.timer_unit import BLANK_BYTES, UNIT_BYTES
 
 
 class TimerLog:

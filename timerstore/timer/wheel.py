@@ -8,7 +8,8 @@ Locks:    lock, then the open slot's.
 Holds:    (1) slots below `frontier` have been read, and it is one ahead of the present at most, or
           of a slot that was begun before its time (`read_ahead`); (2) a slot is overwritten for a
           later lap only where nothing in it can be needed after a crash (`reuse_below`).
-Fails:    ConfigError on a file of another size; FullError where its blocks cannot be had.
+Fails:    ConfigError on a file of another size; FullError where its blocks cannot be had;
+          CorruptError where its slots are counted, and one holds noise.
 """
 
 import threading
@@ -18,14 +19,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from timerstore.errors import ConfigError
+from timerstore.errors import ConfigError, CorruptError
 from timerstore.files.disk import Disk
 from timerstore.files.guard import CutWatch
-from timerstore.layout import wheel_slot
+from timerstore.layout import timer_unit, wheel_slot
 from timerstore.native import ffi, lib
 from timerstore.timer.request import Bytes, Int64Array
 
 SLOT_BYTES = wheel_slot.SLOT_BYTES
+UNIT_BYTES = timer_unit.UNIT_BYTES
 PAGE_BYTES = 4096
 OPEN_EXTRA_BYTES = 32
 NO_SLOT = 2**62
@@ -162,13 +164,29 @@ class Wheel:
         slot = int(lib.ts_wheel_crowd(self.native, begin, end, count_min, count))
         return None if slot < 0 else (slot, int(count[0]))
 
-    def units_from(self, begin: int) -> int:
-        """Count the units of slots at or above `begin`, as they say; those that fit their place."""
+    def units_from(self, begin: int, timer_log_end: int) -> int:
+        """Count the units of slots at or above `begin`, as they say; those that fit their place.
+        CorruptError where one says what no chain in the timer log can be: noise.
+        """
         slots = wheel_slot.read(ffi.buffer(self._view))
         rows = np.flatnonzero(slots["count"] > 0)
         used = slots[rows]
         fits = (used["time"] >= begin) & (used["time"] % self.slot_count == rows)
-        return int(used["count"][fits].astype(np.int64).sum())
+        rows, used = rows[fits], used[fits]
+        first, last = (used[name].astype(np.int64) for name in ("first_pos", "last_pos"))
+        count = used["count"].astype(np.int64)
+        is_in = (last >= 0) & (last <= timer_log_end - UNIT_BYTES) & (first <= last)
+        span = last - np.maximum(np.where(is_in, first, last), 0)
+        is_bad = ~is_in | (count > span // UNIT_BYTES + 1)
+        if is_bad.any():
+            at = int(rows[np.argmax(is_bad)]) * SLOT_BYTES
+            raise CorruptError(
+                "timer wheel: a slot",
+                where=f"{self.path} offset {at}",
+                wanted=f"positions in the {timer_log_end} bytes of the timer log",
+                got=f"first {first[is_bad][0]}, last {last[is_bad][0]}, count {count[is_bad][0]}",
+            )
+        return int(count.sum())
 
     def copy_dirty(self) -> DirtyPages:
         """Copy what changed; under `lock`."""

@@ -1,0 +1,55 @@
+"""A wheel whose slots say what no chain can be: that is damage, however many units it speaks of."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.bench import NOW, SECOND, Bench
+from timerstore import failpoint
+from timerstore.layout import wheel_slot
+
+COUNT = 8
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "count"),
+    [
+        (0, 1 << 40, 1000),  # behind the end of the timer log
+        (-5, -5, 1000),
+        (104, 52, 1000),
+        (0, 52, 1000),  # more than lie between the two
+        (0, 7 * 52, 9),
+    ],
+)
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_noise_is_not_counted_as_units(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int, last: int, count: int,
+    is_killed: bool,
+) -> None:  # fmt: skip
+    bench = Bench(tmp_path / "store")
+    for n in range(COUNT):
+        bench.store.put("t", b"%d" % n, deliver_ms=NOW + 50 * SECOND)
+    bench.turn()
+    bench.store._opened.checkpoint.run(is_clean=False)
+    path = bench.root / "timerwheel"
+    killed = path.read_bytes()
+    bench.close()
+    slots = wheel_slot.read(killed if is_killed else path.read_bytes()).copy()
+    at = int(np.flatnonzero(slots["count"])[0])
+    other = (at + 3) % len(slots)
+    slots[other] = slots[at]
+    slots[other]["time"] += 3
+    slots[other]["first_pos"], slots[other]["last_pos"] = first, last
+    slots[other]["count"] = count
+    slots[at] = 0
+    path.write_bytes(slots.tobytes())
+    points: list[str] = []
+    monkeypatch.setattr(failpoint, "hook", points.append)
+    bench.open()
+    assert "recover_anew_begun" in points
+    monkeypatch.undo()
+    assert len(list(bench.store.pending())) == COUNT
+    bench.turn(50 * SECOND)
+    assert len(bench.bodies()) == COUNT
+    bench.close()

@@ -595,7 +595,7 @@ class TimerStore(Closing):
 
     def lease_consumer(
         self, topic: str, group: str, *, wait: float | None = None, **asked: Any
-    ) -> LeaseConsumer:
+    ) -> LeaseConsumer[LeasedMessage]:
         """Iterate over leased messages, one at a time; `wait`: seconds for the next, None: for
         ever. All else as `receive` takes it.
         """

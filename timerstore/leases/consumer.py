@@ -10,16 +10,18 @@ Fails:    what receive, ack, nack and extend raise.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from timerstore.errors import ClosedError
 from timerstore.leases.message import AckResult, LeasedMessage
+
+Leased = TypeVar("Leased", bound=LeasedMessage)
 
 LOOK_S = 3600.0
 """One wait of a loop that waits for ever."""
 
 
-class LeaseConsumer:
+class LeaseConsumer(Generic[Leased]):
     """Iterates over a topic for a group, one lease at a time; `TimerStore.lease_consumer`.
 
         for message in consumer:
@@ -32,8 +34,8 @@ class LeaseConsumer:
 
     def __init__(
         self,
-        receive: Callable[..., list[LeasedMessage]],
-        ack: Callable[[LeasedMessage], AckResult],
+        receive: Callable[..., list[Leased]],
+        ack: Callable[[Leased], AckResult],
         nack: Callable[..., AckResult],
         topic: str,
         group: str,
@@ -48,10 +50,10 @@ class LeaseConsumer:
         self._wait = wait
         self._asked = asked
 
-    def __iter__(self) -> Iterator[LeasedMessage]:
+    def __iter__(self) -> Iterator[Leased]:
         return self
 
-    def __next__(self) -> LeasedMessage:
+    def __next__(self) -> Leased:
         wait = LOOK_S if self._wait is None else self._wait
         while True:
             try:
@@ -67,8 +69,8 @@ class LeaseConsumer:
     @contextmanager
     def handling(
         self,
-        message: LeasedMessage,
-    ) -> Iterator[LeasedMessage]:
+        message: Leased,
+    ) -> Iterator[Leased]:
         """Ack the message when the block ends, give it back when it raises."""
         try:
             yield message

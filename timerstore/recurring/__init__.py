@@ -11,7 +11,7 @@ and a crash between a run and the file puts none twice and leaves none out.
 """
 
 from timerstore.recurring.definitions import Definitions
-from timerstore.recurring.given import Recurring, define, shown
+from timerstore.recurring.given import Recurring, define, draw_name, shown
 from timerstore.recurring.planner import Planner
 
-__all__ = ["Definitions", "Planner", "Recurring", "define", "shown"]
+__all__ = ["Definitions", "Planner", "Recurring", "define", "draw_name", "shown"]

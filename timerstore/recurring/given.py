@@ -55,6 +55,11 @@ def shown(one: Definition, now_ms: int) -> Recurring:
     )
 
 
+def draw_name() -> str:
+    """Give a name to what was given none."""
+    return secrets.token_hex(6)
+
+
 def define(
     config: StoreConfig,
     now_ms: int,
@@ -97,7 +102,7 @@ def define(
     if begin_ms < 0:
         begin_ms = now_ms + every_ms if every_ms else now_ms + 1
     made = Definition(
-        name or secrets.token_hex(6), secrets.token_hex(4), topic, number, raw, text, every_ms,
+        name or draw_name(), secrets.token_hex(4), topic, number, raw, text, every_ms,
         cron or "", timezone, start_ms, missed, now_ms, 0, begin_ms - 1,
     )  # fmt: skip
     if rule_of(made).after(begin_ms - 1) is None:

@@ -8,6 +8,8 @@ cluster.py    cluster.json: how many, which key, what a row may be
 routing.py    which shard; receipt.py    what comes out, and names its shard
 kinds.py      what a folder is: shards, a store, a backup
 sharded.py    ShardedStore: the stores as one; consumer.py    a group that reads them all
+leases.py     a group that leases from them all; pacing.py    a rate shared out
+unlike.py     what one store has and many have not, and why
 options.py    how rows become messages; rows.py    checks them, by columns
 staging.py    writes them, a file a shard; manifest.py    commits them; ingest.py    the owner takes
               them; janitor.py    what nobody wants any more
@@ -18,7 +20,13 @@ from timerstore.shards.ingest import Ingested, IngestReport, ingest
 from timerstore.shards.janitor import clean, prune
 from timerstore.shards.manifest import Committed, Manifest, abort, commit
 from timerstore.shards.options import WriteOptions, parse_options
-from timerstore.shards.receipt import ShardBatch, ShardMessage, ShardReceipt
+from timerstore.shards.receipt import (
+    ShardBatch,
+    ShardLeasedMessage,
+    ShardMessage,
+    ShardReceipt,
+    ShardRecurring,
+)
 from timerstore.shards.sharded import ShardedStore, open_shards
 from timerstore.shards.staging import Staged, StagedFile, Stager, stage
 
@@ -29,8 +37,10 @@ __all__ = [
     "Manifest",
     "ShardBatch",
     "ShardConsumer",
+    "ShardLeasedMessage",
     "ShardMessage",
     "ShardReceipt",
+    "ShardRecurring",
     "ShardedStore",
     "Staged",
     "StagedFile",

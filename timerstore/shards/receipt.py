@@ -1,8 +1,8 @@
 """What callers of a sharded store get back: receipts, handles and messages that name their shard.
 
 Data:     handle: `s<shard>.` and the shard's own (layout/handle.py), as in s00003.djEgb3JkZXJz...;
-          a point stands in no other handle.
-Fails:    MessageError on a handle that names no shard.
+          a point stands in no other handle. A lease's receipt (layout/lease.py): the same.
+Fails:    MessageError on a handle or a receipt that names no shard.
 """
 
 import re
@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from timerstore.errors import MessageError
+from timerstore.leases import LeasedMessage
 from timerstore.message import Message, PutBatch, PutReceipt
+from timerstore.recurring import Recurring
 from timerstore.shards.routing import Shards
 from timerstore.shards.tree import SHARD_COUNT_MAX
 
@@ -27,16 +29,25 @@ def join_handle(shard: int, handle: str) -> str:
 
 def split_handle(handle: object, shard_count: int) -> tuple[int, str]:
     """Give the shard and what it calls the message."""
-    if not isinstance(handle, str):
-        raise MessageError(f"handle: wanted text or a ShardReceipt, got {type(handle).__name__}")
-    found = _HANDLE.fullmatch(handle)
+    return _split("handle", "text or a ShardReceipt", "djEg", handle, shard_count)
+
+
+def split_receipt(receipt: object, shard_count: int) -> tuple[int, str]:
+    """Give the shard and the receipt that it gave for a lease."""
+    return _split("receipt", "text or a ShardLeasedMessage", "bDEg", receipt, shard_count)
+
+
+def _split(name: str, wanted: str, begin: str, given: object, shard_count: int) -> tuple[int, str]:
+    if not isinstance(given, str):
+        raise MessageError(f"{name}: wanted {wanted}, got {type(given).__name__}")
+    found = _HANDLE.fullmatch(given)
     if found is None:
         raise MessageError(
-            f"handle: wanted one that names its shard, as in s00003.djEg..., got {handle[:80]!r}"
+            f"{name}: wanted one that names its shard, as in s00003.{begin}..., got {given[:80]!r}"
         )
     shard = int(found[1])
     if shard >= shard_count:
-        raise MessageError(f"handle: wanted one of {shard_count} shards, got shard {shard}")
+        raise MessageError(f"{name}: wanted one of {shard_count} shards, got shard {shard}")
     return shard, found[2]
 
 
@@ -133,6 +144,20 @@ class ShardMessage(Message):
     shard: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardLeasedMessage(LeasedMessage):
+    """One leased message, and the shard it is in; its receipt names that, too."""
+
+    shard: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardRecurring(Recurring):
+    """What is put again and again, and the shard that its runs are put in."""
+
+    shard: int
+
+
 _COPIED: Sequence[str] = [one.name for one in fields(Message) if one.init]
 assert SHARD_COUNT_MAX <= 99_999
 
@@ -142,3 +167,20 @@ def in_shard(shard: int, message: Message) -> ShardMessage:
     values: dict[str, Any] = {name: getattr(message, name) for name in _COPIED}
     values["handle"] = join_handle(shard, message.handle)
     return ShardMessage(**values, shard=shard)
+
+
+def leased_in(shard: int, message: LeasedMessage) -> ShardLeasedMessage:
+    """Name the shard of a leased message, and in its receipt, too."""
+    values = _values(message)
+    values["handle"] = join_handle(shard, message.handle)
+    values["receipt"] = join_handle(shard, message.receipt)
+    return ShardLeasedMessage(**values, shard=shard)
+
+
+def recurring_in(shard: int, one: Recurring) -> ShardRecurring:
+    """Name the shard of what recurs."""
+    return ShardRecurring(**_values(one), shard=shard)
+
+
+def _values(one: Any) -> dict[str, Any]:
+    return {each.name: getattr(one, each.name) for each in fields(one) if each.init}

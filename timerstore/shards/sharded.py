@@ -24,7 +24,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -36,6 +36,7 @@ from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, FullError, MessageError, TimerStoreError
 from timerstore.files.disk import Disk
 from timerstore.layout.handle import decode
+from timerstore.leases import AckResult, Backoff, LeaseConsumer, LeasedMessage
 from timerstore.message import (
     CancelResult,
     Explanation,
@@ -47,26 +48,36 @@ from timerstore.message import (
     PutBatch,
     Report,
 )
+from timerstore.pull.waiting import WaitingPull
 from timerstore.putting_many import id_bytes
+from timerstore.recurring import draw_name
 from timerstore.shards import cluster as cluster_json
 from timerstore.shards.consumer import ShardConsumer
 from timerstore.shards.ingest import Ingested, Ingester, IngestService
 from timerstore.shards.janitor import clean, prune
+from timerstore.shards.leases import ShardLeases, WaitingShards
+from timerstore.shards.pacing import share_of, shared_out
 from timerstore.shards.receipt import (
     ShardBatch,
+    ShardLeasedMessage,
     ShardMessage,
     ShardReceipt,
+    ShardRecurring,
     in_shard,
     join_handle,
     places_in_parts,
+    recurring_in,
     split_handle,
 )
 from timerstore.shards.routing import Shards, Turns, first_key, shard_of_key, shards_of_rows
 from timerstore.shards.tree import ShardsTree
+from timerstore.shards.unlike import missing
+from timerstore.spreading import Spreader
 from timerstore.store import TimerStore
 from timerstore.texts import Column, gather_ids
 
 Answer = TypeVar("Answer")
+Bucket = TypeVar("Bucket")
 
 _WORKERS_MAX = 8
 _CLEAN_EVERY_NS = 3600 * 10**9
@@ -105,10 +116,14 @@ class ShardedStore(Closing):
         self._pid = os.getpid()
         self.cluster = cluster_json.ensure(Disk(), self.root, n, config)
         config = cluster_json.config_for(self.cluster, config, self.tree.cluster_json)
-        self.stores: tuple[TimerStore, ...] = self._open_all(config, threads=threads)
+        shared = shared_out(config, self.cluster.shard_count)
+        self.stores: tuple[TimerStore, ...] = self._open_all(shared, threads=threads)
         """Shard k's store."""
-        self.config = self.stores[0].config
+        self.config = replace(self.stores[0].config, topic_rates=config.topic_rates)
+        """As of each shard; but `topic_rates` are those of all together, who share them out."""
         self._turns = Turns(len(self.stores), first=int.from_bytes(os.urandom(2), "big"))
+        self._spreader = Spreader(self.config, self._clock)
+        self._leases = ShardLeases(self.config, self.stores, self._in, self._in_some)
         workers = min(len(self.stores), _WORKERS_MAX)
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="timerstore-shards")
         self._ingest_pool = ThreadPoolExecutor(workers, thread_name_prefix="timerstore-ingest")
@@ -141,6 +156,22 @@ class ShardedStore(Closing):
     def shard_count(self) -> int:
         """How many shards there are."""
         return len(self.stores)
+
+    @property
+    def path(self) -> Path:
+        """Its directory."""
+        return self.root
+
+    @property
+    def clock(self) -> Clock:
+        """The clock that all shards go by."""
+        return self._clock
+
+    if not TYPE_CHECKING:  # for type checkers there is no such name at all
+
+        def __getattr__(self, name: str) -> object:
+            """Say of what only a TimerStore has why, and what to call instead."""
+            raise AttributeError(missing(name), name=name, obj=self)
 
     # --- which shard ---
 
@@ -192,20 +223,30 @@ class ShardedStore(Closing):
         deliver_at: datetime | None = None,
         deliver_ms: int | None = None,
         level: int | None = None,
+        spread: timedelta | float | None = None,
         tags: str | None = None,
         keys: Sequence[str] | str = (),
         properties: Mapping[str, str] | None = None,
         queue_id: int | None = None,
-        flush: str | None = None,
         message_id: str | None = None,
+        flush: str | None = None,
+        key: str | None = None,
+        replace: bool = False,
+        wait_at_most: timedelta | float | None = None,
     ) -> ShardReceipt:
         """Store one message in the shard of its first key, without keys of its message id, without
         either where the turn is; otherwise as TimerStore.put.
 
         An id is remembered by its shard: who puts again gives the same first key, or none again.
+        `replace=True` with a `key`: in the shard of that key, where the one before waits, too.
         """
         given: dict[str, Any] = {} if message_id is None else {"message_id": message_id}
-        shard = self._route(keys, message_id)
+        if spread is not None:
+            deliver_ms = self._spreader.one(spread, delay, deliver_at, deliver_ms, level)
+            delay = deliver_at = None
+        if replace or key is not None or wait_at_most is not None:
+            given |= {"key": key, "replace": replace, "wait_at_most": wait_at_most}
+        shard = self._route(keys if key is None else key, message_id)
         receipt = self._in(
             shard,
             lambda store: store.put(
@@ -232,15 +273,18 @@ class ShardedStore(Closing):
         *,
         deliver_ms: Any = None,
         delay: Any = None,
+        spread: timedelta | float | None = None,
         tags: str | None = None,
         keys: Sequence[Any] | None = None,
         message_ids: Any = None,
         queue_id: int | None = None,
         atomic: bool = False,
         flush: str | None = None,
+        level: int | None = None,
     ) -> ShardBatch:
         """Store many messages of one topic, each in the shard of its first key, without one of its
-        message id; those without either in one shard together. Otherwise as TimerStore.put_many.
+        message id; those without either in one shard together. Otherwise as TimerStore.put_many;
+        `spread`: evenly over the window in the order that is given, whichever shards they go to.
 
         All are checked before any is stored. Where a shard fails, what others took is stored: after
         a FullError, `stored_count` in all, the first ones of each shard. `atomic`: MessageError
@@ -249,6 +293,11 @@ class ShardedStore(Closing):
         data, offsets = arguments.gather_bodies(bodies, self.config.message_bytes_max)
         count = len(offsets) - 1
         now_ms = self._clock.now_ms
+        if spread is not None:
+            deliver_ms = self._spreader.many(spread, count, delay, deliver_ms, level)
+            delay = None
+        if level is not None:
+            arguments.check_level(level, delay, None, deliver_ms)
         due = arguments.resolve_due_array(
             now_ms, count, delay, deliver_ms, self.config.delay_ms_max
         )
@@ -278,13 +327,14 @@ class ShardedStore(Closing):
             return lambda store: store.put_many(
                 topic,
                 own_bodies,
-                deliver_ms=due[mine],
+                deliver_ms=due[mine] if level is None else None,
                 tags=tags,
                 keys=own_keys,
                 message_ids=own_ids,
                 queue_id=queue_id,
                 atomic=atomic,
                 flush=flush,
+                level=level,
             )
 
         parts = self._put_parts({shard: part_of(shard) for shard in chosen})
@@ -374,6 +424,31 @@ class ShardedStore(Closing):
             self._checked(shard), lambda store: store.pull_batch(topic, queue_id, offset, **options)
         )
 
+    def begin_pull(
+        self, topic: str, queue_id: int, offset: int, *, shard: int, **options: Any
+    ) -> WaitingPull[PullResult]:
+        """Begin a `pull` of one shard of which the caller does the waiting: an event loop."""
+        return self._in(
+            self._checked(shard), lambda store: store.begin_pull(topic, queue_id, offset, **options)
+        )
+
+    def begin_pull_batch(
+        self, topic: str, queue_id: int, offset: int, *, shard: int, **options: Any
+    ) -> WaitingPull[MessageBatch]:
+        """Begin a `pull_batch` of one shard of which the caller does the waiting."""
+        return self._in(
+            self._checked(shard),
+            lambda store: store.begin_pull_batch(topic, queue_id, offset, **options),
+        )
+
+    def offset_at(self, topic: str, queue_id: int, time_ms: int, *, shard: int) -> int:
+        """Give the queue offset, in one shard, of the first message stored at a time (epoch ms) or
+        later; as TimerStore.offset_at.
+        """
+        return self._in(
+            self._checked(shard), lambda store: store.offset_at(topic, queue_id, time_ms)
+        )
+
     def _checked(self, shard: object) -> int:
         if type(shard) is not int or not 0 <= shard < len(self.stores):
             raise MessageError(f"shard: wanted 0 to {len(self.stores) - 1}, got {shard!r}")
@@ -428,6 +503,152 @@ class ShardedStore(Closing):
         messages = [in_shard(k, one) for k, part in enumerate(found) for one in part]
         messages.sort(key=lambda one: (one.store_ms, one.shard, one.log_offset))
         return messages[-max_count:]
+
+    # --- leasing ---
+
+    def receive(
+        self,
+        topic: str,
+        group: str,
+        *,
+        lease: timedelta | float = 30.0,
+        max_count: int = 1,
+        wait: float = 0.0,
+        tags: str | None = None,
+        sql: str | None = None,
+        max_attempts: int | None = 16,
+        backoff: Backoff | Sequence[float] | float | None = None,
+    ) -> list[ShardLeasedMessage]:
+        """Lease the next messages of a topic to the caller, for its group, from any shard; the
+        shards take turns, so that none starves. Otherwise as TimerStore.receive.
+
+        A receipt names its shard, and leads back to it from any process. What comes again and the
+        dead letters (`%DLQ%<group>`) stay in their message's shard. An error after some are leased
+        is the next call's; those are answered.
+        """
+        asked = {
+            "lease": lease,
+            "max_count": max_count,
+            "wait": wait,
+            "tags": tags,
+            "sql": sql,
+            "max_attempts": max_attempts,
+            "backoff": backoff,
+        }
+        return self._leases.receive(topic, group, asked)
+
+    def begin_receive(self, topic: str, group: str, **asked: Any) -> WaitingShards:
+        """Begin a `receive` of which the caller does the waiting: an event loop."""
+        return self._leases.begin(topic, group, asked)
+
+    def lease_consumer(
+        self, topic: str, group: str, *, wait: float | None = None, **asked: Any
+    ) -> LeaseConsumer[ShardLeasedMessage]:
+        """Iterate over leased messages of all shards, one at a time, as TimerStore's."""
+        self.stores[0].topics()  # raises where it is closed
+        return LeaseConsumer(self.receive, self.ack, self.nack, topic, group, wait, asked)
+
+    def ack(self, receipt: str | LeasedMessage) -> AckResult:
+        """Settle a lease in its shard, as TimerStore.ack."""
+        return self._leases.ack_one(receipt)
+
+    def ack_many(self, receipts: Iterable[str | LeasedMessage]) -> list[AckResult]:
+        """Settle many leases, in their order; one sync a shard, side by side.
+
+        None is settled where one is no receipt. After another error, of one shard, those of the
+        others are settled: call again.
+        """
+        return self._leases.ack(receipts)
+
+    def nack(
+        self, receipt: str | LeasedMessage, *, delay: timedelta | float | None = None
+    ) -> AckResult:
+        """Give a leased message back to its shard, as TimerStore.nack."""
+        return self._leases.nack(receipt, delay)
+
+    def extend(self, receipt: str | LeasedMessage, *, lease: timedelta | float = 30.0) -> str:
+        """Hold a leased message for `lease` seconds from now; its new receipt. As TimerStore's."""
+        return self._leases.extend(receipt, lease)
+
+    # --- what recurs ---
+
+    def put_every(
+        self,
+        topic: str,
+        body: bytes | bytearray | memoryview,
+        *,
+        every: timedelta | float | None = None,
+        cron: str | None = None,
+        timezone: str = "UTC",
+        start: datetime | None = None,
+        missed: str = "one",
+        name: str | None = None,
+        tags: str | None = None,
+        keys: Sequence[str] | str = (),
+        properties: Mapping[str, str] | None = None,
+        queue_id: int | None = None,
+    ) -> ShardRecurring:
+        """Put a message again and again, all its runs in the shard of its name (`shard_of(name)`),
+        whatever its keys are; otherwise as TimerStore.put_every.
+
+        MessageError, too, where another shard has that name: by a call of that shard's store.
+        """
+        name = draw_name() if name is None else name
+        shard = self._shard_of_name(name)
+        for one in self.recurring():
+            if one.name == name and one.shard != shard:
+                raise MessageError(
+                    f"name: {name!r} recurs in shard {one.shard} already, by a call of its store, "
+                    f"and would in shard {shard}, too; cancel_every it first"
+                )
+        made = self._in(
+            shard,
+            lambda store: store.put_every(
+                topic,
+                body,
+                every=every,
+                cron=cron,
+                timezone=timezone,
+                start=start,
+                missed=missed,
+                name=name,
+                tags=tags,
+                keys=keys,
+                properties=properties,
+                queue_id=queue_id,
+            ),
+        )
+        return recurring_in(shard, made)
+
+    def _shard_of_name(self, name: object) -> int:
+        return self.shard_of(name) if isinstance(name, str) else 0  # which refuses it
+
+    def recurring(self) -> list[ShardRecurring]:
+        """Give what recurs in any shard, by name."""
+        parts = self._in_all(lambda store: store.recurring())
+        found = [recurring_in(shard, one) for shard, part in enumerate(parts) for one in part]
+        return sorted(found, key=lambda one: (one.name, one.shard))
+
+    def cancel_every(self, name: str) -> bool:
+        """End what recurs, and cancel its run that waits; whether there was one of that name, in
+        any shard.
+        """
+        return any(self._in_all(lambda store: store.cancel_every(name)))
+
+    def pace(self, topic: str, per_second: float | None) -> None:
+        """Hand over at most so many timers of a topic a second from all shards together, until the
+        store is closed; None: all when they are due. As TimerStore.pace.
+
+        Each shard holds an equal share of the rate, rounded down to thousandths, whatever waits in
+        it: the sum never exceeds the rate, and is below it while some shards have nothing due.
+        After a pause a tenth of a second's worth may come at once, of each shard one message at
+        least. `StoreConfig.topic_rates` are shared out alike. Raises MessageError outside 0.001 for
+        each shard to 1,000,000.
+        """
+        arguments.check_topic(topic)
+        rate = arguments.check_rate(per_second)
+        share = None if rate is None else share_of(rate, len(self.stores))
+        self._in_all(lambda store: store.pace(topic, share))
 
     # --- what waits ---
 
@@ -499,6 +720,17 @@ class ShardedStore(Closing):
             begin = SystemClock().now_ms  # the same buckets in each
         parts = self._in_all(lambda store: store.histogram(begin, end, by, topic))
         return Histogram(parts[0].edges, np.sum([part.counts for part in parts], axis=0))
+
+    def timing_distribution(self) -> dict[int | None, int]:
+        """Give how many messages wait in all shards, by when they are due; as TimerStore's."""
+        return _summed(self._in_all(lambda store: store.timing_distribution()))
+
+    def congestion(self) -> dict[int, int]:
+        """Give how many messages wait for each slot in all shards, by the ms at which it begins; as
+        TimerStore's.
+        """
+        found = _summed(self._in_all(lambda store: store.congestion()))
+        return dict(sorted(found.items()))
 
     def explain(
         self, message: ShardReceipt | Message | PendingTimer | str, *, topic: str | None = None
@@ -606,6 +838,14 @@ class ShardedStore(Closing):
 def _named_pending(shard: int, found: Iterator[PendingTimer]) -> Iterator[PendingTimer]:
     for one in found:
         yield replace(one, handle=join_handle(shard, one.handle))
+
+
+def _summed(parts: Sequence[dict[Bucket, int]]) -> dict[Bucket, int]:
+    total: dict[Bucket, int] = {}
+    for part in parts:
+        for bucket, count in part.items():
+            total[bucket] = total.get(bucket, 0) + count
+    return total
 
 
 def _texts(column: Column) -> list[str]:

@@ -1,0 +1,95 @@
+"""What recurs over shards: in the shard of its name, once, after a restart too."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.bench import NOW
+from tests.support.shards import ShardBench
+from timerstore import MessageError
+
+MINUTE = 60_000
+
+
+def every(shards: ShardBench, name: str | None = "beat", **more: Any) -> Any:
+    given = {"every": 60, "name": name, **more}
+    return shards.store.put_every("t", b"tick", **given)
+
+
+def test_its_name_decides_where_its_runs_are(shards: ShardBench) -> None:
+    for name in ("beat", "nightly", "a", "b", "c"):
+        made = every(shards, name, keys="some-key")
+        assert (made.name, made.shard) == (name, shards.store.shard_of(name))
+        assert (made.every_ms, made.next_ms) == (MINUTE, NOW + MINUTE)
+    listed = shards.store.recurring()
+    assert [one.name for one in listed] == ["a", "b", "beat", "c", "nightly"]
+    assert [one.shard for one in listed] == [shards.store.shard_of(one.name) for one in listed]
+    for _ in range(3):
+        shards.turn(MINUTE)
+    assert shards.counted() == {b"tick": 15}
+    by_shard = [len(part) for part in shards.bodies()]
+    assert by_shard == [3 * sum(one.shard == k for one in listed) for k in range(3)]
+
+
+def test_a_program_may_say_it_at_each_start(shards: ShardBench) -> None:
+    first = every(shards)
+    shards.turn(MINUTE)
+    shards.reopen()
+    again = every(shards)
+    assert (again.shard, again.made_ms, again.run_count) == (first.shard, first.made_ms, 2)
+    assert len(shards.store.recurring()) == 1
+    shards.turn(MINUTE)
+    assert shards.counted() == {b"tick": 2}
+    with pytest.raises(MessageError, match="'beat' recurs already, as something else"):
+        every(shards, every=61)
+
+
+def test_without_a_name_each_has_its_own(shards: ShardBench) -> None:
+    made = [every(shards, None) for _ in range(12)]
+    assert len({one.name for one in made}) == 12
+    assert {one.shard for one in made} <= {0, 1, 2}
+    assert all(one.shard == shards.store.shard_of(one.name) for one in made)
+
+
+def test_it_is_ended_by_its_name(shards: ShardBench) -> None:
+    every(shards)
+    assert shards.store.cancel_every("other") is False
+    shards.reopen()
+    assert shards.store.cancel_every("beat") is True
+    assert shards.store.cancel_every("beat") is False
+    assert shards.store.recurring() == []
+    shards.turn(10 * MINUTE)
+    assert shards.counted() == {}
+
+
+def test_what_a_shards_store_was_told_is_found_and_not_doubled(shards: ShardBench) -> None:
+    """A program that used `stores[k]` before goes on with the whole."""
+    elsewhere = (shards.store.shard_of("beat") + 1) % 3
+    shards.store.stores[elsewhere].put_every("t", b"tick", every=60, name="beat")
+    assert [(one.name, one.shard) for one in shards.store.recurring()] == [("beat", elsewhere)]
+    with pytest.raises(MessageError, match=f"'beat' recurs in shard {elsewhere} already"):
+        every(shards)
+    assert shards.store.cancel_every("beat") is True
+    assert every(shards).shard == shards.store.shard_of("beat")
+    shards.turn(MINUTE)
+    assert shards.counted() == {b"tick": 1}
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"name": 5}, "name: wanted 1 to 64"),
+        ({"name": ""}, "name: wanted 1 to 64"),
+        ({"name": "a b"}, "name: wanted 1 to 64"),
+        ({"every": 0.5}, "every: wanted at least 1000 ms"),
+        ({"every": None}, "every, cron: wanted one of them, got none"),
+        ({"missed": "some"}, "missed: wanted one of"),
+        ({"timezone": "UTC+1"}, "timezone: goes with cron"),
+    ],
+)
+def test_what_cannot_recur_is_refused(shards: ShardBench, given: dict[str, Any], text: str) -> None:
+    with pytest.raises(MessageError, match=text):
+        every(shards, **given)
+    assert shards.store.recurring() == []
+    with pytest.raises(MessageError, match="name: wanted text"):
+        shards.store.cancel_every(5)  # type: ignore[arg-type]

@@ -1,0 +1,43 @@
+"""Pacing: a rate shared out, so that all shards together stay below it.
+
+    100 a second, 4 shards    25 each        topic_rates, pace
+    1 a second, 3 shards      0.333 each     rounded down
+
+Holds:    shares are alike whatever is in the shards, and their sum is at most the rate: shards know
+          nothing of one another, so what one does not use no other one may.
+Fails:    MessageError, ConfigError where a share is below what a store can pace.
+"""
+
+from dataclasses import replace
+from decimal import ROUND_FLOOR, Decimal
+
+from timerstore.config import RATE_MIN, StoreConfig, parse_topic_rates
+from timerstore.errors import ConfigError, MessageError
+
+_STEP = Decimal("0.001")
+
+
+def share_of(per_second: float, shard_count: int) -> float:
+    """Give one shard's messages a second, rounded down to thousandths."""
+    share = (Decimal(repr(per_second)) / shard_count).quantize(_STEP, ROUND_FLOOR)
+    if share < Decimal(repr(RATE_MIN)):
+        raise MessageError(
+            f"per_second: wanted at least {RATE_MIN} for each of {shard_count} shards, got "
+            f"{per_second}"
+        )
+    return float(share)
+
+
+def shared_out(config: StoreConfig, shard_count: int) -> StoreConfig:
+    """Give the configuration of one shard: `topic_rates` shared out, all else as it is."""
+    if not config.topic_rates:
+        return config
+    shares, problems = [], []
+    for topic, rate in parse_topic_rates(config.topic_rates).items():
+        try:
+            shares.append(f"{topic}={share_of(rate, shard_count):.3f}")
+        except MessageError as error:
+            problems.append(str(error).replace("per_second:", f"topic_rates: {topic}:", 1))
+    if problems:
+        raise ConfigError(problems)
+    return replace(config, topic_rates=" ".join(shares))

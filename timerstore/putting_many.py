@@ -258,12 +258,15 @@ class ManyPutting(Putting):
                     error.stored_count = done
                     raise
 
-    def append_rows(self, way: Way, rows: Rows, due_ms: Int64Array, places: Places) -> None:
+    def append_rows(
+        self, way: Way, rows: Rows, due_ms: Int64Array, places: Places, now_ms: int | None = None
+    ) -> None:
         """Append rows that were checked, whose ids are not remembered; after an error the first
-        ones may have their places.
+        ones may have their places. What is due after `now_ms` waits; None: after the present.
         """
+        now_ms = self._clock.now_ms if now_ms is None else now_ms
         try:
-            self._append_many(way, rows, due_ms, self._clock.now_ms, places, None)
+            self._append_many(way, rows, due_ms, now_ms, places, None)
         finally:
             self.appended()
 

@@ -95,12 +95,6 @@ def test_spread(ts: CommandLine) -> None:
     due = [row["deliver_ms"] - 1_893_456_000_000 for row in ts.fine("dump", path, "waiting").rows]
     assert len(set(due)) > 1
     assert all(0 <= one <= 3_600_000 for one in due)
-    shards = ts.folder / "s"
-    ts.fine("init", shards, "--shards", "1", *SMALL)
-    for more in (["--spread", "1h"], ["--replace", "--key", "k"]):
-        refused = ts("put", shards, "mail", "x", *more)
-        assert (refused.code, refused.out) == (Exit.ERROR, "")
-        assert "a directory of shards does not take it" in refused.err
 
 
 def test_replace(ts: CommandLine) -> None:
@@ -218,11 +212,13 @@ def test_beside_a_process_that_has_it_open(ts: CommandLine) -> None:
     path = ts.init()
     with timerstore.open(path) as store:
         handle = store.put("orders", b"later", delay=3600, keys="k").handle
+        store.put_every("jobs", b"x", every=3600, name="beat")
         store.put("orders", b"now", tags="t")
         store.flush()
         pid = os.getpid()
         assert f"open in process {pid}" in ts.fine("ls", path).err
-        assert ts.fine("count", path, "--json").row == {"waiting": 1, "open_in": pid}
+        assert ts.fine("count", path, "--json").row == {"waiting": 2, "open_in": pid}
+        assert ts.fine("every", path, "--json").row["name"] == "beat"
         assert ts.fine("get", path, "orders", "--body").out == "now\n"
         assert ts("get", path, "orders", "--tag", "u").code == Exit.NOT_SO
         followed = ts.fine("follow", path, "orders", "--all", "-n", "1", "--json")
@@ -237,6 +233,13 @@ def test_beside_a_process_that_has_it_open(ts: CommandLine) -> None:
             ("get", path, "orders", "--key", "k"),
             ("backup", path, ts.folder / "b"),
             ("count", path, "--until", "now"),
+            ("receive", path, "orders", "--group", "g"),
+            ("ack", path, "r"),
+            ("nack", path, "r"),
+            ("extend", path, "r"),
+            ("pace", path, "orders=1"),
+            ("every", path, "orders", "x", "--every", "1m"),
+            ("every", path, "--cancel", "beat"),
         ):
             answer = ts(*refused)
             assert (answer.code, answer.out) == (Exit.LOCKED, ""), refused
@@ -461,6 +464,11 @@ def test_where_there_is_no_store_every_command_says_what_to_do(ts: CommandLine) 
         "repair": [ts.folder / "new"],
         "export": [ts.folder / "x.parquet"],
         "explain": ["x", "--topic", "t"],
+        "receive": ["t", "--group", "g"],
+        "ack": ["r"],
+        "nack": ["r"],
+        "extend": ["r"],
+        "pace": ["t=1"],
         "import": [file],
         "backup": [ts.folder / "b"],
         "restore": [ts.folder / "r"],
@@ -497,6 +505,27 @@ def test_where_there_is_no_store_every_command_says_what_to_do(ts: CommandLine) 
         (["move", "h"], "wanted --in or --at"),
         (["get", "t", "--max", "0"], "0 is not in the range"),
         (["top"], "top --once"),
+        (["receive", "t"], "Missing option '--group'"),
+        (["receive", "t", "--group", "g", "--lease", "soon"], "wanted a span as 250ms"),
+        (["receive", "t", "--group", "g", "--lease", "0s"], "lease: wanted more than 0"),
+        (["receive", "t", "--group", "a|b"], "group: wanted no |"),
+        (["receive", "t", "--group", "g", "-n", "10001"], "10001 is not in the range"),
+        (["ack"], "Missing argument 'RECEIPTS...'"),
+        (["ack", "nonsense"], "give the receipt as `receive` told it"),
+        (["nack", "nonsense"], "give the receipt as `receive` told it"),
+        (["extend", "nonsense"], "give the receipt as `receive` told it"),
+        (["pace"], "Missing argument 'TOPIC=RATE...'"),
+        (["pace", "t"], "topic_rates: wanted topic=messages a second"),
+        (["pace", "t=0"], "topic_rates: wanted 0.001 to 1000000, got t=0.0"),
+        (["pace", "t=1", "t=2"], "topic_rates: wanted each topic once"),
+        (["every", "t", "x"], "time: wanted one of --every and --cron"),
+        (["every", "t", "x", "--every", "1s", "--cron", "* * * * *"], "one of --every and --cron"),
+        (["every", "t", "x", "--every", "10ms"], "every: wanted at least 1000 ms"),
+        (["every", "t", "x", "--cron", "often"], "cron: wanted minute hour day month weekday"),
+        (["every", "t", "x", "--every", "1m", "--name", "a b"], "name: wanted 1 to 64"),
+        (["every", "--name", "beat"], "wanted TOPIC and BODY"),
+        (["every", "t", "--cancel", "beat"], "--cancel: ends what recurs"),
+        (["every", "--missed", "some"], "'some' is not one of"),
     ],
 )
 def test_wrong_arguments_say_what_was_wanted(ts: CommandLine, words: list[str], text: str) -> None:

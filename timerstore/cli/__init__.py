@@ -9,6 +9,8 @@ stopping.py  Ctrl-C between two steps, not within one      progress.py bars on s
 making.py    init, restore, backup          putting.py   put
 reading.py   get, follow                    listing.py   ls, count
 changing.py  cancel, move                   checking.py  verify, repair
+leasing.py   receive, ack, nack, extend     recurring.py every
+pacing.py    pace
 seeing.py    histogram, explain
 tables.py    dump, export                   importing.py import; rows.py reads its files
 top.py       the live screen; ring.py, screen.py draw    serving.py   serve, in a browser

@@ -47,8 +47,8 @@ TABLE: Mapping[Exit, str] = MappingProxyType(
     }
 )
 
-READERS = "ls, count, get, follow, histogram, top, serve, verify, dump, export"
-"""Commands that read a store beside the process that has it open."""
+READERS = "ls, count, get, follow, every, histogram, top, serve, verify, dump, export"
+"""Commands that read a store beside the process that has it open; of `every` its list."""
 
 
 class CommandError(Exception):

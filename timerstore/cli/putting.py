@@ -27,7 +27,6 @@ from timerstore.cli.stopping import Stop, stopping
 from timerstore.cli.words import iso, plural, time_text
 from timerstore.clock import SystemClock
 from timerstore.errors import MessageError
-from timerstore.store import TimerStore
 
 _LINES_MAX = 10_000
 _READ_BYTES = 1 << 20
@@ -78,14 +77,12 @@ def put_command(**given: Any) -> None:
     if lines:
         how = {**due, "tags": given["tags"], "queue_id": given["queue_id"]}
         with stopping() as stop, opened(path, config) as store:
-            _check_takes(store, given)
             _put_lines(store, topic, how, stop, given)
         return
     data = (
         sys.stdin.buffer.read() if body in (None, "-") else body.encode("utf-8", "surrogateescape")
     )
     with stopping(), opened(path, config, threads=False) as store:
-        _check_takes(store, given)
         receipt = store.put(
             topic,
             data,
@@ -97,17 +94,6 @@ def put_command(**given: Any) -> None:
             message_id=given["message_id"],
         )
     _tell_receipt(receipt, as_json=given["as_json"])
-
-
-def _check_takes(store: Store, given: dict[str, Any]) -> None:
-    """Shards take less than a store does."""
-    asked = {"--replace": given["replace"], "--spread": given["spread"] is not None}
-    asked["--lines --level"] = given["lines"] and given["level"] is not None
-    wrong = [name for name, is_asked in asked.items() if is_asked]
-    if wrong and not isinstance(store, TimerStore):
-        raise CommandError(
-            f"{', '.join(wrong)}: a directory of shards does not take it", where=given["path"]
-        )
 
 
 def _names(given: dict[str, Any]) -> dict[str, Any]:

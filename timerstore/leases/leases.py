@@ -175,6 +175,8 @@ class Leases:
         receipt = _receipt_of(given)
         until_ms = self._clock.now_ms + check_lease(self._config, lease)
         moved = self._move(receipt, until_ms)
+        if isinstance(moved, PutReceipt) and moved.timer_id < 0:
+            moved = AckResult.EXPIRED  # the new one is over already: its message came again
         if not isinstance(moved, PutReceipt):
             raise LeaseLostError(
                 "extend: the lease is not held any more",

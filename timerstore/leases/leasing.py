@@ -189,7 +189,10 @@ class Leasing:
         places = _Noted(rows, self._opened, reads)
         route = self._putting.route_to(rows[0].target)
         try:
-            self._putting.append_rows(Way(route), _columns(rows, due), due, places)
+            # By the time that the lease began: it is a timer, also where it is over by now. Else it
+            # had a place in a queue, and its receipt named another timer by that number.
+            began_ms = until_ms - request.lease_ms
+            self._putting.append_rows(Way(route), _columns(rows, due), due, places, began_ms)
         except FlowControlError:
             if len(rows) > 1:
                 self._append(reads, rows[: len(rows) // 2], request, until_ms, leased)

@@ -14,7 +14,8 @@ from tests.support.driver import abandon
 from timerstore import AckResult, Backoff, LeaseLostError, MessageError, StoreConfig, failpoint
 from timerstore.errors import FlowControlError, FullError
 from timerstore.layout.lease import read_receipt, write_receipt
-from timerstore.leases import LeasedMessage
+from timerstore.leases import LeasedMessage, Leases
+from timerstore.leases.leasing import Leasing
 
 RETRY = "%RETRY%g|t"
 DEAD = "%DLQ%g"
@@ -50,6 +51,50 @@ def test_acked_is_done_with(bench: Bench) -> None:
     assert take(bench) == []
     assert list(bench.store.pending()) == []
     assert bench.out(RETRY) == []
+
+
+def test_a_lease_that_is_over_before_it_is_appended_cancels_no_other_timer(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A short one, a long pause, a clock that is set forward: it is a timer all the same."""
+    bench.store.put("t", b"other", delay=60)
+    put(bench, b"a")
+    row = Leasing._row
+
+    def late(self: Leasing, *given: Any) -> Any:
+        bench.clock.set(bench.clock.now_ms + 10)
+        return row(self, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Leasing, "_row", late)
+        (a,) = take(bench, lease=0.005)
+    bench.turn()
+    (again,) = take(bench, lease=60)
+    assert (again.body, again.attempt) == (b"a", 2)
+    assert bench.store.ack(a) is AckResult.EXPIRED
+    assert bench.store.ack(again) is AckResult.ACKED
+    bench.turn(60_000)
+    assert sorted(bench.bodies()) == [b"a", b"other"]
+
+
+def test_an_extension_that_is_over_before_it_is_appended_is_lost(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(bench, b"a")
+    (a,) = take(bench, lease=60)
+    move = Leases._move
+
+    def late(self: Leases, *given: Any) -> Any:
+        bench.clock.set(bench.clock.now_ms + 10)
+        return move(self, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Leases, "_move", late)
+        with pytest.raises(LeaseLostError) as caught:
+            bench.store.extend(a, lease=0.005)
+    assert caught.value.result == AckResult.EXPIRED
+    bench.turn()
+    assert [(one.body, one.attempt) for one in take(bench)] == [(b"a", 2)]
 
 
 def test_comes_again_at_the_lease_end_and_not_before(bench: Bench) -> None:

@@ -206,7 +206,7 @@ def watch(
     kill: Callable[[int], None] = _kill,
 ) -> tuple[bytes, int]:
     """Fork, read what it says, kill it `after_s` after the fork, or after it opened, or when it has
-    reached its point; its status.
+    reached its point; or when it has said nothing for `hang_s`; its status.
     """
     reading, writing = os.pipe()
     pid = os.fork()
@@ -234,6 +234,7 @@ def watch(
         if not part:
             break
         raw += part
+        hang_at = max(hang_at, time.monotonic() + hang_s)  # slow, but it goes on
         if kill_at is None and after_s is not None and from_opened and raw[0] == Kind.OPENED:
             kill_at = time.monotonic() + after_s
             from_opened = False

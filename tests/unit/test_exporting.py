@@ -109,7 +109,7 @@ def test_disk_and_memory_follow_what_there_is(bench: Bench) -> None:
     assert counted == after["memory_bytes"] + bench.store._calendar.bytes
     bench.store.pace("a", 1)
     bench.turn(60_000)
-    assert bench.store.stats()["memory_bytes"] == counted + 99 * 56
+    assert bench.store.stats()["memory_bytes"] == counted + 99 * 64
 
 
 # ---------------------------------------------------------------- the table

@@ -6,8 +6,6 @@ Holds:    it runs with a clock turned by hand and without threads, so that what 
 
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -28,7 +26,8 @@ from tests.crash.report import (
     read_body,
     unpack,
 )
-from timerstore import CancelResult, Message, StoreConfig, TimerStore, failpoint
+from tests.support.points import noted
+from timerstore import CancelResult, Message, StoreConfig, TimerStore
 from timerstore.layout import watermark
 from timerstore.layout.tree import Tree
 from timerstore.testing import ManualClock, Stepper
@@ -167,17 +166,6 @@ def check(directory: Path, config: dict[str, Any], history: History, seed: int) 
     return found[:_PROBLEMS_MAX] + ([f"... {len(found)} in all"] if len(found) > 12 else [])
 
 
-@contextmanager
-def _noting_points() -> Iterator[list[str]]:
-    """Note every fail point that is passed."""
-    points: list[str] = []
-    failpoint.hook = points.append
-    try:
-        yield points
-    finally:
-        failpoint.hook = None
-
-
 class _Check:
     def __init__(
         self, directory: Path, config: StoreConfig, history: History, random: Random
@@ -194,7 +182,7 @@ class _Check:
     def run(self) -> None:
         clock = ManualClock(time.time_ns() // 1_000_000)
         goes_on = self._has_watermark()
-        with _noting_points() as points:
+        with noted() as points:
             store = timerstore.open(self._directory, self._config, clock=clock, threads=False)
         if goes_on and "recover_anew_begun" in points:
             self.problems.append("there was a watermark, but the whole log was scanned")

@@ -1,13 +1,12 @@
 """Chains that lie in more files than are mapped at a time: every walk goes on where it stopped."""
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.support.bench import NOW, SECOND, Bench, small
+from tests.support.points import noted
 from timerstore import failpoint
 from timerstore.files import segments
 
@@ -39,17 +38,6 @@ def bench(tmp_path: Path) -> Bench:
     bench.turn()
     assert len(list((bench.root / "timerlog").iterdir())) > 12
     return bench
-
-
-@contextmanager
-def noted() -> Iterator[list[str]]:
-    """What points are passed meanwhile."""
-    points: list[str] = []
-    failpoint.hook = points.append
-    try:
-        yield points
-    finally:
-        failpoint.hook = None
 
 
 def assert_goes_on(bench: Bench) -> None:

@@ -12,13 +12,14 @@ Source:   decision 0036.
 import threading
 from collections.abc import Callable
 
-from timerstore.errors import ClosedError, MessageError, TimerStoreError
+from timerstore.errors import MessageError, TimerStoreError
 from timerstore.leases.leasing import Leasing, Reads
 from timerstore.leases.message import LeasedMessage
 from timerstore.leases.request import Request
 from timerstore.pull.consumer import Consumer
 from timerstore.pull.groups import Filters
 from timerstore.pull.polling import WaitingPoll
+from timerstore.pull.together import WaitingTogether
 
 _NO_FILTERS = Filters(None, None)
 MakeConsumer = Callable[[str, str, Filters], Consumer]
@@ -94,78 +95,5 @@ class Reader:
         self._filters, self._consumers = filters, made
 
 
-class WaitingReceive:
-    """A `receive` that may wait, without the waiting (pull/waiting.py)."""
-
-    def __init__(
-        self,
-        polls: list[WaitingPoll],
-        take: Callable[[], list[LeasedMessage]],
-    ) -> None:
-        self._polls = polls
-        self._take = take
-        self.within: Callable[[Callable[[], list[LeasedMessage]]], list[LeasedMessage]] = _at_once
-        """Runs a look: in a call of the store, where an event loop does the waiting."""
-
-    @property
-    def left_s(self) -> float:
-        """How long it may still wait, seconds."""
-        return self._polls[0].left_s
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the store was closed."""
-        return any(one.is_closed for one in self._polls)
-
-    def enter(self, ring: Callable[[], None]) -> bool:
-        """Begin to wait; False where there is something to look at, or no time left."""
-        entered: list[WaitingPoll] = []
-        try:
-            for one in self._polls:
-                if not one.enter(ring):
-                    break
-                entered.append(one)
-            else:
-                entered = []
-                return True
-        finally:
-            for one in entered:
-                one.leave()
-        return False
-
-    def leave(self) -> None:
-        """End of waiting, whatever ended it."""
-        for one in self._polls:
-            one.leave()
-
-    def look(self) -> list[LeasedMessage]:
-        """Lease what there is now. Whoever awaits this and is cancelled has let go of what it
-        leases: it comes again.
-        """
-        try:
-            return self.within(self._take)
-        except ClosedError:
-            if self.is_closed:
-                return []
-            raise
-
-    def is_done(self, got: list[LeasedMessage]) -> bool:
-        """Whether this is the answer; else `enter` again."""
-        return bool(got) or self.is_closed or self.left_s <= 0
-
-    def final(self, got: list[LeasedMessage]) -> list[LeasedMessage]:
-        """The answer."""
-        return got
-
-    def when_closed(self) -> list[LeasedMessage]:
-        """The answer where all is over."""
-        return []
-
-    def end(self) -> None:
-        """Leave the lines; whoever entered must come here at last."""
-        for one in self._polls:
-            one.end()
-
-
-def _at_once(take: Callable[[], list[LeasedMessage]]) -> list[LeasedMessage]:
-    return take()
+class WaitingReceive(WaitingTogether[LeasedMessage]):
+    """A `receive` that may wait, without the waiting: for what comes again, and for the topic."""

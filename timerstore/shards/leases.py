@@ -20,11 +20,12 @@ from typing import Any, Protocol
 
 from timerstore import arguments
 from timerstore.config import StoreConfig
-from timerstore.errors import ClosedError, MessageError, TimerStoreError
+from timerstore.errors import MessageError, TimerStoreError
 from timerstore.layout.lease import read_receipt, retry_topic
 from timerstore.leases import AckResult, LeasedMessage, WaitingReceive
 from timerstore.leases.request import DEFAULTS, check_request
 from timerstore.pull.groups import Filters, check_name
+from timerstore.pull.together import WaitingTogether
 from timerstore.pull.waiting import wait_in_thread
 from timerstore.shards.receipt import ShardLeasedMessage, join_handle, leased_in, split_receipt
 from timerstore.store import TimerStore
@@ -179,68 +180,5 @@ class ShardLeases:
         return shard, receipt
 
 
-class WaitingShards:
-    """A `receive` of all shards that may wait, without the waiting (pull/waiting.py)."""
-
-    def __init__(
-        self, parts: Sequence[WaitingReceive], take: Callable[[], list[ShardLeasedMessage]]
-    ) -> None:
-        self._parts = parts
-        self._take = take
-
-    @property
-    def left_s(self) -> float:
-        """How long it may still wait, seconds."""
-        return self._parts[0].left_s
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether a shard was closed."""
-        return any(one.is_closed for one in self._parts)
-
-    def enter(self, ring: Callable[[], None]) -> bool:
-        """Begin to wait; False where there is something to look at, or no time left."""
-        entered: list[WaitingReceive] = []
-        try:
-            for one in self._parts:
-                if not one.enter(ring):
-                    break
-                entered.append(one)
-            else:
-                entered = []
-                return True
-        finally:
-            for one in entered:
-                one.leave()
-        return False
-
-    def leave(self) -> None:
-        """End of waiting, whatever ended it."""
-        for one in self._parts:
-            one.leave()
-
-    def look(self) -> list[ShardLeasedMessage]:
-        """Lease what there is now."""
-        try:
-            return self._take()
-        except ClosedError:
-            if self.is_closed:
-                return []
-            raise
-
-    def is_done(self, got: list[ShardLeasedMessage]) -> bool:
-        """Whether this is the answer; else `enter` again."""
-        return bool(got) or self.is_closed or self.left_s <= 0
-
-    def final(self, got: list[ShardLeasedMessage]) -> list[ShardLeasedMessage]:
-        """The answer."""
-        return got
-
-    def when_closed(self) -> list[ShardLeasedMessage]:
-        """The answer where all is over."""
-        return []
-
-    def end(self) -> None:
-        """Leave the lines; whoever entered must come here at last."""
-        for one in self._parts:
-            one.end()
+class WaitingShards(WaitingTogether[ShardLeasedMessage]):
+    """A `receive` of all shards that may wait, without the waiting."""

@@ -12,6 +12,7 @@ import pytest
 from tests.support import disk_reader as disk
 from tests.support.bench import NOW, SECOND, Bench, small
 from tests.support.driver import abandon
+from tests.support.points import noted
 from timerstore import ConfigError, FullError, StoreConfig, TimerStore, failpoint
 from timerstore.files.disk import File
 from timerstore.layout import index_position
@@ -46,12 +47,8 @@ def complete(store: TimerStore) -> None:
 
 
 def passed_in(what: Callable[[], object]) -> list[str]:
-    points: list[str] = []
-    failpoint.hook = points.append
-    try:
+    with noted() as points:
         what()
-    finally:
-        failpoint.hook = None
     return points
 
 

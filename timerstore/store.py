@@ -782,7 +782,9 @@ class TimerStore(Closing):
     @_counted
     def pace(self, topic: str, per_second: float | None) -> None:
         """Hand over at most so many timers of a topic a second, until the store is closed; None:
-        all when they are due. They come later, never early, in order; levels are not paced.
+        all when they are due. They come later, never early, in order; levels are not paced. What is
+        held for longer than the wheel has room behind the roll window (7 days by default) makes
+        other topics' timers late, too.
 
         As `StoreConfig.topic_rates`. Raises MessageError outside 0.001 to 1,000,000.
         """

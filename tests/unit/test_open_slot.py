@@ -165,6 +165,24 @@ class TestCrowds:
         slot.push(self.of_topic(1, range(500)), FRONTIER)
         assert slot.rest_count == 500
 
+    def test_a_crowd_that_was_alone_stands_aside_later(self, slot: OpenSlot) -> None:
+        others: list[bool] = []
+        slot.is_mixed = lambda: bool(others)
+        slot.push(self.of_topic(0, range(500)), FRONTIER)
+        assert len(slot.pop(6000, 10)[0]) == 10
+        others.append(True)
+        slot.push(self.of_topic(2, [900], 5500))
+        assert slot.rest_count == 1
+        assert slot.pop(6000, 3)[0]["topic_hash"].tolist() == [2, 0, 0]
+
+    def test_it_stands_aside_before_anything_of_another_is_read(self, slot: OpenSlot) -> None:
+        """For what is read of no crowd keeps further slots from being read."""
+        slot.is_mixed = lambda: False
+        slot.push(self.of_topic(1, range(500)), FRONTIER)
+        slot.is_mixed = lambda: True
+        slot.pop(6000, 10)
+        assert (slot.rest_count, len(slot)) == (0, 490)
+
     def test_what_is_a_small_part_gets_none(self, slot: OpenSlot) -> None:
         slot.push(np.concatenate([self.of_topic(n, range(n, n + 30)) for n in range(5)]), FRONTIER)
         assert slot.rest_count == 150

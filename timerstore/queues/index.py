@@ -2,7 +2,7 @@
 
 Data:     index_file.py; layout/index_position.py says how far it reaches.
 Threads:  dispatch adds, whoever checkpoints saves, any looks up.
-Locks:    _saving, then `lock`, both under dispatch's; nothing else is taken under them.
+Locks:    _saving, then `lock`; dispatch's before both, where it is held; nothing under them.
 Holds:    (1) at `position` every key of a record below it was added, once, and none of one behind
           it; (2) what the position file speaks of was durable before it was written, so that a
           crash costs no more than adding again what lies behind.

@@ -72,6 +72,9 @@ class DequeueGet(Service):
         self._ahead_slots = min(
             _AHEAD_MS // config.precision_ms, _AHEAD_SLOTS, wheel.slot_count // 8
         )
+        # Whoever sleeps no longer than this looks at each slot before its time.
+        reach_s = self._ahead_slots * config.precision_ms / 1000
+        self._idle_s_max = min(IDLE_S_MAX, max(_LOOK_S, reach_s / 2))
         self._start_ns = start_ns + config.start_delay_ms * 1_000_000
         self.downstream: Service | None = None
 
@@ -210,10 +213,11 @@ class DequeueGet(Service):
                 wheel.earliest = NO_SLOT if found is None else found
             earliest = wheel.earliest
             is_held_up = self._last_slot(earliest) < earliest  # who moves that down wakes
-            end = self._clock.now_ms // self._config.precision_ms + 1 + self._ahead_slots
-            has_crowd = wheel.next_crowd(wheel.frontier, end, _CROWD) is not None
+            now_slot = self._clock.now_ms // self._config.precision_ms
+            at, end = max(wheel.frontier, now_slot + 1), now_slot + 1 + self._ahead_slots
+            has_crowd = wheel.next_crowd(at, end, _CROWD) is not None
         if earliest == NO_SLOT or is_held_up:
             return None
         wait_s = (earliest * self._config.precision_ms - self._clock.now_ms) / 1000
         wait_s = max(wait_s, (self._start_ns - self._clock.monotonic_ns) / 1e9)
-        return min(max(wait_s, 0.0), _LOOK_S if has_crowd else IDLE_S_MAX)
+        return min(max(wait_s, 0.0), _LOOK_S if has_crowd else self._idle_s_max)

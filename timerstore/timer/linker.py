@@ -169,11 +169,10 @@ class Linker:
     def move_down(self) -> int:
         """Move some of a far slot that comes near. How many; 0: none does; or BLOCKED."""
         with self._lock:
-            now_slot = self._now_slot()
             with self._wheel.lock:
-                if self._far.first_wheel_slot >= now_slot + self._config.roll_slots:
+                if self._far.first_wheel_slot >= self._now_slot() + self._config.roll_slots:
                     return 0
-            return self._take_down(now_slot, for_broker=False)
+            return self._take_down(for_broker=False)
 
     def due_down_ms(self) -> int | None:
         """When there is something to move down next; None: nothing is there."""
@@ -183,7 +182,7 @@ class Linker:
             return None
         return (first - self._config.roll_slots + 1) * self._config.precision_ms
 
-    def _take_down(self, now_slot: int, *, for_broker: bool) -> int:
+    def _take_down(self, *, for_broker: bool) -> int:
         """Some of the lowest far slot; under `_lock`."""
         far = self._far
         slot = far.lowest
@@ -195,7 +194,7 @@ class Linker:
         requests["flags"] = lib.TS_FLAG_AGAIN
         self._reserve(len(requests))
         with self._wheel.lock:
-            count = self._place(requests, now_slot, is_again=True, for_broker=for_broker)
+            count = self._place(requests, self._now_slot(), is_again=True, for_broker=for_broker)
             if count == BLOCKED:
                 return BLOCKED
             taken = int(rows[count]) if count < len(rows) else len(units)
@@ -211,7 +210,7 @@ class Linker:
         """
         with self._lock:
             while self._far.count:
-                if self._take_down(self._now_slot(), for_broker=True) == BLOCKED:
+                if self._take_down(for_broker=True) == BLOCKED:
                     return False
                 reach("far_handed_over")
         return True

@@ -49,6 +49,7 @@ class OpenSlot:
         self._lock = threading.Lock()
         self._outstanding: dict[int, int] = {}
         self._rest = DueQueue()
+        self._rest_hash: int | None = None  # where all of the rest are of one topic
         self._crowds: dict[int, DueQueue] = {}  # by topic hash
         self._turn = 0
         self.is_mixed: Callable[[], bool] = lambda: False  # more than one topic has timers
@@ -121,6 +122,8 @@ class OpenSlot:
     def _sort_in(self, entries: Records) -> None:
         if not len(entries):
             return
+        if (entries["topic_hash"] != self._rest_hash).any():
+            self._stand_aside()
         if len(entries) >= RUN_MIN and len(self._rest) + len(entries) > CROWD:
             self._look_for_crowds(entries)
         for topic_hash, crowd in self._crowds.items():
@@ -131,7 +134,23 @@ class OpenSlot:
             if is_of_it.any():
                 crowd.push(entries[is_of_it])
                 entries = entries[~is_of_it]
+        self._push_rest(entries)
+
+    def _push_rest(self, entries: Records) -> None:
+        first = int(entries["topic_hash"][0]) if len(entries) else None
+        is_one = first is not None and bool((entries["topic_hash"] == first).all())
+        if not len(self._rest):
+            self._rest_hash = first if is_one else None
+        elif len(entries) and not (is_one and first == self._rest_hash):
+            self._rest_hash = None
         self._rest.push(entries)
+
+    def _stand_aside(self) -> None:
+        """A crowd that was alone gets a queue of its own, as another topic has something by now."""
+        is_crowd = self._rest_hash is not None and len(self._rest) > CROWD
+        if is_crowd and len(self._crowds) < _CROWDS and self.is_mixed():
+            self._crowds[self._rest_hash or 0] = self._rest
+            self._rest, self._rest_hash = DueQueue(), None
 
     def _look_for_crowds(self, entries: Records) -> None:
         """Give a queue of its own to a topic that has a quarter of these."""
@@ -147,7 +166,7 @@ class OpenSlot:
             crowd.push(rest[is_of_it])
             rest = rest[~is_of_it]
         self._rest = DueQueue()
-        self._rest.push(rest)
+        self._push_rest(rest)
 
     def expect_and_push(self, entries: Records) -> None:
         """Late entries: they were read from no slot, but are linked in one."""
@@ -159,6 +178,7 @@ class OpenSlot:
         this was decided with.
         """
         with self._lock:
+            self._stand_aside()
             until_ms = min(now_ms, self.frontier * self._precision_ms)
             out = np.empty(min(capacity, max(1, len(self))), DUE)
             if not self._crowds:

@@ -150,6 +150,14 @@ def test_flow_control_goes_on_counting(bench: Bench) -> None:
         bench.store.put("a", b"99", deliver_ms=DUE)
 
 
+def test_nobody_sleeps_past_the_time_to_read_ahead(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "store", small(precision_ms=10, wheel_slot_count=8000))
+    bench.store.put("a", b"", delay=60)
+    bench.turn()
+    assert bench.store.services()["dequeue_get"].idle_s() == 5.0  # it looks 10 s ahead
+    bench.close()
+
+
 def test_far_ahead_it_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An eighth of a lap, a minute, 4096 slots: however many there are."""
     monkeypatch.setattr(dequeue_get, "_CROWD", 10)

@@ -5,6 +5,7 @@ and which was recovered here, one in default geometry; and one whose broker is k
 delivers. All hold timers that rolled, cancels, every level, a group's offsets and an index.
 """
 
+import time
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +26,9 @@ KILLED = "killed"
 SOON_S = 8
 GIVE_UP_MS = 60_000
 GONE_ON = 5  # what the broker adds to a group's offset
+
+
+_TRIES = 30
 
 
 class Ran(NamedTuple):
@@ -62,9 +66,15 @@ def numbers(queues: dict[tuple[str, int], list[BrokerMessage]]) -> Counter[int]:
 def ask_all(process: RocketMQ, name: str, made: Made) -> Ran:
     keys = [one.key for one in made.puts if one.key]
     by_key: dict[str, list[BrokerMessage]] = {}
-    for topic in shared_store.TOPICS:
-        own = [one.key for one in made.puts if one.key and one.topic == topic]
-        by_key.update(zip(own, process.query(name, topic, own), strict=True))
+    for _ in range(_TRIES):
+        queues = all_queues(process, name)
+        for topic in shared_store.TOPICS:
+            own = [one.key for one in made.puts if one.key and one.topic == topic]
+            by_key.update(zip(own, process.query(name, topic, own), strict=True))
+        out = numbers(queues)
+        if all(len(by_key[one.key]) == out[one.number] for one in made.puts if one.key):
+            break
+        time.sleep(0.5)  # the broker adds to its index behind its queues
     waiting_by_key = dict(zip(keys, process.query(name, disk.TIMER_TOPIC, keys), strict=True))
     committed = {q: process.committed(name, GROUP, "orders", q) for q in (0, 1)}
     for queue_id, offset in committed.items():
@@ -73,7 +83,7 @@ def ask_all(process: RocketMQ, name: str, made: Made) -> Ran:
     return Ran(
         made,
         {},
-        all_queues(process, name),
+        queues,
         process.messages(name, disk.TIMER_TOPIC, 0),
         by_key,
         waiting_by_key,

@@ -122,10 +122,13 @@ class OpenSlot:
     def _sort_in(self, entries: Records) -> None:
         if not len(entries):
             return
-        if (entries["topic_hash"] != self._rest_hash).any():
-            self._stand_aside()
+        self._stand_aside()
         if len(entries) >= RUN_MIN and len(self._rest) + len(entries) > CROWD:
             self._look_for_crowds(entries)
+        self._part(entries)
+
+    def _part(self, entries: Records) -> None:
+        """Give each crowd what is of its topic, and the rest the rest."""
         for topic_hash, crowd in self._crowds.items():
             is_of_it = entries["topic_hash"] == topic_hash
             if is_of_it.all():
@@ -137,19 +140,20 @@ class OpenSlot:
         self._push_rest(entries)
 
     def _push_rest(self, entries: Records) -> None:
-        first = int(entries["topic_hash"][0]) if len(entries) else None
-        is_one = first is not None and bool((entries["topic_hash"] == first).all())
-        if not len(self._rest):
-            self._rest_hash = first if is_one else None
-        elif len(entries) and not (is_one and first == self._rest_hash):
-            self._rest_hash = None
+        is_first = not len(self._rest)
+        if len(entries) and (is_first or self._rest_hash is not None):
+            topic_hash = int(entries["topic_hash"][0]) if is_first else self._rest_hash
+            is_one = bool((entries["topic_hash"] == topic_hash).all())
+            self._rest_hash = topic_hash if is_one else None
         self._rest.push(entries)
 
     def _stand_aside(self) -> None:
         """A crowd that was alone gets a queue of its own, as another topic has something by now."""
-        is_crowd = self._rest_hash is not None and len(self._rest) > CROWD
-        if is_crowd and len(self._crowds) < _CROWDS and self.is_mixed():
-            self._crowds[self._rest_hash or 0] = self._rest
+        topic_hash = self._rest_hash
+        if topic_hash is None or len(self._rest) <= CROWD or len(self._crowds) >= _CROWDS:
+            return
+        if self.is_mixed():
+            self._crowds[topic_hash] = self._rest
             self._rest, self._rest_hash = DueQueue(), None
 
     def _look_for_crowds(self, entries: Records) -> None:
@@ -159,14 +163,9 @@ class OpenSlot:
         found = [one for one in found if one not in self._crowds][: _CROWDS - len(self._crowds)]
         if not found or not self.is_mixed():
             return
-        rest = self._rest.all()
-        for topic_hash in found:
-            crowd = self._crowds[topic_hash] = DueQueue()
-            is_of_it = rest["topic_hash"] == topic_hash
-            crowd.push(rest[is_of_it])
-            rest = rest[~is_of_it]
-        self._rest = DueQueue()
-        self._push_rest(rest)
+        self._crowds |= {topic_hash: DueQueue() for topic_hash in found}
+        before, self._rest = self._rest, DueQueue()
+        self._part(before.all())
 
     def expect_and_push(self, entries: Records) -> None:
         """Late entries: they were read from no slot, but are linked in one."""

@@ -321,6 +321,11 @@ typedef struct {
     int64_t write_slot;      /* slot number of the present */
     int64_t frontier;        /* slots below are loaded: what would go there is late */
     int64_t reuse_below;     /* what a slot still holds of a lap before may be overwritten below */
+    int64_t read_below;      /* and below this, but for the slots in `kept` */
+    const int64_t *kept;     /* ascending */
+    int32_t kept_count;
+    int32_t parks;           /* 1: what finds no slot waits in the open slot and the far wheel */
+    int64_t parked;          /* in this slot of it */
     int64_t roll_slots;
     int64_t bytes;           /* out: bytes written to the unit buffer */
     int64_t first_slot;      /* out: lowest slot still to be read that took a unit; INT64_MAX */

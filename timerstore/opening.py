@@ -235,6 +235,7 @@ class Opened(NamedTuple):
     def _empty_far_wheel(self) -> None:
         """Have the wheel as a broker reads it, as far as it and the disk take it."""
         try:
+            self.linker.drop_parked()
             if self.config.far_wheel == "own" or self.linker.hand_over():
                 self.linker.end_log(self.timer_route)
         except TimerStoreError as error:

@@ -5,14 +5,35 @@
 
 enum { PROBES = 4096, NEAR_PART = 8 };
 
+/* Whether nobody needs what the slot of this time holds: it was read, nothing of it is on its way
+ * into the log, nor was when the last completed checkpoint began. */
+static int32_t is_of_no_use(const ts_link *link, int64_t time)
+{
+    int32_t low = 0, high = link->kept_count;
+
+    if (time < link->reuse_below)
+        return 1;
+    if (time >= link->read_below)
+        return 0;
+    while (low < high) {
+        int32_t middle = low + (high - low) / 2;
+
+        if (link->kept[middle] < time)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low == link->kept_count || link->kept[low] != time;
+}
+
 /* Whether a slot may take a unit: it is this very slot, or what it holds is of no use any more. */
-static int32_t is_open(const ts_wheel *wheel, int64_t slot, int64_t reuse_below, ts_slot *value)
+static int32_t is_open(const ts_wheel *wheel, const ts_link *link, int64_t slot, ts_slot *value)
 {
     ts_slot_get(ts_slot_at(wheel, slot), value);
     if (value->time == slot && value->last_pos >= 0)
         return 1;
-    if (value->time != slot && value->time != 0 && value->time >= reuse_below &&
-        value->last_pos >= 0)
+    if (value->time != slot && value->time != 0 && value->last_pos >= 0 &&
+        !is_of_no_use(link, value->time))
         return 0;
     value->time = slot;
     value->first_pos = value->last_pos = -1;
@@ -25,7 +46,7 @@ typedef struct {
     int64_t slot;   /* -1: the unit is linked nowhere */
     int32_t magic;
     int32_t late;   /* the slot has been read: the message goes to the open slot as well */
-    int32_t far;    /* it waits on the far wheel */
+    int32_t far;    /* it waits on the far wheel; and late: it is parked there */
     ts_slot value;
 } placing;
 
@@ -41,7 +62,7 @@ static int32_t place_late(const ts_wheel *wheel, const ts_link *link, int64_t sl
     slot = slot < 1 ? 1 : slot; /* slot 0 is what unused slots say: nothing is ever linked there */
     for (int64_t k = 0; k < PROBES && k < wheel->slot_count && k < slot; k++) {
         place->slot = slot - k;
-        if (is_open(wheel, place->slot, link->reuse_below, &place->value))
+        if (is_open(wheel, link, place->slot, &place->value))
             return TS_OK;
     }
     return TS_BLOCKED;
@@ -56,7 +77,7 @@ static int32_t place_beyond(const ts_wheel *wheel, const ts_link *link, int64_t 
         place->slot = link->frontier + k;
         if (place->slot == slot)
             place->magic &= ~TS_TIMER_MAGIC_ROLL;
-        if (is_open(wheel, place->slot, link->reuse_below, &place->value))
+        if (is_open(wheel, link, place->slot, &place->value))
             return TS_OK;
     }
     return TS_BLOCKED;
@@ -116,7 +137,7 @@ static int32_t place_ahead(const ts_wheel *wheel, ts_link *link, int64_t slot, p
         if (k == 1)
             place->magic |= TS_TIMER_MAGIC_ROLL;
         place->slot = slot - k;
-        if (is_open(wheel, place->slot, link->reuse_below, &place->value))
+        if (is_open(wheel, link, place->slot, &place->value))
             return TS_OK;
     }
     return place_early(wheel, link, wanted, place);
@@ -131,17 +152,28 @@ static int32_t place_overdue(const ts_wheel *wheel, const ts_link *link, int64_t
     place->magic &= ~TS_TIMER_MAGIC_ROLL;
     for (int64_t k = 1; k < PROBES && slot + k <= link->write_slot; k++) {
         place->slot = slot + k;
-        if (is_open(wheel, place->slot, link->reuse_below, &place->value))
+        if (is_open(wheel, link, place->slot, &place->value))
             return TS_OK;
     }
     return TS_BLOCKED;
+}
+
+/* No slot takes it, as on a wheel that is full after the clock was set back: it waits in memory until
+ * it is due, and a unit of the far wheel keeps it for a recovery. A delete needs none: the state
+ * table knows. */
+static int32_t park(placing *place)
+{
+    place->slot = -1;
+    place->magic &= ~TS_TIMER_MAGIC_ROLL;
+    place->late = place->far = !(place->magic & TS_TIMER_MAGIC_DELETE);
+    return TS_OK;
 }
 
 static int32_t place_request(const ts_wheel *wheel, ts_link *link, const ts_states *states,
                              const ts_request *request, placing *place)
 {
     int64_t slot = ts_slot_of(request->due_ms, wheel->precision_ms);
-    int32_t is_delete = (request->flags & TS_FLAG_DELETE) != 0;
+    int32_t status, is_delete = (request->flags & TS_FLAG_DELETE) != 0;
 
     place->magic = TS_TIMER_MAGIC_DEFAULT | (is_delete ? TS_TIMER_MAGIC_DELETE : 0);
     if (request->flags & TS_FLAG_AGAIN)
@@ -152,14 +184,14 @@ static int32_t place_request(const ts_wheel *wheel, ts_link *link, const ts_stat
         return TS_OK;
     if (!is_delete && ts_state_get(states, request->id) != TS_WAITING)
         return TS_OK;
-    if (slot >= link->frontier) {
-        int32_t status = place_ahead(wheel, link, slot, place);
-
+    if (slot < link->frontier) {
+        status = place_late(wheel, link, slot, place);
+    } else {
+        status = place_ahead(wheel, link, slot, place);
         if (status == TS_BLOCKED && (request->flags & TS_FLAG_AGAIN))
             status = place_overdue(wheel, link, slot, place);
-        return status;
     }
-    return place_late(wheel, link, slot, place);
+    return status == TS_BLOCKED && link->parks ? park(place) : status;
 }
 
 static void late_entry(const ts_wheel *wheel, const ts_link *link, const ts_request *request,
@@ -178,12 +210,15 @@ static void late_entry(const ts_wheel *wheel, const ts_link *link, const ts_requ
 }
 
 static void far_entry(const ts_wheel *wheel, const ts_link *link, const ts_request *request,
-                      ts_far_unit *out)
+                      const placing *place, ts_far_unit *out)
 {
     out->id = request->id;
     out->log_offset = request->log_offset;
     out->due_ms = request->due_ms;
-    out->slot = ts_slot_of(request->due_ms, wheel->precision_ms) / link->far_width;
+    if (place->late)
+        out->slot = link->parked;
+    else
+        out->slot = ts_slot_of(request->due_ms, wheel->precision_ms) / link->far_width;
     if (out->slot > link->far_last)
         out->slot = link->far_last;
     out->size = request->size;
@@ -201,7 +236,8 @@ static void write_unit(ts_wheel *wheel, const ts_link *link, const ts_request *r
     int32_t fits = place->slot < 0 || (ahead >= 0 && ahead <= INT32_MAX / wheel->precision_ms);
     /* A late unit in a slot before its own (the clock was set back): a broker must not deliver it
      * with that slot but roll it. We go by the due time. */
-    int32_t is_before = place->late && place->slot < ts_slot_of(request->due_ms, wheel->precision_ms);
+    int32_t is_before = place->late && place->slot >= 0 &&
+                        place->slot < ts_slot_of(request->due_ms, wheel->precision_ms);
     ts_timer_unit unit = {
         .prev_pos = place->slot < 0 ? -1 : place->value.last_pos,
         .magic = place->magic | (is_before ? TS_TIMER_MAGIC_ROLL : 0),
@@ -253,19 +289,21 @@ int32_t ts_timer_link(ts_wheel *wheel, ts_link *link, const ts_states *states,
         if (status != TS_OK)
             break;
         if (place.far)
-            far_entry(wheel, link, &requests[i], &link->far[link->far_count++]);
+            far_entry(wheel, link, &requests[i], &place, &link->far[link->far_count++]);
+        if (place.late) {
+            late_entry(wheel, link, &requests[i], &place, &late[link->late_count++]);
+            /* Its slot is needed until it is in the log: nothing behind it in this batch takes it. */
+            if (place.slot >= 0 && place.slot < link->reuse_below)
+                link->reuse_below = place.slot;
+            if (place.slot >= 0 && place.slot < link->read_below)
+                link->read_below = place.slot;
+        }
         if ((requests[i].flags & (TS_FLAG_AGAIN | TS_FLAG_UNUSABLE)) == TS_FLAG_AGAIN &&
             place.slot < 0)
             continue;
         write_unit(wheel, link, &requests[i], &place, units + link->bytes);
         if (place.slot >= link->frontier && place.slot < link->first_slot)
             link->first_slot = place.slot;
-        if (place.late) {
-            late_entry(wheel, link, &requests[i], &place, &late[link->late_count++]);
-            /* Its slot is needed until it is in the log: nothing behind it in this batch takes it. */
-            if (place.slot < link->reuse_below)
-                link->reuse_below = place.slot;
-        }
         link->bytes += TS_TIMER_UNIT_BYTES;
         link->pos += TS_TIMER_UNIT_BYTES;
     }

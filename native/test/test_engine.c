@@ -868,6 +868,65 @@ static void test_way(const shape *is, uint64_t seed, int64_t *seen)
 
 /* ---- the parts ---- */
 
+/* Of what was read a slot is free, unless it is kept. */
+static void check_kept(store *s, ts_link link, ts_request request)
+{
+    int64_t now = link.write_slot, wanted = now + 20, taken = wanted - 128;
+    const int64_t kept[3] = {taken - 9, taken, taken + 1};
+    uint8_t *units = bytes_of(TS_TIMER_UNIT_BYTES), *all = bytes_of(64 * TS_SLOT_BYTES);
+    ts_slot before;
+    ts_due late;
+
+    ts_slot_get(s->wheel.slots + wanted % 64 * TS_SLOT_BYTES, &before);
+    CHECK(before.time == taken);
+    memcpy(all, s->wheel.slots, 64 * TS_SLOT_BYTES);
+    request.due_ms = wanted * 1000 + 1;
+    link.kept = kept;
+    for (int32_t begin = 0; begin < 3; begin++) {
+        for (int32_t count = 0; begin + count <= 3; count++) {
+            int32_t has_it = begin <= 1 && begin + count > 1;
+
+            link.kept = kept + begin;
+            link.kept_count = count;
+            link.read_below = taken + 1;
+            CHECK(ts_timer_link(&s->wheel, &link, &s->states, &request, 1, units, 52, &late) == 1);
+            CHECK(link.first_slot == wanted - has_it); /* else the one before, which is free */
+            memcpy(s->wheel.slots, all, 64 * TS_SLOT_BYTES);
+            link.read_below = taken; /* not read then */
+            CHECK(ts_timer_link(&s->wheel, &link, &s->states, &request, 1, units, 52, &late) == 1);
+            CHECK(link.first_slot == wanted - 1);
+            memcpy(s->wheel.slots, all, 64 * TS_SLOT_BYTES);
+        }
+    }
+    free(units);
+    free(all);
+}
+
+/* What finds no slot: in the open slot, and in a chain of the far wheel; a delete nowhere. */
+static void check_parked(store *s, ts_link link, ts_request request)
+{
+    uint8_t *units = bytes_of(TS_TIMER_UNIT_BYTES);
+    ts_far_unit far;
+    ts_due late;
+
+    request.due_ms = (link.write_slot + 3) * 1000 + 1;
+    link.parks = 1;
+    link.parked = -3;
+    link.far = &far;
+    CHECK(ts_timer_link(&s->wheel, &link, &s->states, &request, 1, units, 52, &late) == 1);
+    CHECK(link.late_count == 1 && late.slot == -1 && late.flags == 0);
+    CHECK(late.wake_ms == request.due_ms && late.due_ms == request.due_ms);
+    CHECK(link.far_count == 1 && far.slot == -3 && far.due_ms == request.due_ms);
+    CHECK(link.bytes == 52 && ts_get_i64(units + TS_TIMER_AT_PREV_POS) == -1);
+    request.flags = TS_FLAG_AGAIN; /* it has its unit */
+    CHECK(ts_timer_link(&s->wheel, &link, &s->states, &request, 1, units, 52, &late) == 1);
+    CHECK(link.late_count == 1 && link.far_count == 1 && link.bytes == 0);
+    request.flags = TS_FLAG_DELETE;
+    CHECK(ts_timer_link(&s->wheel, &link, &s->states, &request, 1, units, 52, &late) == 1);
+    CHECK(link.late_count == 0 && link.far_count == 0 && link.bytes == 52);
+    free(units);
+}
+
 static void test_taken_slots(void)
 {
     const shape is = {1000, 1 << 16, 4096, 64, 1700000000000, 1};
@@ -905,6 +964,8 @@ static void test_taken_slots(void)
     request.due_ms = (now - 3) * 1000;
     CHECK(ts_timer_link(&s->wheel, &link, &s->states, &request, 1, units, 104, late) == TS_BLOCKED);
     CHECK(link.bytes == 0 && link.late_count == 0 && link.first_slot == INT64_MAX);
+    check_kept(s, link, request);
+    check_parked(s, link, request);
     link.reuse_below = now;
     CHECK(ts_timer_link(&s->wheel, &link, &s->states, &request, 1, units, 104, late) == 1);
     CHECK(link.late_count == 1 && late[0].slot < now && late[0].wake_ms == request.due_ms);

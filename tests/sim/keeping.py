@@ -137,7 +137,9 @@ class Keeping(Puts):
         if not self.is_dead:
             self.disk.remove_tree(ROOT)
             self._restoring = target
-            self.raise_again([])
+            self._open()
+            if not self.is_dead:
+                self._after_opening()
 
     def _open(self) -> None:
         if self._restoring is not None:

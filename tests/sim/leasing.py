@@ -31,7 +31,9 @@ class Leasing(Keeping):
     def op_leases(self, _number: int) -> None:
         """What is surely leased is in the store."""
         if self._leases and not self._has_limit:
-            self.lessees.check_waiting(self.store)
+            self.store.flush()  # what came again, and is not visible yet, is neither here nor there
+            if not self.is_dead:
+                self.lessees.check_waiting(self.store)
 
     def look(self) -> None:
         """Dead letters, too."""

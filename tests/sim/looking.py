@@ -20,14 +20,8 @@ class Looking(World):
             self.check_not_early(new)
             self._adopt(new)
             self.model.came(queue, new)
-            if new and not self.is_order_waived:
+            if new:
                 self.model.check_order(queue)
-
-    @property
-    def is_order_waived(self) -> bool:
-        """Whether the store said that it gave up the order of equal due times (a full wheel)."""
-        self.waivers += self._opened_metric("dequeue_put_order_waivers")
-        return self.waivers > 0
 
     def _opened_metric(self, name: str) -> int:
         return self.store._opened.metrics.values()[name]

@@ -238,19 +238,13 @@ class Operations(Ticking):
         if self._may_be_late:
             return
         if not self.is_limited and not self.config.start_delay_ms:
-            # What a rate holds keeps its slots of the wheel: decision 0043.
-            held = {queue[0] for queue in self.model.seen} if self._is_wheel_held else self.paced
-            self.model.check_settled(self.clock.now_ms, held)
+            self.model.check_settled(self.clock.now_ms, self.paced)
             self.check_rates()
             if self._recurs:
                 self.ticks.settled(self.store, self.clock)
             self.is_settled = not self.paced
-            if was_settled and not self.is_order_waived:
+            if was_settled:
                 self._check_burst(seen)
-
-    @property
-    def _is_wheel_held(self) -> bool:
-        return bool(self.paced) and self._opened_metric("enqueue_put_blocked") > 0
 
     @property
     def _may_be_late(self) -> bool:

@@ -23,7 +23,6 @@ from timerstore.commitlog.commit_log import CommitLog
 SCHEDULES = 600
 SECONDS_MAX = 63.0  # of one core, not of the wall; on a slower one fewer run, and the test says so
 _ROOT = Path(__file__).parents[2]
-KNOWN = Path(__file__).with_name("known")
 
 
 @pytest.mark.slow
@@ -44,12 +43,6 @@ def test_what_failed_once_does_not_fail_again(path: Path) -> None:
     outcome = run_schedule(read_regression(path))
     if outcome.error is not None:
         raise outcome.error
-
-
-@pytest.mark.parametrize("path", sorted(KNOWN.glob("*.json")), ids=lambda path: path.stem)
-def test_what_is_known_to_fail_does(path: Path) -> None:
-    """An open hole, of PROMISES.md: once it is mended, its schedule is a regression."""
-    assert run_schedule(read_regression(path)).error is not None, f"mended: move it: {path}"
 
 
 def _traces(first: int, count: int) -> list[str]:

@@ -291,7 +291,7 @@ class Explainer:
                 why += " (stop_enqueue is on)"
             return self._made(name, rows, history, "waiting", "timer topic", why)
         far_slot = self._on_far_wheel(int(row["log_offset"]), due_ms)
-        if far_slot is not None:
+        if far_slot is not None and far_slot >= 0:
             slot = far_slot * self._rooms.far.width
             slot_ms = slot * self._config.precision_ms
             down_ms = slot_ms - self._config.roll_slots * self._config.precision_ms
@@ -302,6 +302,8 @@ class Explainer:
         found = self._on_wheel(int(row["log_offset"]), due_ms)
         if found is None:
             why = f"{self._when(due_ms)}; it was read from its slot"
+            if far_slot is not None:
+                why = f"{self._when(due_ms)}; no slot was free: it waits in memory"
             return self._made(name, rows, history, "waiting", "open slot", why)
         slot, place, length = found
         frontier, precision_ms = self._rooms.wheel.frontier, self._config.precision_ms
@@ -331,14 +333,17 @@ class Explainer:
         )
 
     def _on_far_wheel(self, log_offset: int, due_ms: int) -> int | None:
-        """The far slot that it waits in: that of its time, or the last one there is."""
+        """The far slot that it waits in: that of its time, the last one there is, or one below 0,
+        where it is parked.
+        """
         far, wheel = self._rooms.far, self._rooms.wheel
         with ExitStack() as held:
             with wheel.lock:
                 rows = far.table().rows
                 own = int(slots_of(np.array([due_ms]), self._config.precision_ms)[0]) // far.width
                 view = held.enter_context(far.view())
-            rows = rows[(rows["slot"] == own) | (rows["slot"] == rows["slot"].max(initial=own))]
+            last = rows["slot"].max(initial=own)
+            rows = rows[(rows["slot"] == own) | (rows["slot"] == last) | (rows["slot"] < 0)]
             for slot, newest, *_ in rows.tolist():
                 for part in far.walk(view, slot, newest):
                     if (part["log_offset"] == log_offset).any():

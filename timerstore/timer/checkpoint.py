@@ -178,7 +178,7 @@ class Checkpoint:
             timer_queue_offset = rooms.timer_log.linked_offset
             read_slot = rooms.open_slot.lowest_slot(rooms.wheel.frontier)
             pages = rooms.wheel.copy_dirty()
-            rooms.wheel.checkpoint_begins()
+            rooms.wheel.checkpoint_begins(rooms.open_slot.outstanding())
             far = rooms.far.take()
         with rooms.log.lock:
             log_begin, log_end = rooms.log.segments.begin, rooms.log.end

@@ -4,11 +4,10 @@ Threads:  dequeue-get.
 Locks:    the wheel's, for one batch.
 Holds:    (1) slots are read in order of time, each once in one opening; one that holds a crowd, and
           those before it, ahead of their time, so that it is read when it comes (decision 0046);
-          (2) a slot counts as read
-          from the moment its reading starts: what is linked into it after that is late, and goes to
-          the open slot by itself; (3) no slot is begun while something of it, or of an earlier one,
-          waits on the far wheel: so nothing overtakes that, but where no slot takes it; (4) the
-          open slot hears of a frontier only with the last unit below it.
+          (2) a slot counts as read from the moment its reading starts: what is linked into it after
+          that is late, and goes to the open slot by itself; (3) no slot is begun while something of
+          it, or of an earlier one, waits on the far wheel: so nothing overtakes that; (4) the open
+          slot hears of a frontier only with the last unit below it.
 Fails:    CorruptError on a chain that does not belong to its slot.
 """
 
@@ -90,7 +89,7 @@ class DequeueGet(Service):
 
     def _last_slot(self, now_slot: int) -> int:
         """The last slot that may be begun; under the wheel's lock."""
-        return now_slot if self._far.is_passed else min(now_slot, self._far.first_wheel_slot - 1)
+        return min(now_slot, self._far.first_wheel_slot - 1)
 
     @property
     def _has_enough(self) -> bool:

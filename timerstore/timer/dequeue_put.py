@@ -6,9 +6,9 @@ Holds:    (1) an id is handed at most once: its state and its record's place cha
           the append lock (exactly-once.md section 3); (2) never early: what is popped is due, and C
           refuses to encode what is not; (3) what could not be placed goes back to the open slot;
           (4) of one due time the first put comes first: nothing overtakes a record that rolled and
-          is not on the wheel again yet, but where the wheel has no slot for it before others are
-          handed over (counted: `dequeue_put_order_waivers`). Where topics take turns, or have a
-          rate (lanes.py), that is so for each topic by itself.
+          is not on the wheel again yet, but while `stop_enqueue` keeps it from there (counted:
+          `dequeue_put_order_waivers`). Where topics take turns, or have a rate (lanes.py), that is
+          so for each topic by itself.
 Fails:    FullError changes nothing and is retried; CorruptError where a source does not check.
 """
 
@@ -110,7 +110,7 @@ class DequeuePut(Service):
         self._log.check_alive()
         due, frontier, popped = self._pop()
         if not popped and not len(due) and self._behind and self._is_linking_stuck():
-            # Linking may be waiting for the slots of what waits for it here.
+            # Nothing is linked while enqueuing is stopped: others go on.
             self._behind.clear()
             self.metrics.add("dequeue_put_order_waivers", 1)
             due, frontier, popped = self._pop()

@@ -4,7 +4,8 @@ what waits on the far wheel and comes near.
 Threads:  enqueue-put.
 Locks:    the linker's.
 Holds:    (1) requests are linked in queue order; (2) every record of the timer topic gets a unit,
-          so that a broker counts on from the last one.
+          so that a broker counts on from the last one; (3) where no slot takes what comes next, one
+          checkpoint is waited for, which may free one; then it is parked (decision 0048).
 Fails:    FullError before anything is linked; retried.
 """
 
@@ -13,11 +14,8 @@ from collections.abc import Callable
 from timerstore.clock import Clock
 from timerstore.metrics import Metrics
 from timerstore.service import IDLE_S_MAX, Handoff, Service
-from timerstore.timer.far import FarWheel
 from timerstore.timer.linker import BLOCKED, Linker
-from timerstore.timer.open_slot import OpenSlot
 from timerstore.timer.request import Records
-from timerstore.timer.wheel import Wheel
 
 
 class EnqueuePut(Service):
@@ -29,21 +27,14 @@ class EnqueuePut(Service):
         self,
         metrics: Metrics,
         clock: Clock,
-        wheel: Wheel,
-        open_slot: OpenSlot,
-        far: FarWheel,
         linker: Linker,
         source: Handoff[Records],
     ) -> None:
         super().__init__(metrics)
         self._clock = clock
-        self._wheel = wheel
-        self._open_slot = open_slot
         self._linker = linker
-        self._far = far
         self._source = source
         self._rest: Records | None = None  # requests taken and not linked yet
-        self.is_blocked = False  # they found no slot, nor did they after a checkpoint
         self._blocked_at: int | None = None  # the last checkpoint begun when they first found none
         self._far_blocked_at: int | None = None  # the same for what comes down from the far wheel
         self.checkpoints: Callable[[], tuple[int, int]] = lambda: (0, 0)  # begun; completed
@@ -58,28 +49,25 @@ class EnqueuePut(Service):
         return moved or linked or self._linker.tidy()
 
     def _move_down(self) -> bool:
-        count = self._linker.move_down()
+        count = self._linker.move_down(parks=self._has_waited(self._far_blocked_at))
         if count == BLOCKED:
-            begun, completed = self.checkpoints()
-            if self._far_blocked_at is None:
-                self._far_blocked_at = begun
-            if completed > self._far_blocked_at and not self._would_checkpoint_help():
-                self._let_pass()
-            elif self.on_blocked is not None:
-                self.on_blocked()
+            self._far_blocked_at = self._wait(self._far_blocked_at)
             return False
         self._far_blocked_at = None
         if count > 0:
-            self._far.is_passed = False
             self._wake_dequeue()
         return count > 0
 
-    def _let_pass(self) -> None:
-        """No slot takes what comes down, and none will before slots behind it are read."""
-        if not self._far.is_passed:
-            self._far.is_passed = True
-            self.metrics.add("dequeue_put_order_waivers", 1)
-            self._wake_dequeue()
+    def _has_waited(self, blocked_at: int | None) -> bool:
+        """Whether a checkpoint began and was completed since there was no slot."""
+        return blocked_at is not None and self.checkpoints()[1] > blocked_at
+
+    def _wait(self, blocked_at: int | None) -> int:
+        """Ask for a checkpoint, which may free a slot; the last one that began before."""
+        self.metrics.add("enqueue_put_blocked", 1)
+        if self.on_blocked is not None:
+            self.on_blocked()
+        return self.checkpoints()[0] if blocked_at is None else blocked_at
 
     def _wake_dequeue(self) -> None:
         for service in self.dequeue:
@@ -90,18 +78,11 @@ class EnqueuePut(Service):
         if requests is None:
             return False
         self._rest = requests
-        completed = self.checkpoints()[1]
-        linked = self._linker.link(requests)
+        linked = self._linker.link(requests, parks=self._has_waited(self._blocked_at))
         if linked == BLOCKED:
-            if self._blocked_at is None:
-                self._blocked_at = self.checkpoints()[0]
-            # One was begun since, and no slot; nor has anything been handed over since that one.
-            self.is_blocked = completed > self._blocked_at and not self._would_checkpoint_help()
-            self.metrics.add("enqueue_put_blocked", 1)
-            if not self.is_blocked and self.on_blocked is not None:
-                self.on_blocked()
+            self._blocked_at = self._wait(self._blocked_at)
             return False
-        self.is_blocked, self._blocked_at = False, None
+        self._blocked_at = None
         rest = requests[linked:]
         self._rest = rest if len(rest) else None
         if self._rest is None and self.upstream is not None:
@@ -115,8 +96,3 @@ class EnqueuePut(Service):
         if due_ms is None or due_ms <= self._clock.now_ms:  # then it is blocked, and will be woken
             return None
         return min((due_ms - self._clock.now_ms) / 1000, IDLE_S_MAX)
-
-    def _would_checkpoint_help(self) -> bool:
-        """Whether what the slots hold has moved on since the last completed checkpoint."""
-        wheel = self._wheel
-        return self._open_slot.lowest_slot(wheel.frontier) > wheel.completed_read_slot

@@ -1,6 +1,7 @@
 """Far wheel: slots of many wheel slots, for what waits beyond the roll window.
 
     put, due in 300 days          a unit of 52 bytes here, in the far slot of its time
+    no slot of the wheel is free  a unit here, parked; the message waits in the open slot
     its far slot comes near       its unit moves down: another of 52 bytes, on the wheel
     due                           handed over: the body is written the second time, and the last
 
@@ -14,10 +15,12 @@ Holds:    (1) table, wheel, timer log's end and what was enqueued belong togethe
           moved down is there or here, after whatever crash, and needs no look at the wheel's
           frontier; (2) units are never changed; those of the last completed checkpoint's table
           stay until another is completed; (3) of two tables on disk the one that the watermark
-          names is not written to.
+          names is not written to; (4) the chain of what is parked has a far slot below 0, and is
+          not taken from while the store is open: all of it is in the open slot, or dead. It is what
+          comes down first when the store is opened again.
 Fails:    CorruptError where a unit's CRC does not hold: the store stops, and its next opening makes
           the far wheel anew from the log; FullError when the disk is.
-Source:   issue 7, decision 0044.
+Source:   issue 7, decisions 0044 and 0048.
 """
 
 from collections.abc import Iterator
@@ -73,6 +76,7 @@ class FarWheel:
         self._copied: tuple[int, Chain] | None = None  # the one that `tidy` copies to its slot's
         self._round_end = 0  # chains with older units than this are to be copied
         self._lowest: int | None = NO_SLOT  # far slot of all; None: to be looked for
+        self.parked_slot = -1  # far slot of the units that are parked
         self.begin = 0  # units below are dead, as of the last look
         self.end = 0  # number of the next unit
         self.width = 1  # wheel slots to a far slot
@@ -80,7 +84,6 @@ class FarWheel:
         self.number = 0  # of the last completed checkpoint's table
         self._completed_begin = 0
         self.is_dirty = False  # the table is not what that one says
-        self.is_passed = False  # what comes down finds no slot: others may be read before it
         self.was_used = False  # since the timer log was begun anew: units were linked again
 
     # --- opening ---
@@ -99,6 +102,7 @@ class FarWheel:
         size, reserve_bytes = self.segments.segment_bytes, self._reserve_bytes
         self.segments = Segments(self._disk, self._tree.far_log, size, reserve_bytes)
         self._chains, self._copied, self._lowest = {}, None, NO_SLOT
+        self.parked_slot = -1
         self.begin = self.end = self.count = self.number = 0
         self._completed_begin = self._round_end = 0
         self.is_dirty = self.was_used = False
@@ -117,6 +121,7 @@ class FarWheel:
             if slot in self._chains:
                 self._copied = slot, self._chains[slot]
             self._chains[slot] = Chain(*chain)
+        self.release_parked()
         self.begin, self.end, self.width = table.begin, table.end, table.width
         self._completed_begin = table.begin
         self.count = int(table.rows["count"].sum())
@@ -179,9 +184,9 @@ class FarWheel:
     def lowest(self) -> int:
         """The lowest far slot that holds something; NO_SLOT: none does."""
         if self._lowest is None:
-            self._lowest = min(self._chains, default=NO_SLOT)
-            if self._copied is not None:
-                self._lowest = min(self._lowest, self._copied[0])
+            copied = set() if self._copied is None else {self._copied[0]}
+            slots = (self._chains.keys() | copied) - {self.parked_slot}
+            self._lowest = min(slots, default=NO_SLOT)
         return self._lowest
 
     @property
@@ -210,8 +215,9 @@ class FarWheel:
         for at, (slot, chain) in enumerate(zip(slots.tolist(), old, strict=True)):
             oldest = chain.oldest if chain.size else self.end + int(first[at])
             self._chains[slot] = Chain(int(heads[at]), oldest, chain.size + counts[at])
-        if self._lowest is not None:
-            self._lowest = min(self._lowest, int(slots[0]))
+        own = slots[slots != self.parked_slot]
+        if self._lowest is not None and len(own):
+            self._lowest = min(self._lowest, int(own[0]))
         self.end += len(units)
         self.count += len(units)
         self.is_dirty = self.was_used = True
@@ -230,6 +236,27 @@ class FarWheel:
         self._set(slot, left if left.size else None)
         self.count -= len(units)
         self.is_dirty = True
+
+    @property
+    def has_parked(self) -> bool:
+        """Whether there are units of what was parked."""
+        is_copied = self._copied is not None and self._copied[0] == self.parked_slot
+        return is_copied or self.parked_slot in self._chains
+
+    def drop_parked(self) -> None:
+        """Nothing of what was parked waits any more."""
+        while self.has_parked:  # and where it is being copied, both
+            self.count -= self.chain_of(self.parked_slot).size
+            self._set(self.parked_slot, None)
+            self.is_dirty = True
+
+    def release_parked(self) -> None:
+        """Have what was parked come down before all else: it is not in the open slot, as far as
+        anybody knows. What is parked from now on has a chain of its own.
+        """
+        copied = 0 if self._copied is None else self._copied[0]
+        self.parked_slot = min(copied, 0, *self._chains) - 1
+        self._lowest = None
 
     def _set(self, slot: int, chain: Chain | None) -> None:
         is_copied = self._copied is not None and self._copied[0] == slot
@@ -344,15 +371,19 @@ class FarWheel:
 
     # --- space ---
 
-    def next_to_copy(self) -> int | None:
+    def next_to_copy(self, parked: int) -> int | None:
         """Give the slot whose chain is to be copied to the far log's end, so that what lies before
-        it can go; None where that is not worth it. Under the wheel's lock.
+        it can go; None where that is not worth it. Under the wheel's lock. `parked`: how many of
+        those that are parked still wait.
 
         It begins when more units are dead than alive, by two files, and goes on until every chain
         was: so each unit that dies has one copied.
         """
         if self._copied is not None:
             return self._copied[0]
+        size = self._chains.get(self.parked_slot, Chain()).size
+        if size > 2 * parked + 2 * self._per_segment:
+            return self._begin_copy(self.parked_slot)
         if self._round_end == 0:
             if self.end - self.begin <= 2 * self.count + 2 * self._per_segment:
                 return None
@@ -362,6 +393,9 @@ class FarWheel:
             self._round_end = 0
             self.table()  # for where it begins now
             return None
+        return self._begin_copy(slot)
+
+    def _begin_copy(self, slot: int) -> int:
         self._copied = slot, self._chains.pop(slot)
         self.is_dirty = True
         return slot

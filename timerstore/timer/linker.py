@@ -12,9 +12,10 @@ Holds:    (1) the timer log's `end`, `linked_offset`, the wheel and the far whee
           one hold of the wheel's lock; (2) what is given another place leaves the old one in that
           same hold; the wheel's old slot stays as it is until a checkpoint covers that
           (`Wheel.moved_on`); (3) a far slot is moved down when its first slot comes into the roll
-          window: a window before anything in it is due.
+          window: a window before anything in it is due; (4) what no slot takes is parked: it goes
+          to the open slot, and a unit of the far wheel keeps it for a recovery.
 Fails:    FullError before anything is linked; FailedError where units could not be written.
-Source:   decision 0044.
+Source:   decisions 0044 and 0048.
 """
 
 import threading
@@ -72,13 +73,15 @@ class Linker:
 
     # --- from the timer topic ---
 
-    def link(self, requests: Records) -> int:
-        """How many were linked; 0 where only a segment was finished; BLOCKED where none can be."""
+    def link(self, requests: Records, *, parks: bool = False) -> int:
+        """How many were linked; 0 where only a segment was finished; BLOCKED where none can be, and
+        none is to be parked.
+        """
         with self._lock:
             requests = requests[:_BATCH]
-            self._reserve(len(requests))
+            self._reserve(len(requests), parks=parks)
             with self._wheel.lock:
-                count = self._place(requests, self._now_slot())
+                count = self._place(requests, self._now_slot(), parks=parks)
                 if count > 0:
                     self._timer_log.linked_offset = int(requests["queue_offset"][count - 1]) + 1
             if count < 0:
@@ -93,14 +96,15 @@ class Linker:
     def _now_slot(self) -> int:
         return self._clock.now_ms // self._config.precision_ms
 
-    def _reserve(self, count: int) -> None:
+    def _reserve(self, count: int, *, parks: bool = False) -> None:
         self._timer_log.reserve(count)
-        if self._has_far:
+        if self._has_far or parks:
             self._far.reserve(count)
 
     def _place(
-        self, requests: Records, now_slot: int, *, is_again: bool = False, for_broker: bool = False
-    ) -> int:
+        self, requests: Records, now_slot: int, *, is_again: bool = False,
+        for_broker: bool = False, parks: bool = False,
+    ) -> int:  # fmt: skip
         """Link requests whose space is reserved; under both locks. As `link`."""
         if not len(requests):
             return 0
@@ -114,6 +118,10 @@ class Linker:
         link.reuse_below = min(
             wheel.completed_read_slot, self._open_slot.lowest_slot(wheel.frontier)
         )
+        link.read_below = min(wheel.reading.frontier, wheel.frontier)
+        kept = wheel.kept()
+        link.kept, link.kept_count = ffi.from_buffer("int64_t[]", kept), len(kept)
+        link.parks, link.parked = parks, self._far.parked_slot
         link.roll_slots = config.roll_slots
         link.near_slots = link.far_width = link.spread_slots = 0
         if for_broker:
@@ -144,7 +152,11 @@ class Linker:
         if wheel.earliest is not None:
             wheel.earliest = min(wheel.earliest, int(link.first_slot))
         if link.late_count:
-            self._open_slot.expect_and_push(self._late[: link.late_count])
+            late = self._late[: link.late_count]
+            slots = np.unique(late["slot"])
+            wheel.took_late(slots[slots >= 0])
+            self._open_slot.expect_and_push(late)
+            self._metrics.add("parked_messages", int(np.count_nonzero(late["slot"] < 0)))
         return int(count)
 
     def _append(self, size: int, end: int, far_count: int) -> None:
@@ -166,13 +178,13 @@ class Linker:
 
     # --- from the far wheel ---
 
-    def move_down(self) -> int:
+    def move_down(self, *, parks: bool = False) -> int:
         """Move some of a far slot that comes near. How many; 0: none does; or BLOCKED."""
         with self._lock:
             with self._wheel.lock:
                 if self._far.first_wheel_slot >= self._now_slot() + self._config.roll_slots:
                     return 0
-            return self._take_down(for_broker=False)
+            return self._take_down(parks=parks)
 
     def due_down_ms(self) -> int | None:
         """When there is something to move down next; None: nothing is there."""
@@ -182,7 +194,7 @@ class Linker:
             return None
         return (first - self._config.roll_slots + 1) * self._config.precision_ms
 
-    def _take_down(self, *, for_broker: bool) -> int:
+    def _take_down(self, *, for_broker: bool = False, parks: bool = False) -> int:
         """Some of the lowest far slot; under `_lock`."""
         far = self._far
         slot = far.lowest
@@ -192,9 +204,11 @@ class Linker:
         for name in ("id", "log_offset", "due_ms", "size", "topic_hash"):
             requests[name] = units[name][rows]
         requests["flags"] = lib.TS_FLAG_AGAIN
-        self._reserve(len(requests))
+        self._reserve(len(requests), parks=parks)
         with self._wheel.lock:
-            count = self._place(requests, self._now_slot(), is_again=True, for_broker=for_broker)
+            count = self._place(
+                requests, self._now_slot(), is_again=True, for_broker=for_broker, parks=parks
+            )
             if count == BLOCKED:
                 return BLOCKED
             taken = int(rows[count]) if count < len(rows) else len(units)
@@ -209,6 +223,8 @@ class Linker:
         Whether that is so. Nothing else runs.
         """
         with self._lock:
+            with self._wheel.lock:
+                self._far.release_parked()
             while self._far.count:
                 if self._take_down(for_broker=True) == BLOCKED:
                     return False
@@ -220,12 +236,13 @@ class Linker:
         is not needed. Whether anything was done.
         """
         far = self._far
+        self.drop_parked()
         if far.unlink():
             reach("far_unlinked")
             return True
         with self._lock:
             with self._wheel.lock:
-                slot = far.next_to_copy()
+                slot = far.next_to_copy(self._open_slot.parked)
             if slot is None:
                 return False
             units = far.first_of(slot)
@@ -240,6 +257,14 @@ class Linker:
                     self._copy(alive[:count])
         reach("far_tidied")
         return True
+
+    def drop_parked(self) -> None:
+        """Let go of what was parked, where none of it waits any more."""
+        if not self._far.has_parked:
+            return
+        with self._wheel.lock:
+            if not self._open_slot.parked:
+                self._far.drop_parked()
 
     def _copy(self, units: Records) -> None:
         try:

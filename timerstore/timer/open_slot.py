@@ -13,7 +13,8 @@ Threads:  dequeue-get-message and enqueue-put push, dequeue-put pops, checkpoint
 Holds:    (1) nothing leaves before its time; (2) nothing leaves while a slot that could hold
           something earlier is not loaded whole (`frontier`); (3) `outstanding` counts, per slot,
           what was read of it and is not in the log yet: a checkpoint keeps the lowest (R of
-          exactly-once.md 5); (4) of one topic all lies in one queue: its order is (due, put).
+          exactly-once.md 5); what no slot took counts apart, as `parked` (decision 0048); (4) of
+          one topic all lies in one queue: its order is (due, put).
 Source:   decision 0046 for the crowds.
 """
 
@@ -48,6 +49,7 @@ class OpenSlot:
         self._precision_ms = precision_ms
         self._lock = threading.Lock()
         self._outstanding: dict[int, int] = {}
+        self.parked = 0  # the same of what is linked in no slot
         self._rest = DueQueue()
         self._rest_hash: int | None = None  # where all of the rest are of one topic
         self._crowds: dict[int, DueQueue] = {}  # by topic hash
@@ -67,6 +69,9 @@ class OpenSlot:
     def expect(self, slot: int, count: int) -> None:
         """So many of a slot are on their way into the log."""
         with self._lock:
+            if slot < 0:
+                self.parked += count
+                return
             self._outstanding[slot] = self._outstanding.get(slot, 0) + count
 
     def expect_many(self, slots: Int64Array) -> None:
@@ -77,6 +82,10 @@ class OpenSlot:
     def done(self, slot: int, count: int) -> None:
         """So many of a slot are in the log, or need not get there."""
         with self._lock:
+            if slot < 0:
+                self.parked -= count
+                assert self.parked >= 0, "more done than was parked"
+                return
             left = self._outstanding[slot] - count
             assert left >= 0, "more of a slot done than expected"
             if left:
@@ -94,7 +103,9 @@ class OpenSlot:
     def outstanding(self) -> Int64Array:
         """Give every slot that holds something outstanding, ascending."""
         with self._lock:
-            return np.array(sorted(self._outstanding), np.int64)
+            slots = np.fromiter(self._outstanding, np.int64, len(self._outstanding))
+        slots.sort()
+        return slots
 
     def highest_slot(self, otherwise: int) -> int:
         """Give the highest slot that holds something outstanding."""

@@ -73,9 +73,7 @@ def make_pipeline(
     enqueue_get = EnqueueGet(
         metrics, config, rooms.log, rooms.dispatch, timer_route, store_id, start, requests
     )
-    enqueue_put = EnqueuePut(
-        metrics, clock, rooms.wheel, rooms.open_slot, rooms.far, linker, requests
-    )
+    enqueue_put = EnqueuePut(metrics, clock, linker, requests)
     dequeue_get = DequeueGet(
         metrics,
         config,
@@ -109,7 +107,7 @@ def make_pipeline(
             return rooms.timer_log.linked_offset
 
     def is_stuck() -> bool:
-        return (config.stop_enqueue or enqueue_put.is_blocked) and dequeue_get.is_waiting
+        return config.stop_enqueue and dequeue_get.is_waiting
 
     rooms.open_slot.is_mixed = rooms.routes.are_mixed
     enqueue_put.on_blocked = flush.request_checkpoint

@@ -49,7 +49,7 @@ def cut_back(wheel: Wheel, timer_log: TimerLog, mark: Watermark) -> None:
 def start_at(wheel: Wheel, open_slot: OpenSlot, read_slot: int) -> None:
     """Read slots from here on. Slot 0 is never used (wheel_slot.h): what is due in it is late."""
     read_slot = max(read_slot, 1)
-    wheel.frontier = wheel.completed_read_slot = read_slot
+    wheel.start_at(read_slot)
     open_slot.frontier = read_slot
 
 

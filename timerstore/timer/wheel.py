@@ -7,7 +7,9 @@ Threads:  enqueue-put links, dequeue-get loads, checkpoints copy: each under `lo
 Locks:    lock, then the open slot's.
 Holds:    (1) slots below `frontier` have been read, and it is one ahead of the present at most, or
           of a slot that was begun before its time (`read_ahead`); (2) a slot is overwritten for a
-          later lap only where nothing in it can be needed after a crash (`reuse_below`).
+          later lap only where nothing in it is needed, now or after a crash: below the completed
+          read slot; and where the last completed checkpoint found it read and not outstanding, and
+          nothing late was linked in it since (`reading`).
 Fails:    ConfigError on a file of another size; FullError where its blocks cannot be had;
           CorruptError where its slots are counted, and one holds noise.
 """
@@ -41,6 +43,13 @@ class DirtyPages(NamedTuple):
     data: Bytes
 
 
+class Reading(NamedTuple):
+    """What was read when a checkpoint began."""
+
+    frontier: int
+    outstanding: Int64Array
+
+
 class Wheel:
     """The wheel of one store."""
 
@@ -54,6 +63,11 @@ class Wheel:
         self._ahead_from = 0  # unless it is earlier than this slot by now
         self.back_count = 0  # how often `frontier` followed a clock that was set back
         self.completed_read_slot = 0  # R of the last completed checkpoint
+        self.reading = Reading(0, np.empty(0, np.int64))  # as that one found it
+        self._begun_reading = self.reading  # as the one that is under way did
+        self._late: set[int] = set()  # slots that took late units since a checkpoint began
+        self._late_before: set[int] = set()  # and before, what no completed one knows of
+        self._kept: Int64Array | None = None  # of all that is read what is needed; or unknown
         # Slots of which messages got another place without a record in the log: the wheel alone
         # tells, so that a recovery from the last completed checkpoint needs them as they are.
         self.moved_on: set[int] = set()  # since the last checkpoint began
@@ -135,20 +149,49 @@ class Wheel:
         )
         self.frontier = now_slot + 1
         self._ahead_slot = 0
+        # What is read a second time is needed again.
+        self.reading = self.reading._replace(frontier=min(self.reading.frontier, self.frontier))
+        begun = self._begun_reading
+        self._begun_reading = begun._replace(frontier=min(begun.frontier, self.frontier))
         self.back_count += 1
         self.earliest = None
         return True
 
-    def checkpoint_begins(self) -> None:
+    def start_at(self, read_slot: int) -> None:
+        """Read slots from here on, as the last completed checkpoint says."""
+        self.frontier = self.completed_read_slot = read_slot
+        self.reading = self._begun_reading = Reading(read_slot, np.empty(0, np.int64))
+
+    def checkpoint_begins(self, outstanding: Int64Array) -> None:
         """What moved on so far will be covered by the one that begins; under `lock`."""
         self._moved_before |= self.moved_on
         self.moved_on = set()
+        self._late_before |= self._late
+        self._late = set()
+        self._begun_reading = Reading(self.frontier, outstanding)
 
     def checkpoint_completed(self, read_slot: int) -> None:
         """It goes on from `read_slot`; no other has begun since."""
         with self.lock:
             self.completed_read_slot = read_slot
             self._moved_before.clear()
+            self._late_before.clear()
+            self.reading = self._begun_reading
+            self._kept = None
+
+    def took_late(self, slots: Int64Array) -> None:
+        """Slots that were read have units again that are needed; under `lock`."""
+        self._late.update(slots.tolist())
+        self._kept = None
+
+    def kept(self) -> Int64Array:
+        """Of the slots below the frontier of `reading`, those that are needed as they are,
+        ascending; under `lock`.
+        """
+        if self._kept is None:
+            late = np.array(sorted(self._late | self._late_before), np.int64)
+            self._kept = np.union1d(self.reading.outstanding, late)
+        return self._kept
 
     def next_used(self, begin: int, end: int) -> int | None:
         """Give the first used slot in [begin, end)."""

@@ -1,6 +1,8 @@
-"""The far wheel: decision 0044."""
+"""The far wheel: decision 0044; what is parked there, and which slots are free: 0048."""
 
 from typing import Any
+
+import numpy as np
 
 from tests.sim.mutants.planting import Lib, Patches, mutant, nothing, swap
 from timerstore.layout.tree import Tree
@@ -130,3 +132,60 @@ def _not_linked_again() -> Patches:
         return original(self, requests, now_slot, **given)
 
     yield swap(linker.Linker, "_place", place)
+
+
+@mutant("P-1", "what is parked has no unit that keeps it for a recovery")
+def _parked_in_memory_alone() -> Patches:
+    original = far.FarWheel.add
+
+    def add(self: Any, units: Any) -> None:
+        units = units[units["slot"] >= 0]
+        if len(units):
+            original(self, units)
+
+    yield swap(far.FarWheel, "add", add)
+
+
+@mutant("P-2", "what was parked is not read again by an opening")
+def _parked_for_ever() -> Patches:
+    def release(self: Any) -> None:
+        self._lowest = None
+
+    yield swap(far.FarWheel, "release_parked", release)
+
+
+@mutant("P-3", "what is parked is dropped while some of it waits")
+def _dropped() -> Patches:
+    yield swap(linker.Linker, "drop_parked", lambda self: self._far.drop_parked())
+
+
+@mutant("P-4", "a slot that is outstanding is overwritten for another lap")
+def _none_kept() -> Patches:
+    yield swap(wheel.Wheel, "kept", lambda _self: np.empty(0, np.int64))
+
+
+@mutant("P-5", "a slot that took something late is overwritten for another lap")
+def _late_not_kept() -> Patches:
+    yield swap(wheel.Wheel, "took_late", nothing)
+
+
+@mutant("P-6", "slots that the last checkpoint did not find read are overwritten for another lap")
+def _not_of_the_checkpoint() -> Patches:
+    def link(one: Any, link: Any, *rest: Any) -> int:
+        link.read_below = link.frontier
+        return int(lib.ts_timer_link(one, link, *rest))
+
+    yield swap(linker, "lib", Lib(ts_timer_link=link))
+
+
+@mutant("P-7", "a clock that is set back leaves slots free that are read a second time")
+def _free_though_read_again() -> Patches:
+    original = wheel.Wheel.follow_back
+
+    def follow_back(self: Any, *given: Any) -> bool:
+        before = self.reading, self._begun_reading
+        found = original(self, *given)
+        self.reading, self._begun_reading = before
+        return found
+
+    yield swap(wheel.Wheel, "follow_back", follow_back)

@@ -416,8 +416,10 @@ class _Opening:
             self._timer_log.load(mark.timer_log_end)
         # Of what was linked again the order of units does not tell which copy is the newest, which
         # matters where messages roll and retention moves them (move.py): all is built anew, once.
+        # Not while some of it is parked, which would only be parked again.
         is_left = self._config.far_wheel == "off" and mark.far_number > 0 and not is_unclean
-        if not is_left and self._far.load(mark.far_number) and self._leads_to_all(mark, scanned):
+        is_there = self._far.load(mark.far_number) and not (is_left and not self._far.count)
+        if is_there and self._leads_to_all(mark, scanned):
             return True
         self._states = States()
         for route in self._routes.by_index:

@@ -137,6 +137,7 @@ class Keeping(Puts):
         if not self.is_dead:
             self.disk.remove_tree(ROOT)
             self._restoring = target
+            self.rest(0)
             self._open()
             if not self.is_dead:
                 self._after_opening()

@@ -43,10 +43,13 @@ def make_schedule(seed: int) -> Schedule:
     is_small = draw.random() < 0.4
     ops = Drawing(draw, config, on).make()
     _with_far_wheel(Random(f"{seed} far"), config, ops)
+    if seed % _FULL_EVERY == _FULL_EVERY // 2:
+        _with_full_wheel(Random(f"{seed} full"), config, ops)
     return Schedule(seed, config, is_small, ops)
 
 
 _MORE_RATE = 0.45
+_FULL_EVERY = 11  # seeds: in one of them the wheel is full
 
 
 def _with_far_wheel(draw: Random, config: dict[str, Any], ops: list[Op]) -> None:
@@ -58,6 +61,23 @@ def _with_far_wheel(draw: Random, config: dict[str, Any], ops: list[Op]) -> None
             op.append(draw.choice((None, None, "off", "shared", "own")))
         elif op[0] == "lose" and draw.random() < 0.5:
             op[1] |= draw.randrange(1, 8) << 11
+
+
+def _with_full_wheel(draw: Random, config: dict[str, Any], ops: list[Op]) -> None:
+    """Have every slot that is put to held by what is due laps later: the clock was set back."""
+    slots = config["wheel_slot_count"] = draw.choice((16, 16, 32))
+    ahead_ms = draw.choice((1, 2, 50)) * slots * int(config["precision_ms"])
+    queue = draw.choice((["orders", 1], ["mail", 0]))
+    held = [[["slot", slot, 0], 20] for slot in range(slots + 1)]
+    new = [[["slot", draw.randrange(slots), draw.choice((-1, 0, 1))], 20] for _ in range(12)]
+    at = draw.randrange(len(ops) + 1)
+    ops[at:at] = [
+        ["advance", ahead_ms, False],
+        ["put_many", queue, held, False, False],
+        ["settle"],
+        ["back", ahead_ms + draw.choice((0, 0, 1, 150))],
+        ["put_many", queue, new, False, False],
+    ]
 
 
 def _fit(draw: Random, config: dict[str, Any], chosen: list[str]) -> None:

@@ -231,10 +231,10 @@ class World(Driver):
 
     def _open(self) -> None:
         anew = self.reached.get("recover_anew_begun", 0)
+        is_ghost = self.is_dead  # it died while a backup was restored
         self.store = TimerStore(ROOT, self.config, clock=self.clock, threads=False)
         if self.reached.get("recover_anew_begun", 0) != anew:
             self.count("scans_of_everything")
-            is_ghost = self.is_dead  # it died while a backup was restored, or in this opening
             assert self.may_scan_all or is_ghost, "it did not go on from its watermark"
         self.store._opened.retention.guards.append(self._lowest_unseen)
         self._waiting = {}

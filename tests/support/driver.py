@@ -147,6 +147,7 @@ class Driver:
         self.may_scan_all = False  # side files were taken away: the whole log is read
         self.may_ring_early = False  # a filtered pull, where messages cannot be read just then
         self._has_lost = False  # retention has removed something
+        self._has_parked = False  # no slot was free, without a far wheel: once all is built anew
         self._open()
 
     def _path(self) -> Path:
@@ -154,9 +155,12 @@ class Driver:
 
     def _open(self) -> None:
         is_new = not (self._path() / "lock").exists()
+        if not is_new:
+            self._has_parked |= self.store._opened.metrics.values()["parked_messages"] > 0
         with _counting("recover_anew_begun") as anew:
             self.store = TimerStore(self._path(), self.config, clock=self.clock, threads=False)
-        assert is_new or not anew or self.may_scan_all, "it did not go on from its watermark"
+        may_scan = self.may_scan_all or self._has_parked
+        assert is_new or not anew or may_scan, "it did not go on from its watermark"
         self.may_scan_all = False
         self.stepper = Stepper(self.store)
         self.store._opened.retention.guards.append(self._lowest_unseen)

@@ -134,7 +134,7 @@ def _not_linked_again() -> Patches:
     yield swap(linker.Linker, "_place", place)
 
 
-@mutant("P-1", "what is parked has no unit that keeps it for a recovery")
+@mutant("PK-1", "what is parked has no unit that keeps it for a recovery")
 def _parked_in_memory_alone() -> Patches:
     original = far.FarWheel.add
 
@@ -146,7 +146,7 @@ def _parked_in_memory_alone() -> Patches:
     yield swap(far.FarWheel, "add", add)
 
 
-@mutant("P-2", "what was parked is not read again by an opening")
+@mutant("PK-2", "what was parked is not read again by an opening")
 def _parked_for_ever() -> Patches:
     def release(self: Any) -> None:
         self._lowest = None
@@ -154,22 +154,22 @@ def _parked_for_ever() -> Patches:
     yield swap(far.FarWheel, "release_parked", release)
 
 
-@mutant("P-3", "what is parked is dropped while some of it waits")
+@mutant("PK-3", "what is parked is dropped while some of it waits")
 def _dropped() -> Patches:
     yield swap(linker.Linker, "drop_parked", lambda self: self._far.drop_parked())
 
 
-@mutant("P-4", "a slot that is outstanding is overwritten for another lap")
+@mutant("PK-4", "a slot that is outstanding is overwritten for another lap")
 def _none_kept() -> Patches:
     yield swap(wheel.Wheel, "kept", lambda _self: np.empty(0, np.int64))
 
 
-@mutant("P-5", "a slot that took something late is overwritten for another lap")
+@mutant("PK-5", "a slot that took something late is overwritten for another lap")
 def _late_not_kept() -> Patches:
     yield swap(wheel.Wheel, "took_late", nothing)
 
 
-@mutant("P-6", "slots that the last checkpoint did not find read are overwritten for another lap")
+@mutant("PK-6", "slots that the last checkpoint did not find read are overwritten for another lap")
 def _not_of_the_checkpoint() -> Patches:
     def link(one: Any, link: Any, *rest: Any) -> int:
         link.read_below = link.frontier
@@ -178,7 +178,7 @@ def _not_of_the_checkpoint() -> Patches:
     yield swap(linker, "lib", Lib(ts_timer_link=link))
 
 
-@mutant("P-7", "a clock that is set back leaves slots free that are read a second time")
+@mutant("PK-7", "a clock that is set back leaves slots free that are read a second time")
 def _free_though_read_again() -> Patches:
     original = wheel.Wheel.follow_back
 

@@ -32,6 +32,7 @@ def mutant(name: str, says: str, equivalent: str = "", needs: str = "") -> Calla
     """Register what a function yields under a name."""
 
     def register(patches: Callable[[], Patches]) -> Callable[[], Patches]:
+        assert name not in MUTANTS, f"two mutants have one name: {name}"
         MUTANTS[name] = Mutant(name, says, patches, equivalent, needs)
         return patches
 

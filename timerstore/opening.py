@@ -181,6 +181,7 @@ class Opened(NamedTuple):
                 if not self.rooms.far.count:  # else a broker is kept out
                     rechainer.bury()
                 reach("close_buried")
+                self.checkpoint.note_wheel()
                 write_for_brokers(
                     self.disk,
                     self.directory.tree,
@@ -414,6 +415,9 @@ class _Opening:
             recover.cut_back(self._wheel, self._timer_log, mark)
         else:
             self._timer_log.load(mark.timer_log_end)
+            # A slot has no checksum: what is read as another's, or as it once was, looks sound.
+            if mark.wheel_check not in (0, self._wheel.check_number()):
+                return self._distrust_timer()
         # Of what was linked again the order of units does not tell which copy is the newest, which
         # matters where messages roll and retention moves them (move.py): all is built anew, once.
         # Not while some of it is parked, which would only be parked again.
@@ -421,6 +425,10 @@ class _Opening:
         is_there = self._far.load(mark.far_number) and not (is_left and not self._far.count)
         if is_there and self._leads_to_all(mark, scanned):
             return True
+        return self._distrust_timer()
+
+    def _distrust_timer(self) -> bool:
+        """Go back to where all is built anew from the log; False."""
         self._states = States()
         for route in self._routes.by_index:
             route.native.pending = route.native.level_pending = 0

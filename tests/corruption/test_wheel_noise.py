@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.bench import NOW, SECOND, Bench
 from timerstore import failpoint
+from timerstore.inspect.offline import verify_directory
 from timerstore.layout import wheel_slot
 
 COUNT = 8
@@ -52,4 +53,32 @@ def test_noise_is_not_counted_as_units(
     assert len(list(bench.store.pending())) == COUNT
     bench.turn(50 * SECOND)
     assert len(bench.bodies()) == COUNT
+    bench.close()
+
+
+def test_a_wheel_as_it_once_was_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many units as messages wait: only what the closing noted tells."""
+    bench = Bench(tmp_path / "store")
+    first = bench.store.put("t", b"first", deliver_ms=NOW + 20 * SECOND)
+    bench.turn()
+    bench.close()
+    path = bench.root / "timerwheel"
+    stale = path.read_bytes()
+    bench.open()
+    bench.store.cancel(first)
+    bench.store.put("t", b"second", deliver_ms=NOW + 50 * SECOND)
+    bench.turn()
+    bench.close()
+    assert path.stat().st_size == len(stale)
+    assert verify_directory(bench.root).clean
+    path.write_bytes(stale)
+    (found,) = verify_directory(bench.root).problems
+    assert found.what.startswith("the wheel (derived")
+    points: list[str] = []
+    monkeypatch.setattr(failpoint, "hook", points.append)
+    bench.open()
+    assert "recover_anew_begun" in points
+    monkeypatch.undo()
+    bench.turn(50 * SECOND)
+    assert bench.bodies() == [b"second"]
     bench.close()

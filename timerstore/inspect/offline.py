@@ -13,6 +13,7 @@ Fails:    ConfigError where there is no store; damage is in the Report, never an
 """
 
 import os
+import zlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,7 +41,7 @@ from timerstore.layout import (
     wheel_slot,
 )
 from timerstore.layout.tree import Tree, backup_of, segment_name
-from timerstore.layout.watermark import Watermark
+from timerstore.layout.watermark import WHEEL_CHECKED, Watermark
 from timerstore.message import Report
 
 _DERIVED = "derived: opening makes it anew"
@@ -193,17 +194,24 @@ def _check_timer_log(findings: Findings, disk: Disk, found: Found, log: LogState
         for row in np.flatnonzero(~is_right).tolist():
             where = at_offset(path, row * timer_unit.UNIT_BYTES)
             findings.add(f"a timer unit ({_DERIVED})", where, "one of a record", units[row])
-    _check_wheel(findings, disk, found)
+    _check_wheel(findings, disk, found, log)
 
 
-def _check_wheel(findings: Findings, disk: Disk, found: Found) -> None:
+def _check_wheel(findings: Findings, disk: Disk, found: Found, log: LogState) -> None:
     path, mark = found.tree.timer_wheel, found.mark
     wanted = found.config.wheel_slot_count * wheel_slot.SLOT_BYTES
     got = disk.file_bytes(path)
     if got not in (wanted, wanted + wheel_slot.SLOT_BYTES):
         findings.add(f"the wheel's size ({_DERIVED} once removed)", path, wanted, got)
     elif mark is not None:
-        slots = wheel_slot.read(disk.open(path, read_only=True).read(0, wanted))
+        raw = disk.open(path, read_only=True).read(0, wanted)
+        # Of what was closed, and no broker went on with.
+        was_closed = mark.wheel_check and not disk.exists(found.tree.abort)
+        if was_closed and log.end == mark.log_end:
+            crc, noted = zlib.crc32(raw), mark.wheel_check - WHEEL_CHECKED
+            if crc != noted:
+                findings.add(f"the wheel ({_DERIVED})", path, f"CRC {noted:08x}", f"{crc:08x}")
+        slots = wheel_slot.read(raw)
         wrong = (slots["last_pos"] >= mark.timer_log_end) | (slots["first_pos"] > slots["last_pos"])
         if disk.exists(found.tree.abort):
             wrong &= False  # a live one is ahead of its watermark

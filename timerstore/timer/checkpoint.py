@@ -290,15 +290,26 @@ class Checkpoint:
             begins = rooms.log.segments.begin, rooms.timer_log.segments.begin
             if (mark.log_begin, mark.timer_log_begin) == begins:
                 return
-            mark = mark._replace(
-                sequence=self._sequence + 1, log_begin=begins[0], timer_log_begin=begins[1]
-            )
-            try:
-                self._put(mark)
-            except FailedError as error:
-                rooms.log.fail(error)
-                raise
-            self._sequence, self.completed = mark.sequence, mark
+            self._put_again(mark._replace(log_begin=begins[0], timer_log_begin=begins[1]))
+
+    def note_wheel(self) -> None:
+        """Say what the wheel's file holds, which a closing has written for the last time, so that
+        damage to it at rest is seen; durable on return.
+        """
+        with self._lock:
+            mark = self.completed
+            assert mark is not None, "closing completes one"
+            self._put_again(mark._replace(wheel_check=self._rooms.wheel.check_number()))
+
+    def _put_again(self, mark: Watermark) -> None:
+        """The last completed one, which knows something more."""
+        mark = mark._replace(sequence=self._sequence + 1)
+        try:
+            self._put(mark)
+        except FailedError as error:
+            self._rooms.log.fail(error)
+            raise
+        self._sequence, self.completed = mark.sequence, mark
 
     def close(self) -> None:
         """Let go of the file."""

@@ -25,6 +25,7 @@ from timerstore.errors import ConfigError, CorruptError
 from timerstore.files.disk import Disk
 from timerstore.files.guard import CutWatch
 from timerstore.layout import timer_unit, wheel_slot
+from timerstore.layout.watermark import WHEEL_CHECKED
 from timerstore.native import ffi, lib
 from timerstore.timer.request import Bytes, Int64Array
 
@@ -230,6 +231,10 @@ class Wheel:
                 got=f"first {first[is_bad][0]}, last {last[is_bad][0]}, count {count[is_bad][0]}",
             )
         return int(count.sum())
+
+    def check_number(self) -> int:
+        """Tell by a CRC-32 what its file holds, all of it written; never 0."""
+        return WHEEL_CHECKED + int(lib.ts_crc32(0, self._view, self.slot_count * SLOT_BYTES))
 
     def copy_dirty(self) -> DirtyPages:
         """Copy what changed; under `lock`."""

@@ -43,6 +43,7 @@ def make_schedule(seed: int) -> Schedule:
     is_small = draw.random() < 0.4
     ops = Drawing(draw, config, on).make()
     _with_far_wheel(Random(f"{seed} far"), config, ops)
+    _with_cron(Random(f"{seed} cron"), ops)
     if seed % _FULL_EVERY == _FULL_EVERY // 2:
         _with_full_wheel(Random(f"{seed} full"), config, ops)
     return Schedule(seed, config, is_small, ops)
@@ -61,6 +62,14 @@ def _with_far_wheel(draw: Random, config: dict[str, Any], ops: list[Op]) -> None
             op.append(draw.choice((None, None, "off", "shared", "own")))
         elif op[0] == "lose" and draw.random() < 0.5:
             op[1] |= draw.randrange(1, 8) << 11
+
+
+def _with_cron(draw: Random, ops: list[Op]) -> None:
+    """Have some of what recurs say so in cron's words."""
+    for made in ops:
+        op = made[-1] if made[0] == "die" else made
+        if op[0] == "every" and op[2] in (60_000, 3_600_000) and draw.random() < 0.5:
+            op[4:] = [None, True]
 
 
 def _with_full_wheel(draw: Random, config: dict[str, Any], ops: list[Op]) -> None:

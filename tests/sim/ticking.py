@@ -16,14 +16,16 @@ class Ticking(Pacing):
         """Whether there is a model of it: a planner that flow control refuses tries again."""
         return self.config.visibility == "durable" and not self.config.slot_messages_max
 
-    def op_every(self, which: int, every_ms: int, missed: str, begins: int | None) -> None:
+    def op_every(
+        self, which: int, every_ms: int, missed: str, begins: int | None, is_cron: bool = False
+    ) -> None:
         """`begins`: its first run, in so many tenths of its step from now on; None: in a step."""
         if not self._recurs:
             return
         begin_ms = None if begins is None else self.clock.now_ms + every_ms * begins // 10
         self.ticks.put_every(
             self.store, self.clock, f"job-{which}", self._body(40), every_ms, begin_ms, missed,
-            lambda: self.is_dead,
+            lambda: self.is_dead, is_cron=is_cron,
         )  # fmt: skip
         self.clock.turn_ms_max = self.ticks.turn_ms_max
 

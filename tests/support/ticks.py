@@ -25,6 +25,7 @@ TOPIC = "ticks"
 QUEUE = (TOPIC, 0)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NEVER = 2**62
+_CRON = {60_000: "* * * * *", 3_600_000: "0 * * * *"}
 _JUMP_RUNS = 200  # that one turn of the clock may make of a job of which all come
 
 Runs = dict[int, int]
@@ -41,6 +42,7 @@ class _Job:
     missed: str
     made_ms: int
     mark: int  # of the clock, when it was made
+    is_cron: bool = False  # said so: each minute, each hour
     token: str = ""
     is_live: bool | None = None  # None: nobody knows
     ended_at: int = _NEVER  # the log's end, when it was ended
@@ -91,7 +93,7 @@ class Ticks:
 
     def put_every(
         self, store: TimerStore, clock: TurnedClock, name: str, body: bytes, every_ms: int,
-        begin_ms: int | None, missed: str, is_dead: Callable[[], bool],
+        begin_ms: int | None, missed: str, is_dead: Callable[[], bool], *, is_cron: bool = False,
     ) -> None:  # fmt: skip
         """Have something recur; what does already is asked for again: nothing changes."""
         now_ms = clock.now_ms
@@ -101,9 +103,12 @@ class Ticks:
         is_again = job is not None
         if job is None:
             begin = now_ms + every_ms if begin_ms is None else begin_ms
+            if is_cron:
+                begin = now_ms - now_ms % every_ms + every_ms
             job = _Job(
-                name, body, every_ms, begin, begin_ms is not None, missed, now_ms, clock.mark()
-            )
+                name, body, every_ms, begin, begin_ms is not None, missed, now_ms, clock.mark(),
+                is_cron,
+            )  # fmt: skip
             self._jobs.append(job)
         try:
             shown = self._put(store, job)
@@ -113,12 +118,18 @@ class Ticks:
                 assert name not in there, "said to be full, and made it"
                 self._jobs.remove(job)
             raise
-        assert (shown.name, shown.made_ms, shown.every_ms) == (name, job.made_ms, job.every_ms)
+        every = 0 if job.is_cron else job.every_ms
+        assert (shown.name, shown.made_ms, shown.every_ms or 0) == (name, job.made_ms, every)
         if not is_again:
             self._is_there(store, job)
             job.is_live = None if is_dead() else True
 
     def _put(self, store: TimerStore, job: _Job) -> Recurring:
+        if job.is_cron:
+            return store.put_every(
+                TOPIC, job.body, cron=_CRON[job.every_ms], missed=job.missed, name=job.name,
+                queue_id=0,
+            )  # fmt: skip
         start = _EPOCH + timedelta(milliseconds=job.begin_ms) if job.is_begin_given else None
         return store.put_every(
             TOPIC, job.body, every=timedelta(milliseconds=job.every_ms), start=start,

@@ -37,6 +37,37 @@ static inline uint64_t ts_digits_value(uint64_t word)
     return (word & 0x0000FFFF0000FFFFu) * (1 + (10000ull << 32)) >> 32;
 }
 
+/* The eight digits of a number below 10^8, as ts_digits_load gives them. Halves, quarters, digits:
+ * each step divides all parts at once, by a product that is exact for so few digits. */
+static inline uint64_t ts_digits_of(uint32_t number)
+{
+    uint64_t parts = number / 10000 | (uint64_t)(number % 10000) << 32;
+    uint64_t first = parts * 5243 >> 19 & 0x0000007F0000007Fu; /* hundreds of what is < 10,000 */
+
+    parts = first | (parts - first * 100) << 16;
+    first = parts * 103 >> 10 & 0x000F000F000F000Fu; /* tens of what is < 100 */
+    parts = first | (parts - first * 10) << 8;
+    return parts | 0x3030303030303030u;
+}
+
+static inline void ts_digits_store(uint8_t *at8, uint64_t word)
+{
+    ts_put_u64(at8, __builtin_bswap64(word));
+}
+
+/* Whether the number has 13 digits. */
+static inline int ts_digits_is_time(int64_t number)
+{
+    return number >= 1000000000000 && number < 10000000000000;
+}
+
+/* A number of 13 digits. */
+static inline void ts_digits_time_put(uint8_t *at13, int64_t value)
+{
+    ts_digits_store(at13, ts_digits_of((uint32_t)(value / 100000)));
+    ts_digits_store(at13 + 5, ts_digits_of((uint32_t)(value % 100000000))); /* 3 of them again */
+}
+
 /* 13 digits: 1, with their value, or 0. Reads no other byte. */
 static inline int ts_digits_time_get(const uint8_t *at13, int64_t *value)
 {

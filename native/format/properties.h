@@ -121,12 +121,13 @@ _Static_assert(TS_PROPERTIES_BYTES_MAX == INT16_MAX, "their size is an i16");
 /* crc31: CRC-32 & 0x7FFFFFFF. */
 static inline void ts_property_crc_put(uint8_t *at20, uint32_t crc31)
 {
+    uint8_t *digits = at20 + TS_PROP_CRC32_BYTES + 1;
+
     memcpy(at20, TS_PROP_CRC32, TS_PROP_CRC32_BYTES);
     at20[TS_PROP_CRC32_BYTES] = TS_PROP_NAME_END;
-    for (int i = 0; i < TS_PROPERTY_CRC_DIGITS; i++) {
-        at20[TS_PROP_CRC32_BYTES + 1 + i] = (uint8_t)('0' + crc31 % 10);
-        crc31 /= 10;
-    }
+    ts_put_u64(digits, ts_digits_of(crc31 % 100000000)); /* the least significant one first */
+    digits[8] = (uint8_t)('0' + crc31 / 100000000 % 10);
+    digits[9] = (uint8_t)('0' + crc31 / 1000000000);
     at20[TS_PROPERTY_CRC_BYTES - 1] = TS_PROP_PAIR_END;
 }
 

@@ -14,6 +14,7 @@
 #define TS_FORMAT_TEXT_H
 
 #include "bytes.h"
+#include "digits.h"
 
 #define TS_DECIMAL_BYTES_MAX 20 /* -9223372036854775808 */
 
@@ -28,6 +29,10 @@ static inline int ts_decimal_put_i64(uint8_t *at, int64_t number)
     uint8_t digits[TS_DECIMAL_BYTES_MAX];
     int at_digit = TS_DECIMAL_BYTES_MAX, size;
 
+    if (ts_digits_is_time(number)) { /* most are */
+        ts_digits_time_put(at, number);
+        return TS_TIME_DIGITS;
+    }
     for (; left >= 100; left /= 100) {
         at_digit -= 2;
         memcpy(digits + at_digit, pairs + left % 100 * 2, 2);

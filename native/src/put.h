@@ -31,21 +31,40 @@ static inline int32_t ts_digits(int64_t n)
 {
     int32_t count = 1;
 
+    if (ts_digits_is_time(n)) /* most are */
+        return TS_TIME_DIGITS;
     for (; n >= 10; n /= 10)
         count++;
     return count;
 }
 
+/* Eight hex digits, all at once: spread, one to a byte, then those above 9 go on to the letters. */
+static inline void ts_hex_put(uint8_t *at8, uint32_t number)
+{
+    uint64_t digits = number;
+
+    digits = (digits | digits << 16) & 0x0000FFFF0000FFFFu;
+    digits = (digits | digits << 8) & 0x00FF00FF00FF00FFu;
+    digits = (digits | digits << 4) & 0x0F0F0F0F0F0F0F0Fu;
+    ts_put_u64(at8, digits + 0x3030303030303030u +
+                        ts_bytes_from(digits, 10) * ('A' - '9' - 1));
+}
+
+#define TS_UNIQUE_DIGITS 12 /* of a number of 48 bits */
+
+static inline void ts_unique_put(uint8_t *at12, int64_t unique)
+{
+    ts_hex_put(at12, (uint32_t)(unique >> 16));
+    ts_hex_put(at12 + 4, (uint32_t)unique); /* 4 of them again */
+}
+
 static inline uint8_t *ts_copy_unique(uint8_t *out, const ts_log *log, int64_t unique)
 {
-    static const char hex[] = "0123456789ABCDEF";
-
     out = TS_COPY_TEXT(out, "UNIQ_KEY\001");
     out = ts_copy(out, log->unique_prefix, 20);
-    for (int32_t shift = 44; shift >= 0; shift -= 4)
-        *out++ = (uint8_t)hex[(unique >> shift) & 15];
-    *out++ = 2;
-    return out;
+    ts_unique_put(out, unique);
+    out[TS_UNIQUE_DIGITS] = 2;
+    return out + TS_UNIQUE_DIGITS + 1;
 }
 
 /* The newest whole slot that is not after due: due itself never lies in its own slot. */
@@ -128,14 +147,10 @@ static inline int64_t ts_put_properties(const ts_log *log, const ts_route *route
     return size + (log->property_crc ? TS_PROPERTY_CRC_BYTES : 0);
 }
 
-/* The record at the log's end. There is room for it, and its timer id has a state. */
-static inline void ts_put_write(ts_log *log, ts_route *route, const ts_put *put, ts_record *head,
-                                int32_t is_timer)
+/* The properties' text but for its CRC; its end. id: of a timer. */
+static inline uint8_t *ts_put_texts(uint8_t *out, const ts_log *log, const ts_route *route,
+                                    const ts_put *put, int32_t is_timer, int64_t id)
 {
-    ts_route *target = is_timer ? log->timer_route : route;
-    int64_t id = target->next_offset;
-    uint8_t *out = ts_record_open(log->staging + log->filled, head, put->body, put->body_size);
-
     out = ts_copy(out, put->properties, put->properties_size);
     out = ts_copy(out, put->extra.at, put->extra.size);
     out = ts_copy_given(out, "TAGS", &put->tags);
@@ -149,16 +164,44 @@ static inline void ts_put_write(ts_log *log, ts_route *route, const ts_put *put,
         out = TS_COPY_NUMBER(out, "TIMER_OUT_MS", ts_out_ms_of(put->due_ms, log->precision_ms));
         out = ts_copy(out, route->real, route->real_size);
         out = ts_copy_timer_id(out, log->store_id, id);
-        ts_states_put(log->states, id, TS_WAITING);
-        log->states->waiting++;
-        route->pending++;
-        if (log->calendar != NULL)
-            ts_calendar_add(log->calendar, route, put->due_ms, 1);
     }
-    if (put->group_left >= 0)
-        ts_copy_group(out, put->group_start, put->group_left);
+    return put->group_left < 0 ? out : ts_copy_group(out, put->group_start, put->group_left);
+}
+
+/* A timer more waits for the topic. */
+static inline void ts_put_waits(ts_log *log, ts_route *route, int64_t id, int64_t due_ms)
+{
+    ts_states_put(log->states, id, TS_WAITING);
+    log->states->waiting++;
+    route->pending++;
+    if (log->calendar != NULL)
+        ts_calendar_add(log->calendar, route, due_ms, 1);
+}
+
+/* The record at the log's end. There is room for it, and its timer id has a state. */
+static inline void ts_put_write(ts_log *log, ts_route *route, const ts_put *put, ts_record *head,
+                                int32_t is_timer)
+{
+    ts_route *target = is_timer ? log->timer_route : route;
+    int64_t id = target->next_offset;
+    uint8_t *out = ts_record_open(log->staging + log->filled, head, put->body, put->body_size);
+
+    ts_put_texts(out, log, route, put, is_timer, id);
+    if (is_timer)
+        ts_put_waits(log, route, id, put->due_ms);
     target->next_offset++;
     ts_record_close(log, head);
+}
+
+/* Whether another timer may be appended: its id has a state, its time a place; else need is set. */
+static inline int32_t ts_put_may_wait(ts_log *log)
+{
+    int64_t id = log->timer_route->next_offset;
+
+    if (id < log->states->end && ts_calendar_room(log->calendar, 1))
+        return TS_OK;
+    log->need = id;
+    return TS_NEED_STATES;
 }
 
 /* One put: to the real topic where it is due, else to the timer topic as a waiting id. */
@@ -176,11 +219,8 @@ static inline int32_t ts_put_append(ts_log *log, ts_route *route, const ts_put *
     head.body_size = put->body_size;
     if (ts_log_room(log, ts_record_bytes(&head)) != TS_OK)
         return TS_NEED_ROOM;
-    if (is_timer && (target->next_offset >= log->states->end ||
-                     !ts_calendar_room(log->calendar, 1))) {
-        log->need = target->next_offset;
+    if (is_timer && ts_put_may_wait(log) != TS_OK)
         return TS_NEED_STATES;
-    }
     ts_put_write(log, route, put, &head, is_timer);
     log->put_count++;
     return TS_OK;

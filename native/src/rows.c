@@ -9,6 +9,7 @@
  * The mark passes a group in one step, and room is asked for all of it, so neither a kill nor a
  * segment's end comes between.
  */
+#include "form.h"
 #include "hash.h"
 #include "ids.h"
 #include "rows.h"
@@ -32,16 +33,71 @@ static ts_put put_of(const ts_rows *rows, int32_t row)
     };
 }
 
+/* Whether rows differ in nothing but body and time. */
+static int32_t are_plain(const ts_rows *rows)
+{
+    return rows->extra == NULL && rows->tags == NULL && rows->keys == NULL && rows->ids == NULL &&
+           rows->first_unique >= 0;
+}
+
+enum { FORM_ROWS_MIN = 4 }; /* for fewer no forms are made */
+
+/* Forms for what is due and for what waits, as far as there are such. */
+static void make_forms(ts_form forms[2], const ts_log *log, ts_route *route, const ts_rows *rows,
+                       int32_t from, int32_t to, int64_t now_ms)
+{
+    forms[0].text_size = forms[1].text_size = 0;
+    if (to - from < FORM_ROWS_MIN || !are_plain(rows))
+        return;
+    for (int32_t is_timer = 0; is_timer < 2; is_timer++) {
+        ts_put first = put_of(rows, from);
+
+        ts_form_make(&forms[is_timer], log, route, &first, is_timer, now_ms);
+    }
+}
+
+/* Row i on its form; 1 where there is none for it. */
+static int32_t append_on_form(ts_log *log, ts_route *route, const ts_form forms[2],
+                              const ts_rows *rows, int32_t i, int64_t now_ms)
+{
+    int64_t due_ms = rows->due_ms == NULL ? 0 : rows->due_ms[i], out_ms = 0;
+    const ts_form *form = &forms[due_ms > now_ms];
+    ts_put put = {.unique = rows->first_unique + i, .due_ms = due_ms};
+
+    if (form->text_size == 0)
+        return 1;
+    if (form->is_timer) {
+        out_ms = ts_out_ms_of(due_ms, log->precision_ms);
+        if (!ts_form_fits(due_ms, out_ms))
+            return 1;
+    }
+    put.body = rows->bodies + rows->body_offsets[i];
+    put.body_size = (int32_t)(rows->body_offsets[i + 1] - rows->body_offsets[i]);
+    if (ts_log_room(log, ts_form_bytes(form, put.body_size)) != TS_OK)
+        return TS_NEED_ROOM;
+    if (form->is_timer && ts_put_may_wait(log) != TS_OK)
+        return TS_NEED_STATES;
+    ts_form_write(form, log, route, &put, out_ms);
+    log->last_store_ms = now_ms;
+    log->put_count++;
+    return TS_OK;
+}
+
 int32_t ts_put_many(ts_log *log, ts_route *route, const ts_rows *rows, int32_t from, int32_t to,
                     int64_t now_ms, int64_t *log_offsets, int64_t *queue_offsets)
 {
     int32_t i, status = TS_OK;
+    ts_form forms[2];
 
+    make_forms(forms, log, route, rows, from, to, now_ms);
     for (i = from; i < to && i < rows->count; i++) {
-        ts_put put = put_of(rows, i);
-
         log_offsets[i] = log->base + log->filled;
-        status = ts_put_append(log, route, &put, now_ms);
+        status = append_on_form(log, route, forms, rows, i, now_ms);
+        if (status > 0) {
+            ts_put put = put_of(rows, i);
+
+            status = ts_put_append(log, route, &put, now_ms);
+        }
         if (status != TS_OK)
             break;
         queue_offsets[i] = log->out[0];

@@ -582,6 +582,10 @@ static void test_decimal(void)
         check_decimal(power - 1);
         check_decimal(-power);
     }
+    for (int64_t four = 0; four < 10000; four++) { /* both halves of eight digits, in all values */
+        check_decimal(1700000000000 + four * 10001);
+        check_decimal(9999900000000 - four * 100000);
+    }
     for (int round = 0; round < 20000; round++) {
         uint64_t bits = (uint64_t)check_random(&seed) << 32 | check_random(&seed);
 

@@ -23,7 +23,7 @@ from setuptools.command.build_ext import build_ext
 
 NATIVE = Path(__file__).resolve().parent
 GENERATED = NATIVE / "_native.c"
-HOT = NATIVE / "hot" / "hot.c"
+HOT = NATIVE / "hot"
 CRC_TABLE = NATIVE / "format" / "crc32_table.h"
 
 # A release does not stop at a warning: a compiler that is newer than this release has new ones.
@@ -56,7 +56,7 @@ class BuildNative(build_ext):
 
     def get_source_files(self) -> list[str]:
         """Name what a source distribution must hold."""
-        files = [*NATIVE.glob("*.py"), *_headers(), *_sources(), HOT]
+        files = [*NATIVE.glob("*.py"), *_headers(), *_sources(), *HOT.glob("*.[ch]")]
         return [str(file.relative_to(NATIVE.parent)) for file in files]
 
     def build_extension(self, ext: Extension) -> None:
@@ -70,7 +70,8 @@ class BuildNative(build_ext):
         ext.include_dirs = [str(NATIVE)]
         ext.extra_compile_args = COMPILE_FLAGS[kind]
         ext.extra_link_args = LINK_FLAGS[kind]
-        ext.depends = [str(file) for file in (*_headers(), *_sources(), NATIVE / "build.py")]
+        inputs = (*_headers(), *HOT.glob("*.h"), *_sources(), NATIVE / "build.py")
+        ext.depends = [str(file) for file in inputs]
         ext.extra_objects = self._compile_ours(kind)
         ext.depends += ext.extra_objects
         marker = Path(self.build_temp) / f"{ext.name}.kind"

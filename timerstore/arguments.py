@@ -11,14 +11,14 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from timerstore.config import RATE_MAX, RATE_MIN, StoreConfig
 from timerstore.errors import MessageError
-from timerstore.native import ffi, lib
+from timerstore.native import ffi, join, lib
 
 TOPIC_BYTES_MAX = 127
 QUEUE_COUNT_MAX = 1024
@@ -514,11 +514,24 @@ def _refuse(wrong: npt.NDArray[np.bool_], message: str, values: npt.NDArray[np.g
         raise MessageError(f"{message}; {len(places)} are not: {some}")
 
 
-def gather_bodies(bodies: object, body_bytes_max: int) -> tuple[Body, Int64Array]:
+class Spans(NamedTuple):
+    """Bodies of a batch: body k is `data[offsets[k]:offsets[k + 1]]`."""
+
+    data: Body
+    offsets: Int64Array
+    largest: int  # bytes of the largest body
+
+
+def gather_bodies(bodies: object, body_bytes_max: int) -> Spans:
     """Give the bodies of a batch as one buffer and `count + 1` offsets into it.
 
     `bodies` is a sequence of bytes-likes, or a pair (buffer, offsets) which is used as it is.
     """
+    if type(bodies) is list:
+        offsets = np.empty(len(bodies) + 1, np.int64)
+        found = join(bodies, offsets)
+        if found is not None:  # it is bytes alone, as most are
+            return _checked_sizes(Spans(found[0], offsets, found[1]), body_bytes_max)
     if isinstance(bodies, tuple) and len(bodies) == 2 and isinstance(bodies[1], np.ndarray):
         return _checked_spans(_view_of(bodies[0], "bodies"), bodies[1], body_bytes_max)
     if isinstance(bodies, str | bytes | bytearray | memoryview) or not isinstance(bodies, Sequence):
@@ -555,31 +568,28 @@ def _wrong_bodies(bodies: Sequence[object]) -> list[str]:
     return problems or ["bodies: wanted bytes-likes"]
 
 
-def _checked_spans(
-    data: Body, offsets: npt.NDArray[np.generic], body_bytes_max: int
-) -> tuple[Body, Int64Array]:
+def _checked_spans(data: Body, offsets: npt.NDArray[np.generic], body_bytes_max: int) -> Spans:
     if offsets.ndim != 1 or offsets.dtype.kind not in "iu" or len(offsets) < 1:
         raise MessageError(
             f"bodies: wanted one row of whole offsets, count + 1 of them, got {offsets.dtype} "
             f"of shape {offsets.shape}"
         )
     spans = np.ascontiguousarray(offsets, np.int64)
-    largest = largest_span(spans, len(data))
+    native_offsets = ffi.from_buffer("int64_t[]", spans)
+    largest = int(lib.ts_spans_largest(native_offsets, len(spans) - 1, len(data)))
     if largest < 0:
         raise MessageError(
             f"bodies: wanted offsets that rise from 0 or more to at most {len(data)}, "
             f"got {spans[0]} to {spans[-1]}"
         )
-    if largest > body_bytes_max:
-        sizes = np.diff(spans)
+    return _checked_sizes(Spans(data, spans, largest), body_bytes_max)
+
+
+def _checked_sizes(spans: Spans, body_bytes_max: int) -> Spans:
+    if spans.largest > body_bytes_max:
+        sizes = np.diff(spans.offsets)
         _refuse(sizes > body_bytes_max, f"bodies: wanted at most {body_bytes_max} bytes", sizes)
-    return data, spans
-
-
-def largest_span(offsets: Int64Array, data_bytes: int) -> int:
-    """Give the largest of the spans between offsets; -1 where they do not rise within the data."""
-    native_offsets = ffi.from_buffer("int64_t[]", offsets)
-    return int(lib.ts_spans_largest(native_offsets, len(offsets) - 1, data_bytes))
+    return spans
 
 
 def _whole(value: object) -> int | None:
@@ -600,7 +610,12 @@ def _short(value: object) -> str:
 
 
 def each_of(what: str, given: object, read: Callable[[Any], _Read]) -> list[_Read]:
-    """Read each of several; MessageError where it is one alone, or names the first that is wrong.
+    """Read each of several; MessageError where it is one alone, or says which is wrong first."""
+    return [read_of(what, at, one, read) for at, one in enumerate(several(what, given))]
+
+
+def several(what: str, given: object) -> Iterable[Any]:
+    """Give it back; MessageError where it is one alone.
 
     A tuple with names is one: receipts are such.
     """
@@ -609,10 +624,12 @@ def each_of(what: str, given: object, read: Callable[[Any], _Read]) -> list[_Rea
     )
     if is_one or not isinstance(given, Iterable):
         raise MessageError(f"{what}: wanted several, got {type(given).__name__}")
-    found = []
-    for at, one in enumerate(given):
-        try:
-            found.append(read(one))
-        except MessageError as error:
-            raise MessageError(f"{what}[{at}]: {error}") from error
-    return found
+    return given
+
+
+def read_of(what: str, at: int, one: object, read: Callable[[Any], _Read]) -> _Read:
+    """Read one of several; MessageError says which it was."""
+    try:
+        return read(one)
+    except MessageError as error:
+        raise MessageError(f"{what}[{at}]: {error}") from error

@@ -9,6 +9,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from timerstore._hot import Putter as _Putter
+from timerstore._hot import join as _join
+from timerstore._hot import read_named as _read_named
 from timerstore._native import ffi as _ffi
 from timerstore._native import lib as _lib
 from timerstore.errors import CLASS_OF_CODE, CorruptError, FailedError, GoneError
@@ -16,6 +18,8 @@ from timerstore.errors import CLASS_OF_CODE, CorruptError, FailedError, GoneErro
 ffi: Any = _ffi
 lib: Any = _lib
 Putter: Any = _Putter
+join: Any = _join  # native/hot/lists.h
+read_named: Any = _read_named
 
 FAULTS = {
     _lib.TS_FAULT_END: "nothing is there",

@@ -56,17 +56,17 @@ class Way(NamedTuple):
 
 
 class Places:
-    """Where each row of a call is, or the first one with its id."""
+    """Where each row of a call is, or the first one with its id: `log_offsets`; `numbers`, which
+    are queue offsets or timer ids; `now_ms`, when it was appended. `none`: -1 for each.
+    """
 
     def __init__(self, count: int) -> None:
-        both = np.full((2, count), -1, np.int64)
-        self.log_offsets = both[0]
-        self.numbers = both[1]  # queue offsets, or timer ids
-        self.now_ms = np.zeros(count, np.int64)  # when it was appended
-        self.native = (
-            ffi.from_buffer("int64_t[]", self.log_offsets),
-            ffi.from_buffer("int64_t[]", self.numbers),
-        )
+        rows = np.empty((4, count), np.int64)
+        rows[:3] = -1
+        self.log_offsets, self.numbers, self.none, self.now_ms = rows
+        self.now_ms[:] = 0
+        self._kept = ffi.from_buffer("int64_t[]", rows)
+        self.native = self._kept, self._kept + count
 
     def placed(self, begin: int, end: int) -> None:
         """These rows have their places: called in the hold of the append lock that gave them."""
@@ -117,8 +117,7 @@ class ManyPutting(Putting):
         call = _Call(
             topic,
             name,
-            raw,
-            np.array([0, len(raw)], np.int64),
+            arguments.Spans(raw, np.array([0, len(raw)], np.int64), len(raw)),
             np.array([due], np.int64),
             now_ms,
             arguments.encode_properties(tags, keys, properties),
@@ -155,8 +154,8 @@ class ManyPutting(Putting):
             level = arguments.check_level(level, delay, None, deliver_ms)
         name = arguments.check_topic(topic)
         is_sync = self.wants_sync(flush)
-        data, offsets = arguments.gather_bodies(bodies, self.config.message_bytes_max)
-        count = len(offsets) - 1
+        spans = arguments.gather_bodies(bodies, self.config.message_bytes_max)
+        count = len(spans.offsets) - 1
         delay_ms_max = self.config.delay_ms_max
         due = arguments.resolve_due_array(now_ms, count, delay, deliver_ms, delay_ms_max)
         if not self.config.timer_enabled and bool((due > 0).any()):
@@ -164,14 +163,12 @@ class ManyPutting(Putting):
         text = arguments.encode_properties(tags, (), None)
         extra = _encode_keys(keys, count)
         ids = gather_ids(message_ids, count)
-        call = _Call(
-            topic, name, data, offsets, due, now_ms, text, extra, ids, level, queue_id, is_sync
-        )
+        call = _Call(topic, name, spans, due, now_ms, text, extra, ids, level, queue_id, is_sync)
         return self._put_call(call, atomic=atomic)
 
     def _put_call(self, call: "_Call", *, atomic: bool) -> PutBatch:
         """Check the rest, then append."""
-        count = len(call.offsets) - 1
+        count = call.row_count
         self._check_fits(call)
         check_queue(call.queue_id)
         once = None if call.ids is None else self._firsts.once(call.name, count, call.now_ms)
@@ -209,12 +206,14 @@ class ManyPutting(Putting):
         return due
 
     def _check_fits(self, call: "_Call") -> None:
-        if len(call.offsets) < 2:
+        if not call.row_count:
             return
         if call.extra[1] is None and call.ids is None:
-            self._check_sizes(arguments.largest_span(call.offsets, len(call.data)), 0, call)
+            target = self._targets.get(call.topic)
+            if call.text or target is None or call.spans.largest > target.body_bytes_max:
+                self._check_sizes(call.spans.largest, 0, call)
             return
-        sizes = np.diff(call.offsets)
+        sizes = np.diff(call.spans.offsets)
         extra = np.zeros(1, np.int64) if call.extra[1] is None else np.diff(call.extra[1])
         if call.ids is not None:
             extra = extra + id_bytes(call.ids, is_remembered=self._firsts.ids.is_on)
@@ -334,13 +333,13 @@ class ManyPutting(Putting):
             self._append_others(way, rows, call, places, once, others)
         is_timer, numbers = call.due > 0, places.numbers
         if is_timer.all():
-            due, queue_offsets, timer_ids = call.due, np.full(rows.count, -1), numbers
+            due, queue_offsets, timer_ids = call.due, places.none, numbers
         else:
             due = np.where(is_timer, call.due, places.now_ms)
             queue_offsets = np.where(is_timer, -1, numbers)
             timer_ids = np.where(is_timer, numbers, -1)
         if way.level is not None:
-            due, queue_offsets = places.now_ms + way.level.delay_ms, np.full(rows.count, -1)
+            due, queue_offsets = places.now_ms + way.level.delay_ms, places.none
         batch = PutBatch(
             origin,
             int(rows.native.first_unique),
@@ -504,8 +503,7 @@ class _Call(NamedTuple):
 
     topic: str
     name: bytes
-    data: Any
-    offsets: Int64Array
+    spans: arguments.Spans
     due: Int64Array  # 0: now
     now_ms: int
     text: bytes
@@ -515,9 +513,15 @@ class _Call(NamedTuple):
     queue_id: int | None
     is_sync: bool
 
+    @property
+    def row_count(self) -> int:
+        """How many messages."""
+        return len(self.due)
+
     def rows(self, text: bytes, first: int) -> Rows:
         """The columns, with this property text."""
-        rows = Rows(self.data, self.offsets, self.due, text, first=first).with_extra(*self.extra)
+        data, offsets, _ = self.spans
+        rows = Rows(data, offsets, self.due, text, first=first).with_extra(*self.extra)
         return rows if self.ids is None else rows.with_ids(*self.ids)
 
 

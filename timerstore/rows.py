@@ -32,15 +32,17 @@ class Rows:
     def __init__(
         self, bodies: Any, body_offsets: Any, due_ms: Any, text: bytes, *, first: int = 0
     ) -> None:
-        self.native: Any = ffi.new("ts_rows *")
+        native: Any = ffi.new("ts_rows *")
+        self.native = native
         self._kept: list[Any] = []  # C sees addresses only
         self.count = len(body_offsets) - 1
-        self.native.count = self.count
-        self.native.first_unique = first
-        self.native.properties_size = len(text)
-        self.native.properties = self._address("uint8_t[]", text)
-        self.native.due_ms = self._address(_INT64, due_ms)
-        self._set("bodies", "body_offsets", bodies, body_offsets)
+        native.count = self.count
+        native.first_unique = first
+        native.properties_size = len(text)
+        native.properties = self._address("uint8_t[]", text)
+        native.due_ms = self._address(_INT64, due_ms)
+        native.bodies = self._address("uint8_t[]", bodies)
+        native.body_offsets = self._address(_INT64, body_offsets)
 
     def with_extra(self, texts: Any, offsets: Any) -> "Rows":
         """Property text of each; None: none."""

@@ -29,7 +29,7 @@ def texts_of(what: str, texts: object, given: object, count: int) -> Column | No
             f"{what}: wanted {count + 1} whole offsets, got {offsets.dtype} of shape "
             f"{offsets.shape}"
         )
-    data, spans = arguments.gather_bodies((texts, offsets), arguments.PROPERTY_VALUE_BYTES_MAX)
+    data, spans, _ = arguments.gather_bodies((texts, offsets), arguments.PROPERTY_VALUE_BYTES_MAX)
     whole = np.frombuffer(data, np.uint8)
     used = whole[spans[0] : spans[-1]]
     _refuse(what, used < 0x20, spans, "no control characters")

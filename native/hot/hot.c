@@ -1,7 +1,7 @@
 /* The hot front: put() for the plain case, in C, keeping the GIL.
  *
  * A put is too short to let go of the GIL or to cross into C by way of cffi (decision 0006), so this
- * one file uses Python.h. It takes the plain case alone: topic and body by position, nothing else but
+ * file uses Python.h; lists.c beside it does, too, and nothing else. It takes the plain case alone: topic and body by position, nothing else but
  * deliver_ms, delay or a level that was used before, a topic with one queue that was put to before,
  * bytes that fit, no sync to wait for, the system's clock, a free append lock, room in the staging. Everything else it hands, as it
  * came, to the method of the same name in store.py, which does the same and more, and says what is
@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "../timerstore.h"
+#include "lists.h"
 
 typedef struct {
     PyObject_HEAD
@@ -324,11 +325,18 @@ static PyTypeObject Putter_type = {
     .tp_members = Putter_members,
 };
 
+static PyMethodDef functions[] = {
+    {"join", (PyCFunction)(void (*)(void))ts_join, METH_FASTCALL, "See lists.h."},
+    {"read_named", (PyCFunction)(void (*)(void))ts_read_named, METH_FASTCALL, "See lists.h."},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyModuleDef module = {
     PyModuleDef_HEAD_INIT,
     .m_name = "timerstore._hot",
-    .m_doc = "The hot front of put().",
+    .m_doc = "The hot front: put(), and lists from a caller.",
     .m_size = -1,
+    .m_methods = functions,
 };
 
 PyMODINIT_FUNC PyInit__hot(void)

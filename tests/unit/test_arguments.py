@@ -79,17 +79,25 @@ def test_body_limit_counts_bytes():
 
 
 def test_gathering_bodies():
-    data, offsets = arguments.gather_bodies([b"one", bytearray(b"two!"), memoryview(b"")], 10)
+    data, offsets, largest = arguments.gather_bodies(
+        [b"one", bytearray(b"two!"), memoryview(b"")], 10
+    )
     assert bytes(data) == b"onetwo!"
     assert offsets.tolist() == [0, 3, 7, 7]
-    data, offsets = arguments.gather_bodies([b"a", np.array([1, 2], np.int64)], 16)
+    assert largest == 4
+    data, offsets, largest = arguments.gather_bodies([b"a", np.array([1, 2], np.int64)], 16)
     assert offsets.tolist() == [0, 1, 17]
     assert len(data) == 17
-    data, offsets = arguments.gather_bodies([], 10)
-    assert offsets.tolist() == [0]
+    assert largest == 16
+    data, offsets, largest = arguments.gather_bodies([], 10)
+    assert (bytes(data), offsets.tolist(), largest) == (b"", [0], 0)
+    data, offsets, largest = arguments.gather_bodies([b"one", b"", b"two!"], 4)
+    assert (bytes(data), offsets.tolist(), largest) == (b"onetwo!", [0, 3, 3, 7], 4)
+    assert arguments.gather_bodies((b"one", b"two!"), 4)[0] == b"onetwo!"
     buffer = bytearray(b"..onetwo")
-    data, offsets = arguments.gather_bodies((buffer, np.array([2, 5, 8], np.int32)), 10)
+    data, offsets, largest = arguments.gather_bodies((buffer, np.array([2, 5, 8], np.int32)), 10)
     assert offsets.tolist() == [2, 5, 8]
+    assert largest == 3
     assert data.obj is buffer
 
 

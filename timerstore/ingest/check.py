@@ -60,7 +60,7 @@ def check_batch(
     if not isinstance(batch, RowBatch):
         raise MessageError(f"batches: wanted RowBatch, got {type(batch).__name__}")
     name = arguments.check_topic(batch.topic)
-    bodies, offsets = arguments.gather_bodies(
+    bodies, offsets, _ = arguments.gather_bodies(
         (batch.bodies, np.asarray(batch.body_offsets)), config.message_bytes_max
     )
     count = len(offsets) - 1

@@ -290,7 +290,7 @@ class ShardedStore(Closing):
         a FullError, `stored_count` in all, the first ones of each shard. `atomic`: MessageError
         where they belong to several shards, which know nothing of one another.
         """
-        data, offsets = arguments.gather_bodies(bodies, self.config.message_bytes_max)
+        data, offsets, _ = arguments.gather_bodies(bodies, self.config.message_bytes_max)
         count = len(offsets) - 1
         now_ms = self._clock.now_ms
         if spread is not None:

@@ -392,7 +392,8 @@ typedef struct {
 } ts_level_draft;
 
 /* What a handle names: its topic and key stand one behind the other in a buffer of names. The place is
- * that of the message whose timer id the handle hints at; -1: there is none. */
+ * that of the message whose timer id the handle hints at, as far as is known: it is looked at, not
+ * trusted; -1: there is none. size: 0 where it is not known. */
 typedef struct {
     int64_t timer_id;
     int64_t out_ms;

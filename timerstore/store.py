@@ -754,8 +754,13 @@ class TimerStore(Closing):
         All are looked at before any is cancelled: MessageError names the first that is no receipt
         and no handle. After another error some may be cancelled: call again.
         """
-        handles = arguments.each_of("receipts_or_handles", receipts_or_handles, _handle_of)
-        results, end = self._opened.many_canceller.cancel(handles)
+        name = "receipts_or_handles"
+        given = list(arguments.several(name, receipts_or_handles))
+
+        def read(at: int) -> Handle:
+            return arguments.read_of(name, at, given[at], _handle_of)
+
+        results, end = self._opened.many_canceller.cancel(given, read)
         self._sync_cancels(end)
         return results
 

@@ -10,7 +10,7 @@
 #include "parse.h"
 #include "view.h"
 
-enum { AHEAD = 10 };
+enum { AHEAD = 10, LIKELY_BYTES = 384 }; /* where a record's size is not known */
 
 static uint8_t *copy_pair(uint8_t *out, const char *name, int32_t name_size, const uint8_t *value,
                           int32_t value_size)
@@ -46,6 +46,15 @@ int32_t ts_delete_text(uint8_t *out, int32_t out_bytes, const uint8_t *topic, in
     return (int32_t)(next - out);
 }
 
+/* Whether this is the record that gave its place in the timer topic's queue to an id. */
+static int32_t is_source(const ts_record *record, int64_t timer_id)
+{
+    static const char timer[] = TS_TIMER_TOPIC;
+
+    return record->queue_offset == timer_id && record->topic_size == (int32_t)sizeof timer - 1 &&
+           memcmp(record->topic, timer, sizeof timer - 1) == 0;
+}
+
 /* The source that the hint points at, where it is what the handle names. */
 static int32_t find_one(ts_view *view, const ts_routes *routes, int64_t precision_ms,
                         const ts_named *one, const uint8_t *names, ts_cancel_draft *draft)
@@ -60,7 +69,7 @@ static int32_t find_one(ts_view *view, const ts_routes *routes, int64_t precisio
     status = ts_view_record(view, one->log_offset, &record);
     if (status == TS_NEED_SEGMENT)
         return status;
-    if (status != TS_OK)
+    if (status != TS_OK || !is_source(&record, one->timer_id))
         return TS_OK; /* who looks further says what is wrong */
     ts_marks_get(record.properties, record.properties_size, &marks);
     if (marks.real_queue < 0 || !ts_marks_named(&marks, topic, one->topic_size, key,
@@ -82,8 +91,12 @@ int32_t ts_cancels_find(ts_view *view, const ts_routes *routes, int64_t precisio
         ts_cancel_draft *draft = &drafts[i];
         int32_t size;
 
-        if (i + AHEAD < count)
-            ts_view_prefetch(view, named[i + AHEAD].log_offset, named[i + AHEAD].size);
+        if (i + AHEAD < count) {
+            int32_t size_ahead = named[i + AHEAD].size;
+
+            ts_view_prefetch(view, named[i + AHEAD].log_offset,
+                             size_ahead > 0 ? size_ahead : LIKELY_BYTES);
+        }
         memset(draft, 0, sizeof *draft);
         draft->timer_id = one->timer_id;
         status = find_one(view, routes, precision_ms, one, names, draft);

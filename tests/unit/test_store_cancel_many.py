@@ -193,3 +193,24 @@ def test_flow_control_gets_the_places_back(tmp_path: Path) -> None:
     assert bench.store.cancel_many(receipts) == [CANCELLED] * 3
     waiting(bench, 3)
     bench.close()
+
+
+def test_a_receipt_that_points_elsewhere_is_answered_as_alone(bench: Bench) -> None:
+    """Its log offset is a hint: what is there must be the source of its timer id."""
+    one, two, three, four = waiting(bench, 4)
+    due = bench.store.put("t", b"due")
+    wrong = [
+        one._replace(log_offset=two.log_offset),
+        two._replace(log_offset=due.log_offset),
+        three._replace(log_offset=10**15),
+        four._replace(log_offset=four.log_offset + 1),
+    ]
+    assert bench.store.cancel_many(wrong) == [CANCELLED] * 4
+    assert bench.store.cancel_many([one, two, three, four]) == [AGAIN] * 4
+
+
+def test_a_receipt_with_the_id_of_another_cancels_no_other(bench: Bench) -> None:
+    one, two = waiting(bench, 2)
+    mixed = one._replace(timer_id=two.timer_id)
+    assert bench.store.cancel_many([mixed]) == [CANCELLED]
+    assert bench.store.cancel_many([one, two]) == [AGAIN, CANCELLED]

@@ -11,17 +11,13 @@ Holds:    what `hidden` gives is all that was removed at or behind V, and nothin
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from timerstore.commitlog.commit_log import CommitLog
 from timerstore.native import lib
 
-
-class Removal(NamedTuple):
-    """A timer that waits no more, and where the log says so."""
-
-    log_offset: int
-    timer_id: int
+Removal = tuple[int, int]
+"""Where the log says that a timer waits no more, and its id."""
 
 
 class Reading:
@@ -33,7 +29,7 @@ class Reading:
 
     def hidden(self) -> set[int]:
         """Ids of what waits as of `visible_end`, whatever its state is by now."""
-        return {one.timer_id for one in list(self._removals) if one.log_offset >= self.visible_end}
+        return {timer_id for at, timer_id in list(self._removals) if at >= self.visible_end}
 
 
 class Removals:
@@ -46,12 +42,12 @@ class Removals:
 
     def note(self, timer_id: int, log_offset: int) -> None:
         """It waits no more: in the hold that says so in the log, at this offset or behind."""
-        self.note_many([Removal(log_offset, timer_id)])
+        self.note_many([(log_offset, timer_id)])
 
     def note_many(self, some: list[Removal]) -> None:
         """The same of several, by log offset."""
         durable = self._log.durable
-        while self._recent and self._recent[0].log_offset < durable:
+        while self._recent and self._recent[0][0] < durable:
             self._recent.popleft()
         self._recent.extend(some)
         for reader in self._readers:

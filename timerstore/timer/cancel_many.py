@@ -1,14 +1,17 @@
 """Cancelling many at a time: what `Canceller` does, in C where the handles' hints settle it.
 
 Data:     ts_named and ts_cancel_draft of native/api.h.
+          receipts and handles -> what they name, columns -> drafts -> delete records
 Threads:  any.
 Locks:    the append lock, for at most 512 delete records at a time.
-Holds:    each is cancelled as if alone, in the order in which they are given.
-Fails:    FullError, CorruptError: those before it are cancelled, and say so when asked again.
+Holds:    (1) each is cancelled as if alone, in the order in which they are given; (2) a hint says
+          where to look, never what is true: the record there must be the source that is named.
+Fails:    what reading one that is given raises, before any is cancelled; FullError, CorruptError:
+          those before it are cancelled, and say so when asked again.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,11 +19,12 @@ from timerstore.clock import Clock
 from timerstore.commitlog.commit_log import CommitLog
 from timerstore.errors import GoneError
 from timerstore.layout.handle import Handle
+from timerstore.layout.queue_unit import UNIT_BYTES
 from timerstore.layout.queue_unit import read as read_units
-from timerstore.message import CancelResult, Int64Array
-from timerstore.native import ffi, lib, pointer
+from timerstore.message import CancelResult, Int64Array, PutReceipt, ReceiptOrigin
+from timerstore.native import ffi, lib, pointer, read_named
 from timerstore.queues.dispatch import Dispatch
-from timerstore.queues.removals import Removal, Removals
+from timerstore.queues.removals import Removals
 from timerstore.queues.routes import Route, Routes
 from timerstore.timer.cancel import ANSWERS, Canceller
 
@@ -53,7 +57,7 @@ assert DRAFT.itemsize == ffi.sizeof("ts_cancel_draft"), "cancel_many.py and api.
 _CHUNK = 4096
 _HOLD = 512
 _TEXTS_BYTES = 1 << 20
-_GAP_UNITS = 256  # two units no further apart are read together
+_GAP_UNITS = 512  # two units no further apart are read together: so many cost as much as a call
 
 
 class ManyCanceller:
@@ -79,78 +83,92 @@ class ManyCanceller:
         self._canceller = canceller
         self._removals = removals
 
-    def cancel(self, handles: Sequence[Handle]) -> tuple[list[CancelResult], int]:
-        """Give each one's answer, and the log offset that must be durable before they are true."""
+    def cancel(
+        self, given: list[PutReceipt | str], read: Callable[[int], Handle]
+    ) -> tuple[list[CancelResult], int]:
+        """Give each one's answer, and the log offset that must be durable before they are true.
+        `read` gives the handle of one, by its place.
+        """
+        meant = _meant(given, read)
         answers: list[CancelResult] = []
         end = 0
-        for begin in range(0, len(handles), _CHUNK):
-            some, end = self._some(handles[begin : begin + _CHUNK], end)
+        for begin in range(0, len(given), _CHUNK):
+            some, end = self._some(meant, begin, min(begin + _CHUNK, len(given)), end)
             answers += some
         return answers, end
 
-    def _some(self, handles: Sequence[Handle], end: int) -> tuple[list[CancelResult], int]:
-        named, names = self._named(handles)
-        texts, drafts = np.empty(_TEXTS_BYTES, np.uint8), np.zeros(len(handles), DRAFT)
+    def _some(self, meant: "_Meant", begin: int, end: int, log_end: int) -> tuple[Any, int]:
+        named = meant.named[begin:end]
+        self._set_places(named)
+        texts, drafts = np.empty(_TEXTS_BYTES, np.uint8), np.empty(len(named), DRAFT)
         answers: list[CancelResult] = []
-        while len(answers) < len(handles):
-            begin = len(answers)
-            stop = begin + self._find(named[begin:], names, texts, drafts[begin:])
-            while len(answers) < stop:
-                at = len(answers)
+        while len(answers) < len(named):
+            at = len(answers)
+            stop = at + self._find(named[at:], meant.names, texts, drafts[at:])
+            while (at := len(answers)) < stop:
                 is_open = drafts["real"][at:stop] == 0
                 settled = at + int(is_open.argmax()) if is_open.any() else stop
                 if settled > at:
-                    end = self._place(drafts[at:settled], texts)
-                    states = drafts["state"][at:settled].tolist()
-                    self._note_slots(handles[at:settled], states)
-                    answers += [ANSWERS[state] for state in states]
+                    log_end = self._place(drafts[at:settled], texts)
+                    states = drafts["state"][at:settled]
+                    self._note_slots(named["out_ms"][at:settled], states)
+                    answers += [ANSWERS[state] for state in states.tolist()]
                 else:
-                    answer, one_end = self._canceller.cancel(handles[at])
+                    answer, one_end = self._canceller.cancel(meant.read(begin + at))
                     answers.append(answer)
-                    end = max(end, one_end)
-        return answers, end
+                    log_end = max(log_end, one_end)
+        return answers, log_end
 
-    # --- who is meant ---
+    # --- where it is ---
 
-    def _named(self, handles: Sequence[Handle]) -> tuple[Any, bytes]:
-        named = np.zeros(len(handles), NAMED)
-        pairs = [(one.topic.encode(), one.message_id.encode()) for one in handles]
-        named["timer_id"] = [-1 if one.timer_id is None else one.timer_id for one in handles]
-        named["out_ms"] = [one.out_ms for one in handles]
-        named["topic_size"] = [len(topic) for topic, _ in pairs]
-        named["key_size"] = [len(key) for _, key in pairs]
-        sizes = named["topic_size"].astype(np.int64) + named["key_size"]
-        named["name_at"][1:] = np.cumsum(sizes)[:-1]
-        named["log_offset"], named["size"] = self._places(named["timer_id"])
-        return named, b"".join([part for pair in pairs for part in pair])
+    def _set_places(self, named: Any) -> None:
+        """Log offset and size of the record at each timer id: of a receipt as it says, of a handle
+        as the queue does; -1 and 0 where there is none.
+        """
+        which = np.flatnonzero((named["log_offset"] < 0) & (named["timer_id"] >= 0))
+        if len(which):
+            offsets, sizes = self._units_at(named["timer_id"][which])
+            named["log_offset"][which], named["size"][which] = offsets, sizes
+        ends = named["log_offset"] + np.maximum(named["size"], 1)
+        self._log.written_through(int(ends.max(initial=0)))
 
-    def _places(self, timer_ids: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Log offset and size of the record at each timer id; -1 and 0 where there is none."""
-        offsets = np.full(len(timer_ids), -1, np.int64)
-        sizes = np.zeros(len(timer_ids), np.int64)
-        if int(timer_ids.max(initial=-1)) >= self._queue.count:
+    def _units_at(self, timer_ids: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Log offsets and sizes of the queue's units; -1 and 0 where there are none."""
+        if int(timer_ids.max()) >= self._queue.count:
             with self._log.lock:
                 end = self._log.end
             self._dispatch.through(end)
         begin, count = self._queue.min_offset, self._queue.count
-        there = np.flatnonzero((timer_ids >= begin) & (timer_ids < count))
-        there = there[np.argsort(timer_ids[there], kind="stable")]
-        ids = timer_ids[there]
-        breaks = np.flatnonzero(np.diff(ids) > _GAP_UNITS) + 1
-        for some in np.split(there, breaks):
-            if not len(some):
-                continue
-            first, last = int(timer_ids[some[0]]), int(timer_ids[some[-1]])
-            try:
-                raw = self._queue.read(first, last - first + 1)
-            except GoneError:
-                continue  # removed a moment ago: what waited of it is found where it is now
-            units = read_units(raw)[timer_ids[some] - first]
-            offsets[some], sizes[some] = units["log_offset"], units["size"]
-        self._log.written_through(int((offsets + sizes).max(initial=0)))
+        order = np.argsort(timer_ids, kind="stable")
+        ids = timer_ids[order]
+        low, high = np.searchsorted(ids, [begin, count]).tolist()
+        order, ids = order[low:high], ids[low:high]
+        offsets = np.full(len(timer_ids), -1, np.int64)
+        sizes = np.zeros(len(timer_ids), np.int64)
+        if not len(ids):
+            return offsets, sizes
+        cuts = np.flatnonzero(np.diff(ids) > _GAP_UNITS) + 1
+        firsts = ids[np.concatenate(([0], cuts))]
+        counts = ids[np.concatenate((cuts - 1, [len(ids) - 1]))] - firsts + 1
+        pieces = map(self._units, firsts.tolist(), counts.tolist())
+        units = read_units(b"".join(pieces))
+        # Where the ids of a piece begin among the units that were read, less its first id.
+        moves = np.cumsum(counts) - counts - firsts
+        found = units[ids + np.repeat(moves, np.diff(np.concatenate(([0], cuts, [len(ids)]))))]
+        is_there = found["size"] > 0
+        offsets[order] = np.where(is_there, found["log_offset"], -1)
+        sizes[order] = found["size"]
         return offsets, sizes
 
-    def _find(self, named: Any, names: bytes, texts: Any, drafts: Any) -> int:
+    def _units(self, first: int, count: int) -> bytes:
+        try:
+            return self._queue.read(first, count)
+        except GoneError:  # removed a moment ago: what waited of it is found where it is now
+            return bytes(count * UNIT_BYTES)
+
+    # --- cancelling ---
+
+    def _find(self, named: Any, names: bytearray, texts: Any, drafts: Any) -> int:
         """Look at as many as there is room for: how many; the texts begin anew."""
         with self._log.segments.view(self._log.written) as view:
             while True:
@@ -159,7 +177,7 @@ class ManyCanceller:
                     self._routes.native,
                     self._precision_ms,
                     ffi.from_buffer("ts_named[]", named),
-                    names,
+                    ffi.from_buffer("uint8_t[]", names),
                     len(named),
                     ffi.from_buffer("uint8_t[]", texts),
                     len(texts),
@@ -168,8 +186,6 @@ class ManyCanceller:
                 if got > 0:
                     return int(got)
                 self._log.segments.serve(view, got, "cancel")
-
-    # --- cancelling ---
 
     def _place(self, drafts: Any, texts: Any) -> int:
         """Cancel what waits of these; the log's end behind what decided."""
@@ -199,11 +215,33 @@ class ManyCanceller:
     def _note(self, drafts: Any) -> None:
         gone = drafts[drafts["state"] == lib.TS_WAITING]
         offsets, ids = gone["log_offset"].tolist(), gone["timer_id"].tolist()
-        self._removals.note_many(list(map(Removal, offsets, ids)))
+        self._removals.note_many(list(zip(offsets, ids, strict=True)))
 
-    def _note_slots(self, handles: Sequence[Handle], states: list[int]) -> None:
+    def _note_slots(self, out_ms: Int64Array, states: Any) -> None:
         counts = self._canceller.slot_counts
         if counts is not None:
-            pairs = zip(handles, states, strict=True)
-            gone = [one.out_ms + 1 for one, state in pairs if state == lib.TS_WAITING]
-            counts.remove(np.array(gone, np.int64))
+            counts.remove(out_ms[states == lib.TS_WAITING] + 1)
+
+
+class _Meant(NamedTuple):
+    """What all that is given names."""
+
+    named: Any  # ts_named, by place
+    names: bytearray
+    read: Callable[[int], Handle]
+
+
+def _meant(given: list[PutReceipt | str], read: Callable[[int], Handle]) -> _Meant:
+    """Read all that is given: in C what is a receipt or a handle as we write it."""
+    named, names = np.empty(len(given), NAMED), bytearray()
+    at = 0
+    while True:
+        at = read_named(given, at, named, names, PutReceipt, ReceiptOrigin)
+        if at == len(given):
+            return _Meant(named, names, read)
+        one = read(at)
+        topic, key = one.topic.encode(), one.message_id.encode()
+        timer_id = -1 if one.timer_id is None else one.timer_id
+        named[at] = timer_id, one.out_ms, -1, len(names), 0, len(topic), len(key), 0
+        names += topic + key
+        at += 1

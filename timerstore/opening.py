@@ -418,12 +418,7 @@ class _Opening:
             # A slot has no checksum: what is read as another's, or as it once was, looks sound.
             if mark.wheel_check not in (0, self._wheel.check_number()):
                 return self._distrust_timer()
-        # Of what was linked again the order of units does not tell which copy is the newest, which
-        # matters where messages roll and retention moves them (move.py): all is built anew, once.
-        # Not while some of it is parked, which would only be parked again.
-        is_left = self._config.far_wheel == "off" and mark.far_number > 0 and not is_unclean
-        is_there = self._far.load(mark.far_number) and not (is_left and not self._far.count)
-        if is_there and self._leads_to_all(mark, scanned):
+        if self._far.load(mark.far_number) and self._leads_to_all(mark, scanned):
             return True
         return self._distrust_timer()
 

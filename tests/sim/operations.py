@@ -299,10 +299,6 @@ class Operations(Ticking):
 
     def op_reopen(self, downtime_ms: int, far_wheel: Any = None) -> None:
         self._close()
-        is_anew = far_wheel == "off" != self.config.far_wheel  # of what the log still has
-        self.has_lost_names |= is_anew
-        if is_anew and self.may_forget:
-            self.onces.may_be_forgotten()
         self.config = replace(self.config, far_wheel=far_wheel or self.config.far_wheel)
         self.rest(downtime_ms)
         if not self.is_dead:

@@ -147,7 +147,6 @@ class Driver:
         self.may_scan_all = False  # side files were taken away: the whole log is read
         self.may_ring_early = False  # a filtered pull, where messages cannot be read just then
         self._has_lost = False  # retention has removed something
-        self._has_parked = False  # no slot was free, without a far wheel: once all is built anew
         self._open()
 
     def _path(self) -> Path:
@@ -155,12 +154,9 @@ class Driver:
 
     def _open(self) -> None:
         is_new = not (self._path() / "lock").exists()
-        if not is_new:
-            self._has_parked |= self.store._opened.metrics.values()["parked_messages"] > 0
         with _counting("recover_anew_begun") as anew:
             self.store = TimerStore(self._path(), self.config, clock=self.clock, threads=False)
-        may_scan = self.may_scan_all or self._has_parked
-        assert is_new or not anew or may_scan, "it did not go on from its watermark"
+        assert is_new or not anew or self.may_scan_all, "it did not go on from its watermark"
         self.may_scan_all = False
         self.stepper = Stepper(self.store)
         self.store._opened.retention.guards.append(self._lowest_unseen)
@@ -719,11 +715,6 @@ class Driver:
         """Close and open; with a far wheel from now on, or without."""
         self.store.close()
         if far_wheel is not None:
-            # What had one is built anew without, of what the log still has.
-            self.may_scan_all = far_wheel == "off" != self.config.far_wheel
-            if self.may_scan_all and self.may_forget:
-                self._has_lost = True
-                self.onces.may_be_forgotten()
             self.config = replace(self.config, far_wheel=far_wheel)
         self._open()
         self._after_opening()

@@ -72,12 +72,6 @@ class Onces:
                 self._known[name].remove(one)
         return gone
 
-    def may_be_forgotten(self) -> None:
-        """All is built anew from a log of which something was removed."""
-        for each in self._known.values():
-            for one in each:
-                one.latest_ms = 1 << 62
-
     def answered(
         self,
         name: Name,

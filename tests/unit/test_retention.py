@@ -579,7 +579,7 @@ def test_what_a_power_cut_brings_back_is_removed(
 def test_the_watermark_of_the_first_version_is_read() -> None:
     mark = watermark.Watermark(*range(1, 14))
     assert (mark.timer_log_begin, mark.far_number) == (0, 0)
-    head = watermark._OLDER[b"TSMARK01"].pack(b"TSMARK01", *mark[:-2])
+    head = watermark._OLDER[b"TSMARK01"].pack(b"TSMARK01", *mark[:13])
     crc = watermark._CRC.pack(watermark.zlib.crc32(head))
     assert watermark.read((head + crc).ljust(512, b"\0")) == mark
     assert watermark.read(watermark.write(mark._replace(timer_log_begin=7))) == mark._replace(

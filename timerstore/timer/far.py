@@ -35,7 +35,7 @@ from timerstore.layout import far_table
 from timerstore.layout.far_table import ROW, UNIT_BYTES, FarTable
 from timerstore.layout.tree import Tree
 from timerstore.native import ffi, lib
-from timerstore.timer.request import FAR, Records
+from timerstore.timer.request import FAR, Int64Array, Records
 from timerstore.timer.wheel import NO_SLOT
 
 SLOTS_MAX = 16_384
@@ -61,6 +61,7 @@ class Chains(NamedTuple):
     rows: Records
     begin: int
     end: int
+    ordered_from: int
 
 
 class FarWheel:
@@ -84,7 +85,8 @@ class FarWheel:
         self.number = 0  # of the last completed checkpoint's table
         self._completed_begin = 0
         self.is_dirty = False  # the table is not what that one says
-        self.was_used = False  # since the timer log was begun anew: units were linked again
+        self.was_used = False  # since the timer log was begun anew
+        self.ordered_from = 0  # of the timer log: from here on units stand in their queue's order
 
     # --- opening ---
 
@@ -106,6 +108,7 @@ class FarWheel:
         self.begin = self.end = self.count = self.number = 0
         self._completed_begin = self._round_end = 0
         self.is_dirty = self.was_used = False
+        self.ordered_from = 0
 
     def load(self, number: int) -> bool:
         """Be what the table with this number says; False where it does not fit the files."""
@@ -123,6 +126,7 @@ class FarWheel:
             self._chains[slot] = Chain(*chain)
         self.release_parked()
         self.begin, self.end, self.width = table.begin, table.end, table.width
+        self.ordered_from = table.ordered_from
         self._completed_begin = table.begin
         self.count = int(table.rows["count"].sum())
         self.number, self.is_dirty, self.was_used = number, False, True
@@ -238,6 +242,12 @@ class FarWheel:
         self.is_dirty = True
 
     @property
+    def has_far(self) -> bool:
+        """Whether anything waits for its far slot to come near."""
+        copied = -1 if self._copied is None else self._copied[0]
+        return max(copied, -1, *self._chains) >= 0
+
+    @property
     def has_parked(self) -> bool:
         """Whether there are units of what was parked."""
         is_copied = self._copied is not None and self._copied[0] == self.parked_slot
@@ -249,6 +259,11 @@ class FarWheel:
             self.count -= self.chain_of(self.parked_slot).size
             self._set(self.parked_slot, None)
             self.is_dirty = True
+
+    def note_linked_again(self, timer_log_end: int) -> None:
+        """A message has a second unit in the timer log, which ends there now."""
+        self.ordered_from = timer_log_end
+        self.is_dirty = self.was_used = True
 
     def release_parked(self) -> None:
         """Have what was parked come down before all else: it is not in the open slot, as far as
@@ -276,7 +291,7 @@ class FarWheel:
             chains = sorted([self._copied, *chains], key=lambda one: one[0])
         rows = np.array([(slot, *chain) for slot, chain in chains], ROW)
         self.begin = int(rows["oldest"].min(initial=self.end))
-        return Chains(rows, self.begin, self.end)
+        return Chains(rows, self.begin, self.end, self.ordered_from)
 
     # --- reading units, without a lock ---
 
@@ -326,6 +341,13 @@ class FarWheel:
             self._disk.unlink(path)
             self._disk.sync_directory(path.parent)
 
+    def parked_offsets(self, view: Any, rows: Records) -> Int64Array:
+        """Where in the commit log that lies what a table calls parked."""
+        parts = [np.empty(0, np.int64)]
+        for slot, newest, *_ in rows[rows["slot"] < 0].tolist():
+            parts += [part["log_offset"].copy() for part in self.walk(view, slot, newest)]
+        return np.concatenate(parts)
+
     def scan(self, begin: int, end: int) -> Records:
         """Read units that follow each other."""
         units = np.empty(end - begin, FAR)
@@ -359,7 +381,7 @@ class FarWheel:
         if taken is None:
             return self.number
         number = self.number + 1
-        table = FarTable(number, taken.begin, taken.end, self.width, taken.rows)
+        table = FarTable(number, taken.begin, taken.end, self.width, taken.ordered_from, taken.rows)
         self._disk.write_small(self._tree.far_table(number), far_table.write(table))
         return number
 

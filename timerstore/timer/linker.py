@@ -148,6 +148,8 @@ class Linker:
             raise_status(count, "link", self._timer_log.segments.directory)
         reach("enqueue_slots_linked")
         self._append(int(link.bytes), int(link.pos), int(link.far_count))
+        if is_again and link.bytes:
+            self._far.note_linked_again(self._timer_log.end)
         reach("enqueue_units_written")
         if wheel.earliest is not None:
             wheel.earliest = min(wheel.earliest, int(link.first_slot))
@@ -353,4 +355,4 @@ class Linker:
             while not is_done:  # the first time it may just finish a segment
                 self._reserve(1)
                 with self._wheel.lock:
-                    is_done = self._place(request, self._now_slot()) > 0
+                    is_done = self._place(request, self._now_slot(), is_again=True) > 0

@@ -12,13 +12,14 @@ Source:   exactly-once.md section 5; decision 0041.
 
 Whether a copy has rolled on is what its unit tells: units stand in the timer log in the order of
 the timer topic's queue. It has, if the slot that its unit lies in was read and nothing of that slot
-is on its way any more: then an id that still waits does so in another copy. Not so since units were
-linked again (far.py): the units stand in no order then, and one that was read may have another.
-Then every copy of what waits is moved; an older one beside its newest does no harm, and is rare, as
-nothing rolls through the log any more. Where it does again (far_wheel="off" after another), copies
-would double with each roll and removal: such a store is built anew when it is opened.
+is on its way any more: then an id that still waits does so in another copy. Copies of two kinds are
+moved without that: those whose units lie before the last that was linked again (far.py), and all,
+while anything waits on the far wheel, as a unit of that says no slot. An older copy that is moved
+beside its newest does no harm, but that both roll, where messages do: so `ordered_from` is kept
+with the far wheel's table, and each is moved so once. What is parked has not rolled.
 """
 
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -131,8 +132,7 @@ class Mover:
         chosen = is_timer & waits
         if not chosen.any():
             return np.empty(0, DUE)
-        if not self._rooms.far.was_used:
-            chosen &= self._is_newest(found)
+        chosen &= self._is_newest(found)
         due = np.zeros(int(np.count_nonzero(chosen)), DUE)
         due["id"] = ids[chosen]
         for name in ("due_ms", "log_offset", "size"):
@@ -143,20 +143,28 @@ class Mover:
         return newest
 
     def _is_newest(self, records: Scan) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-        """Which of these records of the timer topic have not rolled on."""
+        """Which of these records of the timer topic have not rolled on, as far as is known."""
         rooms, segments = self._rooms, self._rooms.timer_log.segments
-        with rooms.wheel.lock:
-            end, linked = rooms.timer_log.end, rooms.timer_log.linked_offset
-            frontier, open_slots = rooms.wheel.frontier, rooms.open_slot.outstanding()
-        first = linked - timer_unit.count_below(end, segments.segment_bytes)
+        size = segments.segment_bytes
         newest = np.ones(len(records), bool)  # what is not linked yet has not rolled
-        numbers = records["queue_offset"] - first
-        per_segment = timer_unit.units_per_segment(segments.segment_bytes)
-        newest[numbers < segments.begin // segments.segment_bytes * per_segment] = False
-        rows = np.flatnonzero(newest & (records["queue_offset"] < linked) & (numbers >= 0))
-        gaps = (np.diff(numbers[rows]) != 1) | (np.diff(numbers[rows] // per_segment) != 0)
-        for run in np.split(rows, np.flatnonzero(gaps) + 1) if len(rows) else ():
-            position = timer_unit.position_of(int(numbers[run[0]]), segments.segment_bytes)
+        with ExitStack() as held:
+            with rooms.wheel.lock:
+                end, linked = rooms.timer_log.end, rooms.timer_log.linked_offset
+                frontier, open_slots = rooms.wheel.frontier, rooms.open_slot.outstanding()
+                if rooms.far.has_far:
+                    return newest
+                ordered_from, rows = rooms.far.ordered_from, rooms.far.table().rows
+                view = held.enter_context(rooms.far.view())
+            parked = rooms.far.parked_offsets(view, rows)
+        numbers = records["queue_offset"] - (linked - timer_unit.count_below(end, size))
+        is_known = numbers >= timer_unit.count_below(ordered_from, size)
+        is_known &= ~np.isin(records["log_offset"], parked)
+        per_segment = timer_unit.units_per_segment(size)
+        newest[is_known & (numbers < segments.begin // size * per_segment)] = False
+        asked = np.flatnonzero(newest & is_known & (records["queue_offset"] < linked))
+        gaps = (np.diff(numbers[asked]) != 1) | (np.diff(numbers[asked] // per_segment) != 0)
+        for run in np.split(asked, np.flatnonzero(gaps) + 1) if len(asked) else ():
+            position = timer_unit.position_of(int(numbers[run[0]]), size)
             units = timer_unit.read(segments.read(position, len(run) * timer_unit.UNIT_BYTES))
             slots = (units["write_ms"] + units["delay_ms"]) // self._precision_ms
             is_its_own = units["log_offset"] == records["log_offset"][run]

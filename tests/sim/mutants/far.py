@@ -7,7 +7,7 @@ import numpy as np
 from tests.sim.mutants.planting import Lib, Patches, mutant, nothing, swap
 from timerstore.layout.tree import Tree
 from timerstore.native import lib
-from timerstore.timer import dequeue_get, far, linker, move, pending, wheel
+from timerstore.timer import dequeue_get, far, linker, pending, wheel
 
 _ON = '"far_wheel": "s'
 """What a schedule says whose store has one that a broker may see."""
@@ -100,17 +100,19 @@ def _last_is_due() -> Patches:
 
 @mutant("F-11", "retention moves only what the order of units calls newest", needs=_ON)
 def _newest_by_order() -> Patches:
-    original = move.Mover._waiting
+    yield swap(far.FarWheel, "has_far", property(nothing))
 
-    def waiting(self: Any, found: Any) -> Any:
-        far_wheel = self._rooms.far
-        before, far_wheel.was_used = far_wheel.was_used, False
-        try:
-            return original(self, found)
-        finally:
-            far_wheel.was_used = before
 
-    yield swap(move.Mover, "_waiting", waiting)
+@mutant("F-14", "retention goes by the order of units where some were linked again")
+def _newest_out_of_order() -> Patches:
+    yield swap(far.FarWheel, "note_linked_again", nothing)
+
+
+@mutant("PK-8", "retention takes what is parked for what has rolled")
+def _parked_has_rolled() -> Patches:
+    yield swap(
+        far.FarWheel, "parked_offsets", lambda _self, _view, _rows: np.empty(0, np.int64)
+    )  # fmt: skip
 
 
 @mutant("F-12", "an opening takes the far wheel as empty", needs=_ON)

@@ -26,7 +26,8 @@
  *
  * Byte order: none, it is text.
  *
- * Valid if and only if: any bytes are; a pair without 0x01 or with an empty value is passed over.
+ * Valid if and only if: the CRC pair fits, or without one the text is UTF-8; a pair without 0x01 or
+ * with an empty value is passed over.
  *
  * Versions: last 0x02 and the CRC since 5.2 of the broker; TS_ID is timerstore 0.1, TS_GROUP
  * and TS_ONCE 0.2.

@@ -17,7 +17,8 @@
  *
  * Byte order: big-endian. Slot time = write ms + delay; of a unit that rolls, the time it rolls.
  *
- * Valid if and only if: size = 52 and magic is 0 to 15. Zeros fail by their size.
+ * Valid if and only if: size = 52, magic is 0 to 15, previous position -1 or more, log offset 0 or
+ * more. Zeros fail by their size. Positions before what retention left are valid, and lead nowhere.
  *
  * Blank, in the 16 bytes or more that no unit may take (a unit is appended if 52 + 16 are left):
  *
@@ -94,6 +95,8 @@ static inline int ts_timer_unit_get(const uint8_t *at, ts_timer_unit *unit)
     unit->size = ts_get_i32(at + TS_TIMER_AT_MESSAGE_SIZE);
     unit->topic_hash = ts_get_i32(at + TS_TIMER_AT_TOPIC_HASH);
     unit->reserved = ts_get_i64(at + TS_TIMER_AT_RESERVED);
+    if (unit->prev_pos < TS_TIMER_PREV_NONE || unit->log_offset < 0)
+        return -1;
     return 0;
 }
 

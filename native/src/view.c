@@ -54,6 +54,22 @@ static int32_t is_torn(const ts_record *record, const uint8_t *text, int32_t siz
     return 0;
 }
 
+/* Whether a text is UTF-8, as every writer's is. */
+static int32_t is_text(const uint8_t *text, int32_t size)
+{
+    static const uint8_t unknown[3] = {0xEF, 0xBF, 0xBD};
+    int32_t i = 0, from;
+
+    while ((from = i) < size) {
+        if (size - i >= 8 && (ts_get_u64(text + i) & 0x8080808080808080u) == 0)
+            i += 8;
+        else if (ts_utf8_next(text, size, &i) == 0xFFFD &&
+                 (i - from != 3 || memcmp(text + from, unknown, 3) != 0))
+            return 0;
+    }
+    return 1;
+}
+
 /* Whether the last bytes of the properties are a CRC that lost its form: its name or a digit has
  * changed, so that it reads as any other property. 16 of 20 bytes as they are in each are no chance;
  * only a property of another name of eight such bytes, last in its text, could be taken for one. */
@@ -89,6 +105,9 @@ int32_t ts_record_check(const ts_record *record)
     }
     if (is_torn(record, record->topic, record->topic_size) ||
         is_torn(record, record->properties, record->properties_size))
+        return TS_FAULT_PROPERTIES;
+    /* Noise that took the record's end took its CRC, too; few noises are text. */
+    if (!is_text(record->properties, record->properties_size))
         return TS_FAULT_PROPERTIES;
     return TS_FAULT_NONE;
 }

@@ -986,7 +986,7 @@ static void test_chains(void)
         int64_t prev;
         int32_t size, status;
     } cases[] = {{-1, 52, 1}, {52, 52, TS_CORRUPT}, {104, 52, TS_CORRUPT}, {0, 52, 2},
-                 {INT64_MAX, 52, TS_CORRUPT}, {1, 52, 1}, {-7, 52, 1}, {-1, 51, TS_CORRUPT}};
+                 {INT64_MAX, 52, TS_CORRUPT}, {1, 52, 1}, {-7, 52, TS_CORRUPT}, {-1, 51, TS_CORRUPT}};
     uint8_t *units = bytes_of(2 * TS_TIMER_UNIT_BYTES), *slots = bytes_of(8 * TS_SLOT_BYTES), dirty;
     const uint8_t *segments[1] = {units};
     ts_view view = {.segments = segments, .segment_count = 1, .segment_bytes = 4096, .end = 104};

@@ -344,6 +344,13 @@ static void test_timer_unit(void)
     ts_put_i32(at + TS_TIMER_AT_MAGIC, -1);
     CHECK(ts_timer_unit_get(at, &out) < 0);
     ts_put_i32(at + TS_TIMER_AT_MAGIC, 1);
+    ts_put_i64(at + TS_TIMER_AT_PREV_POS, -2);
+    CHECK(ts_timer_unit_get(at, &out) < 0);
+    ts_put_i64(at + TS_TIMER_AT_PREV_POS, -1);
+    ts_put_i64(at + TS_TIMER_AT_LOG_OFFSET, -1);
+    CHECK(ts_timer_unit_get(at, &out) < 0);
+    ts_put_i64(at + TS_TIMER_AT_LOG_OFFSET, 0);
+    CHECK(ts_timer_unit_get(at, &out) == 0);
     ts_put_i32(at, 51);
     CHECK(ts_timer_unit_get(at, &out) < 0);
     ts_put_i32(at, 53);

@@ -1,7 +1,8 @@
 """What a store answers, now and when all its timers are due: two stores that are one answer alike.
 
 Holds:    every call that reads is in it; places in the log are not, since a store that was repaired
-          may have others.
+          may have others. What came is read at each moment, and all of it again at last: it says
+          itself when it was delivered.
 """
 
 from collections.abc import Iterator
@@ -9,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import timerstore
-from tests.corruption.golden import CONFIG, NOW_MS, TAGS
+from tests.corruption.golden import LARGE, NOW_MS, TAGS, Asked
 from timerstore import Message
 from timerstore.testing import ManualClock, Stepper
 
-_LATER_MS = (1000, 4000, 25_000, 120_000, 1_000_000)
-
+Queue = tuple[str, int]
 
 _ON_THE_WAY = {
     "TIMER_ROLL_TIMES",
@@ -34,27 +34,38 @@ def _message(one: Message) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def ask(root: Path) -> Iterator[tuple[str, Any]]:
+def ask(root: Path, asked: Asked = LARGE) -> Iterator[tuple[str, Any]]:
     """Open it and ask everything: (question, answer), one by one; then close it."""
     clock = ManualClock(NOW_MS)
-    with timerstore.open(root, CONFIG, clock=clock, threads=False) as store:
-        yield from _now(store)
+    with timerstore.open(root, asked.config, clock=clock, threads=False) as store:
+        ends: dict[Queue, int] = {}
+        yield from _now(store, asked, ends)
         stepper = Stepper(store)
-        for ms in _LATER_MS:
+        for ms in asked.later_ms:
             clock.set(NOW_MS + ms)
             stepper.settle()
-            yield f"queues {ms} ms later", [_bare(store, *one) for one in _users(store)]
+            for queue in _users(store):
+                found, ends[queue] = _read(store, queue, ends.get(queue, 0))
+                if found:
+                    yield f"{queue} {ms} ms later", [_bare(one) for one in found]
+        for queue in _users(store):
+            yield f"{queue} at last", [_bare(one) for one in _read(store, queue, 0)[0]]
+        yield "topics at last", store.topics()
         yield "pending at last", [one.due_ms for one in store.pending()]
         yield "committed at last", store.committed("orders", "group")
 
 
-def _now(store: timerstore.TimerStore) -> Iterator[tuple[str, Any]]:
+def _now(
+    store: timerstore.TimerStore, asked: Asked, ends: dict[Queue, int]
+) -> Iterator[tuple[str, Any]]:
     yield "topics", store.topics()
-    yield "queues", [_queue(store, *one) for one in _queues(store)]
+    for queue in _queues(store):
+        found, ends[queue] = _read(store, queue, 0)
+        yield f"{queue}", found
     for tags in TAGS:
-        found = [[_message(m) for m in store.pull(*one, 0, tags=tags).messages]
-                 for one in _users(store)]  # fmt: skip
-        yield f"tagged {tags}", found
+        tagged = [[_message(m) for m in store.pull(*one, 0, tags=tags).messages]
+                  for one in _users(store)]  # fmt: skip
+        yield f"tagged {tags}", tagged
     yield (
         "pending",
         [
@@ -64,33 +75,39 @@ def _now(store: timerstore.TimerStore) -> Iterator[tuple[str, Any]]:
     )
     stats = store.stats()
     yield "stats", {n: stats[n] for n in ("pending_messages", "pending_by_topic")}
-    for n in (0, 1, 7, 10, 11, "last", "above"):
-        topic = "orders" if n in (0, 10) else "mails"
-        found = store.query(topic, f"key-{n}")
-        yield f"query {topic} key-{n}", [_message(one) for one in found]
+    for topic, key in asked.keys:
+        yield f"query {topic} {key}", [_message(one) for one in store.query(topic, key)]
     yield "committed", store.committed("orders", "group")
     yield "ingested", store.ingested("table")
+    yield "recurring", store.recurring()
+    if asked.once:
+        yield "put again", store.put("orders", b"twice", message_id=asked.once).duplicate
 
 
-def _queues(store: timerstore.TimerStore) -> list[tuple[str, int]]:
+def _queues(store: timerstore.TimerStore) -> list[Queue]:
     return [(topic, n) for topic, count in sorted(store.topics().items()) for n in range(count)]
 
 
-def _users(store: timerstore.TimerStore) -> list[tuple[str, int]]:
+def _users(store: timerstore.TimerStore) -> list[Queue]:
     return [one for one in _queues(store) if not one[0].startswith(("rmq_sys", "SCHEDULE"))]
 
 
-def _bare(store: timerstore.TimerStore, topic: str, queue_id: int) -> list[tuple[object, ...]]:
-    found = _queue(store, topic, queue_id)
-    return [(*m[:7], tuple(p for p in m[7] if p[0] not in _ON_THE_WAY), *m[8:]) for m in found]
+def _bare(message: tuple[Any, ...]) -> tuple[object, ...]:
+    return (
+        *message[:7],
+        tuple(one for one in message[7] if one[0] not in _ON_THE_WAY),
+        *message[8:],
+    )
 
 
-def _queue(store: timerstore.TimerStore, topic: str, queue_id: int) -> list[tuple[object, ...]]:
+def _read(
+    store: timerstore.TimerStore, queue: Queue, offset: int
+) -> tuple[list[tuple[object, ...]], int]:
+    """Give a queue's messages from an offset on, and the offset behind them."""
     found: list[tuple[object, ...]] = []
-    offset = 0
     while True:
-        part = store.pull(topic, queue_id, offset, max_count=100)
+        part = store.pull(*queue, offset, max_count=100)
         found += [_message(one) for one in part.messages]
-        if part.next_offset <= offset:
-            return found
+        if part.next_offset in {offset, part.max_offset}:
+            return found, part.next_offset
         offset = part.next_offset

@@ -4,10 +4,13 @@ Holds:    a case is a name, and what to do to a directory; doing it to a file th
           nothing, so that two can be done one after the other.
 """
 
+import struct
 from collections.abc import Callable, Iterator
 from itertools import zip_longest
 from pathlib import Path
 from random import Random
+
+import numpy as np
 
 Damage = Callable[[Path], None]
 Case = tuple[str, Damage]
@@ -47,6 +50,38 @@ def flips(files: Files, random: Random, per_file: int | None = None) -> list[Cas
     return cases
 
 
+_UNREAD_STEP = 16
+_STAGING = "timerstore/staging"
+
+
+def every_bit(files: Files, random: Random, *, is_closed: bool) -> tuple[list[Case], list[Case]]:
+    """Every bit of what there is; and a sample of what is reserve: a bit of each byte of the zeros
+    at a file's end, and of every 16th byte of a staging beyond its head and what the head claims.
+    """
+    content: list[Case] = []
+    reserve: list[Case] = []
+    for name, data in files.items():
+        parts = [(0, len(data.rstrip(b"\0")))]
+        step = 1
+        if name == _STAGING:
+            parts, step = ([] if is_closed else _claimed(data)), _UNREAD_STEP
+        inside = np.zeros(len(data), bool)
+        for begin, end in parts:
+            inside[begin:end] = True
+        content += [flip(name, 8 * at + bit) for at in np.flatnonzero(inside).tolist()
+                    for bit in range(8)]  # fmt: skip
+        reserve += [flip(name, 8 * at + random.randrange(8))
+                    for at in np.flatnonzero(~inside)[::step].tolist()]  # fmt: skip
+    return content, reserve
+
+
+def _claimed(data: bytes) -> list[tuple[int, int]]:
+    """Of a staging that a kill left: the head, and of both halves what it says is filled."""
+    half_bytes, _, one, _, other = struct.unpack_from("<5q", data, 24)
+    assert one or other
+    return [(0, 64), (4096, 4096 + one), (4096 + half_bytes, 4096 + half_bytes + other)]
+
+
 def spread(cases: list[Case], random: Random) -> list[Case]:
     """In an order in which a sample from the front has something of each file."""
     random.shuffle(cases)
@@ -63,6 +98,11 @@ def _put(name: str, at: int, new: bytes) -> Damage:
         return data
 
     return _edit(name, change)
+
+
+def put(name: str, at: int, new: bytes) -> Case:
+    """Other bytes at some place."""
+    return f"{name} {len(new)} bytes at {at}", _put(name, at, new)
 
 
 def blocks(files: Files, older: Files, random: Random) -> Iterator[Case]:

@@ -6,6 +6,7 @@ Holds:    the same configuration and the same times every time; store id and mes
 
 import dataclasses
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,6 +33,27 @@ CONFIG = StoreConfig(
 TAGS = ("paid", "late")
 
 
+class Asked(NamedTuple):
+    """How a store is opened, and what it is asked beside what every store is."""
+
+    config: StoreConfig
+    keys: tuple[tuple[str, str], ...]
+    """Topic and key, some of which are not there."""
+    later_ms: tuple[int, ...]
+    """When it looks what was delivered, behind NOW_MS."""
+    once: str = ""
+    """A message id that was put, where one was."""
+
+
+LARGE = Asked(
+    CONFIG,
+    tuple(
+        (("mails", "orders")[n in {0, 10}], f"key-{n}") for n in (0, 1, 7, 10, 11, "last", "above")
+    ),
+    (1000, 4000, 25_000, 120_000, 1_000_000),
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Golden:
     """A directory as it was left, file by file."""
@@ -40,6 +62,7 @@ class Golden:
     is_closed: bool
     older: dict[str, bytes]
     """The same store at its last checkpoint but some."""
+    asked: Asked = LARGE
 
     def write(self, root: Path) -> None:
         """Make the directory anew."""
@@ -49,12 +72,13 @@ class Golden:
             path.write_bytes(data)
 
 
-def _batch(count: int) -> RowBatch:
+def batch(count: int, topic: str = "rows", due_ms: int = NOW_MS + 90_000) -> RowBatch:
+    """Give rows, of which the first is due at once, the others then."""
     bodies = [b"row %d" % n for n in range(count)]
     offsets = np.cumsum([0, *map(len, bodies)]).astype(np.int64)
-    due = np.full(count, NOW_MS + 90_000, np.int64)
+    due = np.full(count, due_ms, np.int64)
     due[0] = 0
-    return RowBatch(topic="rows", bodies=b"".join(bodies), body_offsets=offsets, due_ms=due)
+    return RowBatch(topic=topic, bodies=b"".join(bodies), body_offsets=offsets, due_ms=due)
 
 
 def _work(store: timerstore.TimerStore, clock: ManualClock, root: Path) -> dict[str, bytes]:
@@ -76,14 +100,14 @@ def _work(store: timerstore.TimerStore, clock: ManualClock, root: Path) -> dict[
             store.reschedule(receipt, deliver_ms=NOW_MS + 30_000)
     for level in (1, 3):
         store.put("orders", b"level %d" % level, level=level, queue_id=0, tags="paid")
-    store.ingest("table", 1, [_batch(4)])
+    store.ingest("table", 1, [batch(4)])
     older: dict[str, bytes] = {}
     for n in range(12):
         clock.advance(5000)
         stepper.settle()
         if n == 6:
             store.flush()
-            older = _read(root)
+            older = read(root)
     with store.consumer("orders", "group", wait=0) as consumer:
         consumer.poll(2)
         consumer.commit()
@@ -91,23 +115,24 @@ def _work(store: timerstore.TimerStore, clock: ManualClock, root: Path) -> dict[
     return older
 
 
-def make(root: Path, *, is_closed: bool) -> Golden:
+def make(root: Path, *, is_closed: bool, asked: Asked = LARGE) -> Golden:
     """Make the store. Not closed: as a kill leaves it, a part of it above the watermark."""
     clock = ManualClock(START_MS)
-    store = timerstore.open(root, CONFIG, clock=clock, threads=False)
+    store = timerstore.open(root, asked.config, clock=clock, threads=False)
     older = _work(store, clock, root)
     if is_closed:
         store.close()
-        found = _read(root)
+        found = read(root)
     else:
         store.flush()
         store.put("mails", b"above the watermark", queue_id=1, keys=("key-above",))
         store.put("orders", b"above, and waits", delay=7.0, queue_id=1)
-        found = _read(root)
+        found = read(root)
         store.close()
-    return Golden(found, is_closed, older)
+    return Golden(found, is_closed, older, asked)
 
 
-def _read(root: Path) -> dict[str, bytes]:
+def read(root: Path) -> dict[str, bytes]:
+    """Give its files by their names."""
     paths = sorted(path for path in root.rglob("*") if path.is_file())
     return {str(path.relative_to(root)): path.read_bytes() for path in paths}

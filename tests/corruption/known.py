@@ -14,13 +14,12 @@ tests/PROMISES.md. Nothing else may go unseen.
 
 from pathlib import Path
 
-from tests.corruption.golden import CONFIG
-from timerstore import verify_directory
+from timerstore import StoreConfig, verify_directory
 
 _ANEW = ("config/topics.json", "config/consumerOffset.json")
 
 
-def is_known(name: str, detail: str, root: Path) -> bool:
+def is_known(name: str, config: StoreConfig, root: Path) -> bool:
     """Whether a wrong answer is one of these. `root`: the directory, damaged as it was."""
     file = name.split(" ", maxsplit=1)[0]
     parts = [part.split(" ") for part in name.split(", ")]
@@ -32,5 +31,5 @@ def is_known(name: str, detail: str, root: Path) -> bool:
         return False
     if " bit " in name and int(name.split(" ")[2]) % 20 < 12:
         return False
-    report = verify_directory(root, CONFIG)
+    report = verify_directory(root, config)
     return any("consumequeue" in problem.where for problem in report.problems)

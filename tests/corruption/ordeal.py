@@ -13,7 +13,9 @@
 | hung      | it had to be killed                                                            |
 """
 
+import gc
 import json
+import logging
 import os
 import re
 import select
@@ -21,22 +23,24 @@ import shutil
 import signal
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.corruption.answers import ask
+from tests.corruption.damages import Case, Damage
 from tests.corruption.golden import Golden
 from tests.corruption.known import is_known
 from timerstore import ConfigError, CorruptError, TimerStoreError
 from timerstore.layout import watermark
 
 _HANG_S = 60.0
+_TELL = 2000
+_LOG = logging.getLogger("timerstore.tests.ordeal")
 _PLACE = re.compile(r"offset \d+|bytes|digits|missing|first files|config/|shows")
 
 Answers = list[tuple[str, Any]]
-Damage = Callable[[Path], None]
-"""Given a directory, damages it."""
 
 
 class Outcome(NamedTuple):
@@ -45,6 +49,45 @@ class Outcome(NamedTuple):
     name: str
     kind: str
     detail: str
+
+
+class _Child:
+    """A process that goes through cases."""
+
+    def __init__(self, number: int, pid: int, cases: Sequence[Case], pipe: Any) -> None:
+        self.number = number
+        self.pid = pid
+        self._cases = cases
+        self._done = 0
+        self.pipe = pipe
+        self.heard = time.monotonic()
+        self.why = ""  # it ended
+        self._rest = b""
+
+    def told(self) -> list[Outcome]:
+        """Read what it says; `why` when it ended."""
+        part = self.pipe.read(1 << 16)
+        if not part:
+            self.why = "crashed"
+        self.heard = time.monotonic()
+        *lines, self._rest = (self._rest + part).split(b"\n")
+        self._done += len(lines)
+        return [Outcome(*json.loads(line)) for line in lines]
+
+    @property
+    def left(self) -> Sequence[Case]:
+        """Those that it has not told of."""
+        return self._cases[self._done :]
+
+    def ended(self) -> list[Outcome]:
+        """Take its leave: what it died of, and of which case."""
+        self.pipe.close()
+        status = os.waitpid(self.pid, 0)[1]
+        if not status:
+            return []
+        name = self._cases[self._done][0]
+        self._done += 1
+        return [Outcome(name, self.why, f"status {status:#x}")]
 
 
 class Ordeal:
@@ -57,7 +100,7 @@ class Ordeal:
         mark = watermark.read(golden.files["timerstore/watermark"])
         assert mark is not None
         self._durable = mark.log_end
-        self._wanted: list[Answers] = [list(ask(scratch / "whole"))]
+        self._wanted: list[Answers] = [list(ask(scratch / "whole", golden.asked))]
 
     def allow(self, damage: Damage) -> None:
         """The answers of a store that has lost a tail which was not durable count, too."""
@@ -65,43 +108,56 @@ class Ordeal:
         shutil.rmtree(root, ignore_errors=True)
         self.golden.write(root)
         damage(root)
-        self._wanted.append(list(ask(root)))
+        self._wanted.append(list(ask(root, self.golden.asked)))
 
-    def run(self, cases: Sequence[tuple[str, Damage]], *, until_s: float = 1e12) -> list[Outcome]:
-        """Damage, open, ask, compare: case by case."""
+    def run(
+        self, cases: Sequence[Case], *, until_s: float = 1e12, processes: int = 1
+    ) -> list[Outcome]:
+        """Damage, open, ask, compare: case by case; so many at a time."""
         found: list[Outcome] = []
         end = time.monotonic() + until_s
-        while len(found) < len(cases) and time.monotonic() < end:
-            found += self._fork(cases[len(found) :], end)
+        children = [self._child(n, cases[n::processes], end) for n in range(processes)]
+        told = 0
+        while children:
+            soonest = min(child.heard for child in children) + _HANG_S - time.monotonic()
+            ready = select.select([child.pipe for child in children], [], [], max(0.0, soonest))[0]
+            for child in tuple(children):
+                if child.pipe in ready:
+                    found += [self._noted(one) for one in child.told()]
+                elif time.monotonic() - child.heard >= _HANG_S:
+                    os.kill(child.pid, signal.SIGKILL)
+                    child.why = "hung"
+                if child.why:
+                    children.remove(child)
+                    found += [self._noted(one) for one in child.ended()]
+                    if child.left and time.monotonic() < end:
+                        children.append(self._child(child.number, child.left, end))
+            if len(found) // _TELL > told:
+                told = len(found) // _TELL
+                kinds = dict(Counter(one.kind for one in found))
+                _LOG.info("done=%d of=%d kinds=%s", len(found), len(cases), kinds)
         return found
 
-    def _fork(self, cases: Sequence[tuple[str, Damage]], end: float) -> list[Outcome]:
+    def _noted(self, one: Outcome) -> Outcome:
+        if one.kind not in {"same", "refused", "known", "cut"}:
+            _LOG.warning("%s: %s: %s", one.kind, one.name, one.detail[-2000:])
+        return one
+
+    def _child(self, number: int, cases: Sequence[Case], end: float) -> "_Child":
         """Let a child go through them until one kills it."""
         reading, writing = os.pipe()
         pid = os.fork()
         if pid == 0:
-            os.close(reading)
-            self._child(cases, writing, end)
+            try:
+                os.close(reading)
+                self._go_through(self._scratch / f"damaged-{number}", cases, writing, end)
+            finally:  # nobody reads any more: what called is not gone through twice
+                os._exit(1)
         os.close(writing)
-        found, rest, why = [], b"", ""
-        with os.fdopen(reading, "rb", buffering=0) as pipe:
-            while not why:
-                if not select.select([pipe], [], [], _HANG_S)[0]:
-                    os.kill(pid, signal.SIGKILL)
-                    why = "hung"
-                    break
-                part = pipe.read(1 << 16)
-                if not part:
-                    why = "crashed"
-                *lines, rest = (rest + part).split(b"\n")
-                found += [Outcome(*json.loads(line)) for line in lines]
-        status = os.waitpid(pid, 0)[1]
-        if status:
-            found.append(Outcome(cases[len(found)][0], why, f"status {status:#x}"))
-        return found
+        return _Child(number, pid, cases, os.fdopen(reading, "rb", buffering=0))
 
-    def _child(self, cases: Sequence[tuple[str, Damage]], writing: int, end: float) -> None:
-        root = self._scratch / "damaged"
+    def _go_through(self, root: Path, cases: Sequence[Case], writing: int, end: float) -> None:
+        gc.freeze()
         for name, damage in cases:
             if time.monotonic() >= end:
                 break
@@ -119,7 +175,7 @@ class Ordeal:
         before = log_of(root, self._durable)
         got: Answers = []
         try:
-            for one in ask(root):
+            for one in ask(root, self.golden.asked):
                 got.append(one)
         except TimerStoreError as error:
             kind, detail = self._refused(root, error, got, before)
@@ -133,7 +189,7 @@ class Ordeal:
         shutil.rmtree(root)
         self.golden.write(root)
         damage(root)
-        return "known" if is_known(name, detail, root) else "wrong", detail
+        return "known" if is_known(name, self.golden.asked.config, root) else "wrong", detail
 
     def _refused(
         self, root: Path, error: TimerStoreError, got: Answers, before: dict[str, bytes]

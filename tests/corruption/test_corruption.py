@@ -2,7 +2,7 @@
 is refused with file and place; never a wrong message, a silent loss, a hang, a dead interpreter.
 
     CI          a seeded sample of each, within so many seconds of one core
-    `-m deep`   every bit, every block operation, every pair (make nightly)
+    `-m deep`   every bit of a smaller one, every block operation, every pair (make nightly)
 """
 
 import os
@@ -14,14 +14,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 
 import timerstore
-from tests.corruption import damages
+from tests.corruption import damages, small
 from tests.corruption.damages import Case, Files
 from tests.corruption.golden import CONFIG, NOW_MS, Golden, make
 from tests.corruption.ordeal import Ordeal, Outcome
 from tests.support import amounts
+from timerstore.layout import wheel_slot
 from timerstore.testing import ManualClock
 
 _FINE = {"same", "refused", "known"}
@@ -39,11 +41,11 @@ def _whole_files(files: Files) -> list[Case]:
     return found + [case for folder in _FOLDERS for case in damages.extra(folder)]
 
 
-def _cases(what: str, files: Files, older: Files, random: Random, *, all_bits: bool) -> list[Case]:
+def _cases(what: str, files: Files, older: Files, random: Random, *, deep: bool) -> list[Case]:
     makers: dict[str, Callable[[], list[Case]]] = {
-        "flips": lambda: damages.flips(files, random, None if all_bits else 12),
+        "flips": lambda: damages.flips(files, random, 12),
         "blocks": lambda: list(damages.blocks(files, older, random)),
-        "truncations": lambda: list(damages.truncations(files, random, 300 if all_bits else 4)),
+        "truncations": lambda: list(damages.truncations(files, random, 300 if deep else 4)),
         "whole files": lambda: _whole_files(files),
         "pairs": lambda: list(damages.pairs(files)),
     }
@@ -60,7 +62,7 @@ def scratch() -> Iterator[Path]:
 
 def _tails(golden: Golden) -> list[Callable[[Path], None]]:
     """What is not durable may go: both of the last two records, or the last one."""
-    log = "commitlog/00000000000000008192"
+    log = max(name for name in golden.files if name.startswith("commitlog/"))
     staged = "timerstore/staging"
 
     def cut(root: Path, last: int) -> None:
@@ -75,19 +77,27 @@ def _tails(golden: Golden) -> list[Callable[[Path], None]]:
     return [lambda root, last=last: cut(root, last) for last in (1, 2)]
 
 
-def _run(what: str, scratch: Path, *, is_closed: bool, deep: bool) -> tuple[list[Outcome], int]:
-    golden = make(scratch / "made", is_closed=is_closed)
+def _ordeal(golden: Golden, scratch: Path) -> Ordeal:
     ordeal = Ordeal(golden, scratch)
-    fine = set(_FINE)
-    if not is_closed:
-        fine.add("cut")
+    if not golden.is_closed:
         for damage in _tails(golden):
             ordeal.allow(damage)
-    cases = _cases(what, golden.files, golden.older, Random(what), all_bits=deep)
-    found = ordeal.run(cases, until_s=_DEEP_S if deep else _SECONDS[what])
+    return ordeal
+
+
+def _judge(found: list[Outcome], *, is_closed: bool) -> None:
+    fine = _FINE if is_closed else _FINE | {"cut"}
     bad = [one for one in found if one.kind not in fine]
-    print(what, "of", len(cases), dict(Counter(one.kind for one in found)))
     assert not bad, "\n".join(f"{one.kind}: {one.name}: {one.detail[-400:]}" for one in bad[:20])
+
+
+def _run(what: str, scratch: Path, *, is_closed: bool, deep: bool) -> tuple[list[Outcome], int]:
+    golden = make(scratch / "made", is_closed=is_closed)
+    cases = _cases(what, golden.files, golden.older, Random(what), deep=deep)
+    until_s = _DEEP_S if deep else _SECONDS[what]
+    found = _ordeal(golden, scratch).run(cases, until_s=until_s)
+    print(what, "of", len(cases), dict(Counter(one.kind for one in found)))
+    _judge(found, is_closed=is_closed)
     return found, len(cases)
 
 
@@ -101,7 +111,7 @@ def test_damage_is_refused_or_changes_nothing(what: str, scratch: Path) -> None:
 
 @pytest.mark.deep
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "killed"])
-@pytest.mark.parametrize("what", list(_SECONDS))
+@pytest.mark.parametrize("what", [what for what in _SECONDS if what != "flips"])
 def test_all_damage_is_refused_or_changes_nothing(
     what: str, is_closed: bool, scratch: Path
 ) -> None:
@@ -110,6 +120,26 @@ def test_all_damage_is_refused_or_changes_nothing(
     assert len(found) == count or _DEEP_S < _FOR_EVER
     kinds = Counter(one.kind for one in found)
     amounts.add(f"corruption: {what}", len(found), time.monotonic() - begun, dict(kinds))
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "killed"])
+def test_every_bit_is_refused_or_changes_nothing(is_closed: bool, scratch: Path) -> None:
+    golden = small.make(scratch / "made", is_closed=is_closed)
+    content, reserve = damages.every_bit(golden.files, Random(is_closed), is_closed=is_closed)
+    cases = damages.spread([*content, *reserve], Random(7))
+    begun = time.monotonic()
+    processes = len(os.sched_getaffinity(0))
+    found = _ordeal(golden, scratch).run(cases, until_s=_DEEP_S, processes=processes)
+    assert len(found) == len(cases) or _DEEP_S < _FOR_EVER
+    seconds = (time.monotonic() - begun) * processes
+    of_content = {name for name, _ in content}
+    for suite, of_it in (("every bit", True), ("reserve, by sample", False)):
+        these = [one for one in found if (one.name in of_content) == of_it]
+        kinds = Counter(one.kind for one in these)
+        amounts.add(f"corruption: {suite}", len(these), seconds * len(these) / len(found), kinds)
+    _judge(found, is_closed=is_closed)  # noted as what it is, also where it is bad
 
 
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "killed"])
@@ -137,6 +167,62 @@ def test_a_lost_end_of_the_log_is_missed_without_the_watermark_too(scratch: Path
     ways = (damages.delete, damages.zero, damages.garble)
     found = ordeal.run([damages.both(way(log), mark) for way in ways])
     assert [one.kind for one in found] == ["refused"] * 3, found
+
+
+@pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "killed"])
+@pytest.mark.parametrize("at", [4, 28], ids=["previous position", "log offset"])
+def test_a_negative_place_in_a_timer_unit_is_none_that_went(
+    at: int, is_closed: bool, scratch: Path
+) -> None:
+    """It lies before all that is there, as what retention removed does."""
+    golden = small.make(scratch / "made", is_closed=is_closed)
+    cases = [
+        damages.flip(name, 8 * (unit + at) + 7)
+        for name, data in golden.files.items()
+        if name.startswith("timerlog/")
+        for unit in range(0, len(data) - 52 - 16, 52)
+        if data[unit + 3] == 52 and data[unit + at] == 0
+    ]
+    assert cases
+    found = Ordeal(golden, scratch).run(cases)
+    assert {one.kind for one in found} <= {"refused", "same"}, found
+
+
+@pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "killed"])
+def test_a_slot_with_the_time_of_anothers_place_is_damage(is_closed: bool, scratch: Path) -> None:
+    """Of a killed store units that were cancelled count, too, and hide as many that are lost."""
+    golden = small.make(scratch / "made", is_closed=is_closed)
+    count = golden.asked.config.wheel_slot_count
+    slots = wheel_slot.read(golden.files["timerwheel"][: 32 * count])
+    cases = [
+        damages.flip("timerwheel", 8 * (32 * row + 7) + bit)
+        for row in np.flatnonzero(slots["count"] > 0).tolist()
+        for bit in range(5)
+    ]
+    found = _ordeal(golden, scratch).run(cases)
+    assert {one.kind for one in found} <= {"same", "refused"}, found
+
+
+def test_a_staging_that_claims_more_than_its_segment_has_is_refused(scratch: Path) -> None:
+    golden = small.make(scratch / "made", is_closed=False)
+    cases = [damages.flip("timerstore/staging", 8 * at + bit) for at in (41, 57) for bit in (4, 5)]
+    found = _ordeal(golden, scratch).run(cases)
+    assert {one.kind for one in found} <= {"same", "refused"}, found
+    assert any(one.kind == "refused" for one in found)
+
+
+@pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "killed"])
+def test_noise_over_the_end_of_a_record_is_no_property(is_closed: bool, scratch: Path) -> None:
+    """The CRC of the record is gone with it, the body's own still holds."""
+    golden = small.make(scratch / "made", is_closed=is_closed)
+    name = min(name for name in golden.files if name.startswith("commitlog/"))
+    data, random = golden.files[name], Random(1)
+    cases, at = [], 0
+    while data[at + 4 : at + 8] == (0xDAA320A7).to_bytes(4, "big"):
+        at += int.from_bytes(data[at : at + 4], "big")
+        cases += [damages.put(name, at - size, random.randbytes(size)) for size in (20, 40)]
+    found = Ordeal(golden, scratch).run(cases)
+    assert {one.kind for one in found} == {"refused"}, found
 
 
 def test_a_planted_wrong_answer_is_seen(scratch: Path) -> None:

@@ -2,7 +2,9 @@
 from the log, or refused.
 """
 
+import os
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,30 +13,27 @@ from random import Random
 
 import pytest
 
-from tests.corruption import answers, damages, golden, known
+from tests.corruption import damages, golden, small
 from tests.corruption.damages import Case
-from tests.corruption.golden import CONFIG, make
-from tests.corruption.ordeal import Ordeal
-
-_FAR = replace(CONFIG, far_wheel="own")
+from tests.corruption.golden import Golden
+from tests.corruption.ordeal import Ordeal, Outcome
+from tests.support import amounts
 
 
 @pytest.fixture
-def scratch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """In memory; the golden store has a far wheel."""
-    for module in (answers, golden, known):
-        monkeypatch.setattr(module, "CONFIG", _FAR)
+def scratch() -> Iterator[Path]:
+    """In memory."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as path:
         yield Path(path)
 
 
-def _cases(files: damages.Files, older: damages.Files, *, flips: int | None) -> list[Case]:
-    names = [name for name in files if name.startswith(("timerstore/far", "timerwheel"))]
-    mine = {name: files[name] for name in names}
+def _cases(made: Golden, *, all_bits: bool) -> list[Case]:
+    names = [name for name in made.files if name.startswith(("timerstore/far", "timerwheel"))]
+    mine = {name: made.files[name] for name in names}
     random = Random(7)
-    found = damages.flips(mine, random, flips)
-    found += damages.blocks(mine, {k: v for k, v in older.items() if k in mine}, random)
+    found = damages.flips(mine, random, None if all_bits else 20)
+    found += damages.blocks(mine, {k: v for k, v in made.older.items() if k in mine}, random)
     found += damages.truncations(mine, random, 6)
     found += [way(name) for name in names
               for way in (damages.delete, damages.zero, damages.garble, damages.empty)]  # fmt: skip
@@ -43,24 +42,41 @@ def _cases(files: damages.Files, older: damages.Files, *, flips: int | None) -> 
     return damages.spread(found, random)
 
 
-def _run(scratch: Path, *, is_closed: bool, flips: int | None, until_s: float) -> Counter[str]:
-    made = make(scratch / "made", is_closed=is_closed)
+def _run(
+    made: Golden, scratch: Path, *, all_bits: bool, until_s: float, processes: int = 1
+) -> list[Outcome]:
     assert any(name.startswith("timerstore/far/") for name in made.files)
-    cases = _cases(made.files, made.older, flips=flips)
-    found = Ordeal(made, scratch).run(cases, until_s=until_s)
+    cases = _cases(made, all_bits=all_bits)
+    found = Ordeal(made, scratch).run(cases, until_s=until_s, processes=processes)
+    assert len(found) == len(cases) or not all_bits
+    return found
+
+
+def _judge(found: list[Outcome]) -> None:
     bad = [one for one in found if one.kind not in {"same", "refused", "known", "cut"}]
     assert not bad, "\n".join(f"{one.kind}: {one.name}: {one.detail[-400:]}" for one in bad[:20])
-    return Counter(one.kind for one in found)
 
 
 @pytest.mark.slow
 def test_damage_of_the_far_wheel_changes_nothing(scratch: Path) -> None:
-    kinds = _run(scratch, is_closed=True, flips=20, until_s=4.0)
-    assert kinds["same"] > 20
+    asked = golden.LARGE._replace(config=replace(golden.CONFIG, far_wheel="own"))
+    made = golden.make(scratch / "made", is_closed=True, asked=asked)
+    found = _run(made, scratch, all_bits=False, until_s=4.0)
+    _judge(found)
+    assert sum(one.kind == "same" for one in found) > 20
 
 
 @pytest.mark.deep
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "killed"])
 def test_all_damage_of_the_far_wheel_changes_nothing(is_closed: bool, scratch: Path) -> None:
-    assert _run(scratch, is_closed=is_closed, flips=None, until_s=1e12)["same"] > 1000
+    """Every bit of the far wheel's files and of the wheel of a small store."""
+    begun = time.monotonic()
+    made = small.make(scratch / "made", is_closed=is_closed, far_wheel="own")
+    processes = len(os.sched_getaffinity(0))
+    found = _run(made, scratch, all_bits=True, until_s=1e12, processes=processes)
+    kinds = Counter(one.kind for one in found)
+    seconds = (time.monotonic() - begun) * processes
+    amounts.add("corruption: far wheel, every bit", len(found), seconds, kinds)
+    _judge(found)  # noted as what it is, also where it is bad
+    assert kinds["same"] > 1000

@@ -82,3 +82,30 @@ def test_a_wheel_as_it_once_was_is_seen(tmp_path: Path, monkeypatch: pytest.Monk
     bench.turn(50 * SECOND)
     assert bench.bodies() == [b"second"]
     bench.close()
+
+
+@pytest.mark.parametrize("bit", [61, 62])
+def test_a_slot_with_a_time_beyond_all_is_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bit: int
+) -> None:
+    """Its time fits its place, and yet nobody looks for it there."""
+    bench = Bench(tmp_path / "store")
+    for n in range(COUNT):
+        bench.store.put("t", b"%d" % n, deliver_ms=NOW + 50 * SECOND)
+    bench.turn()
+    path = bench.root / "timerwheel"
+    bench.close()
+    slots = wheel_slot.read(path.read_bytes()).copy()
+    assert (1 << bit) % len(slots) == 0  # it fits its place
+    at = int(np.flatnonzero(slots["count"])[0])
+    slots[at]["time"] += 1 << bit
+    path.write_bytes(slots.tobytes())
+    points: list[str] = []
+    monkeypatch.setattr(failpoint, "hook", points.append)
+    bench.open()
+    assert "recover_anew_begun" in points
+    monkeypatch.undo()
+    assert len(list(bench.store.pending())) == COUNT
+    bench.turn(50 * SECOND)
+    assert len(bench.bodies()) == COUNT
+    bench.close()

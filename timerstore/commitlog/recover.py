@@ -25,11 +25,21 @@ _REWRITE_BYTES = 1 << 20
 
 
 def restore_staged(segments: Segments, staged: list[tuple[int, bytes]], log_end: int) -> int:
-    """Write staged bytes to their place where they reach beyond `log_end`; how many bytes."""
+    """Write staged bytes to their place where they reach beyond `log_end`; how many bytes. Raises
+    CorruptError where they claim more than there is space for.
+    """
     restored = 0
     for base, data in staged:
         number = base // segments.segment_bytes
         if base + len(data) > log_end and number in segments.numbers:
+            last = (base + len(data) - 1) // segments.segment_bytes
+            if last not in segments.numbers:  # its space is made before anything is staged for it
+                raise CorruptError(
+                    "the staging claims more than the log has space for",
+                    where=f"{segments.path(number)} offset {base}",
+                    wanted=f"at most {(number + 1) * segments.segment_bytes - base} bytes",
+                    got=len(data),
+                )
             segments.write(base, data)
             restored += len(data)
     return restored

@@ -209,14 +209,25 @@ class Wheel:
         return None if slot < 0 else (slot, int(count[0]))
 
     def units_from(self, begin: int, timer_log_end: int) -> int:
-        """Count the units of slots at or above `begin`, as they say; those that fit their place.
-        CorruptError where one says what no chain in the timer log can be: noise.
+        """Count the units of slots at or above `begin`, as they say. CorruptError where one has a
+        time that its place cannot have, or says what no chain in the timer log can be: noise. Sums
+        alone do not tell: what was cancelled may count, and hide as many that are lost.
         """
         slots = wheel_slot.read(ffi.buffer(self._view))
         rows = np.flatnonzero(slots["count"] > 0)
         used = slots[rows]
-        fits = (used["time"] >= begin) & (used["time"] % self.slot_count == rows)
-        rows, used = rows[fits], used[fits]
+        time = used["time"]
+        end = NO_SLOT // self.precision_ms  # beyond it nobody looks, or its time in ms overflows
+        is_bad = (time < 0) | (time >= end) | (time % self.slot_count != rows)
+        if is_bad.any():
+            row = int(rows[np.argmax(is_bad)])
+            raise CorruptError(
+                "timer wheel: a slot",
+                where=f"{self.path} offset {row * SLOT_BYTES}",
+                wanted=f"a time that leaves {row} over {self.slot_count} slots",
+                got=int(time[is_bad][0]),
+            )
+        rows, used = rows[time >= begin], used[time >= begin]
         first, last = (used[name].astype(np.int64) for name in ("first_pos", "last_pos"))
         count = used["count"].astype(np.int64)
         is_in = (last >= 0) & (last <= timer_log_end - UNIT_BYTES) & (first <= last)

@@ -259,12 +259,14 @@ def open_directory(
 ) -> Opened:
     """Lock, recover, and make every room."""
     disk = Disk()
-    directory = Directory(disk, root)
-    forget_below(root)
+    directory = None
     try:
+        directory = Directory(disk, root)
+        forget_below(root)
         return _Opening(disk, directory, config, clock).run(threads=threads)
     except BaseException:
-        directory.release()
+        if directory is not None:
+            directory.release()
         raise
 
 

@@ -111,22 +111,31 @@ def _counted(
 
     @wraps(method)
     def call(self: "TimerStore", /, *args: Arguments.args, **given: Arguments.kwargs) -> Answer:
-        self._enter()
-        try:
+        with self._entered:
             answer = method(self, *args, **given)
             self._cuts.check()
-        except CorruptError:
-            self._log.check_alive()  # it may be no damage: a file that was cut reads as zeros
-            raise
-        except FailedError as error:
-            if self._is_ours(error):
-                self._log.fail(error)
-            raise
-        finally:
-            self._leave()
         return answer
 
     return call
+
+
+class _Entered:
+    """A call is within while this is held."""
+
+    __slots__ = ("__weakref__", "_store")
+
+    def __init__(self, store: "TimerStore") -> None:
+        self._store = weakref.proxy(store)
+
+    def __enter__(self) -> None:
+        self._store._enter()
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        try:
+            if error is not None:
+                self._store._look_at(error)
+        finally:
+            self._store._leave()
 
 
 class TimerStore(Closing):
@@ -145,6 +154,8 @@ class TimerStore(Closing):
         self._threads = threads
         self._pid = os.getpid()
         self._closed = False
+        self._released = False  # what was open is let go of
+        self._entered = _Entered(self)
         self._close_lock = threading.Lock()
         self._calls = 0  # that run, but for the quick way of put; under `_idle`
         self._idle = threading.Condition(threading.Lock())
@@ -990,6 +1001,13 @@ class TimerStore(Closing):
         self._blocked = True
         self._putter.blocked = 1
 
+    def _look_at(self, error: BaseException) -> None:
+        """An error of a call: whether the store goes on after it."""
+        if isinstance(error, CorruptError):
+            self._log.check_alive()  # it may be no damage: a file that was cut reads as zeros
+        elif isinstance(error, FailedError) and self._is_ours(error):
+            self._log.fail(error)
+
     def _is_ours(self, error: FailedError) -> bool:
         """Whether an error is of this store, or says of nothing where it was."""
         if error.where is None:
@@ -1025,12 +1043,13 @@ class TimerStore(Closing):
     def close(self) -> None:
         """Stop the services, complete a checkpoint, release the directory.
 
-        A second call does nothing.
+        A second call does nothing, but where the first was cut off before it let go of anything, by
+        a lack of memory or Ctrl-C: then it closes.
         """
         if os.getpid() != self._pid:
             self._check_open()
         with self._close_lock:
-            if self._closed:
+            if self._released:
                 return
             self._groups.close()  # consumers that wait are answered
             self._closed = True
@@ -1040,7 +1059,10 @@ class TimerStore(Closing):
             with self._idle:
                 self._idle.wait_for(lambda: not self._calls)
             self._recurring.planner.stop()
-            self._opened.close()
+            try:
+                self._opened.close()
+            finally:
+                self._released = not self._opened.directory.is_held
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"

@@ -18,7 +18,14 @@ from typing import Any, NamedTuple
 import timerstore
 from tests.support.driver import START_MS, abandon
 from tests.support.ingesting import Version
-from timerstore import CancelResult, FailedError, FullError, StoreConfig, TimerStore
+from timerstore import (
+    CancelResult,
+    FailedError,
+    FullError,
+    PutReceipt,
+    StoreConfig,
+    TimerStore,
+)
 from timerstore.errors import TimerStoreError
 from timerstore.testing import ManualClock, Stepper
 
@@ -136,7 +143,13 @@ class Story:
         else:
             self.acked[body] = receipt.due_ms
             if receipt.queue_offset is None and "level" not in given:
-                self.handles[body] = receipt.handle
+                self._keep_handle(body, receipt)
+
+    def _keep_handle(self, body: bytes, receipt: PutReceipt) -> None:
+        try:
+            self.handles[body] = receipt.handle
+        except self._allowed as error:  # it is made of the receipt just now
+            self.note(error)
 
     def put_many(self, count: int, delay_ms: int, **given: Any) -> None:
         bodies, due_ms = [self.body(30) for _ in range(count)], self.clock.now_ms + delay_ms
@@ -211,7 +224,7 @@ class Story:
 
     def settle(self) -> None:
         """Step the services as their threads do: what may pass is tried again, the rest ends it."""
-        services = self.opened.services()
+        services = self.ask(self.opened.services) or {}
         for _ in range(_ROUNDS):
             worked = False
             for name, service in services.items():
@@ -226,7 +239,7 @@ class Story:
                 return
 
     def advance(self, ms: int) -> None:
-        self.clock.advance(ms)
+        self.ask(lambda: self.clock.advance(ms))  # who listens may have no memory
         self.settle()
 
     def pull(self) -> None:

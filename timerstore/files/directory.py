@@ -79,13 +79,12 @@ class Directory:
         disk.make_directory(root)
         self._anchor = disk.anchor(root)
         self._identity = self._anchor.identity()
-        with _held_lock:
-            if self._identity in _held:
-                self._anchor.close()
-                raise LockedError("the directory is open in this process", where=root)
-            _held[self._identity] = self._anchor
         self._file: File | None = None
         try:
+            with _held_lock:
+                if self._identity in _held:
+                    raise LockedError("the directory is open in this process", where=root)
+                _held[self._identity] = self._anchor
             self._file = self._lock()
         except BaseException:
             self._let_go()
@@ -113,9 +112,15 @@ class Directory:
     def _let_go(self) -> None:
         self._file = None
         with _held_lock:
-            _held.pop(self._identity, None)
+            if _held.get(self._identity) is self._anchor:
+                del _held[self._identity]
         self._anchor.unlock()
         self._anchor.close()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it was not let go of."""
+        return self._file is not None
 
     def check_held(self) -> None:
         """Take the record lock again, where somebody in this process has closed `lock` and so let

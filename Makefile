@@ -176,6 +176,8 @@ test-sim: $(VENV)/.has-dev $(BUILT) ## simulated disk, clock and scheduler; ARGS
 .PHONY: nightly
 nightly: $(VENV)/.has-dev $(VENV)/.has-spark java $(BUILT) ## hours of new seeds, noted in tests/amounts.jsonl
 	$(RUN) -m tests.sim --fresh --seconds $(or $(SECONDS),5400) --jobs 2 --ledger
+	$(RUN) -m tests.sim.exhaustive --depth 3 --choices 4 --resume --seconds 1200 --ledger
+	$(RUN) -m tests.sim.exhaustive --depth 3 --resume --seconds $(or $(EXHAUSTIVE_SECONDS),1500) --ledger
 	$(PYTEST) --timeout=0 -m deep tests/sim
 	$(PYTEST) --timeout=0 -m deep tests/corruption tests/fuzz
 	$(MAKE) --no-print-directory fuzz SECONDS=$(or $(FUZZ_SECONDS),240) LEDGER=--ledger

@@ -6,8 +6,8 @@ means that the tests have gone blind there, and fails (promises.md 2.3).
 
 from collections.abc import Iterator
 
-from tests.sim.disk import PAGE, SECTOR
 from tests.sim.drawing import FAULT_KINDS, OPERATIONS
+from tests.sim.lottery import PAGE, SECTOR
 from timerstore import StoreConfig
 from timerstore.failpoint import LEASE_NAMES, NAMES
 

@@ -23,11 +23,10 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from tests.sim.lottery import PAGE, Lottery, lottery_of
 from timerstore.errors import FailedError
 from timerstore.files.disk import Disk, os_error
 
-PAGE = 4096
-SECTOR = 512
 _VERSIONS_MAX = 6  # of a page: the newest, and what is drawn from those before
 
 KINDS = (
@@ -99,14 +98,15 @@ class Node:
             del known[len(known) // 2]
         known.append(bytes(self.cache[page * PAGE : (page + 1) * PAGE]))
 
-    def _note_shared(self) -> None:
+    def note_shared(self) -> None:
+        """What a map may have changed may be on the disk, too."""
         if self.is_shared:
             for page in range((len(self.cache) + PAGE - 1) // PAGE):
                 self._note(page)
 
     def sync(self, lost: Callable[[], bool] | None = None) -> None:
         """Everything is on the disk; of a sync that fails, what is not `lost`."""
-        self._note_shared()
+        self.note_shared()
         size = len(self.cache)
         self.platter = self.platter[:size].ljust(size, b"\0")
         for page in sorted(self.versions):
@@ -116,37 +116,24 @@ class Node:
         self.versions.clear()
         self.sizes = [size]
 
-    def cut(self, draw: Random) -> "Node":
+    def cut(self, draw: Random | Lottery) -> "Node":
         """The file as the disk may have it after a power cut."""
-        self._note_shared()
-        one = Node(self.number)
-        kept = draw.choice((0.0, 0.1, 0.5, 0.9, 1.0))  # how much of what was not synced is there
-        size = draw.choice(self.sizes) if len(self.sizes) > 1 else self.sizes[0]
+        self.note_shared()
+        one, lottery = Node(self.number), lottery_of(draw)
+        lottery.begin()
+        size = lottery.size(self.sizes)
         found = self.platter[:size].ljust(size, b"\0")
         for page in sorted(self.versions):
             begin = page * PAGE
             if begin >= size:
                 continue
             old = bytes(self.platter[begin : begin + PAGE])
-            states = [
-                old.ljust(PAGE, b"\0"),
-                *(s.ljust(PAGE, b"\0") for s in self.versions[page]),
-            ]
-            chosen = self._draw_page(draw, states, kept)
+            states = [old, *self.versions[page]]
+            chosen = lottery.page([state.ljust(PAGE, b"\0") for state in states])
             found[begin : begin + PAGE] = chosen[: min(PAGE, size - begin)]
         one.platter, one.cache, one.sizes = found, Memory(found), [size]
         one.taken = {page for page in self.taken if page * PAGE < size}
         return one
-
-    def _draw_page(self, draw: Random, states: list[bytes], kept: float) -> bytes:
-        def one() -> bytes:
-            if draw.random() >= kept:
-                return states[0]
-            return states[-1] if draw.random() < 0.7 else draw.choice(states)
-
-        if draw.random() >= 0.25:
-            return one()
-        return b"".join(one()[at : at + SECTOR] for at in range(0, PAGE, SECTOR))
 
 
 class SimFile:
@@ -486,9 +473,17 @@ class SimDisk(Disk):
             one.synced[folder] = {name: copy(node) for name, node in synced.items()}
         return one
 
-    def cut(self, draw: Random) -> "SimDisk":
+    def note_shared(self) -> None:
+        """Nobody has a map of any of it any more: `cut` may be asked again and again."""
+        for names in (*self.names.values(), *self.synced.values()):
+            for node in names.values():
+                if node is not None:
+                    node.note_shared()
+                    node.is_shared = False
+
+    def cut(self, draw: Random | Lottery) -> "SimDisk":
         """The disk as the machine finds it when the power is back."""
-        one, copies = self._bare(), dict[int, Node]()
+        one, copies, lottery = self._bare(), dict[int, Node](), lottery_of(draw)
         one.boot = self.boot + 1
         for folder in sorted(self.names):
             live, synced = self.names[folder], self.synced.get(folder, {})
@@ -498,10 +493,10 @@ class SimDisk(Disk):
                     found[name] = None
                     continue
                 choice = live.get(name), synced.get(name)
-                node = choice[0] if choice[0] is choice[1] else draw.choice(choice)
+                node = choice[0] if choice[0] is choice[1] else lottery.name(choice)
                 if node is not None:
                     if node.number not in copies:
-                        copies[node.number] = node.cut(draw)
+                        copies[node.number] = node.cut(lottery)
                     found[name] = copies[node.number]
             one.names[folder] = found
             one.synced[folder] = {k: node for k, node in found.items() if node is not None}

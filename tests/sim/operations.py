@@ -278,6 +278,12 @@ class Operations(Ticking):
     def op_nothing(self) -> None:
         pass
 
+    def op_checkpoint(self) -> None:
+        """All services at rest, and then a checkpoint."""
+        self._settle_services()
+        self.services["flush"].request_checkpoint()
+        self._drain("flush")
+
     # --- ends and faults ---
 
     def bury(self) -> None:

@@ -67,8 +67,10 @@ class Allocations:
 @contextmanager
 def replaced_seams(
     seed: int, disk: Callable[[], SimDisk], allocations: Allocations | None, *, is_small: bool
-) -> Iterator[None]:
-    """Have stores open on a simulated disk; one run at a time. `allocations`: that may fail."""
+) -> Iterator[Random]:
+    """Have stores open on a simulated disk; one run at a time. `allocations`: that may fail. Given
+    is what draws for the engine.
+    """
     draw = Random(seed)
     opening, staging = timerstore.opening, timerstore.commitlog.staging
     chance = SimpleNamespace(
@@ -94,7 +96,7 @@ def replaced_seams(
             timerstore.files.directory._held.clear()  # of lives that nobody closed
             if allocations is not None:
                 allocations.install()
-            yield
+            yield draw
         finally:
             if allocations is not None:
                 allocations.restore()

@@ -15,6 +15,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from tests.sim.disk import SimDisk
+from tests.sim.lottery import Chosen, of_schedule
 from tests.sim.paths import SimPath
 from tests.sim.seams import Allocations
 from tests.support.driver import START_MS, Driver, key_of
@@ -117,7 +118,7 @@ class World(Driver):
         self._number = 0
         self._next: SimDisk | None = None
         self._how = "kill"
-        self._lottery = Random(0)
+        self._lottery: Random | Chosen = Random(0)
         self._point: tuple[str, int] | None = None
         self._passed = 0
         self._durable = 0  # of the log, when this life ended or began
@@ -144,7 +145,7 @@ class World(Driver):
         """The life ends at a trigger: the n-th call, the n-th write over a page's edge, of which
         some eighths are done, or a point passed for the n-th time.
         """
-        self._how, self._lottery = end[0], Random(end[1])
+        self._how, self._lottery = end[0], of_schedule(end[1])
         self._passed = 0
         self.disk.on_crash = self.end_life
         if trigger[0] == "call":
@@ -169,7 +170,8 @@ class World(Driver):
         if self._is_open:
             self._durable = self.store._log.durable
         self.count(self._how)
-        self.disk.lottery = self._lottery
+        if isinstance(self._lottery, Random):
+            self.disk.lottery = self._lottery
         self._next = self.disk.killed()
         if self._how != "kill":
             whole = self._next
@@ -217,7 +219,7 @@ class World(Driver):
         finally:
             self.disarm()
         if not self._is_open and not self.is_dead:
-            self._how, self._lottery = end[0], Random(end[1])
+            self._how, self._lottery = end[0], of_schedule(end[1])
         self.end_life()
         self.bury()
         self.raise_again(deaths, end[2])
@@ -442,11 +444,11 @@ class World(Driver):
     def end_now(self, end: list[Any]) -> None:
         """Die between two calls. "drop": the process dies, and clean pages leave the cache."""
         how = end[0]
-        self._how, self._lottery = ("kill" if how == "drop" else how), Random(end[1])
+        self._how, self._lottery = ("kill" if how == "drop" else how), of_schedule(end[1])
         self.count("drop", how == "drop")
         self.end_life()
         assert self._next is not None
-        if how == "drop":
+        if how == "drop" and isinstance(self._lottery, Random):
             self._next.drop_cache(self._lottery)
             self._was_cut = True
         self.bury()

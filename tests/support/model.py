@@ -7,9 +7,8 @@ what was in flight when the process died may be there or not, but never twice, e
 cancelled.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from itertools import count
 
 from timerstore import CancelResult, Message, PutReceipt
 
@@ -49,11 +48,12 @@ class Model:
     puts: dict[bytes, Put] = field(default_factory=dict)
     seen: dict[Queue, list[tuple[bytes, int]]] = field(default_factory=dict)  # body, delivered_ms
     is_each_level_alone: bool = False  # in order by itself, and not all of them together
-    _orders: Iterator[int] = field(default_factory=count)
+    _orders: int = 0  # given so far
 
     def next_order(self) -> int:
         """The place of one more put among all."""
-        return next(self._orders)
+        self._orders += 1
+        return self._orders - 1
 
     # --- what the caller does ---
 
@@ -70,7 +70,7 @@ class Model:
         """A put returned, or was in flight."""
         assert body not in self.puts, "bodies tell messages apart"
         waited = receipt.queue_offset is None
-        one = Put(next(self._orders), queue, body, due_ms, waited, receipt, level, sure)
+        one = Put(self.next_order(), queue, body, due_ms, waited, receipt, level, sure)
         self.puts[body] = one
         self.seen.setdefault(queue, [])
 
@@ -106,7 +106,7 @@ class Model:
         assert not one.must_come, f"moved after it was too late: {one}"
         assert receipt.message_id == one.receipt.message_id
         one.old.append(one.receipt)
-        one.order, one.receipt, one.due_ms = next(self._orders), receipt, due_ms
+        one.order, one.receipt, one.due_ms = self.next_order(), receipt, due_ms
         one.waited = receipt.queue_offset is None
         one.sure, one.maybe_cancelled, one.maybe_moved = True, False, None
 

@@ -1,0 +1,123 @@
+"""Every workload of one operation and of two, and every end of the last one: a share of every run.
+
+The share has each workload of two operations in one setting, and few mixes of what each power cut
+leaves; the rest, and three operations, is the night's.
+"""
+
+from itertools import islice, product
+
+import pytest
+
+from tests.sim.disk import Node, SimDisk
+from tests.sim.exhaustive import explore
+from tests.sim.lottery import PAGE, SECTOR, Chosen, every, some
+from tests.sim.mutants import planted
+from tests.sim.paths import SimPath
+from tests.sim.run import run_schedule
+from tests.sim.workloads import OPS, VARIANTS, Workload, workloads
+
+SECONDS_MAX = 30.0  # of one core, not of the wall; on a slower one fewer run, and the test says so
+MIXES = 4  # of what a power cut leaves: all is there, nothing is, and two between
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_few_operations_live_through_every_end() -> None:
+    whole = list(workloads(2, turns=1))
+    totals = explore(whole, MIXES, SECONDS_MAX)
+    print(totals)
+    assert not totals.failures, str(totals.failures[0])
+    assert totals.by_depth[1] == len(list(workloads(1))), "not even one operation each had time"
+    if totals.runs < len(whole):
+        pytest.skip(f"NOT RUN: {len(whole) - totals.runs} of {len(whole)} workloads had no time")
+
+
+@pytest.mark.parametrize(
+    ("bug", "names"),
+    [
+        ("L-1", ("now", "flush")),
+        ("W-D1", ("later", "tick")),
+        ("W-R7", ("later", "cancel")),
+    ],
+)
+def test_planted_bug_dies_of_two_operations(bug: str, names: tuple[str, ...]) -> None:
+    workload = Workload(VARIANTS[0], names)
+    with planted(bug):
+        failures = explore([workload], MIXES).failures
+        assert failures
+        assert run_schedule(failures[0].schedule).error is not None, "its schedule shows nothing"
+    assert run_schedule(failures[0].schedule).error is None
+    assert not explore([workload], MIXES).failures
+
+
+def test_workloads_are_all_that_there_are_and_those_of_fewer_come_first() -> None:
+    deep = list(workloads(3))
+    assert list(islice(deep, len(list(workloads(2))))) == list(workloads(2))
+    assert len(set(deep)) == len(deep)
+    for depth in (1, 2, 3):
+        named = {one.names for one in deep if len(one.names) == depth}
+        left_out = set(product(OPS, repeat=depth)) - named
+        assert all("cancel" in names for names in left_out)
+        assert len([one for one in deep if len(one.names) == depth]) == len(VARIANTS) * len(named)
+    assert ("cancel", "now") not in {one.names for one in deep}
+    assert ("later", "cancel", "cancel") not in {one.names for one in deep}
+    assert ("roll", "later", "cancel") in {one.names for one in deep}
+
+
+# --- what a power cut leaves ---
+
+
+def _changed(data: bytes, size: int) -> Node:
+    """A node of zeros of which so much was written since its last sync."""
+    node = Node(1)
+    node.write(0, bytes(2 * PAGE))
+    node.sync()
+    node.write(0, data * size)
+    return node
+
+
+def test_every_mix_of_sectors_is_left_once() -> None:
+    found = every(_changed(b"a", 3 * SECTOR).cut, by_sector=True, count_max=8)
+    assert found is not None
+    left = [bytes(node.cache[: 4 * SECTOR : SECTOR]) for _, node in found]
+    assert sorted(left) == [bytes(mix) + b"\0" for mix in product(b"\0a", repeat=3)]
+
+
+def test_every_mix_of_pages_is_left_once() -> None:
+    found = every(_changed(b"a", 2 * PAGE).cut, by_sector=False, count_max=4)
+    assert found is not None
+    left = [bytes(node.cache[::PAGE]) for _, node in found]
+    assert left == [b"\0\0", b"\0a", b"a\0", b"aa"]
+
+
+def test_too_many_are_not_every_one() -> None:
+    cut = _changed(b"a", 2 * PAGE).cut
+    assert every(cut, by_sector=True, count_max=1024) is None
+    drawn = list(some(cut, 5))
+    assert [bytes(node.cache) for _, node in drawn[:2]] == [b"a" * 2 * PAGE, bytes(2 * PAGE)]
+    again = [cut(Chosen(chosen.numbers, by_sector=True)) for chosen, _ in drawn]
+    assert [node.cache for node in again] == [node.cache for _, node in drawn]
+
+
+def test_a_state_in_between_is_one_that_may_be_left() -> None:
+    node = _changed(b"a", SECTOR)
+    node.write(0, b"b" * SECTOR)
+    found = every(node.cut, by_sector=True, count_max=3)
+    assert found is not None
+    assert [bytes(node.cache[:1]) for _, node in found] == [b"\0", b"a", b"b"]
+
+
+def test_every_name_and_length_is_left_or_not() -> None:
+    disk, folder = SimDisk(), SimPath("/store")
+    disk.make_directory(folder)
+    disk.open(folder / "old", create=True).write(b"old", 0)
+    disk.open(folder / "old").sync()
+    disk.sync_directory(folder)
+    disk.open(folder / "old").resize(5)
+    disk.open(folder / "new", create=True).sync()
+    disk.note_shared()
+    found = every(disk.cut, by_sector=True, count_max=99)
+    assert found is not None
+    left = {(tuple(one.list(folder)), one.file_bytes(folder / "old")) for _, one in found}
+    assert left == set(product((("new", "old"), ("old",)), (3, 5)))
+    assert len(found) == len(left)

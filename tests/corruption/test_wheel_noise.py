@@ -13,6 +13,22 @@ from timerstore.layout import wheel_slot
 COUNT = 8
 
 
+def opens_anew(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The damage is seen, and all is built anew from the log."""
+    points: list[str] = []
+    monkeypatch.setattr(failpoint, "hook", points.append)
+    bench.open()
+    assert "recover_anew_begun" in points
+    monkeypatch.undo()
+
+
+def all_comes(bench: Bench) -> None:
+    assert len(list(bench.store.pending())) == COUNT
+    bench.turn(50 * SECOND)
+    assert len(bench.bodies()) == COUNT
+    bench.close()
+
+
 @pytest.mark.parametrize(
     ("first", "last", "count"),
     [
@@ -45,15 +61,8 @@ def test_noise_is_not_counted_as_units(
     slots[other]["count"] = count
     slots[at] = 0
     path.write_bytes(slots.tobytes())
-    points: list[str] = []
-    monkeypatch.setattr(failpoint, "hook", points.append)
-    bench.open()
-    assert "recover_anew_begun" in points
-    monkeypatch.undo()
-    assert len(list(bench.store.pending())) == COUNT
-    bench.turn(50 * SECOND)
-    assert len(bench.bodies()) == COUNT
-    bench.close()
+    opens_anew(bench, monkeypatch)
+    all_comes(bench)
 
 
 def test_a_wheel_as_it_once_was_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,11 +83,7 @@ def test_a_wheel_as_it_once_was_is_seen(tmp_path: Path, monkeypatch: pytest.Monk
     path.write_bytes(stale)
     (found,) = verify_directory(bench.root).problems
     assert found.what.startswith("the wheel (derived")
-    points: list[str] = []
-    monkeypatch.setattr(failpoint, "hook", points.append)
-    bench.open()
-    assert "recover_anew_begun" in points
-    monkeypatch.undo()
+    opens_anew(bench, monkeypatch)
     bench.turn(50 * SECOND)
     assert bench.bodies() == [b"second"]
     bench.close()
@@ -100,12 +105,5 @@ def test_a_slot_with_a_time_beyond_all_is_missed(
     at = int(np.flatnonzero(slots["count"])[0])
     slots[at]["time"] += 1 << bit
     path.write_bytes(slots.tobytes())
-    points: list[str] = []
-    monkeypatch.setattr(failpoint, "hook", points.append)
-    bench.open()
-    assert "recover_anew_begun" in points
-    monkeypatch.undo()
-    assert len(list(bench.store.pending())) == COUNT
-    bench.turn(50 * SECOND)
-    assert len(bench.bodies()) == COUNT
-    bench.close()
+    opens_anew(bench, monkeypatch)
+    all_comes(bench)

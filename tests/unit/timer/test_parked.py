@@ -80,22 +80,21 @@ def test_it_is_there_after_an_opening(full: Bench, tmp_path: Path, how: str) -> 
     full.store.flush()
     assert stat(full, "parked_messages") > 0
     for _ in range(3):
-        if how == "closed":
-            full.reopen()
-        else:
-            full.root = copy_of(full.root, tmp_path)
-            full.store.close()
-            full.open()
+        open_again(full, tmp_path, how)
         full.turn()
         assert [one.due_ms for one in full.store.pending(topic="t")] == [due for due, _ in puts]
     watch(full, puts)
 
 
-def copy_of(root: Path, tmp_path: Path) -> Path:
-    """Give the directory as a kill would leave it."""
+def open_again(bench: Bench, tmp_path: Path, how: str) -> None:
+    """After a closing, or what a kill would leave."""
+    if how == "closed":
+        bench.reopen()
+        return
     new = next(path for n in count() if not (path := tmp_path / f"copy-{n}").exists())
-    copytree(root, new)
-    return new
+    bench.root = copytree(bench.root, new)
+    bench.store.close()
+    bench.open()
 
 
 def test_cancelled_and_moved_while_parked(full: Bench) -> None:
@@ -159,12 +158,7 @@ def test_what_a_rate_holds_for_many_laps_makes_no_other_late(tmp_path: Path, how
         bench.turn(SECOND)
         if n == 200 and how:
             bench.store.flush()
-            if how == "closed":
-                bench.reopen()
-            else:
-                bench.root = copy_of(bench.root, tmp_path)
-                bench.store.close()
-                bench.open()
+            open_again(bench, tmp_path, how)
             bench.store.pace("a", 0.1)
     for _ in range(31):
         bench.turn(SECOND)

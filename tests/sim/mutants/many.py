@@ -12,23 +12,22 @@ from timerstore.timer import cancel_many
 def _not_durable() -> Patches:
     original = cancel_many.ManyCanceller.cancel
 
-    def cancel(self: Any, handles: Any) -> Any:
-        return original(self, handles)[0], 0
+    def cancel(self: Any, *given: Any) -> Any:
+        return original(self, *given)[0], 0
 
     yield swap(cancel_many.ManyCanceller, "cancel", cancel)
 
 
 @mutant("CM-2", "a hint is believed without a look at the message", needs='"cancel_many"')
 def _believed() -> Patches:
-    original = cancel_many.ManyCanceller._named
+    original = cancel_many.ManyCanceller._find
 
-    def named(self: Any, handles: Any) -> Any:
-        found, names = original(self, handles)
-        if len(found) > 1:
-            found["timer_id"][1:] = found["timer_id"][:-1].copy()
-        return found, names
+    def find(self: Any, named: Any, names: Any, texts: Any, drafts: Any) -> int:
+        count = original(self, named, names, texts, drafts)
+        drafts["timer_id"][1:count] = drafts["timer_id"][: count - 1].copy()
+        return count
 
-    yield swap(cancel_many.ManyCanceller, "_named", named)
+    yield swap(cancel_many.ManyCanceller, "_find", find)
 
 
 @mutant("CM-3", "what was cancelled before is cancelled again", needs='"cancel_many"')

@@ -237,6 +237,28 @@ def test_a_second_opener_in_the_same_process(bench: Bench, tmp_path: Path) -> No
     bench.store.put("t", b"x")
 
 
+def test_a_close_that_was_cut_off_is_taken_up_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.store.put("t", b"x")
+
+    def no_memory() -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(bench.store._opened.puller, "close", no_memory)
+    with pytest.raises(MemoryError):
+        bench.store.close()
+    with pytest.raises(ClosedError):
+        bench.store.put("t", b"y")
+    with pytest.raises(LockedError):
+        timerstore.open(bench.root, small(), threads=False)
+    monkeypatch.undo()
+    bench.store.close()
+    bench.store.close()
+    bench.open()
+    assert bench.bodies() == [b"x"]
+
+
 HOLDER = """
 import sys, timerstore
 from timerstore import StoreConfig

@@ -122,7 +122,7 @@ def _counted(
 class _Entered:
     """A call is within while this is held."""
 
-    __slots__ = ("__weakref__", "_store")
+    __slots__ = ("_store",)
 
     def __init__(self, store: "TimerStore") -> None:
         self._store = weakref.proxy(store)
@@ -154,7 +154,6 @@ class TimerStore(Closing):
         self._threads = threads
         self._pid = os.getpid()
         self._closed = False
-        self._released = False  # what was open is let go of
         self._entered = _Entered(self)
         self._close_lock = threading.Lock()
         self._calls = 0  # that run, but for the quick way of put; under `_idle`
@@ -1049,7 +1048,7 @@ class TimerStore(Closing):
         if os.getpid() != self._pid:
             self._check_open()
         with self._close_lock:
-            if self._released:
+            if not self._opened.directory.is_held:
                 return
             self._groups.close()  # consumers that wait are answered
             self._closed = True
@@ -1059,10 +1058,7 @@ class TimerStore(Closing):
             with self._idle:
                 self._idle.wait_for(lambda: not self._calls)
             self._recurring.planner.stop()
-            try:
-                self._opened.close()
-            finally:
-                self._released = not self._opened.directory.is_held
+            self._opened.close()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"

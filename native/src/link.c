@@ -1,6 +1,7 @@
 /* Linking: each request gets a slot, its unit, and its place in the slot's chain. */
 #include "../format/timer_unit.h"
 #include "parse.h"
+#include "sorted.h"
 #include "wheel.h"
 
 enum { PROBES = 4096, NEAR_PART = 8 };
@@ -9,21 +10,8 @@ enum { PROBES = 4096, NEAR_PART = 8 };
  * into the log, nor was when the last completed checkpoint began. */
 static int32_t is_of_no_use(const ts_link *link, int64_t time)
 {
-    int32_t low = 0, high = link->kept_count;
-
-    if (time < link->reuse_below)
-        return 1;
-    if (time >= link->read_below)
-        return 0;
-    while (low < high) {
-        int32_t middle = low + (high - low) / 2;
-
-        if (link->kept[middle] < time)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low == link->kept_count || link->kept[low] != time;
+    return time < link->reuse_below ||
+           (time < link->read_below && !ts_is_among(link->kept, link->kept_count, time));
 }
 
 /* Whether a slot may take a unit: it is this very slot, or what it holds is of no use any more. */

@@ -188,10 +188,14 @@ class FarWheel:
     def lowest(self) -> int:
         """The lowest far slot that holds something; NO_SLOT: none does."""
         if self._lowest is None:
-            copied = set() if self._copied is None else {self._copied[0]}
-            slots = (self._chains.keys() | copied) - {self.parked_slot}
-            self._lowest = min(slots, default=NO_SLOT)
+            self._lowest = min(self._slots - {self.parked_slot}, default=NO_SLOT)
         return self._lowest
+
+    @property
+    def _slots(self) -> set[int]:
+        """Far slots that hold something."""
+        copied = () if self._copied is None else self._copied[:1]
+        return self._chains.keys() | copied
 
     @property
     def first_wheel_slot(self) -> int:
@@ -244,8 +248,7 @@ class FarWheel:
     @property
     def has_far(self) -> bool:
         """Whether anything waits for its far slot to come near."""
-        copied = -1 if self._copied is None else self._copied[0]
-        return max(copied, -1, *self._chains) >= 0
+        return max(self._slots, default=-1) >= 0
 
     @property
     def has_parked(self) -> bool:
@@ -269,8 +272,7 @@ class FarWheel:
         """Have what was parked come down before all else: it is not in the open slot, as far as
         anybody knows. What is parked from now on has a chain of its own.
         """
-        copied = 0 if self._copied is None else self._copied[0]
-        self.parked_slot = min(copied, 0, *self._chains) - 1
+        self.parked_slot = min(self._slots | {0}) - 1
         self._lowest = None
 
     def _set(self, slot: int, chain: Chain | None) -> None:

@@ -35,6 +35,7 @@ from timerstore.native import ffi, lib, raise_status
 from timerstore.queues.routes import Route
 from timerstore.timer import far as far_wheel
 from timerstore.timer.checkpoint import Rooms
+from timerstore.timer.open_slot import by_slot
 from timerstore.timer.request import DUE, FAR, REQUEST, Int64Array, Records
 from timerstore.timer.wheel import NO_SLOT
 
@@ -155,8 +156,7 @@ class Linker:
             wheel.earliest = min(wheel.earliest, int(link.first_slot))
         if link.late_count:
             late = self._late[: link.late_count]
-            slots = np.unique(late["slot"])
-            wheel.took_late(slots[slots >= 0])
+            wheel.took_late([slot for slot, _ in by_slot(late["slot"]) if slot >= 0])
             self._open_slot.expect_and_push(late)
             self._metrics.add("parked_messages", int(np.count_nonzero(late["slot"] < 0)))
         return int(count)

@@ -31,7 +31,7 @@ CROWD = 65_536
 _CROWDS = 64  # so many topics at most
 
 
-def _by_slot(slots: Int64Array) -> list[tuple[int, int]]:
+def by_slot(slots: Int64Array) -> list[tuple[int, int]]:
     """Give (slot, how often it stands there). Most arrays have one slot, or nothing."""
     if not len(slots):
         return []
@@ -76,7 +76,7 @@ class OpenSlot:
 
     def expect_many(self, slots: Int64Array) -> None:
         """The same for an array with one slot an entry."""
-        for slot, count in _by_slot(slots):
+        for slot, count in by_slot(slots):
             self.expect(slot, count)
 
     def done(self, slot: int, count: int) -> None:

@@ -180,10 +180,11 @@ class Wheel:
             self.reading = self._begun_reading
             self._kept = None
 
-    def took_late(self, slots: Int64Array) -> None:
+    def took_late(self, slots: list[int]) -> None:
         """Slots that were read have units again that are needed; under `lock`."""
-        self._late.update(slots.tolist())
-        self._kept = None
+        if not self._late.issuperset(slots):  # most often it is the present one, again
+            self._late.update(slots)
+            self._kept = None
 
     def kept(self) -> Int64Array:
         """Of the slots below the frontier of `reading`, those that are needed as they are,

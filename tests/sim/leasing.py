@@ -21,7 +21,7 @@ class Leasing(Keeping):
         with suppress(FlowControlError):
             self.lessees.receive(
                 self.store, self.clock, topic, count, lease_ms, self.model.seen,
-                lambda: self.is_dead,
+                lambda: self.is_dead, self.look,
             )  # fmt: skip
 
     def op_settle_lease(self, kind: str, which: int, ms: int) -> None:

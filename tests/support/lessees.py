@@ -83,9 +83,11 @@ class Lessees:
 
     def receive(
         self, store: TimerStore, clock: TurnedClock, topic: str, count: int, lease_ms: int,
-        seen: Seen, is_dead: IsDead,
+        seen: Seen, is_dead: IsDead, look: Callable[[], None] = lambda: None,
     ) -> list[LeasedMessage]:  # fmt: skip
-        """Lease; `is_dead`: whether the process died meanwhile."""
+        """Lease; `is_dead`: whether the process died meanwhile; `look`: sees what became visible
+        in this call.
+        """
         self.topics.add(topic)
         try:
             got = store.receive(
@@ -99,6 +101,8 @@ class Lessees:
             raise
         assert len(got) <= count
         assert len({one.body for one in got}) == len(got), "one message twice"
+        if any(m.queue_offset >= len(seen.get((m.topic, m.queue_id), ())) for m in got):
+            look()
         for message in got:
             self._came(store, clock, message, lease_ms, seen, sure=not is_dead())
         return got

@@ -194,6 +194,24 @@ class Puts(Looking):
 
         self._putting(put)
 
+    def _note_once(
+        self,
+        queue: Queue,
+        name: str,
+        due_ms: int | None,
+        body: bytes,
+        receipt: PutReceipt,
+        *,
+        is_in_flight: bool,
+    ) -> None:
+        if receipt.duplicate and self.config.index_enabled:  # of one, maybe, that raised an error
+            for one in [a for a in self.attempts if (a.queue[0], a.name) == (queue[0], name)]:
+                message = self._found(one.queue, one.body)
+                if message is not None:
+                    self.attempts.remove(one)
+                    self.adopt(one, message)
+        super()._note_once(queue, name, due_ms, body, receipt, is_in_flight=is_in_flight)
+
     def _name(self, queue: Queue, which: int) -> str:
         return self.onces.name(queue[0], which, self.clock.now_ms, self.config.dedupe_window_ms)
 

@@ -282,6 +282,16 @@ def test_a_log_that_went_another_way_is_refused(source: Bench, tmp_path: Path) -
     assert timerstore.check_backup(tmp_path / "new").clean
 
 
+def test_a_first_backup_that_was_cut_off_in_its_first_step(source: Bench, tmp_path: Path) -> None:
+    """All that it leaves then is the manifest's temporary file."""
+    fill(source, 3)
+    (tmp_path / "backup").mkdir()
+    (tmp_path / "backup" / "backup.json.tmp").write_bytes(b"{")
+    source.store.backup(tmp_path / "backup")
+    assert timerstore.check_backup(tmp_path / "backup").clean
+    assert not (tmp_path / "backup" / "backup.json.tmp").exists()
+
+
 def test_two_at_once_are_refused(source: Bench, tmp_path: Path) -> None:
     source.store.backup(tmp_path / "backup")
     held = Directory(Disk(), tmp_path / "backup")

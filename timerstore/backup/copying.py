@@ -225,7 +225,8 @@ def refuse_other_folder(disk: Disk, root: Path) -> None:
     """A folder that is not empty is used only where it is a backup."""
     if disk.exists(root) and not disk.is_directory(root):
         raise ConfigError(f"backup: wanted a folder, got {root}")
-    names = [name for name in disk.list(root) if name != "lock"]
+    # A first backup that was cut off in its first step leaves the manifest's temporary file alone.
+    names = [name for name in disk.list(root) if name not in ("lock", f"{MANIFEST}.tmp")]
     if names and MANIFEST not in names:
         raise ConfigError(
             f"backup {root}: wanted an empty folder or one with {MANIFEST}, got one with "

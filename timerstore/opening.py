@@ -144,7 +144,17 @@ class Opened(NamedTuple):
         with suppress(FailedError):
             self.rooms.log.check_alive()  # a file that was cut explains any error
         cause = error if isinstance(error, TimerStoreError) else FailedError(f"{name}: {error!r}")
+        self._note_damage(cause)
         self.rooms.log.fail(cause)
+
+    def _note_damage(self, error: TimerStoreError) -> None:
+        """Have the next opening build the timer log anew, where that is what is damaged."""
+        tree = self.directory.tree
+        if not isinstance(error, CorruptError):
+            return
+        if str(error.where).startswith(f"{tree.timer_log}{os.sep}"):
+            with suppress(TimerStoreError):  # else the next opening meets it as this one did
+                self.disk.write_small(tree.timer_damaged, f"{error}\n".encode())
 
     def give_up(self, error: BaseException) -> None:
         """Let go of everything as it is: the opening was cut off."""
@@ -200,6 +210,9 @@ class Opened(NamedTuple):
                 )
                 is_clean = True
                 reach("close_levels_written")
+        except CorruptError as error:
+            self._note_damage(error)
+            raise
         finally:
             try:
                 self._let_go(is_clean=is_clean)
@@ -342,6 +355,8 @@ class _Opening:
     def _from_watermark(self, mark: Watermark, *, is_unclean: bool) -> Recovered | None:
         """Go on from a watermark; None where the side files do not fit it, or a broker was here."""
         tree, segments = self._tree, self._segments
+        if self._disk.exists(tree.timer_damaged):
+            return None
         staged = leftovers(self._disk, tree.staging) if is_unclean else []
         segments.remove_below(mark.log_begin)
         if mark.log_end > segments.extent or segments.begin > mark.log_begin:
@@ -412,8 +427,8 @@ class _Opening:
     def _timer_from(self, mark: Watermark, scanned: Scan, *, is_unclean: bool) -> bool:
         """Have wheel and timer log as at the watermark; False where the wheel was damaged."""
         if is_unclean:
-            if mark.is_clean:  # killed while closing, between the log's chains and the wheel
-                rechain.recount(self._wheel, self._timer_log, mark.read_slot, mark.timer_log_end)
+            if mark.is_clean and not self._settle_chains(mark):
+                return self._distrust_timer()
             recover.cut_back(self._wheel, self._timer_log, mark)
         else:
             self._timer_log.load(mark.timer_log_end)
@@ -423,6 +438,18 @@ class _Opening:
         if self._far.load(mark.far_number) and self._leads_to_all(mark, scanned):
             return True
         return self._distrust_timer()
+
+    def _settle_chains(self, mark: Watermark) -> bool:
+        """Killed while closing, between the log's chains and the wheel: have the slots agree with
+        the chains; False where a unit that was written anew is torn.
+        """
+        self._timer_log.load(mark.timer_log_end)
+        try:
+            self._timer_log.check()
+            rechain.recount(self._wheel, self._timer_log, mark.read_slot, mark.timer_log_end)
+        except CorruptError:
+            return False
+        return True
 
     def _distrust_timer(self) -> bool:
         """Go back to where all is built anew from the log; False."""
@@ -475,6 +502,9 @@ class _Opening:
         settle_end(segments, end, end)
         if self._mark is not None:
             self._forget_mark()  # not before the cut: without it a torn tail may look like damage
+        if disk.exists(tree.timer_damaged):  # without a watermark nothing of the timer is trusted
+            disk.unlink(tree.timer_damaged)
+            disk.sync_directory(tree.side)
         reach("recover_anew_begun")
         found = fold(scanned)
         store_id = found.store_id or (before.store_id if before else secrets.randbits(32) | 1)

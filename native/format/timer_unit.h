@@ -1,7 +1,7 @@
 /* Timer-log unit, and the blank that ends a timer-log segment.
  *
- *  0      4          12      16         24      28           36     40           44         52
- *  | size | prev pos | magic | write ms | delay | log offset | size | topic hash | reserved |
+ *  0      4          12      16         24      28           36     40           44     52
+ *  | size | prev pos | magic | write ms | delay | log offset | size | topic hash | seal |
  *
  * | offset | bytes | type | unit  | meaning                                                    |
  * |--------|-------|------|-------|------------------------------------------------------------|
@@ -13,12 +13,14 @@
  * | 28     | 8     | i64  | bytes | log offset of the message in the timer topic               |
  * | 36     | 4     | i32  | bytes | size of that message                                       |
  * | 40     | 4     | i32  | -     | Java's hash of the real topic, 0 without                   |
- * | 44     | 8     | i64  | -     | reserved, 0                                                |
+ * | 44     | 8     | i64  | -     | seal: TS_TIMER_SEAL, and the CRC-32 of bytes 0 to 43 begun |
+ * |        |       |      |       | with the low 32 bits of the unit's position; 0: no seal    |
  *
  * Byte order: big-endian. Slot time = write ms + delay; of a unit that rolls, the time it rolls.
  *
  * Valid if and only if: size = 52, magic is 0 to 15, previous position -1 or more, log offset 0 or
- * more. Zeros fail by their size. Positions before what retention left are valid, and lead nowhere.
+ * more; and the seal holds, or is 0. Zeros fail by their size. Positions before what retention left
+ * are valid, and lead nowhere. To a broker the seal is reserved: it writes 0 and reads nothing.
  *
  * Blank, in the 16 bytes or more that no unit may take (a unit is appended if 52 + 16 are left):
  *
@@ -26,7 +28,7 @@
  * | 4      | 8     | i64  | -     | 0                                                          |
  * | 12     | 4     | i32  | -     | 0xCBD43194, the same number as the commit log's blank      |
  *
- * Versions: one in every release.
+ * Versions: one in every release; sealed by those that wrote since decision 0049.
  */
 #ifndef TS_FORMAT_TIMER_UNIT_H
 #define TS_FORMAT_TIMER_UNIT_H
@@ -45,7 +47,7 @@
 #define TS_TIMER_AT_LOG_OFFSET 28
 #define TS_TIMER_AT_MESSAGE_SIZE 36
 #define TS_TIMER_AT_TOPIC_HASH 40
-#define TS_TIMER_AT_RESERVED 44
+#define TS_TIMER_AT_SEAL 44
 
 #define TS_TIMER_MAGIC_DEFAULT 1 /* always set by those who write */
 #define TS_TIMER_MAGIC_ROLL 2
@@ -53,8 +55,9 @@
 #define TS_TIMER_MAGIC_AGAIN 8 /* ours: its message had a unit before; a broker ignores it */
 #define TS_TIMER_MAGIC_MAX 15
 #define TS_TIMER_PREV_NONE (-1)
+#define TS_TIMER_SEAL ((int64_t)0x54535531 << 32) /* "TSU1" */
 
-_Static_assert(TS_TIMER_AT_RESERVED + 8 == TS_TIMER_UNIT_BYTES, "size of a timer unit");
+_Static_assert(TS_TIMER_AT_SEAL + 8 == TS_TIMER_UNIT_BYTES, "size of a timer unit");
 _Static_assert(TS_TIMER_BLANK_MAGIC == (int32_t)0xCBD43194u, "magic of a timer-log blank");
 
 typedef struct ts_timer_unit {
@@ -65,7 +68,7 @@ typedef struct ts_timer_unit {
     int64_t log_offset;
     int32_t size; /* of the message, not of the unit */
     int32_t topic_hash;
-    int64_t reserved;
+    int64_t seal;
 } ts_timer_unit;
 
 static inline void ts_timer_unit_put(uint8_t *at, const ts_timer_unit *unit)
@@ -78,10 +81,10 @@ static inline void ts_timer_unit_put(uint8_t *at, const ts_timer_unit *unit)
     ts_put_i64(at + TS_TIMER_AT_LOG_OFFSET, unit->log_offset);
     ts_put_i32(at + TS_TIMER_AT_MESSAGE_SIZE, unit->size);
     ts_put_i32(at + TS_TIMER_AT_TOPIC_HASH, unit->topic_hash);
-    ts_put_i64(at + TS_TIMER_AT_RESERVED, unit->reserved);
+    ts_put_i64(at + TS_TIMER_AT_SEAL, unit->seal);
 }
 
-/* The unit at `at`, 52 bytes: 0, or -1 where it is none. */
+/* The unit at `at`, 52 bytes, whatever its seal (src/seal.h): 0, or -1 where it is none. */
 static inline int ts_timer_unit_get(const uint8_t *at, ts_timer_unit *unit)
 {
     unit->magic = ts_get_i32(at + TS_TIMER_AT_MAGIC);
@@ -94,7 +97,7 @@ static inline int ts_timer_unit_get(const uint8_t *at, ts_timer_unit *unit)
     unit->log_offset = ts_get_i64(at + TS_TIMER_AT_LOG_OFFSET);
     unit->size = ts_get_i32(at + TS_TIMER_AT_MESSAGE_SIZE);
     unit->topic_hash = ts_get_i32(at + TS_TIMER_AT_TOPIC_HASH);
-    unit->reserved = ts_get_i64(at + TS_TIMER_AT_RESERVED);
+    unit->seal = ts_get_i64(at + TS_TIMER_AT_SEAL);
     if (unit->prev_pos < TS_TIMER_PREV_NONE || unit->log_offset < 0)
         return -1;
     return 0;

@@ -3,20 +3,21 @@
  * Input: numbers, the wheel's slots, then the requests. */
 #include "fuzz.h"
 
-#include "../format/timer_unit.h"
 #include "../format/wheel_slot.h"
+#include "../src/seal.h"
 #include "../src/states.h"
 
 enum { SLOTS_MAX = 16, REQUESTS = 12, SEGMENT = 208, IDS = 64 };
 
-static void check_units(const uint8_t *units, const ts_link *link, int32_t got)
+static void check_units(const uint8_t *units, int64_t pos, const ts_link *link, int32_t got)
 {
     ts_timer_unit unit;
     int32_t blank = 0;
 
     CHECK(link->bytes >= got * TS_TIMER_UNIT_BYTES && link->late_count <= got);
     for (int32_t i = 0; i < got; i++)
-        CHECK(ts_timer_unit_get(units + i * TS_TIMER_UNIT_BYTES, &unit) == 0);
+        CHECK(ts_sealed_get(units + i * TS_TIMER_UNIT_BYTES, pos + i * TS_TIMER_UNIT_BYTES,
+                            &unit) == 0);
     if (link->cut)
         CHECK(ts_timer_blank_is(units + got * TS_TIMER_UNIT_BYTES, 16, &blank));
 }
@@ -61,7 +62,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
         if (got < 0)
             break;
-        check_units(units, &link, got);
+        check_units(units, pos, &link, got);
         CHECK(got > 0 || link.cut);
         pos = link.pos;
         done += got;

@@ -3,10 +3,10 @@
  * Two passes: a scan checks everything, says where each text lies and adds up sizes; then columns of
  * exactly these sizes are filled. Nothing is read beyond the window, whatever the bytes say. */
 #include "../format/properties.h"
-#include "../format/timer_unit.h"
 #include "../format/wheel_slot.h"
 #include "names.h"
 #include "scan.h"
+#include "seal.h"
 #include "view.h"
 #include "walk.h"
 
@@ -440,7 +440,7 @@ int32_t ts_units_scan(ts_window *window, int64_t from, int64_t *next, int32_t ca
             window->need = TS_TIMER_UNIT_BYTES;
             return *next != from ? count : TS_NEED_ROOM;
         }
-        if (available < TS_TIMER_UNIT_BYTES || ts_timer_unit_get(at, &unit) != 0) {
+        if (available < TS_TIMER_UNIT_BYTES || ts_sealed_get(at, *next, &unit) != 0) {
             int32_t status = fault_at(window, *next, TS_FAULT_MAGIC);
 
             return *next != from ? count : status;

@@ -1,6 +1,6 @@
 /* Linking: each request gets a slot, its unit, and its place in the slot's chain. */
-#include "../format/timer_unit.h"
 #include "parse.h"
+#include "seal.h"
 #include "sorted.h"
 #include "wheel.h"
 
@@ -234,10 +234,9 @@ static void write_unit(ts_wheel *wheel, const ts_link *link, const ts_request *r
         .log_offset = request->log_offset,
         .size = request->size,
         .topic_hash = request->topic_hash,
-        .reserved = 0,
     };
 
-    ts_timer_unit_put(out, &unit);
+    ts_sealed_put(out, link->pos, &unit);
     if (place->slot < 0)
         return;
     if (place->value.first_pos < 0)

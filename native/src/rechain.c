@@ -6,10 +6,10 @@
  * A broker that loads relinks the units of its last two timer-log files by the slot they say: so
  * B must say one that is not read again.
  */
-#include "../format/timer_unit.h"
-#include "wheel.h"
+#include "seal.h"
 #include "sorted.h"
 #include "view.h"
+#include "wheel.h"
 
 enum { CHAIN_ENDS = 1 };
 
@@ -20,7 +20,7 @@ static int32_t unit_at(ts_view *view, int64_t pos, ts_timer_unit *unit)
 
     if (at == NULL)
         return view->need >= 0 ? TS_NEED_SEGMENT : ts_view_fault(view, pos, TS_FAULT_CHAIN);
-    if (available < TS_TIMER_UNIT_BYTES || ts_timer_unit_get(at, unit) != 0)
+    if (available < TS_TIMER_UNIT_BYTES || ts_sealed_get(at, pos, unit) != 0)
         return ts_view_fault(view, pos, TS_FAULT_CHAIN);
     return TS_OK;
 }
@@ -48,7 +48,7 @@ static void patch(ts_patch *out, int64_t pos, int32_t is_dead, const ts_timer_un
 {
     out->pos = pos;
     out->is_dead = is_dead;
-    ts_timer_unit_put(out->unit, unit);
+    ts_sealed_put(out->unit, pos, unit);
 }
 
 static void bury(ts_patch *out, int64_t pos, int64_t slot_ms, ts_timer_unit *unit)

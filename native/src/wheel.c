@@ -7,7 +7,7 @@
  */
 #include "wheel.h"
 
-#include "../format/timer_unit.h"
+#include "seal.h"
 #include "view.h"
 
 /* ---- slots ---- */
@@ -87,7 +87,7 @@ static int32_t unit_get(ts_view *view, int64_t pos, ts_timer_unit *unit)
 
     if (at == NULL)
         return view->need >= 0 ? TS_NEED_SEGMENT : ts_view_fault(view, pos, TS_FAULT_CHAIN);
-    if (available < TS_TIMER_UNIT_BYTES || ts_timer_unit_get(at, unit) != 0 ||
+    if (available < TS_TIMER_UNIT_BYTES || ts_sealed_get(at, pos, unit) != 0 ||
         unit->prev_pos >= pos)
         return ts_view_fault(view, pos, TS_FAULT_CHAIN);
     return TS_OK;

@@ -7,10 +7,10 @@
 
 #include "../format/properties.h"
 #include "../format/queue_unit.h"
-#include "../format/timer_unit.h"
 #include "../format/wheel_slot.h"
 #include "../src/hash.h"
 #include "../src/parse.h"
+#include "../src/seal.h"
 #include "../src/states.h"
 #include "../src/view.h"
 
@@ -979,6 +979,31 @@ static void test_taken_slots(void)
     free_store(s);
 }
 
+/* A sealed unit whose bits changed, or that lies elsewhere; and one that was never sealed. */
+static void test_seals(void)
+{
+    const ts_timer_unit in = {.prev_pos = 52, .magic = 1, .write_ms = 1700000000000,
+                              .delay_ms = 5000, .log_offset = 4096, .size = 300};
+    uint8_t *units = bytes_of(2 * TS_TIMER_UNIT_BYTES), is_sound[2];
+    ts_timer_unit out;
+
+    for (int64_t pos = 104; pos < (int64_t)1 << 33; pos = pos * 3 + 52) {
+        ts_sealed_put(units, pos, &in);
+        CHECK(ts_sealed_get(units, pos, &out) == 0 && out.log_offset == in.log_offset);
+        CHECK(ts_sealed_get(units, pos + 52, &out) < 0);
+        for (int32_t bit = 0; bit < 8 * TS_TIMER_UNIT_BYTES; bit++) {
+            units[bit / 8] ^= (uint8_t)(1 << bit % 8);
+            CHECK(ts_sealed_get(units, pos, &out) < 0);
+            units[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        }
+        memcpy(units + TS_TIMER_UNIT_BYTES, units, TS_TIMER_UNIT_BYTES); /* as a stray block */
+        CHECK(ts_units_check(units, 2, pos, is_sound) == 1 && is_sound[0] && !is_sound[1]);
+        ts_put_i64(units + TS_TIMER_AT_SEAL, 0);
+        CHECK(ts_sealed_get(units, pos, &out) == 0);
+    }
+    free(units);
+}
+
 /* Chains that point at themselves, forward, outside or at what is no unit. */
 static void test_chains(void)
 {
@@ -1723,6 +1748,7 @@ int main(void)
         test_groups(pad / 8 % 2, pad);
     test_chained_find();
     test_taken_slots();
+    test_seals();
     test_chains();
     test_far_units();
     for (uint64_t seed = 1; seed <= 12; seed++)

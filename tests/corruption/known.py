@@ -10,8 +10,6 @@ tests/PROMISES.md. Nothing else may go unseen.
 | the last segment, the watermark and    | what was in it counts as a torn  | nobody: nothing   |
 | the counts of a store that was killed, | tail, and is cut                 | says it was there |
 | all three lost (no pair is so)         |                                  |                   |
-| the delete bit of a timer unit; its    | it is not pending, and comes     | store.verify      |
-| log offset, on another record's edge   | late, with the next opening      |                   |
 | of a store that was killed: the time   | it is not pending, and comes     | store.verify      |
 | of a slot, whole laps off; a block of  | when all is built anew           |                   |
 | the wheel as it was earlier            |                                  |                   |
@@ -20,20 +18,15 @@ tests/PROMISES.md. Nothing else may go unseen.
 from pathlib import Path
 
 from timerstore import StoreConfig, verify_directory
-from timerstore.layout.timer_unit import UNIT_BYTES
 from timerstore.layout.wheel_slot import SLOT_BYTES
 
 _TIME_BYTES = 8  # a slot begins with it
-_MAGIC_LOW = 15  # of a timer unit
-_LOG_OFFSET = range(28, 36)
 _ANEW = ("config/topics.json", "config/consumerOffset.json")
 
 
 def _is_of_timer(file: str, at: int, root: Path) -> bool:
     """Whether a bit of this byte is of a field of the timer's that is seen by `verify` alone."""
-    if file == "timerwheel":
-        return (root / "abort").exists() and at % SLOT_BYTES < _TIME_BYTES
-    return file.startswith("timerlog/") and at % UNIT_BYTES in (_MAGIC_LOW, *_LOG_OFFSET)
+    return file == "timerwheel" and (root / "abort").exists() and at % SLOT_BYTES < _TIME_BYTES
 
 
 def is_known(name: str, config: StoreConfig, root: Path) -> bool:

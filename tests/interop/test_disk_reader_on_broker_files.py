@@ -92,7 +92,7 @@ def test_every_slot_and_its_chain(name: str, root: Path, log: dict[int, disk.Rec
 
 def as_listed(unit: disk.TimerUnit) -> dict[str, Any]:
     line = unit._asdict()
-    assert line.pop("reserved") == 0
+    assert line.pop("seal") == 0
     return line
 
 

@@ -400,7 +400,8 @@ def check_timer(
     units = list(disk.timer_units(root))
     assert [unit.log_offset for unit in units] == [one.position for one in queued]
     for unit, one in zip(units, queued, strict=True):
-        assert (unit.store_size, unit.reserved) == (one.size, 0)
+        assert unit.store_size == one.size
+        assert unit.is_sealed
         assert unit.topic_hash == disk.java_hash(one.properties["REAL_TOPIC"])
         assert unit.prev_pos < unit.pos
     check = disk.read_timer_check(root)

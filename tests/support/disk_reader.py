@@ -629,7 +629,7 @@ class TimerUnit(NamedTuple):
     log_offset: int
     store_size: int
     topic_hash: int
-    reserved: int
+    seal: int
 
     @property
     def slot_ms(self) -> int:
@@ -640,6 +640,12 @@ class TimerUnit(NamedTuple):
     def is_valid(self) -> bool:
         """As a broker's recovery tests it."""
         return self.size == TIMER_UNIT_BYTES and self.magic | 15 == 15
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether timerstore wrote it, and nothing of it has changed. A broker's seal is 0."""
+        crc = zlib.crc32(_TIMER_UNIT.pack(*self[1:-1], 0)[:44], self.pos % 2**32)
+        return self.seal == int.from_bytes(b"TSU1") << 32 | crc
 
 
 def encode_timer_unit(

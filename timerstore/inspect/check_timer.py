@@ -95,7 +95,8 @@ def _check_units(
     findings: Findings, rooms: Rooms, begin: int, count: int, precision_ms: int
 ) -> None:
     segments = rooms.timer_log.segments
-    units = timer_unit.read(segments.read(begin, count * timer_unit.UNIT_BYTES))
+    data = segments.read(begin, count * timer_unit.UNIT_BYTES)
+    units = timer_unit.read(data)
     findings.count("timer units", count)
     positions = begin + np.arange(count) * timer_unit.UNIT_BYTES
     magic = units["magic"]
@@ -105,9 +106,9 @@ def _check_units(
         ("previous position", ~_is_before(units["prev_pos"], positions, segments), "-1, or a unit"),
         ("write time", units["write_ms"] % precision_ms != 0, f"whole slots of {precision_ms} ms"),
         ("delay", units["delay_ms"] % precision_ms != 0, f"whole slots of {precision_ms} ms"),
-        ("reserved field", units["reserved"] != 0, "0"),
+        ("seal", ~timer_unit.is_sound(data, begin), "one that holds, or 0"),
     )
-    names = ("unit_size", "magic", "prev_pos", "write_ms", "delay_ms", "reserved")
+    names = ("unit_size", "magic", "prev_pos", "write_ms", "delay_ms", "seal")
     for (what, wrong, wanted), name in zip(checks, names, strict=True):
         for at in np.flatnonzero(wrong).tolist():
             where = place(segments, int(positions[at]))

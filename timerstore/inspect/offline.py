@@ -182,12 +182,13 @@ def _check_timer_log(findings: Findings, disk: Disk, found: Found, log: LogState
         if disk.open(path, read_only=True).read_into(memoryview(buffer), 0) < length:
             findings.add(f"a file of the timer log ({_DERIVED})", path, f"{size} bytes", "less")
             continue
-        units = timer_unit.read(bytes(buffer))
+        data = bytes(buffer)
+        units = timer_unit.read(data)
         findings.count("timer units", len(units))
         positions = begin + np.arange(len(units)) * timer_unit.UNIT_BYTES
         offsets = units["log_offset"].astype(np.int64)
         is_right = np.isin(offsets, known) | (offsets < log.begin)  # retention removed it
-        is_right &= units["unit_size"] == timer_unit.UNIT_BYTES
+        is_right &= timer_unit.is_sound(data, begin)
         is_right &= units["prev_pos"] < positions
         if log.damaged:  # what they point to may be lost
             is_right |= units["size"] > 0

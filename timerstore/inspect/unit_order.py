@@ -13,8 +13,7 @@ import numpy as np
 
 from timerstore.files.segments import Segments
 from timerstore.layout import timer_unit
-
-_PIECE_UNITS = 16_384
+from timerstore.timer.timer_log import pieces
 
 
 class _Piece(NamedTuple):
@@ -30,7 +29,7 @@ class UnitOrder:
         self._segments = segments
         self._pieces: list[_Piece] = []
         count = 0
-        for pos, size in _pieces(segments, end):
+        for pos, size in pieces(segments, end):
             self._pieces.append(_Piece(pos, size, count))
             count += int(np.count_nonzero(_is_first(self._read(pos, size))))
         self._counts = np.array([piece.first for piece in self._pieces], np.int64)
@@ -50,15 +49,6 @@ class UnitOrder:
             rows = np.flatnonzero(_is_first(units))[number - piece.first : last - piece.first]
             yield piece.pos + rows * timer_unit.UNIT_BYTES, units[rows]
             number += len(rows)
-
-
-def _pieces(segments: Segments, end: int) -> Iterator[tuple[int, int]]:
-    per_segment = timer_unit.units_per_segment(segments.segment_bytes)
-    for number in segments.numbers:
-        begin = number * segments.segment_bytes
-        count = min(per_segment, max(0, end - begin) // timer_unit.UNIT_BYTES)
-        for at in range(0, count, _PIECE_UNITS):
-            yield begin + at * timer_unit.UNIT_BYTES, min(_PIECE_UNITS, count - at)
 
 
 def _is_first(units: Any) -> Any:

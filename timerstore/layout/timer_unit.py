@@ -6,6 +6,8 @@ Data:     native/format/timer_unit.h, field by field; big-endian.
 import numpy as np
 import numpy.typing as npt
 
+from timerstore.native import ffi, lib
+
 TIMER_UNIT = np.dtype(
     [
         ("unit_size", ">i4"),
@@ -16,7 +18,7 @@ TIMER_UNIT = np.dtype(
         ("log_offset", ">i8"),
         ("size", ">i4"),
         ("topic_hash", ">i4"),
-        ("reserved", ">i8"),
+        ("seal", ">i8"),
     ]
 )
 UNIT_BYTES = TIMER_UNIT.itemsize
@@ -34,6 +36,15 @@ Units = npt.NDArray[np.void]
 def read(data: bytes) -> Units:
     """Give the units that lie side by side in `data`."""
     return np.frombuffer(data, TIMER_UNIT)
+
+
+def is_sound(data: bytes, pos: int) -> npt.NDArray[np.bool_]:
+    """Tell of each of the units that lie side by side in `data`, the first at the position `pos`,
+    whether it is valid, and its seal holds where it has one.
+    """
+    sound = np.zeros(len(data) // UNIT_BYTES, np.uint8)
+    lib.ts_units_check(data, len(sound), pos, ffi.from_buffer("uint8_t[]", sound))
+    return sound.view(np.bool_)
 
 
 def is_blank(data: bytes, remaining: int) -> bool:

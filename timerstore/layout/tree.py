@@ -239,6 +239,11 @@ class Tree:
         return self.side / "ingest"
 
     @property
+    def timer_damaged(self) -> Path:
+        """There where a service met damage in the timer log: the next opening builds it anew."""
+        return self.side / "timer_damaged"
+
+    @property
     def far_log(self) -> Path:
         """Folder of the far wheel's units."""
         return self.side / "far"

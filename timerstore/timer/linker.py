@@ -341,9 +341,7 @@ class Linker:
         last = queue_unit.read(queue.read(queue.count - 1, 1))
         size = timer_log.segments.segment_bytes
         number = timer_unit.count_below(timer_log.end, size) - 1
-        unit = timer_unit.read(
-            timer_log.segments.read(timer_unit.position_of(number, size), UNIT_BYTES)
-        )
+        unit = timer_log.units(timer_unit.position_of(number, size), 1)
         if int(unit["log_offset"][0]) == int(last["log_offset"][0]):
             return
         request = np.zeros(1, REQUEST)

@@ -165,7 +165,7 @@ class Mover:
         gaps = (np.diff(numbers[asked]) != 1) | (np.diff(numbers[asked] // per_segment) != 0)
         for run in np.split(asked, np.flatnonzero(gaps) + 1) if len(asked) else ():
             position = timer_unit.position_of(int(numbers[run[0]]), size)
-            units = timer_unit.read(segments.read(position, len(run) * timer_unit.UNIT_BYTES))
+            units = rooms.timer_log.units(position, len(run))
             slots = (units["write_ms"] + units["delay_ms"]) // self._precision_ms
             is_its_own = units["log_offset"] == records["log_offset"][run]
             newest[run] = (slots >= frontier) | np.isin(slots, open_slots) | ~is_its_own

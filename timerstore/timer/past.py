@@ -53,10 +53,8 @@ class PastUnits:
             return rooms.open_slot.lowest_slot(rooms.wheel.frontier)
 
     def _look(self, begin: int, count: int) -> None:
-        segments = self._rooms.timer_log.segments
         size = min(_PIECE_UNITS, count - self._at)
-        raw = segments.read(begin + self._at * timer_unit.UNIT_BYTES, size * timer_unit.UNIT_BYTES)
-        units = timer_unit.read(raw)
+        units = self._rooms.timer_log.units(begin + self._at * timer_unit.UNIT_BYTES, size)
         slots = (units["write_ms"] + units["delay_ms"]) // self._precision_ms
         self._highest = max(self._highest, int(np.max(slots, initial=0)))
         self._at += size

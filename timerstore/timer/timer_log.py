@@ -7,11 +7,28 @@ Holds:    (1) a unit's previous position is below its own; (2) its space is rese
 Fails:    CorruptError on a unit that breaks its format; FullError when the disk is.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+
+from timerstore.errors import CorruptError
 from timerstore.files.disk import Disk
 from timerstore.files.segments import Segments
+from timerstore.layout import timer_unit
 from timerstore.layout.timer_unit import BLANK_BYTES, UNIT_BYTES
+
+_PIECE_UNITS = 16_384
+
+
+def pieces(segments: Segments, end: int) -> Iterator[tuple[int, int]]:
+    """Give all units below `end` as positions and how many lie there side by side."""
+    per_segment = timer_unit.units_per_segment(segments.segment_bytes)
+    for number in segments.numbers:
+        begin = number * segments.segment_bytes
+        count = min(per_segment, max(0, end - begin) // UNIT_BYTES)
+        for at in range(0, count, _PIECE_UNITS):
+            yield begin + at * UNIT_BYTES, min(_PIECE_UNITS, count - at)
 
 
 class TimerLog:
@@ -38,6 +55,26 @@ class TimerLog:
         first = begin // self.segments.segment_bytes
         last = (self.end - 1) // self.segments.segment_bytes
         return self.segments.numbers[: last + 1 - first] == list(range(first, last + 1))
+
+    def units(self, pos: int, count: int) -> timer_unit.Units:
+        """Read units that lie side by side; CorruptError where one is not valid."""
+        data = self.segments.read(pos, count * UNIT_BYTES)
+        is_sound = timer_unit.is_sound(data, pos)
+        if not is_sound.all():
+            at = pos + int(np.argmin(is_sound)) * UNIT_BYTES
+            file = self.segments.path(at // self.segments.segment_bytes)
+            raise CorruptError(
+                "timer log: a unit",
+                where=f"{file} offset {at}",
+                wanted="52 bytes whose seal holds",
+                got=data[at - pos : at - pos + UNIT_BYTES].hex(),
+            )
+        return timer_unit.read(data)
+
+    def check(self) -> None:
+        """Look at every unit; CorruptError where one is not valid."""
+        for pos, count in pieces(self.segments, self.end):
+            self.units(pos, count)
 
     def reserve(self, count: int) -> None:
         """Take the space of `count` more units, as far as the present segment goes."""

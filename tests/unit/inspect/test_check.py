@@ -272,7 +272,7 @@ def test_a_queue_that_lost_its_last_unit_is_named(bench: Bench) -> None:
         (35, "timer unit does not stand for its record"),
         (39, "timer unit does not stand for its record"),
         (43, "timer unit does not stand for its record"),
-        (51, "timer unit: reserved"),
+        (51, "timer unit: seal"),
     ],
 )
 def test_a_timer_unit_that_changed_is_named(bench: Bench, at: int, what: str) -> None:

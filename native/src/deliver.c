@@ -17,6 +17,7 @@
 enum {
     HEADROOM = TS_ID_PAIR_BYTES + TS_PLACE_PAIR_BYTES + 76 + 28 + TS_PROPERTY_CRC_BYTES,
     AHEAD = 10,
+    SEAL_BEHIND_BYTES = 4096,
     READ_BYTES = 2 << 20 /* of sources in one plan: they are still in the cache when it is placed */
 };
 
@@ -213,6 +214,12 @@ static int32_t plan_one(ts_view *view, const ts_routes *routes, const ts_log *lo
     return TS_OK;
 }
 
+TS_PREFETCHES touch_sources(const ts_view *view, const ts_due *due, int32_t from, int32_t count)
+{
+    for (int32_t i = from; i < from + TS_TOUCHED && i < count; i++)
+        ts_view_touch(view, due[i].log_offset, due[i].size);
+}
+
 int32_t ts_deliver_plan(ts_view *view, const ts_routes *routes, const ts_log *log,
                         ts_route *timer_route, int64_t frontier, const ts_due *due, int32_t count,
                         int64_t now_ms, uint8_t *scratch, int64_t scratch_bytes,
@@ -222,9 +229,12 @@ int32_t ts_deliver_plan(ts_view *view, const ts_routes *routes, const ts_log *lo
     int64_t scratch_at = 0, read = 0;
     int32_t i, status = TS_OK;
 
+    touch_sources(view, due, 0, count);
     for (i = 0; i < count && i < AHEAD; i++)
         ts_view_prefetch(view, due[i].log_offset, due[i].size);
     for (i = 0; i < count && read < READ_BYTES; i++) {
+        if (i % TS_TOUCHED == 0)
+            touch_sources(view, due, i + TS_TOUCHED, count);
         if (i + AHEAD < count)
             ts_view_prefetch(view, due[i + AHEAD].log_offset, due[i + AHEAD].size);
         read += due[i].size;
@@ -296,8 +306,7 @@ static void count_one(ts_log *log, const ts_draft *draft, ts_tally *tally)
     tally->handed++;
 }
 
-static inline __attribute__((always_inline)) void prefetch_draft(const ts_log *log,
-                                                                 const ts_draft *draft)
+TS_PREFETCHES prefetch_draft(const ts_log *log, const ts_draft *draft)
 {
     ts_state_prefetch(log->states, draft->id);
     if (draft->at < 0) {
@@ -316,11 +325,30 @@ static void vouch(const ts_log *log, uint8_t *record, int32_t size)
     ts_copy_own_place(end - TS_PLACE_PAIR_BYTES, log->store_id, log->timer_route->next_offset);
 }
 
+/* Gives the copies their CRCs that lie `behind` bytes or more before the log's end. Not at once: a
+ * record's bytes come out of the processor's stores by and by, and reading them waits for the last. */
+static int32_t seal(const ts_log *log, const uint8_t *scratch, const ts_draft *drafts, int32_t at,
+                    int32_t end, int64_t behind)
+{
+    for (; at < end; at++) {
+        const ts_draft *draft = &drafts[at];
+
+        if (draft->placed < 0)
+            continue;
+        if (log->base + log->filled - draft->placed < behind + draft->size)
+            break;
+        if (draft->at < 0 ? log->property_crc
+                          : ts_copy_is_sealed(scratch + draft->at, draft->size))
+            ts_property_crc_seal(log->staging + (draft->placed - log->base), draft->size);
+    }
+    return at;
+}
+
 int32_t ts_deliver_place(ts_log *log, const uint8_t *scratch, ts_draft *drafts, int32_t from,
                          int32_t count, int64_t now_ms, ts_tally *tally)
 {
     times_text times = {.size = 0};
-    int32_t i, status = TS_OK;
+    int32_t i, sealed = from, status = TS_OK;
 
     for (i = from; i < count && i < from + AHEAD; i++)
         prefetch_draft(log, &drafts[i]);
@@ -362,11 +390,13 @@ int32_t ts_deliver_place(ts_log *log, const uint8_t *scratch, ts_draft *drafts, 
         if (draft->route == log->timer_route)
             vouch(log, out, draft->size);
         draft->placed = ts_copy_place(log, draft->route, draft->size, now_ms);
+        sealed = seal(log, scratch, drafts, sealed, i, SEAL_BEHIND_BYTES);
         if (draft->flags & TS_FLAG_MOVE)
             tally->moved++;
         else
             count_one(log, draft, tally);
     }
+    (void)seal(log, scratch, drafts, sealed, i, 0);
     ts_log_publish(log);
     return i > from ? i - from : status;
 }

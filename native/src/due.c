@@ -187,6 +187,13 @@ static int32_t keep_waiting(const ts_states *states, ts_due *entries, int32_t co
     return kept;
 }
 
+TS_PREFETCHES touch_ends(const ts_view *view, const ts_chained *chained, int32_t from,
+                         int32_t count)
+{
+    for (int32_t i = from; i < from + TS_TOUCHED && i < count; i++)
+        ts_view_touch_end(view, chained[i].log_offset, chained[i].size);
+}
+
 /* How many entries of `chained` were looked at; the due ones are written without gaps and their
  * number goes to view->need. */
 int32_t ts_due_load(ts_view *view, const ts_states *states, uint32_t store_id,
@@ -196,7 +203,10 @@ int32_t ts_due_load(ts_view *view, const ts_states *states, uint32_t store_id,
     int32_t i, n = 0, status = TS_OK;
     ts_tail tail = {.real_size = 0};
 
+    touch_ends(view, chained, 0, count);
     for (i = 0; i < count; i++) {
+        if (i % TS_TOUCHED == 0)
+            touch_ends(view, chained, i + TS_TOUCHED, count);
         if (i + PREFETCH < count)
             ts_view_prefetch_end(view, chained[i + PREFETCH].log_offset,
                                  chained[i + PREFETCH].size);

@@ -49,6 +49,32 @@ static inline const uint8_t *ts_view_address(const ts_view *view, int64_t offset
     return view->segments[number] + in_segment;
 }
 
+/* Records that lie anywhere are touched by the group, a group ahead. */
+enum { TS_TOUCHED = 32 };
+
+/* Ask for a record's first and last byte, and with them for where their pages are. Looking that up
+ * takes longer than having the lines, and what comes behind such a request waits for it; but several
+ * are looked up side by side. So many are asked for in a row, before anything else of them is: read
+ * one by one, a record cost 90 to 140 ns for this alone, in groups 30 to 40. */
+TS_PREFETCHES ts_view_touch(const ts_view *view, int64_t offset, int32_t size)
+{
+    const uint8_t *at = ts_view_address(view, offset);
+
+    if (at == NULL || size <= 0)
+        return;
+    __builtin_prefetch(at);
+    __builtin_prefetch(at + size - 1);
+}
+
+/* The same where no more than the end is looked at. */
+TS_PREFETCHES ts_view_touch_end(const ts_view *view, int64_t offset, int32_t size)
+{
+    const uint8_t *at = ts_view_address(view, offset);
+
+    if (at != NULL && size > 0)
+        __builtin_prefetch(at + size - 1);
+}
+
 /* Ask early for the lines that will be looked at: all of a small record, of a larger one the head
  * and the end, where lengths and properties stand. Never faults. */
 TS_PREFETCHES ts_view_prefetch(const ts_view *view, int64_t offset, int32_t size)

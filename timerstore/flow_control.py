@@ -18,6 +18,7 @@ from timerstore.opening import Opened
 from timerstore.putting_many import ManyPutting, Places, Way
 from timerstore.queues.routes import Route
 from timerstore.rows import Part, Rows
+from timerstore.timer.request import Int64Array
 from timerstore.timer.slot_counts import SlotCounts
 
 
@@ -31,7 +32,7 @@ class LimitedPutting(ManyPutting):
             opened.metrics,
             clock,
             opened.rooms.wheel,
-            lambda: np.ascontiguousarray(opened.pending.entries()["due_ms"]),
+            self._waiting,
         )
         opened.canceller.slot_counts = opened.rescheduler.slot_counts = self._counts
 
@@ -39,6 +40,11 @@ class LimitedPutting(ManyPutting):
     def is_quick(self) -> bool:
         """Never: the quick way counts nothing."""
         return False
+
+    def _waiting(self) -> Int64Array:
+        """Due times of all that waits."""
+        self._opened.rooms.log.check_alive()
+        return np.ascontiguousarray(self._opened.pending.entries()["due_ms"])
 
     def _admit(self, due_ms: Any) -> None:
         self._counts.check(due_ms)

@@ -308,7 +308,13 @@ class _Opening:
         disk.make_directory(tree.side)
         self._directory.mark_open()
         reach("recover_marked_open")
-        self._wheel = Wheel(disk, tree.timer_wheel, config.wheel_slot_count, config.precision_ms)
+        self._wheel = Wheel(
+            disk,
+            tree.timer_wheel,
+            tree.wheel_checks,
+            config.wheel_slot_count,
+            config.precision_ms,
+        )
         self._timer_log = TimerLog(
             disk, tree.timer_log, config.timer_log_segment_bytes, config.reserve_bytes
         )
@@ -426,15 +432,14 @@ class _Opening:
 
     def _timer_from(self, mark: Watermark, scanned: Scan, *, is_unclean: bool) -> bool:
         """Have wheel and timer log as at the watermark; False where the wheel was damaged."""
+        if not self._wheel.checks.fits(mark.wheel_writes):
+            return self._distrust_timer()
         if is_unclean:
             if mark.is_clean and not self._settle_chains(mark):
                 return self._distrust_timer()
             recover.cut_back(self._wheel, self._timer_log, mark)
         else:
             self._timer_log.load(mark.timer_log_end)
-            # A slot has no checksum: what is read as another's, or as it once was, looks sound.
-            if mark.wheel_check not in (0, self._wheel.check_number()):
-                return self._distrust_timer()
         if self._far.load(mark.far_number) and self._leads_to_all(mark, scanned):
             return True
         return self._distrust_timer()

@@ -10,23 +10,13 @@ tests/PROMISES.md. Nothing else may go unseen.
 | the last segment, the watermark and    | what was in it counts as a torn  | nobody: nothing   |
 | the counts of a store that was killed, | tail, and is cut                 | says it was there |
 | all three lost (no pair is so)         |                                  |                   |
-| of a store that was killed: the time   | it is not pending, and comes     | store.verify      |
-| of a slot, whole laps off; a block of  | when all is built anew           |                   |
-| the wheel as it was earlier            |                                  |                   |
 """
 
 from pathlib import Path
 
 from timerstore import StoreConfig, verify_directory
-from timerstore.layout.wheel_slot import SLOT_BYTES
 
-_TIME_BYTES = 8  # a slot begins with it
 _ANEW = ("config/topics.json", "config/consumerOffset.json")
-
-
-def _is_of_timer(file: str, at: int, root: Path) -> bool:
-    """Whether a bit of this byte is of a field of the timer's that is seen by `verify` alone."""
-    return file == "timerwheel" and (root / "abort").exists() and at % SLOT_BYTES < _TIME_BYTES
 
 
 def is_known(name: str, config: StoreConfig, root: Path) -> bool:
@@ -36,10 +26,6 @@ def is_known(name: str, config: StoreConfig, root: Path) -> bool:
     if any(part[0] in _ANEW and part[1] in {"deleted", "emptied", "zeroed"} for part in parts):
         return True
     if file in _ANEW and name.endswith(("zeros", "cut to 0 bytes")):
-        return True
-    if file == "timerwheel" and name.endswith("as it was earlier"):
-        return (root / "abort").exists()
-    if " bit " in name and _is_of_timer(file, int(name.split(" ")[2]), root):
         return True
     if not any(part[0].startswith("consumequeue/") for part in parts):
         return False

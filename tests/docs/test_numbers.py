@@ -11,7 +11,14 @@ from timerstore.cli.command import COMMANDS
 from timerstore.cli.exits import READERS, TABLE
 from timerstore.commitlog import staging
 from timerstore.dedupe.ids import ENTRY_DTYPE
-from timerstore.layout import queue_unit, state_sector, timer_unit, watermark, wheel_slot
+from timerstore.layout import (
+    queue_unit,
+    state_sector,
+    timer_unit,
+    watermark,
+    wheel_checks,
+    wheel_slot,
+)
 from timerstore.layout.tree import Tree
 from timerstore.metrics import COUNTERS, GAUGES
 from timerstore.queues import index_file
@@ -65,6 +72,8 @@ _WANTED: dict[str, object] = {
     "magic of the staging file": staging._MAGIC.decode(),
     "bytes of the staging file's head": staging._HEAD_BYTES,
     "bytes of a remembered message id": ENTRY_DTYPE.itemsize,
+    "magic of the wheel's checks": wheel_checks.MAGIC.decode(),
+    "bytes of the wheel that have a check": wheel_checks.SECTOR_BYTES,
     "slots of the wheel, by default": _DEFAULT.wheel_slot_count,
     "bytes of the wheel, by default": _DEFAULT.wheel_slot_count * wheel_slot.SLOT_BYTES,
     "bytes by which the wheel is longer while the store is open": OPEN_EXTRA_BYTES,

@@ -12,7 +12,13 @@ import pytest
 import timerstore
 from tests.support.bench import DAY, NOW, Bench, small
 from tests.support.driver import abandon
-from timerstore import BusyError, CancelResult, FlowControlError, FullError, NotWaitingError
+from timerstore import (
+    BusyError,
+    CancelResult,
+    FlowControlError,
+    FullError,
+    NotWaitingError,
+)
 from timerstore.files.disk import Disk
 
 LIMIT = 3
@@ -235,6 +241,22 @@ def test_a_clock_set_back_refuses_nothing_for_what_came_out(bench: Bench) -> Non
     fill(bench)
     with bench.refused(FlowControlError):
         fill(bench, 1)
+
+
+def test_a_count_that_failed_is_made_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits is counted anew when the clock was set back, which may need space."""
+    fill(bench)
+    bench.clock.set(NOW - 5_000)
+
+    def full(*_: object) -> None:
+        raise FullError("no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(bench.store._opened.pending), "entries", full)
+        with pytest.raises(FullError):
+            bench.store.put("t", b"x", deliver_ms=SLOT + 1)
+    with pytest.raises(FlowControlError):
+        bench.store.put("t", b"x", deliver_ms=SLOT + 1)
 
 
 def test_a_clock_set_back_within_what_the_wheel_has_read(bench: Bench) -> None:

@@ -13,7 +13,6 @@ Fails:    ConfigError where there is no store; damage is in the Report, never an
 """
 
 import os
-import zlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,10 +37,11 @@ from timerstore.layout import (
     timer_unit,
     topics_json,
     watermark,
+    wheel_checks,
     wheel_slot,
 )
 from timerstore.layout.tree import Tree, backup_of, segment_name
-from timerstore.layout.watermark import WHEEL_CHECKED, Watermark
+from timerstore.layout.watermark import Watermark
 from timerstore.message import Report
 
 _DERIVED = "derived: opening makes it anew"
@@ -206,12 +206,9 @@ def _check_wheel(findings: Findings, disk: Disk, found: Found, log: LogState) ->
         findings.add(f"the wheel's size ({_DERIVED} once removed)", path, wanted, got)
     elif mark is not None:
         raw = disk.open(path, read_only=True).read(0, wanted)
-        # Of what was closed, and no broker went on with.
-        was_closed = mark.wheel_check and not disk.exists(found.tree.abort)
-        if was_closed and log.end == mark.log_end:
-            crc, noted = zlib.crc32(raw), mark.wheel_check - WHEEL_CHECKED
-            if crc != noted:
-                findings.add(f"the wheel ({_DERIVED})", path, f"CRC {noted:08x}", f"{crc:08x}")
+        is_open = disk.exists(found.tree.abort)
+        if (got > wanted) if is_open else (log.end == mark.log_end):  # no broker was here
+            _check_sectors(findings, disk, found, mark, raw)
         slots = wheel_slot.read(raw)
         wrong = (slots["last_pos"] >= mark.timer_log_end) | (slots["first_pos"] > slots["last_pos"])
         if disk.exists(found.tree.abort):
@@ -223,6 +220,27 @@ def _check_wheel(findings: Findings, disk: Disk, found: Found, log: LogState) ->
                 f"positions below {mark.timer_log_end}",
                 slots[row],
             )
+
+
+def _check_sectors(
+    findings: Findings, disk: Disk, found: Found, mark: Watermark, raw: bytes
+) -> None:
+    """Each sector of the wheel holds what the checks beside it say."""
+    if mark.wheel_writes < 0:
+        return
+    held = wheel_checks.of(raw)
+    data = disk.read_small(found.tree.wheel_checks) or b""
+    entries = wheel_checks.read(data, len(held))
+    if entries is None:
+        findings.add(f"the wheel's checks ({_DERIVED})", found.tree.wheel_checks, "some", "none")
+        return
+    for sector in np.flatnonzero(~wheel_checks.fits(entries, held, mark.wheel_writes)).tolist():
+        findings.add(
+            f"the wheel ({_DERIVED})",
+            at_offset(found.tree.timer_wheel, sector * wheel_checks.SECTOR_BYTES),
+            f"check {entries['now'][sector]:08x}",
+            f"{held[sector]:08x}",
+        )
 
 
 def _check_config(findings: Findings, disk: Disk, tree: Tree) -> None:

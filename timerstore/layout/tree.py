@@ -239,6 +239,11 @@ class Tree:
         return self.side / "ingest"
 
     @property
+    def wheel_checks(self) -> Path:
+        """What each sector of the wheel's file holds."""
+        return self.side / "wheel"
+
+    @property
     def timer_damaged(self) -> Path:
         """There where a service met damage in the timer log: the next opening builds it anew."""
         return self.side / "timer_damaged"

@@ -1,16 +1,16 @@
 """timerstore/watermark: what a recovery may trust. Our own file; only Python touches it.
 
 Data:     two slots of 512 bytes, written in turn; little-endian:
-              0 magic "TSMARK04"    8 sequence           16 log_end (L)        24 timer_log_end (T)
+              0 magic "TSMARK05"    8 sequence           16 log_end (L)        24 timer_log_end (T)
              32 timer_queue_offset (Q)  40 read_slot (R) 48 log_begin          56 state_chunk_count
              64 state_digest       72 store_id           80 is_clean           88 precision_ms
              96 wheel_slot_count  104 timer_id_end      112 timer_log_begin
             120 far_number: of the far wheel's table, 0: there is none
-            128 wheel_check: CRC-32 of the wheel's slots plus 2^32 after a closing, else 0
+            128 wheel_writes: how many writes of the wheel were complete (wheel_checks.py)
             136 CRC-32 of bytes 0-135
-          "TSMARK03" had no wheel_check, which was 0: its CRC-32 lies at 128. "TSMARK02" had no
-          far_number either: its CRC-32 lies at 120. "TSMARK01" had no timer_log_begin either: its
-          CRC-32 lies at 112.
+          "TSMARK04" had another number for wheel_writes, which is not known then: -1. "TSMARK03"
+          had none: its CRC-32 lies at 128. "TSMARK02" had no far_number either: its CRC-32 lies at
+          120. "TSMARK01" had no timer_log_begin either: its CRC-32 lies at 112.
 Holds:    the newest valid slot counts; everything it speaks of was durable before it was written.
 Fails:    FormatVersionError on a magic of another version.
 """
@@ -22,14 +22,13 @@ from typing import NamedTuple
 from timerstore.errors import FormatVersionError
 
 SLOT_BYTES = 512
-WHEEL_CHECKED = 1 << 32
-"""In `wheel_check`, beside the CRC-32: there is one."""
-_MAGIC = b"TSMARK04"
+_MAGIC = b"TSMARK05"
 _FIELDS = struct.Struct("<8s7qQ8q")
 _OLDER = {
     b"TSMARK01": struct.Struct("<8s7qQ5q"),
     b"TSMARK02": struct.Struct("<8s7qQ6q"),
     b"TSMARK03": struct.Struct("<8s7qQ7q"),
+    b"TSMARK04": _FIELDS,
 }
 _CRC = struct.Struct("<I")
 
@@ -52,7 +51,7 @@ class Watermark(NamedTuple):
     timer_id_end: int
     timer_log_begin: int = 0
     far_number: int = 0
-    wheel_check: int = 0
+    wheel_writes: int = -1
 
 
 def write(mark: Watermark) -> bytes:
@@ -84,4 +83,4 @@ def _read_slot(slot: bytes) -> tuple[int, ...] | None:
     if magic != _MAGIC and magic not in _OLDER:
         raise FormatVersionError("watermark", wanted=_MAGIC, got=magic)
     values: tuple[int, ...] = fields.unpack(head)[1:]
-    return values
+    return values[:-1] if magic == b"TSMARK04" else values

@@ -261,6 +261,7 @@ class Checkpoint:
             timer_id_end=taken.timer_id_end,
             timer_log_begin=rooms.timer_log.segments.begin,
             far_number=far_number,
+            wheel_writes=rooms.wheel.checks.completed,
         )
         self._put(mark)
         # Only now: what failed before this must not take the place of what is in force.
@@ -293,13 +294,14 @@ class Checkpoint:
             self._put_again(mark._replace(log_begin=begins[0], timer_log_begin=begins[1]))
 
     def note_wheel(self) -> None:
-        """Say what the wheel's file holds, which a closing has written for the last time, so that
-        damage to it at rest is seen; durable on return.
+        """Say that what a closing wrote of the wheel is complete, so that damage to it at rest is
+        seen; durable on return.
         """
         with self._lock:
-            mark = self.completed
+            mark, writes = self.completed, self._rooms.wheel.checks.completed
             assert mark is not None, "closing completes one"
-            self._put_again(mark._replace(wheel_check=self._rooms.wheel.check_number()))
+            if mark.wheel_writes != writes:
+                self._put_again(mark._replace(wheel_writes=writes))
 
     def _put_again(self, mark: Watermark) -> None:
         """The last completed one, which knows something more."""

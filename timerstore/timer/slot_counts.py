@@ -52,12 +52,14 @@ class SlotCounts:
         self._count_all()
 
     def _count_all(self) -> None:
-        """Count what waits already, above the limit or not."""
-        self._frontier, self._back_count = self._wheel.frontier, self._wheel.back_count
-        self._latest_slot = self._clock.now_ms // self._precision_ms
+        """Count what waits already, above the limit or not; as it was where that cannot be read."""
+        frontier, back_count = self._wheel.frontier, self._wheel.back_count
+        now_slot = self._clock.now_ms // self._precision_ms
+        found = self._by_slot(self._waiting())
+        self._frontier, self._back_count, self._latest_slot = frontier, back_count, now_slot
         self._counts: dict[int, int] = {}
         self._slots: DelayQueue[int, None] = DelayQueue(bucket_ms=64)  # their time: their number
-        self._add(*self._by_slot(self._waiting()))
+        self._add(*found)
 
     def _look_at_clock(self) -> None:
         """Forget what has passed; count again where the clock was set back."""

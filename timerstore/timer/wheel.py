@@ -24,10 +24,11 @@ import numpy as np
 from timerstore.errors import ConfigError, CorruptError
 from timerstore.files.disk import Disk
 from timerstore.files.guard import CutWatch
-from timerstore.layout import timer_unit, wheel_slot
-from timerstore.layout.watermark import WHEEL_CHECKED
+from timerstore.layout import timer_unit, wheel_checks, wheel_slot
+from timerstore.layout.wheel_checks import SECTOR_BYTES
 from timerstore.native import ffi, lib
 from timerstore.timer.request import Bytes, Int64Array
+from timerstore.timer.wheel_checks import WheelChecks
 
 SLOT_BYTES = wheel_slot.SLOT_BYTES
 UNIT_BYTES = timer_unit.UNIT_BYTES
@@ -54,7 +55,10 @@ class Reading(NamedTuple):
 class Wheel:
     """The wheel of one store."""
 
-    def __init__(self, disk: Disk, path: Path, slot_count: int, precision_ms: int) -> None:
+    def __init__(
+        self, disk: Disk, path: Path, checks: Path, slot_count: int, precision_ms: int
+    ) -> None:
+        """`checks`: the file of its checks."""
         self.path = path
         self.slot_count = slot_count
         self.precision_ms = precision_ms
@@ -94,7 +98,12 @@ class Wheel:
         self._cuts = CutWatch(path)
         self._memory = self._file.map_private(size)
         self._view = ffi.from_buffer("uint8_t[]", self._memory, require_writable=True)
+        raw = np.frombuffer(self._memory, np.uint8, size)
+        sectors = (size + SECTOR_BYTES - 1) // SECTOR_BYTES
+        held = np.zeros(sectors, np.uint32) if self._is_new else wheel_checks.of(raw.data)
+        self.checks = WheelChecks(disk, checks, held)
         self._dirty = np.zeros((size + PAGE_BYTES - 1) // PAGE_BYTES, np.uint8)
+        self._dirty[self.checks.unfinished() * SECTOR_BYTES // PAGE_BYTES] = 1
         self._dirty_view = ffi.from_buffer("uint8_t[]", self._dirty)
         self.native: Any = ffi.new("ts_wheel *")
         self.native.slots = self._view
@@ -244,10 +253,6 @@ class Wheel:
             )
         return int(count.sum())
 
-    def check_number(self) -> int:
-        """Tell by a CRC-32 what its file holds, all of it written; never 0."""
-        return WHEEL_CHECKED + int(lib.ts_crc32(0, self._view, self.slot_count * SLOT_BYTES))
-
     def copy_dirty(self) -> DirtyPages:
         """Copy what changed; under `lock`."""
         count = int(np.count_nonzero(self._dirty))
@@ -269,6 +274,10 @@ class Wheel:
         """Write copied pages to the file, durably."""
         size = self.slot_count * SLOT_BYTES
         pages = dirty.pages
+        per_page = PAGE_BYTES // SECTOR_BYTES
+        sectors = (pages[:, np.newaxis] * per_page + np.arange(per_page)).reshape(-1)
+        sectors = sectors[sectors * SECTOR_BYTES < size]
+        checks = self.checks.begin(sectors, dirty.data)
         edges = np.flatnonzero(np.diff(pages) != 1) + 1
         for run in np.split(np.arange(len(pages)), edges) if len(pages) else []:
             begin = int(pages[run[0]]) * PAGE_BYTES
@@ -276,6 +285,7 @@ class Wheel:
             self._file.write(np.ascontiguousarray(raw).data, begin)
         self._file.sync()
         self._file.refuse_stranger(size + OPEN_EXTRA_BYTES)
+        self.checks.complete(sectors, checks)
 
     def close(self, *, as_broker_wants: bool) -> None:
         """Unmap; the file gets the length that a broker takes where it may open it."""
@@ -286,4 +296,5 @@ class Wheel:
         finally:
             ffi.release(self._view)
             self._memory.close()
+            self.checks.close()
             del self._file

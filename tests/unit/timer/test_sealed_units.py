@@ -7,7 +7,7 @@ import pytest
 
 import timerstore
 from tests.support.bench import NOW, SECOND, Bench, small
-from timerstore import FailedError, failpoint, verify_directory
+from timerstore import FailedError, TimerStore, failpoint, verify_directory
 from timerstore.layout.timer_unit import UNIT_BYTES
 from timerstore.layout.tree import Tree
 from timerstore.testing import ManualClock
@@ -21,6 +21,11 @@ def flip(root: Path, unit: int, byte: int, mask: int) -> Path:
     raw[unit * UNIT_BYTES + byte] ^= mask
     path.write_bytes(raw)
     return path
+
+
+def flush_for_ever(store: TimerStore) -> None:
+    while True:
+        store.flush()
 
 
 def filled(tmp_path: Path) -> Bench:
@@ -46,8 +51,7 @@ def test_a_changed_bit_is_seen_and_healed(tmp_path: Path, byte: int, mask: int) 
     late_ms = NOW + (COUNT + 10) * SECOND
     store = timerstore.open(closed.root, small(), clock=ManualClock(late_ms))
     with pytest.raises(FailedError, match="timerlog"):
-        while True:  # until dequeue-get has met it
-            store.flush()
+        flush_for_ever(store)  # until dequeue-get has met it
     store.close()
     assert "timerlog" in Tree(closed.root).timer_damaged.read_text()
     healed = Bench(closed.root, small(), late_ms)
@@ -61,7 +65,7 @@ def test_a_changed_bit_is_seen_and_healed(tmp_path: Path, byte: int, mask: int) 
 def test_a_unit_torn_while_closing_is_built_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Closing writes units anew, dead ones too, which no chain leads to: a power cut may tear them."""
+    """Closing writes units anew, dead ones that no chain leads to, too, and a cut may tear it."""
     bench = Bench(tmp_path / "store", small())
     receipts = [bench.store.put("t", b"%d" % n, delay=5.0) for n in range(COUNT)]
     bench.turn()

@@ -1,0 +1,147 @@
+"""The wheel's file is as the last complete write left it, or the wheel is built anew."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.bench import NOW, SECOND, Bench, small
+from timerstore import failpoint, verify_directory
+from timerstore.layout import watermark
+from timerstore.layout.tree import Tree
+from timerstore.layout.wheel_checks import SECTOR_BYTES
+from timerstore.layout.wheel_slot import SLOT_BYTES
+
+SLOTS = 128
+FIRST, SECOND_ONE = 5, 40  # seconds ahead: in two sectors of the wheel
+
+
+def killed(tmp_path: Path, name: str = "killed") -> tuple[Path, bytes]:
+    """A store as a kill leaves it, in which as many were cancelled as wait; and its wheel as it was
+    a checkpoint before.
+    """
+    bench = Bench(tmp_path / "store", small(wheel_slot_count=SLOTS))
+    cancelled = [bench.store.put("t", b"c%d" % n, delay=FIRST) for n in range(3)]
+    bench.turn()
+    bench.store.flush()
+    before = Tree(bench.root).timer_wheel.read_bytes()
+    for n in range(3):
+        bench.store.put("t", b"%d" % n, delay=SECOND_ONE)
+    bench.turn()
+    for receipt in cancelled:
+        bench.store.cancel(receipt)
+    bench.turn()
+    bench.store.flush()
+    copy = tmp_path / name
+    shutil.copytree(bench.root, copy)
+    bench.close()
+    return copy, before
+
+
+def opened(root: Path) -> Bench:
+    return Bench(root, small(wheel_slot_count=SLOTS))
+
+
+def assert_whole(root: Path, *, is_anew: bool) -> None:
+    bench = opened(root)
+    assert (bench.store._opened.imported is not None) == is_anew
+    bench.turn((SECOND_ONE + 1) * SECOND)
+    assert bench.bodies("t") == [b"0", b"1", b"2"]
+    bench.close()
+    assert verify_directory(root).clean
+
+
+def stale(raw: bytearray, before: bytes) -> None:
+    slot = (NOW // SECOND + SECOND_ONE) % SLOTS * SLOT_BYTES
+    at = slot - slot % SECTOR_BYTES
+    raw[at : at + SECTOR_BYTES] = before[at : at + SECTOR_BYTES]
+
+
+def laps_off(raw: bytearray, _before: bytes) -> None:
+    slot = (NOW // SECOND + SECOND_ONE) % SLOTS * SLOT_BYTES
+    raw[slot + 6] ^= 1  # 256 seconds, two laps
+
+
+@pytest.mark.parametrize("damage", [stale, laps_off])
+def test_damage_that_counts_make_up_for(
+    tmp_path: Path, damage: Callable[[bytearray, bytes], None]
+) -> None:
+    root, before = killed(tmp_path)
+    path = Tree(root).timer_wheel
+    raw = bytearray(path.read_bytes())
+    damage(raw, before)
+    path.write_bytes(raw)
+    report = verify_directory(root)
+    assert any(str(path) in problem.where for problem in report.problems), report
+    assert_whole(root, is_anew=True)
+
+
+def test_nothing_damaged(tmp_path: Path) -> None:
+    assert_whole(killed(tmp_path)[0], is_anew=False)
+
+
+@pytest.mark.parametrize("how", ["gone", "empty", "head", "entry"])
+def test_checks_that_are_damaged_themselves(tmp_path: Path, how: str) -> None:
+    root, _ = killed(tmp_path)
+    path = Tree(root).wheel_checks
+    raw = bytearray(path.read_bytes())
+    if how == "gone":
+        path.unlink()
+    elif how == "empty":
+        path.write_bytes(b"")
+    else:
+        raw[3 if how == "head" else SECTOR_BYTES + 4] ^= 1
+        path.write_bytes(raw)
+    assert not verify_directory(root).clean
+    assert_whole(root, is_anew=True)
+
+
+@pytest.mark.parametrize("point", ["checkpoint_states_written", "checkpoint_wheel_written"])
+@pytest.mark.parametrize("sectors", [0, 1, 2])
+def test_killed_while_a_checkpoint_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str, sectors: int
+) -> None:
+    """Whatever of the wheel's sectors such a write got to, it is the recovery's that was there."""
+    bench = opened(tmp_path / "store")
+    for n in range(3):
+        bench.store.put("t", b"%d" % n, delay=SECOND_ONE)
+    bench.turn()
+    bench.store.flush()
+    old = Tree(bench.root).timer_wheel.read_bytes()
+    bench.store.put("other", b"x", delay=FIRST)
+    bench.turn()
+    copy = tmp_path / "copy"
+
+    def hook(name: str) -> None:
+        if name == point and not copy.exists():
+            shutil.copytree(bench.root, copy)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(failpoint, "hook", hook)
+        bench.store.flush()
+    new = Tree(bench.root).timer_wheel.read_bytes()
+    if point == "checkpoint_wheel_written":
+        cut = SECTOR_BYTES * sectors * 3
+        Tree(copy).timer_wheel.write_bytes(new[:cut] + old[cut:])
+    bench.close()
+    for _ in range(2):  # and again, when that recovery is killed, too
+        again = opened(copy)
+        assert again.store._opened.imported is None
+        shutil.copytree(copy, tmp_path / f"next-{_}")
+        again.close()
+        copy = tmp_path / f"next-{_}"
+    assert_whole(copy, is_anew=False)
+
+
+def test_a_store_of_an_older_version_has_no_checks(tmp_path: Path) -> None:
+    root, _ = killed(tmp_path)
+    tree = Tree(root)
+    mark = watermark.read(tree.watermark.read_bytes())
+    assert mark is not None
+    head = watermark._FIELDS.pack(b"TSMARK04", *mark._replace(wheel_writes=0))
+    slot = (head + watermark._CRC.pack(watermark.zlib.crc32(head))).ljust(512, b"\0")
+    tree.watermark.write_bytes(2 * slot)
+    tree.wheel_checks.unlink()
+    assert verify_directory(root).clean
+    assert_whole(root, is_anew=False)

@@ -17,7 +17,7 @@
 enum {
     HEADROOM = TS_ID_PAIR_BYTES + TS_PLACE_PAIR_BYTES + 76 + 28 + TS_PROPERTY_CRC_BYTES,
     AHEAD = 10,
-    SEAL_BEHIND_BYTES = 4096,
+    SEAL_BEHIND_BYTES = 4096, /* some ten records */
     READ_BYTES = 2 << 20 /* of sources in one plan: they are still in the cache when it is placed */
 };
 
@@ -108,7 +108,7 @@ static ts_route *real_route(const ts_routes *routes, const ts_marks *marks, last
 
     if (before == NULL || before->queue_id != marks->real_queue ||
         before->topic_size != marks->real_topic.size ||
-        memcmp(before->topic, marks->real_topic.at, (size_t)before->topic_size) != 0)
+        !ts_is_same(before->topic, marks->real_topic.at, before->topic_size))
         last->route = ts_route_find(routes, marks->real_topic.at, marks->real_topic.size,
                                     marks->real_queue);
     return last->route;

@@ -121,7 +121,7 @@ static int32_t tail_of(ts_view *view, uint32_t store_id, const ts_tail *tail,
     size -= TS_PROPERTY_CRC_BYTES;
     group = ts_group_tail(end - size, size);
     memset(marks, 0, sizeof *marks);
-    return ts_tail_get(tail, end - group, size - group, marks) &&
+    return ts_tail_time(tail, end - group, size - group, marks) &&
            marks->store_id == store_id && ts_marks_usable(marks);
 }
 

@@ -71,7 +71,7 @@ static inline int32_t ts_form_bytes(const ts_form *form, int32_t body_size)
     return TS_RECORD_AT_BODY + body_size + form->text_size;
 }
 
-/* The record at the log's end. There is room for it, and its timer id has a state. */
+/* The record at the log's end, but for its CRC. There is room for it, and its timer id has a state. */
 static inline void ts_form_write(const ts_form *form, ts_log *log, ts_route *route,
                                  const ts_put *put, int64_t out_ms)
 {
@@ -95,8 +95,6 @@ static inline void ts_form_write(const ts_form *form, ts_log *log, ts_route *rou
         ts_timer_id_put(text + form->at_timer_id, log->store_id, (uint64_t)number);
         ts_put_waits(log, route, number, put->due_ms);
     }
-    if (log->property_crc)
-        ts_property_crc_seal(out, size);
     log->filled += size;
     log->out[0] = number;
 }

@@ -200,25 +200,24 @@ static void learn(ts_tail *tail, const ts_text *topic, const ts_text *queue, int
     tail->real_queue = real_queue;
 }
 
-int32_t ts_tail_get(const ts_tail *tail, const uint8_t *end, int32_t size, ts_marks *marks)
+static inline __attribute__((always_inline)) int32_t tail_time(const ts_tail *tail,
+                                                               const uint8_t *end, int32_t size,
+                                                               ts_marks *marks)
 {
-    int32_t wanted = UNIQUE_BYTES + DELIVER_BYTES + OUT_BYTES + tail->real_size + ID_BYTES;
-    const uint8_t *id, *real, *out, *deliver, *unique;
+    int32_t wanted = DELIVER_BYTES + OUT_BYTES + tail->real_size + ID_BYTES;
+    const uint8_t *id, *real, *out, *deliver;
     uint64_t timer_id;
 
-    if (tail->real_size == 0 || size < wanted)
+    if (tail->real_size == 0 || size <= wanted)
         return 0;
     id = end - ID_BYTES;
     real = id - tail->real_size;
     out = real - OUT_BYTES;
     deliver = out - DELIVER_BYTES;
-    unique = deliver - UNIQUE_BYTES;
     if (memcmp(id, "TS_ID\001", 6) != 0 || id[ID_BYTES - 1] != 2 ||
-        memcmp(real, tail->real, (size_t)tail->real_size) != 0 ||
+        !ts_is_same(real, tail->real, tail->real_size) ||
         !TIME_IS(out, "TIMER_OUT_MS\001", &marks->out_ms) ||
-        !TIME_IS(deliver, "TIMER_DELIVER_MS\001", &marks->deliver_ms) ||
-        memcmp(unique, "UNIQ_KEY\001", 9) != 0 || unique[UNIQUE_BYTES - 1] != 2 ||
-        has_either(unique + 9, 32, 2, 2) ||
+        !TIME_IS(deliver, "TIMER_DELIVER_MS\001", &marks->deliver_ms) || deliver[-1] != 2 ||
         ts_timer_id_get(id + 6, &marks->store_id, &timer_id) != 0 ||
         timer_id > (uint64_t)INT64_MAX)
         return 0;
@@ -227,6 +226,22 @@ int32_t ts_tail_get(const ts_tail *tail, const uint8_t *end, int32_t size, ts_ma
     marks->real_topic.size = tail->topic_size;
     marks->real_queue = tail->real_queue;
     return wanted;
+}
+
+int32_t ts_tail_time(const ts_tail *tail, const uint8_t *end, int32_t size, ts_marks *marks)
+{
+    return tail_time(tail, end, size, marks);
+}
+
+int32_t ts_tail_get(const ts_tail *tail, const uint8_t *end, int32_t size, ts_marks *marks)
+{
+    int32_t took = tail_time(tail, end, size, marks);
+    const uint8_t *unique = end - took - UNIQUE_BYTES;
+
+    if (took == 0 || size < took + UNIQUE_BYTES || memcmp(unique, "UNIQ_KEY\001", 9) != 0 ||
+        has_either(unique + 9, 32, 2, 2))
+        return 0;
+    return took + UNIQUE_BYTES;
 }
 
 /* The whole text of one whose tail was learned. 0 where it is another. */

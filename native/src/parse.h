@@ -55,6 +55,9 @@ void ts_marks_get_timer(const uint8_t *properties, int32_t size, ts_tail *tail, 
  * bytes it takes with the UNIQ_KEY pair in front of it, or 0. Sets what it says of a timer. */
 int32_t ts_tail_get(const ts_tail *tail, const uint8_t *end, int32_t size, ts_marks *marks);
 
+/* The same without the UNIQ_KEY pair, whatever stands before: what says when, and which. */
+int32_t ts_tail_time(const ts_tail *tail, const uint8_t *end, int32_t size, ts_marks *marks);
+
 /* Bytes of the pair TS_GROUP where the text's first `end` bytes end with one, else 0. It is the last
  * that a record of a group has, but for its CRC. */
 int32_t ts_group_tail(const uint8_t *text, int32_t end);
@@ -78,6 +81,25 @@ static inline int64_t ts_marks_due(const ts_marks *marks, int64_t precision_ms)
     if (marks->out_ms > INT64_MAX - precision_ms)
         return INT64_MAX;
     return marks->out_ms + precision_ms;
+}
+
+/* Whether two texts of one size are equal: short ones, for which a call of memcmp is dear. */
+static inline int32_t ts_is_same(const uint8_t *a, const uint8_t *b, int32_t size)
+{
+    uint64_t one, other;
+
+    if (size < 8)
+        return memcmp(a, b, (size_t)size) == 0;
+    for (int32_t i = 0;; i += 8) {
+        int32_t at = i < size - 8 ? i : size - 8;
+
+        memcpy(&one, a + at, 8);
+        memcpy(&other, b + at, 8);
+        if (one != other)
+            return 0;
+        if (at == size - 8)
+            return 1;
+    }
 }
 
 static inline int32_t ts_text_is(const ts_text *text, const void *wanted, int32_t size)

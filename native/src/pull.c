@@ -8,7 +8,7 @@ static int32_t belongs(const ts_record *record, const ts_route *route, int64_t q
 {
     return record->queue_id == route->queue_id && record->queue_offset == queue_offset &&
            record->topic_size == route->topic_size &&
-           memcmp(record->topic, route->topic, (size_t)route->topic_size) == 0;
+           ts_is_same(record->topic, route->topic, route->topic_size);
 }
 
 static void fill(const ts_record *record, int64_t precision_ms, ts_tail *tail, ts_pulled *out)

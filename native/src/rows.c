@@ -40,7 +40,10 @@ static int32_t are_plain(const ts_rows *rows)
            rows->first_unique >= 0;
 }
 
-enum { FORM_ROWS_MIN = 4 }; /* for fewer no forms are made */
+enum {
+    FORM_ROWS_MIN = 4, /* for fewer no forms are made */
+    SEAL_BEHIND_BYTES = 4096 /* some ten records */
+};
 
 /* Forms for what is due and for what waits, as far as there are such. */
 static void make_forms(ts_form forms[2], const ts_log *log, ts_route *route, const ts_rows *rows,
@@ -83,25 +86,47 @@ static int32_t append_on_form(ts_log *log, ts_route *route, const ts_form forms[
     return TS_OK;
 }
 
+/* Gives rows from `at` on their CRCs, as far as they end `behind` bytes or more before row `end`: not
+ * at once, as reading what was just written waits until all of it has left the processor's stores. */
+static int32_t seal_rows(const ts_log *log, const int64_t *log_offsets, int32_t at, int32_t end,
+                         int64_t log_end, int64_t behind)
+{
+    for (; at < end; at++) {
+        int64_t next = at + 1 < end ? log_offsets[at + 1] : log_end;
+
+        if (log_end - next < behind)
+            break;
+        if (log->property_crc)
+            ts_property_crc_seal(log->staging + (log_offsets[at] - log->base),
+                                 (int32_t)(next - log_offsets[at]));
+    }
+    return at;
+}
+
 int32_t ts_put_many(ts_log *log, ts_route *route, const ts_rows *rows, int32_t from, int32_t to,
                     int64_t now_ms, int64_t *log_offsets, int64_t *queue_offsets)
 {
-    int32_t i, status = TS_OK;
+    int32_t i, sealed = from, status = TS_OK;
     ts_form forms[2];
 
     make_forms(forms, log, route, rows, from, to, now_ms);
     for (i = from; i < to && i < rows->count; i++) {
-        log_offsets[i] = log->base + log->filled;
+        int64_t log_offset = log_offsets[i] = log->base + log->filled;
+
+        sealed = seal_rows(log, log_offsets, sealed, i, log_offset, SEAL_BEHIND_BYTES);
         status = append_on_form(log, route, forms, rows, i, now_ms);
         if (status > 0) {
             ts_put put = put_of(rows, i);
 
+            (void)seal_rows(log, log_offsets, sealed, i, log_offset, 0);
+            sealed = i + 1; /* it seals itself */
             status = ts_put_append(log, route, &put, now_ms);
         }
         if (status != TS_OK)
             break;
         queue_offsets[i] = log->out[0];
     }
+    (void)seal_rows(log, log_offsets, sealed, i, log->base + log->filled, 0);
     ts_log_publish(log);
     return i > from ? i - from : status;
 }

@@ -95,9 +95,8 @@ TS_PREFETCHES ts_view_prefetch_end(const ts_view *view, int64_t offset, int32_t 
 {
     const uint8_t *at = ts_view_address(view, offset);
 
-    if (at == NULL || size < 192)
+    if (at == NULL || size < 128)
         return;
-    __builtin_prefetch(at + size - 192);
     __builtin_prefetch(at + size - 128);
     __builtin_prefetch(at + size - 64);
     __builtin_prefetch(at + size - 1);

@@ -51,8 +51,8 @@ class DequeueGetMessage(Service):
         chained, frontier, back_count = loaded
         due = np.empty(len(chained), DUE)
         kept = done = 0
-        newest = int((chained["log_offset"] + chained["size"]).max(initial=0))
-        with self._log.segments.view(self._log.written_through(newest)) as view:
+        end = int(chained["log_offset"].max(initial=0)) + int(chained["size"].max(initial=0))
+        with self._log.segments.view(self._log.written_through(end)) as view:
             while done < len(chained):
                 got = lib.ts_due_load(
                     view,

@@ -123,7 +123,7 @@ class DequeuePut(Service):
         self._dealt = 0
         try:
             self._log.wait_for_checkpoint()
-            self._log.written_through(int((due["log_offset"] + due["size"]).max()))
+            self._log.written_through(int(due["log_offset"].max()) + int(due["size"].max()))
             while self._linker.relinks and (rolling := self._rolling(due, frontier)) is not None:
                 dealt = self._linker.relink(due[rolling])
                 if dealt == 0:

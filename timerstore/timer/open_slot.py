@@ -35,9 +35,13 @@ def by_slot(slots: Int64Array) -> list[tuple[int, int]]:
     """Give (slot, how often it stands there). Most arrays have one slot, or nothing."""
     if not len(slots):
         return []
-    first = int(slots[0])
-    if (slots == first).all():
+    first, last = int(slots.min()), int(slots.max())
+    if first == last:
         return [(first, len(slots))]
+    if last - first < len(slots):  # neighbours: counted, which is cheaper than sorted
+        counts = np.bincount(slots - first)
+        values = np.flatnonzero(counts)
+        return list(zip((values + first).tolist(), counts[values].tolist(), strict=True))
     values, counts = np.unique(slots, return_counts=True)
     return list(zip(values.tolist(), counts.tolist(), strict=True))
 

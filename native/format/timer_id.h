@@ -90,13 +90,40 @@ static inline int ts_base64_48_get(const uint8_t *at8, uint64_t *bits)
     return seen & 192 ? -1 : 0;
 }
 
-/* 0, or -1 where the 16 characters are no timer id. */
+/* 48 bits of eight bytes of six bits each. */
+static inline uint64_t ts_six_bits_joined(const uint8_t *at8)
+{
+    uint64_t six = ts_get_u64(at8);
+
+    six = (six & 0x003F003F003F003Fu) | (six & 0x3F003F003F003F00u) >> 2;
+    six = (six & 0x00000FFF00000FFFu) | (six & 0x0FFF00000FFF0000u) >> 4;
+    return (six & 0xFFFFFFu) | (six >> 32) << 24;
+}
+
+/* 0, or -1 where the 16 characters are no timer id. All are looked at at once, as every timer's id
+ * is read on each of its ways; a character beyond 127 is negative, and so in no range. */
 static inline int ts_timer_id_get(const uint8_t *at16, uint32_t *store_id, uint64_t *id)
 {
-    uint64_t high = 0, low = 0;
+    typedef int8_t sixteen __attribute__((vector_size(16)));
+    sixteen c, upper, lower, digit, dash, line, known;
+    uint64_t found[2], high, low;
+    uint8_t six[16];
 
-    if (ts_base64_48_get(at16, &high) != 0 || ts_base64_48_get(at16 + 8, &low) != 0)
+    memcpy(&c, at16, sizeof c);
+    upper = (sixteen)(c >= 'A') & (sixteen)(c <= 'Z');
+    lower = (sixteen)(c >= 'a') & (sixteen)(c <= 'z');
+    digit = (sixteen)(c >= '0') & (sixteen)(c <= '9');
+    dash = (sixteen)(c == '-');
+    line = (sixteen)(c == '_');
+    known = upper | lower | digit | dash | line;
+    memcpy(found, &known, sizeof found);
+    if ((found[0] & found[1]) != UINT64_MAX)
         return -1;
+    c -= (upper & 'A') | (lower & ('a' - 26)) | (line & ('_' - 63));
+    c += (digit & (52 - '0')) | (dash & (62 - '-'));
+    memcpy(six, &c, sizeof six);
+    high = ts_six_bits_joined(six);
+    low = ts_six_bits_joined(six + 8);
     *store_id = (uint32_t)(high >> 16);
     *id = (high & 0xFFFFu) << 48 | low;
     return 0;

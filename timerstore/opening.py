@@ -152,7 +152,7 @@ class Opened(NamedTuple):
         tree = self.directory.tree
         if not isinstance(error, CorruptError):
             return
-        if str(error.where).startswith(f"{tree.timer_log}{os.sep}"):
+        if str(error.where).startswith(f"{tree.timer_log}/"):
             with suppress(TimerStoreError):  # else the next opening meets it as this one did
                 self.disk.write_small(tree.timer_damaged, f"{error}\n".encode())
 

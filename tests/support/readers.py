@@ -180,6 +180,9 @@ class Readers:
         sizes = [len(share) for share in shares] or [0]
         assert max(sizes) - min(sizes) <= 1, f"not shared fairly: {shares}"
         for reader, share in zip(readers, shares, strict=True):
+            reader.moved &= reader.next.keys() & set(
+                share
+            )  # what left it and comes back begins anew
             reader.next = {
                 q: reader.next[q] if q in reader.next else self._start(topic, q) for q in share
             }

@@ -12,8 +12,8 @@ Threads:  dequeue-put sorts in and takes; anyone sets a rate, counts, or asks wh
 Locks:    _lock, then nothing.
 Holds:    (1) of a topic the order is (due, put), paced or not; (2) nothing leaves before it is due,
           nor beyond its rate: at most `rate` a second and a tenth of a second's worth at once; (3)
-          what was cancelled takes no one's turn; (4) what is in here still counts as outstanding in
-          its slot: a checkpoint keeps it, a restart reads it again.
+          what was cancelled takes no turn, what was read twice takes one; (4) what is in here still
+          counts as outstanding in its slot: a checkpoint keeps it, a restart reads it again.
 Cost:     64 bytes of memory for each message held.
 Source:   decision 0043.
 """
@@ -186,10 +186,14 @@ class Lanes:
         most = max(1.0, rate * _BURST_S)
         lane.tokens = min(most, lane.tokens + (now_ns - lane.at_ns) / _NS * rate)
         lane.at_ns = now_ns
-        may_go, seen = int(lane.tokens + 1e-9), 0
+        may_go, seen, last = int(lane.tokens + 1e-9), 0, -1
         for part in lane.parts:
             for at in range(0, len(part), _LOOK):
-                waits = np.cumsum(self._are_waiting(part[at : min(at + _LOOK, len(part))]))
+                some = part[at : min(at + _LOOK, len(part))]
+                # What was read twice, as after a clock that was set back, lies side by side.
+                is_first = np.diff(some["id"], prepend=last) != 0
+                last = int(some["id"][-1])
+                waits = np.cumsum(self._are_waiting(some) & is_first)
                 fit = int(np.searchsorted(waits, may_go, side="right"))
                 fit = min(fit, count - seen)
                 used = int(waits[fit - 1]) if fit else 0

@@ -249,16 +249,23 @@ class Story:
             known = self.seen.setdefault(queue, [])
             if queue[0] in topics:
                 at = self.at.get(queue, 0)
-                found = self.ask(lambda q=queue, at=at: self.opened.pull(*q, at))  # type: ignore[misc]
-                if found is not None:
-                    self._look(queue, at, list(found.messages))
+                asked = self.ask(lambda q=queue, at=at: self._pulled(q, at))  # type: ignore[misc]
+                if asked is not None:
+                    found, bodies = asked
+                    self._look(queue, at, list(zip(found.messages, bodies, strict=True)))
                     self.at[queue] = found.next_offset
                     assert self.droppable or found.next_offset == len(known)
 
-    def _look(self, queue: tuple[str, int], begin: int, messages: list[timerstore.Message]) -> None:
+    def _pulled(self, queue: tuple[str, int], at: int) -> tuple[timerstore.PullResult, list[bytes]]:
+        """What is there, and the bodies: unpacking one may lack memory, too."""
+        found = self.opened.pull(*queue, at)
+        return found, [bytes(one.body) for one in found.messages]
+
+    def _look(
+        self, queue: tuple[str, int], begin: int, messages: list[tuple[timerstore.Message, bytes]]
+    ) -> None:
         known = self.seen[queue]
-        for at, one in enumerate(messages, begin):
-            body = bytes(one.body)
+        for at, (one, body) in enumerate(messages, begin):
             assert self.droppable or one.queue_offset == at, f"a gap, or twice: {one}"
             assert all(body not in bodies for bodies in self.seen.values()), f"twice: {one}"
             dues = self._dues(body)

@@ -6,7 +6,8 @@ Data:     {"format": 1, "shards": n, "hash": "crc32", "shard_by": "key", "config
           of his own, and says to writers, who have no store at hand, what a row may be.
 Holds:    (1) written once, by create-if-absent, after the folder of every shard; of two that make
           the same directory one wins, and the other goes by what it wrote; (2) where it is, every
-          shard's folder is: a missing one is lost, never made anew.
+          shard's folder is: a missing one is lost, never made anew; (3) its name is durable before
+          a shard is opened, whoever made it.
 Fails:    ConfigError where n or the limits are other than the file's, naming both; CorruptError,
           FormatVersionError.
 Source:   decision 0016.
@@ -150,6 +151,7 @@ def ensure(disk: Disk, root: Path, n: int | None, config: StoreConfig | None) ->
             raise CorruptError(
                 f"shard {shard} of {cluster.shard_count} is lost", where=tree.shard(shard)
             )
+    disk.sync_directory(root)  # who made it may have died before its names were durable
     return cluster
 
 

@@ -135,7 +135,11 @@ class ShardedStore(Closing):
         self._ingest_service: IngestService | None = None
         if threads and ingest_every is not None:
             self._ingest_service = IngestService(self._look, ingest_every)
-            self._ingest_service.start()
+            try:
+                self._ingest_service.start()
+            except BaseException:
+                self.close()
+                raise
 
     def _open_all(self, config: StoreConfig, *, threads: bool) -> tuple[TimerStore, ...]:
         """Open every shard; where one does not, close those that did."""
@@ -145,8 +149,8 @@ class ShardedStore(Closing):
                 path = self.tree.shard(shard)
                 opened.append(single.open(path, config, clock=self._clock, threads=threads))
         except BaseException as error:
-            for store in opened:
-                store.close()
+            for failed in _close_all(opened):
+                error.add_note(f"and then: {failed!r}")
             if isinstance(error, TimerStoreError):
                 raise named(error, len(opened)) from error.__cause__
             raise
@@ -820,12 +824,7 @@ class ShardedStore(Closing):
             one.stop()
         if self._ingest_service is not None and os.getpid() == self._pid:
             self._ingest_service.stop()
-        errors: list[BaseException] = []
-        for shard, store in enumerate(self.stores):
-            try:
-                store.close()
-            except TimerStoreError as error:
-                errors.append(named(error, shard))
+        errors = _close_all(self.stores)
         self._pool.shutdown()
         self._ingest_pool.shutdown()
         if errors:
@@ -833,6 +832,19 @@ class ShardedStore(Closing):
 
     def __repr__(self) -> str:
         return f"<ShardedStore {str(self.root)!r} shards={len(self.stores)}>"
+
+
+def _close_all(stores: Iterable[TimerStore]) -> list[BaseException]:
+    """Close each, whatever becomes of those before it: no memory, Ctrl-C. What was raised."""
+    errors: list[BaseException] = []
+    for shard, store in enumerate(stores):
+        try:
+            store.close()
+        except TimerStoreError as error:
+            errors.append(named(error, shard))
+        except BaseException as error:  # noqa: BLE001 - the caller raises it
+            errors.append(error)
+    return errors
 
 
 def _named_pending(shard: int, found: Iterator[PendingTimer]) -> Iterator[PendingTimer]:

@@ -18,10 +18,12 @@ from timerstore import (
     CorruptError,
     LockedError,
     MessageError,
+    TimerStore,
     arguments,
 )
-from timerstore.errors import FormatVersionError
+from timerstore.errors import FailedError, FormatVersionError
 from timerstore.shards import cluster
+from timerstore.shards.ingest import IngestService
 from timerstore.testing import ManualClock
 
 
@@ -381,6 +383,66 @@ def test_one_locked_shard_closes_the_others(tmp_path: Path) -> None:
             timerstore.open_shards(root, threads=False)
         for free in (0, 2):
             timerstore.open(root / f"shard-{free:05d}", small(), threads=False).close()
+    timerstore.open_shards(root, threads=False).close()
+
+
+def test_a_shard_that_finds_no_memory_to_close_leaves_the_others_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "s"
+    store = timerstore.open_shards(root, 3, small(), threads=False)
+    close = TimerStore.close
+
+    def no_memory(self: TimerStore) -> None:
+        if self is store.stores[0]:
+            raise MemoryError
+        close(self)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TimerStore, "close", no_memory)
+        with pytest.raises(MemoryError):
+            store.close()
+    for free in (1, 2):
+        timerstore.open(root / f"shard-{free:05d}", small(), threads=False).close()
+    store.close()
+    timerstore.open_shards(root, threads=False).close()
+
+
+def test_a_shard_that_does_not_open_closes_all_others_whatever_they_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "s"
+    timerstore.open_shards(root, 3, small(), threads=False).close()
+    close = TimerStore.close
+    closed = []
+
+    def fails(self: TimerStore) -> None:
+        close(self)
+        closed.append(self.path.name)
+        raise FailedError("by a test")
+
+    last = timerstore.open(root / "shard-00002", small(), threads=False)
+    with monkeypatch.context() as patched:
+        patched.setattr(TimerStore, "close", fails)
+        with pytest.raises(LockedError, match="shard 2: ") as caught:
+            timerstore.open_shards(root, threads=False)
+    last.close()
+    assert closed == ["shard-00000", "shard-00001"]
+    assert [note.count("by a test") for note in caught.value.__notes__] == [1, 1]
+
+
+def test_without_a_thread_for_ingest_none_stays_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "s"
+
+    def no_thread(_self: IngestService) -> None:
+        raise FailedError("no thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(IngestService, "start", no_thread)
+        with pytest.raises(FailedError, match="no thread"):
+            timerstore.open_shards(root, 2, small())
     timerstore.open_shards(root, threads=False).close()
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from tests.sim.drawing import FAULT_KINDS, OPERATIONS
 from tests.sim.lottery import PAGE, SECTOR
+from tests.sim.shards.drawing import OPERATIONS as OF_SHARDS
 from timerstore import StoreConfig
 from timerstore.failpoint import LEASE_NAMES, NAMES
 
@@ -81,7 +82,8 @@ def all_buckets() -> Iterator[str]:
     yield from (f"delay: {name}" for name in _DELAYS)
     yield from (f"due {place}" for place in _PLACES)
     yield from (f"fault met: {kind}" for kind in (*FAULT_KINDS, "alloc"))
-    yield from (f"op_{name}" for name in OPERATIONS)
+    yield from (f"op_{name}" for name in (*OPERATIONS, *OF_SHARDS))
+    yield "went on beside a shard that has failed"
     yield from ("kill", "cut", "kill_then_cut", "drop", "deaths_in_recovery", "torn writes")
 
 

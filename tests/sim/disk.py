@@ -420,6 +420,17 @@ class SimDisk(Disk):
         if node is None:
             self._rename_below(old, new)
 
+    def link(self, old: Any, new: Any) -> bool:
+        """Give a file a second name; a rename to whoever has calls fail."""
+        source, name = self._lookup(old)
+        target, new_name = self._lookup(new)
+        self.call("rename", old)
+        is_new = new_name not in target
+        if is_new:
+            target[new_name] = source[name]
+        self.sync_directory(new.parent)
+        return is_new
+
     def _rename_below(self, old: str, new: str) -> None:
         """A folder is renamed at once and for good, with all that is in it."""
         for of in (self.names, self.synced):

@@ -6,43 +6,57 @@ verifies; what was seen is there, unchanged; what was answered for waits or has 
 is there than what somebody put.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from tests.sim.disk import SimDisk
-from tests.sim.world import ROOT, World
+from tests.sim.world import World
 from tests.support.model import Put, Queue
 from timerstore import Message, TimerStore
 
 
 def check_image(world: Any, image: SimDisk) -> None:
     """Open an image beside a run, and look at it."""
+    with beside(world, image):
+        store = TimerStore(world._path(), world.config, clock=world.clock, threads=False)
+        check_store(world, store)
+
+
+@contextmanager
+def beside(world: Any, image: SimDisk) -> Iterator[None]:
+    """Have an image in the place of the disk."""
     world.count("images")
     disk, world.disk = world.disk, image
     fault, world.allocations.fault = world.allocations.fault, None
     image.free_pages = None
     listeners = list(world.clock._listeners)
     try:
-        store = TimerStore(ROOT, world.config, clock=world.clock, threads=False)
-        waiting = {one.message_id for one in store.pending()}
-        revocable = world.revocable()
-        for queue, known in world.model.seen.items():
-            begin, found = _read(store, queue)
-            if world.config.visibility == "durable":
-                again = [(m.body, m.delivered_ms) for m in found]
-                assert again[: len(known) - begin] == known[begin:], f"{queue}: taken back"
-                found = found[len(known) - begin :]
-            _check_new(world, queue, found, revocable)
-            came = {m.body for m in found}
-            for one in world.model.puts.values():
-                if one.queue == queue and _must_be_there(world, one):
-                    is_there = one.receipt.message_id in waiting or one.body in came
-                    assert is_there, f"an image without {one}"
-        world.check_more(store)
-        report = store.verify()
-        assert report.clean, report
+        yield
     finally:
         world.disk, world.allocations.fault = disk, fault
         world.clock._listeners[:] = listeners
+
+
+def check_store(world: Any, store: TimerStore) -> None:
+    """Look at what was opened on an image."""
+    waiting = {one.message_id for one in store.pending()}
+    revocable = world.revocable()
+    for queue, known in world.model.seen.items():
+        begin, found = _read(store, queue)
+        if world.config.visibility == "durable":
+            again = [(m.body, m.delivered_ms) for m in found]
+            assert again[: len(known) - begin] == known[begin:], f"{queue}: taken back"
+            found = found[len(known) - begin :]
+        _check_new(world, queue, found, revocable)
+        came = {m.body for m in found}
+        for one in world.model.puts.values():
+            if one.queue == queue and _must_be_there(world, one):
+                is_there = one.receipt.message_id in waiting or one.body in came
+                assert is_there, f"an image without {one}"
+    world.check_more(store)
+    report = store.verify()
+    assert report.clean, report
 
 
 def _read(store: TimerStore, queue: Queue) -> tuple[int, list[Message]]:

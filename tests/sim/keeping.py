@@ -3,10 +3,11 @@
 from copy import deepcopy
 from typing import Any, NamedTuple
 
+from tests.sim.life import ROOT
 from tests.sim.paths import SimPath
 from tests.sim.puts import Puts
-from tests.sim.world import ROOT
 from tests.support.model import Queue
+from timerstore import TimerStore
 from timerstore.backup.copying import read_manifest
 from timerstore.backup.restoring import restore
 from timerstore.errors import FailedError, FullError
@@ -145,8 +146,11 @@ class Keeping(Puts):
     def _open(self) -> None:
         if self._restoring is not None:
             self._restore(self._restoring)
-        self._begins, self._dropped = {}, 0
         super()._open()
+
+    def _take(self, store: TimerStore) -> None:
+        self._begins, self._dropped = {}, 0
+        super()._take(store)
 
     def _restore(self, target: Any) -> None:
         if not self.disk.is_directory(ROOT):

@@ -4,22 +4,20 @@ Holds:    a number in an operation chooses among what there is at the time, so t
           something when operations before it were left out.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from typing import Any
 
-from tests.sim.disk import Fault
 from tests.sim.drawing import DAY_MS, Op
 from tests.sim.images import check_image
+from tests.sim.reading import Reading
 from tests.sim.ticking import Ticking
-from tests.sim.world import ROOT
 from tests.support.driver import START_MS
 from tests.support.model import Queue
 from timerstore import StoreConfig
-from timerstore.errors import FailedError, FullError, TimerStoreError
+from timerstore.errors import TimerStoreError
 
-_YEAR_MS = 31_557_600_000
+YEAR_MS = 31_557_600_000
 _DERIVED = (
     "timerstore/watermark", "timerstore/state", "timerstore/counts", "timerstore/index", "index",
     "timerwheel", "timerlog", "consumequeue", "config/timercheck", "config/timermetrics",
@@ -27,16 +25,18 @@ _DERIVED = (
 )  # fmt: skip
 _RETRY_MS = 60_000  # longer than the engine waits between two tries
 _STEPS_MAX = 3_000  # of one service without a pause: no schedule has so many messages
-_SHOWS_NOTHING = {
+SHOWS_NOTHING = {
     "put", "put_many", "put_once", "put_many_once", "put_level", "put_many_level", "cancel",
     "reschedule", "advance", "back", "to_due", "to_slot", "fault", "full", "crowd", "nothing",
     "reader", "backup", "settle_lease", "leases", "replace", "rounds", "every", "cancel_every",
     "put_spread", "put_many_spread", "cancel_many",
 }  # fmt: skip
 """Operations after which no pull gives more than before: a service has to run first."""
+_AT_REST = {"advance", "to_due", "to_slot", "settle", "die", "nothing"}
+"""Operations after which services that had no work have none but for the clock's."""
 
 
-class Operations(Ticking):
+class Operations(Reading, Ticking):
     """A world that can be told what to do."""
 
     def __init__(self, config: StoreConfig, allocations: Any, *, is_small: bool) -> None:
@@ -49,17 +49,12 @@ class Operations(Ticking):
     def do(self, op: Op) -> None:
         """Run one operation of a schedule; the model agrees with the store after it."""
         name, arguments = op[0], op[1:]
-        self.count(f"op_{name}")
-        if name not in ("advance", "to_due", "to_slot", "settle", "die"):
-            self.is_settled = False
+        self._note_op(op)
         before_ms, is_pending = self.clock.turned_ms, bool(self.model.puts)
-        try:
-            getattr(self, f"op_{name}")(*arguments)
-        except (FullError, FailedError, MemoryError) as error:
-            self.after_error(error, len(self.model.puts))
+        self._guarded(lambda: getattr(self, f"op_{name}")(*arguments))
         if is_pending:
-            self.waited_ms += min(self.clock.turned_ms - before_ms, _YEAR_MS // 12)
-        if not self.is_dead and name not in _SHOWS_NOTHING:
+            self.waited_ms += min(self.clock.turned_ms - before_ms, YEAR_MS // 12)
+        if not self.is_dead and name not in SHOWS_NOTHING:
             self._guarded(self.look)
         if not self.is_dead and self.may_forget:
             self._guarded(self.check_removed)
@@ -67,11 +62,23 @@ class Operations(Ticking):
         if is_turn and self._is_open and not self.attempts:
             check_image(self, self.disk.killed().cut(Random(self.disk.count)))
 
-    def _guarded(self, call: Callable[[], Any]) -> None:
-        try:
-            call()
-        except (FullError, FailedError, MemoryError) as error:
-            self.after_error(error, len(self.model.puts))
+    def _note_op(self, op: Op) -> None:
+        self.count(f"op_{op[0]}")
+        if op[0] not in _AT_REST:
+            self.is_settled = False
+
+    @property
+    def put_count(self) -> int:
+        return len(self.model.puts)
+
+    def line(self, step: int, op: Op) -> str:
+        """What a trace says of an operation."""
+        log = self.store._log
+        seen = {queue: len(known) for queue, known in self.model.seen.items()}
+        return (
+            f"{step} {op} log={log.end} durable={log.durable} calls={self.disk.count} "
+            f"now={self.clock.now_ms} seen={seen} puts={len(self.model.puts)}\n"
+        )
 
     # --- looking ---
 
@@ -150,37 +157,10 @@ class Operations(Ticking):
             report = self.store.verify()
             assert report.clean, report
 
-    # --- a group ---
-
-    def op_reader(self, kind: str, topic: str, which: int, at: int) -> None:
-        if self.config.visibility == "written" or (self.is_dead and kind != "commit"):
-            return
-        if kind == "join":
-            self.readers.join(self.store, topic)
-        elif kind == "leave":
-            self.readers.leave(topic, which)
-        elif kind == "read":
-            self.look()
-            self.readers.read(self.store, topic, which, at + 1, self.model.seen)
-        elif kind == "seek":
-            self.readers.seek(self.store, topic, which, at)
-        else:
-            self._commit(topic, which)
-
-    def _commit(self, topic: str, which: int) -> None:
-        before = dict(self.readers.committed)
-        try:
-            self.readers.commit(topic, which)
-        except (FullError, FailedError, MemoryError):
-            self.readers.fail_commit(topic, which)
-            raise
-        if self.is_dead:
-            self.readers.doubt_commit(before)
-
     # --- time ---
 
     def op_advance(self, ms: int, sleeps: bool) -> None:
-        if self.clock.now_ms + ms > START_MS + 300 * _YEAR_MS:
+        if self.clock.now_ms + ms > START_MS + 300 * YEAR_MS:
             return
         if sleeps:
             self.clock.suspend(ms)
@@ -275,9 +255,6 @@ class Operations(Ticking):
     def op_flush(self) -> None:
         self.store.flush()
 
-    def op_nothing(self) -> None:
-        pass
-
     def op_checkpoint(self) -> None:
         """All services at rest, and then a checkpoint."""
         self._settle_services()
@@ -292,16 +269,6 @@ class Operations(Ticking):
         images, self.images = self.images, []
         for image in images if self._restoring is None else ():
             check_image(self, image)
-
-    def op_die(self, trigger: Op, end: Op, deaths: list[Op], op: Op) -> None:
-        self.heal()
-        self.count(f"op_{op[0]}")
-        if op[0] not in ("settle", "nothing"):
-            self.is_settled = False
-        if op[0] == "reopen" and trigger[0] == "point" and trigger[1].startswith("close"):
-            self.may_scan_all = True
-        call = getattr(self, f"op_{op[0]}")
-        self.die(trigger, end, deaths, lambda: call(*op[1:]))
 
     def op_reopen(self, downtime_ms: int, far_wheel: Any = None) -> None:
         self._close()
@@ -326,41 +293,25 @@ class Operations(Ticking):
         """Some of the files that are derived from the log are gone."""
         self.heal()
         self.lost_below = self.store._opened.rooms.log.segments.begin
-        has_removed = self.lost_below > 0
-        names = [name for at, name in enumerate(_DERIVED) if which >> at & 1]
-        if has_removed and any(name.startswith("timerstore/") for name in names):
-            # Where a queue ends whose messages are all removed, only those or its files tell.
-            names = [name for name in names if name != "consumequeue"]
         if kill:
             self.end_now(["kill", 0])
         else:
             self.store.close()
             self.clock.forget_listeners()
             self._is_open = False
-        self.has_lost_names |= bool(names)
-        for name in names:
-            self.disk.remove_tree(ROOT / name)
+        self.remove_derived(which)
         self.may_scan_all = True
         self.raise_again([])
 
-    def op_fault(self, kind: str, nth: int, code: int, once: bool) -> None:
-        self.heal()
-        fault = Fault(kind, nth, code, once=once)
-        if kind == "alloc":
-            self.allocations.fault = fault
-        else:
-            self.disk.fault = fault
-
-    def op_fault_in_recovery(self, end: Op, fault: Op) -> None:
-        """Die, and have a call fail while it is opened again."""
-        self.heal()
-        self.end_now(end[:2])
-        self.op_fault(*fault)
-        self._guarded(lambda: self.raise_again([], end[2]))
-        self.heal()
-
-    def op_full(self, pages: int) -> None:
-        self.disk.free_pages = pages if self.disk.free_pages is None else None
+    def remove_derived(self, which: int) -> None:
+        """Nobody has it open, and some files are gone."""
+        names = [name for at, name in enumerate(_DERIVED) if which >> at & 1]
+        if self.lost_below > 0 and any(name.startswith("timerstore/") for name in names):
+            # Where a queue ends whose messages are all removed, only those or its files tell.
+            names = [name for name in names if name != "consumequeue"]
+        self.has_lost_names |= bool(names)
+        for name in names:
+            self.disk.remove_tree(self._path() / name)
 
     # --- the end ---
 
@@ -370,6 +321,17 @@ class Operations(Ticking):
         if self._has_failed or self.attempts or self._has_doubts:
             self.end_now(["kill", 0])
             self.raise_again([])
+        self.bring_to_end(is_thorough=is_thorough)
+        if is_thorough:
+            self.op_reopen(0)
+            self.op_settle()
+            self.compare_pending()
+        report = self.store.verify()
+        assert report.clean, report
+        self.store.close()
+
+    def bring_to_end(self, *, is_thorough: bool) -> None:
+        """All comes, and is read; what was leased is settled."""
         self.end_ticks()
         self.unpace()
         self.ingest_rest()
@@ -381,13 +343,6 @@ class Operations(Ticking):
         assert self.store.stats()["level_pending_messages"] == 0
         if is_thorough and self.config.index_enabled:
             self.query_all()
-        if is_thorough:
-            self.op_reopen(0)
-            self.op_settle()
-            self.compare_pending()
-        report = self.store.verify()
-        assert report.clean, report
-        self.store.close()
 
     @property
     def _has_failed(self) -> bool:
@@ -409,7 +364,3 @@ class Operations(Ticking):
         self._settle_services()
         self.look()
         self.model.check_settled(self.clock.now_ms)
-
-    def readers_finish(self) -> None:
-        if self.config.visibility != "written":
-            self.readers.finish(self.store, self.model.seen)

@@ -92,11 +92,19 @@ class Pacing(Replacing):
 
     def op_pace(self, topic: str, per_second: float | None) -> None:
         """From a moment on at which all has come that may."""
+        self.come_before_pace()
+        self.store.pace(topic, per_second)
+        self.note_pace(topic, per_second)
+
+    def come_before_pace(self) -> None:
+        """All comes that may now."""
         if not self.is_dead and not self.is_limited:
             self._settle_services()
         if not self.is_dead:
             self.look()
-        self.store.pace(topic, per_second)
+
+    def note_pace(self, topic: str, per_second: float | None) -> None:
+        """From now on a topic has a rate, or none."""
         self.paced.pop(topic, None)
         if per_second is not None:
             is_known = not self.is_dead and not self.is_limited

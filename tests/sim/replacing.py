@@ -67,7 +67,10 @@ class Replacing(Leasing):
 
     def _ask(self, queue: Queue, which: int, due: Any, size: Any, wait_ms: int | None) -> _Asked:
         room = max(20, self.config.commit_log_segment_bytes - _ROOM)
-        key, body = (queue[0], f"round-{queue[1]}-{which}"), self._body(min(self.size(size), room))
+        key, body = (
+            (queue[0], self._round_key(queue, which)),
+            self._body(min(self.size(size), room)),
+        )
         now_ms = self.clock.now_ms
         due_ms = self.due(due) or now_ms
         last, old = self.rounds.last(key, self.model) or (None, None)
@@ -81,6 +84,9 @@ class Replacing(Leasing):
             if self._must_wait(old):
                 del wanted[False]
         return _Asked(key, queue, body, due_ms, new, going_on, old, wanted)
+
+    def _round_key(self, queue: Queue, which: int) -> str:
+        return f"round-{queue[1]}-{which}"
 
     def _put_in_place(self, asked: _Asked, wait_ms: int | None, flush: str | None) -> PutReceipt:
         return self.store.put(

@@ -10,6 +10,7 @@ from tests.sim.disk import SimDisk
 from tests.sim.operations import Operations
 from tests.sim.schedule import Schedule, make_schedule
 from tests.sim.seams import Allocations, replaced_seams
+from tests.sim.shards.wide import Wide
 from timerstore import StoreConfig
 from timerstore.errors import ConfigError
 
@@ -51,7 +52,7 @@ def run_schedule(
     with a hash of those lines.
     """
     allocations = Allocations()
-    worlds: list[Operations] = []
+    worlds: list[Operations | Wide] = []
     SimDisk._numbers = 0
 
     def disk() -> SimDisk:
@@ -64,12 +65,10 @@ def run_schedule(
         outcome.error = error
         return outcome
     digest = hashlib.blake2b(digest_size=16)
-    fails = allocations if any(op[:2] == ["fault", "alloc"] for op in schedule.ops) else None
+    fails = allocations if any(map(_lacks_memory, schedule.ops)) else None
     with replaced_seams(schedule.seed, disk, fails, is_small=schedule.is_small):
-        world = Operations(config, allocations, is_small=schedule.is_small)
+        world = _world(schedule, config, allocations)
         worlds.append(world)
-        if any("receive" in (op[0], op[-1][0] if op[0] == "die" else "") for op in schedule.ops):
-            world.spare_bytes = _LEASE_BYTES
         if schedule.seed % _IMAGED_EACH == 0:
             world.image_count = _IMAGES
         try:
@@ -77,13 +76,13 @@ def run_schedule(
             for op in schedule.ops[:until]:
                 world.do(op)
                 if trace or is_hashed:
-                    line = _line(world, outcome.step, op)
+                    line = world.line(outcome.step, op)
                     digest.update(line.encode())
                     outcome.lines.append(line)
                 outcome.step += 1
             if finish:
                 world.finish(is_thorough=schedule.seed % 4 == 0)
-            digest.update(_line(world, outcome.step, ["end"]).encode())
+            digest.update(world.line(outcome.step, ["end"]).encode())
         except Exception as error:  # noqa: BLE001 - whatever it is, it is what was looked for
             outcome.error = error
         outcome.trace = digest.hexdigest()
@@ -92,13 +91,24 @@ def run_schedule(
     return outcome
 
 
-def _line(world: Operations, step: int, op: list[Any]) -> str:
-    log = world.store._log
-    seen = {queue: len(known) for queue, known in world.model.seen.items()}
-    return (
-        f"{step} {op} log={log.end} durable={log.durable} calls={world.disk.count} "
-        f"now={world.clock.now_ms} seen={seen} puts={len(world.model.puts)}\n"
-    )
+def _world(schedule: Schedule, config: StoreConfig, allocations: Allocations) -> Operations | Wide:
+    """What the schedule is about."""
+    spare = _LEASE_BYTES if any(map(_leases, schedule.ops)) else 0
+    if schedule.shards is not None:
+        return Wide(config, allocations, spare, is_small=schedule.is_small, **schedule.shards)
+    world = Operations(config, allocations, is_small=schedule.is_small)
+    world.spare_bytes = spare
+    return world
+
+
+def _lacks_memory(op: list[Any]) -> bool:
+    return op[:2] == ["fault", "alloc"] or (op[0] == "fault_in_close" and op[1][0] == "alloc")
+
+
+def _leases(op: list[Any]) -> bool:
+    if op[0] in ("die", "in"):
+        return _leases(op[-1])
+    return op[0] in ("receive", "receive_wide")
 
 
 def seeds(first: int, count: int) -> range:

@@ -12,6 +12,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from tests.sim.drawing import ALWAYS, DAY_MS, GROUPS, MORE, Drawing, Op
+from tests.sim.shards.drawing import draw_shards
 
 
 class Schedule(NamedTuple):
@@ -21,9 +22,13 @@ class Schedule(NamedTuple):
     config: dict[str, Any]  # of StoreConfig
     is_small: bool  # every batch of the engine is full after a few messages
     ops: list[Op]
+    shards: dict[str, Any] | None = None  # how many, and how often they die while they are made
 
     def to_json(self) -> dict[str, Any]:
-        return self._asdict()
+        found = self._asdict()
+        if self.shards is None:
+            del found["shards"]
+        return found
 
 
 def make_schedule(seed: int) -> Schedule:
@@ -36,8 +41,11 @@ def make_schedule(seed: int) -> Schedule:
     if "expire" in on:
         _forget(draw, config)
     more = Random(f"{seed} more")  # by itself: without them a schedule is what it would be
-    if more.random() < _MORE_RATE:
+    is_sharded = seed % _SHARDED_OF in _SHARDED
+    if more.random() < (_MORE_SHARDED_RATE if is_sharded else _MORE_RATE):
         chosen = more.sample(list(MORE), more.choice((1, 1, 2, 3)))
+        if is_sharded:
+            chosen += [name for name in ("lease", "pace") if more.random() < 0.3]
         on |= {name: MORE[name] for name in MORE if name in chosen}
         _fit(more, config, chosen)
     is_small = draw.random() < 0.4
@@ -46,10 +54,15 @@ def make_schedule(seed: int) -> Schedule:
     _with_cron(Random(f"{seed} cron"), ops)
     if seed % _FULL_EVERY == _FULL_EVERY // 2:
         _with_full_wheel(Random(f"{seed} full"), config, ops)
-    return Schedule(seed, config, is_small, ops)
+    if not is_sharded:
+        return Schedule(seed, config, is_small, ops)
+    shards = draw_shards(Random(f"{seed} shards"), ops)
+    return Schedule(seed, config, is_small, shards.ops, shards.made)
 
 
+_SHARDED_OF, _SHARDED = 30, (9, 17)  # seeds: no killer or regression has one of these
 _MORE_RATE = 0.45
+_MORE_SHARDED_RATE = 0.8  # what many shards do in one call is among it
 _FULL_EVERY = 11  # seeds: in one of them the wheel is full
 
 

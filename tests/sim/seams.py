@@ -1,12 +1,14 @@
 """Everything that could differ between two runs of one seed is replaced here, for a while.
 
 Replaced: the disk, the boot id, process id, random numbers and time of day that make ids; numpy's
-allocations, which may be told to fail; sizes of batches. Nothing else of the engine: Python and C
-are those that are shipped.
+allocations, which may be told to fail; sizes of batches; the threads that call several shards.
+Nothing else of the engine: Python and C are those that are shipped.
 """
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from random import Random
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -16,12 +18,15 @@ import numpy as np
 import timerstore.backup.restoring
 import timerstore.commitlog.staging
 import timerstore.files.directory
+import timerstore.files.disk
 import timerstore.leases.leases
 import timerstore.opening
 import timerstore.recurring.given
+import timerstore.shards.sharded
 import timerstore.store
 from tests.sim.disk import Fault, SimDisk
 from tests.sim.paths import SimPath
+from tests.sim.pool import SteppedPool
 from tests.support.small_batches import SMALL, replaced
 from timerstore import failpoint
 from timerstore.queues import dispatch
@@ -64,6 +69,16 @@ class Allocations:
             setattr(np, name, real)
 
 
+class _System:
+    """The os module, with some names replaced."""
+
+    def __init__(self, **replaced: Callable[..., Any]) -> None:
+        vars(self).update(replaced)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+
 @contextmanager
 def replaced_seams(
     seed: int, disk: Callable[[], SimDisk], allocations: Allocations | None, *, is_small: bool
@@ -76,6 +91,9 @@ def replaced_seams(
     chance = SimpleNamespace(
         randbits=draw.getrandbits, token_hex=lambda size: draw.randbytes(size).hex()
     )
+    ingest = import_module("timerstore.shards.ingest")  # a function has that name there
+    sharded, turns = timerstore.shards.sharded, Random(f"{seed} turns")
+    system = _System(getpid=lambda: 4242, urandom=turns.randbytes)
     replacements = (
         (opening, "Disk", disk),
         (timerstore.backup.restoring, "Disk", disk),
@@ -87,6 +105,12 @@ def replaced_seams(
         (timerstore.recurring.given, "secrets", chance),
         (opening, "time", SimpleNamespace(time=lambda: 1.7e9)),
         (staging, "boot_id", lambda: disk().boot.to_bytes(16, "big")),
+        (timerstore.files.disk, "os", system),
+        (sharded, "os", system),
+        (sharded, "Disk", disk),
+        (sharded, "Path", SimPath),
+        (sharded, "ThreadPoolExecutor", lambda *_given, **_named: SteppedPool(turns)),
+        (ingest, "Disk", disk),
     )
     saved = [(module, name, getattr(module, name)) for module, name, _ in replacements]
     with replaced(SMALL if is_small else USUAL):

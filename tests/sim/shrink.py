@@ -84,6 +84,8 @@ class Shrinker:
                     break
 
     def _usual_settings(self) -> None:
+        if self.best.shards is not None:
+            self._fails_as(self.best._replace(shards={**self.best.shards, "births": []}))
         if self.best.is_small:
             self._fails_as(self.best._replace(is_small=False))
         for name, value in _USUAL.items():
@@ -114,6 +116,9 @@ def _plainer(op: Op) -> Iterator[Op]:
         yield ["die", trigger, [*end[:2], 0], deaths, inner]
         for one in _plainer(inner):
             yield ["die", trigger, end, deaths, one]
+    elif name == "in":
+        for one in _plainer(op[2]):
+            yield [name, op[1], one]
     elif name == "step":
         for at in range(len(op[1])):
             yield ["step", op[1][:at] + op[1][at + 1 :]]
@@ -124,6 +129,7 @@ def _plainer(op: Op) -> Iterator[Op]:
             yield [name, op[1], op[2] - 1]
     else:
         yield from _plainer_put(op)
+        yield from _plainer_wide(op)
 
 
 def _plainer_put(op: Op) -> Iterator[Op]:
@@ -157,6 +163,18 @@ def _plainer_put(op: Op) -> Iterator[Op]:
         yield ["put", op[1], op[2], op[3], None]
 
 
+def _plainer_wide(op: Op) -> Iterator[Op]:
+    """Of calls for several shards."""
+    name = op[0]
+    if name in ("put_many_wide", "put_named_wide"):
+        for at in range(len(op[2])):
+            yield [name, op[1], op[2][:at] + op[2][at + 1 :], *op[3:]]
+        yield [name, op[1], [[*one[:-1], 20] for one in op[2]], *op[3:]]
+    elif name in ("cancel_many_wide", "ack_many_wide"):
+        for at in range(len(op[-1])):
+            yield [*op[:-1], op[-1][:at] + op[-1][at + 1 :]]
+
+
 def write_regression(schedule: Schedule, says: str, why: str) -> Path:
     """Write a failing schedule where every test run finds it."""
     path = REGRESSIONS / f"{schedule.seed}.json"
@@ -175,4 +193,6 @@ def regression_text(schedule: Schedule, says: str, why: str) -> str:
 
 def read_regression(path: Path) -> Schedule:
     found = json.loads(path.read_text())
-    return Schedule(found["seed"], found["config"], found["is_small"], found["ops"])
+    return Schedule(
+        found["seed"], found["config"], found["is_small"], found["ops"], found.get("shards")
+    )

@@ -24,14 +24,21 @@ class Ticking(Pacing):
             return
         begin_ms = None if begins is None else self.clock.now_ms + every_ms * begins // 10
         self.ticks.put_every(
-            self.store, self.clock, f"job-{which}", self._body(40), every_ms, begin_ms, missed,
-            lambda: self.is_dead, is_cron=is_cron,
+            self.store, self.clock, self._job_name(which), self._body(40), every_ms, begin_ms,
+            missed, lambda: self.is_dead, is_cron=is_cron,
         )  # fmt: skip
+        self._limit_turns()
+
+    def _job_name(self, which: int) -> str:
+        return f"job-{which}"
+
+    def _limit_turns(self) -> None:
+        """Have the clock never be turned by so much that too many runs come."""
         self.clock.turn_ms_max = self.ticks.turn_ms_max
 
     def op_cancel_every(self, which: int) -> None:
         if self._recurs:
-            self.ticks.cancel_every(self.store, f"job-{which}", lambda: self.is_dead)
+            self.ticks.cancel_every(self.store, self._job_name(which), lambda: self.is_dead)
 
     def look(self) -> None:
         """Runs, too."""
@@ -45,7 +52,7 @@ class Ticking(Pacing):
         if self._recurs:
             self.ticks.opened(self.store, self.clock, self.shown_ms, may_have_lost=may_have_lost)
         self.has_failed = False
-        self.clock.turn_ms_max = self.ticks.turn_ms_max
+        self._limit_turns()
 
     def check_more(self, store: TimerStore) -> None:
         """Of an image: what leases and runs there must be, and must not."""
@@ -60,7 +67,7 @@ class Ticking(Pacing):
             self.op_settle()
         for name in self.ticks.live:
             self.ticks.cancel_every(self.store, name, lambda: False)
-        self.clock.turn_ms_max = self.ticks.turn_ms_max
+        self._limit_turns()
 
     def op_settle(self) -> None:
         raise NotImplementedError

@@ -241,6 +241,10 @@ class Driver:
             keys=key_of(body),
         )
 
+    def _key_of(self, body: bytes) -> str:
+        """What a message can be asked for by."""
+        return key_of(body)
+
     def _tag(self) -> str | None:
         return TAGS[self._number % len(TAGS)]
 
@@ -676,7 +680,7 @@ class Driver:
         found = self.store.query(topic, key, max_count=1_000_000)
         self.look()  # a query dispatches: there may be more to pull than before
         self.model.check_query(
-            topic, lambda put: key_of(put.body) == key, found, durable, self._begin_of, ends
+            topic, lambda put: self._key_of(put.body) == key, found, durable, self._begin_of, ends
         )
 
     def _known_before(self) -> tuple[int, dict[Queue, int]]:
@@ -687,7 +691,7 @@ class Driver:
     def query_all(self) -> None:
         """Every key of every topic."""
         for topic in {queue[0] for queue in self.model.seen}:
-            for key in {key_of(body) for body in self.model.puts}:
+            for key in {self._key_of(body) for body in self.model.puts}:
                 self.query(topic, key)
 
     def query_one(self, one: Put) -> None:

@@ -17,8 +17,9 @@ Fails:    AssertionError where the store says otherwise.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.support.model import Queue
 from tests.support.turned_clock import TurnedClock
@@ -88,24 +89,34 @@ class Lessees:
         """Lease; `is_dead`: whether the process died meanwhile; `look`: sees what became visible
         in this call.
         """
+        with self.receiving(topic, seen):
+            got = store.receive(topic, GROUP, **asked(count, lease_ms))
+        assert len(got) <= count
+        self.received(store, clock, got, lease_ms, seen, is_dead, look)
+        return got
+
+    @contextmanager
+    def receiving(self, topic: str, seen: Seen) -> Iterator[None]:
+        """A call that leases is made."""
         self.topics.add(topic)
         try:
-            got = store.receive(
-                topic, GROUP, lease=lease_ms / 1000, max_count=count, max_attempts=ATTEMPTS_MAX,
-                backoff=BACKOFF_S,
-            )  # fmt: skip
+            yield
         except FlowControlError:
             raise
         except Exception:
-            self._doubt_receive(topic, seen)
+            self.doubt_receive(topic, seen)
             raise
-        assert len(got) <= count
+
+    def received(
+        self, store: TimerStore, clock: TurnedClock, got: list[LeasedMessage], lease_ms: int,
+        seen: Seen, is_dead: IsDead, look: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """It answered."""
         assert len({one.body for one in got}) == len(got), "one message twice"
         if any(m.queue_offset >= len(seen.get((m.topic, m.queue_id), ())) for m in got):
             look()
         for message in got:
             self._came(store, clock, message, lease_ms, seen, sure=not is_dead())
-        return got
 
     def _came(
         self, store: TimerStore, clock: TurnedClock, message: LeasedMessage, lease_ms: int,
@@ -138,7 +149,7 @@ class Lessees:
             self._undo.append((store._opened.rooms.log.end, one, one.states))
         one.states = frozenset(new) if sure else one.states.union(new)
 
-    def _doubt_receive(self, topic: str, seen: Seen) -> None:
+    def doubt_receive(self, topic: str, seen: Seen) -> None:
         """Nobody was told what was leased: any of the topic may have been."""
         for queue, messages in seen.items():
             for body, _ in messages if queue[0] == topic else ():
@@ -153,12 +164,11 @@ class Lessees:
         is_dead: IsDead,
     ) -> None:  # fmt: skip
         """Ack, nack or extend one of the leases, a late one too."""
-        choice = [one for one in self._leases.values() if one.receipts]
-        if not choice:
+        chosen = self.choose(which)
+        if chosen is None:
             return
-        one = choice[which % len(choice)]
-        receipt = one.receipts[-1 - (which % 7 == 6 and len(one.receipts) > 1)]
-        mine = [state for state in one.states if state.receipt == receipt and not state.is_done]
+        one, receipt = chosen
+        mine = _held_by(one, receipt)
         longer, until_ms, mark = "", clock.now_ms + ms, clock.mark()
         try:
             if kind == "extend":
@@ -175,6 +185,33 @@ class Lessees:
         except Exception:
             one.states = one.states.union(_after(kind, mine, "", until_ms, mark))
             raise
+        self._settled(store, clock, kind, chosen, mine, answer, longer, until_ms, mark, is_dead)
+
+    def choose(self, which: int) -> "tuple[_Lease, str] | None":
+        """One of the leases, and a receipt that was given for it, now and then a late one."""
+        choice = [one for one in self._leases.values() if one.receipts]
+        if not choice:
+            return None
+        one = choice[which % len(choice)]
+        return one, one.receipts[-1 - (which % 7 == 6 and len(one.receipts) > 1)]
+
+    def acked(
+        self, store: TimerStore, clock: TurnedClock, chosen: "tuple[_Lease, str]",
+        answer: AckResult | None, is_dead: IsDead,
+    ) -> None:  # fmt: skip
+        """An ack among others was answered, or (None) raised an error."""
+        one, mine, mark = chosen[0], _held_by(*chosen), clock.mark()
+        if answer is None:
+            one.states = one.states.union(_after("ack", mine, "", 0, mark))
+        else:
+            self._settled(store, clock, "ack", chosen, mine, answer, "", 0, mark, is_dead)
+
+    def _settled(
+        self, store: TimerStore, clock: TurnedClock, kind: str, chosen: "tuple[_Lease, str]",
+        mine: list[State], answer: AckResult | None, longer: str, until_ms: int, mark: int,
+        is_dead: IsDead,
+    ) -> None:  # fmt: skip
+        one, receipt = chosen
         if answer not in (None, AckResult.ACKED, AckResult.NACKED):
             self._refused(clock, one, receipt, answer)
             return
@@ -282,6 +319,19 @@ class Lessees:
                 clock.set(clock.now_ms + 1000)
                 settle()
         raise AssertionError("every slot is full")
+
+
+def asked(count: int, lease_ms: int) -> dict[str, Any]:
+    """What a `receive` of the group asks for."""
+    return {
+        "lease": lease_ms / 1000, "max_count": count, "max_attempts": ATTEMPTS_MAX,
+        "backoff": BACKOFF_S,
+    }  # fmt: skip
+
+
+def _held_by(one: _Lease, receipt: str) -> list[State]:
+    """States in which that receipt holds it."""
+    return [state for state in one.states if state.receipt == receipt and not state.is_done]
 
 
 def _after(kind: str, mine: list[State], longer: str, until_ms: int, mark: int) -> list[State]:

@@ -61,8 +61,12 @@ class Readers:
 
     def known_topics(self) -> set[str]:
         """Where the group has committed, or has a consumer."""
-        live = {topic for topic, readers in self._readers.items() if readers}
-        return live | {topic for topic, _ in self.committed}
+        return self.live_topics | {topic for topic, _ in self.committed}
+
+    @property
+    def live_topics(self) -> set[str]:
+        """Where the group has a consumer."""
+        return {topic for topic, readers in self._readers.items() if readers}
 
     # --- calls ---
 
@@ -175,10 +179,7 @@ class Readers:
         """The queues may have been divided anew."""
         readers = self._readers.get(topic, [])
         shares = [reader.consumer.queues for reader in readers]
-        everything = sorted(q for share in shares for q in share)
-        assert everything == list(range(len(everything))), f"not each queue once: {shares}"
-        sizes = [len(share) for share in shares] or [0]
-        assert max(sizes) - min(sizes) <= 1, f"not shared fairly: {shares}"
+        self._check_shares(shares)
         for reader, share in zip(readers, shares, strict=True):
             reader.moved &= reader.next.keys() & set(
                 share
@@ -186,6 +187,12 @@ class Readers:
             reader.next = {
                 q: reader.next[q] if q in reader.next else self._start(topic, q) for q in share
             }
+
+    def _check_shares(self, shares: list[tuple[int, ...]]) -> None:
+        everything = sorted(q for share in shares for q in share)
+        assert everything == list(range(len(everything))), f"not each queue once: {shares}"
+        sizes = [len(share) for share in shares] or [0]
+        assert max(sizes) - min(sizes) <= 1, f"not shared fairly: {shares}"
 
     def _start(self, topic: str, queue_id: int) -> int:
         """Where the group goes on in a queue; what it never committed may be gone."""

@@ -6,7 +6,7 @@ What the simulator does not kill is a hole in the simulator, or no bug in this d
 (MUTANTS.md, made by `python -m tests.sim.kill`) says which.
 Ids: W-xx store-format.md 8.5, 9 and 11; L-xx promises.md 3.5; E-xx found in this engine by the
 simulator; LE, RP, RC, SP, PC, CM of leases, rounds of a key, what recurs, times that are drawn,
-rates, many cancels; F-xx the far wheel;
+rates, many cancels; F-xx the far wheel; SH several shards;
 P-xx a promise that the others leave untouched, by order of their making.
 """
 
@@ -28,6 +28,7 @@ from tests.sim.mutants import (  # noqa: F401 - each registers its own
     promises,
     recurring,
     rounds,
+    shards,
 )
 from tests.sim.mutants.planting import MUTANTS, Mutant, planted
 

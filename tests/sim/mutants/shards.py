@@ -1,0 +1,99 @@
+"""Several stores as one: timerstore/shards. Only schedules of shards meet these."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tests.sim.mutants.planting import Patches, mutant, nothing, swap
+from timerstore.errors import TimerStoreError
+from timerstore.shards import sharded
+from timerstore.shards.consumer import ShardConsumer
+from timerstore.shards.sharded import ShardedStore
+from timerstore.store import TimerStore
+
+_NEEDS = '"shards": {'
+
+
+@mutant("SH-1", "each shard has all of a rate, not its share", needs='"pace_wide"')
+def _not_shared_out() -> Patches:
+    yield swap(sharded, "share_of", lambda rate, _count: rate)
+    yield swap(sharded, "shared_out", lambda config, _count: config)
+
+
+@mutant("SH-2", "which shard a key belongs to is another with each opening", needs=_NEEDS)
+def _routed_anew() -> Patches:
+    opened, original, made = ShardedStore.__init__, ShardedStore.shard_of, []
+
+    def init(self: ShardedStore, *given: Any, **named: Any) -> None:
+        opened(self, *given, **named)
+        made.append(self)
+
+    def shard_of(self: ShardedStore, key: str) -> int:
+        return (original(self, key) + made.index(self)) % len(self.stores)
+
+    yield swap(ShardedStore, "__init__", init)
+    yield swap(ShardedStore, "shard_of", shard_of)
+
+
+@mutant("SH-3", "many handles of several shards go to the first shard", needs='"cancel_many_wide"')
+def _cancelled_elsewhere() -> Patches:
+    original = ShardedStore._checked_place
+
+    def place(self: ShardedStore, given: object) -> tuple[int, Any]:
+        shard, handle = original(self, given)
+        return (0, handle) if isinstance(handle, str) else (shard, handle)
+
+    yield swap(ShardedStore, "_checked_place", place)
+
+
+@mutant("SH-4", "a group commits in one shard alone", needs=_NEEDS)
+def _committed_in_one() -> Patches:
+    original = ShardConsumer._by_shard
+
+    def by_shard(self: ShardConsumer, through: Any) -> Any:
+        return dict(list(original(self, through).items())[:1])
+
+    yield swap(ShardConsumer, "_by_shard", by_shard)
+
+
+@mutant("SH-5", "the last shard is let go of, and neither synced nor closed", needs=_NEEDS)
+def _last_not_closed() -> Patches:
+    original = sharded._close_all
+
+    def close_all(stores: Sequence[TimerStore]) -> list[BaseException]:
+        for last in stores[-1:]:
+            last._closed = True
+            last._opened.directory.release()
+        return original(stores[:-1])
+
+    yield swap(sharded, "_close_all", close_all)
+
+
+class _Lying:
+    """A disk that makes no names durable when it is asked to by itself."""
+
+    sync_directory = staticmethod(nothing)
+
+    def __init__(self, disk: Any) -> None:
+        self._disk = disk
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._disk, name)
+
+
+@mutant("SH-6", "the name of a cluster.json that is found is not made durable", needs=_NEEDS)
+def _name_not_durable() -> Patches:
+    original = sharded.cluster_json.ensure
+    yield swap(sharded.cluster_json, "ensure", lambda disk, *given: original(_Lying(disk), *given))
+
+
+@mutant("SH-7", "a shard that cannot be closed keeps those behind it open", needs=_NEEDS)
+def _others_stay_open() -> Patches:
+    def close_all(stores: Sequence[TimerStore]) -> list[BaseException]:
+        for store in stores:
+            try:
+                store.close()
+            except TimerStoreError as error:
+                return [error]
+        return []
+
+    yield swap(sharded, "_close_all", close_all)

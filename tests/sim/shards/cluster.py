@@ -1,0 +1,342 @@
+"""A ShardedStore on a simulated disk, each shard beside its model: all die at the same moment.
+
+Holds:    what World holds, shard by shard; and of the whole: what is asked of it goes to the shards
+          that it is for, once to each; what comes back is of all; it opens whole, or nothing of it
+          stays open; where one shard has failed, it says so, and the others go on.
+Fails:    AssertionError; what the store raises passes through, but for errors that were asked for.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import timerstore.files.directory
+from tests.sim.disk import SimDisk
+from tests.sim.drawing import Op
+from tests.sim.images import beside, check_store
+from tests.sim.life import ROOT, Life
+from tests.sim.operations import SHOWS_NOTHING, YEAR_MS
+from tests.sim.reading import Reading
+from tests.sim.seams import Allocations
+from tests.sim.shards.facet import Facet, check_named
+from tests.sim.shards.readers import ReadWhole, ShardReaders, joined, parted
+from tests.sim.shards.shard import Shard
+from tests.sim.shards.whole import check_whole
+from tests.support.model import Queue
+from tests.support.readers import Seen
+from timerstore import StoreConfig
+from timerstore.config import parse_topic_rates
+from timerstore.errors import FailedError, TimerStoreError
+from timerstore.shards import ShardedStore, open_shards
+
+_AT_REST = {"in", "settle", "die", "nothing", "whole"}
+_NOTHING_NEW = {"put_many_wide", "put_named_wide", "put_turn", "cancel_many_wide", "ack_many_wide"}
+"""Operations after which no pull gives more than before."""
+
+
+class Cluster(Reading, Life):
+    """The whole: its life, its ends, its errors."""
+
+    def __init__(
+        self, config: StoreConfig, allocations: Allocations, spare_bytes: int, count: int,
+        births: list[Any], *, is_small: bool,
+    ) -> None:  # fmt: skip
+        Life.__init__(self, allocations)
+        self.config = config
+        self.number = 0  # of the last body, in whichever shard
+        self.waited_ms = 0
+        self.onces = self.clock.onces
+        self.readers = ShardReaders(self._begin_of, count)
+        self.shards: list[Shard] = []
+        self._count = count
+        self._births = births
+        self._turn: int | None = None  # the shard that had the last one
+        for shard in range(count):
+            one = Shard(self, shard, self._config_of_shard(), is_small=is_small)
+            one.spare_bytes = spare_bytes
+            self.shards.append(one)
+
+    def _config_of_shard(self) -> StoreConfig:
+        rates = parse_topic_rates(self.config.topic_rates)
+        shares = (f"{topic}={self._share(rate):.3f}" for topic, rate in rates.items())
+        return replace(self.config, topic_rates=" ".join(shares))
+
+    def _share(self, rate: float) -> float:
+        return math.floor(rate * 1000 / self._count) / 1000
+
+    def begin(self) -> None:
+        """Make it; it may die meanwhile."""
+        self.raise_again(self._births)
+
+    # --- opening and closing ---
+
+    def _open_stores(self) -> None:
+        is_known = self.counts.get("openings", 0) > 0
+        count = None if is_known and self.disk.count % 2 else self._count
+        try:
+            self.whole = open_shards(ROOT, count, self.config, clock=self.clock, threads=False)
+        except BaseException:
+            self._check_let_go()
+            raise
+        assert self.whole.shard_count == self._count
+        self._turn = None
+        for one in self.shards:
+            one._take(self._facet(self.whole, one))
+
+    def _facet(self, whole: ShardedStore, one: Shard) -> Any:
+        return Facet(whole, one.shard)
+
+    def _check_let_go(self) -> None:
+        """All are open, or none."""
+        held = self._held()
+        assert self.is_dead or not held, f"{len(held)} of {self._count} shards stay open"
+
+    def _held(self) -> list[Any]:
+        return [k for k in timerstore.files.directory._held if k[0] == self.disk.number]
+
+    def _note_end(self) -> None:
+        for one in self.shards:
+            one._note_end()
+
+    def _after_opening(self) -> None:
+        for one in self.shards:
+            one.opened(was_cut=self._was_cut, has_failed=self.has_failed)
+        self._was_cut = self.has_failed = False
+        for one in self.shards:
+            one._after_opening()
+        self.readers.lost()
+        self.readers.check(self._read_from)
+
+    def op_reopen(self, downtime_ms: int, far_wheel: Any = None) -> None:
+        self._close()
+        self.config = replace(self.config, far_wheel=far_wheel or self.config.far_wheel)
+        for one in self.shards:
+            one.config = self._config_of_shard()
+        self.rest(downtime_ms)
+        if not self.is_dead:
+            self._open()
+            if not self.is_dead:
+                self._after_opening()
+
+    def _close(self) -> None:
+        self._is_open = self._is_open and self.is_dead
+        self._note_end()
+        self.may_scan_all = True
+        try:
+            self.whole.close()
+            logs = [one.store._log for one in self.shards]
+            assert all(log.durable == log.end for log in logs), "closed, and not durable"
+        except MemoryError:
+            self._close_again()
+            raise
+        finally:
+            if not self.is_dead:
+                self._note_end()
+                self._check_let_go()
+
+    def _close_again(self) -> None:
+        """Of a shard that found no memory nothing may have been closed; another call does it."""
+        assert all(one._closed for one in self.whole.stores), "some shards were not asked to close"
+        fault, self.allocations.fault = self.allocations.fault, None
+        assert self.is_dead or len(self._held()) <= (fault.hits if fault is not None else 0)
+        self.whole.close()
+        self.allocations.fault = fault
+
+    def op_fault_in_close(self, fault: Op) -> None:
+        """A call fails while the shards are closed, one after the other, or opened again."""
+        self.op_fault(*fault)
+        self.op_reopen(0)
+        self.heal()
+
+    def op_lose(self, which: int, kill: bool, shard: int) -> None:
+        """Some of the files of one shard that are derived from its log are gone."""
+        self.heal()
+        one = self.shards[shard]
+        one.lost_below = one.store._opened.rooms.log.segments.begin
+        if kill:
+            self.end_now(["kill", 0])
+        else:
+            self.whole.close()
+            self.clock.forget_listeners()
+            self._is_open = False
+        one.remove_derived(which)
+        self.may_scan_all = True
+        self.raise_again([])
+
+    def bury(self) -> None:
+        """Before what is left is opened: whatever else might have been left opens, too."""
+        super().bury()
+        images, self.images = self.images, []
+        for image in images:
+            self._check_image(image)
+
+    def _check_image(self, image: SimDisk) -> None:
+        with beside(self, image):
+            whole = open_shards(ROOT, self._count, self.config, clock=self.clock, threads=False)
+            for one in self.shards:
+                check_store(one, self._facet(whole, one))
+
+    # --- running ---
+
+    def do(self, op: Op) -> None:
+        """Run one operation of a schedule; each model agrees with its shard after it."""
+        self._note_op(op)
+        before_ms, is_pending = self.clock.turned_ms, self.put_count > 0
+        self._guarded(lambda: getattr(self, f"op_{op[0]}")(*op[1:]))
+        if is_pending:
+            self.waited_ms += min(self.clock.turned_ms - before_ms, YEAR_MS // 12)
+        name = op[2][0] if op[0] == "in" else op[0]
+        if not self.is_dead and name not in SHOWS_NOTHING | _NOTHING_NEW:
+            self._guarded(self.look)
+        if not self.is_dead and self.shards[0].may_forget:
+            self._guarded(self._check_removed)
+        is_turn = self.image_count and self.disk.count % 3 == 0
+        if is_turn and self._is_open and not any(one.attempts for one in self.shards):
+            self._check_image(self.disk.killed().cut(Random(self.disk.count)))
+
+    def _note_op(self, op: Op) -> None:
+        self.count(f"op_{op[0]}")
+        if op[0] == "in":
+            self.shards[op[1]]._note_op(op[2])
+        elif op[0] not in _AT_REST:
+            for one in self.shards:
+                one.is_settled = False
+
+    @property
+    def put_count(self) -> int:
+        return sum(one.put_count for one in self.shards)
+
+    def look(self) -> None:
+        """Pull what is new in each, and compare."""
+        for one in self.shards:
+            one.look()
+
+    def _check_removed(self) -> None:
+        for one in self.shards:
+            one.check_removed()
+
+    def op_in(self, shard: int, op: Op) -> None:
+        getattr(self.shards[shard], f"op_{op[0]}")(*op[1:])
+
+    def op_settle(self) -> None:
+        for one in self.shards:
+            one.op_settle()
+
+    def op_flush(self) -> None:
+        self.whole.flush()
+
+    def op_whole(self, number: int) -> None:
+        """What the whole says is what its shards say, put together."""
+        if not self.is_dead and not self.is_limited:
+            check_whole(self.whole, number)
+            reports = self.whole.verify()
+            assert len(reports) == self._count
+            assert all(report.clean for report in reports), reports
+
+    def line(self, step: int, op: Op) -> str:
+        """What a trace says of an operation."""
+        logs = [(one.store._log.end, one.store._log.durable) for one in self.shards]
+        seen = [sum(map(len, one.model.seen.values())) for one in self.shards]
+        return (
+            f"{step} {op} logs={logs} calls={self.disk.count} now={self.clock.now_ms} seen={seen} "
+            f"puts={[one.put_count for one in self.shards]}\n"
+        )
+
+    # --- errors that were asked for ---
+
+    def after_error(self, error: Exception, seed: int) -> None:
+        """The call raised what was asked for: a shard that has failed stays so; others go on."""
+        assert self.is_limited, f"an error that nobody asked for: {error!r}"
+        self.count("errors")
+        self.may_scan_all = self.has_failed = True
+        if self.is_dead:
+            return
+        failed = [one for one in self.shards if self._is_open and one._has_failed]
+        for one in failed:
+            self.count("poisoned")
+            self._check_refuses(one)
+        if not failed and self._is_open and isinstance(error, TimerStoreError) and error.retryable:
+            return  # nothing is lost: go on
+        assert failed or self.disk.sync_failures == 0 or not self._is_open, (
+            "a sync failed, and the store goes on"
+        )
+        self.heal()
+        if failed:
+            self._go_on_beside(failed)
+        if isinstance(error, MemoryError) and self._is_open:
+            self.end_now(["kill", seed])
+        else:
+            self.end_now([Random(seed).choice(("kill", "drop", "cut")), seed])
+        self.raise_again([])
+
+    def _check_refuses(self, one: Shard) -> None:
+        key = one._first_here("after-it-has-failed")
+        try:
+            self.whole.put("orders", b"after the shard has failed", keys=[key], flush="async")
+        except FailedError as error:
+            check_named(error, one.shard)
+        else:
+            raise AssertionError("a put was taken after the shard had failed")
+
+    def _go_on_beside(self, failed: list[Shard]) -> None:
+        """Shards know nothing of one another: what is put into the others comes."""
+        for one in self.shards:
+            if one in failed or one.attempts or one.has_failed:
+                continue
+            self.count("went on beside a shard that has failed")
+            one.op_put(["orders", 0], None, 30, "sync")
+            one.op_settle()
+
+    def _raise_hidden(self) -> None:
+        """A call that answers with what some shards gave leaves another one's error for later."""
+        for one in self.shards:
+            failed = one.store._log.failed
+            if failed is not None and not self.is_dead:
+                raise FailedError(f"shard {one.shard}: has failed") from failed
+
+    # --- a group that reads ---
+
+    @property
+    def _read_from(self) -> Any:
+        return ReadWhole(self.whole)
+
+    @property
+    def _all_seen(self) -> Seen:
+        return {
+            (topic, joined(one.shard, queue_id)): known
+            for one in self.shards
+            for (topic, queue_id), known in one.model.seen.items()
+        }
+
+    def _begin_of(self, queue: Queue) -> int:
+        shard, queue_id = parted(queue[1])
+        return self.shards[shard]._begin_of((queue[0], queue_id))
+
+    def op_reader(self, kind: str, topic: str, which: int, at: int) -> None:
+        super().op_reader(kind, topic, which, at)
+        self._raise_hidden()
+
+    # --- the end ---
+
+    def finish(self, *, is_thorough: bool) -> None:
+        """No fault any more, the clock goes on: all comes, once; the shards check clean; close."""
+        self.heal()
+        if any(one._has_failed or one.attempts or one._has_doubts for one in self.shards):
+            self.end_now(["kill", 0])
+            self.raise_again([])
+        self._for_each(lambda one: one.end_ticks())
+        self._for_each(lambda one: one.bring_to_end(is_thorough=is_thorough))
+        self.readers_finish()
+        self.op_whole(0)
+        if is_thorough:
+            self.op_reopen(0)
+            self.op_settle()
+            self._for_each(lambda one: one.compare_pending())
+        self.op_whole(1)
+        self._close()
+
+    def _for_each(self, call: Callable[[Shard], None]) -> None:
+        for one in self.shards:
+            call(one)

@@ -1,0 +1,116 @@
+"""One shard of a ShardedStore, beside its model.
+
+Holds:    all that it is told to put goes to this shard: numbers of bodies, names and keys are
+          chosen so that they lead there. Its disk, its clock and its end are the whole's.
+"""
+
+import zlib
+from typing import Any
+
+from tests.sim.operations import Operations
+from tests.sim.shards.facet import Facet
+from tests.sim.shards.readers import PartOfReaders
+from tests.support.driver import key_of
+from tests.support.model import Queue
+from tests.support.onces import Onces
+from timerstore import StoreConfig
+
+_NAMES = 8  # of ids that one shard gives, more than a schedule has
+
+
+def _of_whole(name: str) -> Any:
+    """What all shards have together."""
+    return property(
+        lambda self: getattr(self.cluster, name),
+        lambda self, value: setattr(self.cluster, name, value),
+    )
+
+
+class Shard(Operations):
+    """A world that shares disk, clock and end with others."""
+
+    allocations, clock, disk = _of_whole("allocations"), _of_whole("clock"), _of_whole("disk")
+    is_dead, _is_open = _of_whole("is_dead"), _of_whole("_is_open")
+    counts, reached = _of_whole("counts"), _of_whole("reached")
+    may_scan_all, shown_ms = _of_whole("may_scan_all"), _of_whole("shown_ms")
+    _number = _of_whole("number")
+
+    def __init__(self, cluster: Any, shard: int, config: StoreConfig, *, is_small: bool) -> None:
+        self.cluster = cluster
+        self.shard = shard
+        super().__init__(config, cluster.allocations, is_small=is_small)
+        self.readers: Any = PartOfReaders(cluster.readers, shard)
+        self.onces: Onces = cluster.onces
+        self._named: dict[bytes, str] = {}  # what has no key: by its id
+
+    def _begin_life(self, allocations: Any) -> None:
+        self._was_cut = self.has_failed = False
+
+    def _path(self) -> Any:
+        return super()._path() / f"shard-{self.shard:05d}"
+
+    def after_error(self, error: Exception, seed: int) -> None:
+        raise AssertionError("the whole takes errors") from error
+
+    # --- what leads here ---
+
+    def leads_here(self, key: str) -> bool:
+        """Whether a key is one of this shard's: what the API promises, computed once more."""
+        return zlib.crc32(key.encode()) % len(self.cluster.shards) == self.shard
+
+    def _body(self, size: int) -> bytes:
+        while not self.leads_here(key_of(body := super()._body(size))):
+            pass
+        return body
+
+    def any_body(self, size: int, name: str = "") -> bytes:
+        """One whose number leads nowhere, since it is put without a key: under an id, perhaps."""
+        body = super()._body(size)
+        self.note_name(body, name)
+        return body
+
+    def note_name(self, body: bytes, name: str) -> None:
+        """The only key that a message can be asked for by is its id."""
+        self._named[body] = name
+
+    def _key_of(self, body: bytes) -> str:
+        return self._named.get(body) or super()._key_of(body)
+
+    def _first_here(self, name: str) -> str:
+        names = (f"{name}-{k}" for k in range(10_000))
+        return next(one for one in names if self.leads_here(one))
+
+    def _round_key(self, queue: Queue, which: int) -> str:
+        return self._first_here(super()._round_key(queue, which))
+
+    def _job_name(self, which: int) -> str:
+        return self._first_here(super()._job_name(which))
+
+    def op_put_once(self, queue: list[Any], which: int, due: Any, size: Any) -> None:
+        super().op_put_once(queue, which + _NAMES * self.shard, due, size)
+
+    def op_put_many_once(self, queue: list[Any], items: list[Any]) -> None:
+        own = [[which + _NAMES * self.shard, due, size] for which, due, size in items]
+        super().op_put_many_once(queue, own)
+
+    # --- its end, with the others ---
+
+    def opened(self, *, was_cut: bool, has_failed: bool) -> None:
+        """All are open again."""
+        self._was_cut |= was_cut
+        self.has_failed |= has_failed
+
+    @property
+    def facet(self) -> Facet:
+        """The whole as this shard."""
+        found: Any = self.store
+        assert isinstance(found, Facet)
+        return found
+
+    # --- what is the whole's ---
+
+    def _limit_turns(self) -> None:
+        self.clock.turn_ms_max = min(one.ticks.turn_ms_max for one in self.cluster.shards)
+
+    def readers_finish(self) -> None:
+        """The whole reads all shards."""

@@ -496,16 +496,18 @@ class ShardedStore(Closing):
         end_ms: int | None = None,
         max_count: int = 64,
     ) -> list[ShardMessage]:
-        """Give the newest messages of a topic that have a key, oldest first; asks all shards, for
-        the key may be any of a message's. Otherwise as TimerStore.query.
+        """Give the newest messages of a topic that have a key, oldest first, of each shard in the
+        order of its log; asks all shards, for the key may be any of a message's. Otherwise as
+        TimerStore.query.
         """
         found = self._in_all(
             lambda store: store.query(
                 topic, key, begin_ms=begin_ms, end_ms=end_ms, max_count=max_count
             )
         )
-        messages = [in_shard(k, one) for k, part in enumerate(found) for one in part]
-        messages.sort(key=lambda one: (one.store_ms, one.shard, one.log_offset))
+        parts = [[in_shard(k, one) for one in part] for k, part in enumerate(found)]
+        # Merged, not sorted: where the clock was set back, a shard's own order stays its log's.
+        messages = list(heapq.merge(*parts, key=lambda one: one.store_ms))
         return messages[-max_count:]
 
     # --- leasing ---

@@ -19,16 +19,17 @@ def _not_shared_out() -> Patches:
     yield swap(sharded, "shared_out", lambda config, _count: config)
 
 
-@mutant("SH-2", "which shard a key belongs to is another with each opening", needs=_NEEDS)
+@mutant("SH-2", "which shard a key belongs to is another when it is opened again", needs=_NEEDS)
 def _routed_anew() -> Patches:
-    opened, original, made = ShardedStore.__init__, ShardedStore.shard_of, []
+    opened, original = ShardedStore.__init__, ShardedStore.shard_of
 
-    def init(self: ShardedStore, *given: Any, **named: Any) -> None:
-        opened(self, *given, **named)
-        made.append(self)
+    def init(self: ShardedStore, path: Any, *given: Any, **named: Any) -> None:
+        is_old = sharded.Disk().exists(sharded.ShardsTree(sharded.Path(path)).cluster_json)
+        opened(self, path, *given, **named)
+        vars(self)["shift"] = int(is_old)
 
     def shard_of(self: ShardedStore, key: str) -> int:
-        return (original(self, key) + made.index(self)) % len(self.stores)
+        return (original(self, key) + vars(self)["shift"]) % len(self.stores)
 
     yield swap(ShardedStore, "__init__", init)
     yield swap(ShardedStore, "shard_of", shard_of)

@@ -238,6 +238,18 @@ def test_query_asks_every_shard(shards: ShardBench) -> None:
     assert len(shards.store.query("t", "common", max_count=2)) == 2
 
 
+def test_query_keeps_each_shards_order_when_the_clock_was_set_back(shards: ShardBench) -> None:
+    for k in range(12):
+        shards.store.put("t", b"%d" % k, keys=[f"k{k}", "common"])
+        shards.clock.set(shards.clock.now_ms - 1000)
+    shards.turn()
+    found = shards.store.query("t", "common")
+    assert len(found) == 12
+    for shard in range(3):
+        bodies = [int(one.body) for one in found if one.shard == shard]
+        assert bodies == sorted(bodies)
+
+
 def test_pull_names_a_shard(shards: ShardBench) -> None:
     shard = shards.store.put("t", b"x", keys="a").shard
     shards.turn()

@@ -307,6 +307,10 @@ class _Opening:
         wheel_is_ours = disk.file_bytes(tree.timer_wheel) == wheel_bytes + OPEN_EXTRA_BYTES
         disk.make_directory(tree.side)
         self._directory.mark_open()
+        if was_open and disk.exists(tree.config):
+            disk.sync_directory(tree.config)  # who died may have read back what is not durable yet
+        if was_open:
+            disk.sync_directory(tree.side)
         reach("recover_marked_open")
         self._wheel = Wheel(
             disk,

@@ -144,8 +144,10 @@ class Opened(NamedTuple):
         with suppress(FailedError):
             self.rooms.log.check_alive()  # a file that was cut explains any error
         cause = error if isinstance(error, TimerStoreError) else FailedError(f"{name}: {error!r}")
-        self._note_damage(cause)
-        self.rooms.log.fail(cause)
+        try:
+            self._note_damage(cause)
+        finally:
+            self.rooms.log.fail(cause)
 
     def _note_damage(self, error: TimerStoreError) -> None:
         """Have the next opening build the timer log anew, where that is what is damaged."""
@@ -311,6 +313,8 @@ class _Opening:
             disk.sync_directory(tree.config)  # who died may have read back what is not durable yet
         if was_open:
             disk.sync_directory(tree.side)
+            if self._mark is not None:
+                disk.open(tree.watermark).sync()
         reach("recover_marked_open")
         self._wheel = Wheel(
             disk,
@@ -441,7 +445,10 @@ class _Opening:
         if is_unclean:
             if mark.is_clean and not self._settle_chains(mark):
                 return self._distrust_timer()
-            recover.cut_back(self._wheel, self._timer_log, mark)
+            try:
+                recover.cut_back(self._wheel, self._timer_log, mark)
+            except CorruptError:  # a unit behind the watermark, to which the wheel leads
+                return self._distrust_timer()
         else:
             self._timer_log.load(mark.timer_log_end)
         if self._far.load(mark.far_number) and self._leads_to_all(mark, scanned):
@@ -453,6 +460,7 @@ class _Opening:
         the chains; False where a unit that was written anew is torn.
         """
         self._timer_log.load(mark.timer_log_end)
+        self._timer_log.segments.mark_dirty()  # closing may have died before it synced them
         try:
             self._timer_log.check()
             rechain.recount(self._wheel, self._timer_log, mark.read_slot, mark.timer_log_end)
@@ -469,8 +477,8 @@ class _Opening:
 
     def _leads_to_all(self, mark: Watermark, scanned: Scan) -> bool:
         """Whether the wheel has a unit for each message that waits, but for those that have still
-        to be linked: a wheel that was damaged at rest has fewer, for it has no checksum. More do no
-        harm: their states say which of them wait.
+        to be linked: a wheel of an older version, which has no checks, may have fewer where it was
+        damaged. More do no harm: their states say which of them wait.
         """
         kinds = (lib.TS_KIND_TIMER, lib.TS_KIND_DELETE, lib.TS_KIND_UNUSABLE)
         put = recover.timer_route(self._routes).queue.count + int(

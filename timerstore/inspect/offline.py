@@ -229,10 +229,12 @@ def _check_sectors(
     if mark.wheel_writes < 0:
         return
     held = wheel_checks.of(raw)
-    data = disk.read_small(found.tree.wheel_checks) or b""
-    entries = wheel_checks.read(data, len(held))
+    path, size = found.tree.wheel_checks, wheel_checks.file_bytes(len(held))
+    entries = None
+    if disk.file_bytes(path) == size:
+        entries = wheel_checks.read(disk.open(path, read_only=True).read(0, size), len(held))
     if entries is None:
-        findings.add(f"the wheel's checks ({_DERIVED})", found.tree.wheel_checks, "some", "none")
+        findings.add(f"the wheel's checks ({_DERIVED})", path, f"{len(held)} of them", "none")
         return
     for sector in np.flatnonzero(~wheel_checks.fits(entries, held, mark.wheel_writes)).tolist():
         findings.add(

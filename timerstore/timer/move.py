@@ -76,8 +76,9 @@ class Mover:
             self._part, self._at = (begin, end), begin
             self._rest = self._rest[:0]
         if not len(self._rest) and self._at < end:
-            found = self._scan(end)
+            found, following = self._scan(end)
             self._rest = self._waiting(found)
+            self._at = following  # not before: what was not looked at may wait
             if not len(self._rest):
                 return True
         if not len(self._rest):
@@ -93,8 +94,8 @@ class Mover:
 
     # --- what waits ---
 
-    def _scan(self, end: int) -> Scan:
-        """Read the next records."""
+    def _scan(self, end: int) -> tuple[Scan, int]:
+        """Read the next records; where those behind them begin."""
         segments, following = self._log.segments, ffi.new("int64_t *")
         with segments.view(end) as view:
             while True:
@@ -118,8 +119,7 @@ class Mover:
                 f"retention: {FAULTS.get(view.fault, 'damaged')}, so what waits here is not known",
                 where=f"{segments.directory} offset {following[0]}",
             )
-        self._at = int(following[0])
-        return self._scanned[:count]
+        return self._scanned[:count], int(following[0])
 
     def _waiting(self, found: Scan) -> Records:
         """Of these records the newest copies of what waits."""
@@ -165,10 +165,12 @@ class Mover:
         gaps = (np.diff(numbers[asked]) != 1) | (np.diff(numbers[asked] // per_segment) != 0)
         for run in np.split(asked, np.flatnonzero(gaps) + 1) if len(asked) else ():
             position = timer_unit.position_of(int(numbers[run[0]]), size)
-            units = rooms.timer_log.units(position, len(run))
+            data = segments.read(position, len(run) * timer_unit.UNIT_BYTES)
+            units = timer_unit.read(data)
             slots = (units["write_ms"] + units["delay_ms"]) // self._precision_ms
             is_its_own = units["log_offset"] == records["log_offset"][run]
             newest[run] = (slots >= frontier) | np.isin(slots, open_slots) | ~is_its_own
+            newest[run] |= ~timer_unit.is_sound(data, position)  # it tells nothing
         return newest
 
     # --- moving it ---

@@ -102,6 +102,7 @@ class Wheel:
         sectors = (size + SECTOR_BYTES - 1) // SECTOR_BYTES
         held = np.zeros(sectors, np.uint32) if self._is_new else wheel_checks.of(raw.data)
         self.checks = WheelChecks(disk, checks, held)
+        self._is_torn = False
         self._dirty = np.zeros((size + PAGE_BYTES - 1) // PAGE_BYTES, np.uint8)
         self._dirty[self.checks.unfinished() * SECTOR_BYTES // PAGE_BYTES] = 1
         self._dirty_view = ffi.from_buffer("uint8_t[]", self._dirty)
@@ -277,7 +278,11 @@ class Wheel:
         per_page = PAGE_BYTES // SECTOR_BYTES
         sectors = (pages[:, np.newaxis] * per_page + np.arange(per_page)).reshape(-1)
         sectors = sectors[sectors * SECTOR_BYTES < size]
+        if self._is_torn:  # by a write that failed: who knows how far it came
+            self._file.sync()
+            self.checks.found(wheel_checks.of(self._file.read(0, size)))
         checks = self.checks.begin(sectors, dirty.data)
+        self._is_torn = True
         edges = np.flatnonzero(np.diff(pages) != 1) + 1
         for run in np.split(np.arange(len(pages)), edges) if len(pages) else []:
             begin = int(pages[run[0]]) * PAGE_BYTES
@@ -286,6 +291,7 @@ class Wheel:
         self._file.sync()
         self._file.refuse_stranger(size + OPEN_EXTRA_BYTES)
         self.checks.complete(sectors, checks)
+        self._is_torn = False
 
     def close(self, *, as_broker_wants: bool) -> None:
         """Unmap; the file gets the length that a broker takes where it may open it."""

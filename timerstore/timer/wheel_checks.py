@@ -51,6 +51,10 @@ class WheelChecks:
         self.completed = max(self.completed, completed)
         return self._is_read and bool(wheel_checks.fits(self._entries, self._held, completed).all())
 
+    def found(self, held: Checks) -> None:
+        """The wheel's file, durably, holds this after a write that failed."""
+        self._held = held
+
     def unfinished(self) -> Int64Array:
         """Sectors that are not as their entry wants them: the next write has to write them."""
         sectors: Int64Array = np.flatnonzero(self._entries["now"] != self._held)

@@ -7,7 +7,7 @@ import pytest
 
 import timerstore
 from tests.support.bench import NOW, SECOND, Bench, small
-from timerstore import FailedError, TimerStore, failpoint, verify_directory
+from timerstore import CorruptError, FailedError, TimerStore, failpoint, verify_directory
 from timerstore.layout.timer_unit import UNIT_BYTES
 from timerstore.layout.tree import Tree
 from timerstore.testing import ManualClock
@@ -86,6 +86,62 @@ def test_a_unit_torn_while_closing_is_built_anew(
     assert again.bodies("t") == [b"%d" % n for n in range(COUNT) if n != 2]
     again.close()
     assert verify_directory(copy).clean
+
+
+def test_a_damaged_unit_behind_the_watermark_is_built_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recovery takes slots back over such units."""
+    bench = Bench(tmp_path / "store", small())
+    for n in range(3):
+        bench.store.put("t", b"%d" % n, delay=5.0)
+    bench.turn()
+    bench.store.flush()
+    for n in range(3, COUNT):
+        bench.store.put("t", b"%d" % n, delay=5.0)
+    bench.turn()
+    copy = tmp_path / "copy"
+
+    def hook(name: str) -> None:
+        if name == "checkpoint_wheel_written":
+            shutil.copytree(bench.root, copy)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(failpoint, "hook", hook)
+        bench.store.flush()
+    bench.close()
+    flip(copy, 4, 35, 1)
+    again = Bench(copy, small(), NOW + 10 * SECOND)
+    again.turn()
+    assert again.bodies("t") == [b"%d" % n for n in range(COUNT)]
+    again.close()
+
+
+def test_retention_moves_what_a_damaged_unit_tells_nothing_of(tmp_path: Path) -> None:
+    """A unit that was read beside one that waits, in a file of the log that is to go."""
+    config = small(
+        commit_log_segment_bytes=16 * 1024, retention_ms=3_600_000, precision_ms=60_000,
+        wheel_slot_count=2048, timer_log_segment_bytes=2048,
+    )  # fmt: skip
+    bench = Bench(tmp_path / "store", config)
+    bench.store.put("t", b"soon", delay=60.0)
+    bench.store.put("t", b"late", delay=30 * 3600.0)
+    bench.turn(120 * SECOND)
+    for _ in range(60):
+        bench.store.put("filler", bytes(1000))
+    bench.reopen()
+    flip(bench.root, 0, 43, 1)
+    for _ in range(20):
+        bench.store.put("filler", b"x")
+        bench.turn(3_600 * SECOND)
+    assert bench.store._opened.rooms.log.segments.begin > 0
+    with pytest.raises(CorruptError, match="timerlog"):
+        bench.store.close()
+    again = Bench(bench.root, config, bench.clock.now_ms)
+    assert len(list(again.store.pending())) == 1
+    again.turn(30 * 3_600 * SECOND)
+    assert [message.body for message in again.out("t", 0, 1)] == [b"late"]
+    again.close()
 
 
 def test_units_without_a_seal_are_read(tmp_path: Path) -> None:

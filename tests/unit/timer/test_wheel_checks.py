@@ -3,11 +3,12 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.bench import NOW, SECOND, Bench, small
-from timerstore import failpoint, verify_directory
+from timerstore import FullError, failpoint, verify_directory
 from timerstore.layout import watermark
 from timerstore.layout.tree import Tree
 from timerstore.layout.wheel_checks import SECTOR_BYTES
@@ -97,10 +98,9 @@ def test_checks_that_are_damaged_themselves(tmp_path: Path, how: str) -> None:
     assert_whole(root, is_anew=True)
 
 
-@pytest.mark.parametrize("point", ["checkpoint_states_written", "checkpoint_wheel_written"])
-@pytest.mark.parametrize("sectors", [0, 1, 2])
+@pytest.mark.parametrize("sectors", [0, 1, 3, 7])
 def test_killed_while_a_checkpoint_writes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str, sectors: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sectors: int
 ) -> None:
     """Whatever of the wheel's sectors such a write got to, it is the recovery's that was there."""
     bench = opened(tmp_path / "store")
@@ -109,21 +109,23 @@ def test_killed_while_a_checkpoint_writes(
     bench.turn()
     bench.store.flush()
     old = Tree(bench.root).timer_wheel.read_bytes()
-    bench.store.put("other", b"x", delay=FIRST)
+    for delay in (FIRST, SECOND_ONE, 100):  # in three sectors
+        bench.store.put("other", b"x", delay=delay)
     bench.turn()
     copy = tmp_path / "copy"
 
     def hook(name: str) -> None:
-        if name == point and not copy.exists():
+        if name == "checkpoint_wheel_written" and not copy.exists():
             shutil.copytree(bench.root, copy)
 
     with monkeypatch.context() as patched:
         patched.setattr(failpoint, "hook", hook)
         bench.store.flush()
     new = Tree(bench.root).timer_wheel.read_bytes()
-    if point == "checkpoint_wheel_written":
-        cut = SECTOR_BYTES * sectors * 3
-        Tree(copy).timer_wheel.write_bytes(new[:cut] + old[cut:])
+    changed = {at // SECTOR_BYTES for at in range(len(old)) if old[at] != new[at]}
+    assert len(changed) == 3
+    cut = SECTOR_BYTES * sectors
+    Tree(copy).timer_wheel.write_bytes(new[:cut] + old[cut:])
     bench.close()
     for _ in range(2):  # and again, when that recovery is killed, too
         again = opened(copy)
@@ -131,6 +133,53 @@ def test_killed_while_a_checkpoint_writes(
         shutil.copytree(copy, tmp_path / f"next-{_}")
         again.close()
         copy = tmp_path / f"next-{_}"
+    assert_whole(copy, is_anew=False)
+
+
+class Faulty:
+    """The wheel's file, whose writes go through a function."""
+
+    def __init__(self, file: Any, write: Callable[[Any, Any, int], None]) -> None:
+        self._file = file
+        self._write = write
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def write(self, data: Any, offset: int) -> None:
+        self._write(self._file, data, offset)
+
+
+def test_killed_while_a_write_that_failed_is_made_again(tmp_path: Path) -> None:
+    """The first one wrote what the checks called new then, the second one calls newer."""
+    bench = opened(tmp_path / "store")
+    for n in range(3):
+        bench.store.put("t", b"%d" % n, delay=SECOND_ONE)
+    bench.turn()
+    bench.store.flush()
+    wheel = bench.store._opened.rooms.wheel
+    file, copy = wheel._file, tmp_path / "copy"
+
+    def full(file: Any, data: Any, offset: int) -> None:
+        file.write(data, offset)
+        raise FullError("no space")
+
+    def killed_before(file: Any, data: Any, offset: int) -> None:
+        shutil.copytree(bench.root, copy)
+        file.write(data, offset)
+
+    bench.store.put("other", b"x", delay=SECOND_ONE)
+    bench.turn()
+    wheel._file = Faulty(file, full)  # type: ignore[assignment]
+    with pytest.raises(FullError):
+        bench.store.flush()
+    bench.store.put("other", b"y", delay=SECOND_ONE)
+    bench.turn()
+    wheel._file = Faulty(file, killed_before)  # type: ignore[assignment]
+    bench.store.flush()
+    wheel._file = file
+    bench.close()
+    assert verify_directory(copy).clean
     assert_whole(copy, is_anew=False)
 
 

@@ -51,7 +51,10 @@ class DequeueGetMessage(Service):
         chained, frontier, back_count = loaded
         due = np.empty(len(chained), DUE)
         kept = done = 0
-        end = int(chained["log_offset"].max(initial=0)) + int(chained["size"].max(initial=0))
+        end = 0
+        if len(chained):
+            last = chained[int(chained["log_offset"].argmax())]
+            end = int(last["log_offset"]) + int(last["size"])
         with self._log.segments.view(self._log.written_through(end)) as view:
             while done < len(chained):
                 got = lib.ts_due_load(

@@ -123,7 +123,8 @@ class DequeuePut(Service):
         self._dealt = 0
         try:
             self._log.wait_for_checkpoint()
-            self._log.written_through(int(due["log_offset"].max()) + int(due["size"].max()))
+            last = due[int(due["log_offset"].argmax())]
+            self._log.written_through(int(last["log_offset"]) + int(last["size"]))
             while self._linker.relinks and (rolling := self._rolling(due, frontier)) is not None:
                 dealt = self._linker.relink(due[rolling])
                 if dealt == 0:

@@ -309,9 +309,9 @@ class _Opening:
         wheel_is_ours = disk.file_bytes(tree.timer_wheel) == wheel_bytes + OPEN_EXTRA_BYTES
         disk.make_directory(tree.side)
         self._directory.mark_open()
-        if was_open and disk.exists(tree.config):
-            disk.sync_directory(tree.config)  # who died may have read back what is not durable yet
-        if was_open:
+        if was_open:  # what is read now may not be durable yet: who wrote it died
+            if disk.exists(tree.config):
+                disk.sync_directory(tree.config)
             disk.sync_directory(tree.side)
             if self._mark is not None:
                 disk.open(tree.watermark).sync()
@@ -443,11 +443,11 @@ class _Opening:
         if not self._wheel.checks.fits(mark.wheel_writes):
             return self._distrust_timer()
         if is_unclean:
-            if mark.is_clean and not self._settle_chains(mark):
-                return self._distrust_timer()
             try:
+                if mark.is_clean:
+                    self._settle_chains(mark)
                 recover.cut_back(self._wheel, self._timer_log, mark)
-            except CorruptError:  # a unit behind the watermark, to which the wheel leads
+            except CorruptError:  # a unit that is torn, or damaged behind the watermark
                 return self._distrust_timer()
         else:
             self._timer_log.load(mark.timer_log_end)
@@ -455,18 +455,14 @@ class _Opening:
             return True
         return self._distrust_timer()
 
-    def _settle_chains(self, mark: Watermark) -> bool:
+    def _settle_chains(self, mark: Watermark) -> None:
         """Killed while closing, between the log's chains and the wheel: have the slots agree with
-        the chains; False where a unit that was written anew is torn.
+        the chains; CorruptError where a unit that was written anew is torn.
         """
         self._timer_log.load(mark.timer_log_end)
         self._timer_log.segments.mark_dirty()  # closing may have died before it synced them
-        try:
-            self._timer_log.check()
-            rechain.recount(self._wheel, self._timer_log, mark.read_slot, mark.timer_log_end)
-        except CorruptError:
-            return False
-        return True
+        self._timer_log.check()
+        rechain.recount(self._wheel, self._timer_log, mark.read_slot, mark.timer_log_end)
 
     def _distrust_timer(self) -> bool:
         """Go back to where all is built anew from the log; False."""

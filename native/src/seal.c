@@ -3,16 +3,12 @@
 
 #include "../timerstore.h"
 
-int64_t ts_units_check(const uint8_t *units, int64_t count, int64_t pos, uint8_t *is_sound)
+void ts_units_check(const uint8_t *units, int64_t count, int64_t pos, uint8_t *is_sound)
 {
-    int64_t sound = 0;
-
     for (int64_t i = 0; i < count; i++) {
         int64_t at = i * TS_TIMER_UNIT_BYTES;
         ts_timer_unit unit;
 
         is_sound[i] = ts_sealed_get(units + at, pos + at, &unit) == 0;
-        sound += is_sound[i];
     }
-    return sound;
 }

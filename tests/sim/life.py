@@ -256,6 +256,20 @@ class Life:
         """An operation begins; inside another one, too."""
         raise NotImplementedError
 
+    def _lose(self, one: Any, close: Callable[[], None], which: int, kill: bool) -> None:
+        """Some of the files of one store are gone while nobody has it open."""
+        self.heal()
+        one.lost_below = one.store._opened.rooms.log.segments.begin
+        if kill:
+            self.end_now(["kill", 0])
+        else:
+            close()
+            self.clock.forget_listeners()
+            self._is_open = False
+        one.remove_derived(which)
+        self.may_scan_all = True
+        self.raise_again([])
+
     def op_nothing(self) -> None:
         pass
 

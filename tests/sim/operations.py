@@ -291,17 +291,7 @@ class Operations(Reading, Ticking):
 
     def op_lose(self, which: int, kill: bool) -> None:
         """Some of the files that are derived from the log are gone."""
-        self.heal()
-        self.lost_below = self.store._opened.rooms.log.segments.begin
-        if kill:
-            self.end_now(["kill", 0])
-        else:
-            self.store.close()
-            self.clock.forget_listeners()
-            self._is_open = False
-        self.remove_derived(which)
-        self.may_scan_all = True
-        self.raise_again([])
+        self._lose(self, self.store.close, which, kill)
 
     def remove_derived(self, which: int) -> None:
         """Nobody has it open, and some files are gone."""

@@ -3,6 +3,7 @@
 Holds:    every store that it closes was checked before (inspect.check).
 """
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 import timerstore
-from timerstore import Message, StoreConfig, TimerStore
+from timerstore import Message, StoreConfig, TimerStore, failpoint
 from timerstore.errors import TimerStoreError
 from timerstore.testing import ManualClock, Stepper
 
@@ -35,6 +36,21 @@ def small(**changes: Any) -> StoreConfig:
         "flush": "async",
     }
     return StoreConfig(**{**sizes, **changes})
+
+
+@contextmanager
+def copied_at(
+    monkeypatch: pytest.MonkeyPatch, point: str, root: Path, copy: Path
+) -> Iterator[None]:
+    """What is called in here leaves a copy of a store, as a kill at a fail point would have it."""
+
+    def hook(name: str) -> None:
+        if name == point and not copy.exists():
+            shutil.copytree(root, copy)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(failpoint, "hook", hook)
+        yield
 
 
 class Bench:

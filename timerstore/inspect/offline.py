@@ -211,7 +211,7 @@ def _check_wheel(findings: Findings, disk: Disk, found: Found, log: LogState) ->
             _check_sectors(findings, disk, found, mark, raw)
         slots = wheel_slot.read(raw)
         wrong = (slots["last_pos"] >= mark.timer_log_end) | (slots["first_pos"] > slots["last_pos"])
-        if disk.exists(found.tree.abort):
+        if is_open:
             wrong &= False  # a live one is ahead of its watermark
         for row in np.flatnonzero(wrong & (slots["count"] > 0)).tolist():
             findings.add(

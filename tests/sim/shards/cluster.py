@@ -152,18 +152,7 @@ class Cluster(Reading, Life):
 
     def op_lose(self, which: int, kill: bool, shard: int) -> None:
         """Some of the files of one shard that are derived from its log are gone."""
-        self.heal()
-        one = self.shards[shard]
-        one.lost_below = one.store._opened.rooms.log.segments.begin
-        if kill:
-            self.end_now(["kill", 0])
-        else:
-            self.whole.close()
-            self.clock.forget_listeners()
-            self._is_open = False
-        one.remove_derived(which)
-        self.may_scan_all = True
-        self.raise_again([])
+        self._lose(self.shards[shard], self.whole.close, which, kill)
 
     def bury(self) -> None:
         """Before what is left is opened: whatever else might have been left opens, too."""

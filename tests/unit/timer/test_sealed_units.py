@@ -1,13 +1,12 @@
 """A timer unit whose bits changed is seen when it is read; the next opening has it right again."""
 
-import shutil
 from pathlib import Path
 
 import pytest
 
 import timerstore
-from tests.support.bench import NOW, SECOND, Bench, small
-from timerstore import CorruptError, FailedError, TimerStore, failpoint, verify_directory
+from tests.support.bench import NOW, SECOND, Bench, copied_at, small
+from timerstore import CorruptError, FailedError, TimerStore, verify_directory
 from timerstore.layout.timer_unit import UNIT_BYTES
 from timerstore.layout.tree import Tree
 from timerstore.testing import ManualClock
@@ -72,13 +71,7 @@ def test_a_unit_torn_while_closing_is_built_anew(
     bench.store.cancel(receipts[2])
     bench.turn()
     copy = tmp_path / "copy"
-
-    def hook(name: str) -> None:
-        if name == "close_buried":
-            shutil.copytree(bench.root, copy)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(failpoint, "hook", hook)
+    with copied_at(monkeypatch, "close_buried", bench.root, copy):
         bench.close()
     flip(copy, 2, 20, 1)  # the write time of the dead one
     again = Bench(copy, small(), NOW + 10 * SECOND)
@@ -101,13 +94,7 @@ def test_a_damaged_unit_behind_the_watermark_is_built_anew(
         bench.store.put("t", b"%d" % n, delay=5.0)
     bench.turn()
     copy = tmp_path / "copy"
-
-    def hook(name: str) -> None:
-        if name == "checkpoint_wheel_written":
-            shutil.copytree(bench.root, copy)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(failpoint, "hook", hook)
+    with copied_at(monkeypatch, "checkpoint_wheel_written", bench.root, copy):
         bench.store.flush()
     bench.close()
     flip(copy, 4, 35, 1)

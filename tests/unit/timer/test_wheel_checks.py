@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.bench import NOW, SECOND, Bench, small
-from timerstore import FullError, failpoint, verify_directory
+from tests.support.bench import NOW, SECOND, Bench, copied_at, small
+from timerstore import FullError, verify_directory
 from timerstore.layout import watermark
 from timerstore.layout.tree import Tree
 from timerstore.layout.wheel_checks import SECTOR_BYTES
@@ -113,13 +113,7 @@ def test_killed_while_a_checkpoint_writes(
         bench.store.put("other", b"x", delay=delay)
     bench.turn()
     copy = tmp_path / "copy"
-
-    def hook(name: str) -> None:
-        if name == "checkpoint_wheel_written" and not copy.exists():
-            shutil.copytree(bench.root, copy)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(failpoint, "hook", hook)
+    with copied_at(monkeypatch, "checkpoint_wheel_written", bench.root, copy):
         bench.store.flush()
     new = Tree(bench.root).timer_wheel.read_bytes()
     changed = {at // SECTOR_BYTES for at in range(len(old)) if old[at] != new[at]}

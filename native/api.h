@@ -376,7 +376,6 @@ typedef struct {
     int64_t place;
     int64_t log_offset;
     int64_t due_ms;
-    int64_t unit_ms;    /* when it is due by its queue unit: where the calendar has it */
     int32_t size;
     int32_t run;        /* the caller's: which run of which level */
 } ts_level_due;
@@ -385,7 +384,7 @@ typedef struct {
 typedef struct {
     int64_t at;         /* offset in the scratch buffer */
     int64_t placed;     /* out: log offset, or -1 */
-    int64_t unit_ms;
+    int64_t due_ms;
     ts_route *route;    /* where it goes */
     int32_t size;       /* 0: there is no copy */
     int32_t unusable;   /* it can never be delivered */
@@ -891,6 +890,14 @@ int64_t ts_units_below(const uint8_t *units, int64_t count, int64_t log_end);
 int32_t ts_pull_one(ts_view *view, int64_t log_offset, int64_t precision_ms, ts_pulled *out,
                     uint8_t *body, int64_t body_bytes, uint8_t *properties,
                     int64_t properties_bytes, uint8_t *topic);
+
+/* old_units.c: units of [queue_offset, + count) against the log. check: how many say of tags what their
+ * records do, from the first on; TS_CORRUPT where that one does not. mend: a level's times, in place;
+ * an earlier time that the table may have given stays. How many were looked at. */
+int32_t ts_old_units_check(ts_view *view, const ts_route *route, const uint8_t *units,
+                           int32_t count, int64_t queue_offset);
+int32_t ts_old_units_mend(ts_view *view, const ts_route *route, uint8_t *units, int32_t count,
+                          int64_t queue_offset, const int64_t *level_delay_ms, int32_t level_count);
 
 /* filter.c: pure. Each answers how many it lets through. Not for units of the levels' topic, whose
  * tags code is a due time. keep: 0 or 1 a message; the rows that stay move together. */

@@ -755,7 +755,7 @@ class _Opening:
             ),
             Rescheduler(config, clock, log, timer_route, finder, removals, self._ids),
             pending,
-            LevelPending(config, clock, log, self._routes, dispatch, self._levels),
+            LevelPending(config, log, self._routes, dispatch, self._levels),
             offsets,
             lease_progress,
             definitions,

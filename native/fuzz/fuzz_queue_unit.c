@@ -59,6 +59,23 @@ static void pull(fuzz_log *log, const ts_route *route, const uint8_t *units, int
     free(properties);
 }
 
+/* What was mended once stays as it is. */
+static void hold_against_log(fuzz_log *log, const ts_route *route, const uint8_t *units,
+                             int32_t count, int64_t queue_offset)
+{
+    static const int64_t delays[2] = {1000, 7000};
+    const size_t bytes = (size_t)count * TS_QUEUE_UNIT_BYTES;
+    uint8_t *mended = check_copy(units, bytes), *again;
+
+    CHECK(ts_old_units_check(&log->view, route, units, count, queue_offset) <= count);
+    CHECK(ts_old_units_mend(&log->view, route, mended, count, queue_offset, delays, 2) <= count);
+    again = check_copy(mended, bytes);
+    CHECK(ts_old_units_mend(&log->view, route, again, count, queue_offset, delays, 2) <= count);
+    CHECK(bytes == 0 || memcmp(mended, again, bytes) == 0);
+    free(mended);
+    free(again);
+}
+
 static void read_units(fuzz_log *log, const uint8_t *units, int32_t count, int64_t queue_offset)
 {
     int32_t hashes[2] = {-7, 98619139}, positions[UNITS], tagged;
@@ -70,8 +87,10 @@ static void read_units(fuzz_log *log, const uint8_t *units, int32_t count, int64
     CHECK(ts_units_below(units, count, log->view.end) <= count);
     tagged = ts_units_tagged(units, count, &tags, positions);
     CHECK(tagged >= 0 && tagged <= count);
-    for (int32_t i = 0; i < log->route_count; i++)
+    for (int32_t i = 0; i < log->route_count; i++) {
         pull(log, &log->routes[i], units, count, queue_offset);
+        hold_against_log(log, &log->routes[i], units, count, queue_offset / 2); /* none is longer */
+    }
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -1,7 +1,7 @@
 #ifndef TS_HASH_H
 #define TS_HASH_H
 
-#include "../timerstore.h"
+#include "parse.h"
 
 #define TS_IDENTITY_START 0xcbf29ce484222325u
 
@@ -25,6 +25,15 @@ static inline ts_route *ts_route_find(const ts_routes *routes, const uint8_t *to
         at = (at + 1) & routes->mask;
     }
     return NULL;
+}
+
+/* Whether a record is the route's, so far from its queue's beginning. */
+static inline int32_t ts_route_has(const ts_route *route, const ts_record *record,
+                                   int64_t queue_offset)
+{
+    return record->queue_id == route->queue_id && record->queue_offset == queue_offset &&
+           record->topic_size == route->topic_size &&
+           ts_is_same(record->topic, route->topic, route->topic_size);
 }
 
 #endif

@@ -77,7 +77,7 @@ static int32_t encode_one(ts_view *view, const ts_routes *routes, level_job *job
         return ts_view_fault(view, due->log_offset, status);
     draft->at = at;
     draft->placed = -1;
-    draft->unit_ms = due->unit_ms;
+    draft->due_ms = due->due_ms;
     draft->size = 0;
     draft->route = NULL;
     ts_marks_get(source.properties, source.properties_size, &marks);
@@ -146,7 +146,7 @@ int32_t ts_level_place(ts_log *log, const uint8_t *scratch, ts_level_draft *draf
             ts_property_crc_seal(log->staging + (draft->placed - log->base), draft->size);
         draft->route->level_pending--;
         if (log->calendar != NULL)
-            ts_calendar_add(log->calendar, draft->route, draft->unit_ms, -1);
+            ts_calendar_add(log->calendar, draft->route, draft->due_ms, -1);
     }
     ts_log_publish(log);
     return i > from ? i - from : status;

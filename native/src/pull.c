@@ -1,15 +1,10 @@
 /* Pulling: queue units become messages in buffers of the caller. */
 #include "../format/queue_unit.h"
 #include "encode.h"
+#include "hash.h"
 #include "parse.h"
+#include "tags_code.h"
 #include "view.h"
-
-static int32_t belongs(const ts_record *record, const ts_route *route, int64_t queue_offset)
-{
-    return record->queue_id == route->queue_id && record->queue_offset == queue_offset &&
-           record->topic_size == route->topic_size &&
-           ts_is_same(record->topic, route->topic, route->topic_size);
-}
 
 static void fill(const ts_record *record, int64_t precision_ms, ts_tail *tail, ts_pulled *out)
 {
@@ -64,7 +59,7 @@ int32_t ts_pull(ts_view *view, const ts_route *route, const uint8_t *units,
         status = ts_view_record(view, log_offset, &record);
         if (status != TS_OK)
             break;
-        if (record.size != unit_size || !belongs(&record, route, queue_offset + at)) {
+        if (record.size != unit_size || !ts_route_has(route, &record, queue_offset + at)) {
             status = ts_view_fault(view, log_offset, TS_FAULT_TOPIC);
             break;
         }
@@ -80,8 +75,13 @@ int32_t ts_pull(ts_view *view, const ts_route *route, const uint8_t *units,
             break;
         }
         fill(&record, precision_ms, &tail, &out[i]);
-        if (route->kind == TS_ROUTE_LEVELS && tags > 0)
+        if (route->kind == TS_ROUTE_LEVELS && ts_has_level(&record)) {
+            if (!ts_is_level_time(&record, tags)) {
+                status = ts_view_fault(view, log_offset, TS_FAULT_TOPIC);
+                break;
+            }
             out[i].due_ms = tags;
+        }
         out[i].body_at = body_at;
         out[i].properties_at = properties_at;
         ts_copy(bodies + body_at, record.body, record.body_size);

@@ -179,17 +179,11 @@ class Ordeal:
                 got.append(one)
         except TimerStoreError as error:
             kind, detail = self._refused(root, error, got, before)
-            return self._wrong(root, name, damage, detail) if kind == "wrong" else (kind, detail)
+            return _wrong(name, detail) if kind == "wrong" else (kind, detail)
         for number, wanted in enumerate(self._wanted):
             if got == wanted:
                 return "cut" if number else "same", ""
-        return self._wrong(root, name, damage, self._differing(got))
-
-    def _wrong(self, root: Path, name: str, damage: Damage, detail: str) -> tuple[str, str]:
-        shutil.rmtree(root)
-        self.golden.write(root)
-        damage(root)
-        return "known" if is_known(name, self.golden.asked.config, root) else "wrong", detail
+        return _wrong(name, self._differing(got))
 
     def _refused(
         self, root: Path, error: TimerStoreError, got: Answers, before: dict[str, bytes]
@@ -210,6 +204,10 @@ class Ordeal:
             if answer != wanted:
                 return f"{question}: wanted {_short(wanted, answer)}"
         return f"{len(got)} answers, wanted {len(self._wanted[0])}"
+
+
+def _wrong(name: str, detail: str) -> tuple[str, str]:
+    return "known" if is_known(name) else "wrong", detail
 
 
 def _short(wanted: Any, got: Any) -> str:

@@ -94,13 +94,10 @@ class Calendar:
         """Count what waits by reading it."""
         with self._opened.retention.still():
             timers, levels = self._opened.pending.entries(), self._opened.level_pending.entries()
-            for entries, name, is_level in (
-                (timers, "due_ms", False),
-                (levels, "unit_ms", True),
-            ):
+            for entries, is_level in ((timers, False), (levels, True)):
                 found = self._real_routes(entries, is_level=is_level)
                 is_wanted = found >= 0 if topic is None else is_of_topic(self._routes, found, topic)
-                places = entries[name][is_wanted] // (1000 * buckets.unit_s) - buckets.first
+                places = entries["due_ms"][is_wanted] // (1000 * buckets.unit_s) - buckets.first
                 places = places[(places >= 0) & (places < buckets.size)]
                 counts += np.bincount(places, minlength=buckets.size)
 
@@ -170,7 +167,7 @@ class Calendar:
         """Count what waited for a level; what has come out since has been taken off already."""
         entries = self._opened.level_pending.read_gaps(gaps)
         routes = self._real_routes(entries, is_level=True)
-        due_ms, known = entries["unit_ms"].tolist(), self._routes.by_index
+        due_ms, known = entries["due_ms"].tolist(), self._routes.by_index
 
         def add(_: Any, at: int, to: int) -> int:
             for k in range(at, to):

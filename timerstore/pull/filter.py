@@ -37,6 +37,8 @@ class Filter(ABC):
 
     units_max: int
     """How many units one pull asks it about, at least."""
+    believes_units = False
+    """Whether a unit alone may say that its message does not pass."""
 
     def may_match(self, tags_code: int) -> bool:  # noqa: ARG002  # the kind that asks no unit
         """Whether the message of a unit with this tags code may pass; False is final."""
@@ -67,6 +69,7 @@ class TagFilter(Filter):
         hashes = {text: int(lib.ts_topic_hash(text, len(text))) for text in texts}
         texts.sort(key=lambda text: hashes[text])
         self._hashes = frozenset(hashes.values()) if has_hashes else None
+        self.believes_units = has_hashes
         sorted_hashes = ffi.new("int32_t[]", [hashes[text] for text in texts])
         joined = ffi.new("uint8_t[]", b"".join(texts) or b"\0")
         ends = np.cumsum([0, *map(len, texts)]).tolist()

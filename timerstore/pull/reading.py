@@ -21,6 +21,7 @@ from timerstore.message import Int32Array, MessageBatch, PullStatus
 from timerstore.native import ffi, lib
 from timerstore.pull.filter import Filter
 from timerstore.pull.page import Page
+from timerstore.queues.old_units import check_tags, wrong_tags
 from timerstore.queues.routes import Route
 
 _BUFFER_BYTES_MAX = 64 << 20
@@ -93,7 +94,7 @@ class _Reading:
         self._config = config
         self._route = route
         self.page = Page(rows_max)
-        self.next_offset = offset
+        self._begin = self.next_offset = offset
 
     def all_of(self, count: int) -> None:
         """Read the next `count` messages."""
@@ -106,7 +107,9 @@ class _Reading:
         step = min(step, _STEP_UNITS_MAX)
         with self._log.segments.view(self._log.written) as view:
             while self.next_offset < end and self.page.free_rows:
-                units = self._route.queue.read(self.next_offset, min(step, end - self.next_offset))
+                units = self._units(view, wanted, min(step, end - self.next_offset))
+                if not units:
+                    break
                 positions = wanted.candidates(units)
                 done = self._take(view, units, positions, wanted)
                 if done < len(positions):  # the page is full, or damage comes
@@ -114,6 +117,24 @@ class _Reading:
                     break
                 self.next_offset += len(units) // UNIT_BYTES
                 step = min(4 * step, _STEP_UNITS_MAX)
+
+    def _units(self, view: Any, wanted: Filter, count: int) -> bytes:
+        """Give the next units whose tags may be believed; none: damage comes, behind what is
+        given.
+        """
+        offset = self.next_offset
+        units = self._route.queue.read(offset, count)
+        if not wanted.believes_units:
+            return units
+        try:
+            count = check_tags(self._log, view, self._route, units, offset)
+        except CorruptError:
+            if offset == self._begin:
+                raise
+            return b""
+        if not count and offset == self._begin:
+            raise wrong_tags(self._route, offset)
+        return units[: count * UNIT_BYTES]
 
     def _take(
         self, view: Any, units: bytes, positions: Int32Array | None, wanted: Filter | None

@@ -25,6 +25,7 @@ class ConsumeQueue:
         self._segments = Segments(disk, directory, segment_bytes, _RESERVE_BYTES)
         self.count = 0  # queue offset behind the last unit
         self.min_offset = 0
+        self.old_count = 0  # behind the last unit that was there at opening: see old_units.py
 
     def load(self) -> None:
         """Look at the files; `recover` finds out how far they count, where they are whole."""
@@ -60,6 +61,7 @@ class ConsumeQueue:
         begin = self._segments.begin // UNIT_BYTES
         self.count = self._bisect(begin, self._segments.extent // UNIT_BYTES, log_end)
         self.min_offset = self._first_at(begin, self.count, log_begin)
+        self.old_count = self.count
 
     def cut(self) -> None:
         """Zero what lies behind `count`; durable on return."""
@@ -69,6 +71,7 @@ class ConsumeQueue:
     def restart(self, offset: int) -> None:
         """Begin anew, at a queue offset: everything is dispatched again."""
         self._segments.remove_all()
+        self.old_count = 0
         self.count = self.min_offset = offset
         if offset:
             # What a broker writes before the first unit of a queue that does not start at 0.

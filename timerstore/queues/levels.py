@@ -1,7 +1,7 @@
 """The fixed delays, as text and as numbers; where a message that waits for one goes."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _TOPIC = re.compile(r"[0-9A-Za-z%_|-]{1,255}")
@@ -11,11 +11,6 @@ _HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 def parse_level_delays(text: str) -> list[int]:
     """Give the delay of each level, level 1 first, ms. The text was checked by StoreConfig."""
     return [int(part[:-1]) * _UNIT_MS[part[-1]] for part in text.split()]
-
-
-def level_delay_ms(delays: Sequence[int], queue_id: int) -> int:
-    """Give the delay of a queue of the level topic; queues beyond the table have the last one's."""
-    return delays[min(queue_id, len(delays) - 1)]
 
 
 def real_queue(properties: Mapping[str, str]) -> tuple[str, int] | None:

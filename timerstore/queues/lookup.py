@@ -63,15 +63,6 @@ def scan_one(
             return out[0]
 
 
-def record_store_ms(log: CommitLog, log_offset: int) -> int:
-    """Give when the record at an offset was stored."""
-    out = ffi.new("int64_t *")
-    with log.segments.view(log.written_through(log_offset + 1)) as view:
-        while (status := lib.ts_record_store_ms(view, log_offset, out)) < 0:
-            log.segments.serve(view, status, "record")
-    return int(out[0])
-
-
 def queues_named(topic: bytes, queue_id: int, text: bytes) -> list[tuple[str, int]]:
     """Give the queue that a record says it lies in, and where it waits the one it is on its way to;
     there may be none such. `text`: its properties.

@@ -24,8 +24,9 @@ from timerstore.failpoint import reach
 from timerstore.metrics import Metrics
 from timerstore.native import ffi, lib, raise_status
 from timerstore.queues.level_cursors import QUEUE_MAX, LevelCursors
-from timerstore.queues.levels import level_delay_ms, parse_level_delays
-from timerstore.queues.lookup import record_store_ms, route_needed
+from timerstore.queues.levels import parse_level_delays
+from timerstore.queues.lookup import route_needed
+from timerstore.queues.old_units import LevelUnits
 from timerstore.queues.routes import Routes
 from timerstore.schedule.runs import LEVEL_DUE, Entries, Run, Runs
 from timerstore.service import IDLE_S_MAX, Service
@@ -40,7 +41,7 @@ _DRAFT = np.dtype(
     [
         ("at", np.int64),
         ("placed", np.int64),
-        ("unit_ms", np.int64),
+        ("due_ms", np.int64),
         ("route", np.uintp),
         ("size", np.int32),
         ("unusable", np.int32),
@@ -78,7 +79,7 @@ class ScheduleDeliver(Service):
         self._routes = routes
         self._cursors = cursors
         self._placed = placed  # what was appended is to be dispatched and made durable
-        self._delays = parse_level_delays(config.level_delays)
+        self._units = LevelUnits(log, parse_level_delays(config.level_delays))
         self._start_ns = clock.monotonic_ns + config.start_delay_ms * _MS
         self._routes_seen = 0
         self._queues: list[Runs] = []
@@ -139,14 +140,10 @@ class ScheduleDeliver(Service):
         while self._routes_seen < len(routes):
             route = routes[self._routes_seen]
             if route.native.kind == lib.TS_ROUTE_LEVELS and route.queue_id <= QUEUE_MAX:
-                delay_ms = level_delay_ms(self._delays, route.queue_id)
-                self._queues.append(Runs(route, self._cursors, delay_ms, self._store_ms))
+                self._queues.append(Runs(route, self._cursors, self._units))
             self._routes_seen += 1
         for queue in self._queues:
             queue.look()
-
-    def _store_ms(self, log_offset: int) -> int:
-        return record_store_ms(self._log, log_offset)
 
     # --- what is due ---
 
@@ -158,7 +155,7 @@ class ScheduleDeliver(Service):
         for queue in self._queues:
             room = self._room_of(queue.route.queue_id)
             for run in queue.runs:
-                head_ms = queue.head_ms(run, now_ms)
+                head_ms = queue.head_ms(run)
                 if head_ms > now_ms:
                     self._next_ms = min(head_ms, self._next_ms or head_ms)
                     continue

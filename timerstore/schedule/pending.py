@@ -11,16 +11,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from timerstore.clock import Clock
 from timerstore.commitlog.commit_log import CommitLog
 from timerstore.config import StoreConfig
-from timerstore.layout import queue_unit
 from timerstore.message import PendingTimer, parse_properties
 from timerstore.native import lib
 from timerstore.queues.dispatch import Dispatch
 from timerstore.queues.level_cursors import LevelCursors
-from timerstore.queues.levels import level_delay_ms, parse_level_delays, real_queue
-from timerstore.queues.lookup import is_of_topic, real_routes, record_fields, record_store_ms
+from timerstore.queues.levels import parse_level_delays, real_queue
+from timerstore.queues.lookup import is_of_topic, real_routes, record_fields
+from timerstore.queues.old_units import LevelUnits
 from timerstore.queues.routes import Route, Routes
 from timerstore.schedule.runs import LEVEL_DUE, Entries
 
@@ -40,14 +39,12 @@ class LevelPending:
     def __init__(
         self,
         config: StoreConfig,
-        clock: Clock,
         log: CommitLog,
         routes: Routes,
         dispatch: Dispatch,
         cursors: LevelCursors,
     ) -> None:
-        self._delays = parse_level_delays(config.level_delays)
-        self._clock = clock
+        self._level_units = LevelUnits(log, parse_level_delays(config.level_delays))
         self._log = log
         self._routes = routes
         self._dispatch = dispatch
@@ -107,17 +104,11 @@ class LevelPending:
         return in_order
 
     def _units(self, route: Route, begin: int, count: int) -> Entries:
-        units = queue_unit.read(route.queue.read(begin, count))
+        units = self._level_units.read(route, begin, count)
         entries = np.zeros(len(units), LEVEL_DUE)
         entries["place"] = np.arange(begin, begin + len(units))
         entries["log_offset"], entries["size"] = units["log_offset"], units["size"]
-        due_ms = units["tags_code"].astype(np.int64)
-        entries["unit_ms"] = due_ms
-        delay_ms = level_delay_ms(self._delays, route.queue_id)
-        for at in np.flatnonzero(due_ms > self._clock.now_ms + delay_ms).tolist():
-            stored_ms = record_store_ms(self._log, int(entries["log_offset"][at]))
-            due_ms[at] = min(int(due_ms[at]), stored_ms + delay_ms)
-        entries["due_ms"] = due_ms
+        entries["due_ms"] = units["tags_code"]
         return entries
 
     def _describe(self, entry: Entries) -> PendingTimer | None:

@@ -149,8 +149,15 @@ typedef struct {
     uint8_t unique_prefix[20];
 } ts_log;
 
+/* A text that may be left out: then it has no bytes. */
+typedef struct {
+    const uint8_t *at;
+    int32_t size;
+} ts_given;
+
 /* Messages to put, as columns. Row k of a text is texts[offsets[k] .. offsets[k + 1]). */
 typedef struct {
+    const ts_given *parts;        /* NULL, or each body where it lies, in place of the next two */
     const uint8_t *bodies;
     const int64_t *body_offsets;
     const int64_t *due_ms;        /* NULL: now, as is a time that has passed */
@@ -673,9 +680,13 @@ int32_t ts_encode(uint8_t *out, int32_t out_bytes, const uint8_t *topic, int32_t
  * put_group: a head, where there is one, and [from, from + count), all or none; out[0] is the head's
  * queue offset, out[1] the log's end. bytes, timers: what measure said with the same now_ms.
  * log_offsets, queue_offsets: by row, NULL where nobody asks. digest: of rows in their order,
- * however they are cut into calls; due times count as they are given. */
+ * however they are cut into calls; due times count as they are given.
+ * put_many_fits, under the lock, too: 1 where put_many surely appends all rows, which differ in
+ * nothing but body and time; body_bytes: of all. */
 int32_t ts_put_many(ts_log *log, ts_route *route, const ts_rows *rows, int32_t from, int32_t to,
                     int64_t now_ms, int64_t *log_offsets, int64_t *queue_offsets);
+int32_t ts_put_many_fits(const ts_log *log, const ts_route *route, const ts_rows *rows,
+                         int32_t body_bytes, int64_t now_ms);
 int32_t ts_rows_measure(const ts_log *log, const ts_route *route, const ts_rows *rows,
                         int32_t from, int32_t most, int64_t limit, int64_t now_ms, int64_t *bytes,
                         int32_t *timers);

@@ -13,12 +13,14 @@ from datetime import datetime, timedelta
 from time import time_ns
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from timerstore import arguments, failpoint
 from timerstore.clock import Clock, SystemClock
 from timerstore.errors import MessageError
 from timerstore.failpoint import reach
 from timerstore.layout.tree import SCHEDULE_TOPIC
-from timerstore.message import PutReceipt, ReceiptOrigin
+from timerstore.message import PutBatch, PutReceipt, ReceiptOrigin
 from timerstore.native import Putter, ffi, lib, pointer
 from timerstore.opening import Opened
 from timerstore.queues.levels import parse_level_delays
@@ -87,18 +89,24 @@ class Putting:
         self._target_lock = threading.Lock()
         self._hot_topics: dict[str, tuple[int, ReceiptOrigin, int, dict[int, Level]]] = {}
 
-    def make_putter(self, slow: Callable[..., PutReceipt]) -> Any:
-        """Make the plain case's quick way; everything else it gives to `slow`."""
+    def make_putter(
+        self, slow: Callable[..., PutReceipt], slow_many: Callable[..., PutBatch]
+    ) -> Any:
+        """Make the plain case's quick ways; everything else they give to `slow` and `slow_many`."""
         return Putter(
             log=int(ffi.cast("uintptr_t", self._native)),
             slow=slow,
+            slow_many=slow_many,
             topics=self._hot_topics,
-            acquire=self._lock.acquire,
-            release=self._lock.release,
+            locked=self._lock.locked,
             wake_dispatch=self._dispatch.wake,
             wake_flush=self._flush.wake,
             failpoints=vars(failpoint),
+            check_alive=self._log.check_alive,
             receipt=PutReceipt,
+            batch=PutBatch,
+            empty=np.empty,
+            hits=int(ffi.cast("uintptr_t", lib.ts_guard_hits())),
             delay_ms_max=self._delay_ms_max,
             near_ms=self._near_ms,
         )

@@ -185,9 +185,10 @@ class TimerStore(Closing):
         self._putting = put_in(opened, self._clock)
         self._replacing = Replacing(opened, self._clock, self._putting)
         self._ingester = Ingester(opened, self._clock, self._putting)
-        self._putter = self._putting.make_putter(self.put)
-        if self._putting.is_quick:
-            self.put = self._putter.put  # type: ignore[method-assign]  # same call, same answers
+        self._putter = self._putting.make_putter(self.put, self.put_many)
+        if self._putting.is_quick:  # the same calls, the same answers
+            self.put = self._putter.put  # type: ignore[method-assign]
+            self.put_many = self._putter.put_many  # type: ignore[method-assign]
         _opened_here.add(self)
         self._groups = self._make_groups()
         unread = Unread(opened.metrics, opened.rooms.routes, opened.offsets, self._groups)

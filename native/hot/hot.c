@@ -1,46 +1,21 @@
 /* The hot front: put() for the plain case, in C, keeping the GIL.
  *
  * A put is too short to let go of the GIL or to cross into C by way of cffi (decision 0006), so this
- * file uses Python.h; lists.c beside it does, too, and nothing else. It takes the plain case alone:
- * topic and body by position, nothing else but deliver_ms, delay or a level that was used before, a
- * topic with one queue that was put to before, bytes that fit, no sync to wait for, the system's
- * clock, a free append lock, room in the staging. Everything else it hands, as it came, to the method
- * of the same name in store.py, which does the same and more, and says what is wrong with an argument.
+ * file uses Python.h; many.c and lists.c beside it do, too, and nothing else. It takes the plain case
+ * alone: topic and body by position, nothing else but deliver_ms, delay or a level that was used
+ * before, a topic with one queue that was put to before, bytes that fit, no sync to wait for, the
+ * system's clock, a free append lock, room in the staging. Everything else it hands, as it came, to the
+ * method of the same name in store.py, which does the same and more, and says what is wrong with an
+ * argument.
  */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <structmember.h>
-#include <time.h>
+#include "putter.h"
 
-#include "../timerstore.h"
+#include <structmember.h>
+
 #include "lists.h"
 
-typedef struct {
-    PyObject_HEAD
-    ts_log *log;
-    PyObject *slow;           /* TimerStore.put, bound */
-    PyObject *topics;         /* dict: topic -> (address of its ts_route, origin, body_bytes_max,
-                               * dict: level -> (address of its ts_route, property text, delay ms)) */
-    PyObject *acquire;        /* of the append lock */
-    PyObject *release;
-    PyObject *wake_dispatch;
-    PyObject *wake_flush;
-    PyObject *failpoints;     /* dict of the module: its "hook" is None outside tests */
-    PyTypeObject *receipt;    /* PutReceipt, a tuple of nine */
-    long long delay_ms_max;   /* -1: no timers */
-    long long near_ms;        /* what is due later need not be dispatched at once */
-    int blocked;              /* closed, or carried into a child */
-} Putter;
-
-static PyObject *name_deliver_ms, *name_delay, *name_level, *name_hook, *no_wait, *zero;
-
-static int64_t now_ms_of_system(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
+PyObject *ts_name_deliver_ms, *ts_name_hook, *ts_zero;
+static PyObject *name_delay, *name_level;
 
 /* Milliseconds of a delay, parts of one rounded up; -1 where the slow way must look at it. */
 static int64_t delay_ms_of(PyObject *delay)
@@ -64,9 +39,7 @@ static int64_t delay_ms_of(PyObject *delay)
     return -1;
 }
 
-/* When the message is due: 0 now, -1 where the slow way must look at the arguments. */
-static int64_t due_ms_of(const Putter *self, PyObject *const *values, PyObject *names,
-                         int64_t now_ms)
+int64_t ts_due_ms_of(const Putter *self, PyObject *const *values, PyObject *names, int64_t now_ms)
 {
     int64_t due_ms;
 
@@ -74,7 +47,7 @@ static int64_t due_ms_of(const Putter *self, PyObject *const *values, PyObject *
         return 0;
     if (PyTuple_GET_SIZE(names) != 1)
         return -1;
-    if (PyTuple_GET_ITEM(names, 0) == name_deliver_ms && PyLong_CheckExact(values[0])) {
+    if (PyTuple_GET_ITEM(names, 0) == ts_name_deliver_ms && PyLong_CheckExact(values[0])) {
         int overflow = 0;
 
         due_ms = PyLong_AsLongLongAndOverflow(values[0], &overflow);
@@ -103,7 +76,7 @@ static PyObject *level_entry(PyObject *entry, PyObject *const *values, PyObject 
     return PyDict_GetItemWithError(PyTuple_GET_ITEM(entry, 3), values[0]);
 }
 
-/* What the append told, read while the lock was held. */
+/* What the append told. */
 typedef struct {
     int64_t log_offset;
     int64_t number;
@@ -124,7 +97,7 @@ static PyObject *make_receipt(const Putter *self, PyObject *origin, const append
     items[0] = Py_NewRef(origin);
     items[1] = PyLong_FromLongLong(done->counter);
     items[2] = PyLong_FromLongLong(done->is_timer ? done->number : -1);
-    items[3] = Py_NewRef(zero); /* a topic with one queue: number 0 */
+    items[3] = Py_NewRef(ts_zero); /* a topic with one queue: number 0 */
     items[4] = waits ? Py_NewRef(Py_None) : PyLong_FromLongLong(done->number);
     items[5] = PyLong_FromLongLong(done->log_offset);
     items[6] = PyLong_FromLongLong(waits ? done->due_ms : done->now_ms);
@@ -139,31 +112,20 @@ static PyObject *make_receipt(const Putter *self, PyObject *origin, const append
     return receipt;
 }
 
-static int call(PyObject *callable)
-{
-    PyObject *answer = PyObject_CallNoArgs(callable);
-
-    Py_XDECREF(answer);
-    return answer == NULL ? -1 : 0;
-}
-
-/* Appends under the lock; 0 where the slow way must do it, -1 with an exception set. */
+/* Appends while nobody has the lock; 0 where the slow way must do it, -1 with an exception set. */
 static int append(const Putter *self, PyObject *entry, PyObject *level, PyObject *body,
                   appended *done)
 {
     ts_route *route = PyLong_AsVoidPtr(PyTuple_GET_ITEM(level != NULL ? level : entry, 0));
     PyObject *text = level != NULL ? PyTuple_GET_ITEM(level, 1) : NULL;
-    PyObject *got = PyObject_CallOneArg(self->acquire, no_wait);
+    int is_free = ts_lock_is_free(self);
 
-    if (got != Py_True) {
-        Py_XDECREF(got);
-        return got == NULL ? -1 : 0;
-    }
-    Py_DECREF(got);
-    if (level != NULL && self->log->calendar != NULL) /* the slow way counts it there */
-        return call(self->release);
-    if (level != NULL) { /* in here, so that due times ascend along the level's queue */
-        done->now_ms = now_ms_of_system();
+    if (is_free <= 0)
+        return is_free;
+    if (level != NULL && self->log->calendar != NULL)
+        return 0; /* the slow way counts it there */
+    if (level != NULL) { /* from here on, so that due times ascend along the level's queue */
+        done->now_ms = ts_now_ms_of_system();
         done->due_ms = done->now_ms + PyLong_AsLongLong(PyTuple_GET_ITEM(level, 2));
     }
     done->log_offset =
@@ -175,35 +137,40 @@ static int append(const Putter *self, PyObject *entry, PyObject *level, PyObject
         ((ts_route *)PyLong_AsVoidPtr(PyTuple_GET_ITEM(entry, 0)))->level_pending++;
     done->number = self->log->out[0];
     done->counter = self->log->out[1];
-    if (call(self->release) < 0)
-        return -1;
     return done->log_offset >= 0;
 }
 
 /* The entry of the topic where this is the plain case, else NULL. */
 static PyObject *plain_entry(const Putter *self, PyObject *const *args, Py_ssize_t count)
 {
-    PyObject *entry;
+    PyObject *entry = count == 2 && PyBytes_CheckExact(args[1]) ? ts_topic_entry(self, args[0])
+                                                                 : NULL;
 
-    if (self->blocked || count != 2 || !PyUnicode_CheckExact(args[0]) ||
-        !PyBytes_CheckExact(args[1]))
-        return NULL;
-    entry = PyDict_GetItemWithError(self->topics, args[0]);
     if (entry == NULL ||
-        PyBytes_GET_SIZE(args[1]) > PyLong_AsSsize_t(PyTuple_GET_ITEM(entry, 2)) ||
-        PyDict_GetItemWithError(self->failpoints, name_hook) != Py_None)
+        PyBytes_GET_SIZE(args[1]) > PyLong_AsSsize_t(PyTuple_GET_ITEM(entry, 2)))
         return NULL;
     return entry;
 }
 
-/* Wakes who must hear of the message. */
-static int tell(const Putter *self, int64_t due_ms, int64_t now_ms)
+int ts_tell(Putter *self, int64_t due_ms, int64_t now_ms)
 {
-    if (due_ms <= now_ms + self->near_ms && call(self->wake_dispatch) < 0)
+    int32_t hits = __atomic_load_n(self->hits, __ATOMIC_RELAXED);
+
+    if (hits != self->hits_seen) {
+        self->hits_seen = hits;
+        if (ts_call(self->check_alive) < 0)
+            return -1;
+    }
+    if (due_ms <= now_ms + self->near_ms && ts_call(self->wake_dispatch) < 0)
         return -1;
-    if (!__atomic_load_n(&self->log->flush_armed, __ATOMIC_RELAXED))
-        return call(self->wake_flush);
-    return 0;
+    if (__atomic_load_n(&self->log->flush_armed, __ATOMIC_RELAXED))
+        return 0;
+    /* Before it is woken: once it runs, it says itself when it will look again. */
+    __atomic_store_n(&self->log->flush_armed, 1, __ATOMIC_RELAXED);
+    if (ts_call(self->wake_flush) == 0)
+        return 0;
+    __atomic_store_n(&self->log->flush_armed, 0, __ATOMIC_RELAXED);
+    return -1;
 }
 
 static PyObject *Putter_put(Putter *self, PyObject *const *args, Py_ssize_t count,
@@ -213,11 +180,11 @@ static PyObject *Putter_put(Putter *self, PyObject *const *args, Py_ssize_t coun
 
     if (entry != NULL) {
         PyObject *level = level_entry(entry, args + count, names);
-        appended done = {.now_ms = now_ms_of_system()};
+        appended done = {.now_ms = ts_now_ms_of_system()};
         int got;
 
         if (level == NULL) {
-            done.due_ms = due_ms_of(self, args + count, names, done.now_ms);
+            done.due_ms = ts_due_ms_of(self, args + count, names, done.now_ms);
             done.is_timer = done.due_ms > 0;
         }
         got = done.due_ms < 0 ? 0 : append(self, entry, level, args[1], &done);
@@ -225,7 +192,7 @@ static PyObject *Putter_put(Putter *self, PyObject *const *args, Py_ssize_t coun
         if (got > 0) {
             PyObject *receipt = make_receipt(self, PyTuple_GET_ITEM(entry, 1), &done);
 
-            if (receipt != NULL && tell(self, done.due_ms, done.now_ms) < 0)
+            if (receipt != NULL && ts_tell(self, done.due_ms, done.now_ms) < 0)
                 Py_CLEAR(receipt);
             return receipt;
         }
@@ -239,42 +206,51 @@ static PyObject *Putter_put(Putter *self, PyObject *const *args, Py_ssize_t coun
 
 static int Putter_init(Putter *self, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"log", "slow", "topics", "acquire", "release", "wake_dispatch",
-                            "wake_flush", "failpoints", "receipt", "delay_ms_max", "near_ms",
-                            NULL};
+    static char *names[] = {"log", "slow", "slow_many", "topics", "locked", "wake_dispatch",
+                            "wake_flush", "failpoints", "check_alive", "receipt", "batch",
+                            "empty", "hits", "delay_ms_max", "near_ms", NULL};
     Putter given = {0}; /* borrowed: `self` holds only what it owns, for a collector may look */
-    unsigned long long log;
+    unsigned long long log, hits;
 
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KOO!OOOOO!O!LL", names, &log, &given.slow,
-                                     &PyDict_Type, &given.topics, &given.acquire, &given.release,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KOOO!OOOO!OO!O!OKLL", names, &log, &given.slow,
+                                     &given.slow_many, &PyDict_Type, &given.topics, &given.locked,
                                      &given.wake_dispatch, &given.wake_flush, &PyDict_Type,
-                                     &given.failpoints, &PyType_Type, &given.receipt,
-                                     &given.delay_ms_max, &given.near_ms))
+                                     &given.failpoints, &given.check_alive, &PyType_Type,
+                                     &given.receipt, &PyType_Type, &given.batch, &given.empty,
+                                     &hits, &given.delay_ms_max, &given.near_ms))
         return -1;
     self->log = (ts_log *)(uintptr_t)log;
+    self->hits = (const int32_t *)(uintptr_t)hits;
+    self->hits_seen = *self->hits;
     self->delay_ms_max = given.delay_ms_max;
     self->near_ms = given.near_ms;
     Py_XSETREF(self->slow, Py_NewRef(given.slow));
+    Py_XSETREF(self->slow_many, Py_NewRef(given.slow_many));
     Py_XSETREF(self->topics, Py_NewRef(given.topics));
-    Py_XSETREF(self->acquire, Py_NewRef(given.acquire));
-    Py_XSETREF(self->release, Py_NewRef(given.release));
+    Py_XSETREF(self->locked, Py_NewRef(given.locked));
     Py_XSETREF(self->wake_dispatch, Py_NewRef(given.wake_dispatch));
     Py_XSETREF(self->wake_flush, Py_NewRef(given.wake_flush));
     Py_XSETREF(self->failpoints, Py_NewRef(given.failpoints));
+    Py_XSETREF(self->check_alive, Py_NewRef(given.check_alive));
     Py_XSETREF(self->receipt, (PyTypeObject *)Py_NewRef(given.receipt));
+    Py_XSETREF(self->batch, (PyTypeObject *)Py_NewRef(given.batch));
+    Py_XSETREF(self->empty, Py_NewRef(given.empty));
     return 0;
 }
 
 static int Putter_traverse(Putter *self, visitproc visit, void *arg)
 {
     Py_VISIT(self->slow);
+    Py_VISIT(self->slow_many);
     Py_VISIT(self->topics);
-    Py_VISIT(self->acquire);
-    Py_VISIT(self->release);
+    Py_VISIT(self->locked);
     Py_VISIT(self->wake_dispatch);
     Py_VISIT(self->wake_flush);
     Py_VISIT(self->failpoints);
+    Py_VISIT(self->check_alive);
     Py_VISIT(self->receipt);
+    Py_VISIT(self->batch);
+    Py_VISIT(self->empty);
     return 0;
 }
 
@@ -282,13 +258,16 @@ static int Putter_clear(Putter *self)
 {
     self->blocked = 1;
     Py_CLEAR(self->slow);
+    Py_CLEAR(self->slow_many);
     Py_CLEAR(self->topics);
-    Py_CLEAR(self->acquire);
-    Py_CLEAR(self->release);
+    Py_CLEAR(self->locked);
     Py_CLEAR(self->wake_dispatch);
     Py_CLEAR(self->wake_flush);
     Py_CLEAR(self->failpoints);
+    Py_CLEAR(self->check_alive);
     Py_CLEAR(self->receipt);
+    Py_CLEAR(self->batch);
+    Py_CLEAR(self->empty);
     return 0;
 }
 
@@ -302,6 +281,8 @@ static void Putter_dealloc(Putter *self)
 static PyMethodDef Putter_methods[] = {
     {"put", (PyCFunction)(void (*)(void))Putter_put, METH_FASTCALL | METH_KEYWORDS,
      "As TimerStore.put."},
+    {"put_many", (PyCFunction)(void (*)(void))ts_putter_put_many, METH_FASTCALL | METH_KEYWORDS,
+     "As TimerStore.put_many."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -313,7 +294,7 @@ static PyMemberDef Putter_members[] = {
 static PyTypeObject Putter_type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "timerstore._hot.Putter",
-    .tp_doc = "put() of one store, for the plain case.",
+    .tp_doc = "put() and put_many() of one store, for the plain case.",
     .tp_basicsize = sizeof(Putter),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_new = PyType_GenericNew,
@@ -334,7 +315,7 @@ static PyMethodDef functions[] = {
 static PyModuleDef module = {
     PyModuleDef_HEAD_INIT,
     .m_name = "timerstore._hot",
-    .m_doc = "The hot front: put(), and lists from a caller.",
+    .m_doc = "The hot front: put(), put_many(), and lists from a caller.",
     .m_size = -1,
     .m_methods = functions,
 };
@@ -343,13 +324,13 @@ PyMODINIT_FUNC PyInit__hot(void)
 {
     PyObject *made;
 
-    name_deliver_ms = PyUnicode_InternFromString("deliver_ms");
+    ts_name_deliver_ms = PyUnicode_InternFromString("deliver_ms");
     name_delay = PyUnicode_InternFromString("delay");
     name_level = PyUnicode_InternFromString("level");
-    name_hook = PyUnicode_InternFromString("hook");
-    no_wait = Py_NewRef(Py_False);
-    zero = PyLong_FromLong(0);
-    if (!name_deliver_ms || !name_delay || !name_level || !name_hook || !zero || PyType_Ready(&Putter_type) < 0)
+    ts_name_hook = PyUnicode_InternFromString("hook");
+    ts_zero = PyLong_FromLong(0);
+    if (!ts_name_deliver_ms || !name_delay || !name_level || !ts_name_hook || !ts_zero ||
+        ts_many_prepare() < 0 || PyType_Ready(&Putter_type) < 0)
         return NULL;
     made = PyModule_Create(&module);
     if (made != NULL && PyModule_AddObjectRef(made, "Putter", (PyObject *)&Putter_type) < 0)

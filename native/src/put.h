@@ -6,12 +6,6 @@
 #include "encode.h"
 #include "states.h"
 
-/* A text that may be left out: then it has no bytes. */
-typedef struct {
-    const uint8_t *at;
-    int32_t size;
-} ts_given;
-
 typedef struct {
     const uint8_t *body;
     int32_t body_size;

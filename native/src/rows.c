@@ -14,9 +14,15 @@
 #include "ids.h"
 #include "rows.h"
 
+static inline ts_given body_of(const ts_rows *rows, int32_t row)
+{
+    return rows->parts != NULL ? rows->parts[row]
+                               : ts_given_of(rows->bodies, rows->body_offsets, row);
+}
+
 static ts_put put_of(const ts_rows *rows, int32_t row)
 {
-    ts_given body = ts_given_of(rows->bodies, rows->body_offsets, row);
+    ts_given body = body_of(rows, row);
 
     return (ts_put){
         .body = body.at,
@@ -65,7 +71,9 @@ static int32_t append_on_form(ts_log *log, ts_route *route, const ts_form forms[
 {
     int64_t due_ms = rows->due_ms == NULL ? 0 : rows->due_ms[i], out_ms = 0;
     const ts_form *form = &forms[due_ms > now_ms];
-    ts_put put = {.unique = rows->first_unique + i, .due_ms = due_ms};
+    ts_given body = body_of(rows, i);
+    ts_put put = {.body = body.at, .body_size = body.size, .unique = rows->first_unique + i,
+                  .due_ms = due_ms};
 
     if (form->text_size == 0)
         return 1;
@@ -74,8 +82,6 @@ static int32_t append_on_form(ts_log *log, ts_route *route, const ts_form forms[
         if (!ts_form_fits(due_ms, out_ms))
             return 1;
     }
-    put.body = rows->bodies + rows->body_offsets[i];
-    put.body_size = (int32_t)(rows->body_offsets[i + 1] - rows->body_offsets[i]);
     if (ts_log_room(log, ts_form_bytes(form, put.body_size)) != TS_OK)
         return TS_NEED_ROOM;
     if (form->is_timer && ts_put_may_wait(log) != TS_OK)
@@ -206,6 +212,28 @@ int32_t ts_rows_measure(const ts_log *log, const ts_route *route, const ts_rows 
         *timers += is_timer;
     }
     return i - from;
+}
+
+int32_t ts_put_many_fits(const ts_log *log, const ts_route *route, const ts_rows *rows,
+                         int32_t body_bytes, int64_t now_ms)
+{
+    int64_t most = 0; /* bytes of a row without its body; a time of 19 digits is the longest */
+
+    for (int32_t waits = 0; waits < 2; waits++) {
+        ts_put put = {.properties_size = rows->properties_size, .group_left = -1,
+                      .due_ms = waits ? INT64_MAX : 0};
+        ts_record head;
+        int32_t is_timer, size = grouped_bytes(log, route, &put, now_ms, &head, &is_timer);
+
+        if (size == 0)
+            return 0;
+        most = size > most ? size : most;
+    }
+    most = most * rows->count + body_bytes;
+    return are_plain(rows) && log->filled + most <= log->staging_bytes &&
+           log->base + log->filled + most <= log->room_end &&
+           log->timer_route->next_offset + rows->count <= log->states->end &&
+           ts_calendar_room(log->calendar, rows->count);
 }
 
 static ts_put head_put(const uint8_t *head, int32_t head_size)

@@ -1,0 +1,89 @@
+/* The Putter: what the quick ways of put and put_many need at hand, and what both do. */
+#ifndef TS_PUTTER_H
+#define TS_PUTTER_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <time.h>
+
+#include "../timerstore.h"
+
+typedef struct {
+    PyObject_HEAD
+    ts_log *log;
+    PyObject *slow;           /* TimerStore.put, bound */
+    PyObject *slow_many;      /* TimerStore.put_many, bound */
+    PyObject *topics;         /* dict: topic -> (address of its ts_route, origin, body_bytes_max,
+                               * dict: level -> (address of its ts_route, property text, delay ms)) */
+    PyObject *locked;         /* of the append lock */
+    PyObject *wake_dispatch;
+    PyObject *wake_flush;
+    PyObject *failpoints;     /* dict of the module: its "hook" is None outside tests */
+    PyObject *check_alive;    /* of the log: raises where a file was cut */
+    PyTypeObject *receipt;    /* PutReceipt, a tuple of nine */
+    PyTypeObject *batch;      /* PutBatch, of slots */
+    PyObject *empty;          /* numpy.empty */
+    const int32_t *hits;      /* how often a map was found cut (src/guard.c) */
+    int32_t hits_seen;
+    long long delay_ms_max;   /* -1: no timers */
+    long long near_ms;        /* what is due later need not be dispatched at once */
+    int blocked;              /* closed, or carried into a child */
+} Putter;
+
+extern PyObject *ts_name_deliver_ms, *ts_name_hook, *ts_zero;
+
+/* many.c: names that it needs; put_many. */
+int ts_many_prepare(void);
+PyObject *ts_putter_put_many(Putter *self, PyObject *const *args, Py_ssize_t count,
+                             PyObject *names);
+
+static inline int64_t ts_now_ms_of_system(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static inline int ts_call(PyObject *callable)
+{
+    PyObject *answer = PyObject_CallNoArgs(callable);
+
+    Py_XDECREF(answer);
+    return answer == NULL ? -1 : 0;
+}
+
+/* Whether nobody has the append lock: 1 or 0; -1 with an exception set.
+ *
+ * Then an append needs no lock as long as it keeps the GIL: whoever takes the lock has the GIL when he
+ * begins with what the lock is for. Taking it through Python would cost as much as a record. Runs
+ * no code of others. */
+static inline int ts_lock_is_free(const Putter *self)
+{
+    PyObject *got = PyObject_CallNoArgs(self->locked);
+
+    Py_XDECREF(got);
+    return got == NULL ? -1 : got == Py_False;
+}
+
+/* The entry of a topic that has a quick way now, else NULL. */
+static inline PyObject *ts_topic_entry(const Putter *self, PyObject *topic)
+{
+    PyObject *entry;
+
+    if (self->blocked || !PyUnicode_CheckExact(topic))
+        return NULL;
+    entry = PyDict_GetItemWithError(self->topics, topic);
+    if (entry == NULL || PyDict_GetItemWithError(self->failpoints, ts_name_hook) != Py_None)
+        return NULL;
+    return entry;
+}
+
+/* When the message is due: 0 now, -1 where the slow way must look at the arguments. */
+int64_t ts_due_ms_of(const Putter *self, PyObject *const *values, PyObject *names, int64_t now_ms);
+
+/* Before the answer: wakes who must hear of a message that is due then, and raises where the log's
+ * memory may have been zeros in place of a file's. */
+int ts_tell(Putter *self, int64_t due_ms, int64_t now_ms);
+
+#endif

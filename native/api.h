@@ -121,6 +121,28 @@ typedef struct {
     ts_states *left;      /* while it is being filled: what still has to be; else NULL */
 } ts_calendar;
 
+/* What is looked for in a record that was just appended: src/notes.h. */
+typedef struct {
+    int64_t log_offset;
+    int64_t queue_offset;
+    int64_t store_ms;
+    int64_t due_ms;           /* of a timer */
+    const ts_route *route;    /* its queue */
+    const ts_route *real;     /* of a timer: where it goes when it is due; else NULL */
+    int32_t size;
+    int32_t tags;             /* the tag's hash, 0: none */
+    int32_t key_hash;         /* of its id, as in the index */
+    int32_t unused;
+} ts_note;
+
+typedef struct {
+    ts_note *at;              /* [capacity], a power of two */
+    int64_t capacity;
+    int64_t tail;             /* notes that were made; under the append lock */
+    int64_t apart[8];         /* two who write do not share a line */
+    int64_t head;             /* notes that were taken; who dispatches */
+} ts_notes;
+
 /* The commit log's end. Everything here: under the append lock. */
 typedef struct {
     uint8_t *staging;         /* the active half */
@@ -142,6 +164,7 @@ typedef struct {
     ts_route *timer_route;
     ts_states *states;
     ts_calendar *calendar;    /* NULL: nobody counts; too full: TS_NEED_STATES, too */
+    ts_notes *notes;          /* NULL: nobody reads them */
     int32_t flush_armed;      /* flush will look by itself: a put need not wake it */
     uint32_t store_id;
     int32_t property_crc;     /* whether records carry __CRC32# */
@@ -267,6 +290,10 @@ typedef struct {
     int32_t plain_size; /* bytes of the source's properties that are carried over */
     int32_t size;       /* 0: no record can hold it */
     int32_t flags;
+    int32_t is_noted;   /* its note is known: these two */
+    int32_t tags;
+    int32_t key_hash;
+    int32_t unused;
 } ts_draft;
 
 /* What became of drafts; added to. The slots of those that need no record any more stand as runs of
@@ -901,6 +928,14 @@ int64_t ts_units_below(const uint8_t *units, int64_t count, int64_t log_end);
 int32_t ts_pull_one(ts_view *view, int64_t log_offset, int64_t precision_ms, ts_pulled *out,
                     uint8_t *body, int64_t body_bytes, uint8_t *properties,
                     int64_t properties_bytes, uint8_t *topic);
+
+/* notes.c: of the records in [from, end), as far as each has a note, what ts_dispatch makes of them, and
+ * the requests of those that are timers. *next: behind them. *first: where the next one lies that has
+ * a note, INT64_MAX: there is none yet; up to there the log is read. */
+int32_t ts_notes_take(ts_notes *notes, int64_t from, int64_t end, int64_t *next, int64_t *first,
+                      int32_t capacity, int64_t precision_ms, uint8_t *units,
+                      int32_t *route_indexes, int64_t *queue_offsets, ts_keys *keys,
+                      ts_request *requests, int32_t *request_count);
 
 /* old_units.c: units of [queue_offset, + count) against the log. check: how many say of tags what their
  * records do, from the first on; TS_CORRUPT where that one does not. mend: a level's times, in place;

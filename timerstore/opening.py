@@ -648,7 +648,14 @@ class _Opening:
         timer_route = recover.timer_route(self._routes)
         index = self._open_index(found) if config.index_enabled else None
         dispatch = Dispatch(
-            metrics, clock, log, self._routes, config.level_delays, found.dispatch_from, index
+            metrics,
+            clock,
+            log,
+            self._routes,
+            config.level_delays,
+            config.precision_ms,
+            found.dispatch_from,
+            index,
         )
         dispatch.through(found.log_end)
         recover.finish_queues(self._routes)

@@ -10,6 +10,7 @@
 #include "calendar.h"
 #include "copy.h"
 #include "hash.h"
+#include "notes.h"
 #include "parse.h"
 #include "states.h"
 #include "view.h"
@@ -163,6 +164,22 @@ static int32_t read_source(ts_view *view, const ts_routes *routes, const ts_log 
     return TS_OK;
 }
 
+/* What dispatch will look for in the record: it carries over the source's tags and keys. */
+static void plan_note(ts_draft *draft, const ts_record *source, const ts_text *key)
+{
+    ts_names before = {.tags = {NULL, 0}};
+    int32_t size = (int32_t)(key->at - source->properties) - 9; /* what stands before the key */
+
+    if (key->at == NULL || (source->sys_flag & TS_SYS_TRANSACTION) != 0)
+        return;
+    if (size > 0)
+        ts_names_get(source->properties, size, &before);
+    draft->is_noted = before.keys.at == NULL && draft->route->kind == TS_ROUTE_REAL;
+    draft->tags = before.tags.at == NULL ? 0 : ts_java_hash(before.tags.at, before.tags.size);
+    draft->key_hash = ts_index_hash_of(
+        (int32_t)ts_java_hash_more(ts_note_prefix(draft->route), key->at, key->size));
+}
+
 /* One draft. *scratch_at moves over what it needs of the scratch buffer. */
 static int32_t plan_one(ts_view *view, const ts_routes *routes, const ts_log *log,
                         ts_route *timer_route, int64_t frontier, const ts_due *due, int64_t now_ms,
@@ -200,9 +217,13 @@ static int32_t plan_one(ts_view *view, const ts_routes *routes, const ts_log *lo
     draft->source = source.base;
     draft->body_size = source.body_size;
     draft->plain_size = marks.plain_size;
+    draft->is_noted = 0;
     draft->size = plain_bytes(&source, draft->route, &job);
-    if (draft->size > 0)
+    if (draft->size > 0) {
+        if (log->notes != NULL)
+            plan_note(draft, &source, &marks.last_key);
         return TS_OK;
+    }
     if (*scratch_at + source.size + HEADROOM + 256 > scratch_bytes) {
         view->need = source.size + HEADROOM + 256;
         return TS_NEED_ROOM;
@@ -278,6 +299,20 @@ static void build_plain(uint8_t *out, const ts_draft *draft, const times_text *t
     next = ts_copy(next, times->text, times->size);
     if (property_crc)
         ts_property_crc_put(next, 0); /* sealed when it is complete */
+}
+
+static void add_note(const ts_log *log, const ts_draft *draft, int64_t now_ms)
+{
+    ts_note *note = ts_note_next(log);
+
+    if (note == NULL)
+        return;
+    *note = (ts_note){
+        .log_offset = draft->placed, .queue_offset = draft->route->next_offset - 1,
+        .store_ms = now_ms, .route = draft->route, .size = draft->size, .tags = draft->tags,
+        .key_hash = draft->key_hash,
+    };
+    ts_note_added(log);
 }
 
 static void count_slot(ts_tally *tally, int64_t slot)
@@ -390,6 +425,8 @@ int32_t ts_deliver_place(ts_log *log, const uint8_t *scratch, ts_draft *drafts, 
         if (draft->route == log->timer_route)
             vouch(log, out, draft->size);
         draft->placed = ts_copy_place(log, draft->route, draft->size, now_ms);
+        if (draft->is_noted)
+            add_note(log, draft, now_ms);
         sealed = seal(log, scratch, drafts, sealed, i, SEAL_BEHIND_BYTES);
         if (draft->flags & TS_FLAG_MOVE)
             tally->moved++;

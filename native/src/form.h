@@ -11,6 +11,7 @@
 #ifndef TS_FORM_H
 #define TS_FORM_H
 
+#include "notes.h"
 #include "put.h"
 
 enum { TS_FORM_TEXT_BYTES = 1024 }; /* longer ones are copied by the time that all else takes */
@@ -23,6 +24,10 @@ typedef struct {
     int32_t at_due;       /* of a timer */
     int32_t at_out;
     int32_t at_timer_id;
+    int32_t is_noted;     /* notes are made, of which all have: */
+    int32_t tags;
+    int64_t now_ms;
+    uint32_t key_prefix;  /* Java hash of topic# and what comes before the number of the id */
     uint8_t head[TS_RECORD_AT_BODY];
     uint8_t text[TS_FORM_TEXT_BYTES];
 } ts_form;
@@ -31,6 +36,22 @@ typedef struct {
 static inline int32_t ts_form_fits(int64_t due_ms, int64_t out_ms)
 {
     return ts_digits_is_time(due_ms) && ts_digits_is_time(out_ms);
+}
+
+/* What the notes of all on a form have in common. Keys that the caller gives are not noted. */
+static inline void ts_form_note(ts_form *form, int32_t topic_size, int32_t properties_size)
+{
+    const uint8_t *id = form->text + form->at_unique - 20;
+    ts_names names;
+
+    form->is_noted = 0;
+    ts_names_get(form->text + 1 + topic_size + 2, properties_size, &names);
+    if (names.unique_key.at != id || names.keys.at != NULL ||
+        form->target->kind == TS_ROUTE_LEVELS)
+        return;
+    form->is_noted = 1;
+    form->tags = names.tags.at == NULL ? 0 : ts_java_hash(names.tags.at, names.tags.size);
+    form->key_prefix = ts_java_hash_more(ts_note_prefix(form->target), id, 20);
 }
 
 /* The form of a hold's puts; `any` is one of them, its body and time do not matter. */
@@ -47,6 +68,7 @@ static inline void ts_form_make(ts_form *form, const ts_log *log, ts_route *rout
     form->target = is_timer ? log->timer_route : route;
     form->is_timer = is_timer;
     form->text_size = 0;
+    form->now_ms = now_ms;
     properties = ts_put_properties(log, route, &sample, is_timer);
     ts_head_of(log, &head, form->target, now_ms);
     if (head.magic != TS_RECORD_MAGIC_V1 || properties > TS_PROPERTIES_BYTES_MAX ||
@@ -64,6 +86,7 @@ static inline void ts_form_make(ts_form *form, const ts_log *log, ts_route *rout
     form->at_unique =
         (is_timer ? form->at_due - (int32_t)sizeof(TS_PROP_TIMER_DELIVER_MS)
                   : (int32_t)(end - form->text)) - 1 - TS_UNIQUE_DIGITS;
+    ts_form_note(form, head.topic_size, head.properties_size - crc_size);
 }
 
 static inline int32_t ts_form_bytes(const ts_form *form, int32_t body_size)
@@ -78,6 +101,7 @@ static inline void ts_form_write(const ts_form *form, ts_log *log, ts_route *rou
     uint8_t *out = log->staging + log->filled, *text;
     int64_t number = form->target->next_offset++;
     int32_t size = ts_form_bytes(form, put->body_size);
+    ts_note *note;
 
     memcpy(out, form->head, TS_RECORD_AT_BODY);
     ts_put_i32(out + TS_RECORD_AT_SIZE, size);
@@ -94,6 +118,18 @@ static inline void ts_form_write(const ts_form *form, ts_log *log, ts_route *rou
         ts_digits_time_put(text + form->at_out, out_ms);
         ts_timer_id_put(text + form->at_timer_id, log->store_id, (uint64_t)number);
         ts_put_waits(log, route, number, put->due_ms);
+    }
+    note = form->is_noted ? ts_note_next(log) : NULL;
+    if (note != NULL) {
+        *note = (ts_note){
+            .log_offset = log->base + log->filled, .queue_offset = number,
+            .store_ms = form->now_ms, .due_ms = put->due_ms, .route = form->target,
+            .real = form->is_timer ? route : NULL, .size = size, .tags = form->tags,
+            .key_hash = ts_index_hash_of(
+                (int32_t)ts_java_hash_more(form->key_prefix, text + form->at_unique,
+                                           TS_UNIQUE_DIGITS)),
+        };
+        ts_note_added(log);
     }
     log->filled += size;
     log->out[0] = number;

@@ -267,6 +267,7 @@ static int32_t read_known(const uint8_t *text, int32_t size, const ts_tail *tail
     if (took == 0 || (end > 0 && (text[end - 1] != 2 || !is_mute(text, end))))
         return 0;
     marks->plain_size = plain;
+    marks->last_key = (ts_text){text + end + 9, UNIQUE_BYTES - 10};
     return 1;
 }
 
@@ -292,7 +293,8 @@ static int32_t read_tail(const uint8_t *text, int32_t size, ts_tail *tail, ts_ma
         !TAKE("TIMER_OUT_MS", 13, &out) || !TAKE("TIMER_DELIVER_MS", 13, &deliver) ||
         topic.size == 0)
         return 0;
-    (void)TAKE("UNIQ_KEY", 32, &value);
+    if (TAKE("UNIQ_KEY", 32, &value) && value.size > 0)
+        marks->last_key = value;
     if (!is_mute(text, end))
         return 0;
     marks->timer_id = (int64_t)id;

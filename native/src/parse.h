@@ -31,6 +31,7 @@ typedef struct {
     int32_t broken;      /* a number that does not parse */
     int64_t group_start; /* -1: not there; not looked for by ts_marks_get_timer */
     int64_t group_left;
+    ts_text last_key;    /* UNIQ_KEY right before the times, by ts_marks_get_timer alone */
     int32_t plain_size;  /* > 0: a source as this engine puts it; its bytes without group and CRC */
 } ts_marks;
 

@@ -198,6 +198,9 @@ static void check_same(const ts_marks *whole, const ts_marks *quick)
     CHECK(whole->broken == quick->broken && ts_marks_usable(whole) == ts_marks_usable(quick));
     CHECK(ts_marks_due(whole, 1000) == ts_marks_due(quick, 1000));
     CHECK(whole->plain_size == 0 && quick->plain_size >= 0);
+    CHECK(whole->last_key.at == NULL);
+    CHECK(quick->last_key.at == NULL || (quick->last_key.at == whole->unique_key.at &&
+                                         quick->last_key.size == whole->unique_key.size));
 }
 
 /* Both reads of the bytes, in a buffer of their size. Whether the quick way was taken, as far as

@@ -29,6 +29,7 @@ from timerstore.files.segments import Segments
 from timerstore.native import ffi, lib, raise_status
 
 _BLANK_BYTES = 16
+_NOTES = 1 << 14  # three staging halves of small messages: 1 MiB
 _WRITE_BACK_BYTES_MIN = 1 << 18  # smaller pieces are left for the sync to gather
 
 
@@ -81,6 +82,9 @@ class CommitLog:
         segments.reserve_from(end)
         self.native: Any = ffi.new("ts_log *")
         self._point_at(end)
+        self._notes = ffi.new("ts_note[]", _NOTES)
+        self.notes: Any = ffi.new("ts_notes *", {"at": self._notes, "capacity": _NOTES})
+        self.native.notes = self.notes  # dispatch takes them
         self._out = memoryview(ffi.buffer(ffi.addressof(self.native, "out"), 16)).cast("q")
         self.group_bytes_max = min(staging.half_bytes, segments.segment_bytes) - _BLANK_BYTES
         self.native.staging_bytes = min(config.staging_bytes, staging.half_bytes - _BLANK_BYTES)

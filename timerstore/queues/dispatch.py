@@ -28,6 +28,7 @@ from timerstore.queues.routes import Routes
 from timerstore.service import Service
 
 _BATCH = 16_384
+_REQUEST_BYTES = ffi.sizeof("ts_request")
 
 
 class Dispatch(Service):
@@ -42,6 +43,7 @@ class Dispatch(Service):
         log: CommitLog,
         routes: Routes,
         level_delays: str,
+        precision_ms: int,
         start: int,
         index: Index | None = None,
     ) -> None:
@@ -50,6 +52,7 @@ class Dispatch(Service):
         self._log = log
         self._routes = routes
         self._lock = threading.Lock()
+        self._precision_ms = precision_ms
         self.dispatched = start
         self.index = index
         self.listeners: list[Callable[[set[int]], None]] = []  # called with indexes of routes
@@ -59,6 +62,11 @@ class Dispatch(Service):
         self._units = np.empty(_BATCH * UNIT_BYTES, np.uint8)
         self._indexes = np.empty(_BATCH, np.int32)
         self._offsets = np.empty(_BATCH, np.int64)
+        self._requests = np.empty(_BATCH * _REQUEST_BYTES, np.uint8)
+        self._request_count = ffi.new("int32_t *")
+        self._next = ffi.new("int64_t *")
+        self._first_note = ffi.new("int64_t *")
+        self.hand_on: Callable[[bytes], None] | None = None  # takes requests of timers, noted
 
     def step(self) -> bool:
         """Dispatch one batch of what was appended."""
@@ -87,8 +95,46 @@ class Dispatch(Service):
     def _dispatch(self, written: int) -> bool:
         if self.dispatched >= written:
             return False
-        following = ffi.new("int64_t *")
-        with self._log.segments.view(written) as view:
+        count = self._take_notes(written) or self._read(min(written, self._first_note[0]))
+        touched: set[int] = set()
+        try:
+            if count:
+                self._append(count, touched)
+            reach("dispatch_queues_written")
+            if self.index is not None:
+                self.index.take(self._next[0])
+            self.dispatched = self._next[0]
+            if self._request_count[0] and self.hand_on is not None:
+                self.hand_on(bytes(self._requests[: self._request_count[0] * _REQUEST_BYTES]))
+            self.metrics.add("dispatch_records", count)
+        finally:  # on a full disk, too: pulls see what a queue has got
+            for listener in self.listeners:
+                listener(touched)
+        return True
+
+    def _take_notes(self, written: int) -> int:
+        """How many records come next that have a note; what there is to know of them is had."""
+        return int(
+            lib.ts_notes_take(
+                self._log.notes,
+                self.dispatched,
+                written,
+                self._next,
+                self._first_note,
+                _BATCH,
+                self._precision_ms,
+                address(self._units),
+                ffi.from_buffer("int32_t[]", self._indexes),
+                ffi.from_buffer("int64_t[]", self._offsets),
+                ffi.NULL if self.index is None else self.index.gather(),
+                ffi.from_buffer("ts_request[]", self._requests),
+                self._request_count,
+            )
+        )
+
+    def _read(self, end: int) -> int:
+        """Read the records that come next, below `end`; how many have a unit."""
+        with self._log.segments.view(end) as view:
             while True:
                 count = lib.ts_dispatch(
                     view,
@@ -96,7 +142,7 @@ class Dispatch(Service):
                     self._level_delays,
                     self._level_count,
                     self.dispatched,
-                    following,
+                    self._next,
                     _BATCH,
                     address(self._units),
                     ffi.from_buffer("int32_t[]", self._indexes),
@@ -104,24 +150,11 @@ class Dispatch(Service):
                     ffi.NULL if self.index is None else self.index.gather(),
                 )
                 if count >= 0:
-                    break
+                    return int(count)
                 if count == lib.TS_NEED_ROUTE:
                     route_needed(self._log.segments, view, self._routes, self._clock.now_ms)
                 else:
                     self._log.segments.serve(view, count, "dispatch")
-        touched: set[int] = set()
-        try:
-            if count:
-                self._append(count, touched)
-            reach("dispatch_queues_written")
-            if self.index is not None:
-                self.index.take(int(following[0]))
-            self.dispatched = int(following[0])
-            self.metrics.add("dispatch_records", count)
-        finally:  # on a full disk, too: pulls see what a queue has got
-            for listener in self.listeners:
-                listener(touched)
-        return True
 
     def _append(self, count: int, touched: set[int]) -> None:
         """Add units to their queues; `touched` gets the routes whose queue has them."""

@@ -1,9 +1,12 @@
-"""enqueue-get: reads the timer topic's queue, gives requests to enqueue-put.
+"""enqueue-get: from the timer topic's queue to requests for enqueue-put. Those that dispatch hands on
+need not be read again.
 
 Threads:  enqueue-get.
 Holds:    requests leave in queue order, none twice in one opening.
 Fails:    CorruptError where a unit points at something else.
 """
+
+from collections import deque
 
 import numpy as np
 
@@ -18,6 +21,7 @@ from timerstore.service import Handoff, Service
 from timerstore.timer.request import REQUEST, Records
 
 _BATCH = 8192
+_HANDED_MAX = 4  # batches of dispatch: 4 MB
 
 
 class EnqueueGet(Service):
@@ -45,16 +49,52 @@ class EnqueueGet(Service):
         self._out = out
         self.queue_offset = start  # next to read
         self.downstream: Service | None = None
+        self._handed: deque[Records] = deque()  # by dispatch: what is next, or comes later
+        dispatch.hand_on = self._hand_on
+
+    def _hand_on(self, requests: bytes) -> None:
+        """Take requests that need not be read. Too many at a time are read nevertheless."""
+        if len(self._handed) < _HANDED_MAX:
+            self._handed.append(np.frombuffer(requests, REQUEST))
 
     def step(self) -> bool:
-        """Read one batch."""
+        """Take or read one batch."""
         if self._config.stop_enqueue or self._out.is_full:
             return False
+        requests = self._take_handed()
+        if requests is None:
+            requests = self._read()
+        if requests is None:
+            return False
+        reach("enqueue_requests_read")
+        self._out.put(requests)
+        self.queue_offset += len(requests)
+        if self.downstream is not None:
+            self.downstream.wake()
+        return True
+
+    def _take_handed(self) -> Records | None:
+        """Give the requests that come next; None where they were not handed on."""
+        while self._handed:
+            requests = self._handed[0]
+            first = int(requests["queue_offset"][0])
+            if self.queue_offset < first:
+                return None
+            rest = requests[self.queue_offset - first :]
+            if len(rest) > _BATCH:
+                return rest[:_BATCH]
+            self._handed.popleft()
+            if len(rest):
+                return rest
+        return None
+
+    def _read(self) -> Records | None:
+        """Read the requests that come next; None: there are none."""
         end = self._dispatch.dispatched  # before the units: all of them then point below it
         units = self._route.queue.read(self.queue_offset, _BATCH)
         count = lib.ts_units_below(units, len(units) // 20, end) if units else 0
         if not count:
-            return False
+            return None
         requests = np.empty(count, REQUEST)
         with self._log.segments.view(end) as view:
             done = 0
@@ -72,9 +112,4 @@ class EnqueueGet(Service):
                     self._log.segments.serve(view, got, "enqueue-get")
                 else:
                     done += got
-        reach("enqueue_requests_read")
-        self._out.put(requests)
-        self.queue_offset += count
-        if self.downstream is not None:
-            self.downstream.wake()
-        return True
+        return requests

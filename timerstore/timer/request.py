@@ -61,6 +61,10 @@ DRAFT = np.dtype(
         ("plain_size", np.int32),
         ("size", np.int32),
         ("flags", np.int32),
+        ("is_noted", np.int32),
+        ("tags", np.int32),
+        ("key_hash", np.int32),
+        ("unused", np.int32),
     ]
 )
 FAR = np.dtype(

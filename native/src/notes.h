@@ -1,0 +1,34 @@
+/* Notes: what dispatch and enqueue-get look for in a record, kept by who appends it (decision 0052).
+ *
+ * A ring between one who appends, under the append lock, and one who dispatches. A note is a
+ * convenience: the log says the same, and whatever has no note is read there. So none is ever waited
+ * for: a full ring takes no more.
+ */
+#ifndef TS_NOTES_H
+#define TS_NOTES_H
+
+#include "keys.h"
+
+
+static inline uint32_t ts_note_prefix(const ts_route *route)
+{
+    return (uint32_t)route->topic_hash * 31u + '#';
+}
+
+/* Where the next note goes; NULL: nobody wants it, or there is no room. */
+static inline ts_note *ts_note_next(const ts_log *log)
+{
+    ts_notes *notes = log->notes;
+
+    if (notes == NULL ||
+        notes->tail - __atomic_load_n(&notes->head, __ATOMIC_ACQUIRE) >= notes->capacity)
+        return NULL;
+    return &notes->at[notes->tail & (notes->capacity - 1)];
+}
+
+static inline void ts_note_added(const ts_log *log)
+{
+    __atomic_store_n(&log->notes->tail, log->notes->tail + 1, __ATOMIC_RELEASE);
+}
+
+#endif

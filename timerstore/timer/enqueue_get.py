@@ -1,5 +1,5 @@
-"""enqueue-get: from the timer topic's queue to requests for enqueue-put. Those that dispatch hands on
-need not be read again.
+"""enqueue-get: from the timer topic's queue to requests for enqueue-put. Those that dispatch hands
+on need not be read again.
 
 Threads:  enqueue-get.
 Holds:    requests leave in queue order, none twice in one opening.

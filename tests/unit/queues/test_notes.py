@@ -21,7 +21,6 @@ CHANGES: list[dict[str, Any]] = [
     {"property_crc": False},
     {"index_enabled": False},
     {"index_tags": True},
-    {"precision_ms": 100},
 ]
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from benchmarks import harness
 from benchmarks.control import Control
 from benchmarks.harness import Result
+from benchmarks.warm import warm_memory
 
 Variant = Callable[[Path], Result]
 
@@ -51,11 +52,12 @@ def interleaved(
 
 
 def watched(variant: Variant, number: int, *, smoke: bool, directory: Path | None) -> Result:
-    """One run, and what the control saw."""
+    """One run on warm memory, and what the control saw."""
+    warmed = {} if smoke else {"warmed_page_us": warm_memory()}
     with harness.workspace(directory) as root, nullcontext() if smoke else Control() as control:
         found = harness.isolated(partial(variant, root), fork=not smoke)
     told = {} if control is None else {
         "control_p99_ms": control.stall.p99_ms,
         "control_max_ms": control.stall.max_ms,
     }  # fmt: skip
-    return replace(found, figures={**found.figures, "round": number, **told})
+    return replace(found, figures={**found.figures, "round": number, **warmed, **told})

@@ -86,6 +86,7 @@ typedef struct {
     int32_t kind;         /* enum ts_route_kind */
     int32_t queue_id;
     int32_t topic_hash;   /* Java's hashCode of the topic */
+    uint32_t key_prefix;  /* the same of topic#, and what all ids begin with; 0: not known yet */
     int32_t topic_number; /* dense from 1, the same for all queues of a topic */
     int32_t topic_size;
     int32_t real_size;

@@ -11,7 +11,6 @@
 #ifndef TS_FORM_H
 #define TS_FORM_H
 
-#include "notes.h"
 #include "put.h"
 
 enum { TS_FORM_TEXT_BYTES = 1024 }; /* longer ones are copied by the time that all else takes */
@@ -39,7 +38,8 @@ static inline int32_t ts_form_fits(int64_t due_ms, int64_t out_ms)
 }
 
 /* What the notes of all on a form have in common. Keys that the caller gives are not noted. */
-static inline void ts_form_note(ts_form *form, int32_t topic_size, int32_t properties_size)
+static inline void ts_form_note(ts_form *form, const ts_log *log, int32_t topic_size,
+                                int32_t properties_size)
 {
     const uint8_t *id = form->text + form->at_unique - 20;
     ts_names names;
@@ -51,7 +51,7 @@ static inline void ts_form_note(ts_form *form, int32_t topic_size, int32_t prope
         return;
     form->is_noted = 1;
     form->tags = names.tags.at == NULL ? 0 : ts_java_hash(names.tags.at, names.tags.size);
-    form->key_prefix = ts_java_hash_more(ts_note_prefix(form->target), id, 20);
+    form->key_prefix = ts_note_id_prefix(log, form->target);
 }
 
 /* The form of a hold's puts; `any` is one of them, its body and time do not matter. */
@@ -86,7 +86,7 @@ static inline void ts_form_make(ts_form *form, const ts_log *log, ts_route *rout
     form->at_unique =
         (is_timer ? form->at_due - (int32_t)sizeof(TS_PROP_TIMER_DELIVER_MS)
                   : (int32_t)(end - form->text)) - 1 - TS_UNIQUE_DIGITS;
-    ts_form_note(form, head.topic_size, head.properties_size - crc_size);
+    ts_form_note(form, log, head.topic_size, head.properties_size - crc_size);
 }
 
 static inline int32_t ts_form_bytes(const ts_form *form, int32_t body_size)

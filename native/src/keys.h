@@ -21,6 +21,11 @@ static inline uint32_t ts_java_hash_more(uint32_t hash, const uint8_t *utf8, int
             i += 8;
             continue;
         }
+        if (size - i >= 4 && (ts_get_u32(utf8 + i) & 0x80808080u) == 0) {
+            power *= 923521u; /* to the 4th */
+            i += 4;
+            continue;
+        }
         point = ts_utf8_next(utf8, size, &i);
         power *= point >= 0x10000 ? 961u : 31u;
     }

@@ -4,6 +4,7 @@
 
 #include "calendar.h"
 #include "encode.h"
+#include "notes.h"
 #include "states.h"
 
 typedef struct {
@@ -172,6 +173,29 @@ static inline void ts_put_waits(ts_log *log, ts_route *route, int64_t id, int64_
         ts_calendar_add(log->calendar, route, due_ms, 1);
 }
 
+/* The note of a put that has no texts but the id that is made for it. */
+static inline void ts_put_note(ts_log *log, ts_route *route, const ts_put *put,
+                               const ts_record *head, int32_t is_timer)
+{
+    ts_route *target = is_timer ? log->timer_route : route;
+    int32_t is_plain = put->unique >= 0 && put->properties_size == 0 && put->extra.size == 0 &&
+                       put->tags.size == 0 && put->keys.size == 0 && put->id.size == 0;
+    ts_note *note = is_plain ? ts_note_next(log) : NULL;
+    uint8_t number[TS_UNIQUE_DIGITS];
+
+    if (note == NULL)
+        return;
+    ts_unique_put(number, put->unique);
+    *note = (ts_note){
+        .log_offset = head->log_offset, .queue_offset = head->queue_offset,
+        .store_ms = head->store_ms, .due_ms = put->due_ms, .route = target,
+        .real = is_timer ? route : NULL, .size = head->size,
+        .key_hash = ts_index_hash_of((int32_t)ts_java_hash_more(ts_note_id_prefix(log, target),
+                                                                number, TS_UNIQUE_DIGITS)),
+    };
+    ts_note_added(log);
+}
+
 /* The record at the log's end. There is room for it, and its timer id has a state. */
 static inline void ts_put_write(ts_log *log, ts_route *route, const ts_put *put, ts_record *head,
                                 int32_t is_timer)
@@ -184,6 +208,7 @@ static inline void ts_put_write(ts_log *log, ts_route *route, const ts_put *put,
     if (is_timer)
         ts_put_waits(log, route, id, put->due_ms);
     target->next_offset++;
+    ts_put_note(log, route, put, head, is_timer);
     ts_record_close(log, head);
 }
 

@@ -26,7 +26,7 @@ from timerstore.native import ffi, lib
 from timerstore.queues.lookup import route_needed
 from timerstore.queues.routes import Route, Routes
 from timerstore.service import IDLE_S_MAX, Service
-from timerstore.timer.lanes import Lanes
+from timerstore.timer.lanes import Lanes, Taken
 from timerstore.timer.linker import Linker
 from timerstore.timer.open_slot import OpenSlot
 from timerstore.timer.request import DRAFT, Int64Array, Records, slots_of
@@ -82,6 +82,7 @@ class DequeuePut(Service):
         rates = parse_topic_rates(config.topic_rates)
         self.lanes = Lanes(clock, log, routes, rates)
         self.lanes.on_rate = self.wake
+        self._taken: list[Taken] = []  # of a batch, what took a turn: it stands last
         self.downstream: list[Service] = []  # dispatch and flush
         self.reading: Service | None = None  # dequeue-get
         self.upstream: list[Service] = []  # who may wait for the open slot to empty
@@ -136,6 +137,7 @@ class DequeuePut(Service):
         finally:
             if self._dealt < len(due):
                 self._open_slot.push(due[self._dealt :])
+                self.lanes.give_back(self._taken, len(due) - self._dealt)
             self._wake_others()
         return True
 
@@ -146,6 +148,7 @@ class DequeuePut(Service):
     def _pop(self) -> tuple[Records, int, int]:
         """Give what may go now, at most one batch; the frontier; how many left the open slot."""
         open_slot, lanes = self._open_slot, self.lanes
+        self._taken = []
         if not lanes.are_needed(open_slot.rest_count):
             due, frontier = open_slot.pop(self._until_ms(), _BATCH)
             return due, frontier, len(due)
@@ -157,8 +160,9 @@ class DequeuePut(Service):
             open_slot.push(due)
             raise
         room = max(1, _BATCH - sum(map(len, first)))
-        first.append(lanes.take(self._clock.now_ms, room))
-        return np.concatenate(first), frontier, len(due)
+        self._taken = lanes.take(self._clock.now_ms, room)
+        first += [part for _, part in self._taken]
+        return np.concatenate(first) if first else due[:0], frontier, len(due)
 
     def _apart(self, due: Records, frontier: int) -> tuple[list[Records], Records]:
         """Give what rolls, and what is due."""

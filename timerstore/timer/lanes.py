@@ -12,8 +12,9 @@ Threads:  dequeue-put sorts in and takes; anyone sets a rate, counts, or asks wh
 Locks:    _lock, then nothing.
 Holds:    (1) of a topic the order is (due, put), paced or not; (2) nothing leaves before it is due,
           nor beyond its rate: at most `rate` a second and a tenth of a second's worth at once; (3)
-          what was cancelled takes no turn, what was read twice takes one; (4) what is in here still
-          counts as outstanding in its slot: a checkpoint keeps it, a restart reads it again.
+          what was cancelled takes no turn, what was read twice, or tried in vain, takes one; (4)
+          what is in here still counts as outstanding in its slot: a checkpoint keeps it, a restart
+          reads it again.
 Cost:     64 bytes of memory for each message held.
 Source:   decision 0043.
 """
@@ -31,13 +32,17 @@ from timerstore.errors import GoneError
 from timerstore.native import lib
 from timerstore.queues.lookup import real_routes
 from timerstore.queues.routes import Routes
-from timerstore.timer.request import DUE, Records
+from timerstore.timer.request import Records
 
 CROWD = 65_536
 """Messages that are read from their slots, and wait: from here on topics take turns."""
 _BURST_S = 0.1  # of a rate that may go at once
 _LOOK = 4096  # entries that are looked at for cancelled ones at a time
 _NS = 1_000_000_000
+
+
+Taken = tuple[str, Records]
+"""A topic, and entries of it that may go."""
 
 
 class _Lane:
@@ -150,9 +155,9 @@ class Lanes:
 
     # --- out ---
 
-    def take(self, now_ms: int, capacity: int) -> Records:
+    def take(self, now_ms: int, capacity: int) -> list[Taken]:
         """Take what may go now: of each topic a share, beginning with another each time."""
-        taken: list[Records] = []
+        taken: list[Taken] = []
         with self._lock:
             topics = [topic for topic, lane in self._lanes.items() if lane.count]
             self._turn += 1
@@ -160,12 +165,22 @@ class Lanes:
                 topic = topics[(k + self._turn) % len(topics)]
                 share = -(-capacity // (len(topics) - k))
                 for part in self._take_of(topic, now_ms, share):
-                    taken.append(part)
+                    taken.append((topic, part))
                     capacity -= len(part)
             for topic, lane in list(self._lanes.items()):
                 if not lane.count and topic not in self._rates:
                     del self._lanes[topic]
-        return np.concatenate(taken) if taken else np.empty(0, DUE)
+        return taken
+
+    def give_back(self, taken: list[Taken], undone: int) -> None:
+        """Give back the turns of the last `undone` of what was taken: they did not go."""
+        with self._lock:
+            for topic, part in reversed(taken):
+                rest = part[max(0, len(part) - undone) :]
+                undone -= len(rest)
+                lane = self._lanes.get(topic)
+                if len(rest) and lane is not None and topic in self._rates:
+                    lane.tokens += int(self._costing(rest, -1).sum())
 
     def _take_of(self, topic: str, now_ms: int, share: int) -> list[Records]:
         lane, rate = self._lanes[topic], self._rates.get(topic)
@@ -190,10 +205,8 @@ class Lanes:
         for part in lane.parts:
             for at in range(0, len(part), _LOOK):
                 some = part[at : min(at + _LOOK, len(part))]
-                # What was read twice, as after a clock that was set back, lies side by side.
-                is_first = np.diff(some["id"], prepend=last) != 0
+                waits = np.cumsum(self._costing(some, last))
                 last = int(some["id"][-1])
-                waits = np.cumsum(self._are_waiting(some) & is_first)
                 fit = int(np.searchsorted(waits, may_go, side="right"))
                 fit = min(fit, count - seen)
                 used = int(waits[fit - 1]) if fit else 0
@@ -203,6 +216,14 @@ class Lanes:
                 if fit < len(waits):
                     return seen
         return seen
+
+    def _costing(self, part: Records, before: int) -> npt.NDArray[np.bool_]:
+        """Which take a turn. What was read twice, as after a clock that was set back, lies side by
+        side, also with the id `before`.
+        """
+        is_first: npt.NDArray[np.bool_] = np.diff(part["id"], prepend=before) != 0
+        costing: npt.NDArray[np.bool_] = is_first & self._are_waiting(part)
+        return costing
 
     def _are_waiting(self, part: Records) -> npt.NDArray[np.bool_]:
         states = self._log.native.states

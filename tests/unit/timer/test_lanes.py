@@ -250,7 +250,7 @@ def test_rates_in_the_config_at_their_edge() -> None:
 
 def test_a_large_crowd_in_many_parts_keeps_its_order(bench: Bench) -> None:
     lane = lanes._Lane(0)
-    made = np.zeros(60, lanes.DUE)
+    made = np.zeros(60, DUE)
     made["due_ms"], made["id"] = np.arange(60) // 3, np.arange(60)
     for part in (made[20:40], made[40:60], made[0:10], made[10:20]):
         lane.add(part)

@@ -12,6 +12,7 @@ from tests.support.bench import NOW, Bench, small
 from timerstore import ConfigError, MessageError, StoreConfig
 from timerstore.errors import FullError
 from timerstore.timer import dequeue_put, lanes
+from timerstore.timer.request import DUE
 
 
 @pytest.fixture

@@ -221,7 +221,14 @@ def units(part: Part, wanted: Wanted) -> Iterator[RowArray]:
     low, high, _ = _range(bounds.deliver_from_ms, bounds.deliver_to_ms)
     enqueued_low, enqueued_high, _ = _range(bounds.stored_from_ms, bounds.stored_to_ms)
     while following[0] < part.end:
-        count = _careful(windows, scan, following, on_damage)
+        try:
+            count = _careful(windows, scan, following, on_damage)
+        except CorruptError:
+            begin = part.store.timer_log_begin_now
+            if begin <= following[0]:
+                raise
+            following[0] = begin  # retention took the file meanwhile: all in it is past
+            continue
         if not count:
             continue
         found = rows[:count]

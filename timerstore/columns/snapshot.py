@@ -70,6 +70,11 @@ class Snapshot:
         limit = self.timer_log_end if end is None else end
         return Windows(self.tree.timer_log, self.timer_log_segment_bytes, limit)
 
+    @property
+    def timer_log_begin_now(self) -> int:
+        """Where the timer log begins: retention moves it on, also under who reads."""
+        return _timers_begin(self.tree, self.timer_log_segment_bytes)
+
     def pinned(self, log_end: int, timer_log_end: int | None) -> "Snapshot":
         """The same with limits that were taken earlier; ConfigError where it has not come so far.
 
@@ -105,15 +110,15 @@ def refreshed(store: Snapshot) -> Snapshot:
         store,
         log_begin=min(mark.log_begin, mark.log_end),
         log_end=mark.log_end,
-        timer_log_begin=_timers_begin(store.tree, store.timer_log_segment_bytes, mark),
+        timer_log_begin=min(store.timer_log_begin_now, mark.timer_log_end),
         timer_log_end=mark.timer_log_end,
     )
 
 
-def _timers_begin(tree: Tree, segment_bytes: int, mark: Watermark) -> int:
-    """Where the timer log begins: no watermark tells, and retention moves it."""
+def _timers_begin(tree: Tree, segment_bytes: int) -> int:
+    """Where the timer log begins: no watermark tells."""
     begins = segments_of(tree.timer_log, segment_bytes)
-    return min(begins[0] if begins else 0, mark.timer_log_end)
+    return begins[0] if begins else 0
 
 
 def take(root: Path, precision_ms: int | None = None) -> Snapshot:
@@ -169,7 +174,9 @@ def _ours(tree: Tree, mark: Watermark, config: StoreConfig) -> Snapshot:
         wheel_slot_count=config.wheel_slot_count,
         log_begin=min(mark.log_begin, mark.log_end),
         log_end=mark.log_end,
-        timer_log_begin=_timers_begin(tree, config.timer_log_segment_bytes, mark),
+        timer_log_begin=min(
+            _timers_begin(tree, config.timer_log_segment_bytes), mark.timer_log_end
+        ),
         timer_log_end=mark.timer_log_end,
         store_id=mark.store_id,
     )

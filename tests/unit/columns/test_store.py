@@ -11,7 +11,7 @@ from tests.support.arrow_rows import read_rows
 from tests.support.bench import DAY, NOW, Bench, small
 from timerstore.columns import take
 from timerstore.columns.snapshot import refreshed
-from timerstore.errors import ConfigError
+from timerstore.errors import ConfigError, CorruptError
 
 ALL = ("messages", "timers", "slots", "deliveries")
 
@@ -193,3 +193,31 @@ def test_years_ahead_are_read(bench: Bench) -> None:
     bench.turn()
     bench.store.flush()
     assert next(row["deliver_at"] for row in read_rows(bench.root)) == due
+
+
+def test_what_is_past_may_go_under_who_reads(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "s", small(timer_log_segment_bytes=256))
+    for n in range(40):
+        bench.store.put("t", b"soon", delay=2 + n % 3)
+    bench.store.put("t", b"later", delay=60)
+    bench.turn()
+    bench.store.flush()
+    then = take(bench.root)
+    before = read_rows(bench.root, "timers", snapshot=then)
+    bench.turn(10_000)
+    bench.store.flush()
+    bench.turn()
+    begin = then.timer_log_begin_now
+    assert begin > then.timer_log_begin
+    left = [row for row in before if row["timer_pos"] >= begin]
+    assert left
+    assert len(left) < len(before)
+    assert read_rows(bench.root, "timers", snapshot=then) == left
+    for _ in range(40):
+        bench.store.put("t", b"more", delay=60)
+    bench.turn()
+    bench.close()
+    now = take(bench.root)
+    sorted((bench.root / "timerlog").iterdir())[1].rename(tmp_path / "lost")
+    with pytest.raises(CorruptError, match="missing"):
+        read_rows(bench.root, "timers", snapshot=now)

@@ -131,9 +131,9 @@ typedef struct {
     const ts_route *route;    /* its queue */
     const ts_route *real;     /* of a timer: where it goes when it is due; else NULL */
     int32_t size;
-    int32_t tags;             /* the tag's hash, 0: none */
+    int32_t tags;             /* the tag's hash, 0 where there is none */
     int32_t key_hash;         /* of its id, as in the index */
-    int32_t unused;
+    int32_t has_tags;
 } ts_note;
 
 typedef struct {
@@ -166,7 +166,8 @@ typedef struct {
     ts_states *states;
     ts_calendar *calendar;    /* NULL: nobody counts; too full: TS_NEED_STATES, too */
     ts_notes *notes;          /* NULL: nobody reads them */
-    int32_t flush_armed;      /* flush will look by itself: a put need not wake it */
+    int32_t flush_armed;      /* flush or dispatch look by themselves within the flush interval: who
+                                 puts what is due later need not wake them */
     uint32_t store_id;
     int32_t property_crc;     /* whether records carry __CRC32# */
     uint8_t host[8];          /* store host and born host: IPv4 and port */
@@ -251,6 +252,14 @@ typedef struct {
     int32_t roll_times;
 } ts_request;
 
+/* Requests of one call. */
+typedef struct {
+    ts_request *at;
+    int32_t count;        /* out */
+    uint32_t store_id;
+    int64_t precision_ms;
+} ts_requests;
+
 /* A timer unit read from a slot's chain. */
 typedef struct {
     int64_t log_offset;
@@ -291,10 +300,10 @@ typedef struct {
     int32_t plain_size; /* bytes of the source's properties that are carried over */
     int32_t size;       /* 0: no record can hold it */
     int32_t flags;
-    int32_t is_noted;   /* its note is known: these two */
+    int32_t is_noted;   /* its note is known: these */
     int32_t tags;
+    int32_t has_tags;
     int32_t key_hash;
-    int32_t unused;
 } ts_draft;
 
 /* What became of drafts; added to. The slots of those that need no record any more stand as runs of
@@ -780,11 +789,13 @@ int32_t ts_level_encode(ts_view *view, const ts_routes *routes, const ts_log *lo
 int32_t ts_level_place(ts_log *log, const uint8_t *scratch, ts_level_draft *drafts, int32_t from,
                        int32_t count, int64_t now_ms);
 
-/* dispatch.c: reads the log between from and view->end. keys: NULL where there is no index. */
+/* dispatch.c: reads the log between from and view->end. keys: NULL where there is no index. notes: NULL,
+ * or those of the log: a record that has one is not read. requests: NULL, or one for each of the
+ * timer topic's records. */
 int32_t ts_dispatch(ts_view *view, const ts_routes *routes, const int64_t *level_delay_ms,
                     int32_t level_count, int64_t from, int64_t *next, int32_t capacity,
                     uint8_t *units, int32_t *route_indexes, int64_t *queue_offsets,
-                    ts_keys *keys);
+                    ts_keys *keys, ts_notes *notes, ts_requests *requests);
 
 /* index.c. keys: of the records between from and view->end. append: how many keys the file took;
  * entries has room for all. relink: slots anew from entries, TS_CORRUPT where those do not fit.
@@ -930,16 +941,9 @@ int32_t ts_pull_one(ts_view *view, int64_t log_offset, int64_t precision_ms, ts_
                     uint8_t *body, int64_t body_bytes, uint8_t *properties,
                     int64_t properties_bytes, uint8_t *topic);
 
-/* notes.c: of the records in [from, end), as far as each has a note, what ts_dispatch makes of them, and
- * the requests of those that are timers. *next: behind them. *first: where the next one lies that has
- * a note, INT64_MAX: there is none yet; up to there the log is read. */
-int32_t ts_notes_take(ts_notes *notes, int64_t from, int64_t end, int64_t *next, int64_t *first,
-                      int32_t capacity, int64_t precision_ms, uint8_t *units,
-                      int32_t *route_indexes, int64_t *queue_offsets, ts_keys *keys,
-                      ts_request *requests, int32_t *request_count);
-
 /* old_units.c: units of [queue_offset, + count) against the log. check: how many say of tags what their
- * records do, from the first on; TS_CORRUPT where that one does not. mend: a level's times, in place;
+ * records do, from the first on; TS_CORRUPT where that one does not, with TS_FAULT_NONE where its
+ * record is whole. mend: a level's times, in place;
  * an earlier time that the table may have given stays. How many were looked at. */
 int32_t ts_old_units_check(ts_view *view, const ts_route *route, const uint8_t *units,
                            int32_t count, int64_t queue_offset);

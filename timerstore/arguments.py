@@ -483,11 +483,11 @@ def _numbers(given: object, count: int, name: str) -> npt.NDArray[np.int64 | np.
         return np.zeros(0, np.int64)
     if numbers.dtype.kind not in "iuf":
         raise MessageError(f"{name}: wanted numbers, got {numbers.dtype} from {_short(given)}")
+    if numbers.ndim == 0:
+        numbers = np.full(count, numbers)
     if numbers.dtype.kind == "u":
         _refuse(numbers > 2**62, f"{name}: wanted less than 2^62", numbers)
         numbers = numbers.astype(np.int64)
-    if numbers.ndim == 0:
-        numbers = np.full(count, numbers)
     if numbers.shape != (count,):
         raise MessageError(
             f"{name}: wanted one value, or one for each of {count} bodies, got {numbers.shape}"

@@ -654,6 +654,7 @@ class _Opening:
             self._routes,
             config.level_delays,
             config.precision_ms,
+            config.flush_interval_ms / 1000,
             found.dispatch_from,
             index,
         )

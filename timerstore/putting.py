@@ -82,7 +82,8 @@ class Putting:
         self._delay_ms_max = self.config.delay_ms_max if self.config.timer_enabled else -1
         self._dispatch = opened.rooms.dispatch
         self._flush = opened.pipeline.flush
-        # What is due later than this need not be dispatched at once: flush comes by before.
+        # What is due later than this need not be dispatched at once while `flush_armed` is set:
+        # flush or dispatch come by before.
         self._near_ms = 1000 + 2 * self.config.flush_interval_ms
         self._level_delays = parse_level_delays(self.config.level_delays)
         self._targets: dict[str, _Target] = {}
@@ -179,14 +180,18 @@ class Putting:
             failpoint.reach("put_appended")
         if is_sync:
             self._log.sync_through(log_offset + 1)
-        if due_ms <= now_ms + self._near_ms:
-            self._dispatch.wake()
-        self._flush.note()
+        self._tell(due_ms, now_ms, is_sync=is_sync)
         if due_ms:
             return PutReceipt(
                 target.origin, counter, number, route.queue_id, None, log_offset, due_ms
             )
         return PutReceipt(target.origin, counter, -1, route.queue_id, number, log_offset, now_ms)
+
+    def _tell(self, due_ms: int, now_ms: int, *, is_sync: bool) -> None:
+        """Wake who must hear of a message that is due then; ts_tell (hot.c) is the same."""
+        if is_sync or due_ms <= now_ms + self._near_ms or not self._native.flush_armed:
+            self._dispatch.wake()
+        self._flush.note()
 
     def _admit(self, due_ms: Any) -> None:
         """Refuse these due times before anything is made; see flow_control.py."""
@@ -228,9 +233,7 @@ class Putting:
         if is_sync:
             self._log.sync_through(log_offset + 1)
         due_ms = now_ms + waiting.delay_ms
-        if due_ms <= now_ms + self._near_ms:
-            self._dispatch.wake()
-        self._flush.note()
+        self._tell(due_ms, now_ms, is_sync=is_sync)
         return PutReceipt(target.origin, counter, -1, real.queue_id, None, log_offset, due_ms)
 
     def _level_of(self, target: _Target, real: Route, level: int) -> Level:

@@ -187,8 +187,10 @@ class TimerStore(Closing):
         self._ingester = Ingester(opened, self._clock, self._putting)
         self._putter = self._putting.make_putter(self.put, self.put_many)
         if self._putting.is_quick:  # the same calls, the same answers
-            self.put = self._putter.put  # type: ignore[method-assign]
-            self.put_many = self._putter.put_many  # type: ignore[method-assign]
+            if type(self).put is TimerStore.put:
+                self.put = self._putter.put  # type: ignore[method-assign]
+            if type(self).put_many is TimerStore.put_many:
+                self.put_many = self._putter.put_many  # type: ignore[method-assign]
         _opened_here.add(self)
         self._groups = self._make_groups()
         unread = Unread(opened.metrics, opened.rooms.routes, opened.offsets, self._groups)

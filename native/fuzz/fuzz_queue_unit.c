@@ -18,7 +18,7 @@ static int32_t dispatch(fuzz_log *log, uint8_t *units, int32_t with_keys)
         ts_keys keys = {found, 64, 0, 0, 1};
         int32_t got = ts_dispatch(&log->view, &log->known, delays, with_keys ? 3 : 0, at, &next,
                                   UNITS - count, units + count * TS_QUEUE_UNIT_BYTES, indexes,
-                                  offsets, with_keys ? &keys : NULL);
+                                  offsets, with_keys ? &keys : NULL, NULL, NULL);
 
         if (got == TS_NEED_ROUTE && fuzz_route_needed(log))
             continue;

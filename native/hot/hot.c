@@ -154,16 +154,17 @@ static PyObject *plain_entry(const Putter *self, PyObject *const *args, Py_ssize
 
 int ts_tell(Putter *self, int64_t due_ms, int64_t now_ms)
 {
-    int32_t hits = __atomic_load_n(self->hits, __ATOMIC_RELAXED);
+    int32_t hits = __atomic_load_n(self->hits, __ATOMIC_RELAXED), is_armed;
 
     if (hits != self->hits_seen) {
-        self->hits_seen = hits;
         if (ts_call(self->check_alive) < 0)
             return -1;
+        self->hits_seen = hits;
     }
-    if (due_ms <= now_ms + self->near_ms && ts_call(self->wake_dispatch) < 0)
+    is_armed = __atomic_load_n(&self->log->flush_armed, __ATOMIC_RELAXED);
+    if ((!is_armed || due_ms <= now_ms + self->near_ms) && ts_call(self->wake_dispatch) < 0)
         return -1;
-    if (__atomic_load_n(&self->log->flush_armed, __ATOMIC_RELAXED))
+    if (is_armed)
         return 0;
     /* Before it is woken: once it runs, it says itself when it will look again. */
     __atomic_store_n(&self->log->flush_armed, 1, __ATOMIC_RELAXED);
@@ -280,9 +281,9 @@ static void Putter_dealloc(Putter *self)
 
 static PyMethodDef Putter_methods[] = {
     {"put", (PyCFunction)(void (*)(void))Putter_put, METH_FASTCALL | METH_KEYWORDS,
-     "As TimerStore.put."},
+     "put($self, topic, body, **given)\n--\n\nAs TimerStore.put."},
     {"put_many", (PyCFunction)(void (*)(void))ts_putter_put_many, METH_FASTCALL | METH_KEYWORDS,
-     "As TimerStore.put_many."},
+     "put_many($self, topic, bodies, **given)\n--\n\nAs TimerStore.put_many."},
     {NULL, NULL, 0, NULL},
 };
 

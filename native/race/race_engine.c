@@ -394,7 +394,7 @@ static int dispatch_step(void)
     write_out(0);
     view = log_view();
     got = ts_dispatch(&view, &s->known, NULL, 0, dispatched, &next, CAPACITY, units, indexes,
-                      offsets, &keys);
+                      offsets, &keys, NULL, NULL);
     CHECK(got >= 0);
     lock(&s->given);
     for (int32_t i = 0; i < got; i++) {

@@ -175,6 +175,7 @@ static void plan_note(ts_draft *draft, const ts_record *source, const ts_text *k
     if (size > 0)
         ts_names_get(source->properties, size, &before);
     draft->is_noted = before.keys.at == NULL && draft->route->kind == TS_ROUTE_REAL;
+    draft->has_tags = before.tags.at != NULL;
     draft->tags = before.tags.at == NULL ? 0 : ts_java_hash(before.tags.at, before.tags.size);
     draft->key_hash = ts_index_hash_of(
         (int32_t)ts_java_hash_more(ts_note_prefix(draft->route), key->at, key->size));
@@ -310,7 +311,7 @@ static void add_note(const ts_log *log, const ts_draft *draft, int64_t now_ms)
     *note = (ts_note){
         .log_offset = draft->placed, .queue_offset = draft->route->next_offset - 1,
         .store_ms = now_ms, .route = draft->route, .size = draft->size, .tags = draft->tags,
-        .key_hash = draft->key_hash,
+        .has_tags = draft->has_tags, .key_hash = draft->key_hash,
     };
     ts_note_added(log);
 }

@@ -1,7 +1,9 @@
 /* Dispatch: the log's tail becomes queue units. */
 #include "../format/queue_unit.h"
 #include "hash.h"
-#include "keys.h"
+#include "notes.h"
+#include "put.h"
+#include "request.h"
 #include "tags_code.h"
 #include "walk.h"
 
@@ -19,21 +21,71 @@ static ts_route *route_of(const ts_routes *routes, const ts_record *record, ts_r
     return ts_route_find(routes, record->topic, record->topic_size, record->queue_id);
 }
 
+/* What one call makes: a unit for each record that is in a queue, and where it goes. */
+typedef struct {
+    uint8_t *units;
+    int32_t *route_indexes;
+    int64_t *queue_offsets;
+    int32_t count;
+} made;
+
+static void add_unit(made *to, int64_t log_offset, int32_t size, int64_t code,
+                     const ts_route *route, int64_t queue_offset)
+{
+    ts_queue_unit_put(to->units + (int64_t)to->count * TS_QUEUE_UNIT_BYTES, log_offset, size, code);
+    to->route_indexes[to->count] = route->index;
+    to->queue_offsets[to->count++] = queue_offset;
+}
+
+static void add_request(ts_requests *to, const ts_note *note)
+{
+    to->at[to->count++] = (ts_request){
+        .id = note->queue_offset,
+        .log_offset = note->log_offset,
+        .due_ms = note->due_ms,
+        .out_ms = ts_out_ms_of(note->due_ms, to->precision_ms),
+        .queue_offset = note->queue_offset,
+        .size = note->size,
+        .topic_hash = note->real->topic_hash,
+    };
+}
+
+/* One record by its note. TS_NEED_ROOM where its key does not fit; then nothing is added. */
+static int32_t take_note(made *to, const ts_note *note, ts_keys *keys, ts_requests *requests)
+{
+    if (keys != NULL && ts_keys_note(keys, note) != TS_OK)
+        return TS_NEED_ROOM;
+    add_unit(to, note->log_offset, note->size, note->tags, note->route, note->queue_offset);
+    if (note->real != NULL && requests != NULL)
+        add_request(requests, note);
+    return TS_OK;
+}
+
 int32_t ts_dispatch(ts_view *view, const ts_routes *routes, const int64_t *level_delay_ms,
                     int32_t level_count, int64_t from, int64_t *next, int32_t capacity,
                     uint8_t *units, int32_t *route_indexes, int64_t *queue_offsets,
-                    ts_keys *keys)
+                    ts_keys *keys, ts_notes *notes, ts_requests *requests)
 {
     int64_t offset = from;
-    int32_t count = 0, status = TS_OK;
+    int32_t status = TS_OK;
     ts_route *route = NULL;
+    made to = {units, route_indexes, queue_offsets, 0};
+    ts_tail tail = {.real_size = 0};
 
     *next = from;
-    while (count < capacity && offset < view->end) {
+    while (to.count < capacity && offset < view->end) {
+        const ts_note *note = notes == NULL ? NULL : ts_note_at(notes, offset, keys);
         ts_record record;
         ts_names names;
         int32_t is_queued;
 
+        if (note != NULL) {
+            status = take_note(&to, note, keys, requests);
+            if (status != TS_OK)
+                break;
+            *next = offset += note->size;
+            continue;
+        }
         status = ts_walk(view, &offset, &record);
         if (status == TS_CORRUPT && view->fault == TS_FAULT_END && offset >= view->end) {
             *next = offset; /* a blank was the last thing there */
@@ -54,17 +106,18 @@ int32_t ts_dispatch(ts_view *view, const ts_routes *routes, const int64_t *level
         if (status != TS_OK)
             break;
         if (is_queued) {
-            ts_queue_unit_put(units + (int64_t)count * 20, offset, record.size,
-                              ts_tags_code(&record, route, &names, level_delay_ms, level_count));
-            route_indexes[count] = route->index;
-            queue_offsets[count] = record.queue_offset;
-            count++;
+            add_unit(&to, offset, record.size,
+                     ts_tags_code(&record, route, &names, level_delay_ms, level_count), route,
+                     record.queue_offset);
+            if (requests != NULL && route->kind == TS_ROUTE_TIMER)
+                ts_request_of(&record, requests->store_id, requests->precision_ms, &tail,
+                              &requests->at[requests->count++]);
         }
         offset += record.size;
         *next = offset;
     }
-    if (count > 0 || status == TS_OK || *next > from)
-        return count;
+    if (to.count > 0 || status == TS_OK || *next > from)
+        return to.count;
     return status;
 }
 

@@ -6,6 +6,7 @@
 #include "../format/queue_unit.h"
 #include "../format/timer_unit.h"
 #include "parse.h"
+#include "request.h"
 #include "states.h"
 #include "view.h"
 
@@ -17,28 +18,13 @@ static int32_t request_of(ts_view *view, int64_t log_offset, int32_t size, int64
                           uint32_t store_id, int64_t precision_ms, ts_tail *tail, ts_request *out)
 {
     ts_record record;
-    ts_marks marks;
     int32_t status = ts_view_record(view, log_offset, &record);
 
     if (status != TS_OK)
         return status;
     if (record.size != size || record.queue_offset != queue_offset)
         return ts_view_fault(view, log_offset, TS_FAULT_TOPIC);
-    ts_marks_get_timer(record.properties, record.properties_size, tail, &marks);
-    out->id = marks.timer_id >= 0 && marks.store_id == store_id ? marks.timer_id : queue_offset;
-    out->log_offset = log_offset;
-    out->due_ms = ts_marks_due(&marks, precision_ms);
-    out->out_ms = marks.out_ms;
-    out->queue_offset = queue_offset;
-    out->size = size;
-    out->topic_hash = marks.real_topic.at == NULL
-                          ? 0 : ts_java_hash(marks.real_topic.at, marks.real_topic.size);
-    out->roll_times = marks.roll_times;
-    out->flags = 0;
-    if (marks.delete_key.at != NULL)
-        out->flags |= TS_FLAG_DELETE;
-    if (!ts_marks_usable(&marks))
-        out->flags |= TS_FLAG_UNUSABLE;
+    ts_request_of(&record, store_id, precision_ms, tail, out);
     return TS_OK;
 }
 

@@ -24,6 +24,7 @@ typedef struct {
     int32_t at_out;
     int32_t at_timer_id;
     int32_t is_noted;     /* notes are made, of which all have: */
+    int32_t has_tags;
     int32_t tags;
     int64_t now_ms;
     uint32_t key_prefix;  /* Java hash of topic# and what comes before the number of the id */
@@ -50,6 +51,7 @@ static inline void ts_form_note(ts_form *form, const ts_log *log, int32_t topic_
         form->target->kind == TS_ROUTE_LEVELS)
         return;
     form->is_noted = 1;
+    form->has_tags = names.tags.at != NULL;
     form->tags = names.tags.at == NULL ? 0 : ts_java_hash(names.tags.at, names.tags.size);
     form->key_prefix = ts_note_id_prefix(log, form->target);
 }
@@ -125,6 +127,7 @@ static inline void ts_form_write(const ts_form *form, ts_log *log, ts_route *rou
             .log_offset = log->base + log->filled, .queue_offset = number,
             .store_ms = form->now_ms, .due_ms = put->due_ms, .route = form->target,
             .real = form->is_timer ? route : NULL, .size = size, .tags = form->tags,
+            .has_tags = form->has_tags,
             .key_hash = ts_index_hash_of(
                 (int32_t)ts_java_hash_more(form->key_prefix, text + form->at_unique,
                                            TS_UNIQUE_DIGITS)),

@@ -45,6 +45,18 @@ static inline void ts_key_add(ts_keys *keys, const ts_record *record, uint32_t p
     keys->count++;
 }
 
+/* Adds the key of a note, as ts_keys_take does the record's. */
+static inline int32_t ts_keys_note(ts_keys *keys, const ts_note *note)
+{
+    if (note->log_offset < keys->begin)
+        return TS_OK;
+    if (keys->count == keys->capacity)
+        return TS_NEED_ROOM;
+    keys->at[keys->count++] = (ts_key){
+        .log_offset = note->log_offset, .store_ms = note->store_ms, .hash = note->key_hash};
+    return TS_OK;
+}
+
 /* Adds a record's keys: its unique key, each of KEYS, which one space parts, then, where they are
  * wanted, its tags as a broker of 5.4 enters them: under topic#T#tags. TS_NEED_ROOM where they do not fit; then none is added. A record rolled back has none. `route`: its own, where it
  * is known, which has its topic's hash. */

@@ -1,4 +1,4 @@
-/* Notes: what dispatch and enqueue-get look for in a record, kept by who appends it (decision 0052).
+/* Notes: what dispatch looks for in a record, kept by who appends it (decision 0052).
  *
  * A ring between one who appends, under the append lock, and one who dispatches. A note is a
  * convenience: the log says the same, and whatever has no note is read there. So none is ever waited
@@ -38,6 +38,25 @@ static inline ts_note *ts_note_next(const ts_log *log)
 static inline void ts_note_added(const ts_log *log)
 {
     __atomic_store_n(&log->notes->tail, log->notes->tail + 1, __ATOMIC_RELEASE);
+}
+
+/* The note of the record at `offset`, NULL where it has none; those of earlier records are passed over.
+ * Where tags are in the index, too, as 5.4 has it, what has some is read: their key is not noted. */
+static inline const ts_note *ts_note_at(ts_notes *notes, int64_t offset, const ts_keys *keys)
+{
+    int64_t tail = __atomic_load_n(&notes->tail, __ATOMIC_ACQUIRE), head = notes->head;
+    const ts_note *note = NULL;
+
+    while (head < tail && notes->at[head & (notes->capacity - 1)].log_offset < offset)
+        head++;
+    if (head != notes->head)
+        __atomic_store_n(&notes->head, head, __ATOMIC_RELEASE);
+    if (head < tail)
+        note = &notes->at[head & (notes->capacity - 1)];
+    if (note == NULL || note->log_offset != offset ||
+        (note->has_tags && keys != NULL && keys->has_tags))
+        return NULL;
+    return note;
 }
 
 #endif

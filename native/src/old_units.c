@@ -66,7 +66,8 @@ int32_t ts_old_units_check(ts_view *view, const ts_route *route, const uint8_t *
             break;
         ts_names_of(&record, route, 0, &names);
         if (ts_tags_code(&record, route, &names, NULL, 0) != one.code) {
-            status = ts_view_fault(view, one.log_offset, TS_FAULT_TOPIC);
+            /* Which of the two is wrong: where the record is whole, the unit. */
+            status = ts_view_fault(view, one.log_offset, ts_record_check(&record));
             break;
         }
     }

@@ -436,7 +436,7 @@ static void dispatch(store *s)
     while (s->dispatched < s->view.end) {
         int64_t next, from = s->dispatched;
         int32_t got = ts_dispatch(&s->view, &s->known, NULL, 0, from, &next, 7, units, indexes,
-                                  offsets, NULL);
+                                  offsets, NULL, NULL, NULL);
 
         if (got == TS_NEED_ROUTE) {
             ts_record record;
@@ -1123,20 +1123,20 @@ static void test_needs(void)
     CHECK(ts_put_one(&s->log, s->routes, body, 4, 0, NULL, 0, s->now_ms) > 0);
     CHECK(ts_cancel(&s->log, s->routes, 5, NULL, 0, s->now_ms) == TS_NONE);
     view->end = log_end(s);
-    CHECK(ts_dispatch(view, &s->known, NULL, 0, 0, &next, 3, units, indexes, offsets, NULL) ==
+    CHECK(ts_dispatch(view, &s->known, NULL, 0, 0, &next, 3, units, indexes, offsets, NULL, NULL, NULL) ==
           TS_NEED_ROUTE && view->need == 0 && next == 0);
     CHECK(ts_scan(view, &s->known, 1000, 0, &next, 1, &scanned) == TS_NEED_ROUTE);
     know_route(s, TIMER);
     CHECK(ts_scan(view, &s->known, 1000, 0, &next, 1, &scanned) == TS_NEED_ROUTE); /* real */
-    got = ts_dispatch(view, &s->known, NULL, 0, 0, &next, 3, units, indexes, offsets, NULL);
+    got = ts_dispatch(view, &s->known, NULL, 0, 0, &next, 3, units, indexes, offsets, NULL, NULL, NULL);
     CHECK(got == 1 && next > 0 && next < view->end && indexes[0] == TIMER);
     know_route(s, 0);
-    CHECK(ts_dispatch(view, &s->known, NULL, 0, 0, &next, 3, units, indexes, offsets, NULL) == 2);
+    CHECK(ts_dispatch(view, &s->known, NULL, 0, 0, &next, 3, units, indexes, offsets, NULL, NULL, NULL) == 2);
     CHECK(next == view->end && offsets[1] == 0 && indexes[1] == 0);
 
     mapped = s->segments[0];
     s->segments[0] = NULL;
-    CHECK(ts_dispatch(view, &s->known, NULL, 0, 0, &next, 3, units, indexes, offsets, NULL) ==
+    CHECK(ts_dispatch(view, &s->known, NULL, 0, 0, &next, 3, units, indexes, offsets, NULL, NULL, NULL) ==
           TS_NEED_SEGMENT && view->need == 0);
     CHECK(ts_scan(view, &s->known, 1000, 0, &next, 1, &scanned) == TS_NEED_SEGMENT);
     CHECK(ts_timer_requests(view, units, 1, 0, STORE_ID, 1000, &request) == TS_NEED_SEGMENT);
@@ -1499,7 +1499,7 @@ static void read_log(reading *r)
     int64_t offsets[256], next = -1, topic_at, properties_at, need;
     ts_scanned *scanned = bytes_of(256 * (int64_t)sizeof *scanned);
 
-    got = ts_dispatch(&b->view, &r->s->known, levels, 2, 0, &next, 256, units, indexes, offsets, NULL);
+    got = ts_dispatch(&b->view, &r->s->known, levels, 2, 0, &next, 256, units, indexes, offsets, NULL, NULL, NULL);
     CHECK(is_status(got) && next >= 0 && next <= b->log_bytes + r->s->is.segment_bytes);
     got = ts_scan(&b->view, &r->s->known, r->s->is.precision_ms, 0, &next, 256, scanned);
     CHECK(is_status(got));

@@ -4,6 +4,7 @@ Data:     stores on the system's clock, flushed asynchronously: there alone is a
 """
 
 import array
+import inspect
 import itertools
 import os
 import time
@@ -249,3 +250,28 @@ def test_a_cut_that_was_seen_meanwhile_is_told_before_the_answer(
         puts[call]()
     with pytest.raises(FailedError, match="reopened"):
         puts[call]()
+
+
+def test_a_subclass_is_asked_each_time(tmp_path: Path) -> None:
+    asked = []
+
+    class Mine(TimerStore):
+        def put_many(self, *args: Any, **given: Any) -> PutBatch:
+            asked.append(args)
+            return super().put_many(*args, **given)
+
+    with Mine(tmp_path / "store", small(), threads=False) as store:
+        for _ in range(3):
+            store.put_many("t", BODIES)
+    assert len(asked) == 3
+
+
+@pytest.mark.parametrize("given", [2**62 + 1, 2**63, 2**64 - 1, np.uint64(2**63)])
+def test_a_time_beyond_all_is_said(store: TimerStore, given: Any) -> None:
+    with pytest.raises(MessageError, match="deliver_ms"):
+        store.put_many("t", BODIES, deliver_ms=given)
+
+
+def test_what_it_takes_can_be_asked(store: TimerStore) -> None:
+    assert "topic" in inspect.signature(store.put_many).parameters
+    assert "topic" in inspect.signature(store.put).parameters

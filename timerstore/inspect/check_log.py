@@ -156,6 +156,8 @@ class LogCheck:
                 ffi.from_buffer("int32_t[]", indexes),
                 ffi.from_buffer("int64_t[]", offsets),
                 ffi.NULL,
+                ffi.NULL,
+                ffi.NULL,
             )
             if count >= 0:
                 return int(count)

@@ -69,7 +69,7 @@ class LogUnits:
                     view, self.routes.native, self._delays, self._delay_count, following[0],
                     following, _BATCH, address(self._units),
                     ffi.from_buffer("int32_t[]", self._indexes),
-                    ffi.from_buffer("int64_t[]", self._offsets), ffi.NULL,
+                    ffi.from_buffer("int64_t[]", self._offsets), ffi.NULL, ffi.NULL, ffi.NULL,
                 )  # fmt: skip
                 if count == lib.TS_NEED_ROUTE:
                     self._make_routes(view, piece)

@@ -11,6 +11,7 @@ Fails:    CorruptError where the log does not read; FullError, retried.
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -44,6 +45,7 @@ class Dispatch(Service):
         routes: Routes,
         level_delays: str,
         precision_ms: int,
+        interval_s: float,
         start: int,
         index: Index | None = None,
     ) -> None:
@@ -52,7 +54,8 @@ class Dispatch(Service):
         self._log = log
         self._routes = routes
         self._lock = threading.Lock()
-        self._precision_ms = precision_ms
+        self._interval_s = interval_s
+        self._was_idle = True
         self.dispatched = start
         self.index = index
         self.listeners: list[Callable[[set[int]], None]] = []  # called with indexes of routes
@@ -62,16 +65,29 @@ class Dispatch(Service):
         self._units = np.empty(_BATCH * UNIT_BYTES, np.uint8)
         self._indexes = np.empty(_BATCH, np.int32)
         self._offsets = np.empty(_BATCH, np.int64)
-        self._requests = np.empty(_BATCH * _REQUEST_BYTES, np.uint8)
-        self._request_count = ffi.new("int32_t *")
+        self._native_requests = ffi.new("ts_request[]", _BATCH)
+        self._requests: Any = ffi.new("ts_requests *", {"at": self._native_requests})
+        self._requests.precision_ms = precision_ms
         self._next = ffi.new("int64_t *")
-        self._first_note = ffi.new("int64_t *")
-        self.hand_on: Callable[[bytes], None] | None = None  # takes requests of timers, noted
+        self.hand_on: Callable[[bytes], None] | None = None  # takes the requests of timers
 
     def step(self) -> bool:
         """Dispatch one batch of what was appended."""
         with self._lock:
-            return self._dispatch(self._log.write_behind())
+            is_busy = self._dispatch(self._log.write_behind())
+        self._was_idle &= not is_busy
+        return is_busy
+
+    def idle_s(self) -> float | None:
+        """As long as something came lately, until the flush interval is over: who puts what is due
+        later wakes nobody, and flush may be busy with a checkpoint.
+        """
+        if self._was_idle:
+            self._log.native.flush_armed = 0  # from here on he does
+            if self.dispatched == self._log.end:
+                return None
+        self._was_idle = True
+        return self._interval_s
 
     def through(self, offset: int) -> None:
         """Dispatch up to a log offset at least."""
@@ -95,7 +111,7 @@ class Dispatch(Service):
     def _dispatch(self, written: int) -> bool:
         if self.dispatched >= written:
             return False
-        count = self._take_notes(written) or self._read(min(written, self._first_note[0]))
+        count = self._read(written)
         touched: set[int] = set()
         try:
             if count:
@@ -104,36 +120,20 @@ class Dispatch(Service):
             if self.index is not None:
                 self.index.take(self._next[0])
             self.dispatched = self._next[0]
-            if self._request_count[0] and self.hand_on is not None:
-                self.hand_on(bytes(self._requests[: self._request_count[0] * _REQUEST_BYTES]))
+            if self._requests.count and self.hand_on is not None:
+                self.hand_on(
+                    bytes(ffi.buffer(self._requests.at, self._requests.count * _REQUEST_BYTES))
+                )
             self.metrics.add("dispatch_records", count)
         finally:  # on a full disk, too: pulls see what a queue has got
             for listener in self.listeners:
                 listener(touched)
         return True
 
-    def _take_notes(self, written: int) -> int:
-        """How many records come next that have a note; what there is to know of them is had."""
-        return int(
-            lib.ts_notes_take(
-                self._log.notes,
-                self.dispatched,
-                written,
-                self._next,
-                self._first_note,
-                _BATCH,
-                self._precision_ms,
-                address(self._units),
-                ffi.from_buffer("int32_t[]", self._indexes),
-                ffi.from_buffer("int64_t[]", self._offsets),
-                ffi.NULL if self.index is None else self.index.gather(),
-                ffi.from_buffer("ts_request[]", self._requests),
-                self._request_count,
-            )
-        )
-
     def _read(self, end: int) -> int:
-        """Read the records that come next, below `end`; how many have a unit."""
+        """Take or read the records that come next, below `end`; how many have a unit."""
+        self._requests.count = 0
+        self._requests.store_id = self._log.native.store_id
         with self._log.segments.view(end) as view:
             while True:
                 count = lib.ts_dispatch(
@@ -148,6 +148,8 @@ class Dispatch(Service):
                     ffi.from_buffer("int32_t[]", self._indexes),
                     ffi.from_buffer("int64_t[]", self._offsets),
                     ffi.NULL if self.index is None else self.index.gather(),
+                    self._log.notes,
+                    self._requests,
                 )
                 if count >= 0:
                     return int(count)

@@ -26,8 +26,7 @@ def old_among(route: Route, offset: int, count: int) -> int:
 
 def check_tags(log: CommitLog, view: Any, route: Route, units: bytes, offset: int) -> int:
     """How many units, from the first on, say of tags what their messages do; 0: the first does not.
-
-    `offset`: the first one's queue offset.
+    Raises CorruptError where that one's message does not read. `offset`: its queue offset.
     """
     count, done = old_among(route, offset, len(units) // UNIT_BYTES), 0
     while done < count:
@@ -40,7 +39,7 @@ def check_tags(log: CommitLog, view: Any, route: Route, units: bytes, offset: in
         )
         if got > 0:
             done += got
-        elif got == lib.TS_CORRUPT and view.fault == lib.TS_FAULT_TOPIC:
+        elif got == lib.TS_CORRUPT and (done or view.fault == lib.TS_FAULT_NONE):
             return done
         else:
             log.segments.serve(view, got, "pull")

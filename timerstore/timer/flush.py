@@ -104,9 +104,9 @@ class Flush(Service):
         at_ns = []
         if self._log.durable < self._log.end:
             at_ns.append(self._synced_ns + self._config.flush_interval_ms * _MS)
+            self._log.native.flush_armed = 1
         if self._checkpoint.is_behind:
             at_ns.append(self._next_checkpoint_ns())
         if not at_ns:
             return None
-        self._log.native.flush_armed = 1
         return max((min(at_ns) - now_ns) / 1e9, 0.0)

@@ -63,8 +63,8 @@ DRAFT = np.dtype(
         ("flags", np.int32),
         ("is_noted", np.int32),
         ("tags", np.int32),
+        ("has_tags", np.int32),
         ("key_hash", np.int32),
-        ("unused", np.int32),
     ]
 )
 FAR = np.dtype(

@@ -60,6 +60,39 @@ def test_an_address_in_an_ext_file_says_nothing(bench: Bench) -> None:
     path.write_bytes(whole)
 
 
+def test_what_comes_before_a_damaged_record_is_given_first(bench: Bench) -> None:
+    receipts = [bench.store.put("t", b"%d" % k, tags="a") for k in range(10)]
+    bench.turn()
+    bench.close()
+    log = bench.root / "commitlog" / f"{0:020d}"
+    whole = log.read_bytes()
+    with log.open("r+b") as file:
+        file.seek(receipts[6].log_offset + 4)  # its magic
+        file.write(b"XXXX")
+    bench.open()
+    got = bench.store.pull("t", 0, 0, tags="a")
+    assert ([one.body for one in got.messages], got.next_offset) == (
+        [b"%d" % k for k in range(6)],
+        6,
+    )
+    with pytest.raises(CorruptError, match="commitlog"):
+        bench.store.pull("t", 0, 6, tags="a")
+    log.write_bytes(whole)
+
+
+def test_which_of_the_two_is_wrong_is_said(bench: Bench) -> None:
+    receipt = bench.store.put("t", b"x", tags="a")
+    bench.turn()
+    bench.close()
+    log = bench.root / "commitlog" / f"{0:020d}"
+    whole = log.read_bytes()
+    log.write_bytes(whole.replace(b"TAGS\x01a", b"TAGS\x01b"))
+    bench.open()
+    with pytest.raises(CorruptError, match=f"commitlog/{0:020d} offset {receipt.log_offset}"):
+        bench.store.pull("t", 0, 0, tags="b")
+    log.write_bytes(whole)
+
+
 def test_a_unit_that_leads_elsewhere_is_not_believed_either(bench: Bench) -> None:
     bench.store.put("t", b"here", tags="a")
     bench.store.put("u", b"there", tags="b")
@@ -69,7 +102,7 @@ def test_a_unit_that_leads_elsewhere_is_not_believed_either(bench: Bench) -> Non
     whole = [path.read_bytes() for path in paths]
     paths[0].write_bytes(whole[1])
     bench.open()
-    with pytest.raises(CorruptError, match="consumequeue/t/0"):
+    with pytest.raises(CorruptError, match="commitlog"):
         bench.store.pull("t", 0, 0, tags="a")
     paths[0].write_bytes(whole[0])
 

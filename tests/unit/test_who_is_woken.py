@@ -1,0 +1,112 @@
+"""Who puts what is due far ahead wakes nobody, but only while somebody comes by before long."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import timerstore
+from tests.support.bench import small
+from timerstore import TimerStore
+from timerstore.testing import Stepper
+
+HOUR_S = 3600
+Put = Callable[[TimerStore], Any]
+PUTS: dict[str, Put] = {
+    "put": lambda store: store.put("t", b"x", delay=HOUR_S),
+    "put_many": lambda store: store.put_many("t", [b"x", b"y"], delay=HOUR_S),
+    "put with a key": lambda store: store.put("t", b"x", delay=HOUR_S, keys="k"),
+    "level": lambda store: store.put("t", b"x", level=18),
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[TimerStore]:
+    with timerstore.open(tmp_path / "store", small(), threads=False) as made:
+        made.put("t", b"first")
+        made.put("t", b"first", level=18)
+        Stepper(made).settle()
+        yield made
+
+
+def woken(store: TimerStore) -> set[str]:
+    """Who was woken since this was asked last."""
+    found = set()
+    for name in ("dispatch", "flush"):
+        event = store.services()[name]._event  # type: ignore[attr-defined]
+        if event.is_set():
+            found.add(name)
+        event.clear()
+    return found
+
+
+def armed(store: TimerStore, value: int | None = None) -> int:
+    native = store._opened.rooms.log.native
+    if value is not None:
+        native.flush_armed = value
+    return int(native.flush_armed)
+
+
+@pytest.mark.parametrize("name", list(PUTS))
+def test_both_are_woken_unless_one_comes_by_itself(store: TimerStore, name: str) -> None:
+    for is_armed in (0, 1, 0):
+        armed(store, is_armed)
+        woken(store)
+        PUTS[name](store)
+        assert woken(store) == (set() if is_armed else {"dispatch", "flush"})
+
+
+def test_what_is_due_soon_wakes_dispatch(store: TimerStore) -> None:
+    armed(store, 1)
+    woken(store)
+    store.put("t", b"x", delay=1)
+    assert woken(store) == {"dispatch"}
+    store.put_many("t", [b"x"], delay=1)
+    assert woken(store) == {"dispatch"}
+
+
+def test_flush_that_waits_for_a_checkpoint_alone_is_woken(store: TimerStore) -> None:
+    flush = store.services()["flush"]
+    store.put("t", b"x", delay=HOUR_S)
+    armed(store, 0)
+    assert flush.idle_s() is not None
+    assert armed(store) == 1, "what is not durable is synced when the interval is over"
+    store.flush()
+    flush.step()
+    while store._opened.rooms.log.durable < store._opened.rooms.log.end:
+        flush.step()
+    store.put("t", b"x", delay=HOUR_S)
+    store._opened.rooms.log.sync_through(store._opened.rooms.log.end)
+    armed(store, 0)
+    assert flush.idle_s() is not None, "a checkpoint is behind"
+    assert armed(store) == 0
+
+
+def test_dispatch_looks_again_until_nothing_came(store: TimerStore) -> None:
+    dispatch = store.services()["dispatch"]
+    interval_s = store.config.flush_interval_ms / 1000
+    dispatch.idle_s()
+    assert dispatch.idle_s() is None
+    armed(store, 1)
+    store.put("t", b"x", delay=HOUR_S)
+    assert dispatch.step()
+    assert dispatch.idle_s() == interval_s
+    assert armed(store) == 1
+    store.put("t", b"x", delay=HOUR_S)
+    assert dispatch.idle_s() == interval_s, "it has come meanwhile, and woke nobody"
+    assert armed(store) == 0, "the next one wakes"
+    assert dispatch.step()
+    assert dispatch.idle_s() == interval_s
+    assert dispatch.idle_s() is None
+    assert armed(store) == 0
+
+
+def test_a_put_that_waits_for_its_sync_wakes_dispatch(tmp_path: Path) -> None:
+    with timerstore.open(tmp_path / "store", small(flush="sync"), threads=False) as store:
+        store.put("t", b"first")
+        Stepper(store).settle()
+        armed(store, 1)
+        woken(store)
+        store.put("t", b"x", delay=HOUR_S)
+        assert "dispatch" in woken(store)

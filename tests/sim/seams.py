@@ -29,6 +29,7 @@ from tests.sim.paths import SimPath
 from tests.sim.pool import SteppedPool
 from tests.support.small_batches import SMALL, replaced
 from timerstore import failpoint
+from timerstore.commitlog import commit_log
 from timerstore.queues import dispatch
 from timerstore.timer import dequeue_get, dequeue_put, enqueue_get, far, linker
 
@@ -41,6 +42,8 @@ USUAL: dict[ModuleType, dict[str, int]] = {
     dispatch: {"_BATCH": 512},
 }
 """No batch of a schedule fills these; the real ones would only be allocated."""
+_FRESH = 10**9
+"""Seeds beyond are no killer's."""
 
 
 class Allocations:
@@ -79,6 +82,17 @@ class _System:
         return getattr(os, name)
 
 
+def _handed_on(seed: int) -> dict[ModuleType, dict[str, int]]:
+    """How much of what was appended is kept in memory for dispatch and enqueue-get; the rest they
+    read: mostly what a store keeps, else next to nothing, or a little.
+    """
+    if seed % 5 == 4:
+        return {commit_log: {"_NOTES": 1}, enqueue_get: {"_HANDED_MAX": 0}}
+    if seed % 5 == 3 and seed > _FRESH:
+        return {commit_log: {"_NOTES": 8}, enqueue_get: {"_HANDED_MAX": 1}}
+    return {}
+
+
 @contextmanager
 def replaced_seams(
     seed: int, disk: Callable[[], SimDisk], allocations: Allocations | None, *, is_small: bool
@@ -113,7 +127,7 @@ def replaced_seams(
         (ingest, "Disk", disk),
     )
     saved = [(module, name, getattr(module, name)) for module, name, _ in replacements]
-    with replaced(SMALL if is_small else USUAL):
+    with replaced(SMALL if is_small else USUAL), replaced(_handed_on(seed)):
         try:
             for module, name, value in replacements:
                 setattr(module, name, value)

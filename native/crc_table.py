@@ -53,7 +53,7 @@ def slice_tables() -> list[list[int]]:
 def constants() -> dict[str, int]:
     """Name the factors of the folding and of the last reduction."""
     found: dict[str, int] = {}
-    for lanes in (1, 2, 4):
+    for lanes in (1, 2, 4, 8, 16):
         bits = lanes * LANE_BITS
         # Low half: 64 powers above the high half, hence 64 more.
         found[f"FOLD_{bits}_LOW"] = reflect(remainder(1 << (bits + 63)), 32) << 32

@@ -94,7 +94,7 @@ class _Reading:
         self._config = config
         self._route = route
         self.page = Page(rows_max)
-        self._begin = self.next_offset = offset
+        self.next_offset = offset
 
     def all_of(self, count: int) -> None:
         """Read the next `count` messages."""
@@ -129,10 +129,10 @@ class _Reading:
         try:
             count = check_tags(self._log, view, self._route, units, offset)
         except CorruptError:
-            if offset == self._begin:
+            if not self.page.count:
                 raise
             return b""
-        if not count and offset == self._begin:
+        if not count and not self.page.count:
             raise wrong_tags(self._route, offset)
         return units[: count * UNIT_BYTES]
 

@@ -63,9 +63,7 @@ def _now(
         found, ends[queue] = _read(store, queue, 0)
         yield f"{queue}", found
     for tags in TAGS:
-        tagged = [[_message(m) for m in store.pull(*one, 0, tags=tags).messages]
-                  for one in _users(store)]  # fmt: skip
-        yield f"tagged {tags}", tagged
+        yield f"tagged {tags}", [_read(store, one, 0, tags)[0] for one in _users(store)]
     yield (
         "pending",
         [
@@ -101,12 +99,12 @@ def _bare(message: tuple[Any, ...]) -> tuple[object, ...]:
 
 
 def _read(
-    store: timerstore.TimerStore, queue: Queue, offset: int
+    store: timerstore.TimerStore, queue: Queue, offset: int, tags: str | None = None
 ) -> tuple[list[tuple[object, ...]], int]:
     """Give a queue's messages from an offset on, and the offset behind them."""
     found: list[tuple[object, ...]] = []
     while True:
-        part = store.pull(*queue, offset, max_count=100)
+        part = store.pull(*queue, offset, max_count=100, tags=tags)
         found += [_message(one) for one in part.messages]
         if part.next_offset in {offset, part.max_offset}:
             return found, part.next_offset

@@ -943,8 +943,8 @@ int32_t ts_pull_one(ts_view *view, int64_t log_offset, int64_t precision_ms, ts_
 
 /* old_units.c: units of [queue_offset, + count) against the log. check: how many say of tags what their
  * records do, from the first on; TS_CORRUPT where that one does not, with TS_FAULT_NONE where its
- * record is whole. mend: a level's times, in place;
- * an earlier time that the table may have given stays. How many were looked at. */
+ * record is whole. mend: a level's times, in place; an earlier time that the table may have given
+ * stays. How many were looked at. */
 int32_t ts_old_units_check(ts_view *view, const ts_route *route, const uint8_t *units,
                            int32_t count, int64_t queue_offset);
 int32_t ts_old_units_mend(ts_view *view, const ts_route *route, uint8_t *units, int32_t count,

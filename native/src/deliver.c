@@ -177,8 +177,7 @@ static void plan_note(ts_draft *draft, const ts_record *source, const ts_text *k
     draft->is_noted = before.keys.at == NULL && draft->route->kind == TS_ROUTE_REAL;
     draft->has_tags = before.tags.at != NULL;
     draft->tags = before.tags.at == NULL ? 0 : ts_java_hash(before.tags.at, before.tags.size);
-    draft->key_hash = ts_index_hash_of(
-        (int32_t)ts_java_hash_more(ts_note_prefix(draft->route), key->at, key->size));
+    draft->key_hash = ts_key_hash(ts_key_prefix(draft->route->topic_hash), key->at, key->size);
 }
 
 /* One draft. *scratch_at moves over what it needs of the scratch buffer. */

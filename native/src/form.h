@@ -128,9 +128,7 @@ static inline void ts_form_write(const ts_form *form, ts_log *log, ts_route *rou
             .store_ms = form->now_ms, .due_ms = put->due_ms, .route = form->target,
             .real = form->is_timer ? route : NULL, .size = size, .tags = form->tags,
             .has_tags = form->has_tags,
-            .key_hash = ts_index_hash_of(
-                (int32_t)ts_java_hash_more(form->key_prefix, text + form->at_unique,
-                                           TS_UNIQUE_DIGITS)),
+            .key_hash = ts_key_hash(form->key_prefix, text + form->at_unique, TS_UNIQUE_DIGITS),
         };
         ts_note_added(log);
     }

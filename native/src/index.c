@@ -9,9 +9,7 @@ enum { AHEAD = 16 }; /* keys whose slots are asked for early; 8 to 32 measured a
 int32_t ts_index_hash(const uint8_t *topic, int32_t topic_size, const uint8_t *key,
                       int32_t key_size)
 {
-    uint32_t prefix = (uint32_t)ts_java_hash(topic, topic_size) * 31u + '#';
-
-    return ts_index_hash_of((int32_t)ts_java_hash_more(prefix, key, key_size));
+    return ts_key_hash(ts_key_prefix(ts_java_hash(topic, topic_size)), key, key_size);
 }
 
 int64_t ts_index_keys(ts_view *view, int64_t from, int64_t *next, int64_t capacity, ts_keys *keys)

@@ -32,6 +32,19 @@ static inline uint32_t ts_java_hash_more(uint32_t hash, const uint8_t *utf8, int
     return hash * power + own;
 }
 
+/* A key's hash as the index has it; `prefix`: the Java hash of topic# and what of the key stands before
+ * these bytes. */
+static inline int32_t ts_key_hash(uint32_t prefix, const uint8_t *key, int32_t size)
+{
+    return ts_index_hash_of((int32_t)ts_java_hash_more(prefix, key, size));
+}
+
+/* What the hash of a topic's keys begins with; `topic_hash`: the topic's Java hash. */
+static inline uint32_t ts_key_prefix(int32_t topic_hash)
+{
+    return (uint32_t)topic_hash * 31u + '#';
+}
+
 static inline void ts_key_add(ts_keys *keys, const ts_record *record, uint32_t prefix,
                               const uint8_t *key, int32_t size)
 {
@@ -40,7 +53,7 @@ static inline void ts_key_add(ts_keys *keys, const ts_record *record, uint32_t p
 
         one->log_offset = record->log_offset;
         one->store_ms = record->store_ms;
-        one->hash = ts_index_hash_of((int32_t)ts_java_hash_more(prefix, key, size));
+        one->hash = ts_key_hash(prefix, key, size);
     }
     keys->count++;
 }
@@ -66,7 +79,7 @@ static inline int32_t ts_keys_take(ts_keys *keys, const ts_record *record, const
     const int64_t before = keys->count;
     const int32_t topic_hash = route != NULL ? route->topic_hash
                                              : ts_java_hash(record->topic, record->topic_size);
-    const uint32_t prefix = (uint32_t)topic_hash * 31u + '#';
+    const uint32_t prefix = ts_key_prefix(topic_hash);
     const uint8_t *at = names->keys.at, *end = at == NULL ? at : at + names->keys.size;
 
     if (record->log_offset < keys->begin ||

@@ -9,17 +9,11 @@
 
 #include "keys.h"
 
-
-static inline uint32_t ts_note_prefix(const ts_route *route)
-{
-    return (uint32_t)route->topic_hash * 31u + '#';
-}
-
 /* Java hash of topic#key up to the number of an id that the store makes. */
 static inline uint32_t ts_note_id_prefix(const ts_log *log, ts_route *route)
 {
     if (route->key_prefix == 0)
-        route->key_prefix = ts_java_hash_more(ts_note_prefix(route), log->unique_prefix,
+        route->key_prefix = ts_java_hash_more(ts_key_prefix(route->topic_hash), log->unique_prefix,
                                               (int32_t)sizeof log->unique_prefix);
     return route->key_prefix;
 }

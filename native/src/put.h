@@ -190,8 +190,7 @@ static inline void ts_put_note(ts_log *log, ts_route *route, const ts_put *put,
         .log_offset = head->log_offset, .queue_offset = head->queue_offset,
         .store_ms = head->store_ms, .due_ms = put->due_ms, .route = target,
         .real = is_timer ? route : NULL, .size = head->size,
-        .key_hash = ts_index_hash_of((int32_t)ts_java_hash_more(ts_note_id_prefix(log, target),
-                                                                number, TS_UNIQUE_DIGITS)),
+        .key_hash = ts_key_hash(ts_note_id_prefix(log, target), number, TS_UNIQUE_DIGITS),
     };
     ts_note_added(log);
 }

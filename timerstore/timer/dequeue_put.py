@@ -5,10 +5,10 @@ Locks:    the commit log's append lock, for at most 512 records at a time.
 Holds:    (1) an id is handed at most once: its state and its record's place change in one hold of
           the append lock (exactly-once.md section 3); (2) never early: what is popped is due, and C
           refuses to encode what is not; (3) what could not be placed goes back to the open slot;
-          (4) of one due time the first put comes first: nothing overtakes a record that rolled and
-          is not on the wheel again yet, but while `stop_enqueue` keeps it from there (counted:
-          `dequeue_put_order_waivers`). Where topics take turns, or have a rate (lanes.py), that is
-          so for each topic by itself.
+          (4) of one due time the first put comes first: nothing overtakes what has still to come
+          down from the far wheel, nor a record that rolled and is not on the wheel again yet, but
+          while `stop_enqueue` keeps it from there (counted: `dequeue_put_order_waivers`). Where
+          topics take turns, or have a rate (lanes.py), that is so for each topic by itself.
 Fails:    FullError changes nothing and is retried; CorruptError where a source does not check.
 """
 
@@ -76,6 +76,7 @@ class DequeuePut(Service):
         self._slots = np.empty(_BATCH, np.int64), np.empty(_BATCH, np.int64)
         self._native_slots = tuple(ffi.from_buffer("int64_t[]", one) for one in self._slots)
         self._behind: list[_Behind] = []
+        self._is_held_up = False  # as of the last look: what is due waits for what may be before it
         self._dealt = 0  # of what the present step popped: what needs no second look
         self._linked: Callable[[], int] = lambda: 0
         self._is_linking_stuck: Callable[[], bool] = lambda: False
@@ -100,11 +101,13 @@ class DequeuePut(Service):
             self._behind.append(_Behind(end, 0))
 
     def _until_ms(self) -> int:
-        now_ms = self._clock.now_ms
+        now_ms, whole_ms = self._clock.now_ms, self._linker.whole_until_ms()
         if self._behind:
             linked = self._linked()
             self._behind = [one for one in self._behind if one.queue_end > linked]
-        return min(now_ms, min((one.due_ms - 1 for one in self._behind), default=now_ms))
+        until_ms = min(now_ms, whole_ms, *(one.due_ms - 1 for one in self._behind))
+        self._is_held_up = until_ms < now_ms
+        return until_ms
 
     def step(self) -> bool:
         """Hand over what is due, at most one batch."""
@@ -287,7 +290,7 @@ class DequeuePut(Service):
         if wake_ms is None:
             return self._least_s(None)
         wait_s = min(max((wake_ms - self._clock.now_ms) / 1000, 0.0), IDLE_S_MAX)
-        return self._least_s(max(wait_s, _BEHIND_S) if self._behind else wait_s)
+        return self._least_s(max(wait_s, _BEHIND_S) if self._is_held_up else wait_s)
 
     def _least_s(self, wait_s: float | None) -> float | None:
         """Or until one of a lane may go, where that is sooner."""

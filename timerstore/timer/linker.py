@@ -196,6 +196,14 @@ class Linker:
             return None
         return (first - self._config.roll_slots + 1) * self._config.precision_ms
 
+    def whole_until_ms(self) -> int:
+        """What is due by then does not wait on the far wheel. What was parked before an opening may
+        be due whenever: until it came down, that is 0.
+        """
+        with self._wheel.lock:
+            first = self._far.first_wheel_slot
+        return max(first, 0) * self._config.precision_ms
+
     def _take_down(self, *, for_broker: bool = False, parks: bool = False) -> int:
         """Some of the lowest far slot; under `_lock`."""
         far = self._far

@@ -48,9 +48,15 @@ def _not_synced() -> Patches:
     yield swap(far.FarWheel, "write", write)
 
 
-@mutant("F-5", "slots are read while something earlier waits on the far wheel", needs=_ON)
+@mutant("F-5", "slots are read and handed over while something earlier is far", needs=_ON)
 def _overtaken() -> Patches:
     yield swap(dequeue_get.DequeueGet, "_last_slot", lambda _self, now_slot: now_slot)
+    yield swap(linker.Linker, "whole_until_ms", lambda _self: 1 << 62)
+
+
+@mutant("F-15", "what a recovery enqueues anew overtakes what was parked")
+def _parked_overtaken() -> Patches:
+    yield swap(linker.Linker, "whole_until_ms", lambda _self: 1 << 62)
 
 
 @mutant("F-6", "the slot that something was linked again from is emptied at once", needs=_ON)

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from timerstore.errors import ConfigError, CorruptError, MessageError
+from timerstore.native import split
 
 if TYPE_CHECKING:
     import pyarrow
@@ -435,6 +436,17 @@ class MessageBatch:
             store_bytes=int(self.store_bytes[k]),
             body_bytes_max=self.body_bytes_max,
         )
+
+    def body_list(self) -> list[bytes]:
+        """Give each message's body as it was sent, as `Message.body` does: many times as fast as
+        making the messages.
+
+        Raises MessageError where one is compressed and cannot be inflated.
+        """
+        bodies: list[bytes] = split(self.bodies, np.ascontiguousarray(self.body_offsets, np.int64))
+        for k in np.flatnonzero(self.sys_flag & SYS_FLAG_COMPRESSED).tolist():
+            bodies[k] = inflate_body(bodies[k], int(self.sys_flag[k]), self.body_bytes_max)
+        return bodies
 
     def properties_text(self, k: int) -> bytes:
         """Give message k's properties in their on-disk form."""

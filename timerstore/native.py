@@ -11,6 +11,7 @@ import numpy as np
 from timerstore._hot import Putter as _Putter
 from timerstore._hot import join as _join
 from timerstore._hot import read_named as _read_named
+from timerstore._hot import split as _split
 from timerstore._native import ffi as _ffi
 from timerstore._native import lib as _lib
 from timerstore.errors import CLASS_OF_CODE, CorruptError, FailedError, GoneError
@@ -20,6 +21,7 @@ lib: Any = _lib
 Putter: Any = _Putter
 join: Any = _join  # native/hot/lists.h
 read_named: Any = _read_named
+split: Any = _split
 
 FAULTS = {
     _lib.TS_FAULT_END: "nothing is there",

@@ -180,16 +180,19 @@ class Putting:
             failpoint.reach("put_appended")
         if is_sync:
             self._log.sync_through(log_offset + 1)
-        self._tell(due_ms, now_ms, is_sync=is_sync)
+        else:
+            self._tell(due_ms, now_ms)
         if due_ms:
             return PutReceipt(
                 target.origin, counter, number, route.queue_id, None, log_offset, due_ms
             )
         return PutReceipt(target.origin, counter, -1, route.queue_id, number, log_offset, now_ms)
 
-    def _tell(self, due_ms: int, now_ms: int, *, is_sync: bool) -> None:
-        """Wake who must hear of a message that is due then; ts_tell (hot.c) is the same."""
-        if is_sync or due_ms <= now_ms + self._near_ms or not self._native.flush_armed:
+    def _tell(self, due_ms: int, now_ms: int) -> None:
+        """Wake who must hear of a message that is due then and was not synced, as who syncs wakes
+        them for all; ts_tell (hot.c) is the same.
+        """
+        if due_ms <= now_ms + self._near_ms or not self._native.flush_armed:
             self._dispatch.wake()
         self._flush.note()
 
@@ -230,10 +233,11 @@ class Putting:
 
         log_offset, _, counter = self._log.append("put", put_now)
         reach("put_level_appended")
+        due_ms = now_ms + waiting.delay_ms
         if is_sync:
             self._log.sync_through(log_offset + 1)
-        due_ms = now_ms + waiting.delay_ms
-        self._tell(due_ms, now_ms, is_sync=is_sync)
+        else:
+            self._tell(due_ms, now_ms)
         return PutReceipt(target.origin, counter, -1, real.queue_id, None, log_offset, due_ms)
 
     def _level_of(self, target: _Target, real: Route, level: int) -> Level:

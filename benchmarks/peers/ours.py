@@ -7,7 +7,6 @@ from __future__ import annotations
 import threading
 import time
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +64,7 @@ def _consume(store: TimerStore, count: int, batch: int, sync: Every) -> list[byt
     while len(found) < count:
         pulled = store.pull_batch(TOPIC, 0, offset, max_count=batch, wait=WAIT_S)
         need(len(pulled) > 0, f"{count - len(found)} of {count} did not come out")
-        view, offsets = memoryview(pulled.bodies), pulled.body_offsets.tolist()
-        found += [bytes(view[begin:end]) for begin, end in pairwise(offsets)]
+        found += pulled.body_list()
         offset = int(pulled.next_offset)
         sync.tick()
     return found

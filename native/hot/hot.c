@@ -309,6 +309,7 @@ static PyTypeObject Putter_type = {
 
 static PyMethodDef functions[] = {
     {"join", (PyCFunction)(void (*)(void))ts_join, METH_FASTCALL, "See lists.h."},
+    {"split", (PyCFunction)(void (*)(void))ts_split, METH_FASTCALL, "See lists.h."},
     {"read_named", (PyCFunction)(void (*)(void))ts_read_named, METH_FASTCALL, "See lists.h."},
     {NULL, NULL, 0, NULL},
 };

@@ -1,4 +1,4 @@
-/* Lists from a caller, read in one walk.
+/* Lists from a caller, read in one walk, and the one that he gets.
  *
  * The plain case alone, as in hot.c: what is no plain bytes, handle or receipt is left to Python, which
  * takes it or says what is wrong with it. Nothing here runs Python code, so a list stays as it is
@@ -76,6 +76,52 @@ PyObject *ts_join(PyObject *module, PyObject *const *args, Py_ssize_t count)
     }
     PyBuffer_Release(&offsets);
     return joined;
+}
+
+/* A new list; NULL with an exception set. */
+static PyObject *split(const Py_buffer *whole, const int64_t *offsets, Py_ssize_t n)
+{
+    PyObject *list = PyList_New(n);
+
+    for (Py_ssize_t i = 0; list != NULL && i < n; i++) {
+        int64_t begin = offsets[i], end = offsets[i + 1];
+        PyObject *one = NULL;
+
+        if (begin < 0 || begin > end || end > whole->len)
+            PyErr_Format(PyExc_ValueError, "split: object %zd lies in bytes %lld to %lld of %zd", i,
+                         (long long)begin, (long long)end, whole->len);
+        else
+            one = PyBytes_FromStringAndSize((const char *)whole->buf + begin,
+                                            (Py_ssize_t)(end - begin));
+        if (one == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, i, one);
+    }
+    return list;
+}
+
+PyObject *ts_split(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    PyObject *list = NULL;
+    Py_buffer whole, offsets;
+
+    (void)module;
+    if (count != 2) {
+        wrong_arguments("split");
+        return NULL;
+    }
+    if (PyObject_GetBuffer(args[0], &whole, PyBUF_SIMPLE) < 0)
+        return NULL;
+    if (PyObject_GetBuffer(args[1], &offsets, PyBUF_SIMPLE) == 0) {
+        if (offsets.len == 0 || offsets.len % (Py_ssize_t)sizeof(int64_t) != 0)
+            wrong_arguments("split");
+        else
+            list = split(&whole, offsets.buf, offsets.len / (Py_ssize_t)sizeof(int64_t) - 1);
+        PyBuffer_Release(&offsets);
+    }
+    PyBuffer_Release(&whole);
+    return list;
 }
 
 /* --- handles and receipts --- */

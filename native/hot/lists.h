@@ -1,4 +1,4 @@
-/* What a caller's list of Python objects holds, read in one walk: lists.c. */
+/* What a caller's list of Python objects holds, read in one walk; and a list made: lists.c. */
 #ifndef TS_LISTS_H
 #define TS_LISTS_H
 
@@ -9,6 +9,10 @@
  * size of the largest, and where each begins and the last one ends in `offsets`, int64 of one more
  * than there are. None where there is anything else in it. */
 PyObject *ts_join(PyObject *module, PyObject *const *args, Py_ssize_t count);
+
+/* split(bytes, offsets) -> list of bytes. The other way round, of any buffer: object k is what lies
+ * from offsets[k] to offsets[k + 1]. ValueError where that is not in it. */
+PyObject *ts_split(PyObject *module, PyObject *const *args, Py_ssize_t count);
 
 /* read_named(given, begin, named, names, PutReceipt, ReceiptOrigin) -> int. Of a list of receipts and
  * handles, from `begin` on, what they name: a ts_named each, in their places in `named`, texts added

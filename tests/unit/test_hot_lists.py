@@ -10,7 +10,7 @@ import pytest
 from timerstore.errors import MessageError
 from timerstore.layout.handle import HANDLE_CHARACTERS_MAX, Handle, decode, of_receipt
 from timerstore.message import KeptOrigin, PutReceipt, ReceiptOrigin
-from timerstore.native import join, read_named
+from timerstore.native import join, read_named, split
 from timerstore.timer.cancel_many import NAMED
 
 ORIGIN = ReceiptOrigin("orders", "0123456789ABCDEF0123", "broker", 1000)
@@ -144,9 +144,30 @@ def test_joining() -> None:
         assert join([b"one", other, b""], offsets) is None
 
 
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_splitting(kind: Any) -> None:
+    whole = kind(b"onefour")
+    assert split(whole, np.array([0, 3, 3, 7])) == [b"one", b"", b"four"]
+    assert split(whole, np.array([1, 2])) == [b"n"]
+    assert split(whole, np.array([7])) == []
+    assert all(type(one) is bytes for one in split(whole, np.array([0, 7])))
+
+
+@pytest.mark.parametrize(
+    ("offsets", "what"),
+    [([0, 8], "object 0 lies in bytes 0 to 8 of 7"), ([-1, 3], "bytes -1 to 3"),
+     ([0, 3, 2], "object 1 lies in bytes 3 to 2"), ([0, 2**63 - 1], "of 7"),
+     ([8, 8], "bytes 8 to 8 of 7")],
+)  # fmt: skip
+def test_splitting_where_nothing_is(offsets: list[int], what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        split(b"onefour", np.array(offsets))
+
+
 @pytest.mark.parametrize(
     "call",
-    [lambda: join([b"x"], np.empty(1, np.int64)), lambda: join({b"x"}, np.empty(2, np.int64)),
+    [lambda: split(b"x"), lambda: split(b"x", b""), lambda: split(b"x", b"seven b"),
+     lambda: join([b"x"], np.empty(1, np.int64)), lambda: join({b"x"}, np.empty(2, np.int64)),
      lambda: join([b"x"]), lambda: read_named([], 0, np.zeros(1, NAMED), bytearray(), str, str),
      lambda: read_named([], -1, np.zeros(0, NAMED), bytearray(), str, str),
      lambda: read_named((), 0, np.zeros(0, NAMED), bytearray(), str, str)],

@@ -80,6 +80,31 @@ def test_broken_zlib_is_corrupt():
             _ = make_message(raw_body=bad, sys_flag=1).body
 
 
+def batch_of(bodies, sys_flags, **changes):
+    count = len(bodies)
+    numbers = np.arange(count)
+    texts = dict.fromkeys(("queue_offset", "log_offset", "born_ms", "store_ms", "due_ms"), numbers)
+    texts |= dict.fromkeys(("delivered_ms", "flag", "reconsume_times", "body_crc"), numbers)
+    return MessageBatch(
+        topic="t", queue_id=0, bodies=memoryview(b"".join(bodies)),
+        body_offsets=np.cumsum([0, *map(len, bodies)]), properties=b"",
+        properties_offsets=np.zeros(count + 1, np.int64), sys_flag=np.array(sys_flags, np.int32),
+        store_bytes=numbers, next_offset=count, min_offset=0, max_offset=count, **texts, **changes,
+    )  # fmt: skip
+
+
+def test_body_list_is_what_the_messages_have():
+    raw = zlib.compress(b"x" * 5000)
+    batch = batch_of([b"one", raw, b"", raw], [0, 1, 0, 0x301])
+    assert batch.body_list() == [b"one", b"x" * 5000, b"", b"x" * 5000]
+    assert batch.body_list() == [one.body for one in batch]
+    assert batch_of([], []).body_list() == []
+    with pytest.raises(MessageError, match="LZ4"):
+        batch_of([b"one", raw], [0, 0x101]).body_list()
+    with pytest.raises(MessageError, match="more than 4999"):
+        batch_of([raw], [1], body_bytes_max=4999).body_list()
+
+
 def test_hosts():
     assert message.host_text(bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F]), False) == "127.0.0.1:10911"
     v6 = bytes(15) + b"\x01" + (80).to_bytes(4, "big")

@@ -109,4 +109,44 @@ def test_a_put_that_waits_for_its_sync_wakes_dispatch(tmp_path: Path) -> None:
         armed(store, 1)
         woken(store)
         store.put("t", b"x", delay=HOUR_S)
-        assert "dispatch" in woken(store)
+        assert woken(store) == {"dispatch", "flush"}
+        flush = store.services()["flush"]
+        assert flush.idle_s() is not None, "a checkpoint is behind"
+        store.put("t", b"x", delay=HOUR_S)
+        assert woken(store) == {"dispatch"}, "flush comes by itself"
+
+
+def test_a_log_that_grows_has_its_checkpoint_made_before_appends_wait(tmp_path: Path) -> None:
+    sizes = {"checkpoint_log_bytes": 64 << 10, "checkpoint_log_bytes_max": 1 << 20}
+    with timerstore.open(tmp_path / "store", small(**sizes), threads=False) as store:
+        store.put("t", b"first")
+        Stepper(store).settle()
+        armed(store, 1)
+        woken(store)
+        checkpoint = store._opened.checkpoint
+        while not checkpoint.has_grown:
+            assert "flush" not in woken(store)
+            store.put("t", bytes(1000), delay=HOUR_S)
+            armed(store, 1)
+        begun = checkpoint.begun
+        for _ in range(40):  # as much as is staged
+            store.put("t", bytes(1000), delay=HOUR_S)
+        assert "flush" in woken(store)
+        assert checkpoint.begun == begun, "who puts does not make it himself"
+
+
+def test_a_checkpoint_comes_however_many_ask_for_a_sync(tmp_path: Path) -> None:
+    sizes = {"checkpoint_log_bytes": 64 << 10, "checkpoint_log_bytes_max": 1 << 20}
+    with timerstore.open(tmp_path / "store", small(**sizes), threads=False) as store:
+        Stepper(store).settle()
+        flush, checkpoint = store.services()["flush"], store._opened.checkpoint
+        begun, steps = checkpoint.begun, 0
+        while checkpoint.begun == begun:
+            steps += 1
+            assert steps < 100
+            store.put("t", bytes(4000), delay=HOUR_S)
+            flush.request()
+            flush.step()
+        log_end = store._opened.rooms.log.end
+        assert checkpoint.completed_log_end == log_end
+        assert 15 <= steps <= 19, "one sync more than 64 KiB need, at most"

@@ -11,6 +11,7 @@ import numpy as np
 
 from timerstore.message import Int64Array
 from timerstore.native import address, ffi, lib
+from timerstore.pull.buffers import Buffers
 from timerstore.pull.filter import Mask
 
 PULLED = np.dtype(
@@ -43,8 +44,10 @@ assert PULLED.itemsize == ffi.sizeof("ts_pulled"), "page.py and api.h disagree"
 class Page:
     """Up to `rows_max` messages."""
 
-    def __init__(self, rows_max: int) -> None:
-        self._rows = np.empty(rows_max, PULLED)
+    def __init__(self, rows_max: int, buffers: Buffers) -> None:
+        self._buffers = buffers
+        size = rows_max * PULLED.itemsize
+        self._rows = buffers.take(size)[:size].view(PULLED)
         self._bodies: Any = np.empty(0, np.uint8)
         self._properties: Any = np.empty(0, np.uint8)
         self.count = 0
@@ -68,7 +71,7 @@ class Page:
             return False
         if room > have:
             room = max(room, min(2 * have, room_max))  # few copies, however often it is asked
-            bodies, properties = np.empty(room, np.uint8), np.empty(room, np.uint8)
+            bodies, properties = self._buffers.take(room), self._buffers.take(room)
             bodies[: self._bodies_end] = self._bodies[: self._bodies_end]
             properties[: self._properties_end] = self._properties[: self._properties_end]
             self._bodies, self._properties = bodies, properties

@@ -19,6 +19,7 @@ from timerstore.layout.queue_unit import UNIT_BYTES
 from timerstore.layout.queue_unit import read as read_units
 from timerstore.message import Int32Array, MessageBatch, PullStatus
 from timerstore.native import ffi, lib
+from timerstore.pull.buffers import Buffers
 from timerstore.pull.filter import Filter
 from timerstore.pull.page import Page
 from timerstore.queues.old_units import check_tags, wrong_tags
@@ -26,6 +27,7 @@ from timerstore.queues.routes import Route
 
 _BUFFER_BYTES_MAX = 64 << 20
 _STEP_UNITS_MAX = 16_384  # 320 KiB of units read at a time
+_NONE = Buffers()  # of pages without rows
 
 
 class Reader:
@@ -34,6 +36,7 @@ class Reader:
     def __init__(self, config: StoreConfig, log: CommitLog) -> None:
         self._config = config
         self._log = log
+        self.buffers = Buffers()
 
     @property
     def visible_end(self) -> int:
@@ -93,7 +96,7 @@ class _Reading:
         self._log = log
         self._config = config
         self._route = route
-        self.page = Page(rows_max)
+        self.page = Page(rows_max, reader.buffers)
         self.next_offset = offset
 
     def all_of(self, count: int) -> None:
@@ -211,5 +214,5 @@ def empty_batch(
         next_offset=next_offset,
         min_offset=min_offset,
         max_offset=max_offset,
-        **Page(0).columns(),
+        **Page(0, _NONE).columns(),
     )

@@ -98,13 +98,26 @@ class Checkpoint:
         self.on_completed: list[Callable[[], None]] = []
         self.before_mark: list[Callable[[], None]] = []
         """Called before the watermark speaks of a log end, for what has to be durable by then."""
+        self.on_grown: Callable[[], None] = lambda: None
+        """Called while the log has grown by so much that a checkpoint is due."""
         self.completed_log_end = last.log_end if last is not None else 0
         self.took_ns = 0
 
+    @property
+    def has_grown(self) -> bool:
+        """Whether the log has grown by so much that a checkpoint is due."""
+        grown = self._rooms.log.end - self.completed_log_end
+        return grown >= self._config.checkpoint_log_bytes
+
     def wait(self) -> None:
-        """Keep the log beyond the last checkpoint within its bound; holding no lock."""
+        """Keep the log beyond the last checkpoint within its bound; holding no lock.
+
+        Who appends has one made in time, so that he need not make it himself.
+        """
         if self._rooms.log.end - self.completed_log_end > self._config.checkpoint_log_bytes_max:
             self.run(only_if_beyond=True)
+        elif self.has_grown:
+            self.on_grown()
 
     @property
     def is_behind(self) -> bool:

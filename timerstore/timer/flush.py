@@ -3,7 +3,7 @@
 Threads:  flush.
 Holds:    what asks for a sync gets one at once; else nothing appended stays unsynced longer than
           the flush interval; a checkpoint follows when its interval has passed, or the log has
-          grown.
+          grown: then it comes after one sync more, however many are asked for meanwhile.
 Fails:    FullError in a checkpoint is retried; the first failed sync is final.
 """
 
@@ -30,7 +30,6 @@ class Flush(Service):
         clock: Clock,
         log: CommitLog,
         checkpoint: Checkpoint,
-        dispatch: Service,
         *,
         at_once: bool,
     ) -> None:
@@ -39,10 +38,11 @@ class Flush(Service):
         self._clock = clock
         self._log = log
         self._checkpoint = checkpoint
-        self._dispatch = dispatch
         self._at_once = at_once  # stepped by hand: every step syncs what there is
         self._wanted = False
         self._is_checkpoint_wanted = False
+        self._has_synced = False  # since the last checkpoint began
+        self._is_coming = False  # by itself, before long
         self._synced_ns = clock.monotonic_ns
         self._checkpoint_ns = clock.monotonic_ns
 
@@ -61,19 +61,25 @@ class Flush(Service):
         if not self._log.native.flush_armed:
             self.wake()
 
+    def note_synced(self) -> None:
+        """Somebody synced: there is something for the next checkpoint."""
+        if not self._is_coming:
+            self.wake()
+
     def step(self) -> bool:
         """Sync, or complete a checkpoint, where one of them is due."""
         self._log.native.flush_armed = 0
-        if self._log.durable < self._log.end and self._is_sync_due():
-            self._wanted = False
+        self._is_coming = False
+        is_put_off = self._has_synced and self._checkpoint.has_grown
+        if self._log.durable < self._log.end and self._is_sync_due() and not is_put_off:
+            self._wanted, self._has_synced = False, True
             self._log.sync_through(self._log.end)
             self._synced_ns = self._clock.monotonic_ns
-            self._dispatch.wake()  # a put of a far message did not wake it
             self.metrics.add("flush_syncs", 1)
             return True
         self._wanted = False
         if self._is_checkpoint_due():
-            self._is_checkpoint_wanted = False
+            self._is_checkpoint_wanted = self._has_synced = False
             self._checkpoint.run()
             self._checkpoint_ns = self._clock.monotonic_ns
             self.metrics.add("flush_checkpoints", 1)
@@ -85,8 +91,7 @@ class Flush(Service):
         return self._wanted or self._at_once or passed_ns >= self._config.flush_interval_ms * _MS
 
     def _is_checkpoint_due(self) -> bool:
-        grown = self._log.end - self._checkpoint.completed_log_end
-        if grown >= self._config.checkpoint_log_bytes:
+        if self._checkpoint.has_grown:
             return True
         if self._is_checkpoint_wanted:
             return True  # even where nothing happened since the last one: it is waited for
@@ -107,6 +112,7 @@ class Flush(Service):
             self._log.native.flush_armed = 1
         if self._checkpoint.is_behind:
             at_ns.append(self._next_checkpoint_ns())
+        self._is_coming = bool(at_ns)
         if not at_ns:
             return None
         return max((min(at_ns) - now_ns) / 1e9, 0.0)

@@ -98,9 +98,9 @@ def make_pipeline(
         rooms.open_slot,
         linker,
     )
-    flush = Flush(
-        metrics, config, clock, rooms.log, checkpoint, rooms.dispatch, at_once=not threads
-    )
+    flush = Flush(metrics, config, clock, rooms.log, checkpoint, at_once=not threads)
+    # Who syncs what he put, and a put of a far message, tell nobody else.
+    rooms.log.on_durable += [rooms.dispatch.wake, flush.note_synced]
 
     def linked() -> int:
         with rooms.wheel.lock:  # what is late is in the open slot when this answers
@@ -112,6 +112,7 @@ def make_pipeline(
     rooms.open_slot.is_mixed = rooms.routes.are_mixed
     enqueue_put.on_blocked = flush.request_checkpoint
     enqueue_put.checkpoints = lambda: (checkpoint.begun, checkpoint.completed_number)
+    checkpoint.on_grown = flush.wake
     checkpoint.on_completed.append(enqueue_put.wake)  # a slot may be free for another lap now
     dequeue_put.wait_for_wheel(start, timer_route.queue.count, linked, is_stuck)
     enqueue_get.downstream = enqueue_put

@@ -1,0 +1,114 @@
+"""Memory of pages is used again, but never while anybody may still look at it."""
+
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import timerstore
+from tests.support.bench import small
+from timerstore.pull.buffers import Buffers
+from timerstore.testing import Stepper
+
+SIZE = 1 << 20
+
+
+def place(array: Any) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def test_what_nobody_has_is_given_again() -> None:
+    buffers = Buffers()
+    taken = buffers.take(SIZE)
+    at = place(taken)
+    del taken
+    for size in (SIZE, SIZE // 2, SIZE + SIZE // 8):
+        again = buffers.take(size)
+        assert place(again) == at
+        assert len(again) >= size
+        del again
+
+
+VIEWS = {
+    "the array": lambda array: array,
+    "a part": lambda array: array[10:20],
+    "a part of a part": lambda array: array[10:90][5:7],
+    "another type": lambda array: array[:800].view(np.int64)[3:],
+    "a field": lambda array: array[:1600].view([("a", np.int64), ("b", np.int64)])["b"],
+    "a memoryview": lambda array: memoryview(array)[5:6],
+    "a cast one": lambda array: memoryview(array)[:8].cast("B").cast("q"),
+    "an array of a memoryview": lambda array: np.frombuffer(memoryview(array)[:8], np.int64),
+    "in a list": lambda array: [{"x": (array,)}],
+}
+
+
+@pytest.mark.parametrize("name", list(VIEWS))
+def test_what_somebody_has_is_not(name: str) -> None:
+    buffers = Buffers()
+    taken = buffers.take(SIZE)
+    at, view = place(taken), VIEWS[name](taken)
+    del taken
+    others = [buffers.take(SIZE) for _ in range(3)]
+    assert at not in [place(one) for one in others]
+    del view
+    assert place(buffers.take(SIZE)) == at
+
+
+def test_two_who_ask_at_once_get_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    buffers, found = Buffers(), []
+    old = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+
+        def ask() -> None:
+            for _ in range(300):
+                mine = buffers.take(SIZE)
+                mine[:8] = threading.get_ident() % 251
+                found.append(bool((mine[:8] == threading.get_ident() % 251).all()))
+
+        threads = [threading.Thread(target=ask) for _ in range(8)]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+    finally:
+        sys.setswitchinterval(old)
+    assert len(found) == 8 * 300
+    assert all(found)
+
+
+def test_no_more_is_kept_than_is_worth_it() -> None:
+    buffers = Buffers()
+    held = [buffers.take(SIZE) for _ in range(100)]
+    held += [buffers.take(64 * SIZE), buffers.take(10)]
+    assert len(buffers._kept) == 8
+    assert sum(map(len, buffers._kept)) <= 32 * SIZE
+    assert not any(one is held[-1] or one is held[-2] for one in buffers._kept)
+    del held
+    big = buffers.take(8 * SIZE)  # what is too small for it goes
+    assert [place(one) for one in buffers._kept] == [place(big)]
+
+
+def test_a_batch_stays_as_it_is_while_others_are_pulled(tmp_path: Path) -> None:
+    count, rounds = 700, 12
+    with timerstore.open(tmp_path / "store", small(), threads=False) as store:
+        wanted = [[b"%06d" % (k * count + i) * 20 for i in range(count)] for k in range(rounds)]
+        for bodies in wanted:
+            store.put_many("t", bodies)
+        Stepper(store).settle()
+        held, places = [], set()
+        for k in range(rounds):
+            page = store.pull_batch("t", 0, k * count, max_count=count)
+            places.add(place(np.frombuffer(page.bodies, np.uint8)))
+            if k % 3 == 0:
+                held.append((k, page, page.bodies, page.log_offset.copy()))
+            assert page.body_list() == wanted[k]
+        assert len(places) < rounds, "nothing was used again"
+        for k, page, bodies, log_offsets in held:
+            assert bytes(bodies) == b"".join(wanted[k])
+            assert [one.body for one in page] == wanted[k]
+            assert (page.log_offset == log_offsets).all()
+            assert page.queue_offset.tolist() == list(range(k * count, (k + 1) * count))

@@ -96,13 +96,14 @@ def make_retention(
         flush.request_checkpoint()
         return False
 
+    def unlink_timer_log() -> bool:
+        segments = rooms.timer_log.segments
+        if segments.has_retired:
+            checkpoint.raise_begins()  # each time: the disk may have been full
+        return segments.unlink_retired()
+
     seams = Seams(
-        move,
-        is_past,
-        checkpoint.raise_begins,
-        derived.drop,
-        past.retire,
-        rooms.timer_log.segments.unlink_retired,
+        move, is_past, checkpoint.raise_begins, derived.drop, past.retire, unlink_timer_log
     )
     retention = Retained(metrics, config, clock, disk, rooms.log, seams)
     retention.on_dropped = derived.on_dropped

@@ -36,7 +36,7 @@
  *
  * Valid if and only if: the magic is one of the two; the size lies within the bytes given; no
  * length is negative; the topic has 255 bytes at most, as many as the name of its folder may have;
- * and size = 91 (92 in version 2) + 12 an IPv6 host + n + t + p. Beyond this
+ * the queue offset is 0 to 2^58, so that its unit lies where a file may; and size = 91 (92 in version 2) + 12 an IPv6 host + n + t + p. Beyond this
  * header: the log offset is the record's position, and the CRC of the properties, where they end
  * with one, or else of the body, fits. A size of 0 is the end of the log.
  *
@@ -84,6 +84,7 @@
 #define TS_RECORD_AT_BODY 88
 
 #define TS_TOPIC_BYTES_MAX 255
+#define TS_QUEUE_OFFSET_MAX ((int64_t)1 << 58)
 #define TS_TOPIC_BYTES_V1_MAX 127
 
 #define TS_SYS_COMPRESSED 0x01
@@ -179,6 +180,8 @@ static inline int ts_record_get(const uint8_t *at, int64_t available, ts_record 
     out->queue_id = ts_get_i32(at + TS_RECORD_AT_QUEUE_ID);
     out->flag = ts_get_i32(at + TS_RECORD_AT_FLAG);
     out->queue_offset = ts_get_i64(at + TS_RECORD_AT_QUEUE_OFFSET);
+    if (out->queue_offset < 0 || out->queue_offset > TS_QUEUE_OFFSET_MAX)
+        return TS_RECORD_LENGTHS;
     out->log_offset = ts_get_i64(at + TS_RECORD_AT_LOG_OFFSET);
     out->sys_flag = ts_get_i32(at + TS_RECORD_AT_SYS_FLAG);
     out->born_ms = ts_get_i64(at + TS_RECORD_AT_BORN_MS);

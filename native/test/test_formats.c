@@ -200,6 +200,12 @@ static void test_record_wide_topic(void)
     in.topic_size = 256;
     size = ts_record_put(at, &in);
     CHECK(ts_record_get(at, size, &out) == TS_RECORD_LENGTHS);
+    in.topic_size = 255;
+    for (int32_t i = 0; i < 4; i++) {
+        in.queue_offset = (int64_t[]){0, TS_QUEUE_OFFSET_MAX, TS_QUEUE_OFFSET_MAX + 1, -1}[i];
+        size = ts_record_put(at, &in);
+        CHECK(ts_record_get(at, size, &out) == (i < 2 ? 0 : TS_RECORD_LENGTHS));
+    }
 }
 
 static void test_record_faults(void)

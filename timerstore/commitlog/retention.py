@@ -118,6 +118,7 @@ class Retention(Service):
     def _drop(self) -> bool:
         """Let go of one file more of what is retired already."""
         if self._seams.retire_timer_log():
+            self._seams.raise_begins()
             return True
         if self._seams.unlink_timer_log():
             reach("retention_timer_log_unlinked")

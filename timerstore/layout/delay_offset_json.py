@@ -56,4 +56,5 @@ def _parse(text: bytes) -> DelayOffsets:
             )
         offsets[int(name)] = offset
     version = DataVersion.from_json(whole.get("dataVersion"))
-    return DelayOffsets(version, offsets, a_line_each=b'"offsetTable":{\n' in text)
+    a_line_each = bool(offsets) and b'"offsetTable":{\n' in text
+    return DelayOffsets(version, offsets, a_line_each=a_line_each)

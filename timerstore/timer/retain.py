@@ -99,7 +99,7 @@ def make_retention(
     def unlink_timer_log() -> bool:
         segments = rooms.timer_log.segments
         if segments.has_retired:
-            checkpoint.raise_begins()  # each time: the disk may have been full
+            checkpoint.raise_begins()  # once more: the disk may have been full
         return segments.unlink_retired()
 
     seams = Seams(

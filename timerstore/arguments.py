@@ -514,6 +514,9 @@ def _refuse(wrong: npt.NDArray[np.bool_], message: str, values: npt.NDArray[np.g
         raise MessageError(f"{message}; {len(places)} are not: {some}")
 
 
+_PROBLEMS_MAX = 5
+
+
 class Spans(NamedTuple):
     """Bodies of a batch: body k is `data[offsets[k]:offsets[k + 1]]`."""
 
@@ -565,6 +568,8 @@ def _wrong_bodies(bodies: Sequence[object]) -> list[str]:
             _view_of(body, f"bodies[{k}]")
         except MessageError as error:
             problems.extend(error.problems)
+    if len(problems) > _PROBLEMS_MAX:
+        problems[_PROBLEMS_MAX:] = [f"and {len(problems) - _PROBLEMS_MAX} more of {len(bodies)}"]
     return problems or ["bodies: wanted bytes-likes"]
 
 

@@ -33,7 +33,7 @@ class Leasing(Keeping):
         if self._leases and not self._has_limit:
             self.store.flush()  # what came again, and is not visible yet, is neither here nor there
             if not self.is_dead:
-                self.lessees.check_waiting(self.store)
+                self.lessees.check_waiting(self.store, self.model.shared_ids)
 
     def look(self) -> None:
         """Dead letters, too."""

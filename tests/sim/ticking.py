@@ -57,7 +57,7 @@ class Ticking(Pacing):
     def check_more(self, store: TimerStore) -> None:
         """Of an image: what leases and runs there must be, and must not."""
         if self.config.flush == "sync" and self._leases and not self._has_limit:
-            self.lessees.check_waiting(store)
+            self.lessees.check_waiting(store, self.model.shared_ids)
         if self._recurs:
             self.ticks.check_waiting(store)
 

@@ -7,6 +7,7 @@ what was in flight when the process died may be there or not, but never twice, e
 cancelled.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
@@ -189,6 +190,12 @@ class Model:
             if one.due_ms <= now_ms and one.sure and not one.maybe_cancelled:
                 raise AssertionError(f"due, but it did not come by {now_ms}: {one}")
             assert not one.must_come, f"said to be delivered, but it did not come: {one}"
+
+    @property
+    def shared_ids(self) -> frozenset[str]:
+        """Message ids that several messages have: put with one outside the window."""
+        counts = Counter(one.receipt.message_id for one in self.puts.values())
+        return frozenset(one for one, count in counts.items() if count > 1)
 
     def check_pending(self, ids: list[str], latest_ms: int) -> None:
         """`pending()` gave these message ids."""

@@ -16,6 +16,7 @@ from timerstore.native import lib
 UNIT_BYTES = 20
 _BLANK_UNIT_SIZE = (0x7FFFFFFF).to_bytes(4, "big")
 _RESERVE_BYTES = 1 << 18
+_BLOCK_UNITS = 1024  # read at a time where they are looked through
 
 
 class ConsumeQueue:
@@ -26,6 +27,7 @@ class ConsumeQueue:
         self.count = 0  # queue offset behind the last unit
         self.min_offset = 0
         self.old_count = 0  # behind the last unit that was there at opening: see old_units.py
+        self._seen = 0, 0  # of the last look: the log's end, and the units below it
 
     def load(self) -> None:
         """Look at the files; `recover` finds out how far they count, where they are whole."""
@@ -72,6 +74,7 @@ class ConsumeQueue:
         """Begin anew, at a queue offset: everything is dispatched again."""
         self._segments.remove_all()
         self.old_count = 0
+        self._seen = 0, 0
         self.count = self.min_offset = offset
         if offset:
             # What a broker writes before the first unit of a queue that does not start at 0.
@@ -168,19 +171,32 @@ class ConsumeQueue:
         return int.from_bytes(unit[:8], "big") + int.from_bytes(unit[8:12], "big")
 
     def visible(self, log_end: int) -> int:
-        """Queue offset behind the last unit whose message lies below log_end."""
-        count = self.count
-        if count == self.min_offset or self._is_below(count - 1, log_end):
+        """Queue offset behind the last unit whose message lies below log_end. It is asked for with
+        each pull, of a log end that grows: so the search begins at the last answer, and its last
+        steps are one read.
+        """
+        count, (seen_end, seen) = self.count, self._seen
+        if count == self.min_offset:
             return count
-        return self._bisect(self.min_offset, count, log_end)
-
-    def _is_below(self, offset: int, log_end: int) -> bool:
-        unit = self._segments.read(offset * UNIT_BYTES, UNIT_BYTES)
-        return bool(lib.ts_units_below(unit, 1, log_end))
+        if _is_below(self._segments.read((count - 1) * UNIT_BYTES, UNIT_BYTES), log_end):
+            found = count
+        else:
+            low = max(self.min_offset, seen) if seen_end <= log_end else self.min_offset
+            high = count
+            while high - low > _BLOCK_UNITS:
+                middle = (low + high) // 2
+                if _is_below(self._segments.read(middle * UNIT_BYTES, UNIT_BYTES), log_end):
+                    low = middle + 1
+                else:
+                    high = middle
+            units = self._segments.read(low * UNIT_BYTES, (high - low) * UNIT_BYTES)
+            found = low + int(lib.ts_units_below(units, high - low, log_end))
+        self._seen = log_end, found
+        return found
 
     def _bisect(self, low: int, high: int, log_end: int) -> int:
         """The first unit in [low, high) that does not point below log_end, else high."""
-        return self._search(low, high, lambda unit: bool(lib.ts_units_below(unit, 1, log_end)))
+        return self._search(low, high, lambda unit: _is_below(unit, log_end))
 
     def _first_at(self, low: int, high: int, log_begin: int) -> int:
         """The first unit in [low, high) that points to log_begin or behind it, else high."""
@@ -218,3 +234,10 @@ class ConsumeQueue:
     def close(self) -> None:
         """Let go of the files."""
         self._segments.close()
+
+
+def _is_below(unit: bytes, log_end: int) -> bool:
+    """Whether a unit points below: as ts_units_below, for one."""
+    log_offset = int.from_bytes(unit[:8], "big", signed=True)
+    size = int.from_bytes(unit[8:12], "big", signed=True)
+    return size > 0 and 0 <= log_offset <= log_end - size

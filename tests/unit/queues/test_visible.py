@@ -1,0 +1,70 @@
+"""How many units of a queue may be seen: as a walk over all of them says, however it was asked."""
+
+import random
+import struct
+from pathlib import Path
+
+import pytest
+
+from timerstore.files.disk import Disk
+from timerstore.queues.consume_queue import UNIT_BYTES, ConsumeQueue
+
+
+def make(tmp_path: Path, first: int, ends: list[int], segment_units: int = 700) -> ConsumeQueue:
+    """A queue whose units end at these log offsets, the first of them with offset `first`."""
+    queue = ConsumeQueue(Disk(), tmp_path / "0", segment_units * UNIT_BYTES)
+    queue.load()
+    queue.restart(first)
+    units = b"".join(
+        struct.pack(">qiq", begin, end - begin, 7)
+        for begin, end in zip([0, *ends], ends, strict=False)
+    )
+    queue.append(first, units)
+    return queue
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("first", [0, 1, 1234])
+def test_visible_is_what_a_walk_finds(tmp_path: Path, first: int, seed: int) -> None:
+    chance, ends = random.Random(seed), [0]
+    for _ in range(chance.choice([1, 5, 1023, 1024, 1025, 9000])):
+        ends.append(ends[-1] + chance.randrange(91, 400))
+    queue = make(tmp_path, first, ends[1:])
+    assert queue.visible(0) == first
+    at = 0
+    for _ in range(200):
+        at = min(at + chance.choice([0, 1, 300, 50_000]), ends[-1] + 10)
+        if chance.random() < 0.1:
+            at = chance.randrange(ends[-1] + 10)
+        wanted = first + sum(end <= at for end in ends[1:])
+        assert queue.visible(at) == wanted
+    assert queue.visible(ends[-1]) == first + len(ends) - 1 == queue.count
+
+
+def test_what_is_added_later_is_seen_later(tmp_path: Path) -> None:
+    queue = make(tmp_path, 0, [100 * k for k in range(1, 5001)])
+    assert queue.visible(250_000) == 2500
+    queue.append(
+        5000, b"".join(struct.pack(">qiq", 500_000 + 100 * k, 100, 7) for k in range(3000))
+    )
+    assert queue.visible(250_050) == 2500
+    assert queue.visible(600_000) == 6000
+    assert queue.visible(100_000) == 1000, "asked of less than before"
+    assert queue.visible(800_000) == 8000
+
+
+def test_a_look_reads_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = make(tmp_path, 0, [100 * k for k in range(1, 60_001)], segment_units=100_000)
+    assert queue.visible(3_000_000) == 30_000
+    sizes: list[int] = []
+    read = queue._segments.read
+
+    def counted(offset: int, size: int) -> bytes:
+        sizes.append(size)
+        return read(offset, size)
+
+    monkeypatch.setattr(queue._segments, "read", counted)
+    for k in range(1, 100):
+        assert queue.visible(3_000_000 + 100_000 * k // 4) == 30_000 + 250 * k
+    assert len(sizes) <= 99 * 7
+    assert max(sizes) <= 1024 * UNIT_BYTES

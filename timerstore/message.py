@@ -441,7 +441,8 @@ class MessageBatch:
         """Give each message's body as it was sent, as `Message.body` does: many times as fast as
         making the messages.
 
-        Raises MessageError where one is compressed and cannot be inflated.
+        Raises what `Message.body` raises of the first that cannot be inflated: MessageError, or
+        CorruptError where it is broken. Iterating gives those before it.
         """
         bodies: list[bytes] = split(self.bodies, np.ascontiguousarray(self.body_offsets, np.int64))
         for k in np.flatnonzero(self.sys_flag & SYS_FLAG_COMPRESSED).tolist():

@@ -27,7 +27,7 @@ FAULTS = {
     _lib.TS_FAULT_END: "nothing is there",
     _lib.TS_FAULT_SHORT: "a length reaches beyond the segment",
     _lib.TS_FAULT_MAGIC: "the magic number is unknown",
-    _lib.TS_FAULT_LENGTHS: "the lengths do not add up",
+    _lib.TS_FAULT_LENGTHS: "its lengths do not add up, or its queue offset is none",
     _lib.TS_FAULT_POSITION: "the stored position is not the record's own",
     _lib.TS_FAULT_BODY_CRC: "the body's CRC does not match",
     _lib.TS_FAULT_PROPERTY_CRC: "the record's CRC does not match",

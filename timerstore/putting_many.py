@@ -191,7 +191,8 @@ class ManyPutting(Putting):
         batch = self._batch(target.origin, way, rows, call, places, once)
         if count and call.is_sync:
             self._log.sync_through(int(places.log_offsets.max()) + 1)
-        self.appended()
+        else:
+            self.appended()
         return batch
 
     def _admit_new(self, call: "_Call", once: Once | None) -> Int64Array:

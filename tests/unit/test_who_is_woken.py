@@ -9,6 +9,7 @@ import pytest
 import timerstore
 from tests.support.bench import small
 from timerstore import TimerStore
+from timerstore.errors import FullError
 from timerstore.testing import Stepper
 
 HOUR_S = 3600
@@ -150,3 +151,54 @@ def test_a_checkpoint_comes_however_many_ask_for_a_sync(tmp_path: Path) -> None:
         log_end = store._opened.rooms.log.end
         assert checkpoint.completed_log_end == log_end
         assert 15 <= steps <= 19, "one sync more than 64 KiB need, at most"
+
+
+def test_a_synced_put_has_the_checkpoint_of_a_grown_log_made(tmp_path: Path) -> None:
+    sizes = {"checkpoint_log_bytes": 8 << 10, "checkpoint_interval_ms": 600_000}
+    config = small(flush="sync", reserve_bytes=1 << 20, **sizes)
+    with timerstore.open(tmp_path / "store", config, threads=False) as store:
+        store.put("t", b"first")
+        Stepper(store).settle()
+        store.put("t", bytes(100), delay=HOUR_S)
+        assert store.services()["flush"].idle_s() is not None
+        woken(store)
+        while not store._opened.checkpoint.has_grown:
+            assert "flush" not in woken(store)
+            store.put("t", bytes(100), delay=HOUR_S)
+        assert "flush" in woken(store)
+
+
+def test_a_leader_who_is_interrupted_still_tells(tmp_path: Path) -> None:
+    with timerstore.open(tmp_path / "store", small(flush="sync"), threads=False) as store:
+        store.put("t", b"first")
+        Stepper(store).settle()
+        log = store._opened.rooms.log
+
+        def interrupted(_took_ns: int) -> None:
+            raise KeyboardInterrupt
+
+        before, log.on_synced = log.on_synced, interrupted
+        woken(store)
+        with pytest.raises(KeyboardInterrupt):
+            store.put("t", b"x", delay=HOUR_S)
+        log.on_synced = before
+        assert log.durable == log.end, "others whom this sync served were told so"
+        assert "dispatch" in woken(store)
+
+
+def test_a_checkpoint_that_was_asked_for_is_made_once_there_is_space(store: TimerStore) -> None:
+    flush, checkpoint = store.services()["flush"], store._opened.checkpoint
+    begun, run = checkpoint.begun, checkpoint.run
+
+    def full() -> None:
+        raise FullError("by the test")
+
+    checkpoint.run = full  # type: ignore[method-assign, assignment]
+    flush.request_checkpoint()  # type: ignore[attr-defined]
+    for _ in range(3):
+        with pytest.raises(FullError):
+            flush.step()
+    checkpoint.run = run  # type: ignore[method-assign]
+    assert flush.step()
+    assert checkpoint.begun == begun + 1
+    assert not flush.step()

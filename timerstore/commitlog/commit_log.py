@@ -262,6 +262,7 @@ class CommitLog:
                     self._lead_round(offset)
         except BaseException:
             self._rounds.leave()
+            self._tell_durable()  # Ctrl-C behind the sync: those whom it served count on that
             raise
 
     def _lead_round(self, offset: int) -> None:
@@ -282,6 +283,9 @@ class CommitLog:
         self._rounds.end(written)
         self.on_synced(took_ns)
         reach("log_synced")
+        self._tell_durable()
+
+    def _tell_durable(self) -> None:
         for listener in self.on_durable:
             listener()
 
@@ -291,8 +295,7 @@ class CommitLog:
             self.failed = error
         with self.lock:
             self.native.room_end = 0  # every append now asks for room, and is told
-        for listener in self.on_durable:
-            listener()
+        self._tell_durable()
 
     def close(self) -> None:
         """Let go of the files. Everything was written out, or the log has failed."""

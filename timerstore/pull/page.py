@@ -66,7 +66,8 @@ class Page:
 
     def reserve(self, need: int, room_max: int) -> bool:
         """Have room for `need` bytes more of each kind; False where that is beyond `room_max`."""
-        have, room = len(self._bodies), self.used + need
+        have = min(len(self._bodies), len(self._properties))  # one may be larger than asked for
+        room = self.used + need
         if room > room_max:
             return False
         if room > have:

@@ -63,32 +63,41 @@ class Flush(Service):
 
     def note_synced(self) -> None:
         """Somebody synced: there is something for the next checkpoint."""
-        if not self._is_coming:
+        if not self._is_coming or self._checkpoint.has_grown:
             self.wake()
 
     def step(self) -> bool:
         """Sync, or complete a checkpoint, where one of them is due."""
         self._log.native.flush_armed = 0
         self._is_coming = False
+        wanted, self._wanted = self._wanted, False
         is_put_off = self._has_synced and self._checkpoint.has_grown
-        if self._log.durable < self._log.end and self._is_sync_due() and not is_put_off:
-            self._wanted, self._has_synced = False, True
+        is_due = wanted or self._is_sync_due()
+        if self._log.durable < self._log.end and is_due and not is_put_off:
+            self._has_synced = True
             self._log.sync_through(self._log.end)
             self._synced_ns = self._clock.monotonic_ns
             self.metrics.add("flush_syncs", 1)
             return True
-        self._wanted = False
         if self._is_checkpoint_due():
-            self._is_checkpoint_wanted = self._has_synced = False
-            self._checkpoint.run()
+            self._run_checkpoint()
             self._checkpoint_ns = self._clock.monotonic_ns
             self.metrics.add("flush_checkpoints", 1)
             return True
         return False
 
+    def _run_checkpoint(self) -> None:
+        was_wanted = self._is_checkpoint_wanted
+        self._is_checkpoint_wanted = self._has_synced = False
+        try:
+            self._checkpoint.run()
+        except BaseException:
+            self._is_checkpoint_wanted |= was_wanted  # who waits for it asks once only
+            raise
+
     def _is_sync_due(self) -> bool:
         passed_ns = self._clock.monotonic_ns - self._synced_ns
-        return self._wanted or self._at_once or passed_ns >= self._config.flush_interval_ms * _MS
+        return self._at_once or passed_ns >= self._config.flush_interval_ms * _MS
 
     def _is_checkpoint_due(self) -> bool:
         if self._checkpoint.has_grown:

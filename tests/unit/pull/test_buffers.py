@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import timerstore
 from tests.support.bench import small
 from timerstore.pull.buffers import Buffers
+from timerstore.pull.page import Page
 from timerstore.testing import Stepper
 
 SIZE = 1 << 20
@@ -57,27 +59,45 @@ def test_what_somebody_has_is_not(name: str) -> None:
     assert place(buffers.take(SIZE)) == at
 
 
-def test_two_who_ask_at_once_get_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    buffers, found = Buffers(), []
+def test_two_who_ask_at_once_get_two() -> None:
+    buffers, wrong = Buffers(), []
     old = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
 
-        def ask() -> None:
-            for _ in range(300):
-                mine = buffers.take(SIZE)
-                mine[:8] = threading.get_ident() % 251
-                found.append(bool((mine[:8] == threading.get_ident() % 251).all()))
+        def ask(value: int) -> None:
+            for _ in range(5000):
+                try:
+                    mine = buffers.take(SIZE // 8)
+                    mine[:8] = value
+                    time.sleep(0)
+                    if not (mine[:8] == value).all():
+                        wrong.append("somebody else has it, too")
+                except IndexError as error:
+                    wrong.append(str(error))
+                del mine
 
-        threads = [threading.Thread(target=ask) for _ in range(8)]
+        threads = [threading.Thread(target=ask, args=(k,)) for k in range(8)]
         for one in threads:
             one.start()
         for one in threads:
             one.join()
     finally:
         sys.setswitchinterval(old)
-    assert len(found) == 8 * 300
-    assert all(found)
+    assert not wrong
+
+
+def test_a_page_whose_buffers_are_of_two_sizes_still_grows() -> None:
+    buffers = Buffers()
+    large = buffers.take(8 * SIZE)
+    del large
+    page = Page(10, buffers)
+    assert page.reserve(SIZE, 64 * SIZE)
+    assert len(page._bodies) != len(page._properties)
+    for need in (2 * SIZE, 5 * SIZE, 9 * SIZE):
+        assert page.reserve(need, 64 * SIZE)
+        assert len(page._bodies) >= need
+        assert len(page._properties) >= need
 
 
 def test_no_more_is_kept_than_is_worth_it() -> None:

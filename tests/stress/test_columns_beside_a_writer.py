@@ -53,7 +53,9 @@ def test_every_snapshot_is_whole_and_a_prefix_of_the_next(tmp_path: Path) -> Non
             assert cancelled == deleted & {unit["log_offset"] for unit in units}
             positions = {unit["timer_pos"] for unit in units}
             slots = read_rows(store.root, "slots", snapshot=store)
-            assert {slot["last_pos"] for slot in slots} <= positions
+            # Of a file that retention took a slot may still speak: all in it is past.
+            kept = {slot["last_pos"] for slot in slots if slot["last_pos"] >= min(positions)}
+            assert kept <= positions
             deliveries = read_rows(store.root, "deliveries", snapshot=store)
             assert all(row["lateness_ms"] >= 0 for row in deliveries)
             delivered = [row["timer_id"] for row in deliveries]

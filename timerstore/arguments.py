@@ -36,6 +36,7 @@ Int64Array = npt.NDArray[np.int64]
 _SYSTEM_TOPICS = frozenset(
     {"rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX", "rmq_sys_timerstore_ingest"}
 )
+_PROBLEMS_MAX = 5  # named in one error
 _TOPIC = re.compile(r"[A-Za-z0-9%_|-]+")
 _CONTROL = re.compile("[\x00-\x1f]")
 _NO_ID = re.compile("[\x00-\x20\x7f]")
@@ -510,11 +511,8 @@ def _refuse(wrong: npt.NDArray[np.bool_], message: str, values: npt.NDArray[np.g
     """Raise MessageError where any is wrong: how many, and the first few."""
     places = np.flatnonzero(wrong)
     if len(places):
-        some = ", ".join(f"{values[k]} at {k}" for k in places[:5])
+        some = ", ".join(f"{values[k]} at {k}" for k in places[:_PROBLEMS_MAX])
         raise MessageError(f"{message}; {len(places)} are not: {some}")
-
-
-_PROBLEMS_MAX = 5
 
 
 class Spans(NamedTuple):

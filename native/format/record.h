@@ -37,8 +37,9 @@
  * Valid if and only if: the magic is one of the two; the size lies within the bytes given; no
  * length is negative; the topic has 255 bytes at most, as many as the name of its folder may have;
  * the queue offset is 0 to 2^58, so that its unit lies where a file may; and size = 91 (92 in
- * version 2) + 12 an IPv6 host + n + t + p. Beyond this header: the log offset is the record's position, and the CRC of the properties, where they end
- * with one, or else of the body, fits. A size of 0 is the end of the log.
+ * version 2) + 12 an IPv6 host + n + t + p. Beyond this header: the log offset is the record's
+ * position, and the CRC of the properties, where they end with one, or else of the body, fits. A
+ * size of 0 is the end of the log.
  *
  * Blank: the rest of a segment into which the next record did not fit. Any 8 bytes or more.
  *
@@ -84,8 +85,8 @@
 #define TS_RECORD_AT_BODY 88
 
 #define TS_TOPIC_BYTES_MAX 255
-#define TS_QUEUE_OFFSET_MAX ((int64_t)1 << 58)
 #define TS_TOPIC_BYTES_V1_MAX 127
+#define TS_QUEUE_OFFSET_MAX ((int64_t)1 << 58)
 
 #define TS_SYS_COMPRESSED 0x01
 #define TS_SYS_MULTI_TAGS 0x02

@@ -200,11 +200,17 @@ static void test_record_wide_topic(void)
     in.topic_size = 256;
     size = ts_record_put(at, &in);
     CHECK(ts_record_get(at, size, &out) == TS_RECORD_LENGTHS);
-    in.topic_size = 255;
+}
+
+static void test_record_queue_offset(void)
+{
+    const int64_t offsets[] = {0, TS_QUEUE_OFFSET_MAX, TS_QUEUE_OFFSET_MAX + 1, -1};
+    uint8_t at[RECORD_ROOM];
+    ts_record in = message(TS_RECORD_MAGIC_V1, 0, NULL, 0), out;
+
     for (int32_t i = 0; i < 4; i++) {
-        in.queue_offset = (int64_t[]){0, TS_QUEUE_OFFSET_MAX, TS_QUEUE_OFFSET_MAX + 1, -1}[i];
-        size = ts_record_put(at, &in);
-        CHECK(ts_record_get(at, size, &out) == (i < 2 ? 0 : TS_RECORD_LENGTHS));
+        in.queue_offset = offsets[i];
+        CHECK(ts_record_get(at, ts_record_put(at, &in), &out) == (i < 2 ? 0 : TS_RECORD_LENGTHS));
     }
 }
 
@@ -662,6 +668,7 @@ int main(void)
     test_record_vectors();
     test_record_forms();
     test_record_wide_topic();
+    test_record_queue_offset();
     test_record_faults();
     test_blank();
     test_queue_unit();

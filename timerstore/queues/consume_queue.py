@@ -182,13 +182,9 @@ class ConsumeQueue:
             found = count
         else:
             low = max(self.min_offset, seen) if seen_end <= log_end else self.min_offset
-            high = count
-            while high - low > _BLOCK_UNITS:
-                middle = (low + high) // 2
-                if _is_below(self._segments.read(middle * UNIT_BYTES, UNIT_BYTES), log_end):
-                    low = middle + 1
-                else:
-                    high = middle
+            low, high = self._narrow(
+                low, count, lambda unit: _is_below(unit, log_end), width=_BLOCK_UNITS
+            )
             units = self._segments.read(low * UNIT_BYTES, (high - low) * UNIT_BYTES)
             found = low + int(lib.ts_units_below(units, high - low, log_end))
         self._seen = log_end, found
@@ -203,8 +199,16 @@ class ConsumeQueue:
         return self._search(low, high, lambda unit: int.from_bytes(unit[:8], "big") < log_begin)
 
     def _search(self, low: int, high: int, is_before: Callable[[bytes], bool]) -> int:
-        """The first unit that is not before what is looked for; blanks at the front always are."""
-        while low < high:
+        """The first unit that is not before what is looked for."""
+        return self._narrow(low, high, is_before, width=0)[0]
+
+    def _narrow(
+        self, low: int, high: int, is_before: Callable[[bytes], bool], *, width: int
+    ) -> tuple[int, int]:
+        """`width` units at most, or as many as there are, among which that one is, or behind which;
+        blanks at the front always are before it.
+        """
+        while high - low > width:
             middle = (low + high) // 2
             unit = self._segments.read(middle * UNIT_BYTES, UNIT_BYTES)
             is_blank = unit[8:12] == _BLANK_UNIT_SIZE and not any(unit[:8])
@@ -212,7 +216,7 @@ class ConsumeQueue:
                 low = middle + 1
             else:
                 high = middle
-        return low
+        return low, high
 
     def where(self, offset: int) -> str:
         """Say where a unit lies: file, and offset in it."""

@@ -156,6 +156,8 @@ typedef struct {
     int64_t need;             /* out, with TS_NEED_* */
     int64_t precision_ms;
     int64_t last_store_ms;    /* out: store time of the newest record */
+    int64_t near_ms;          /* who puts what is due later need not have it dispatched at once */
+    int64_t soon_end;         /* out: log offset behind the last record that is more than that */
     int64_t out[2];           /* of a single put: queue offset or timer id, unique counter; of a
                                  cancel or a reschedule: queue offset or timer id, log end */
     int64_t unique_counter;   /* low 48 bits of the next UNIQ_KEY */

@@ -82,18 +82,26 @@ class Putting:
         self._delay_ms_max = self.config.delay_ms_max if self.config.timer_enabled else -1
         self._dispatch = opened.rooms.dispatch
         self._flush = opened.pipeline.flush
-        # What is due later than this need not be dispatched at once while `flush_armed` is set:
-        # flush or dispatch come by before.
-        self._near_ms = 1000 + 2 * self.config.flush_interval_ms
+        # What is due later than this need not be dispatched at once: flush or dispatch come by
+        # before.
+        self._native.near_ms = 1000 + 2 * self.config.flush_interval_ms
         self._level_delays = parse_level_delays(self.config.level_delays)
         self._targets: dict[str, _Target] = {}
         self._target_lock = threading.Lock()
         self._hot_topics: dict[str, tuple[int, ReceiptOrigin, int, dict[int, Level]]] = {}
 
     def make_putter(
-        self, slow: Callable[..., PutReceipt], slow_many: Callable[..., PutBatch]
+        self,
+        slow: Callable[..., PutReceipt],
+        slow_many: Callable[..., PutBatch],
+        sync: Callable[[int], None],
+        left: Callable[[], None],
     ) -> Any:
-        """Make the plain case's quick ways; everything else they give to `slow` and `slow_many`."""
+        """Make the plain case's quick ways; everything else they give to `slow` and `slow_many`.
+
+        Where puts are to be durable, they wait in `sync(offset)`, and call `left()` behind it if
+        they were blocked meanwhile.
+        """
         return Putter(
             log=int(ffi.cast("uintptr_t", self._native)),
             slow=slow,
@@ -102,6 +110,8 @@ class Putting:
             locked=self._lock.locked,
             wake_dispatch=self._dispatch.wake,
             wake_flush=self._flush.wake,
+            sync=sync if self._is_sync else None,
+            left=left,
             failpoints=vars(failpoint),
             check_alive=self._log.check_alive,
             receipt=PutReceipt,
@@ -109,13 +119,12 @@ class Putting:
             empty=np.empty,
             hits=int(ffi.cast("uintptr_t", lib.ts_guard_hits())),
             delay_ms_max=self._delay_ms_max,
-            near_ms=self._near_ms,
         )
 
     @property
     def is_quick(self) -> bool:
-        """Whether a plain put needs nothing but the append: no sync, no clock turned by hand."""
-        return self._is_system_clock and not self._is_sync
+        """Whether a plain put needs nothing but the append and a sync: no clock turned by hand."""
+        return self._is_system_clock
 
     def put(
         self,
@@ -190,9 +199,9 @@ class Putting:
 
     def _tell(self, due_ms: int, now_ms: int) -> None:
         """Wake who must hear of a message that is due then and was not synced, as who syncs wakes
-        them for all; ts_tell (hot.c) is the same.
+        them for all; `tell` (hot.c) is the same.
         """
-        if due_ms <= now_ms + self._near_ms or not self._native.flush_armed:
+        if due_ms <= now_ms + self._native.near_ms or not self._native.flush_armed:
             self._dispatch.wake()
         self._flush.note()
 

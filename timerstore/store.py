@@ -156,7 +156,7 @@ class TimerStore(Closing):
         self._closed = False
         self._entered = _Entered(self)
         self._close_lock = threading.Lock()
-        self._calls = 0  # that run, but for the quick way of put; under `_idle`
+        self._calls = 0  # that run, but for the quick ways of put; under `_idle`
         self._idle = threading.Condition(threading.Lock())
         opened = open_directory(Path(path), config, self._clock, threads=threads)
         try:
@@ -185,7 +185,9 @@ class TimerStore(Closing):
         self._putting = put_in(opened, self._clock)
         self._replacing = Replacing(opened, self._clock, self._putting)
         self._ingester = Ingester(opened, self._clock, self._putting)
-        self._putter = self._putting.make_putter(self.put, self.put_many)
+        self._putter = self._putting.make_putter(
+            self.put, self.put_many, self._sync_through, self._tell_left
+        )
         if self._putting.is_quick:  # the same calls, the same answers
             if type(self).put is TimerStore.put:
                 self.put = self._putter.put  # type: ignore[method-assign]
@@ -1031,6 +1033,20 @@ class TimerStore(Closing):
             if self._blocked:
                 self._idle.notify_all()
 
+    def _sync_through(self, offset: int) -> None:
+        """What a quick put waits for where it is to be durable; it is counted by the putter."""
+        try:
+            self._log.sync_through(offset)
+            self._cuts.check()
+        except BaseException as error:
+            self._look_at(error)
+            raise
+
+    def _tell_left(self) -> None:
+        """Let who closes look again."""
+        with self._idle:
+            self._idle.notify_all()
+
     def _check_open(self) -> None:
         if os.getpid() != self._pid:
             raise ForkedError(
@@ -1059,7 +1075,7 @@ class TimerStore(Closing):
             self._unsubscribe()
             self._opened.puller.close()  # whoever waits for a message is answered
             with self._idle:
-                self._idle.wait_for(lambda: not self._calls)
+                self._idle.wait_for(lambda: not self._calls and not self._putter.inside)
             self._recurring.planner.stop()
             self._opened.close()
 

@@ -3,8 +3,8 @@
  * A put is too short to let go of the GIL or to cross into C by way of cffi (decision 0006), so this
  * file uses Python.h; many.c and lists.c beside it do, too, and nothing else. It takes the plain case
  * alone: topic and body by position, nothing else but deliver_ms, delay or a level that was used
- * before, a topic with one queue that was put to before, bytes that fit, no sync to wait for, the
- * system's clock, a free append lock, room in the staging. Everything else it hands, as it came, to the
+ * before, a topic with one queue that was put to before, bytes that fit, the system's clock, a free
+ * append lock, room in the staging. Everything else it hands, as it came, to the
  * method of the same name in store.py, which does the same and more, and says what is wrong with an
  * argument.
  */
@@ -152,7 +152,35 @@ static PyObject *plain_entry(const Putter *self, PyObject *const *args, Py_ssize
     return entry;
 }
 
-int ts_tell(Putter *self, int64_t due_ms, int64_t now_ms)
+/* Waits for a sync; whoever syncs wakes the services.
+ *
+ * Between the append and here an allocation may have run a finalizer, and somebody closed: then all is
+ * durable, or the log has failed and says so. */
+static int wait_durable(Putter *self, int64_t log_offset)
+{
+    PyObject *end = PyLong_FromLongLong(log_offset + 1), *answer;
+
+    if (end == NULL)
+        return -1;
+    self->inside++;
+    answer = PyObject_CallOneArg(self->sync, end);
+    self->inside--;
+    Py_DECREF(end);
+    if (self->blocked) { /* with what the call raised put aside */
+        PyObject *type, *value, *trace;
+
+        PyErr_Fetch(&type, &value, &trace);
+        if (ts_call(self->left) < 0 && answer != NULL) {
+            Py_DECREF(answer);
+            return -1;
+        }
+        PyErr_Restore(type, value, trace);
+    }
+    Py_XDECREF(answer);
+    return answer == NULL ? -1 : 0;
+}
+
+static int tell(Putter *self, int64_t due_ms, int64_t now_ms)
 {
     int32_t hits = __atomic_load_n(self->hits, __ATOMIC_RELAXED), is_armed;
 
@@ -162,7 +190,7 @@ int ts_tell(Putter *self, int64_t due_ms, int64_t now_ms)
         self->hits_seen = hits;
     }
     is_armed = __atomic_load_n(&self->log->flush_armed, __ATOMIC_RELAXED);
-    if ((!is_armed || due_ms <= now_ms + self->near_ms) && ts_call(self->wake_dispatch) < 0)
+    if ((!is_armed || due_ms <= now_ms + self->log->near_ms) && ts_call(self->wake_dispatch) < 0)
         return -1;
     if (is_armed)
         return 0;
@@ -172,6 +200,11 @@ int ts_tell(Putter *self, int64_t due_ms, int64_t now_ms)
         return 0;
     __atomic_store_n(&self->log->flush_armed, 0, __ATOMIC_RELAXED);
     return -1;
+}
+
+int ts_settle(Putter *self, int64_t log_offset, int64_t due_ms, int64_t now_ms)
+{
+    return self->sync != Py_None ? wait_durable(self, log_offset) : tell(self, due_ms, now_ms);
 }
 
 static PyObject *Putter_put(Putter *self, PyObject *const *args, Py_ssize_t count,
@@ -193,7 +226,8 @@ static PyObject *Putter_put(Putter *self, PyObject *const *args, Py_ssize_t coun
         if (got > 0) {
             PyObject *receipt = make_receipt(self, PyTuple_GET_ITEM(entry, 1), &done);
 
-            if (receipt != NULL && ts_tell(self, done.due_ms, done.now_ms) < 0)
+            if (receipt != NULL &&
+                ts_settle(self, done.log_offset, done.due_ms, done.now_ms) < 0)
                 Py_CLEAR(receipt);
             return receipt;
         }
@@ -208,29 +242,30 @@ static PyObject *Putter_put(Putter *self, PyObject *const *args, Py_ssize_t coun
 static int Putter_init(Putter *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"log", "slow", "slow_many", "topics", "locked", "wake_dispatch",
-                            "wake_flush", "failpoints", "check_alive", "receipt", "batch",
-                            "empty", "hits", "delay_ms_max", "near_ms", NULL};
+                            "wake_flush", "sync", "left", "failpoints", "check_alive", "receipt", "batch",
+                            "empty", "hits", "delay_ms_max", NULL};
     Putter given = {0}; /* borrowed: `self` holds only what it owns, for a collector may look */
     unsigned long long log, hits;
 
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KOOO!OOOO!OO!O!OKLL", names, &log, &given.slow,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KOOO!OOOOOO!OO!O!OKL", names, &log, &given.slow,
                                      &given.slow_many, &PyDict_Type, &given.topics, &given.locked,
-                                     &given.wake_dispatch, &given.wake_flush, &PyDict_Type,
-                                     &given.failpoints, &given.check_alive, &PyType_Type,
-                                     &given.receipt, &PyType_Type, &given.batch, &given.empty,
-                                     &hits, &given.delay_ms_max, &given.near_ms))
+                                     &given.wake_dispatch, &given.wake_flush, &given.sync,
+                                     &given.left, &PyDict_Type, &given.failpoints,
+                                     &given.check_alive, &PyType_Type, &given.receipt,
+                                     &PyType_Type, &given.batch, &given.empty, &hits, &given.delay_ms_max))
         return -1;
     self->log = (ts_log *)(uintptr_t)log;
     self->hits = (const int32_t *)(uintptr_t)hits;
     self->hits_seen = *self->hits;
     self->delay_ms_max = given.delay_ms_max;
-    self->near_ms = given.near_ms;
     Py_XSETREF(self->slow, Py_NewRef(given.slow));
     Py_XSETREF(self->slow_many, Py_NewRef(given.slow_many));
     Py_XSETREF(self->topics, Py_NewRef(given.topics));
     Py_XSETREF(self->locked, Py_NewRef(given.locked));
     Py_XSETREF(self->wake_dispatch, Py_NewRef(given.wake_dispatch));
     Py_XSETREF(self->wake_flush, Py_NewRef(given.wake_flush));
+    Py_XSETREF(self->sync, Py_NewRef(given.sync));
+    Py_XSETREF(self->left, Py_NewRef(given.left));
     Py_XSETREF(self->failpoints, Py_NewRef(given.failpoints));
     Py_XSETREF(self->check_alive, Py_NewRef(given.check_alive));
     Py_XSETREF(self->receipt, (PyTypeObject *)Py_NewRef(given.receipt));
@@ -247,6 +282,8 @@ static int Putter_traverse(Putter *self, visitproc visit, void *arg)
     Py_VISIT(self->locked);
     Py_VISIT(self->wake_dispatch);
     Py_VISIT(self->wake_flush);
+    Py_VISIT(self->sync);
+    Py_VISIT(self->left);
     Py_VISIT(self->failpoints);
     Py_VISIT(self->check_alive);
     Py_VISIT(self->receipt);
@@ -264,6 +301,8 @@ static int Putter_clear(Putter *self)
     Py_CLEAR(self->locked);
     Py_CLEAR(self->wake_dispatch);
     Py_CLEAR(self->wake_flush);
+    Py_CLEAR(self->sync);
+    Py_CLEAR(self->left);
     Py_CLEAR(self->failpoints);
     Py_CLEAR(self->check_alive);
     Py_CLEAR(self->receipt);
@@ -289,6 +328,7 @@ static PyMethodDef Putter_methods[] = {
 
 static PyMemberDef Putter_members[] = {
     {"blocked", T_INT, offsetof(Putter, blocked), 0, "Not 0: every put takes the slow way."},
+    {"inside", T_INT, offsetof(Putter, inside), READONLY, "How many puts wait for a sync."},
     {NULL, 0, 0, 0, NULL},
 };
 

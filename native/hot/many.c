@@ -216,7 +216,9 @@ static int put(Putter *self, PyObject *const *args, PyObject *names, many *call,
         set(batch, name_queue_id, Py_NewRef(ts_zero)) < 0 || /* a topic with one queue */
         set(batch, name_given, Py_NewRef(Py_None)) < 0)
         return -1;
-    return ts_tell(self, call->soonest_ms, call->now_ms) < 0 ? -1 : 1;
+    return ts_settle(self, call->log_offsets[call->count - 1], call->soonest_ms, call->now_ms) < 0
+               ? -1
+               : 1;
 }
 
 PyObject *ts_putter_put_many(Putter *self, PyObject *const *args, Py_ssize_t count, PyObject *names)

@@ -18,6 +18,8 @@ typedef struct {
     PyObject *locked;         /* of the append lock */
     PyObject *wake_dispatch;
     PyObject *wake_flush;
+    PyObject *sync;           /* None, or TimerStore's: makes the log durable below an offset */
+    PyObject *left;           /* tells who closes that nobody is within */
     PyObject *failpoints;     /* dict of the module: its "hook" is None outside tests */
     PyObject *check_alive;    /* of the log: raises where a file was cut */
     PyTypeObject *receipt;    /* PutReceipt, a tuple of nine */
@@ -26,8 +28,8 @@ typedef struct {
     const int32_t *hits;      /* how often a map was found cut (src/guard.c) */
     int32_t hits_seen;
     long long delay_ms_max;   /* -1: no timers */
-    long long near_ms;        /* what is due later need not be dispatched at once */
     int blocked;              /* closed, or carried into a child */
+    int inside;               /* calls that wait for a sync: close waits for them */
 } Putter;
 
 extern PyObject *ts_name_deliver_ms, *ts_name_hook, *ts_zero;
@@ -82,8 +84,9 @@ static inline PyObject *ts_topic_entry(const Putter *self, PyObject *topic)
 /* When the message is due: 0 now, -1 where the slow way must look at the arguments. */
 int64_t ts_due_ms_of(const Putter *self, PyObject *const *values, PyObject *names, int64_t now_ms);
 
-/* Before the answer: wakes who must hear of a message that is due then, and raises where the log's
+/* Before the answer to who put the record at an offset, the last of his: where puts are to be durable,
+ * waits until it is; else wakes who must hear of a message that is due then. Raises where the log's
  * memory may have been zeros in place of a file's. */
-int ts_tell(Putter *self, int64_t due_ms, int64_t now_ms);
+int ts_settle(Putter *self, int64_t log_offset, int64_t due_ms, int64_t now_ms);
 
 #endif

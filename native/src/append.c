@@ -18,7 +18,7 @@ int64_t ts_put_one(ts_log *log, ts_route *route, const uint8_t *body, int32_t bo
     if (status != TS_OK)
         return status;
     log->out[1] = log->unique_counter++;
-    ts_log_publish(log);
+    ts_log_publish_due(log, due_ms, now_ms);
     return log_offset;
 }
 

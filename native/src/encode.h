@@ -129,10 +129,27 @@ static inline int32_t ts_log_room(ts_log *log, int32_t size)
     return TS_OK;
 }
 
-/* What is filled becomes what a recovery trusts: after the bytes, never before. */
-static inline void ts_log_publish(ts_log *log)
+/* What is filled becomes what a recovery trusts: after the bytes, never before. Nothing of it is
+ * wanted soon. */
+static inline void ts_log_publish_far(ts_log *log)
 {
     __atomic_store_n(log->filled_mark, log->filled, __ATOMIC_RELEASE);
+}
+
+/* As above; what is in it may be wanted soon. */
+static inline void ts_log_publish(ts_log *log)
+{
+    __atomic_store_n(&log->soon_end, log->base + log->filled, __ATOMIC_RELAXED);
+    ts_log_publish_far(log);
+}
+
+/* As above, for puts of which the first is due then (0: now). */
+static inline void ts_log_publish_due(ts_log *log, int64_t soonest_ms, int64_t now_ms)
+{
+    if (soonest_ms > now_ms + log->near_ms)
+        ts_log_publish_far(log);
+    else
+        ts_log_publish(log);
 }
 
 #endif

@@ -109,6 +109,17 @@ static int32_t seal_rows(const ts_log *log, const int64_t *log_offsets, int32_t 
     return at;
 }
 
+/* When the first of them is due; 0: now. */
+static int64_t soonest_of(const ts_rows *rows, int32_t from, int32_t to)
+{
+    int64_t soonest_ms = rows->due_ms == NULL ? 0 : INT64_MAX;
+
+    for (int32_t i = from; i < to && soonest_ms > 0; i++)
+        if (rows->due_ms[i] < soonest_ms)
+            soonest_ms = rows->due_ms[i];
+    return soonest_ms;
+}
+
 int32_t ts_put_many(ts_log *log, ts_route *route, const ts_rows *rows, int32_t from, int32_t to,
                     int64_t now_ms, int64_t *log_offsets, int64_t *queue_offsets)
 {
@@ -133,7 +144,7 @@ int32_t ts_put_many(ts_log *log, ts_route *route, const ts_rows *rows, int32_t f
         queue_offsets[i] = log->out[0];
     }
     (void)seal_rows(log, log_offsets, sealed, i, log->base + log->filled, 0);
-    ts_log_publish(log);
+    ts_log_publish_due(log, soonest_of(rows, from, i), now_ms);
     return i > from ? i - from : status;
 }
 

@@ -1,5 +1,6 @@
 """Who puts what is due far ahead wakes nobody, but only while somebody comes by before long."""
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 
 import timerstore
-from tests.support.bench import small
+from tests.support.bench import DAY, small
 from timerstore import TimerStore
 from timerstore.errors import FullError
 from timerstore.testing import Stepper
@@ -28,6 +29,13 @@ def store(tmp_path: Path) -> Iterator[TimerStore]:
         made.put("t", b"first")
         made.put("t", b"first", level=18)
         Stepper(made).settle()
+        yield made
+
+
+@pytest.fixture
+def synced(tmp_path: Path) -> Iterator[TimerStore]:
+    with timerstore.open(tmp_path / "store", small(flush="sync"), threads=False) as made:
+        made.put("t", b"first")
         yield made
 
 
@@ -103,18 +111,20 @@ def test_dispatch_looks_again_until_nothing_came(store: TimerStore) -> None:
     assert armed(store) == 0
 
 
-def test_a_put_that_waits_for_its_sync_wakes_dispatch(tmp_path: Path) -> None:
-    with timerstore.open(tmp_path / "store", small(flush="sync"), threads=False) as store:
-        store.put("t", b"first")
-        Stepper(store).settle()
-        armed(store, 1)
-        woken(store)
-        store.put("t", b"x", delay=HOUR_S)
-        assert woken(store) == {"dispatch", "flush"}
-        flush = store.services()["flush"]
-        assert flush.idle_s() is not None, "a checkpoint is behind"
-        store.put("t", b"x", delay=HOUR_S)
-        assert woken(store) == {"dispatch"}, "flush comes by itself"
+def test_a_put_that_waits_for_its_sync_wakes_who_does_not_come(synced: TimerStore) -> None:
+    Stepper(synced).settle()
+    armed(synced, 1)
+    woken(synced)
+    synced.put("t", b"x", delay=HOUR_S)
+    assert woken(synced) == {"dispatch", "flush"}
+    flush, dispatch = synced.services()["flush"], synced.services()["dispatch"]
+    assert flush.idle_s() is not None, "a checkpoint is behind"
+    synced.put("t", b"x", delay=HOUR_S)
+    assert woken(synced) == {"dispatch"}, "flush comes by itself"
+    assert dispatch.step()
+    assert dispatch.idle_s() is not None
+    synced.put("t", b"x", delay=HOUR_S)
+    assert woken(synced) == set()
 
 
 def test_a_log_that_grows_has_its_checkpoint_made_before_appends_wait(tmp_path: Path) -> None:
@@ -202,3 +212,65 @@ def test_a_checkpoint_that_was_asked_for_is_made_once_there_is_space(store: Time
     assert flush.step()
     assert checkpoint.begun == begun + 1
     assert not flush.step()
+
+
+@pytest.mark.parametrize(
+    ("call", "is_soon"),
+    [
+        (lambda store: store.put("t", b"x", delay=3600), False),
+        (lambda store: store.put("t", b"x", delay=1), True),
+        (lambda store: store.put("t", b"x"), True),
+        (lambda store: store.put("t", b"x", delay=3600, tags="a"), False),
+        (lambda store: store.put_many("t", [b"x"] * 3, delay=3600), False),
+        (lambda store: store.put_many("t", [b"x"] * 2000, delay=3600), False),
+        (lambda store: store.put_many("t", [b"x"] * 3), True),
+        (lambda store: store.put_many("t", [b"x"] * 3, deliver_ms=_ms(1000, DAY, DAY)), True),
+        (lambda store: store.put_many("t", [b"x"] * 3, deliver_ms=_ms(DAY, DAY, DAY)), False),
+        (lambda store: store.put_many("t", [b"x"] * 3, delay=3600, atomic=True), True),
+        (lambda store: store.cancel(store.put("t", b"x", delay=3600)), True),
+    ],
+)
+def test_the_log_says_what_is_soon(synced: TimerStore, call: Put, *, is_soon: bool) -> None:
+    """So that a sync wakes dispatch for that alone; what no put wrote is soon."""
+    log = synced._opened.rooms.log
+    begin = log.end
+    assert log.native.soon_end <= begin
+    call(synced)
+    assert (log.native.soon_end == log.end) is is_soon
+    assert (log.native.soon_end > begin) is is_soon
+
+
+def _ms(*delays_ms: int) -> list[int]:
+    now_ms = time.time_ns() // 1_000_000
+    return [now_ms + delay_ms for delay_ms in delays_ms]
+
+
+def _put_now(store: TimerStore) -> None:
+    store.put("t", b"x")
+
+
+def test_a_sync_wakes_dispatch_for_what_is_soon_or_if_it_does_not_come(synced: TimerStore) -> None:
+    dispatch = synced._opened.rooms.dispatch
+    dispatch.through(synced._opened.rooms.log.end)
+    assert dispatch.idle_s() is None, "it came to an end: only who wakes it gets it back"
+
+    def wakes(call: Put) -> bool:
+        dispatch._event.clear()
+        call(synced)
+        return dispatch._event.is_set()
+
+    assert wakes(PUTS["put"])
+    assert dispatch.step()
+    assert dispatch.idle_s() == synced.config.flush_interval_ms / 1000, "it comes by itself"
+    assert not wakes(PUTS["put"])
+    assert not wakes(PUTS["put_many"])
+    assert wakes(_put_now)
+    assert wakes(PUTS["put"]), "what was due now still waits for dispatch"
+    assert dispatch.step()
+    assert not wakes(PUTS["put"])
+    dispatch.step()
+    assert not dispatch.step()
+    dispatch.idle_s()
+    assert not dispatch.step()
+    assert dispatch.idle_s() is None
+    assert wakes(PUTS["put"])

@@ -56,6 +56,7 @@ class Dispatch(Service):
         self._lock = threading.Lock()
         self._interval_s = interval_s
         self._was_idle = True
+        self._is_coming = False  # by itself, within the interval
         self.dispatched = start
         self.index = index
         self.listeners: list[Callable[[set[int]], None]] = []  # called with indexes of routes
@@ -78,15 +79,22 @@ class Dispatch(Service):
         self._was_idle &= not is_busy
         return is_busy
 
+    def note_synced(self) -> None:
+        """Somebody synced: what may be wanted soon is dispatched now, else within the interval."""
+        is_wanted = self._log.native.soon_end > self.dispatched
+        if is_wanted or not self._is_coming or self._log.failed is not None:
+            self.wake()
+
     def idle_s(self) -> float | None:
         """As long as something came lately, until the flush interval is over: who puts what is due
         later wakes nobody, and flush may be busy with a checkpoint.
         """
         if self._was_idle:
             self._log.native.flush_armed = 0  # from here on he does
+            self._is_coming = False  # before the look at the end
             if self.dispatched == self._log.end:
                 return None
-        self._was_idle = True
+        self._was_idle = self._is_coming = True
         return self._interval_s
 
     def through(self, offset: int) -> None:

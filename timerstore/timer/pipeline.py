@@ -100,7 +100,7 @@ def make_pipeline(
     )
     flush = Flush(metrics, config, clock, rooms.log, checkpoint, at_once=not threads)
     # Who syncs what he put, and a put of a far message, tell nobody else.
-    rooms.log.on_durable += [rooms.dispatch.wake, flush.note_synced]
+    rooms.log.on_durable += [rooms.dispatch.note_synced, flush.note_synced]
 
     def linked() -> int:
         with rooms.wheel.lock:  # what is late is in the open slot when this answers

@@ -376,6 +376,7 @@ typedef struct {
     int64_t bytes;           /* out: bytes written to the unit buffer */
     int64_t first_slot;      /* out: lowest slot still to be read that took a unit; INT64_MAX */
     int32_t late_count;      /* out */
+    int32_t largest;         /* out: units in the slot with most of those that took one */
     int32_t cut;             /* out: 1 where the timer-log segment was finished with a blank */
     int64_t near_slots;      /* so far beyond the roll window nothing rolls: it gets its own slot */
     int64_t far_width;       /* wheel slots to a far slot; 0: what is beyond the window rolls */
@@ -990,6 +991,8 @@ int32_t ts_slots_scan(const uint8_t *slots, int64_t first, int64_t count, int64_
 /* sync.c: the only file that calls the OS, reached through files/disk.py alone. */
 int32_t ts_zero_range(int32_t fd, int64_t offset, int64_t size);
 int32_t ts_start_writing(int32_t fd, int64_t offset, int64_t size);
+int32_t ts_write_each(int32_t fd, const uint8_t *data, int32_t size, int32_t count,
+                      const int64_t *offsets);
 int32_t ts_punch(int32_t fd, int64_t offset, int64_t size);
 
 /* guard.c: maps whose file may be cut. install, add, remove: under one lock of the caller's; hits, how

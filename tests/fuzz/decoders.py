@@ -14,6 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from timerstore import TimerStoreError
 from timerstore.layout import (
     backup_json,
@@ -103,8 +105,9 @@ def _handle(data: bytes) -> None:
 
 def _sector(data: bytes) -> None:
     state_sector.pick(data, 0, 1000)
-    made, _ = state_sector.make(0, 500, memoryview(data[:480].ljust(480, b"\0")))  # type: ignore[arg-type]
-    assert state_sector.pick(made + data[512:1024].ljust(512, b"\0"), 0, 1000) is not None
+    payload = np.frombuffer(data[:480].ljust(480, b"\0"), np.uint8)
+    made, _ = state_sector.make(np.zeros(1, np.int64), 500, payload[None])
+    assert state_sector.pick(bytes(made) + data[512:1024].ljust(512, b"\0"), 0, 1000) is not None
 
 
 def _names(data: bytes) -> None:

@@ -152,6 +152,11 @@ class SimFile:
         self._disk.take(self.node, offset, len(view), "write", self.path)
         self.node.write(offset, view)
 
+    def write_each(self, data: memoryview, size: int, offsets: list[int]) -> None:
+        assert len(data) == size * len(offsets)
+        for at, offset in enumerate(offsets):
+            self.write(data[at * size : (at + 1) * size], offset)
+
     def read(self, offset: int, size: int) -> bytes:
         self._disk.call("read", self.path, offset)
         data = bytes(self.node.cache[offset : offset + size])

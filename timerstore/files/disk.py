@@ -21,7 +21,7 @@ from pathlib import Path
 
 from timerstore.errors import CorruptError, FailedError, FullError, TimerStoreError
 from timerstore.files.guard import GuardedMap
-from timerstore.native import lib
+from timerstore.native import ffi, lib
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _ZEROS = bytes(1 << 20)
@@ -82,6 +82,16 @@ class File:
                 view = view[done:]
         except OSError as error:
             raise os_error(error, "write", f"{self.path} offset {offset}") from error
+
+    def write_each(self, data: memoryview, size: int, offsets: Sequence[int]) -> None:
+        """Write pieces of `size` bytes, each at its offset; all in the page cache on return. One
+        call: between many of Python other threads would have to be waited for.
+        """
+        pieces, places = ffi.from_buffer("uint8_t[]", data), ffi.new("int64_t[]", offsets)
+        status = -int(lib.ts_write_each(self.fd, pieces, size, len(offsets), places))
+        if status:
+            error = OSError(status, os.strerror(status))
+            raise os_error(error, "write", self.path)
 
     def read(self, offset: int, size: int) -> bytes:
         """Read exactly `size` bytes."""

@@ -34,14 +34,18 @@ assert SECTOR.itemsize == SECTOR_BYTES
 Bytes = npt.NDArray[np.uint8]
 
 
-def make(chunk: int, log_end: int, payload: Bytes) -> tuple[bytes, int]:
-    """Give a sector's bytes and its CRC."""
-    sector = np.zeros(1, SECTOR)
-    sector["magic"], sector["chunk"], sector["log_end"] = MAGIC, chunk, log_end
-    sector["payload"] = payload
-    crc = zlib.crc32(sector.tobytes()[8:])
-    sector["crc"] = crc
-    return sector.tobytes(), crc
+def make(
+    chunks: npt.NDArray[np.int64], log_end: int, payloads: Bytes
+) -> tuple[memoryview, npt.NDArray[np.uint64]]:
+    """Give the sectors of chunks, 512 bytes each, and their CRCs; payloads: [n, 480]."""
+    sectors = np.zeros(len(chunks), SECTOR)
+    sectors["magic"], sectors["chunk"], sectors["log_end"] = MAGIC, chunks, log_end
+    sectors["payload"] = payloads
+    raw = sectors.view(np.uint8).data
+    ends = range(SECTOR_BYTES, len(raw) + 1, SECTOR_BYTES)
+    crcs = [zlib.crc32(raw[end - SECTOR_BYTES + 8 : end]) for end in ends]
+    sectors["crc"] = crcs
+    return raw, np.array(crcs, np.uint64)
 
 
 class Picked(NamedTuple):

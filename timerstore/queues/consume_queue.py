@@ -16,6 +16,7 @@ from timerstore.native import lib
 UNIT_BYTES = 20
 _BLANK_UNIT_SIZE = (0x7FFFFFFF).to_bytes(4, "big")
 _RESERVE_BYTES = 1 << 18
+_APPENDS_KEPT = 8
 _BLOCK_UNITS = 1024  # read at a time where they are looked through
 
 
@@ -27,7 +28,10 @@ class ConsumeQueue:
         self.count = 0  # queue offset behind the last unit
         self.min_offset = 0
         self.old_count = 0  # behind the last unit that was there at opening: see old_units.py
-        self._seen = 0, 0  # of the last look: the log's end, and the units below it
+        # Of the last look: the log's end, the units below it, and whether the next was not.
+        self._seen = 0, 0, False
+        # Of the last appends, each: where its last record ends in the log, and the units up to it.
+        self._appends: tuple[tuple[int, int], ...] = ()
 
     def load(self) -> None:
         """Look at the files; `recover` finds out how far they count, where they are whole."""
@@ -74,7 +78,8 @@ class ConsumeQueue:
         """Begin anew, at a queue offset: everything is dispatched again."""
         self._segments.remove_all()
         self.old_count = 0
-        self._seen = 0, 0
+        self._seen = 0, 0, False
+        self._appends = ()
         self.count = self.min_offset = offset
         if offset:
             # What a broker writes before the first unit of a queue that does not start at 0.
@@ -94,13 +99,17 @@ class ConsumeQueue:
         self._segments.reserve_from(self.count * UNIT_BYTES)
 
     def append(self, offset: int, units: bytes | memoryview) -> None:
-        """Add units, the first of them with queue offset `offset`: the present count, or below it
-        where they are written once more.
+        """Add units, one at least, the first of them with queue offset `offset`: the present count,
+        or below it where they are written once more.
         """
         end = offset + len(units) // UNIT_BYTES
         assert offset <= self.count, "a gap in a queue"
+        assert offset < end, "no unit"
         self._place(offset, units)
         self.count = max(self.count, end)
+        last = bytes(units[-UNIT_BYTES:])
+        record_end = int.from_bytes(last[:8], "big") + int.from_bytes(last[8:12], "big")
+        self._appends = (*self._appends[1 - _APPENDS_KEPT :], (record_end, end))
 
     def _place(self, offset: int, units: bytes | memoryview) -> None:
         at, end = offset * UNIT_BYTES, offset * UNIT_BYTES + len(units)
@@ -137,7 +146,7 @@ class ConsumeQueue:
         """
         if not log_begin:
             return offset
-        unit = self._segments.read(offset * UNIT_BYTES, UNIT_BYTES)
+        unit = self._unit(offset)
         if int.from_bytes(unit[:8], "big") >= log_begin:
             return offset
         return self._first_at(offset, end, log_begin)
@@ -165,30 +174,40 @@ class ConsumeQueue:
         )
         if count == self._segments.begin // UNIT_BYTES:
             return 0
-        unit = self._segments.read((count - 1) * UNIT_BYTES, UNIT_BYTES)
+        unit = self._unit(count - 1)
         if unit[8:12] == _BLANK_UNIT_SIZE:
             return 0
         return int.from_bytes(unit[:8], "big") + int.from_bytes(unit[8:12], "big")
 
     def visible(self, log_end: int) -> int:
         """Queue offset behind the last unit whose message lies below log_end. It is asked for with
-        each pull, of a log end that grows: so the search begins at the last answer, and its last
-        steps are one read.
+        each pull, of a log end that grows: so the search begins at the last answer, is most often
+        answered by where the last appends ended, and else its last steps are one read.
         """
-        count, (seen_end, seen) = self.count, self._seen
-        if count == self.min_offset:
-            return count
-        if _is_below(self._segments.read((count - 1) * UNIT_BYTES, UNIT_BYTES), log_end):
-            found = count
+        count, (seen_end, seen, is_all) = self.count, self._seen
+        if is_all and seen_end == log_end:
+            return max(self.min_offset, seen)
+        low = max(self.min_offset, seen) if seen_end <= log_end else self.min_offset
+        high = count
+        for record_end, behind in self._appends:
+            if record_end > log_end:
+                high = min(high, behind)
+                break
+            low = max(low, behind)
         else:
-            low = max(self.min_offset, seen) if seen_end <= log_end else self.min_offset
+            if low < count and _is_below(self._unit(count - 1), log_end):
+                low = count
+        if low < high:
             low, high = self._narrow(
-                low, count, lambda unit: _is_below(unit, log_end), width=_BLOCK_UNITS
+                low, high, lambda unit: _is_below(unit, log_end), width=_BLOCK_UNITS
             )
             units = self._segments.read(low * UNIT_BYTES, (high - low) * UNIT_BYTES)
-            found = low + int(lib.ts_units_below(units, high - low, log_end))
-        self._seen = log_end, found
-        return found
+            low += int(lib.ts_units_below(units, high - low, log_end))
+        self._seen = log_end, low, low < count
+        return low
+
+    def _unit(self, offset: int) -> bytes:
+        return self._segments.read(offset * UNIT_BYTES, UNIT_BYTES)
 
     def _bisect(self, low: int, high: int, log_end: int) -> int:
         """The first unit in [low, high) that does not point below log_end, else high."""
@@ -210,7 +229,7 @@ class ConsumeQueue:
         """
         while high - low > width:
             middle = (low + high) // 2
-            unit = self._segments.read(middle * UNIT_BYTES, UNIT_BYTES)
+            unit = self._unit(middle)
             is_blank = unit[8:12] == _BLANK_UNIT_SIZE and not any(unit[:8])
             if is_blank or is_before(unit):
                 low = middle + 1

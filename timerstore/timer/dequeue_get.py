@@ -25,13 +25,12 @@ from timerstore.timer.far import FarWheel
 from timerstore.timer.open_slot import OpenSlot
 from timerstore.timer.request import CHAINED, Loaded, Records
 from timerstore.timer.timer_log import TimerLog
-from timerstore.timer.wheel import NO_SLOT, Wheel
+from timerstore.timer.wheel import CROWD_UNITS, NO_SLOT, Wheel
 
 _BATCH = 16_384
 _SLOTS = 16  # read side by side when there are many to catch up on
 _LOADED_MAX = 16_384  # entries in the open slot beyond which no further slot is begun
 _HELD_MAX = 1 << 24  # those of crowds, which are in nobody's way, among them
-_CROWD = 65_536  # units for which a slot is begun ahead of its time
 _CROWD_PER_S = 1_000_000  # so many are surely read in a second
 _LEAD_S = 1.0  # before that
 _LOOK_S = 0.5  # how often it is looked whether a crowd is to be read by now
@@ -105,7 +104,7 @@ class DequeueGet(Service):
         wheel, precision_ms = self._wheel, self._config.precision_ms
         last, at = now_slot, max(now_slot + 1, wheel.frontier)
         end = now_slot + 1 + self._ahead_slots
-        while (crowd := wheel.next_crowd(at, end, _CROWD)) is not None:
+        while (crowd := wheel.next_crowd(at, end, CROWD_UNITS)) is not None:
             slot, count = crowd
             lead_s = count / _CROWD_PER_S + _LEAD_S
             if (slot - now_slot) * precision_ms <= lead_s * 1000:
@@ -218,7 +217,7 @@ class DequeueGet(Service):
             is_held_up = self._last_slot(earliest) < earliest  # who moves that down wakes
             now_slot = self._clock.now_ms // self._config.precision_ms
             at, end = max(wheel.frontier, now_slot + 1), now_slot + 1 + self._ahead_slots
-            has_crowd = wheel.next_crowd(at, end, _CROWD) is not None
+            has_crowd = wheel.next_crowd(at, end, CROWD_UNITS) is not None
         if earliest == NO_SLOT or is_held_up:
             return None
         wait_s = (earliest * self._config.precision_ms - self._clock.now_ms) / 1000

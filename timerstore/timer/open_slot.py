@@ -182,10 +182,15 @@ class OpenSlot:
         before, self._rest = self._rest, DueQueue()
         self._part(before.all())
 
-    def expect_and_push(self, entries: Records) -> None:
-        """Late entries: they were read from no slot, but are linked in one."""
+    def expect_and_push(self, entries: Records) -> bool:
+        """Late entries: they were read from no slot, but are linked in one. Whether one of them is
+        to be looked at before all others: who waits for those has to know.
+        """
         self.expect_many(entries["slot"])
-        self.push(entries)
+        with self._lock:
+            is_first = int(entries["wake_ms"].min()) < self._first_wake_ms()
+            self._sort_in(entries)
+        return is_first
 
     def pop(self, now_ms: int, capacity: int) -> tuple[Records, int]:
         """Take what is to be done by now, in order, of each crowd a share; and the frontier that
@@ -220,5 +225,8 @@ class OpenSlot:
     def next_wake_ms(self) -> int | None:
         """When the first entry is to be looked at; None: there is none, or its slot not whole."""
         with self._lock:
-            wake_ms = min(queue.wake_ms() for queue in (self._rest, *self._crowds.values()))
+            wake_ms = self._first_wake_ms()
             return wake_ms if wake_ms <= self.frontier * self._precision_ms else None
+
+    def _first_wake_ms(self) -> int:
+        return min(queue.wake_ms() for queue in (self._rest, *self._crowds.values()))

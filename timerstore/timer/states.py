@@ -150,10 +150,9 @@ class States:
         self._take_past(past)
         if len(dirty.chunks):
             self._extend(dirty.chunks, log_end)
-        gone = set(past[self._which[past] == _PAST].tolist())
-        for chunk, payload in zip(dirty.chunks.tolist(), dirty.payloads, strict=True):
-            if chunk not in gone:
-                self._write_one(chunk, log_end, payload)
+        gone = past[self._which[past] == _PAST]
+        stays = np.isin(dirty.chunks, gone, invert=True)
+        self._write_sectors(dirty.chunks[stays], log_end, dirty.payloads[stays])
         self._file.sync()
         return len(self._crcs), state_sector.digest(self._crcs)
 
@@ -187,20 +186,21 @@ class States:
             self._crcs = np.concatenate([self._crcs, np.zeros(more, np.uint64)])
 
     def _extend(self, chunks: Int64Array, log_end: int) -> None:
-        empty = np.zeros(PAYLOAD_BYTES, np.uint8)
-        changed = set(chunks.tolist())
-        for chunk in np.flatnonzero(self._which == _UNWRITTEN).tolist():
-            if chunk not in changed:  # only one of a chunk's sectors may carry this log end
-                self._write_one(chunk, log_end, empty)
+        # Only one of a chunk's sectors may carry this log end: not those that changed.
+        empty = np.setdiff1d(np.flatnonzero(self._which == _UNWRITTEN), chunks)
+        self._write_sectors(empty, log_end, np.zeros((len(empty), PAYLOAD_BYTES), np.uint8))
 
-    def _write_one(self, chunk: int, log_end: int, payload: Bytes) -> None:
+    def _write_sectors(self, chunks: Int64Array, log_end: int, payloads: Bytes) -> None:
         assert self._file is not None
-        raw, crc = state_sector.make(chunk, log_end, payload)
-        is_new = chunk >= len(self._completed) or self._completed[chunk] < 0
-        which = 0 if is_new else 1 - int(self._completed[chunk])
-        self._file.write(raw, (2 * chunk + which) * SECTOR_BYTES)
-        self._which[chunk] = which
-        self._crcs[chunk] = crc
+        raw, crcs = state_sector.make(chunks, log_end, payloads)
+        completed = np.full(len(chunks), _UNWRITTEN, np.int8)
+        has_one = chunks < len(self._completed)
+        completed[has_one] = self._completed[chunks[has_one]]
+        which = np.where(completed < 0, 0, 1 - completed).astype(np.int8)
+        places: list[int] = ((2 * chunks + which) * SECTOR_BYTES).tolist()
+        self._file.write_each(raw, SECTOR_BYTES, places)
+        self._which[chunks] = which
+        self._crcs[chunks] = crcs
 
     def read(
         self,

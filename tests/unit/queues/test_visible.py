@@ -53,6 +53,30 @@ def test_what_is_added_later_is_seen_later(tmp_path: Path) -> None:
     assert queue.visible(800_000) == 8000
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_visible_between_appends(tmp_path: Path, seed: int) -> None:
+    """Of what comes in many small parts, one of them written twice at times, as after a full disk:
+    asked of what lies before, within and behind the last of them, again and again.
+    """
+    chance, ends = random.Random(seed), [100]
+    queue = make(tmp_path, 0, ends)
+    for _ in range(80):
+        first, begin = len(ends), ends[-1]
+        ends += [begin + 100 * k for k in range(1, chance.choice([1, 2, 40, 1500]) + 1)]
+        again = chance.randrange(first + 1) if chance.random() < 0.1 else first
+        units = (struct.pack(">qiq", end - 100, 100, 7) for end in ends[again:])
+        queue.append(again, b"".join(units))
+        assert queue.count == len(ends)
+        for _ in range(chance.randrange(4)):
+            at = max(0, ends[-1] - chance.choice([0, 1, 99, 100, 5_000, 200_000, 10**9]))
+            wanted = max(queue.min_offset, sum(end <= at for end in ends))
+            assert queue.visible(at) == wanted == queue.visible(at)
+        if chance.random() < 0.1:
+            queue.min_offset = chance.randrange(queue.min_offset, queue.count + 1)
+            assert queue.visible(0) == queue.min_offset
+    assert queue.visible(ends[-1]) == len(ends)
+
+
 def test_a_look_reads_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = make(tmp_path, 0, [100 * k for k in range(1, 60_001)], segment_units=100_000)
     assert queue.visible(3_000_000) == 30_000

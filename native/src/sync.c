@@ -18,8 +18,8 @@ int32_t ts_write_each(int32_t fd, const uint8_t *data, int32_t size, int32_t cou
         while (done < size) {
             ssize_t got = pwrite(fd, at + done, (size_t)(size - done), offsets[i] + done);
 
-            if (got < 0 && errno != EINTR)
-                return -errno;
+            if (got == 0 || (got < 0 && errno != EINTR))
+                return got == 0 ? -EIO : -errno;
             done += got < 0 ? 0 : (int32_t)got;
         }
     }

@@ -50,7 +50,12 @@ class EnqueuePut(Service):
         """Move some of the far wheel down, link one batch, tidy the far log where both are done."""
         moved = self._move_down()
         linked = self._link()
-        return moved or linked or self._linker.tidy()
+        if moved or linked:
+            return True
+        tidied = self._linker.tidy()
+        if tidied:
+            self._wake_dequeue()  # a far slot may be gone that kept them from what comes later
+        return tidied
 
     def _move_down(self) -> bool:
         count = self._linker.move_down(parks=self._has_waited(self._far_blocked_at))

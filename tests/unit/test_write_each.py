@@ -1,0 +1,35 @@
+"""File.write_each: many small writes in one call, each where it belongs, or an error."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from timerstore.errors import FailedError, FullError
+from timerstore.files.disk import Disk, File
+
+
+def test_each_piece_goes_to_its_place(tmp_path: Path) -> None:
+    file = Disk().open(tmp_path / "f", create=True)
+    file.write(b"." * 40, 0)
+    file.write_each(memoryview(b"aaabbbccc"), 3, [30, 2, 38])
+    assert file.read(0, file.size()) == b"..bbb" + b"." * 25 + b"aaa" + b"." * 5 + b"ccc"
+    file.write_each(memoryview(b""), 3, [])
+    assert file.size() == 41
+
+
+def test_a_file_that_takes_no_writes_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"kept")
+    file = File(path, os.open(path, os.O_RDONLY))
+    with pytest.raises(FailedError, match=r"write: .* \(EBADF\)") as raised:
+        file.write_each(memoryview(b"ab"), 1, [0, 1])
+    assert raised.value.where == path
+    assert path.read_bytes() == b"kept"
+
+
+def test_a_full_disk_is_told_as_one(tmp_path: Path) -> None:
+    full = Path("/dev/full")
+    file = File(full, os.open(full, os.O_WRONLY))
+    with pytest.raises(FullError, match=r"\(ENOSPC\)"):
+        file.write_each(memoryview(b"ab"), 1, [0, 1])

@@ -41,7 +41,7 @@ def once(work: Work, root: Path, config: StoreConfig, parameters: dict[str, Any]
     """One run in a fresh directory."""
     never = (1 << 31) - 1
     crowd = never if parameters["order"] == "one" else parameters["crowd"]
-    lanes.CROWD = open_slot.CROWD = dequeue_get.CROWD_UNITS = crowd
+    lanes.CROWD = open_slot.CROWD = dequeue_get._CROWD = crowd
     clock = ManualClock(_NOW_MS)
     with timerstore.open(root, config, clock=clock, threads=False) as store:
         for at in range(0, work.n, 100_000):

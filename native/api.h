@@ -376,7 +376,6 @@ typedef struct {
     int64_t bytes;           /* out: bytes written to the unit buffer */
     int64_t first_slot;      /* out: lowest slot still to be read that took a unit; INT64_MAX */
     int32_t late_count;      /* out */
-    int32_t largest;         /* out: units in the slot with most of those that took one */
     int32_t cut;             /* out: 1 where the timer-log segment was finished with a blank */
     int64_t near_slots;      /* so far beyond the roll window nothing rolls: it gets its own slot */
     int64_t far_width;       /* wheel slots to a far slot; 0: what is beyond the window rolls */

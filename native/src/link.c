@@ -249,15 +249,6 @@ static void write_unit(ts_wheel *wheel, const ts_link *link, const ts_request *r
     ts_slot_write(wheel, place->slot, &place->value);
 }
 
-/* What who sleeps until the next slot has to know of one that took a unit. */
-static void note_slot(ts_link *link, const placing *place)
-{
-    if (place->slot >= link->frontier && place->slot < link->first_slot)
-        link->first_slot = place->slot;
-    if (place->slot >= 0 && place->value.count > link->largest)
-        link->largest = place->value.count;
-}
-
 int32_t ts_timer_link(ts_wheel *wheel, ts_link *link, const ts_states *states,
                       const ts_request *requests, int32_t count, uint8_t *units,
                       int64_t units_bytes, ts_due *late)
@@ -266,7 +257,7 @@ int32_t ts_timer_link(ts_wheel *wheel, ts_link *link, const ts_states *states,
 
     link->bytes = 0;
     link->late_count = link->far_count = 0;
-    link->cut = link->largest = 0;
+    link->cut = 0;
     link->first_slot = INT64_MAX;
     for (i = 0; i < count; i++) {
         int64_t left = link->segment_bytes - link->pos % link->segment_bytes;
@@ -298,7 +289,8 @@ int32_t ts_timer_link(ts_wheel *wheel, ts_link *link, const ts_states *states,
             place.slot < 0)
             continue;
         write_unit(wheel, link, &requests[i], &place, units + link->bytes);
-        note_slot(link, &place);
+        if (place.slot >= link->frontier && place.slot < link->first_slot)
+            link->first_slot = place.slot;
         link->bytes += TS_TIMER_UNIT_BYTES;
         link->pos += TS_TIMER_UNIT_BYTES;
     }

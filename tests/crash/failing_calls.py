@@ -23,6 +23,7 @@ from typing import Any
 
 import timerstore.files.disk as seam
 from timerstore.files.guard import GuardedMap
+from timerstore.native import ffi
 
 BY_PATH = (
     "open", "stat", "lstat", "statvfs", "listdir", "scandir", "mkdir", "unlink", "rename", "link",
@@ -163,7 +164,8 @@ class FailingCalls:
             for name in BY_DESCRIPTOR:
                 setattr(os, name, self._by_descriptor(name))
             seam.GuardedMap = self._map  # type: ignore[assignment,misc]
-            seam.lib = SimpleNamespace(**{name: self._from_c(name) for name in FROM_C})
+            from_c = {name: self._from_c(name) for name in FROM_C}
+            seam.lib = SimpleNamespace(**from_c, ts_write_each=_write_each)
             locks = {name: self._by_descriptor(name) for name in ("lockf", "flock")}
             seam.fcntl = SimpleNamespace(**{**vars(fcntl), **locks})  # type: ignore[assignment]
             yield
@@ -171,6 +173,20 @@ class FailingCalls:
             for name, real in saved.items():
                 setattr(os, name, real)
             seam.GuardedMap, seam.lib, seam.fcntl = GuardedMap, lib, fcntl  # type: ignore[misc]
+
+
+def _write_each(fd: int, data: Any, size: int, count: int, offsets: Any) -> int:
+    """As in C, by way of calls that may fail."""
+    pieces = memoryview(ffi.buffer(data, size * count))
+    try:
+        for k in range(count):
+            done = 0
+            while done < size:
+                piece = pieces[k * size + done : (k + 1) * size]
+                done += os.pwrite(fd, piece, offsets[k] + done)
+    except OSError as error:
+        return -(error.errno or 0)
+    return 0
 
 
 def _halved(name: str, rest: tuple[Any, ...]) -> tuple[Any, ...]:

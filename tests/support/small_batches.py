@@ -26,10 +26,10 @@ from timerstore.timer import (
 )
 
 SMALL: dict[ModuleType, dict[str, int]] = {
-    dequeue_get: {"_BATCH": 5, "_SLOTS": 2, "_LOADED_MAX": 8, "CROWD_UNITS": 3},
+    dequeue_get: {"_BATCH": 5, "_SLOTS": 2, "_LOADED_MAX": 8, "_CROWD": 3},
     dequeue_put: {"_BATCH": 7, "_CHUNK": 4, "_SCRATCH_BYTES": 700, "_SORTED": 9},
     enqueue_get: {"_BATCH": 6},
-    linker: {"_BATCH": 4, "CROWD_UNITS": 3},
+    linker: {"_BATCH": 4},
     far: {"_BATCH": 3, "SLOTS_MAX": 40},
     dispatch: {"_BATCH": 5},
     index: {"_BATCH": 3},

@@ -5,16 +5,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import timerstore
 from tests.support.bench import DAY, small
 from timerstore import TimerStore
 from timerstore.errors import FullError
-from timerstore.testing import ManualClock, Stepper
-from timerstore.timer.dequeue_put import _Behind
-from timerstore.timer.wheel import CROWD_UNITS
+from timerstore.testing import Stepper
 
 HOUR_S = 3600
 Put = Callable[[TimerStore], Any]
@@ -277,75 +274,3 @@ def test_a_sync_wakes_dispatch_for_what_is_soon_or_if_it_does_not_come(synced: T
     assert not dispatch.step()
     assert dispatch.idle_s() is None
     assert wakes(PUTS["put"])
-
-
-class Linking:
-    """A store on a turned clock, from whose puts to the wheel this is all that runs."""
-
-    def __init__(self, tmp_path: Path) -> None:
-        self.clock = ManualClock(1_700_000_000_000)
-        self.store = timerstore.open(tmp_path / "store", small(), clock=self.clock, threads=False)
-        self.store.put_many("t", [b"soon", b"later"], delay=30)
-        Stepper(self.store).settle()
-        self.services = self.store.services()
-        self.services["dequeue_get"].idle_s()
-
-    def woken(self, *delays_ms: int) -> set[str]:
-        """Who is woken as messages with these delays are linked."""
-        names = ("dequeue_get", "dequeue_put")
-        due_ms = np.array(delays_ms, np.int64) + self.clock.now_ms
-        self.store.put_many("t", [b"x"] * len(due_ms), deliver_ms=due_ms)
-        for name in names:
-            self.services[name]._event.clear()  # type: ignore[attr-defined]
-        linking = [self.services[name] for name in ("dispatch", "enqueue_get", "enqueue_put")]
-        while any(service.step() for service in linking):
-            pass
-        return {name for name in names if self.services[name]._event.is_set()}  # type: ignore[attr-defined]
-
-
-@pytest.fixture
-def linking(tmp_path: Path) -> Iterator[Linking]:
-    made = Linking(tmp_path)
-    yield made
-    made.store.close()
-
-
-def test_a_slot_that_is_to_be_read_sooner_wakes_who_reads_slots(linking: Linking) -> None:
-    assert linking.woken(40_000) == set()
-    assert linking.woken(30_000, 31_000) == set(), "he sleeps until then"
-    assert linking.woken(40_000, 20_000) == {"dequeue_get"}
-    assert linking.woken(20_000) == set()
-    linking.services["dequeue_get"].step()
-    linking.services["dequeue_get"].idle_s()
-    assert linking.woken(25_000) == set()
-
-
-def test_a_slot_that_gets_a_crowd_wakes_who_reads_slots(linking: Linking) -> None:
-    assert linking.woken(*[40_000] * (CROWD_UNITS - 1)) == set()
-    assert linking.woken(40_000) == {"dequeue_get"}
-
-
-def test_what_is_late_wakes_who_hands_over_if_it_is_the_first(linking: Linking) -> None:
-    assert linking.woken(700) == {"dequeue_put"}, "its slot was read"
-    assert linking.woken(700, 800) == set()
-    assert linking.woken(40_000, 600) == {"dequeue_put"}
-    linking.clock.set(linking.clock.now_ms + 650)
-    assert linking.services["dequeue_put"].step()
-    assert linking.woken(100, 150) == set(), "one of 700 still waits, and is due before them"
-    assert linking.woken(40) == {"dequeue_put"}
-
-
-def test_who_waits_for_a_link_is_woken_by_every_one(linking: Linking) -> None:
-    enqueue_put: Any = linking.services["enqueue_put"]
-    dequeue_put: Any = linking.services["dequeue_put"]
-    assert linking.woken(40_000) == set()
-    dequeue_put._behind.append(_Behind(1 << 40, 0))
-    assert enqueue_put.is_waited_for()
-    assert linking.woken(40_000) == {"dequeue_put"}
-    dequeue_put._behind.clear()
-    assert linking.woken(40_000) == set()
-
-
-def test_a_clock_that_was_set_back_wakes_who_reads_slots(linking: Linking) -> None:
-    linking.clock.set(linking.clock.now_ms - 20_000)
-    assert "dequeue_get" in linking.woken(45_000)

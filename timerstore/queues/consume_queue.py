@@ -184,8 +184,8 @@ class ConsumeQueue:
         each pull, of a log end that grows: so the search begins at the last answer, is most often
         answered by where the last appends ended, and else its last steps are one read.
         """
-        count, (seen_end, seen, is_all) = self.count, self._seen
-        if is_all and seen_end == log_end:
+        count, (seen_end, seen, is_final) = self.count, self._seen
+        if is_final and seen_end == log_end:
             return max(self.min_offset, seen)
         low = max(self.min_offset, seen) if seen_end <= log_end else self.min_offset
         high = count

@@ -25,14 +25,16 @@ from timerstore.timer.far import FarWheel
 from timerstore.timer.open_slot import OpenSlot
 from timerstore.timer.request import CHAINED, Loaded, Records
 from timerstore.timer.timer_log import TimerLog
-from timerstore.timer.wheel import CROWD_UNITS, NO_SLOT, Wheel
+from timerstore.timer.wheel import NO_SLOT, Wheel
 
 _BATCH = 16_384
 _SLOTS = 16  # read side by side when there are many to catch up on
 _LOADED_MAX = 16_384  # entries in the open slot beyond which no further slot is begun
 _HELD_MAX = 1 << 24  # those of crowds, which are in nobody's way, among them
+_CROWD = 65_536  # units for which a slot is begun ahead of its time
 _CROWD_PER_S = 1_000_000  # so many are surely read in a second
 _LEAD_S = 1.0  # before that
+_HELD_S_MIN = 0.05  # where something else keeps it, as the far wheel, it is looked at again
 _LOOK_S = 0.5  # how often it is looked whether a crowd is to be read by now
 _AHEAD_MS = 60_000
 _AHEAD_SLOTS = 4096
@@ -104,7 +106,7 @@ class DequeueGet(Service):
         wheel, precision_ms = self._wheel, self._config.precision_ms
         last, at = now_slot, max(now_slot + 1, wheel.frontier)
         end = now_slot + 1 + self._ahead_slots
-        while (crowd := wheel.next_crowd(at, end, CROWD_UNITS)) is not None:
+        while (crowd := wheel.next_crowd(at, end, _CROWD)) is not None:
             slot, count = crowd
             lead_s = count / _CROWD_PER_S + _LEAD_S
             if (slot - now_slot) * precision_ms <= lead_s * 1000:
@@ -217,9 +219,21 @@ class DequeueGet(Service):
             is_held_up = self._last_slot(earliest) < earliest  # who moves that down wakes
             now_slot = self._clock.now_ms // self._config.precision_ms
             at, end = max(wheel.frontier, now_slot + 1), now_slot + 1 + self._ahead_slots
-            has_crowd = wheel.next_crowd(at, end, CROWD_UNITS) is not None
+            has_crowd = wheel.next_crowd(at, end, _CROWD) is not None
+        held_s = self._held_s()
         if earliest == NO_SLOT or is_held_up:
-            return None
+            return held_s
         wait_s = (earliest * self._config.precision_ms - self._clock.now_ms) / 1000
         wait_s = max(wait_s, (self._start_ns - self._clock.monotonic_ns) / 1e9)
-        return min(max(wait_s, 0.0), _LOOK_S if has_crowd else self._idle_s_max)
+        wait_s = min(max(wait_s, 0.0), _LOOK_S if has_crowd else self._idle_s_max)
+        return wait_s if held_s is None else min(wait_s, held_s)
+
+    def _held_s(self) -> float | None:
+        """Until the slot has come of what waits in the open slot without having been read from it,
+        as where no slot was free (place_early of link.c): it goes once that slot was begun.
+        """
+        wake_ms = self._open_slot.held_wake_ms()
+        if wake_ms is None:
+            return None
+        slot_ms = wake_ms // self._config.precision_ms * self._config.precision_ms
+        return min(max((slot_ms - self._clock.now_ms) / 1000, _HELD_S_MIN), IDLE_S_MAX)

@@ -100,11 +100,6 @@ class DequeuePut(Service):
         if start < end:
             self._behind.append(_Behind(end, 0))
 
-    @property
-    def waits_for_wheel(self) -> bool:
-        """Whether something is held back until what may come before it is linked."""
-        return bool(self._behind)
-
     def _until_ms(self) -> int:
         now_ms, whole_ms = self._clock.now_ms, self._linker.whole_until_ms()
         if self._behind:

@@ -40,11 +40,7 @@ class EnqueuePut(Service):
         self.checkpoints: Callable[[], tuple[int, int]] = lambda: (0, 0)  # begun; completed
         self.on_blocked: Callable[[], None] | None = None  # a checkpoint may free one
         self.upstream: Service | None = None
-        self.dequeue_get: Service | None = None
-        self.dequeue_put: Service | None = None
-        self.is_waited_for: Callable[[], bool] = lambda: (
-            True
-        )  # whether dequeue-put waits for any link
+        self.dequeue: list[Service] = []  # dequeue-get and dequeue-put
 
     def step(self) -> bool:
         """Move some of the far wheel down, link one batch, tidy the far log where both are done."""
@@ -79,9 +75,8 @@ class EnqueuePut(Service):
         return self.checkpoints()[0] if blocked_at is None else blocked_at
 
     def _wake_dequeue(self) -> None:
-        for service in (self.dequeue_get, self.dequeue_put):
-            if service is not None:
-                service.wake()
+        for service in self.dequeue:
+            service.wake()
 
     def _link(self) -> bool:
         requests = self._rest if self._rest is not None else self._source.take()
@@ -89,19 +84,15 @@ class EnqueuePut(Service):
             return False
         self._rest = requests
         linked = self._linker.link(requests, parks=self._has_waited(self._blocked_at))
-        if linked.message_count == BLOCKED:
+        if linked == BLOCKED:
             self._blocked_at = self._wait(self._blocked_at)
-            self._wake_dequeue()  # a slot is free once what it holds was read
             return False
         self._blocked_at = None
-        rest = requests[linked.message_count :]
+        rest = requests[linked:]
         self._rest = rest if len(rest) else None
         if self._rest is None and self.upstream is not None:
             self.upstream.wake()
-        if linked.reads_sooner and self.dequeue_get is not None:
-            self.dequeue_get.wake()
-        if self.dequeue_put is not None and (linked.goes_sooner or self.is_waited_for()):
-            self.dequeue_put.wake()
+        self._wake_dequeue()
         return True
 
     def idle_s(self) -> float | None:

@@ -19,7 +19,7 @@ Source:   decisions 0044 and 0048.
 """
 
 import threading
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -37,21 +37,11 @@ from timerstore.timer import far as far_wheel
 from timerstore.timer.checkpoint import Rooms
 from timerstore.timer.open_slot import by_slot
 from timerstore.timer.request import DUE, FAR, REQUEST, Int64Array, Records
-from timerstore.timer.wheel import CROWD_UNITS, NO_SLOT
+from timerstore.timer.wheel import NO_SLOT
 
 _BATCH = 8192
 BLOCKED = -1
 """Every slot that could take the first one holds what may be needed yet."""
-
-
-class Linked(NamedTuple):
-    """What a call linked; who sleeps may have to know."""
-
-    message_count: (
-        int  # 0 where only a segment was finished; BLOCKED where none can be linked or parked
-    )
-    reads_sooner: bool = False  # a slot is to be read before all others, or has a crowd by now
-    goes_sooner: bool = False  # one went to the open slot and is due before all others there
 
 
 class Linker:
@@ -76,7 +66,6 @@ class Linker:
         self._units = np.empty((_BATCH + 1) * UNIT_BYTES, np.uint8)
         self._late = np.empty(_BATCH, DUE)
         self._away = np.empty(_BATCH, FAR)
-        self._reads_sooner = self._goes_sooner = False
 
     @property
     def relinks(self) -> bool:
@@ -85,10 +74,11 @@ class Linker:
 
     # --- from the timer topic ---
 
-    def link(self, requests: Records, *, parks: bool = False) -> Linked:
-        """Link requests, the first ones at least; `parks`: what no slot takes is parked."""
+    def link(self, requests: Records, *, parks: bool = False) -> int:
+        """How many were linked; 0 where only a segment was finished; BLOCKED where none can be, and
+        none is to be parked.
+        """
         with self._lock:
-            self._reads_sooner = self._goes_sooner = False
             requests = requests[:_BATCH]
             self._reserve(len(requests), parks=parks)
             with self._wheel.lock:
@@ -96,14 +86,13 @@ class Linker:
                 if count > 0:
                     self._timer_log.linked_offset = int(requests["queue_offset"][count - 1]) + 1
             if count < 0:
-                return Linked(BLOCKED)
-            linked = Linked(count, self._reads_sooner, self._goes_sooner)
+                return BLOCKED
             late = int(self._link.late_count)
         unusable = int(np.count_nonzero(requests["flags"][:count] & lib.TS_FLAG_UNUSABLE))
         self._metrics.add("enqueue_put_messages", count)
         self._metrics.add("enqueue_put_late_messages", late)
         self._metrics.add("enqueue_put_unusable_messages", unusable)
-        return linked
+        return count
 
     def _now_slot(self) -> int:
         return self._clock.now_ms // self._config.precision_ms
@@ -126,7 +115,6 @@ class Linker:
         link.write_slot = now_slot
         if wheel.follow_back(max(1, now_slot), self._open_slot.outstanding):
             self._open_slot.follow_back(wheel.frontier, wheel.back_count)
-            self._reads_sooner = True
         link.frontier = wheel.frontier
         link.reuse_below = min(
             wheel.completed_read_slot, self._open_slot.lowest_slot(wheel.frontier)
@@ -164,15 +152,12 @@ class Linker:
         if is_again and link.bytes:
             self._far.note_linked_again(self._timer_log.end)
         reach("enqueue_units_written")
-        if wheel.earliest is None or link.first_slot < wheel.earliest:
-            self._reads_sooner = True
         if wheel.earliest is not None:
             wheel.earliest = min(wheel.earliest, int(link.first_slot))
-        self._reads_sooner |= bool(link.largest >= CROWD_UNITS)
         if link.late_count:
             late = self._late[: link.late_count]
             wheel.took_late([slot for slot, _ in by_slot(late["slot"]) if slot >= 0])
-            self._goes_sooner |= self._open_slot.expect_and_push(late)
+            self._open_slot.expect_and_push(late)
             self._metrics.add("parked_messages", int(np.count_nonzero(late["slot"] < 0)))
         return int(count)
 

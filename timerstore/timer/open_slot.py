@@ -182,15 +182,10 @@ class OpenSlot:
         before, self._rest = self._rest, DueQueue()
         self._part(before.all())
 
-    def expect_and_push(self, entries: Records) -> bool:
-        """Late entries: they were read from no slot, but are linked in one. Whether one of them is
-        to be looked at before all others: who waits for those has to know.
-        """
+    def expect_and_push(self, entries: Records) -> None:
+        """Late entries: they were read from no slot, but are linked in one."""
         self.expect_many(entries["slot"])
-        with self._lock:
-            is_first = int(entries["wake_ms"].min()) < self._first_wake_ms()
-            self._sort_in(entries)
-        return is_first
+        self.push(entries)
 
     def pop(self, now_ms: int, capacity: int) -> tuple[Records, int]:
         """Take what is to be done by now, in order, of each crowd a share; and the frontier that
@@ -227,6 +222,16 @@ class OpenSlot:
         with self._lock:
             wake_ms = self._first_wake_ms()
             return wake_ms if wake_ms <= self.frontier * self._precision_ms else None
+
+    def held_wake_ms(self) -> int | None:
+        """When the first entry would be looked at, but that its slot is not loaded whole; else
+        None.
+        """
+        with self._lock:
+            if not len(self):
+                return None
+            wake_ms = self._first_wake_ms()
+            return wake_ms if wake_ms > self.frontier * self._precision_ms else None
 
     def _first_wake_ms(self) -> int:
         return min(queue.wake_ms() for queue in (self._rest, *self._crowds.values()))

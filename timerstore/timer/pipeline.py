@@ -117,8 +117,7 @@ def make_pipeline(
     dequeue_put.wait_for_wheel(start, timer_route.queue.count, linked, is_stuck)
     enqueue_get.downstream = enqueue_put
     enqueue_put.upstream = enqueue_get
-    enqueue_put.dequeue_get, enqueue_put.dequeue_put = dequeue_get, dequeue_put
-    enqueue_put.is_waited_for = lambda: dequeue_put.waits_for_wheel
+    enqueue_put.dequeue = [dequeue_get, dequeue_put]
     dequeue_get.downstream = get_message
     get_message.upstream, get_message.downstream = dequeue_get, dequeue_put
     dequeue_put.downstream = [rooms.dispatch, _Requested(flush.request, metrics)]

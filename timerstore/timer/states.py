@@ -28,6 +28,7 @@ _TABLE_SIZE = 64
 _UNWRITTEN = -1
 _PAST = -2
 _LOOK_BLOCKS = 8  # in one hold of the append lock
+_EMPTY_AT_ONCE = 4096  # sectors, 2 MB
 _RANGES_MAX = 256  # of past chunks: what lies between many that wait stays
 
 
@@ -188,7 +189,8 @@ class States:
     def _extend(self, chunks: Int64Array, log_end: int) -> None:
         # Only one of a chunk's sectors may carry this log end: not those that changed.
         empty = np.setdiff1d(np.flatnonzero(self._which == _UNWRITTEN), chunks)
-        self._write_sectors(empty, log_end, np.zeros((len(empty), PAYLOAD_BYTES), np.uint8))
+        for part in np.split(empty, range(_EMPTY_AT_ONCE, len(empty), _EMPTY_AT_ONCE)):
+            self._write_sectors(part, log_end, np.zeros((len(part), PAYLOAD_BYTES), np.uint8))
 
     def _write_sectors(self, chunks: Int64Array, log_end: int, payloads: Bytes) -> None:
         assert self._file is not None

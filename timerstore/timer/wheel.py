@@ -34,8 +34,6 @@ SLOT_BYTES = wheel_slot.SLOT_BYTES
 UNIT_BYTES = timer_unit.UNIT_BYTES
 PAGE_BYTES = 4096
 OPEN_EXTRA_BYTES = 32
-CROWD_UNITS = 65_536
-"""Units of a slot for which it is begun ahead of its time."""
 NO_SLOT = 2**62
 """Beyond every slot. The slots in use may span more than a lap where the clock was turned."""
 

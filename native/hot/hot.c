@@ -242,17 +242,18 @@ static PyObject *Putter_put(Putter *self, PyObject *const *args, Py_ssize_t coun
 static int Putter_init(Putter *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"log", "slow", "slow_many", "topics", "locked", "wake_dispatch",
-                            "wake_flush", "sync", "left", "failpoints", "check_alive", "receipt", "batch",
-                            "empty", "hits", "delay_ms_max", NULL};
+                            "wake_flush", "sync", "left", "failpoints", "check_alive", "receipt",
+                            "batch", "empty", "hits", "delay_ms_max", NULL};
     Putter given = {0}; /* borrowed: `self` holds only what it owns, for a collector may look */
     unsigned long long log, hits;
 
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KOOO!OOOOOO!OO!O!OKL", names, &log, &given.slow,
-                                     &given.slow_many, &PyDict_Type, &given.topics, &given.locked,
-                                     &given.wake_dispatch, &given.wake_flush, &given.sync,
-                                     &given.left, &PyDict_Type, &given.failpoints,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KOOO!OOOOOO!OO!O!OKL", names, &log,
+                                     &given.slow, &given.slow_many, &PyDict_Type, &given.topics,
+                                     &given.locked, &given.wake_dispatch, &given.wake_flush,
+                                     &given.sync, &given.left, &PyDict_Type, &given.failpoints,
                                      &given.check_alive, &PyType_Type, &given.receipt,
-                                     &PyType_Type, &given.batch, &given.empty, &hits, &given.delay_ms_max))
+                                     &PyType_Type, &given.batch, &given.empty, &hits,
+                                     &given.delay_ms_max))
         return -1;
     self->log = (ts_log *)(uintptr_t)log;
     self->hits = (const int32_t *)(uintptr_t)hits;

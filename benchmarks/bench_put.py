@@ -10,16 +10,19 @@ Fails:    WorkError where it is not.
 
 put() async is timed in chunks of 100 calls, since reading a clock costs a good part of a call: p50,
 p99 and max are those of chunk means, and a single stall is hidden in them by a factor of up to 100.
-The sync variants time every call. `live` shares the interpreter lock and the cores with the
+The sync variants time every call; their callers are threads, or tasks of one loop that await
+`timerstore.aio`. `live` shares the interpreter lock and the cores with the
 services.
 """
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,10 +30,12 @@ from typing import Any
 import numpy as np
 
 import timerstore
+import timerstore.aio
 from benchmarks import harness
 from benchmarks.harness import Result, Work, need
 from benchmarks.rounds import Variant, interleaved
 from timerstore import StoreConfig, TimerStore
+from timerstore.aio import AsyncTimerStore
 from timerstore.testing import Stepper
 
 TOPIC = "bench"
@@ -60,8 +65,9 @@ SMOKE: dict[str, Any] = {
     "seconds_max": 60.0,
 }
 
-Putter = Callable[[TimerStore, Work, Callable[[], None]], list[float]]
-"""Puts all the work, calls the callable now and then, gives nanoseconds a message of each chunk."""
+Putter = Callable[[Any, Work, Callable[[], None]], list[float]]
+"""Puts all the work into a store, calls the callable now and then, gives nanoseconds a message of
+each chunk."""
 
 
 def put_each(store: TimerStore, work: Work, rest: Callable[[], None]) -> list[float]:
@@ -119,6 +125,27 @@ def put_sync(
     return [took for part in found for took in part]
 
 
+def put_awaited(
+    store: AsyncTimerStore, work: Work, _rest: Callable[[], None], *, callers: int
+) -> list[float]:
+    """The same by tasks of one loop."""
+    bodies, due = work.bodies(0, work.n), work.due_ms.tolist()
+    put = store.put
+    found: list[float] = []
+
+    async def call(caller: int) -> None:
+        for row in range(caller, work.n, callers):
+            before = time.perf_counter_ns()
+            await put(TOPIC, bodies[row], deliver_ms=due[row])
+            found.append(time.perf_counter_ns() - before)
+
+    async def all_callers() -> None:
+        await asyncio.gather(*map(call, range(callers)))
+
+    asyncio.run(all_callers())
+    return found
+
+
 def put_lists(
     store: TimerStore, work: Work, rest: Callable[[], None], *, batch: int, form: str
 ) -> list[float]:
@@ -136,6 +163,26 @@ def put_lists(
     return found
 
 
+@contextmanager
+def opened(
+    root: Path, config: StoreConfig, *, live: bool, tasks: bool
+) -> Iterator[tuple[TimerStore | AsyncTimerStore, TimerStore]]:
+    """What callers put into, threads or tasks, and the store itself."""
+    if not tasks:
+        with timerstore.open(root, config, threads=live) as store:
+            yield store, store
+        return
+
+    async def begin() -> AsyncTimerStore:
+        return await timerstore.aio.open(root, config, threads=live)
+
+    awaited = asyncio.run(begin())
+    try:
+        yield awaited, awaited.blocking
+    finally:
+        asyncio.run(awaited.close())
+
+
 def once(
     name: str, config: StoreConfig, parameters: dict[str, Any], putter: Putter, root: Path
 ) -> Result:
@@ -144,10 +191,10 @@ def once(
     start_ms = time.time_ns() // 1_000_000  # the quick way in is there for the system's clock alone
     n = parameters["n"]
     work = harness.make_work(n, parameters["body"], 600_000, start_ms=start_ms + DAY_MS)
-    with timerstore.open(root, config, threads=live) as store:
+    with opened(root, config, live=live, tasks=parameters.get("by") == "tasks") as (way, store):
         rest = _nothing if live else Stepper(store).settle
         before = time.perf_counter()
-        taken = putter(store, work, rest)
+        taken = putter(way, work, rest)
         wall = time.perf_counter() - before
         store.flush()
         if live:
@@ -239,10 +286,13 @@ def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iter
 
     for services in ("stepped", "live"):
         add("put", "async", {"n": n, "services": services}, put_each)
-    for callers in (1, parameters["callers"]):
-        # As many syncs as with one caller, about, where callers share them.
-        told = {"n": parameters["sync_n"] * min(callers, 10), "services": "live"}
-        add("put", "sync", {**told, "callers": callers}, partial(put_sync, callers=callers))
+    ways: dict[str, Callable[..., list[float]]] = {"threads": put_sync, "tasks": put_awaited}
+    for by, putter in ways.items():
+        for callers in (1, parameters["callers"]):
+            # As many syncs as with one caller, about, where callers share them.
+            told = {"n": parameters["sync_n"] * min(callers, 10), "services": "live"}
+            told |= {"callers": callers, "by": by}
+            add("put", "sync", told, partial(putter, callers=callers))
     for form, size in (("list", batch // 10), ("list", batch), ("buffer", batch)):
         told = {"n": n, "services": "stepped", "form": form, "batch": size}
         add("put_many", "async", told, partial(put_lists, batch=size, form=form))

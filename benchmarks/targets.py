@@ -52,13 +52,15 @@ def _largest(lines: Lines) -> Lines:
     return lines.where("scaling", n=max(sizes)) if sizes else Lines([])
 
 
-def _group(lines: Lines) -> Told | None:
-    found = [one for one in lines.where(name="put").all if "callers" in one["parameters"]]
-    callers = sorted({one["parameters"]["callers"] for one in found})
-    if len(callers) < 2:
-        return None
-    many = lines.where(name="put", callers=callers[-1])
-    return many.ratios(lines.where(name="put", callers=callers[0]))
+def _group(by: str) -> Callable[[Lines], Told | None]:
+    def ratio(lines: Lines) -> Told | None:
+        found = lines.where(name="put", by=by)
+        callers = sorted({one["parameters"]["callers"] for one in found.all})
+        if len(callers) < 2:
+            return None
+        return found.where(callers=callers[-1]).ratios(found.where(callers=callers[0]))
+
+    return ratio
 
 
 def _late(lines: Lines) -> Told | None:
@@ -94,7 +96,8 @@ TARGETS = (
            _rate("end_to_end", "end_to_end_1k", form="list", threads=True)),
     Target("end to end, 1 KiB, one buffer", "/s", 0.55e6, 0.8e6, True,
            _rate("end_to_end", "end_to_end_1k", form="buffer", threads=True)),
-    Target("synchronous put, many callers by one", "x", 10, 20, True, _group),
+    Target("synchronous put, many threads by one", "x", 10, 20, True, _group("threads")),
+    Target("synchronous put, many tasks of a loop by one", "x", 10, 20, True, _group("tasks")),
     Target("lateness at 20 k/s, p99", "ms", 5, 1, False, _late),
     Target("cancel, the best of one caller, many, and lists", "/s", 200e3, 500e3, True, _cancel),
     Target("open after kill -9", "s", 2, 0.5, False,

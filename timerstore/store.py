@@ -119,6 +119,10 @@ def _counted(
     return call
 
 
+def _not_plain(*_given: Any, **_named: Any) -> Any:
+    return None
+
+
 class _Entered:
     """A call is within while this is held."""
 
@@ -188,11 +192,15 @@ class TimerStore(Closing):
         self._putter = self._putting.make_putter(
             self.put, self.put_many, self._sync_through, self._tell_left
         )
+        # Never block, for who waits for the sync himself; None where it is no plain case.
+        self._begin_put = self._begin_put_many = _not_plain
         if self._putting.is_quick:  # the same calls, the same answers
             if type(self).put is TimerStore.put:
                 self.put = self._putter.put  # type: ignore[method-assign]
+                self._begin_put = self._putter.begin_put
             if type(self).put_many is TimerStore.put_many:
                 self.put_many = self._putter.put_many  # type: ignore[method-assign]
+                self._begin_put_many = self._putter.begin_put_many
         _opened_here.add(self)
         self._groups = self._make_groups()
         unread = Unread(opened.metrics, opened.rooms.routes, opened.offsets, self._groups)
@@ -1041,6 +1049,11 @@ class TimerStore(Closing):
         except BaseException as error:
             self._look_at(error)
             raise
+
+    @_counted
+    def _sync_begun(self, offset: int) -> None:
+        """What they wait in who `_begin_put`."""
+        self._log.sync_through(offset)
 
     def _tell_left(self) -> None:
         """Let who closes look again."""

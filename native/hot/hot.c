@@ -202,20 +202,23 @@ static int tell(Putter *self, int64_t due_ms, int64_t now_ms)
     return -1;
 }
 
-int ts_settle(Putter *self, int64_t log_offset, int64_t due_ms, int64_t now_ms)
+int ts_settle(Putter *self, int64_t log_offset, int64_t due_ms, int64_t now_ms, int waits)
 {
-    return self->sync != Py_None ? wait_durable(self, log_offset) : tell(self, due_ms, now_ms);
+    if (self->sync == Py_None)
+        return tell(self, due_ms, now_ms);
+    return waits ? wait_durable(self, log_offset) : 0;
 }
 
-static PyObject *Putter_put(Putter *self, PyObject *const *args, Py_ssize_t count,
-                            PyObject *names)
+/* Puts in the plain case: 1; 0 where the slow way must; -1 with an exception set. */
+static int put_plain(Putter *self, PyObject *const *args, Py_ssize_t count, PyObject *names,
+                     int waits, PyObject **receipt)
 {
     PyObject *entry = plain_entry(self, args, count);
+    int got = 0;
 
     if (entry != NULL) {
         PyObject *level = level_entry(entry, args + count, names);
         appended done = {.now_ms = ts_now_ms_of_system()};
-        int got;
 
         if (level == NULL) {
             done.due_ms = ts_due_ms_of(self, args + count, names, done.now_ms);
@@ -224,19 +227,39 @@ static PyObject *Putter_put(Putter *self, PyObject *const *args, Py_ssize_t coun
         got = done.due_ms < 0 ? 0 : append(self, entry, level, args[1], &done);
 
         if (got > 0) {
-            PyObject *receipt = make_receipt(self, PyTuple_GET_ITEM(entry, 1), &done);
-
-            if (receipt != NULL &&
-                ts_settle(self, done.log_offset, done.due_ms, done.now_ms) < 0)
-                Py_CLEAR(receipt);
-            return receipt;
+            *receipt = make_receipt(self, PyTuple_GET_ITEM(entry, 1), &done);
+            if (*receipt == NULL)
+                return -1;
+            if (ts_settle(self, done.log_offset, done.due_ms, done.now_ms, waits) < 0) {
+                Py_CLEAR(*receipt);
+                return -1;
+            }
         }
-        if (got < 0)
-            return NULL;
     }
-    if (PyErr_Occurred())
+    if (got == 0 && PyErr_Occurred())
         PyErr_Clear(); /* of a look-up; the slow way looks again */
-    return PyObject_Vectorcall(self->slow, args, (size_t)count, names);
+    return got;
+}
+
+static PyObject *Putter_put(Putter *self, PyObject *const *args, Py_ssize_t count,
+                            PyObject *names)
+{
+    PyObject *receipt = NULL;
+
+    if (put_plain(self, args, count, names, 1, &receipt) == 0)
+        return PyObject_Vectorcall(self->slow, args, (size_t)count, names);
+    return receipt;
+}
+
+/* For who waits for the sync himself: never blocks. */
+static PyObject *Putter_begin_put(Putter *self, PyObject *const *args, Py_ssize_t count,
+                                  PyObject *names)
+{
+    PyObject *receipt = NULL;
+
+    if (put_plain(self, args, count, names, 0, &receipt) == 0)
+        Py_RETURN_NONE;
+    return receipt;
 }
 
 static int Putter_init(Putter *self, PyObject *args, PyObject *kwargs)
@@ -324,6 +347,12 @@ static PyMethodDef Putter_methods[] = {
      "put($self, topic, body, **given)\n--\n\nAs TimerStore.put."},
     {"put_many", (PyCFunction)(void (*)(void))ts_putter_put_many, METH_FASTCALL | METH_KEYWORDS,
      "put_many($self, topic, bodies, **given)\n--\n\nAs TimerStore.put_many."},
+    {"begin_put", (PyCFunction)(void (*)(void))Putter_begin_put, METH_FASTCALL | METH_KEYWORDS,
+     "begin_put($self, topic, body, **given)\n--\n\n"
+     "put in the plain case, without the wait for a sync; None in any other, and nothing is put."},
+    {"begin_put_many", (PyCFunction)(void (*)(void))ts_putter_begin_put_many,
+     METH_FASTCALL | METH_KEYWORDS,
+     "begin_put_many($self, topic, bodies, **given)\n--\n\nput_many so, as begin_put."},
     {NULL, NULL, 0, NULL},
 };
 

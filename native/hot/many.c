@@ -201,7 +201,7 @@ static int64_t look_and_append(const Putter *self, PyObject *const *args, PyObje
 /* Puts the messages in the plain case and completes the batch: 1; 0 where the slow way must; -1 with
  * an exception set. */
 static int put(Putter *self, PyObject *const *args, PyObject *names, many *call,
-               PyObject *batch)
+               PyObject *batch, int waits)
 {
     int has_times = copy_times(call, args + 2, names), is_free = ts_lock_is_free(self);
     int64_t first;
@@ -216,29 +216,48 @@ static int put(Putter *self, PyObject *const *args, PyObject *names, many *call,
         set(batch, name_queue_id, Py_NewRef(ts_zero)) < 0 || /* a topic with one queue */
         set(batch, name_given, Py_NewRef(Py_None)) < 0)
         return -1;
-    return ts_settle(self, call->log_offsets[call->count - 1], call->soonest_ms, call->now_ms) < 0
+    return ts_settle(self, call->log_offsets[call->count - 1], call->soonest_ms, call->now_ms,
+                     waits) < 0
                ? -1
                : 1;
 }
 
-PyObject *ts_putter_put_many(Putter *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
+/* As `put`, with the batch that is made for it. */
+static int put_plain(Putter *self, PyObject *const *args, Py_ssize_t count, PyObject *names,
+                     int waits, PyObject **batch)
 {
+    int done = 0;
+
     if (count == 2 && PyList_CheckExact(args[1]) && PyList_GET_SIZE(args[1]) > 0 &&
         PyList_GET_SIZE(args[1]) <= ROWS_MAX && ts_topic_entry(self, args[0]) != NULL) {
         many call;
-        PyObject *batch;
-        int done;
 
         call.count = (int32_t)PyList_GET_SIZE(args[1]);
-        batch = make_batch(self, &call);
-        done = batch == NULL ? -1 : put(self, args, names, &call, batch);
-        if (done > 0)
-            return batch;
-        Py_XDECREF(batch);
-        if (done < 0)
-            return NULL;
+        *batch = make_batch(self, &call);
+        done = *batch == NULL ? -1 : put(self, args, names, &call, *batch, waits);
+        if (done <= 0)
+            Py_CLEAR(*batch);
     }
-    if (PyErr_Occurred())
+    if (done == 0 && PyErr_Occurred())
         PyErr_Clear(); /* of a look-up; the slow way looks again */
-    return PyObject_Vectorcall(self->slow_many, args, (size_t)count, names);
+    return done;
+}
+
+PyObject *ts_putter_put_many(Putter *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
+{
+    PyObject *batch = NULL;
+
+    if (put_plain(self, args, count, names, 1, &batch) == 0)
+        return PyObject_Vectorcall(self->slow_many, args, (size_t)count, names);
+    return batch;
+}
+
+PyObject *ts_putter_begin_put_many(Putter *self, PyObject *const *args, Py_ssize_t count,
+                                   PyObject *names)
+{
+    PyObject *batch = NULL;
+
+    if (put_plain(self, args, count, names, 0, &batch) == 0)
+        Py_RETURN_NONE;
+    return batch;
 }

@@ -38,6 +38,8 @@ extern PyObject *ts_name_deliver_ms, *ts_name_hook, *ts_zero;
 int ts_many_prepare(void);
 PyObject *ts_putter_put_many(Putter *self, PyObject *const *args, Py_ssize_t count,
                              PyObject *names);
+PyObject *ts_putter_begin_put_many(Putter *self, PyObject *const *args, Py_ssize_t count,
+                                   PyObject *names);
 
 static inline int64_t ts_now_ms_of_system(void)
 {
@@ -85,8 +87,8 @@ static inline PyObject *ts_topic_entry(const Putter *self, PyObject *topic)
 int64_t ts_due_ms_of(const Putter *self, PyObject *const *values, PyObject *names, int64_t now_ms);
 
 /* Before the answer to who put the record at an offset, the last of his: where puts are to be durable,
- * waits until it is; else wakes who must hear of a message that is due then. Raises where the log's
- * memory may have been zeros in place of a file's. */
-int ts_settle(Putter *self, int64_t log_offset, int64_t due_ms, int64_t now_ms);
+ * waits until it is, if he does not wait himself; else wakes who must hear of a message that is due
+ * then. Raises where the log's memory may have been zeros in place of a file's. */
+int ts_settle(Putter *self, int64_t log_offset, int64_t due_ms, int64_t now_ms, int waits);
 
 #endif

@@ -109,3 +109,61 @@ def test_a_sync_that_fails_is_told_and_final(store: TimerStore, put: Put) -> Non
     assert store._putter.inside == 0
     with pytest.raises(FailedError, match="no such luck"):
         put(store)
+
+
+BEGUN: dict[str, Put] = {
+    "put": lambda store: store._begin_put("t", b"body", delay=3600),
+    "put now": lambda store: store._begin_put("t", b"body"),
+    "put_many": lambda store: store._begin_put_many("t", [b"one", b"two"], delay=3600),
+}
+
+
+@pytest.mark.parametrize("put", list(BEGUN.values()), ids=list(BEGUN))
+def test_begun_it_waits_for_nobody(store: TimerStore, put: Put) -> None:
+    log = store._opened.rooms.log
+    gate, before = Gate(store), log.end
+    assert put(store)
+    assert not gate.reached.is_set()
+    assert log.durable == before < log.end
+    gate.opened.set()
+    store._sync_begun(log.end)
+    assert log.durable == log.end
+
+
+NOT_PLAIN: dict[str, Put] = {
+    "another topic": lambda store: store._begin_put("u", b"body"),
+    "no body": lambda store: store._begin_put("t"),
+    "text": lambda store: store._begin_put("t", "body"),
+    "tags": lambda store: store._begin_put("t", b"body", tags="x"),
+    "flush": lambda store: store._begin_put("t", b"body", flush="async"),
+    "time": lambda store: store._begin_put("t", b"body", deliver_ms="soon"),
+    "a tuple": lambda store: store._begin_put_many("t", (b"one",)),
+    "an empty list": lambda store: store._begin_put_many("t", []),
+    "one that is none": lambda store: store._begin_put_many("t", [b"one", 2]),
+    "too many": lambda store: store._begin_put_many("t", [b"one"] * 1025),
+    "one time too few": lambda store: store._begin_put_many("t", [b"one", b"two"], deliver_ms=[1]),
+}
+
+
+@pytest.mark.parametrize("put", list(NOT_PLAIN.values()), ids=list(NOT_PLAIN))
+def test_what_is_no_plain_case_is_not_begun(store: TimerStore, put: Put) -> None:
+    end = store._opened.rooms.log.end
+    assert put(store) is None
+    assert store._opened.rooms.log.end == end
+
+
+def test_nor_is_any_in_a_store_that_is_closed(store: TimerStore) -> None:
+    store.close()
+    assert store._begin_put("t", b"body") is None
+    assert store._begin_put_many("t", [b"body"]) is None
+
+
+def test_nor_where_a_class_has_a_put_of_its_own(tmp_path: Path) -> None:
+    class Counting(TimerStore):
+        def put(self, *given: Any, **named: Any) -> Any:
+            return super().put(*given, **named)
+
+    with Counting(tmp_path / "own", small(flush="sync"), threads=False) as made:
+        made.put("t", b"first")
+        assert made._begin_put("t", b"body") is None
+        assert made._begin_put_many("t", [b"body"]) is not None

@@ -4,15 +4,15 @@
         await store.put("orders", b"close 4711", delay=1800)
         page = await store.pull("orders", 0, 0, wait=30.0)
 
-Threads:  calls run in a small pool, `workers` threads; a pull that waits has none, nor has a
-          consumer (consumer.py): it stands in the store's hold table, and is rung on the loop that
-          awaits it. Any loop may await; the store lives as long as it is open, not as long as a
-          loop.
+Threads:  calls run in a small pool, `workers` threads. A plain put has none (puts.py), nor has a
+          pull or a consumer that waits (consumer.py): it stands in the store's hold table, and is
+          rung on the loop that awaits it. Any loop may await; the store lives as long as it is
+          open, not as long as a loop.
 Holds:    (1) cancelling a pull that waits takes it out of the table, and takes no message from
           anybody: pulls only read; (2) any other call that is cancelled is carried out all the same
           once it has begun: its caller just does not hear of it.
 Fails:    as the calls of TimerStore.
-Source:   decisions 0011 and 0017.
+Source:   decisions 0011, 0017 and 0055.
 """
 
 import asyncio
@@ -28,11 +28,12 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from timerstore import store as blocking_store
 from timerstore.aio.consumer import AsyncConsumer, Joining
 from timerstore.aio.leases import AsyncLeaseConsumer
+from timerstore.aio.puts import Puts
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError
 from timerstore.leases import LeasedMessage
-from timerstore.message import MessageBatch, PendingTimer, PullResult
+from timerstore.message import MessageBatch, PendingTimer, PullResult, PutBatch, PutReceipt
 from timerstore.pull.waiting import WaitingPull, Waits
 from timerstore.store import TimerStore
 
@@ -102,10 +103,9 @@ class AsyncTimerStore:
         """The store itself; its calls may block."""
         self.config = blocking.config
         self._pool = pool
+        self._puts = Puts(blocking, self._run)
         self._bell: _Bell | None = None  # of the loop that awaited last
 
-    put = _in_pool(TimerStore.put)
-    put_many = _in_pool(TimerStore.put_many)
     ingest = _in_pool(TimerStore.ingest)
     ingested = _in_pool(TimerStore.ingested)
     topics = _in_pool(TimerStore.topics)
@@ -133,6 +133,16 @@ class AsyncTimerStore:
     flush = _in_pool(TimerStore.flush)
     verify = _in_pool(TimerStore.verify)
     backup = _in_pool(TimerStore.backup)
+
+    @_as(TimerStore.put)
+    async def put(self, *given: Any, **named: Any) -> PutReceipt:
+        """The same call; the plain case has no thread, and callers share syncs."""
+        return await self._puts.put(given, named)
+
+    @_as(TimerStore.put_many)
+    async def put_many(self, *given: Any, **named: Any) -> PutBatch:
+        """The same call; a plain list of at most 1,024 has no thread, and callers share syncs."""
+        return await self._puts.put_many(given, named)
 
     @_as(TimerStore.receive)
     async def receive(self, topic: str, group: str, **asked: Any) -> list[LeasedMessage]:
@@ -222,7 +232,12 @@ class AsyncTimerStore:
 
         It is carried out also where the task that awaits it is cancelled.
         """
-        await asyncio.shield(asyncio.to_thread(_close, self.blocking, self._pool))
+        await asyncio.shield(asyncio.to_thread(self._close))
+
+    def _close(self) -> None:
+        self.blocking.close()
+        self._puts.shared.shut()
+        self._pool.shutdown()  # calls have ended, or end now with ClosedError
 
     async def __aenter__(self) -> Self:
         return self
@@ -237,11 +252,6 @@ class AsyncTimerStore:
 
     def __repr__(self) -> str:
         return f"<Async{repr(self.blocking)[1:]}"
-
-
-def _close(store: TimerStore, pool: ThreadPoolExecutor) -> None:
-    store.close()
-    pool.shutdown()  # calls have ended, or end now with ClosedError
 
 
 class _Bell:
@@ -326,8 +336,8 @@ def open(  # noqa: A001 - read as `timerstore.aio.open`
 ) -> Opening:
     """Open a store as timerstore.open does: `await` it, or `async with` it.
 
-    `workers`: threads that carry out calls, 1 to 64. Synchronous puts share their syncs with as
-    many others as there are threads. `threads=False`: step `store.blocking` by hand.
+    `workers`: threads that carry out calls, 1 to 64. Synchronous puts share their syncs, however
+    many wait. `threads=False`: step `store.blocking` by hand.
     """
     if type(workers) is not int or not 1 <= workers <= WORKERS_MAX:
         raise ConfigError(f"workers: wanted 1 to {WORKERS_MAX}, got {workers!r}")

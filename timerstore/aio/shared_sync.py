@@ -1,0 +1,95 @@
+"""Shared syncs: one sync for all coroutines that wait until what they put is durable.
+
+Threads:  awaited on any loop; syncs are waited for in one thread of its own, so that no call that
+          takes long in the pool keeps them.
+Locks:    its own, for a few steps, with nothing taken under it.
+Holds:    (1) whoever waits is served by a sync that began after he came; (2) nobody waits while the
+          thread is idle; (3) who gives up waiting takes it from nobody.
+Fails:    as the sync, for each whom it did not serve.
+Source:   decision 0055.
+"""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import NamedTuple
+
+from timerstore.errors import ClosedError
+from timerstore.store import TimerStore
+
+
+class _Waiting(NamedTuple):
+    """One who waits."""
+
+    end: int  # the log is to be durable below this
+    future: "asyncio.Future[None]"
+
+
+class SharedSync:
+    """What coroutines wait for that put."""
+
+    def __init__(self, store: TimerStore) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._waiting: list[_Waiting] = []
+        self._is_running = False
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="timerstore-aio-sync")
+
+    async def through(self, end: int) -> None:
+        """Return when the log is durable below `end`."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        with self._lock:
+            self._waiting.append(_Waiting(end, future))
+            is_first, self._is_running = not self._is_running, True
+        if is_first:
+            try:
+                self._thread.submit(self._run)
+            except RuntimeError:  # shut since this was put: the store is closed, that is quick
+                self._run()
+        await future
+
+    def shut(self) -> None:
+        """End the thread, behind those who wait."""
+        self._thread.shutdown()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                waiting, self._waiting = self._waiting, []
+                self._is_running = bool(waiting)
+            if not waiting:
+                return
+            error = self._sync(max(one.end for one in waiting))
+            durable = self._store._log.durable
+            loops = {one.future.get_loop() for one in waiting}
+            for loop in loops:
+                mine = [
+                    (one.future, None if one.end <= durable else error)
+                    for one in waiting
+                    if one.future.get_loop() is loop
+                ]
+                with suppress(RuntimeError):  # the loop is closed: nobody awaits there any more
+                    loop.call_soon_threadsafe(_answer, mine)
+
+    def _sync(self, end: int) -> BaseException | None:
+        """Sync through `end`, or tell why not."""
+        try:
+            try:
+                self._store._sync_begun(end)
+            except ClosedError as error:
+                self._store.close()  # waits for who closes; all is durable then, or it failed
+                raise self._store._log.failed or error from None
+        except BaseException as error:  # noqa: BLE001 - raised by whoever waits
+            return error
+        return None
+
+
+def _answer(answers: "list[tuple[asyncio.Future[None], BaseException | None]]") -> None:
+    for future, error in answers:
+        if future.done():
+            continue
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)

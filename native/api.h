@@ -146,6 +146,7 @@ typedef struct {
 
 /* The commit log's end. Everything here: under the append lock. */
 typedef struct {
+    void *lock;               /* a pthread_mutex_t, the append lock; NULL: nobody else appends */
     uint8_t *staging;         /* the active half */
     int64_t *filled_mark;     /* in the staging's header: bytes of the half a recovery may trust */
     int64_t staging_bytes;    /* a half is written out beyond; one record and a blank always fit */
@@ -322,6 +323,22 @@ typedef struct {
     int64_t *slots;        /* [runs] */
     int64_t *counts;       /* [runs] */
 } ts_tally;
+
+/* A hand-over amid its work. Zeros before the first call, but for its buffers. */
+typedef struct {
+    uint8_t *scratch;
+    int64_t scratch_bytes;
+    ts_draft *drafts;
+    int32_t draft_count;   /* planned at a time, then placed in one hold of the append lock */
+    int32_t planned;       /* drafts [placed, planned) have still to be placed */
+    int32_t first;         /* drafts [first, placed) were placed last */
+    int32_t placed;
+    int32_t is_placing;    /* out, with a status: it is placing's, and what it needs is `need` */
+    int64_t need;
+    int64_t now_ms;        /* of what was planned */
+    int64_t *late_ms;      /* of those handed over; the caller has room for one a due entry */
+    int64_t late_count;
+} ts_delivery;
 
 typedef struct {
     uint8_t *slots;        /* 32 bytes each */
@@ -767,6 +784,11 @@ int32_t ts_deliver_plan(ts_view *view, const ts_routes *routes, const ts_log *lo
                         ts_draft *drafts);
 int32_t ts_deliver_place(ts_log *log, const uint8_t *scratch, ts_draft *drafts, int32_t from,
                          int32_t count, int64_t now_ms, ts_tally *tally);
+/* Both for as many as there are, taking the append lock itself, some at a time: how many are done. A
+ * status where the first cannot be. Ends early behind drafts that no record can hold. */
+int32_t ts_deliver_many(ts_view *view, const ts_routes *routes, ts_log *log, ts_route *timer_route,
+                        int64_t frontier, const ts_due *due, int32_t count, int64_t now_ms,
+                        ts_delivery *delivery, ts_tally *tally);
 
 /* reschedule.c: no lock. Bytes of the record at log_offset under another route and with these
  * properties; what only its place can tell is left open. */

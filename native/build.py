@@ -36,10 +36,10 @@ COMPILE_FLAGS = {
     "cover": ["-O0", "-g", "-UNDEBUG", "--coverage"],
 }  # fmt: skip
 LINK_FLAGS = {
-    "": [],
-    "debug": [],
-    "asan": ["-fsanitize=address,undefined"],
-    "cover": ["--coverage"],
+    "": ["-pthread"],
+    "debug": ["-pthread"],
+    "asan": ["-pthread", "-fsanitize=address,undefined"],
+    "cover": ["-pthread", "--coverage"],
 }
 
 

@@ -29,7 +29,6 @@ NAMES = (
     "dequeue_slot_begun",
     "dequeue_units_read",
     "dequeue_messages_loaded",
-    "deliver_encoded",
     "deliver_placed",
     "schedule_encoded",
     "schedule_placed",

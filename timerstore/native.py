@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from timerstore._hot import AppendLock as _AppendLock
 from timerstore._hot import Putter as _Putter
 from timerstore._hot import join as _join
 from timerstore._hot import read_named as _read_named
@@ -18,6 +19,7 @@ from timerstore.errors import CLASS_OF_CODE, CorruptError, FailedError, GoneErro
 
 ffi: Any = _ffi
 lib: Any = _lib
+AppendLock: Any = _AppendLock  # native/hot/append_lock.c
 Putter: Any = _Putter
 join: Any = _join  # native/hot/lists.h
 read_named: Any = _read_named

@@ -107,7 +107,6 @@ class Putting:
             slow=slow,
             slow_many=slow_many,
             topics=self._hot_topics,
-            locked=self._lock.locked,
             wake_dispatch=self._dispatch.wake,
             wake_flush=self._flush.wake,
             sync=sync if self._is_sync else None,

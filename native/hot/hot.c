@@ -12,6 +12,8 @@
 
 #include <structmember.h>
 
+#include "../src/hold.h"
+#include "append_lock.h"
 #include "lists.h"
 
 PyObject *ts_name_deliver_ms, *ts_name_hook, *ts_zero;
@@ -112,21 +114,24 @@ static PyObject *make_receipt(const Putter *self, PyObject *origin, const append
     return receipt;
 }
 
-/* Appends while nobody has the lock; 0 where the slow way must do it, -1 with an exception set. */
+/* Appends where the lock is free: 1; 0 where the slow way must. */
 static int append(const Putter *self, PyObject *entry, PyObject *level, PyObject *body,
                   appended *done)
 {
     ts_route *route = PyLong_AsVoidPtr(PyTuple_GET_ITEM(level != NULL ? level : entry, 0));
+    ts_route *real = PyLong_AsVoidPtr(PyTuple_GET_ITEM(entry, 0));
     PyObject *text = level != NULL ? PyTuple_GET_ITEM(level, 1) : NULL;
-    int is_free = ts_lock_is_free(self);
+    int64_t delay_ms = level != NULL ? PyLong_AsLongLong(PyTuple_GET_ITEM(level, 2)) : 0;
 
-    if (is_free <= 0)
-        return is_free;
-    if (level != NULL && self->log->calendar != NULL)
+    if (!ts_log_try_hold(self->log))
+        return 0;
+    if (level != NULL && self->log->calendar != NULL) {
+        ts_log_let_go(self->log);
         return 0; /* the slow way counts it there */
+    }
     if (level != NULL) { /* from here on, so that due times ascend along the level's queue */
         done->now_ms = ts_now_ms_of_system();
-        done->due_ms = done->now_ms + PyLong_AsLongLong(PyTuple_GET_ITEM(level, 2));
+        done->due_ms = done->now_ms + delay_ms;
     }
     done->log_offset =
         ts_put_one(self->log, route, (const uint8_t *)PyBytes_AS_STRING(body),
@@ -134,9 +139,10 @@ static int append(const Putter *self, PyObject *entry, PyObject *level, PyObject
                    (const uint8_t *)(text != NULL ? PyBytes_AS_STRING(text) : ""),
                    text != NULL ? (int32_t)PyBytes_GET_SIZE(text) : 0, done->now_ms);
     if (level != NULL && done->log_offset >= 0)
-        ((ts_route *)PyLong_AsVoidPtr(PyTuple_GET_ITEM(entry, 0)))->level_pending++;
+        real->level_pending++;
     done->number = self->log->out[0];
     done->counter = self->log->out[1];
+    ts_log_let_go(self->log);
     return done->log_offset >= 0;
 }
 
@@ -264,15 +270,15 @@ static PyObject *Putter_begin_put(Putter *self, PyObject *const *args, Py_ssize_
 
 static int Putter_init(Putter *self, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"log", "slow", "slow_many", "topics", "locked", "wake_dispatch",
-                            "wake_flush", "sync", "left", "failpoints", "check_alive", "receipt",
-                            "batch", "empty", "hits", "delay_ms_max", NULL};
+    static char *names[] = {"log", "slow", "slow_many", "topics", "wake_dispatch", "wake_flush",
+                            "sync", "left", "failpoints", "check_alive", "receipt", "batch",
+                            "empty", "hits", "delay_ms_max", NULL};
     Putter given = {0}; /* borrowed: `self` holds only what it owns, for a collector may look */
     unsigned long long log, hits;
 
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KOOO!OOOOOO!OO!O!OKL", names, &log,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KOOO!OOOOO!OO!O!OKL", names, &log,
                                      &given.slow, &given.slow_many, &PyDict_Type, &given.topics,
-                                     &given.locked, &given.wake_dispatch, &given.wake_flush,
+                                     &given.wake_dispatch, &given.wake_flush,
                                      &given.sync, &given.left, &PyDict_Type, &given.failpoints,
                                      &given.check_alive, &PyType_Type, &given.receipt,
                                      &PyType_Type, &given.batch, &given.empty, &hits,
@@ -285,7 +291,6 @@ static int Putter_init(Putter *self, PyObject *args, PyObject *kwargs)
     Py_XSETREF(self->slow, Py_NewRef(given.slow));
     Py_XSETREF(self->slow_many, Py_NewRef(given.slow_many));
     Py_XSETREF(self->topics, Py_NewRef(given.topics));
-    Py_XSETREF(self->locked, Py_NewRef(given.locked));
     Py_XSETREF(self->wake_dispatch, Py_NewRef(given.wake_dispatch));
     Py_XSETREF(self->wake_flush, Py_NewRef(given.wake_flush));
     Py_XSETREF(self->sync, Py_NewRef(given.sync));
@@ -303,7 +308,6 @@ static int Putter_traverse(Putter *self, visitproc visit, void *arg)
     Py_VISIT(self->slow);
     Py_VISIT(self->slow_many);
     Py_VISIT(self->topics);
-    Py_VISIT(self->locked);
     Py_VISIT(self->wake_dispatch);
     Py_VISIT(self->wake_flush);
     Py_VISIT(self->sync);
@@ -322,7 +326,6 @@ static int Putter_clear(Putter *self)
     Py_CLEAR(self->slow);
     Py_CLEAR(self->slow_many);
     Py_CLEAR(self->topics);
-    Py_CLEAR(self->locked);
     Py_CLEAR(self->wake_dispatch);
     Py_CLEAR(self->wake_flush);
     Py_CLEAR(self->sync);
@@ -402,10 +405,13 @@ PyMODINIT_FUNC PyInit__hot(void)
     ts_name_hook = PyUnicode_InternFromString("hook");
     ts_zero = PyLong_FromLong(0);
     if (!ts_name_deliver_ms || !name_delay || !name_level || !ts_name_hook || !ts_zero ||
-        ts_many_prepare() < 0 || PyType_Ready(&Putter_type) < 0)
+        ts_many_prepare() < 0 || PyType_Ready(&Putter_type) < 0 ||
+        PyType_Ready(&ts_append_lock_type) < 0)
         return NULL;
     made = PyModule_Create(&module);
-    if (made != NULL && PyModule_AddObjectRef(made, "Putter", (PyObject *)&Putter_type) < 0)
+    if (made != NULL &&
+        (PyModule_AddObjectRef(made, "Putter", (PyObject *)&Putter_type) < 0 ||
+         PyModule_AddObjectRef(made, "AppendLock", (PyObject *)&ts_append_lock_type) < 0))
         Py_CLEAR(made);
     return made;
 }

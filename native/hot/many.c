@@ -7,10 +7,12 @@
  * the method of the same name in store.py as it came.
  *
  * What may run code of others (an allocation: a collection and its finalizers) comes first. Then,
- * without any such code, it is seen that nobody has the append lock, that the store is open, and what
- * is given; and the records are appended. So the list stays as it is meanwhile, and nobody closes.
+ * without any such code, it is seen that the store is open, and what is given; and the records are
+ * appended, where the append lock is free. So the list stays as it is meanwhile, and nobody closes.
  */
 #include "putter.h"
+
+#include "../src/hold.h"
 
 enum {
     ROWS_MAX = 1024,
@@ -146,14 +148,22 @@ static int32_t find_bodies(many *call, PyObject *list, Py_ssize_t body_bytes_max
  * set, where nobody can. */
 static int64_t append(const Putter *self, ts_route *route, many *call, int32_t body_bytes)
 {
-    ts_rows rows = {.parts = call->bodies, .due_ms = call->due_ms, .count = call->count,
-                    .first_unique = self->log->unique_counter};
+    ts_rows rows = {.parts = call->bodies, .due_ms = call->due_ms, .count = call->count};
+    int32_t done = 0, fits = 0;
 
-    if (!ts_put_many_fits(self->log, route, &rows, body_bytes, call->now_ms))
+    if (!ts_log_try_hold(self->log))
         return -1;
-    self->log->unique_counter += call->count;
-    if (ts_put_many(self->log, route, &rows, 0, call->count, call->now_ms, call->log_offsets,
-                    call->timer_ids) == call->count)
+    rows.first_unique = self->log->unique_counter;
+    if (ts_put_many_fits(self->log, route, &rows, body_bytes, call->now_ms)) {
+        self->log->unique_counter += call->count;
+        done = ts_put_many(self->log, route, &rows, 0, call->count, call->now_ms,
+                           call->log_offsets, call->timer_ids);
+        fits = 1;
+    }
+    ts_log_let_go(self->log);
+    if (!fits)
+        return -1;
+    if (done == call->count)
         return rows.first_unique;
     PyErr_SetString(PyExc_SystemError, "put_many: what fits was not appended");
     return -1;
@@ -203,12 +213,9 @@ static int64_t look_and_append(const Putter *self, PyObject *const *args, PyObje
 static int put(Putter *self, PyObject *const *args, PyObject *names, many *call,
                PyObject *batch, int waits)
 {
-    int has_times = copy_times(call, args + 2, names), is_free = ts_lock_is_free(self);
-    int64_t first;
+    int has_times = copy_times(call, args + 2, names);
+    int64_t first = look_and_append(self, args, names, call, has_times, batch);
 
-    if (is_free <= 0)
-        return is_free;
-    first = look_and_append(self, args, names, call, has_times, batch);
     if (first < 0)
         return PyErr_Occurred() ? -1 : 0;
     finish(call);

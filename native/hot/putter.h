@@ -15,7 +15,6 @@ typedef struct {
     PyObject *slow_many;      /* TimerStore.put_many, bound */
     PyObject *topics;         /* dict: topic -> (address of its ts_route, origin, body_bytes_max,
                                * dict: level -> (address of its ts_route, property text, delay ms)) */
-    PyObject *locked;         /* of the append lock */
     PyObject *wake_dispatch;
     PyObject *wake_flush;
     PyObject *sync;           /* None, or TimerStore's: makes the log durable below an offset */
@@ -55,19 +54,6 @@ static inline int ts_call(PyObject *callable)
 
     Py_XDECREF(answer);
     return answer == NULL ? -1 : 0;
-}
-
-/* Whether nobody has the append lock: 1 or 0; -1 with an exception set.
- *
- * Then an append needs no lock as long as it keeps the GIL: whoever takes the lock has the GIL when he
- * begins with what the lock is for. Taking it through Python would cost as much as a record. Runs
- * no code of others. */
-static inline int ts_lock_is_free(const Putter *self)
-{
-    PyObject *got = PyObject_CallNoArgs(self->locked);
-
-    Py_XDECREF(got);
-    return got == NULL ? -1 : got == Py_False;
 }
 
 /* The entry of a topic that has a quick way now, else NULL. */

@@ -175,8 +175,8 @@ static void make_store(void)
                         IDS_MAX};
     for (int64_t i = 0; i < IDS_MAX; i++)
         s->heap.unused[i] = i;
-    s->log = (ts_log){.staging = s->halves[0], .filled_mark = &s->marks[0], .staging_bytes = HALF,
-                      .segment_bytes = SEGMENT, .room_end = HALF - 16, .precision_ms = PRECISION,
+    s->log = (ts_log){.lock = &s->append, .staging = s->halves[0], .filled_mark = &s->marks[0],
+                      .staging_bytes = HALF, .segment_bytes = SEGMENT, .room_end = HALF - 16, .precision_ms = PRECISION,
                       .timer_route = &s->routes[TIMER], .states = &s->states,
                       .store_id = STORE_ID, .property_crc = 1};
     memcpy(s->log.unique_prefix, "7F00000100000000ABCD", 20);
@@ -526,30 +526,15 @@ static int load_step(void)
     return count > 0;
 }
 
-static void place(const uint8_t *scratch, ts_draft *drafts, int32_t count, int64_t now)
-{
-    int64_t slots[CAPACITY], counts[CAPACITY];
-    ts_tally tally = {.rolled_due_ms = INT64_MAX, .slots = slots, .counts = counts};
-
-    for (int32_t from = 0, got; from < count; from += got > 0 ? got : 0) {
-        lock(&s->append);
-        got = ts_deliver_place(&s->log, scratch, drafts, from, count, now, &tally);
-        unlock(&s->append);
-        if (got <= 0) {
-            CHECK(got == TS_NEED_ROOM);
-            make_room();
-        }
-    }
-    CHECK(tally.misfits == 0);
-    for (int64_t i = 0; i < tally.runs; i++)
-        expect(slots[i], -counts[i]);
-}
-
 static int deliver_step(void)
 {
     ts_due due[CAPACITY];
     ts_draft drafts[CAPACITY];
     uint8_t scratch[1 << 16];
+    int64_t slots[CAPACITY], counts[CAPACITY], late_ms[CAPACITY];
+    ts_tally tally = {.rolled_due_ms = INT64_MAX, .slots = slots, .counts = counts};
+    ts_delivery delivery = {.scratch = scratch, .scratch_bytes = sizeof scratch, .drafts = drafts,
+                            .draft_count = CAPACITY / 4, .late_ms = late_ms};
     ts_open open = {.run_count = 0};
     int64_t now = get(&s->now_ms), until, frontier, count;
     ts_view view;
@@ -566,12 +551,17 @@ static int deliver_step(void)
             write_out(0);
     }
     view = log_view();
-    for (int64_t from = 0, got; from < count; from += got) {
-        got = ts_deliver_plan(&view, &s->known, &s->log, &s->routes[TIMER], frontier, due + from,
-                              (int32_t)(count - from), now, scratch, sizeof scratch, drafts);
-        CHECK(got > 0);
-        place(scratch, drafts, (int32_t)got, now);
+    for (int64_t from = 0, got; from < count; from += got > 0 ? got : 0) {
+        got = ts_deliver_many(&view, &s->known, &s->log, &s->routes[TIMER], frontier, due + from,
+                              (int32_t)(count - from), now, &delivery, &tally);
+        if (got <= 0) {
+            CHECK(delivery.is_placing && got == TS_NEED_ROOM);
+            make_room();
+        }
     }
+    CHECK(tally.misfits == 0 && delivery.late_count == tally.handed);
+    for (int64_t i = 0; i < tally.runs; i++)
+        expect(slots[i], -counts[i]);
     return count > 0;
 }
 

@@ -10,6 +10,7 @@
 #include "calendar.h"
 #include "copy.h"
 #include "hash.h"
+#include "hold.h"
 #include "notes.h"
 #include "parse.h"
 #include "states.h"
@@ -436,4 +437,69 @@ int32_t ts_deliver_place(ts_log *log, const uint8_t *scratch, ts_draft *drafts, 
     (void)seal(log, scratch, drafts, sealed, i, 0);
     ts_log_publish(log);
     return i > from ? i - from : status;
+}
+
+/* ---- both ---- */
+
+static void note_late(ts_delivery *delivery)
+{
+    for (int32_t i = delivery->first; i < delivery->placed; i++) {
+        const ts_draft *draft = &delivery->drafts[i];
+
+        if (draft->placed >= 0 && (draft->flags & (TS_FLAG_ROLL | TS_FLAG_MOVE)) == 0)
+            delivery->late_ms[delivery->late_count++] = delivery->now_ms - draft->due_ms;
+    }
+}
+
+/* Places what is planned: how many, or a status. */
+static int32_t place_planned(ts_log *log, ts_delivery *delivery, ts_tally *tally)
+{
+    int32_t got;
+
+    ts_log_hold(log);
+    got = ts_deliver_place(log, delivery->scratch, delivery->drafts, delivery->placed,
+                           delivery->planned, delivery->now_ms, tally);
+    delivery->need = log->need;
+    ts_log_let_go(log);
+    if (got < 0) {
+        delivery->is_placing = 1;
+        return got;
+    }
+    delivery->first = delivery->placed;
+    delivery->placed += got;
+    note_late(delivery);
+    return got;
+}
+
+int32_t ts_deliver_many(ts_view *view, const ts_routes *routes, ts_log *log, ts_route *timer_route,
+                        int64_t frontier, const ts_due *due, int32_t count, int64_t now_ms,
+                        ts_delivery *delivery, ts_tally *tally)
+{
+    int32_t done = 0, got;
+
+    delivery->is_placing = 0;
+    while (done < count) {
+        int64_t misfits = tally->misfits;
+
+        if (delivery->placed == delivery->planned) {
+            int32_t left = count - done;
+
+            got = ts_deliver_plan(view, routes, log, timer_route, frontier, due + done,
+                                  left < delivery->draft_count ? left : delivery->draft_count,
+                                  now_ms, delivery->scratch, delivery->scratch_bytes,
+                                  delivery->drafts);
+            if (got <= 0)
+                return done > 0 ? done : got;
+            delivery->placed = 0;
+            delivery->planned = got;
+            delivery->now_ms = now_ms;
+        }
+        got = place_planned(log, delivery, tally);
+        if (got < 0)
+            return done > 0 ? done : got;
+        done += got;
+        if (tally->misfits > misfits)
+            break;
+    }
+    return done;
 }

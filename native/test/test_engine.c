@@ -613,27 +613,30 @@ static void dequeue(store *s, int32_t capacity)
     free(due);
 }
 
-static void place(store *s, const uint8_t *scratch, ts_draft *drafts, int32_t count)
+/* What was counted of entries that all came through. */
+static void check_tally(store *s, const ts_tally *tally, const ts_delivery *delivery, int64_t count)
 {
-    int64_t slots[IDS_MAX + 1], counts[IDS_MAX + 1], done = 0;
-    ts_tally tally = {.rolled_due_ms = INT64_MAX, .slots = slots, .counts = counts};
-    int64_t rolled = 0;
+    int64_t done = 0;
 
-    for (int32_t from = 0, got; from < count; from += got > 0 ? got : 0) {
-        got = ts_deliver_place(&s->log, scratch, drafts, from, count, s->now_ms, &tally);
-        if (got <= 0)
-            serve_log(s, got);
+    for (int64_t i = 0; i < tally->runs; i++) {
+        CHECK(tally->counts[i] > 0 && (i == 0 || tally->slots[i] != tally->slots[i - 1]));
+        done += tally->counts[i];
     }
-    for (int32_t i = 0; i < count; i++)
-        rolled += drafts[i].placed >= 0 && (drafts[i].flags & TS_FLAG_ROLL);
-    CHECK(rolled == tally.rolled);
-    for (int64_t i = 0; i < tally.runs; i++) {
-        CHECK(counts[i] > 0 && (i == 0 || slots[i] != slots[i - 1]));
-        done += counts[i];
+    CHECK(done == count - tally->misfits);
+    CHECK(tally->handed + tally->rolled + tally->skipped + tally->misfits == count);
+    CHECK(delivery->late_count == tally->handed && delivery->placed == delivery->planned);
+    for (int64_t i = 0; i < delivery->late_count; i++)
+        CHECK(delivery->late_ms[i] >= 0);
+    s->rolled += tally->rolled;
+}
+
+static void know_routes(store *s)
+{
+    for (int32_t i = 0; i < REAL; i++) {
+        if (ts_route_find(&s->known, s->routes[i].topic, s->routes[i].topic_size,
+                          s->routes[i].queue_id) == NULL)
+            know_route(s, i);
     }
-    CHECK(done == count - tally.misfits);
-    CHECK(tally.handed + tally.rolled + tally.skipped + tally.misfits == count);
-    s->rolled += rolled;
 }
 
 /* What is due by now goes to the log. */
@@ -641,7 +644,8 @@ static void deliver(store *s, int32_t capacity)
 {
     ts_due *due = bytes_of(capacity * (int64_t)sizeof *due);
     ts_draft *drafts = bytes_of(capacity * (int64_t)sizeof *drafts);
-    int64_t count, scratch_bytes = 900;
+    int64_t *late_ms = bytes_of(capacity * (int64_t)sizeof *late_ms);
+    int64_t slots[IDS_MAX + 1], counts[IDS_MAX + 1], count, scratch_bytes = 900;
     uint8_t *scratch = bytes_of(scratch_bytes);
 
     while ((count = ts_open_pop(&s->open, s->now_ms, s->frontier, s->is.precision_ms, due,
@@ -651,26 +655,32 @@ static void deliver(store *s, int32_t capacity)
             CHECK(due[i - 1].wake_ms < due[i].wake_ms ||
                   (due[i - 1].wake_ms == due[i].wake_ms && due[i - 1].id < due[i].id));
         s->view.end = log_end(s);
+        ts_tally tally = {.rolled_due_ms = INT64_MAX, .slots = slots, .counts = counts};
+        ts_delivery delivery = {.scratch = scratch, .scratch_bytes = scratch_bytes,
+                                .drafts = drafts, .draft_count = (capacity + 2) / 3,
+                                .late_ms = late_ms};
+
         for (int32_t from = 0, got; from < count; from += got > 0 ? got : 0) {
-            got = ts_deliver_plan(&s->view, &s->known, &s->log, &s->routes[TIMER], s->frontier,
-                                    due + from, (int32_t)count - from, s->now_ms, scratch,
-                                    scratch_bytes, drafts);
-            if (got > 0) {
-                place(s, scratch, drafts, got);
+            got = ts_deliver_many(&s->view, &s->known, &s->log, &s->routes[TIMER], s->frontier,
+                                  due + from, (int32_t)count - from, s->now_ms, &delivery, &tally);
+            if (got > 0)
+                continue;
+            if (delivery.is_placing) {
+                CHECK(delivery.need == s->log.need);
+                serve_log(s, got);
             } else if (got == TS_NEED_ROUTE) {
-                for (int32_t i = 0; i < REAL; i++) {
-                    if (ts_route_find(&s->known, s->routes[i].topic, s->routes[i].topic_size,
-                                      s->routes[i].queue_id) == NULL)
-                        know_route(s, i);
-                }
+                know_routes(s);
             } else {
                 CHECK(got == TS_NEED_ROOM && s->view.need > scratch_bytes);
                 scratch_bytes = s->view.need;
                 free(scratch);
-                scratch = bytes_of(scratch_bytes);
+                delivery.scratch = scratch = bytes_of(scratch_bytes);
+                delivery.scratch_bytes = scratch_bytes;
             }
         }
+        check_tally(s, &tally, &delivery, count);
     }
+    free(late_ms);
     free(due);
     free(drafts);
     free(scratch);

@@ -4,14 +4,15 @@ Data:     native/format/record.h; segments in commitlog/, staging.py before that
 Threads:  any may append, under `lock`; one at a time writes out (`_write_lock`) or syncs
           (sync_rounds.py).
 Locks:    _write_lock, then lock; the leader of a sync round takes both. `lock` is held for copying
-          only: no system call under it.
+          only: no system call under it. C takes it, too (hold.h): what stands under it may not
+          count on the GIL.
           A half that is full is left for dispatch to write out, and appending goes on in the other;
           it waits only where that one is full too.
 Holds:    durable <= written <= end; both halves outlive the process; space is reserved, and a
           segment's name durable, before a record is placed; after the first failed sync nothing is
           acknowledged any more.
 Fails:    FullError before anything was appended; FailedError for good after a failed sync.
-Source:   exactly-once.md section 3, perf.md advice 1 and 7; decisions 0002, 0003.
+Source:   exactly-once.md section 3, perf.md advice 1 and 7; decisions 0002, 0003, 0056.
 """
 
 import threading
@@ -26,7 +27,7 @@ from timerstore.errors import FailedError, MessageError, TimerStoreError, as_fai
 from timerstore.failpoint import reach
 from timerstore.files.guard import CutWatch
 from timerstore.files.segments import Segments
-from timerstore.native import ffi, lib, raise_status
+from timerstore.native import AppendLock, ffi, lib, raise_status
 
 _BLANK_BYTES = 16
 _NOTES = 1 << 14  # three staging halves of small messages: 1 MiB
@@ -64,7 +65,7 @@ class CommitLog:
         self._clock = clock
         self.segments = segments
         self._staging = staging
-        self.lock = threading.Lock()
+        self.lock = AppendLock()
         self._write_lock = threading.Lock()
         self._rounds = SyncRounds()
         self.written = end
@@ -81,6 +82,7 @@ class CommitLog:
         staging.start(end)
         segments.reserve_from(end)
         self.native: Any = ffi.new("ts_log *")
+        self.native.lock = ffi.cast("void *", self.lock.address)
         self._point_at(end)
         self._notes = ffi.new("ts_note[]", _NOTES)
         self.notes: Any = ffi.new("ts_notes *", {"at": self._notes, "capacity": _NOTES})

@@ -1,7 +1,7 @@
 """dequeue-put: hands due messages to their topic, and rolls those that are due later.
 
 Threads:  dequeue-put.
-Locks:    the commit log's append lock, for at most 512 records at a time.
+Locks:    the commit log's append lock, taken in C, for at most 512 records at a time.
 Holds:    (1) an id is handed at most once: its state and its record's place change in one hold of
           the append lock (exactly-once.md section 3); (2) never early: what is popped is due, and C
           refuses to encode what is not; (3) what could not be placed goes back to the open slot;
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from timerstore import failpoint
 from timerstore.clock import Clock
 from timerstore.commitlog.commit_log import CommitLog
 from timerstore.config import StoreConfig, parse_topic_rates
@@ -32,6 +33,7 @@ from timerstore.timer.open_slot import OpenSlot
 from timerstore.timer.request import DRAFT, Int64Array, Records, slots_of
 
 _BATCH = 16_384
+_CALL = 4096  # in one call of C, 1 ms: each comes back behind whoever waits for the GIL
 _CHUNK = 512  # planned, then placed in one hold, 0.1 ms: they stay in the second cache and the TLB
 _SORTED = 65_536  # sorted out by topic in one step, at most
 _SCRATCH_BYTES = 1 << 16
@@ -70,9 +72,9 @@ class DequeuePut(Service):
         self._routes = routes
         self._timer_route = timer_route
         self._open_slot = open_slot
-        self._native_scratch = ffi.new("uint8_t[]", _SCRATCH_BYTES)
+        self._scratch = ffi.new("uint8_t[]", _SCRATCH_BYTES)
         self._drafts = np.empty(_CHUNK, DRAFT)
-        self._native_drafts = ffi.from_buffer("ts_draft[]", self._drafts)
+        self._late_ms = np.empty(_BATCH, np.int64)
         self._slots = np.empty(_BATCH, np.int64), np.empty(_BATCH, np.int64)
         self._native_slots = tuple(ffi.from_buffer("int64_t[]", one) for one in self._slots)
         self._behind: list[_Behind] = []
@@ -189,24 +191,29 @@ class DequeuePut(Service):
         tally = ffi.new("ts_tally *")
         tally.rolled_due_ms = _NEVER_MS
         tally.slots, tally.counts = self._native_slots
-        late_ms: list[Int64Array] = []
+        delivery = self._new_delivery()
         done = 0
         try:
             with self._log.segments.view(self._log.written) as view:
                 while done < len(due):
-                    now_ms = self._clock.now_ms
-                    count = self._plan(view, due[done : done + _CHUNK], frontier, now_ms)
-                    if not count:
+                    got = self._deliver(view, due[done:], frontier, delivery, tally)
+                    if not got:
                         return False
-                    reach("deliver_encoded")
-                    self._place(due[done : done + count], now_ms, tally, late_ms)
                     reach("deliver_placed")
-                    done += count
+                    done += got
         finally:
-            self._note(tally, late_ms)
+            self._note(tally, int(delivery.late_count))
         return True
 
-    def _note(self, tally: Any, late_ms: list[Int64Array]) -> None:
+    def _new_delivery(self) -> Any:
+        delivery = ffi.new("ts_delivery *")
+        delivery.scratch, delivery.scratch_bytes = self._scratch, len(self._scratch)
+        delivery.drafts = ffi.from_buffer("ts_draft[]", self._drafts)
+        delivery.draft_count = len(self._drafts)
+        delivery.late_ms = ffi.from_buffer("int64_t[]", self._late_ms)
+        return delivery
+
+    def _note(self, tally: Any, late_count: int) -> None:
         """What became of entries: the open slot's count of them, lateness, and the counters."""
         runs = int(tally.runs)
         for slot, done in zip(*(part[:runs].tolist() for part in self._slots), strict=True):
@@ -214,69 +221,56 @@ class DequeuePut(Service):
         if tally.rolled:
             queue_end = int(self._timer_route.native.next_offset)  # behind all of them
             self._behind.append(_Behind(queue_end, int(tally.rolled_due_ms)))
-        if late_ms:
-            self.metrics.observe("lateness_ms", np.concatenate(late_ms))
+        if late_count:
+            self.metrics.observe("lateness_ms", self._late_ms[:late_count])
         self.metrics.add("dequeue_put_messages", int(tally.handed))
         self.metrics.add("dequeue_put_rolled_messages", int(tally.rolled))
         skipped = int(tally.skipped + tally.misfits + tally.gone)
         self.metrics.add("dequeue_put_skipped_messages", skipped)
 
-    def _plan(self, view: Any, due: Records, frontier: int, now_ms: int) -> int:
+    def _deliver(self, view: Any, due: Records, frontier: int, delivery: Any, tally: Any) -> int:
+        """Give the first of these entries what becomes of them; how many. 0: the first is early."""
+        count = min(len(due), _CALL if failpoint.hook is None else _CHUNK)
         entries = ffi.from_buffer("ts_due[]", due)
         while True:
-            count = lib.ts_deliver_plan(
+            now_ms = self._clock.now_ms
+            misfits = tally.misfits
+            got = lib.ts_deliver_many(
                 view,
                 self._routes.native,
                 self._log.native,
                 self._timer_route.native,
                 frontier,
                 entries,
-                len(due),
+                count,
                 now_ms,
-                self._native_scratch,
-                len(self._native_scratch),
-                self._native_drafts,
+                delivery,
+                tally,
             )
-            if count > 0:
-                return int(count)
-            if count == lib.TS_NEED_ROUTE:
+            if got > 0:
+                self._dealt += got
+                if tally.misfits > misfits:
+                    self._keep_misfits(due[:got], delivery)
+                return int(got)
+            if delivery.is_placing:
+                self._log.serve_hold(got, int(delivery.need), self.name)
+            elif got == lib.TS_NEED_ROUTE:
                 route_needed(self._log.segments, view, self._routes, now_ms)
-            elif count == lib.TS_NEED_ROOM:
-                self._native_scratch = ffi.new("uint8_t[]", 2 * int(view.need))
-            elif count == lib.TS_INVALID:
+            elif got == lib.TS_NEED_ROOM:
+                self._scratch = ffi.new("uint8_t[]", 2 * int(view.need))
+                delivery.scratch, delivery.scratch_bytes = self._scratch, len(self._scratch)
+            elif got == lib.TS_INVALID:
                 return 0
             else:
-                self._log.segments.serve(view, count, "dequeue-put")
+                self._log.segments.serve(view, got, "dequeue-put")
 
-    def _place(self, due: Records, now_ms: int, tally: Any, late_ms: list[Int64Array]) -> None:
-        """Give each draft of these entries that still waits its place."""
-        placed, count = 0, len(due)
-        while placed < count:
-            handed, misfits = tally.handed, tally.misfits
-            with self._log.lock:
-                got = lib.ts_deliver_place(
-                    self._log.native,
-                    self._native_scratch,
-                    self._native_drafts,
-                    placed,
-                    count,
-                    now_ms,
-                    tally,
-                )
-                need = int(self._log.native.need)
-            if got < 0:
-                self._log.serve_hold(got, need, self.name)
-                continue
-            self._dealt += got
-            drafts = self._drafts[placed : placed + got]
-            if tally.misfits > misfits:  # foreign, without room for a roll: they wait here instead
-                is_gone = drafts["flags"] == lib.TS_FLAG_GONE
-                self._keep(due[placed : placed + got][(drafts["size"] == 0) & ~is_gone])
-            if tally.handed - handed < got:
-                stays = lib.TS_FLAG_ROLL | lib.TS_FLAG_MOVE
-                drafts = drafts[(drafts["placed"] >= 0) & ((drafts["flags"] & stays) == 0)]
-            late_ms.append(now_ms - drafts["due_ms"])
-            placed += got
+    def _keep_misfits(self, due: Records, delivery: Any) -> None:
+        """Foreign ones, without room for a roll, wait here instead; the drafts placed last are
+        those of the last entries.
+        """
+        drafts = self._drafts[delivery.first : delivery.placed]
+        is_misfit = (drafts["size"] == 0) & (drafts["flags"] != lib.TS_FLAG_GONE)
+        self._keep(due[len(due) - len(drafts) :][is_misfit])
 
     def _keep(self, due: Records) -> None:
         kept = due.copy()

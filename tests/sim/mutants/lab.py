@@ -30,12 +30,12 @@ def _checkpoint_first() -> Patches:
 
 @mutant("L-2", "no look at the state of an id before it is handed over")
 def _no_dedupe() -> Patches:
-    def place(log: Any, scratch: Any, drafts: Any, begin: int, end: int, *rest: Any) -> int:
-        ids = [drafts[i].id for i in range(begin, end)]
-        set_states(log.states, ids, lib.TS_WAITING)
-        return int(lib.ts_deliver_place(log, scratch, drafts, begin, end, *rest))
+    def deliver(view: Any, routes: Any, log: Any, *rest: Any) -> int:
+        due, count = rest[2:4]
+        set_states(log.states, [due[i].id for i in range(count)], lib.TS_WAITING)
+        return int(lib.ts_deliver_many(view, routes, log, *rest))
 
-    yield swap(dequeue_put, "lib", Lib(ts_deliver_place=place))
+    yield swap(dequeue_put, "lib", Lib(ts_deliver_many=deliver))
 
 
 @mutant("L-3", "a put is acknowledged before it is synced")

@@ -1,0 +1,28 @@
+/* The append lock as C takes it (decision 0056): Python takes the same one (native/hot/append_lock.c). */
+#ifndef TS_HOLD_H
+#define TS_HOLD_H
+
+#include <pthread.h>
+
+#include "../timerstore.h"
+
+/* For who has no GIL: may wait. */
+static inline void ts_log_hold(const ts_log *log)
+{
+    if (log->lock != NULL)
+        (void)pthread_mutex_lock(log->lock);
+}
+
+/* For who has the GIL: 0 where it is taken. */
+static inline int ts_log_try_hold(const ts_log *log)
+{
+    return pthread_mutex_trylock(log->lock) == 0;
+}
+
+static inline void ts_log_let_go(const ts_log *log)
+{
+    if (log->lock != NULL)
+        (void)pthread_mutex_unlock(log->lock);
+}
+
+#endif

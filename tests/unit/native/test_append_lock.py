@@ -1,0 +1,94 @@
+"""The append lock: as threading.Lock, but C takes it, too, and nobody waits for himself."""
+
+import threading
+
+import pytest
+
+from timerstore.native import AppendLock
+
+PATIENCE_S = 30.0
+
+
+def test_it_is_taken_and_let_go() -> None:
+    lock = AppendLock()
+    assert not lock.locked()
+    with lock:
+        assert lock.locked()
+    assert not lock.locked()
+
+
+def test_an_error_lets_go_of_it() -> None:
+    lock = AppendLock()
+    with pytest.raises(KeyError), lock:
+        raise KeyError
+    assert not lock.locked()
+
+
+def test_taken_twice_it_is_an_error_and_still_held() -> None:
+    lock = AppendLock()
+    with lock:
+        with pytest.raises(RuntimeError, match="this thread has it"), lock:
+            raise AssertionError("it was taken twice")
+        assert lock.locked()
+    assert not lock.locked()
+
+
+def test_only_who_has_it_lets_go() -> None:
+    lock, told = AppendLock(), []
+
+    def let_go() -> None:
+        try:
+            lock.__exit__(None, None, None)
+        except RuntimeError as error:
+            told.append(str(error))
+
+    with lock:
+        thread = threading.Thread(target=let_go)
+        thread.start()
+        thread.join(PATIENCE_S)
+        assert lock.locked()
+    with pytest.raises(RuntimeError, match="has it not"):
+        lock.__exit__(None, None, None)
+    assert "has it not" in told[0]
+
+
+def test_who_waits_for_it_lets_others_run() -> None:
+    lock, begun, got = AppendLock(), threading.Event(), threading.Event()
+
+    def take() -> None:
+        begun.set()
+        with lock:
+            got.set()
+
+    with lock:
+        thread = threading.Thread(target=take)
+        thread.start()
+        assert begun.wait(PATIENCE_S)
+        assert not got.wait(0.01), "two have it"
+    assert got.wait(PATIENCE_S)
+    thread.join(PATIENCE_S)
+
+
+def test_many_take_it_one_after_the_other() -> None:
+    lock, inside, most, total = AppendLock(), [0], [0], [0]
+
+    def take() -> None:
+        for _ in range(2_000):
+            with lock:
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+                total[0] += 1
+                inside[0] -= 1
+
+    threads = [threading.Thread(target=take) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert most == [1]
+    assert total == [8_000]
+
+
+def test_it_takes_no_arguments() -> None:
+    with pytest.raises(TypeError):
+        AppendLock(1)

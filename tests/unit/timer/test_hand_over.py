@@ -1,0 +1,87 @@
+"""dequeue-put hands over thousands in one call of C, which takes the append lock itself."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import timerstore
+from tests.support.bench import Bench
+from timerstore import StoreConfig
+from timerstore.testing import Stepper
+from timerstore.timer import dequeue_put
+
+PATIENCE_S = 30.0
+COUNT = 3 * dequeue_put._CHUNK + 7
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path / "store", StoreConfig())
+    yield made
+    made.close()
+
+
+def due(bench: Bench, count: int = COUNT) -> None:
+    """So many are due, and in the open slot."""
+    bench.store.put_many("t", [b"%d" % n for n in range(count)], delay=1)
+    bench.turn()
+    bench.clock.advance(1000)
+    for name in ("dequeue_get", "dequeue_get_message"):
+        bench.stepper.step(name)
+
+
+def test_many_chunks_are_one_step_in_order(bench: Bench) -> None:
+    due(bench)
+    assert bench.store.services()["dequeue_put"].step()
+    bench.turn()
+    assert bench.bodies() == [b"%d" % n for n in range(COUNT)]
+    stats = bench.store.stats()
+    assert stats["dequeue_put_messages"] == COUNT
+
+
+def test_nothing_is_placed_while_another_has_the_lock(bench: Bench) -> None:
+    due(bench)
+    log = bench.store._log
+    thread = threading.Thread(target=bench.store.services()["dequeue_put"].step)
+    with log.lock:
+        end = log.end
+        thread.start()
+        thread.join(0.05)
+        assert thread.is_alive()
+        assert log.end == end
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+    assert log.end > end
+
+
+def test_quick_puts_come_between_the_chunks_of_a_step(tmp_path: Path) -> None:
+    """Each record is whole, whoever wrote the one before. On the system's clock: else no put is
+    quick.
+    """
+    with timerstore.open(tmp_path / "store", threads=False) as store:
+        bodies = [b"%d" % n for n in range(20_000)]
+        store.put("u", b"makes the topic")
+        for begin in range(0, len(bodies), 1000):
+            store.put_many("t", bodies[begin : begin + 1000], delay=0.2)
+        is_over, put = threading.Event(), []
+
+        def put_on() -> None:
+            while not is_over.is_set():
+                put.append(store.put("u", b"between"))
+
+        thread = threading.Thread(target=put_on)
+        thread.start()
+        services, until = store.services(), time.monotonic() + PATIENCE_S
+        while store.stats()["dequeue_put_messages"] < len(bodies):
+            assert time.monotonic() < until
+            for service in services.values():
+                service.step()
+        is_over.set()
+        thread.join(PATIENCE_S)
+        Stepper(store).settle()
+        assert list(store.pull_batch("t", 0, 0, max_count=30_000).body_list()) == bodies
+        assert len(store.pull_batch("u", 0, 0, max_count=10**6)) == 1 + len(put)
+        assert store.verify().clean

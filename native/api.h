@@ -890,6 +890,9 @@ int32_t ts_timer_link(ts_wheel *wheel, ts_link *link, const ts_states *states,
                       const ts_request *requests, int32_t count, uint8_t *units,
                       int64_t units_bytes, ts_due *late);
 int64_t ts_wheel_next(const ts_wheel *wheel, int64_t from, int64_t to);
+/* The same for as many as there is room for: how many. */
+int32_t ts_wheel_next_many(const ts_wheel *wheel, int64_t from, int64_t to, int64_t *slots,
+                           int32_t capacity);
 int64_t ts_wheel_crowd(const ts_wheel *wheel, int64_t from, int64_t to, int32_t count_min,
                        int32_t *count);
 int32_t ts_wheel_load(ts_view *timer_log, const ts_wheel *wheel, int64_t slot, int64_t *pos,

@@ -48,6 +48,16 @@ int64_t ts_wheel_next(const ts_wheel *wheel, int64_t from, int64_t to)
     return best;
 }
 
+int32_t ts_wheel_next_many(const ts_wheel *wheel, int64_t from, int64_t to, int64_t *slots,
+                           int32_t capacity)
+{
+    int32_t count = 0;
+
+    while (count < capacity && (slots[count] = ts_wheel_next(wheel, from, to)) >= 0)
+        from = slots[count++] + 1;
+    return count;
+}
+
 /* The first slot in [from, to), at most a lap, that says it holds so many; -1. */
 int64_t ts_wheel_crowd(const ts_wheel *wheel, int64_t from, int64_t to, int32_t count_min,
                        int32_t *count)

@@ -5,13 +5,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import timerstore
-from tests.support.bench import DAY, small
+from tests.support.bench import DAY, Bench, small
 from timerstore import TimerStore
 from timerstore.errors import FullError
 from timerstore.testing import Stepper
+from timerstore.timer.request import REQUEST
 
 HOUR_S = 3600
 Put = Callable[[TimerStore], Any]
@@ -274,3 +276,31 @@ def test_a_sync_wakes_dispatch_for_what_is_soon_or_if_it_does_not_come(synced: T
     assert not dispatch.step()
     assert dispatch.idle_s() is None
     assert wakes(PUTS["put"])
+
+
+def test_an_open_slot_that_has_less_wakes_linking_only_where_something_waits_for_it(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path)
+    service = bench.store._opened.pipeline.enqueue_put
+
+    def deliver_one() -> bool:
+        bench.store.put("t", b"x", delay=1)
+        bench.turn()
+        service._event.clear()
+        bench.clock.advance(1000)
+        service._event.clear()  # the clock wakes all
+        for name in ("dequeue_get", "dequeue_get_message", "dequeue_put"):
+            bench.stepper.step(name)
+        return service._event.is_set()
+
+    assert not deliver_one()
+    service._event.clear()
+    service._rest = np.empty(0, REQUEST)  # requests that found no slot
+    service.open_slot_has_less()
+    assert service._event.is_set()
+    service._rest = None
+    bench.store._opened.rooms.far.was_used = True
+    assert deliver_one()
+    bench.store._opened.rooms.far.was_used = False
+    bench.close()

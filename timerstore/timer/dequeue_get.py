@@ -142,15 +142,14 @@ class DequeueGet(Service):
         if not count and frontier == self._passed and not finished:
             return False
         reach("dequeue_units_read")
-        self._open_slot.expect_many(chained["slot"][:count])
+        self._open_slot.expect_entries(chained["slot"][:count])
         if 2 * count > len(chained):  # given away rather than copied
             self._chained = np.empty(_BATCH, CHAINED)
         else:
             chained = chained[:count].copy()
         self._out.put(Loaded(chained[:count], frontier, back_count))
         self._passed = frontier
-        for slot in finished:
-            self._open_slot.done(slot, 1)
+        self._open_slot.done((slot, 1) for slot in finished)
         self.metrics.add("dequeue_get_units", count)
         if self.downstream is not None:
             self.downstream.wake()
@@ -158,28 +157,17 @@ class DequeueGet(Service):
 
     def _begin_slots(self, last_slot: int) -> bool:
         """Have slots to read, as far as there are any up to this one."""
-        begun: list[int] = []
-        while len(self._slots) + len(begun) < _SLOTS:
-            slot = self._begin_slot(last_slot)
-            if slot is None:
-                break
-            begun.append(slot)
-        if begun:
-            self._slots = np.append(self._slots, np.array(begun, np.int64))
-            self._positions = np.append(self._positions, np.full(len(begun), -2, np.int64))
+        wheel, room = self._wheel, _SLOTS - len(self._slots)
+        if room and wheel.frontier <= last_slot and not self._has_enough:
+            begun = wheel.next_used_many(wheel.frontier, last_slot + 1, room)
+            wheel.earliest = None
+            wheel.frontier = last_slot + 1 if len(begun) < room else int(begun[-1]) + 1
+            self._open_slot.expect((slot, 1) for slot in begun.tolist())  # while they are read
+            if len(begun):
+                reach("dequeue_slot_begun")
+                self._slots = np.append(self._slots, begun)
+                self._positions = np.append(self._positions, np.full(len(begun), -2, np.int64))
         return len(self._slots) > 0
-
-    def _begin_slot(self, last_slot: int) -> int | None:
-        wheel = self._wheel
-        if wheel.frontier > last_slot or self._has_enough:
-            return None
-        slot = wheel.next_used(wheel.frontier, last_slot + 1)
-        wheel.earliest = None
-        wheel.frontier = last_slot + 1 if slot is None else slot + 1
-        if slot is not None:
-            self._open_slot.expect(slot, 1)  # while it is being read
-            reach("dequeue_slot_begun")
-        return slot
 
     def _read(self, view: Any, chained: Records, count: int) -> int:
         while True:

@@ -92,6 +92,5 @@ class DequeueGetMessage(Service):
         slots, counts = np.unique(all_slots, return_counts=True)
         kept, kept_counts = np.unique(kept_slots, return_counts=True)
         counts[np.searchsorted(slots, kept)] -= kept_counts
-        for slot, count in zip(slots.tolist(), counts.tolist(), strict=True):
-            if count:
-                self._open_slot.done(slot, count)
+        gone = counts > 0
+        self._open_slot.done(zip(slots[gone].tolist(), counts[gone].tolist(), strict=True))

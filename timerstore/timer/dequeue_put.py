@@ -88,7 +88,7 @@ class DequeuePut(Service):
         self._taken: list[Taken] = []  # of a batch, what took a turn: it stands last
         self.downstream: list[Service] = []  # dispatch and flush
         self.reading: Service | None = None  # dequeue-get
-        self.upstream: list[Service] = []  # who may wait for the open slot to empty
+        self.on_less: list[Callable[[], None]] = []  # who may wait for the open slot to empty
 
     def wait_for_wheel(
         self, start: int, end: int, linked: Callable[[], int], is_stuck: Callable[[], bool]
@@ -147,8 +147,10 @@ class DequeuePut(Service):
         return True
 
     def _wake_others(self) -> None:
-        for service in self.downstream + self.upstream:
+        for service in self.downstream:
             service.wake()
+        for tell in self.on_less:
+            tell()
 
     def _pop(self) -> tuple[Records, int, int]:
         """Give what may go now, at most one batch; the frontier; how many left the open slot."""
@@ -216,8 +218,7 @@ class DequeuePut(Service):
     def _note(self, tally: Any, late_count: int) -> None:
         """What became of entries: the open slot's count of them, lateness, and the counters."""
         runs = int(tally.runs)
-        for slot, done in zip(*(part[:runs].tolist() for part in self._slots), strict=True):
-            self._open_slot.done(slot, done)
+        self._open_slot.done(zip(*(part[:runs].tolist() for part in self._slots), strict=True))
         if tally.rolled:
             queue_end = int(self._timer_route.native.next_offset)  # behind all of them
             self._behind.append(_Behind(queue_end, int(tally.rolled_due_ms)))

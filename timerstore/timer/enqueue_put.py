@@ -74,6 +74,13 @@ class EnqueuePut(Service):
             self.on_blocked()
         return self.checkpoints()[0] if blocked_at is None else blocked_at
 
+    def open_slot_has_less(self) -> None:
+        """Wake, where something may wait for that: requests that found no slot, or the far log,
+        which holds what was parked.
+        """
+        if self._rest is not None or self._linker.far_was_used:
+            self.wake()
+
     def _wake_dequeue(self) -> None:
         for service in self.dequeue:
             service.wake()

@@ -72,6 +72,11 @@ class Linker:
         """Whether what rolls keeps its body where it is."""
         return self._has_far
 
+    @property
+    def far_was_used(self) -> bool:
+        """Whether the far log holds something, be it only what was parked, or has held it."""
+        return self._far.was_used
+
     # --- from the timer topic ---
 
     def link(self, requests: Records, *, parks: bool = False) -> int:
@@ -310,8 +315,7 @@ class Linker:
         """Entries have their place elsewhere; under the wheel's lock."""
         each, counts = np.unique(slots, return_counts=True)
         self._wheel.moved_on.update(each.tolist())
-        for slot, count in zip(each.tolist(), counts.tolist(), strict=True):
-            self._open_slot.done(slot, count)
+        self._open_slot.done(zip(each.tolist(), counts.tolist(), strict=True))
 
     def _requests(self, entries: Records) -> tuple[Records, Int64Array]:
         """Read what linking needs of entries; and which of them are there, not moved meanwhile."""

@@ -19,7 +19,7 @@ Source:   decision 0046 for the crowds.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -70,32 +70,36 @@ class OpenSlot:
         """How many wait that are of no topic's crowd."""
         return len(self._rest)
 
-    def expect(self, slot: int, count: int) -> None:
-        """So many of a slot are on their way into the log."""
+    def expect(self, each: Iterable[tuple[int, int]]) -> None:
+        """So many of a slot, of each of these slots, are on their way into the log."""
         with self._lock:
-            if slot < 0:
-                self.parked += count
-                return
-            self._outstanding[slot] = self._outstanding.get(slot, 0) + count
+            for slot, count in each:
+                if slot < 0:
+                    self.parked += count
+                else:
+                    self._outstanding[slot] = self._outstanding.get(slot, 0) + count
 
-    def expect_many(self, slots: Int64Array) -> None:
+    def expect_entries(self, slots: Int64Array) -> None:
         """The same for an array with one slot an entry."""
-        for slot, count in by_slot(slots):
-            self.expect(slot, count)
+        self.expect(by_slot(slots))
 
-    def done(self, slot: int, count: int) -> None:
-        """So many of a slot are in the log, or need not get there."""
+    def done(self, each: Iterable[tuple[int, int]]) -> None:
+        """So many of a slot, of each of these slots, are in the log, or need not get there."""
         with self._lock:
-            if slot < 0:
-                self.parked -= count
-                assert self.parked >= 0, "more done than was parked"
-                return
-            left = self._outstanding[slot] - count
-            assert left >= 0, "more of a slot done than expected"
-            if left:
-                self._outstanding[slot] = left
-            else:
-                del self._outstanding[slot]
+            for slot, count in each:
+                self._done(slot, count)
+
+    def _done(self, slot: int, count: int) -> None:
+        if slot < 0:
+            self.parked -= count
+            assert self.parked >= 0, "more done than was parked"
+            return
+        left = self._outstanding[slot] - count
+        assert left >= 0, "more of a slot done than expected"
+        if left:
+            self._outstanding[slot] = left
+        else:
+            del self._outstanding[slot]
 
     def lowest_slot(self, frontier: int) -> int:
         """Give the lowest slot that is still needed: that holds something outstanding, or is not
@@ -184,7 +188,7 @@ class OpenSlot:
 
     def expect_and_push(self, entries: Records) -> None:
         """Late entries: they were read from no slot, but are linked in one."""
-        self.expect_many(entries["slot"])
+        self.expect_entries(entries["slot"])
         self.push(entries)
 
     def pop(self, now_ms: int, capacity: int) -> tuple[Records, int]:

@@ -122,7 +122,7 @@ def make_pipeline(
     get_message.upstream, get_message.downstream = dequeue_get, dequeue_put
     dequeue_put.downstream = [rooms.dispatch, _Requested(flush.request, metrics)]
     dequeue_put.reading = dequeue_get
-    dequeue_put.upstream = [dequeue_get, enqueue_put]
+    dequeue_put.on_less = [dequeue_get.wake, enqueue_put.open_slot_has_less]
     return Pipeline(enqueue_get, enqueue_put, dequeue_get, get_message, dequeue_put, flush)
 
 

@@ -33,7 +33,7 @@ def _three_strikes() -> Patches:
                 raise
             due, _ = self._open_slot.pop(self._clock.now_ms, 512)
             for slot in due["slot"].tolist():
-                self._open_slot.done(slot, 1)
+                self._open_slot.done([(slot, 1)])
             return False
 
     yield swap(dequeue_put.DequeuePut, "step", step)

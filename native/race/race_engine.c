@@ -238,6 +238,7 @@ static void put_rows(uint64_t *seed)
     static const char bodies[] = "some bytes that stand for a body of a message, or for several";
     int64_t body_at[BATCH + 1] = {0}, due[BATCH], at[BATCH], ids[BATCH], now = get(&s->now_ms);
     int32_t count = 1 + below(seed, BATCH), got;
+    int64_t need;
     ts_rows rows = {.bodies = (const uint8_t *)bodies, .body_offsets = body_at, .due_ms = due,
                     .properties = (const uint8_t *)"TAGS\001a\002", .properties_size = 7,
                     .count = count, .first_unique = below(seed, 1 << 30)};
@@ -247,11 +248,10 @@ static void put_rows(uint64_t *seed)
         due[i] = now + below(seed, 4000) - 200;
     }
     for (int32_t from = 0; from < count; from += got > 0 ? got : 0) {
-        lock(&s->append);
-        got = ts_put_many(&s->log, &s->routes[below(seed, REAL)], &rows, from, count, now, at, ids);
-        unlock(&s->append);
+        got = ts_put_many_held(&s->log, &s->routes[below(seed, REAL)], &rows, from, count,
+                               BATCH / 3, now, at, ids, &need);
         if (got <= 0) {
-            CHECK(got == TS_NEED_ROOM);
+            CHECK(got == TS_NEED_ROOM && need > 0);
             make_room();
         }
     }

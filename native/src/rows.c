@@ -11,6 +11,7 @@
  */
 #include "form.h"
 #include "hash.h"
+#include "hold.h"
 #include "ids.h"
 #include "rows.h"
 
@@ -146,6 +147,25 @@ int32_t ts_put_many(ts_log *log, ts_route *route, const ts_rows *rows, int32_t f
     (void)seal_rows(log, log_offsets, sealed, i, log->base + log->filled, 0);
     ts_log_publish_due(log, soonest_of(rows, from, i), now_ms);
     return i > from ? i - from : status;
+}
+
+int32_t ts_put_many_held(ts_log *log, ts_route *route, const ts_rows *rows, int32_t from,
+                         int32_t to, int32_t hold, int64_t now_ms, int64_t *log_offsets,
+                         int64_t *queue_offsets, int64_t *need)
+{
+    int32_t at = from, got = 0;
+
+    while (at < to) {
+        ts_log_hold(log);
+        got = ts_put_many(log, route, rows, at, to - at < hold ? to : at + hold, now_ms,
+                          log_offsets, queue_offsets);
+        *need = log->need;
+        ts_log_let_go(log);
+        if (got <= 0)
+            break;
+        at += got;
+    }
+    return at > from ? at - from : got;
 }
 
 int32_t ts_put_once(ts_log *log, ts_ids *ids, uint64_t topic_hash, ts_route *route,

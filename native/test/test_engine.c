@@ -318,10 +318,15 @@ static void put_many(store *s, uint64_t *seed, int32_t index, int32_t count, int
         put_group(s, seed, index, &rows, log_offsets, queue_offsets);
     else
         for (int32_t i = 0, got; i < count; i += got > 0 ? got : 0) {
-            got = ts_put_many(&s->log, &s->routes[index], &rows, i, count, s->now_ms, log_offsets,
-                              queue_offsets);
-            if (got <= 0)
+            int64_t need;
+
+            got = ts_put_many_held(&s->log, &s->routes[index], &rows, i, count,
+                                   1 + below(seed, 5), s->now_ms, log_offsets, queue_offsets,
+                                   &need);
+            if (got <= 0) {
+                CHECK(need == s->log.need);
                 serve_log(s, got);
+            }
         }
     s->unique += count;
     for (int32_t i = 0; i < count; i++) {

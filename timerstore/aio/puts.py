@@ -1,9 +1,9 @@
 """Awaited puts: the plain case is put by the loop itself, and waits for a sync that many share.
 
 Threads:  the loop that awaits; what is no plain case goes to the pool.
-Holds:    (1) the loop never blocks: a put in the plain case takes no lock, writes no file, and of a
-          list no more than 0.1 ms; (2) on return the message is durable (`sync`), or outlives the
-          process (`async`); (3) a coroutine that does nothing but put lets others run.
+Holds:    (1) the loop never blocks: a put in the plain case waits for no lock, writes no file, and
+          takes no more than 0.1 ms for a list; (2) on return the message is durable (`sync`), or
+          outlives the process (`async`); (3) a coroutine that does nothing but put lets others run.
 Fails:    as put and put_many of TimerStore.
 Source:   decision 0055.
 """

@@ -19,6 +19,7 @@ enum ts_status {
     TS_NEED_ROOM = -12,    /* .need: bytes that do not fit the reserved part or the staging half */
     TS_NEED_STATES = -13,  /* .need: timer id that has no block in the state table */
     TS_NEED_IDS = -15,     /* .need: message ids for which the newest table has no room */
+    TS_HELD = -16,         /* the append lock is this thread's already */
     TS_BLOCKED = -14       /* every slot that could take the request still waits to be read */
 };
 

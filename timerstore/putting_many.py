@@ -1,8 +1,8 @@
 """Putting many at a time, all or none, or with ids of the caller's.
 
 Threads:  any.
-Locks:    the append lock, for one hold of records; what is known of an id is asked and noted in the
-          hold that appends.
+Locks:    the append lock, for one hold of records after the other, also in one call of C; what is
+          known of an id, or noted of records, is asked and noted in the hold that appends.
 Holds:    (1) everything is checked before anything is made; (2) a group is in the log all or not at
           all; (3) of two puts with one id in the window one is appended, and both answers are of
           that one, durable.
@@ -10,6 +10,7 @@ Fails:    MessageError on bad arguments, FullError, BusyError where too many ids
 Source:   exactly-once.md section 9; decisions 0009, 0027, 0028.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -68,14 +69,21 @@ class Places:
         self._kept = ffi.from_buffer("int64_t[]", rows)
         self.native = self._kept, self._kept + count
 
-    def placed(self, begin: int, end: int) -> None:
-        """These rows have their places: called in the hold of the append lock that gave them."""
-
     @property
     def duplicate(self) -> npt.NDArray[np.bool_]:
         """Which rows were not appended."""
         found: npt.NDArray[np.bool_] = self.numbers == lib.TS_DUPLICATE
         return found
+
+
+class NotedPlaces(Places, ABC):
+    """Places of rows of which something is noted, together with that they are placed."""
+
+    @abstractmethod
+    def placed(self, begin: int, end: int) -> None:
+        """These rows have their places: called in the hold of the append lock that gave them, so
+        that no checkpoint comes between.
+        """
 
 
 class ManyPutting(Putting):
@@ -243,12 +251,13 @@ class ManyPutting(Putting):
     ) -> None:
         """Append rows that are not known, in holds of some."""
         done, end = begin, rows.count if end is None else end
-        is_plain = once is None and way.level is None and failpoint.hook is None
+        is_plain = once is None and way.level is None and not isinstance(places, NotedPlaces)
         while done < end:
+            until = min(end, done + _MANY_HOLD)
             if is_plain:
-                got, need = self._in_holds(way, rows, done, end, now_ms, places)
+                last = end if failpoint.hook is None else until
+                got, need = self._in_holds(way, rows, done, last, now_ms, places)
             else:
-                until = min(end, done + _MANY_HOLD)
                 with self._lock:
                     got = self._hold(way, rows, done, until, now_ms, places, once)
                     need = int(self._native.need)
@@ -290,7 +299,6 @@ class ManyPutting(Putting):
         )  # fmt: skip
         if got > 0:
             places.now_ms[begin : begin + got] = now_ms
-            places.placed(begin, begin + got)
         return got, int(need[0])
 
     def _hold(
@@ -335,7 +343,8 @@ class ManyPutting(Putting):
         if got > 0:
             places.now_ms[begin : begin + got] = now_ms
             self._count_waiting(way, places, begin, begin + got, now_ms)
-            places.placed(begin, begin + got)
+            if isinstance(places, NotedPlaces):
+                places.placed(begin, begin + got)
         return got
 
     def _batch(

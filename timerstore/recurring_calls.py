@@ -24,13 +24,13 @@ from timerstore.layout.recurring_json import Definition
 from timerstore.message import CancelResult, out_ms
 from timerstore.native import lib
 from timerstore.opening import Opened
-from timerstore.putting_many import ManyPutting, Places, Way
+from timerstore.putting_many import ManyPutting, NotedPlaces, Way
 from timerstore.recurring import Definitions, Planner, Recurring, define, shown
 from timerstore.recurring.definitions import PROPERTY
 from timerstore.rows import Rows
 
 
-class _Noted(Places):
+class _Noted(NotedPlaces):
     """Places of runs; how far their definition is, is noted as they get them."""
 
     def __init__(self, definitions: Definitions, one: Definition, runs: list[int]) -> None:

@@ -1,7 +1,7 @@
 /* The hot front: put() for the plain case, in C, keeping the GIL.
  *
  * A put is too short to let go of the GIL or to cross into C by way of cffi (decision 0006), so this
- * file uses Python.h; many.c and lists.c beside it do, too, and nothing else. It takes the plain case
+ * file uses Python.h; those beside it do, too, and nothing else. It takes the plain case
  * alone: topic and body by position, nothing else but deliver_ms, delay or a level that was used
  * before, a topic with one queue that was put to before, bytes that fit, the system's clock, a free
  * append lock, room in the staging. Everything else it hands, as it came, to the

@@ -454,13 +454,14 @@ static void note_late(ts_delivery *delivery)
 /* Places what is planned: how many, or a status. */
 static int32_t place_planned(ts_log *log, ts_delivery *delivery, ts_tally *tally)
 {
-    int32_t got;
+    int32_t got = ts_log_hold(log);
 
-    ts_log_hold(log);
-    got = ts_deliver_place(log, delivery->scratch, delivery->drafts, delivery->placed,
-                           delivery->planned, delivery->now_ms, tally);
-    delivery->need = log->need;
-    ts_log_let_go(log);
+    if (got == TS_OK) {
+        got = ts_deliver_place(log, delivery->scratch, delivery->drafts, delivery->placed,
+                               delivery->planned, delivery->now_ms, tally);
+        delivery->need = log->need;
+        ts_log_let_go(log);
+    }
     if (got < 0) {
         delivery->is_placing = 1;
         return got;

@@ -156,7 +156,9 @@ int32_t ts_put_many_held(ts_log *log, ts_route *route, const ts_rows *rows, int3
     int32_t at = from, got = 0;
 
     while (at < to) {
-        ts_log_hold(log);
+        got = ts_log_hold(log);
+        if (got != TS_OK)
+            break;
         got = ts_put_many(log, route, rows, at, to - at < hold ? to : at + hold, now_ms,
                           log_offsets, queue_offsets);
         *need = log->need;

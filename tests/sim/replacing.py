@@ -161,7 +161,8 @@ class Replacing(Leasing):
             if asked.body in self.model.puts:
                 is_in_place = asked.old is not None and asked.old.cancelled
                 self.rounds.add(asked.key, asked.going_on if is_in_place else asked.new)
-                due_ms = self.model.puts[asked.body].due_ms
+                one = self.model.puts[asked.body]
+                due_ms = one.old[0].due_ms if one.old else one.due_ms  # before it was moved
                 assert asked.wanted.get(is_in_place) == due_ms, f"due {due_ms}: {asked}"
             elif asked.old is not None:
                 assert not asked.old.cancelled, f"neither of two: {asked}"

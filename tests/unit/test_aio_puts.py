@@ -194,8 +194,8 @@ def test_one_who_was_served_hears_of_no_later_failure(tmp_path: Path) -> None:
     with_store(tmp_path, test)
 
 
-def _raiser(error: Exception) -> Callable[[int], None]:
-    def sync(_offset: int) -> None:
+def _raiser(error: BaseException) -> Callable[[Any], None]:
+    def sync(_given: object) -> None:
         raise error
 
     return sync
@@ -270,6 +270,63 @@ def test_who_gives_up_waiting_takes_it_from_nobody(tmp_path: Path) -> None:
         assert isinstance(told[1], asyncio.CancelledError)
         assert told[0].queue_offset == 1
         assert told[2].queue_offset == 3, "one that was begun is carried out all the same"
+
+    with_store(tmp_path, test)
+
+
+@pytest.mark.parametrize("named", [{}, {"tags": "paid"}], ids=["plain", "tags"])
+def test_given_up_amid_it_it_is_made_durable_all_the_same(
+    tmp_path: Path, named: dict[str, Any]
+) -> None:
+    async def test(store: AsyncTimerStore) -> None:
+        log = store.blocking._log
+        end, synced = log.end, asyncio.Event()
+        loop = asyncio.get_running_loop()
+        log.on_durable.append(lambda: loop.call_soon_threadsafe(synced.set))
+        task = asyncio.create_task(store.put("t", b"nobody awaits it", **named))
+        while log.end == end:  # it is begun
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.wait_for(synced.wait(), PATIENCE_S)
+        assert log.durable == log.end
+
+    with_store(tmp_path, test)
+
+
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
+def test_where_no_thread_can_be_had_the_next_one_tries_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    async def test(store: AsyncTimerStore) -> None:
+        shared = store._puts.shared
+        while shared._is_running:  # the first put's sync
+            await asyncio.sleep(0)
+        with monkeypatch.context() as patched:
+            patched.setattr(shared._thread, "submit", _raiser(error()))
+            try:
+                await store.put("t", b"told")
+            except error:
+                pass
+            else:
+                pytest.fail("nobody was told")
+        assert (await store.put("t", b"durable")).queue_offset == 2
+        assert store.blocking._log.durable == store.blocking._log.end
+
+    with_store(tmp_path, test)
+
+
+def test_an_error_beside_the_sync_is_told_to_all_and_the_next_ones_are_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(store: AsyncTimerStore) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(store._puts.shared, "_sync", _raiser(MemoryError()))
+            puts = [store.put("t", b"%d" % k) for k in range(3)]
+            for told in await asyncio.gather(*puts, return_exceptions=True):
+                assert isinstance(told, MemoryError)
+        assert (await store.put("t", b"durable")).queue_offset == 4
 
     with_store(tmp_path, test)
 

@@ -141,7 +141,7 @@ class AsyncTimerStore:
 
     @_as(TimerStore.put_many)
     async def put_many(self, *given: Any, **named: Any) -> PutBatch:
-        """The same call; a plain list of at most 1,024 has no thread, and callers share syncs."""
+        """The same call; for a plain list of at most 1,024 it has no thread, and shares syncs."""
         return await self._puts.put_many(given, named)
 
     @_as(TimerStore.receive)
@@ -336,8 +336,9 @@ def open(  # noqa: A001 - read as `timerstore.aio.open`
 ) -> Opening:
     """Open a store as timerstore.open does: `await` it, or `async with` it.
 
-    `workers`: threads that carry out calls, 1 to 64. Synchronous puts share their syncs, however
-    many wait. `threads=False`: step `store.blocking` by hand.
+    `workers`: threads that carry out calls, 1 to 64. Synchronous `put`s share their syncs, however
+    many wait, and so does a plain `put_many` (decision 0055); those with a message_id or a key, and
+    other lists, as many as there are threads. `threads=False`: step `store.blocking` by hand.
     """
     if type(workers) is not int or not 1 <= workers <= WORKERS_MAX:
         raise ConfigError(f"workers: wanted 1 to {WORKERS_MAX}, got {workers!r}")

@@ -11,7 +11,7 @@ Source:   decision 0055.
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from timerstore.aio.shared_sync import SharedSync
 from timerstore.message import PutBatch, PutReceipt
@@ -21,7 +21,15 @@ _TURN = 64  # puts that are answered without a wait, before others have their tu
 # Such a put answers with another's receipt, or takes another's place: it syncs by itself.
 _BY_ITSELF = frozenset({"message_id", "key", "replace", "wait_at_most"})
 
-Run = Callable[[Callable[[], Any]], Coroutine[Any, Any, Any]]
+Answer = TypeVar("Answer")
+
+
+class Run(Protocol):
+    """Carries a call out in the pool."""
+
+    def __call__(self, call: Callable[[], Answer], /) -> Coroutine[Any, Any, Answer]:
+        """Its answer, awaited."""
+        ...
 
 
 class Puts:
@@ -40,12 +48,16 @@ class Puts:
         if begun is not None:
             await self._settle(begun.log_offset)
             return begun
-        shares = self._shares(named)
-        if shares:
-            named = {**named, "flush": "async"}
-        receipt: PutReceipt = await self._run(partial(self._store.put, *given, **named))
-        if shares:
-            await self.shared.through(receipt.log_offset + 1)
+        if not self._shares(named):
+            return await self._run(partial(self._store.put, *given, **named))
+        receipt = await self._run(partial(self._put_and_begin, given, named))
+        await self.shared.through(receipt.log_offset + 1)
+        return receipt
+
+    def _put_and_begin(self, given: tuple[Any, ...], named: Mapping[str, Any]) -> PutReceipt:
+        """Put, and have it synced, also where nobody waits for that any more."""
+        receipt = self._store.put(*given, **{**named, "flush": "async"})
+        self.shared.begin(receipt.log_offset + 1)
         return receipt
 
     async def put_many(self, given: tuple[Any, ...], named: Mapping[str, Any]) -> PutBatch:
@@ -54,8 +66,7 @@ class Puts:
         if begun is not None:
             await self._settle(int(begun.log_offsets[-1]))
             return begun
-        batch: PutBatch = await self._run(partial(self._store.put_many, *given, **named))
-        return batch
+        return await self._run(partial(self._store.put_many, *given, **named))
 
     async def _settle(self, log_offset: int) -> None:
         """Wait until it is durable, where it must be; else go on, or let others run."""

@@ -4,7 +4,7 @@ Threads:  awaited on any loop; syncs are waited for in one thread of its own, so
           takes long in the pool keeps them.
 Locks:    its own, for a few steps, with nothing taken under it.
 Holds:    (1) whoever waits is served by a sync that began after he came; (2) nobody waits while the
-          thread is idle; (3) who gives up waiting takes it from nobody.
+          thread is idle, whatever error made it so; (3) who gives up waiting takes it from nobody.
 Fails:    as the sync, for each whom it did not serve.
 Source:   decision 0055.
 """
@@ -23,7 +23,7 @@ class _Waiting(NamedTuple):
     """One who waits."""
 
     end: int  # the log is to be durable below this
-    future: "asyncio.Future[None]"
+    future: "asyncio.Future[None] | None"  # None: nobody waits, it is to be so all the same
 
 
 class SharedSync:
@@ -39,38 +39,48 @@ class SharedSync:
     async def through(self, end: int) -> None:
         """Return when the log is durable below `end`."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        with self._lock:
-            self._waiting.append(_Waiting(end, future))
-            is_first, self._is_running = not self._is_running, True
-        if is_first:
-            try:
-                self._thread.submit(self._run)
-            except RuntimeError:  # shut since this was put: the store is closed, that is quick
-                self._run()
+        self._add(_Waiting(end, future))
         await future
+
+    def begin(self, end: int) -> None:
+        """Have the log made durable below `end`, whoever waits for it; from any thread."""
+        self._add(_Waiting(end, None))
 
     def shut(self) -> None:
         """End the thread, behind those who wait."""
         self._thread.shutdown()
 
-    def _run(self) -> None:
-        while True:
-            with self._lock:
-                waiting, self._waiting = self._waiting, []
-                self._is_running = bool(waiting)
-            if not waiting:
+    def _add(self, one: _Waiting) -> None:
+        with self._lock:
+            self._waiting.append(one)
+            if self._is_running:
                 return
-            error = self._sync(max(one.end for one in waiting))
-            durable = self._store._log.durable
-            loops = {one.future.get_loop() for one in waiting}
-            for loop in loops:
-                mine = [
-                    (one.future, None if one.end <= durable else error)
-                    for one in waiting
-                    if one.future.get_loop() is loop
-                ]
-                with suppress(RuntimeError):  # the loop is closed: nobody awaits there any more
-                    loop.call_soon_threadsafe(_answer, mine)
+            self._is_running = True
+        try:
+            self._thread.submit(self._run)
+        except RuntimeError:  # shut since this was put: the store is closed, that is quick
+            self._run()
+        except BaseException as error:  # no thread, no memory: the next one tries again
+            others = [each for each in self._take(is_last=True) if each is not one]
+            _tell(others, -1, error)
+            raise
+
+    def _take(self, *, is_last: bool = False) -> list[_Waiting]:
+        """Take those who wait; where nobody does, the thread is idle from here on."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+            self._is_running = bool(waiting) and not is_last
+        return waiting
+
+    def _run(self) -> None:
+        waiting: list[_Waiting] = []
+        try:
+            while waiting := self._take():
+                error = self._sync(max(one.end for one in waiting))
+                _tell(waiting, self._store._log.durable, error)
+        except BaseException as error:
+            _tell(waiting + self._take(is_last=True), -1, error)
+            raise
 
     def _sync(self, end: int) -> BaseException | None:
         """Sync through `end`, or tell why not."""
@@ -83,6 +93,15 @@ class SharedSync:
         except BaseException as error:  # noqa: BLE001 - raised by whoever waits
             return error
         return None
+
+
+def _tell(waiting: list[_Waiting], durable: int, error: BaseException | None) -> None:
+    """Answer those who wait: each whom the sync served hears of no error."""
+    answers = [(one.future, None if one.end <= durable else error) for one in waiting]
+    for loop in {future.get_loop() for future, _ in answers if future is not None}:
+        mine = [(one, told) for one, told in answers if one is not None and one.get_loop() is loop]
+        with suppress(RuntimeError):  # the loop is closed: nobody awaits there any more
+            loop.call_soon_threadsafe(_answer, mine)
 
 
 def _answer(answers: "list[tuple[asyncio.Future[None], BaseException | None]]") -> None:

@@ -42,7 +42,7 @@ from timerstore.leases.message import LeasedMessage
 from timerstore.leases.request import Request
 from timerstore.message import SYS_FLAG_COMPRESSED, Int64Array, Message, unique_key
 from timerstore.opening import Opened
-from timerstore.putting_many import ManyPutting, Places, Way
+from timerstore.putting_many import ManyPutting, NotedPlaces, Way
 from timerstore.queues.routes import Route
 from timerstore.rows import Rows
 
@@ -78,7 +78,7 @@ class _Row(NamedTuple):
     text: bytes
 
 
-class _Noted(Places):
+class _Noted(NotedPlaces):
     """Places of leases; says how far the group is as they get them."""
 
     def __init__(self, rows: Sequence[_Row], opened: Opened, reads: Reads) -> None:
@@ -211,7 +211,7 @@ class Leasing:
         route: Route,
         request: Request,
         until_ms: int,
-        places: Places,
+        places: NotedPlaces,
         k: int,
     ) -> LeasedMessage:
         message, lease = row.message, row.lease

@@ -4,7 +4,8 @@ import threading
 
 import pytest
 
-from timerstore.native import AppendLock
+from timerstore.errors import FailedError
+from timerstore.native import AppendLock, ffi, lib, raise_status
 
 PATIENCE_S = 30.0
 
@@ -92,3 +93,14 @@ def test_many_take_it_one_after_the_other() -> None:
 def test_it_takes_no_arguments() -> None:
     with pytest.raises(TypeError):
         AppendLock(1)
+
+
+def test_c_that_is_called_by_who_has_it_says_so() -> None:
+    lock, log, need = AppendLock(), ffi.new("ts_log *"), ffi.new("int64_t *")
+    log.lock = ffi.cast("void *", lock.address)
+    with lock:
+        got = lib.ts_put_many_held(log, ffi.NULL, ffi.NULL, 0, 1, 1, 0, ffi.NULL, ffi.NULL, need)
+        assert got == lib.TS_HELD
+        assert lock.locked()
+    with pytest.raises(FailedError):
+        raise_status(got, "put")

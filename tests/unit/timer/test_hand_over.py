@@ -70,7 +70,9 @@ def test_quick_puts_come_between_the_chunks_of_a_step(tmp_path: Path) -> None:
 
         def put_on() -> None:
             while not is_over.is_set():
-                put.append(store.put("u", b"between"))
+                receipt = store._begin_put("u", b"between")  # None where the lock is taken
+                if receipt is not None:
+                    put.append(receipt.log_offset)
 
         thread = threading.Thread(target=put_on)
         thread.start()
@@ -82,6 +84,8 @@ def test_quick_puts_come_between_the_chunks_of_a_step(tmp_path: Path) -> None:
         is_over.set()
         thread.join(PATIENCE_S)
         Stepper(store).settle()
+        handed = [one.log_offset for one in store.pull("t", 0, 0, max_count=30_000).messages]
+        assert any(handed[0] < at < handed[-1] for at in put), "nothing came between"
         assert list(store.pull_batch("t", 0, 0, max_count=30_000).body_list()) == bodies
         assert len(store.pull_batch("u", 0, 0, max_count=10**6)) == 1 + len(put)
         assert store.verify().clean

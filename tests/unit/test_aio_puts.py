@@ -139,7 +139,8 @@ def test_however_many_wait_they_share_syncs(tmp_path: Path, named: dict[str, Any
             asyncio.create_task(store.put("t", b"%d" % k, delay=HOUR_S, **named))
             for k in range(100)
         ]
-        while len(store._puts.shared._waiting) < 100:
+        shared = store._puts.shared
+        while sum(one.future is not None for one in shared._waiting) < 100:
             await asyncio.sleep(0)
         assert gate.count == 1
         assert not any(task.done() for task in (first, *tasks))
@@ -185,11 +186,18 @@ def test_a_sync_that_fails_is_told_to_each_whom_it_did_not_serve(tmp_path: Path,
 def test_one_who_was_served_hears_of_no_later_failure(tmp_path: Path) -> None:
     async def test(store: AsyncTimerStore) -> None:
         shared, log = store._puts.shared, store.blocking._log
-        error = FailedError("no such luck", where=log.segments.directory)
-        store.blocking._sync_begun = _raiser(error)  # type: ignore[method-assign]
-        await shared.through(log.durable)
-        with pytest.raises(FailedError):
-            await shared.through(log.durable + 1)
+        end = log.durable
+
+        def sync(_offset: int) -> None:
+            log.durable = end + 1
+            raise FailedError("no such luck", where=log.segments.directory)
+
+        store.blocking._sync_begun = sync  # type: ignore[method-assign]
+        ends = (end + 1, end + 2)
+        served, other = await asyncio.gather(*map(shared.through, ends), return_exceptions=True)
+        assert served is None
+        assert isinstance(other, FailedError)
+        log.durable = end
 
     with_store(tmp_path, test)
 

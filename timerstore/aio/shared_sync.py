@@ -38,6 +38,8 @@ class SharedSync:
 
     async def through(self, end: int) -> None:
         """Return when the log is durable below `end`."""
+        if self._store._log.durable >= end:
+            return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._add(_Waiting(end, future))
         await future

@@ -738,14 +738,15 @@ int32_t ts_encode(uint8_t *out, int32_t out_bytes, const uint8_t *topic, int32_t
  * queue offset, out[1] the log's end. bytes, timers: what measure said with the same now_ms.
  * log_offsets, queue_offsets: by row, NULL where nobody asks. digest: of rows in their order,
  * however they are cut into calls; due times count as they are given.
- * put_many_held: put_many in holds of the append lock, which it takes itself; *need: of its status.
+ * put_many_held: put_many in holds of the append lock, which it takes itself: how many; why no more
+ * is *status, with *need.
  * put_many_fits, under the lock, too: 1 where put_many surely appends all rows, which differ in
  * nothing but body and time; body_bytes: of all. */
 int32_t ts_put_many(ts_log *log, ts_route *route, const ts_rows *rows, int32_t from, int32_t to,
                     int64_t now_ms, int64_t *log_offsets, int64_t *queue_offsets);
 int32_t ts_put_many_held(ts_log *log, ts_route *route, const ts_rows *rows, int32_t from,
                          int32_t to, int32_t hold, int64_t now_ms, int64_t *log_offsets,
-                         int64_t *queue_offsets, int64_t *need);
+                         int64_t *queue_offsets, int32_t *status, int64_t *need);
 int32_t ts_put_many_fits(const ts_log *log, const ts_route *route, const ts_rows *rows,
                          int32_t body_bytes, int64_t now_ms);
 int32_t ts_rows_measure(const ts_log *log, const ts_route *route, const ts_rows *rows,

@@ -256,18 +256,19 @@ class ManyPutting(Putting):
             until = min(end, done + _MANY_HOLD)
             if is_plain:
                 last = end if failpoint.hook is None else until
-                got, need = self._in_holds(way, rows, done, last, now_ms, places)
+                got, status, need = self._in_holds(way, rows, done, last, now_ms, places)
             else:
                 with self._lock:
                     got = self._hold(way, rows, done, until, now_ms, places, once)
                     need = int(self._native.need)
-            if got >= 0:
+                got, status = max(got, 0), min(got, 0)
+            if got:
                 done += got
                 reach("put_many_part_appended")
-            else:
+            if status:
                 self.appended()  # room may have to come from the services
                 try:
-                    self._log.serve(got, need, "put")
+                    self._log.serve(status, need, "put")
                 except FullError as error:
                     error.stored_count = done
                     raise
@@ -286,20 +287,20 @@ class ManyPutting(Putting):
 
     def _in_holds(
         self, way: Way, rows: Rows, begin: int, end: int, now_ms: int, places: Places
-    ) -> tuple[int, int]:
-        """As `_hold`, for all there is room for: C takes the append lock itself, time and again.
-        Coming back for each hold one waits for the GIL each time.
+    ) -> tuple[int, int, int]:
+        """As `_hold`, for all there is room for: how many; the status that ended it, 0 where none
+        did, and its need. C takes the append lock itself, time and again: coming back for each hold
+        one waits for the GIL each time.
         """
-        need = ffi.new("int64_t *")
+        status, need = ffi.new("int32_t *"), ffi.new("int64_t *")
         got = int(
             lib.ts_put_many_held(
                 self._native, way.route.native, rows.native, begin, end, _MANY_HOLD, now_ms,
-                *places.native, need,
+                *places.native, status, need,
             )
         )  # fmt: skip
-        if got > 0:
-            places.now_ms[begin : begin + got] = now_ms
-        return got, int(need[0])
+        places.now_ms[begin : begin + got] = now_ms
+        return got, int(status[0]), int(need[0])
 
     def _hold(
         self,

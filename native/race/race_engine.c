@@ -237,7 +237,7 @@ static void put_rows(uint64_t *seed)
 {
     static const char bodies[] = "some bytes that stand for a body of a message, or for several";
     int64_t body_at[BATCH + 1] = {0}, due[BATCH], at[BATCH], ids[BATCH], now = get(&s->now_ms);
-    int32_t count = 1 + below(seed, BATCH), got;
+    int32_t count = 1 + below(seed, BATCH), status;
     int64_t need;
     ts_rows rows = {.bodies = (const uint8_t *)bodies, .body_offsets = body_at, .due_ms = due,
                     .properties = (const uint8_t *)"TAGS\001a\002", .properties_size = 7,
@@ -247,11 +247,11 @@ static void put_rows(uint64_t *seed)
         body_at[i + 1] = body_at[i] + 1 + below(seed, 7);
         due[i] = now + below(seed, 4000) - 200;
     }
-    for (int32_t from = 0; from < count; from += got > 0 ? got : 0) {
-        got = ts_put_many_held(&s->log, &s->routes[below(seed, REAL)], &rows, from, count,
-                               BATCH / 3, now, at, ids, &need);
-        if (got <= 0) {
-            CHECK(got == TS_NEED_ROOM && need > 0);
+    for (int32_t from = 0; from < count;) {
+        from += ts_put_many_held(&s->log, &s->routes[below(seed, REAL)], &rows, from, count,
+                                 BATCH / 3, now, at, ids, &status, &need);
+        if (status != TS_OK) {
+            CHECK(status == TS_NEED_ROOM && need > 0);
             make_room();
         }
     }

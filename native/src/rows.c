@@ -151,23 +151,26 @@ int32_t ts_put_many(ts_log *log, ts_route *route, const ts_rows *rows, int32_t f
 
 int32_t ts_put_many_held(ts_log *log, ts_route *route, const ts_rows *rows, int32_t from,
                          int32_t to, int32_t hold, int64_t now_ms, int64_t *log_offsets,
-                         int64_t *queue_offsets, int64_t *need)
+                         int64_t *queue_offsets, int32_t *status, int64_t *need)
 {
-    int32_t at = from, got = 0;
+    int32_t at = from, got;
 
+    *status = TS_OK;
     while (at < to) {
-        got = ts_log_hold(log);
-        if (got != TS_OK)
+        *status = ts_log_hold(log);
+        if (*status != TS_OK)
             break;
         got = ts_put_many(log, route, rows, at, to - at < hold ? to : at + hold, now_ms,
                           log_offsets, queue_offsets);
         *need = log->need;
         ts_log_let_go(log);
-        if (got <= 0)
+        if (got <= 0) {
+            *status = got;
             break;
+        }
         at += got;
     }
-    return at > from ? at - from : got;
+    return at - from;
 }
 
 int32_t ts_put_once(ts_log *log, ts_ids *ids, uint64_t topic_hash, ts_route *route,

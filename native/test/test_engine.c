@@ -317,15 +317,16 @@ static void put_many(store *s, uint64_t *seed, int32_t index, int32_t count, int
     if (below(seed, 2))
         put_group(s, seed, index, &rows, log_offsets, queue_offsets);
     else
-        for (int32_t i = 0, got; i < count; i += got > 0 ? got : 0) {
+        for (int32_t i = 0, status; i < count;) {
             int64_t need;
 
-            got = ts_put_many_held(&s->log, &s->routes[index], &rows, i, count,
-                                   1 + below(seed, 5), s->now_ms, log_offsets, queue_offsets,
-                                   &need);
-            if (got <= 0) {
+            i += ts_put_many_held(&s->log, &s->routes[index], &rows, i, count,
+                                  1 + below(seed, 5), s->now_ms, log_offsets, queue_offsets,
+                                  &status, &need);
+            CHECK((status == TS_OK) == (i == count));
+            if (status != TS_OK) {
                 CHECK(need == s->log.need);
-                serve_log(s, got);
+                serve_log(s, status);
             }
         }
     s->unique += count;

@@ -96,11 +96,13 @@ def test_it_takes_no_arguments() -> None:
 
 
 def test_c_that_is_called_by_who_has_it_says_so() -> None:
-    lock, log, need = AppendLock(), ffi.new("ts_log *"), ffi.new("int64_t *")
+    lock, log = AppendLock(), ffi.new("ts_log *")
     log.lock = ffi.cast("void *", lock.address)
+    status, need = ffi.new("int32_t *"), ffi.new("int64_t *")
+    null = ffi.NULL
     with lock:
-        got = lib.ts_put_many_held(log, ffi.NULL, ffi.NULL, 0, 1, 1, 0, ffi.NULL, ffi.NULL, need)
-        assert got == lib.TS_HELD
+        assert lib.ts_put_many_held(log, null, null, 0, 1, 1, 0, null, null, status, need) == 0
+        assert status[0] == lib.TS_HELD
         assert lock.locked()
     with pytest.raises(FailedError):
-        raise_status(got, "put")
+        raise_status(status[0], "put")

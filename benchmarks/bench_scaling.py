@@ -23,6 +23,7 @@ from benchmarks import harness
 from benchmarks.bench_end_to_end import once
 from benchmarks.harness import Result, Work
 from benchmarks.rounds import interleaved
+from benchmarks.warm import WARM_BYTES
 from timerstore import StoreConfig
 
 FULL: dict[str, Any] = {
@@ -47,12 +48,17 @@ OVERHEAD_BYTES = 800
 """Of a message on disk, beyond twice its body, from its put to after its delivery; rounded up."""
 
 
+def bytes_of(body: int) -> int:
+    """What a message with such a body fills at most, from its put to after its delivery."""
+    return 2 * body + OVERHEAD_BYTES
+
+
 def sizes(smallest: int, largest: int, body: int, directory: Path | None) -> list[int]:
     """Powers of ten; half of one that the disk has no room for, or nothing."""
     there = directory if directory is not None else Path(tempfile.gettempdir())
     while not there.exists():
         there = there.absolute().parent
-    room = int(shutil.disk_usage(there).free * 0.9) // (2 * body + OVERHEAD_BYTES)
+    room = int(shutil.disk_usage(there).free * 0.9) // bytes_of(body)
     found = []
     size = smallest
     while size <= largest:
@@ -88,6 +94,7 @@ def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iter
             seconds_max=seconds_max,
             smoke=smoke,
             directory=directory,
+            warm_bytes=max(WARM_BYTES, n * bytes_of(parameters["body"])),
         )
 
 

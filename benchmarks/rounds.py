@@ -21,7 +21,7 @@ from pathlib import Path
 from benchmarks import harness
 from benchmarks.control import Control
 from benchmarks.harness import Result
-from benchmarks.warm import warm_memory
+from benchmarks.warm import WARM_BYTES, warm_memory
 
 Variant = Callable[[Path], Result]
 
@@ -33,8 +33,11 @@ def interleaved(
     seconds_max: float,
     smoke: bool,
     directory: Path | None,
+    warm_bytes: int = WARM_BYTES,
 ) -> Iterator[Result]:
-    """The results as they come. Smoke runs are made here, unwatched."""
+    """The results as they come. Smoke runs are made here, unwatched. `warm_bytes`: of memory and
+    files that a run fills.
+    """
     began = time.monotonic()
     longest = 0.0
     for number in range(rounds):
@@ -47,15 +50,26 @@ def interleaved(
             return
         shift = number % len(variants)
         for variant in (*variants[shift:], *variants[:shift]):
-            yield watched(variant, number, smoke=smoke, directory=directory)
+            yield watched(variant, number, smoke=smoke, directory=directory, warm_bytes=warm_bytes)
         longest = max(longest, time.monotonic() - round_began)
 
 
-def watched(variant: Variant, number: int, *, smoke: bool, directory: Path | None) -> Result:
+def watched(
+    variant: Variant,
+    number: int,
+    *,
+    smoke: bool,
+    directory: Path | None,
+    warm_bytes: int = WARM_BYTES,
+) -> Result:
     """One run on warm memory, and what the control saw."""
-    warmed = {} if smoke else {"warmed_page_us": warm_memory()}
-    with harness.workspace(directory) as root, nullcontext() if smoke else Control() as control:
+    with (
+        nullcontext() if smoke else warm_memory(warm_bytes) as page_us,
+        harness.workspace(directory) as root,
+        nullcontext() if smoke else Control() as control,
+    ):
         found = harness.isolated(partial(variant, root), fork=not smoke)
+    warmed = {} if page_us is None else {"warmed_page_us": page_us}
     told = {} if control is None else {
         "control_p99_ms": control.stall.p99_ms,
         "control_max_ms": control.stall.max_ms,

@@ -1,36 +1,92 @@
-"""Memory that the host has given already: touched and freed just before a run, for all alike.
+"""Memory that the host has given already: touched just before a run, for all alike.
 
 A virtual machine may give back what it has freed within seconds (free page reporting), and has to
 ask for it again page by page: here a write into a new file cost 0.15 ns a byte, or 0.7 to 1.0 where
 the memory was given back, whatever was measured. A run of a second or two finds what it needs warm.
+A long one, which fills more than stays warm when it is free, has the rest kept for it.
 
-Data:     anonymous memory of a child that ends.
+Data:     anonymous memory of a child that lets go of it: of some at once, of the rest as the run
+          takes it.
 Threads:  none.
+Holds:    the child ends with the run, however that ends, and with who made it.
+Fails:    MemoryError where the child could not have the memory.
 """
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
+import signal
 import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 
 WARM_BYTES = 3 << 29
-"""Files and memory of a run of a million messages; half of the memory at most."""
+"""Files and memory of a run of a million messages; so much stays warm while it is free."""
 
 _PAGE_BYTES = 4096
+_PIECE_BYTES = 1 << 26
+_LOOK_S = 0.01  # a run takes some 10 MB meanwhile
 
 
-def warm_memory() -> float:
-    """Touch it all; how long a page took, microseconds: about 0.2 where it was warm."""
-    free = os.sysconf("SC_AVPHYS_PAGES") * _PAGE_BYTES
-    size = min(WARM_BYTES, free // 2) // _PAGE_BYTES * _PAGE_BYTES
+@contextmanager
+def warm_memory(size: int = WARM_BYTES, *, free: int = WARM_BYTES) -> Iterator[float]:
+    """Touch `size` bytes, half of the memory at most, and have `free` of them free for as long as
+    there are any; how long a page took, microseconds: about 0.2 where it was warm.
+    """
+    size = min(size, os.sysconf("SC_AVPHYS_PAGES") * _PAGE_BYTES // 2)
+    count = max(1, size // _PIECE_BYTES)
     began = time.perf_counter()
+    told, tell = os.pipe()
     child = os.fork()
     if child == 0:
-        memory = mmap.mmap(-1, size)
-        np.frombuffer(memory, dtype=np.uint8)[::_PAGE_BYTES] = 1
-        os._exit(0)
-    os.waitpid(child, 0)
-    return (time.perf_counter() - began) * 1e6 / (size // _PAGE_BYTES)
+        try:
+            os.close(told)
+            _keep(count, free, tell)
+        except Exception:  # noqa: BLE001 - told here: the parent sees that there is no answer
+            traceback.print_exc()
+        finally:
+            os._exit(0)
+    os.close(tell)
+    try:
+        with os.fdopen(told, "rb") as answer:
+            if not answer.read(1):
+                raise MemoryError(f"warm memory: wanted {count * _PIECE_BYTES} bytes")
+        yield (time.perf_counter() - began) * 1e6 / (count * _PIECE_BYTES // _PAGE_BYTES)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def _keep(count: int, free: int, tell: int) -> None:
+    """In the child."""
+    parent = os.getppid()
+    pieces = [_touched() for _ in range(count)]
+    wanted = _free_bytes() + free
+    while pieces and _free_bytes() < wanted:
+        pieces.pop().close()
+    os.write(tell, b"1")
+    os.close(tell)
+    while pieces and os.getppid() == parent:
+        time.sleep(_LOOK_S)
+        while pieces and _free_bytes() < wanted:
+            pieces.pop().close()
+
+
+def _touched() -> mmap.mmap:
+    memory = mmap.mmap(-1, _PIECE_BYTES)
+    with contextlib.suppress(OSError):  # a kernel without: this takes longer
+        memory.madvise(mmap.MADV_HUGEPAGE)  # let go of in no time
+    np.frombuffer(memory, dtype=np.uint8)[::_PAGE_BYTES] = 1
+    return memory
+
+
+def _free_bytes() -> int:
+    with Path("/proc/meminfo").open(encoding="ascii") as file:
+        line = next(line for line in file if line.startswith("MemFree:"))
+    return int(line.split()[1]) << 10

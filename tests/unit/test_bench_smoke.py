@@ -26,10 +26,12 @@ from benchmarks import (
     rounds,
     samples,
     targets,
+    warm,
 )
 from benchmarks.control import Control
 from benchmarks.peers import contract
 from benchmarks.peers.by_heapq import InHeap
+from benchmarks.warm import warm_memory
 
 LINE_FIELDS = {"name", "parameters", "n", "rate", "unit", "p50", "p99", "max", "flush", "work"}
 
@@ -50,6 +52,55 @@ def counts(found: audit.Pulled) -> audit.Counts:
     must = np.array([True, True, False, False])
     may = np.array([False, False, False, True])
     return audit.count(found, due, must, may, np.array([False, False, True, False]))
+
+
+# ---------------------------------------------------------------- memory
+
+
+def children() -> set[str]:
+    found: set[str] = set()
+    for task in Path("/proc/self/task").iterdir():
+        found.update((task / "children").read_text().split())
+    return found
+
+
+def resident_bytes(process: str) -> int:
+    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * 4096
+
+
+def test_warm_memory_is_kept_while_more_is_free_than_wanted() -> None:
+    before = children()
+    with warm_memory(1 << 28, free=-(1 << 50)) as page_us:  # never less free than that
+        assert page_us > 0
+        (child,) = children() - before
+        assert resident_bytes(child) > 1 << 28
+    assert children() == before
+
+
+def test_warm_memory_is_given_to_the_run_as_it_takes_it() -> None:
+    before = children()
+    with warm_memory(1 << 28, free=1 << 50):
+        (child,) = children() - before
+        assert resident_bytes(child) < 1 << 28  # or none: it has ended
+    assert children() == before
+
+
+def test_warm_memory_ends_with_a_run_that_fails() -> None:
+    before = children()
+    with pytest.raises(harness.WorkError), warm_memory(1 << 26, free=-(1 << 50)):
+        raise harness.WorkError("no")
+    assert children() == before
+
+
+def test_warm_memory_that_cannot_be_had_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> None:
+        raise OSError("no memory")
+
+    monkeypatch.setattr(warm, "_touched", none)
+    before = children()
+    with pytest.raises(MemoryError, match="wanted 67108864 bytes"), warm_memory(1 << 26):
+        pass
+    assert children() == before
 
 
 # ---------------------------------------------------------------- what counts

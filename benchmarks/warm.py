@@ -1,12 +1,10 @@
-"""Memory that the host has given already: touched just before a run, for all alike.
+"""Memory that the host has given already: touched before a run, and kept until the run takes it.
 
-A virtual machine may give back what it has freed within seconds (free page reporting), and has to
-ask for it again page by page: here a write into a new file cost 0.15 ns a byte, or 0.7 to 1.0 where
-the memory was given back, whatever was measured. A run of a second or two finds what it needs warm.
-A long one, which fills more than stays warm when it is free, has the rest kept for it.
+A virtual machine may give back what is free within seconds (free page reporting), and has to ask
+for it again page by page: here a write into a new file cost 0.15 ns a byte, or 0.7 to 1.0 where the
+memory was given back, whatever was measured. With ten million pending that was half of delivery.
 
-Data:     anonymous memory of a child that lets go of it: of some at once, of the rest as the run
-          takes it.
+Data:     anonymous memory of a child that lets go of it as the run takes it.
 Threads:  none.
 Holds:    the child ends with the run, however that ends, and with who made it.
 Fails:    MemoryError where the child could not have the memory.
@@ -27,7 +25,10 @@ from pathlib import Path
 import numpy as np
 
 WARM_BYTES = 3 << 29
-"""Files and memory of a run of a million messages; so much stays warm while it is free."""
+"""Files and memory of a run of a million messages."""
+
+AHEAD_BYTES = 1 << 28
+"""So much is free before it is taken, and not given back meanwhile."""
 
 _PAGE_BYTES = 4096
 _PIECE_BYTES = 1 << 26
@@ -35,9 +36,9 @@ _LOOK_S = 0.01  # a run takes some 10 MB meanwhile
 
 
 @contextmanager
-def warm_memory(size: int = WARM_BYTES, *, free: int = WARM_BYTES) -> Iterator[float]:
-    """Touch `size` bytes, half of the memory at most, and have `free` of them free for as long as
-    there are any; how long a page took, microseconds: about 0.2 where it was warm.
+def warm_memory(size: int = WARM_BYTES, *, ahead: int = AHEAD_BYTES) -> Iterator[float]:
+    """Touch `size` bytes, half of what is free at most, and have `ahead` of them free as long as any
+    are left; how long a page took, microseconds: about 0.2 where it was warm.
     """
     size = min(size, os.sysconf("SC_AVPHYS_PAGES") * _PAGE_BYTES // 2)
     count = max(1, size // _PIECE_BYTES)
@@ -47,7 +48,7 @@ def warm_memory(size: int = WARM_BYTES, *, free: int = WARM_BYTES) -> Iterator[f
     if child == 0:
         try:
             os.close(told)
-            _keep(count, free, tell)
+            _keep(count, ahead, tell)
         except Exception:  # noqa: BLE001 - told here: the parent sees that there is no answer
             traceback.print_exc()
         finally:
@@ -63,11 +64,11 @@ def warm_memory(size: int = WARM_BYTES, *, free: int = WARM_BYTES) -> Iterator[f
         os.waitpid(child, 0)
 
 
-def _keep(count: int, free: int, tell: int) -> None:
+def _keep(count: int, ahead: int, tell: int) -> None:
     """In the child."""
     parent = os.getppid()
     pieces = [_touched() for _ in range(count)]
-    wanted = _free_bytes() + free
+    wanted = _free_bytes() + ahead
     while pieces and _free_bytes() < wanted:
         pieces.pop().close()
     os.write(tell, b"1")

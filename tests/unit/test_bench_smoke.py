@@ -70,7 +70,7 @@ def resident_bytes(process: str) -> int:
 
 def test_warm_memory_is_kept_while_more_is_free_than_wanted() -> None:
     before = children()
-    with warm_memory(1 << 28, free=-(1 << 50)) as page_us:  # never less free than that
+    with warm_memory(1 << 28, ahead=-(1 << 50)) as page_us:  # never less free than that
         assert page_us > 0
         (child,) = children() - before
         assert resident_bytes(child) > 1 << 28
@@ -79,7 +79,7 @@ def test_warm_memory_is_kept_while_more_is_free_than_wanted() -> None:
 
 def test_warm_memory_is_given_to_the_run_as_it_takes_it() -> None:
     before = children()
-    with warm_memory(1 << 28, free=1 << 50):
+    with warm_memory(1 << 28, ahead=1 << 50):
         (child,) = children() - before
         assert resident_bytes(child) < 1 << 28  # or none: it has ended
     assert children() == before
@@ -87,7 +87,7 @@ def test_warm_memory_is_given_to_the_run_as_it_takes_it() -> None:
 
 def test_warm_memory_ends_with_a_run_that_fails() -> None:
     before = children()
-    with pytest.raises(harness.WorkError), warm_memory(1 << 26, free=-(1 << 50)):
+    with pytest.raises(harness.WorkError), warm_memory(1 << 26, ahead=-(1 << 50)):
         raise harness.WorkError("no")
     assert children() == before
 

@@ -37,8 +37,8 @@ _LOOK_S = 0.01  # a run takes some 10 MB meanwhile
 
 @contextmanager
 def warm_memory(size: int = WARM_BYTES, *, ahead: int = AHEAD_BYTES) -> Iterator[float]:
-    """Touch `size` bytes, half of what is free at most, and have `ahead` of them free as long as any
-    are left; how long a page took, microseconds: about 0.2 where it was warm.
+    """Touch `size` bytes, half of what is free at most, and have `ahead` of them free as long as
+    any are left; how long a page took, microseconds: about 0.2 where it was warm.
     """
     size = min(size, os.sysconf("SC_AVPHYS_PAGES") * _PAGE_BYTES // 2)
     count = max(1, size // _PIECE_BYTES)

@@ -30,6 +30,7 @@ import timerstore
 from benchmarks import harness
 from benchmarks.harness import START_MS, Result, Stopwatch, Work, need
 from benchmarks.rounds import interleaved
+from benchmarks.warm import warm_bytes_for
 from timerstore import StoreConfig, TimerStore
 from timerstore.testing import ManualClock, Stepper
 
@@ -170,6 +171,7 @@ def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iter
         seconds_max=parameters["seconds_max"],
         smoke=smoke,
         directory=directory,
+        warm_bytes=warm_bytes_for(told["n"], told["body"]),
     )
 
 

@@ -23,7 +23,7 @@ from benchmarks import harness
 from benchmarks.bench_end_to_end import once
 from benchmarks.harness import Result, Work
 from benchmarks.rounds import interleaved
-from benchmarks.warm import WARM_BYTES
+from benchmarks.warm import warm_bytes_for
 from timerstore import StoreConfig
 
 FULL: dict[str, Any] = {
@@ -44,13 +44,6 @@ SMOKE: dict[str, Any] = {
     "rounds": 1,
     "seconds_max": 60.0,
 }
-OVERHEAD_BYTES = 800
-"""Of a message on disk, beyond twice its body, from its put to after its delivery; rounded up."""
-
-
-def bytes_of(body: int) -> int:
-    """What a message with such a body fills at most, from its put to after its delivery."""
-    return 2 * body + OVERHEAD_BYTES
 
 
 def sizes(smallest: int, largest: int, body: int, directory: Path | None) -> list[int]:
@@ -58,7 +51,7 @@ def sizes(smallest: int, largest: int, body: int, directory: Path | None) -> lis
     there = directory if directory is not None else Path(tempfile.gettempdir())
     while not there.exists():
         there = there.absolute().parent
-    room = int(shutil.disk_usage(there).free * 0.9) // bytes_of(body)
+    room = int(shutil.disk_usage(there).free * 0.9) // harness.filled_bytes(1, body)
     found = []
     size = smallest
     while size <= largest:
@@ -94,7 +87,7 @@ def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iter
             seconds_max=seconds_max,
             smoke=smoke,
             directory=directory,
-            warm_bytes=max(WARM_BYTES, n * bytes_of(parameters["body"])),
+            warm_bytes=warm_bytes_for(n, parameters["body"]),
         )
 
 

@@ -40,12 +40,19 @@ SEED = 20131
 START_MS = 1_700_000_000_000
 """Where turned clocks start: a fixed day, a multiple of the wheel's precision."""
 
+_OVERHEAD_BYTES = 800  # of a message, beyond twice its body; rounded up
+
 Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
 
 
 class WorkError(RuntimeError):
     """The store, or a peer, did other work than it was asked for."""
+
+
+def filled_bytes(n: int, body: int) -> int:
+    """What `n` messages fill on disk at most, from their put to after their delivery."""
+    return n * (2 * body + _OVERHEAD_BYTES)
 
 
 def need(condition: bool, what: str) -> None:

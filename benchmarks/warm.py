@@ -24,23 +24,31 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.harness import filled_bytes
+
 WARM_BYTES = 3 << 29
 """Files and memory of a run of a million messages."""
 
 AHEAD_BYTES = 1 << 28
 """So much is free before it is taken, and not given back meanwhile."""
 
+_SHARE = 1.5  # of what a run fills: a kernel takes some from what is free and cold instead
 _PAGE_BYTES = 4096
 _PIECE_BYTES = 1 << 26
 _LOOK_S = 0.01  # a run takes some 10 MB meanwhile
 
 
+def warm_bytes_for(n: int, body: int) -> int:
+    """What is to be kept warm for a run of `n` messages with bodies of so many bytes."""
+    return max(WARM_BYTES, int(_SHARE * filled_bytes(n, body)))
+
+
 @contextmanager
 def warm_memory(size: int = WARM_BYTES, *, ahead: int = AHEAD_BYTES) -> Iterator[float]:
-    """Touch `size` bytes, half of what is free at most, and have `ahead` of them free as long as
-    any are left; how long a page took, microseconds: about 0.2 where it was warm.
+    """Touch `size` bytes, three quarters of what is free at most, and have `ahead` of them free as
+    long as any are left; how long a page took, microseconds: about 0.2 where it was warm.
     """
-    size = min(size, os.sysconf("SC_AVPHYS_PAGES") * _PAGE_BYTES // 2)
+    size = min(size, os.sysconf("SC_AVPHYS_PAGES") * _PAGE_BYTES * 3 // 4)
     count = max(1, size // _PIECE_BYTES)
     began = time.perf_counter()
     told, tell = os.pipe()

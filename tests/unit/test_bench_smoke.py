@@ -617,7 +617,7 @@ def test_sizes_that_the_disk_has_no_room_for_are_halved_or_left_out(
     monkeypatch.setattr(
         scaling.shutil, "disk_usage", lambda _path: type("Usage", (), {"free": free[0]})
     )
-    each = 2 * 128 + scaling.OVERHEAD_BYTES
+    each = harness.filled_bytes(1, 128)
 
     def sizes(room: int) -> list[int]:
         free[0] = (room * each * 10 + 8) // 9

@@ -253,12 +253,12 @@ int32_t ts_deliver_plan(ts_view *view, const ts_routes *routes, const ts_log *lo
 
     touch_sources(view, due, 0, count);
     for (i = 0; i < count && i < AHEAD; i++)
-        ts_view_prefetch(view, due[i].log_offset, due[i].size);
+        ts_view_prefetch_all(view, due[i].log_offset, due[i].size);
     for (i = 0; i < count && read < READ_BYTES; i++) {
         if (i % TS_TOUCHED == 0)
             touch_sources(view, due, i + TS_TOUCHED, count);
         if (i + AHEAD < count)
-            ts_view_prefetch(view, due[i + AHEAD].log_offset, due[i + AHEAD].size);
+            ts_view_prefetch_all(view, due[i + AHEAD].log_offset, due[i + AHEAD].size);
         read += due[i].size;
         status = plan_one(view, routes, log, timer_route, frontier, &due[i], now_ms, scratch,
                           &scratch_at, scratch_bytes, &drafts[i], &last);

@@ -90,6 +90,19 @@ TS_PREFETCHES ts_view_prefetch(const ts_view *view, int64_t offset, int32_t size
     __builtin_prefetch(at + size - 1);
 }
 
+/* The same where all of it is read: its middle, too, as far as that stays in the first cache.
+ * Of 1 KiB the CRC took twice as long without them. */
+TS_PREFETCHES ts_view_prefetch_all(const ts_view *view, int64_t offset, int32_t size)
+{
+    const uint8_t *at = ts_view_address(view, offset);
+
+    if (at == NULL || size <= 0)
+        return;
+    for (int32_t line = 0; line < size && line < 2048; line += 64)
+        __builtin_prefetch(at + line);
+    __builtin_prefetch(at + size - 1);
+}
+
 /* The same for the last lines alone, where a timer's time stands. */
 TS_PREFETCHES ts_view_prefetch_end(const ts_view *view, int64_t offset, int32_t size)
 {

@@ -30,6 +30,7 @@ from benchmarks import harness, peers
 from benchmarks.harness import Result, Work, need
 from benchmarks.peers.contract import HORIZON_MS, Peer, Settings
 from benchmarks.rounds import interleaved
+from benchmarks.warm import warm_bytes_for
 
 FULL: dict[str, Any] = {
     "n": 200_000,
@@ -120,6 +121,7 @@ def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iter
         seconds_max=parameters["seconds_max"],
         smoke=smoke,
         directory=directory,
+        warm_bytes=warm_bytes_for(told["n"], told["body"]),
     )
 
 

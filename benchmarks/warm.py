@@ -32,6 +32,11 @@ WARM_BYTES = 3 << 29
 AHEAD_BYTES = 1 << 28
 """So much is free before it is taken, and not given back meanwhile."""
 
+CGROUP = Path("/sys/fs/cgroup")
+_LIMITS = (
+    ("memory.max", "memory.current"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+)
 _SHARE = 1.5  # of what a run fills: a kernel takes some from what is free and cold instead
 _PAGE_BYTES = 4096
 _PIECE_BYTES = 1 << 26
@@ -48,7 +53,7 @@ def warm_memory(size: int = WARM_BYTES, *, ahead: int = AHEAD_BYTES) -> Iterator
     """Touch `size` bytes, three quarters of what is free at most, and have `ahead` of them free as
     long as any are left; how long a page took, microseconds: about 0.2 where it was warm.
     """
-    size = min(size, os.sysconf("SC_AVPHYS_PAGES") * _PAGE_BYTES * 3 // 4)
+    size = min(size, room_bytes() * 3 // 4)
     count = max(1, size // _PIECE_BYTES)
     began = time.perf_counter()
     told, tell = os.pipe()
@@ -70,6 +75,16 @@ def warm_memory(size: int = WARM_BYTES, *, ahead: int = AHEAD_BYTES) -> Iterator
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+
+
+def room_bytes() -> int:
+    """What is free, and what a container may have of it."""
+    room = os.sysconf("SC_AVPHYS_PAGES") * _PAGE_BYTES
+    for limit, used in _LIMITS:
+        with contextlib.suppress(OSError, ValueError):  # no such limit, or "max"
+            left = int((CGROUP / limit).read_text()) - int((CGROUP / used).read_text())
+            room = min(room, max(left, 0))
+    return room
 
 
 def _keep(count: int, ahead: int, tell: int) -> None:

@@ -92,6 +92,28 @@ def test_warm_memory_ends_with_a_run_that_fails() -> None:
     assert children() == before
 
 
+@pytest.mark.parametrize(
+    ("limit", "used"),
+    [
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ],
+)
+def test_warm_memory_is_not_more_than_a_container_may_have(
+    limit: str, used: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(warm, "CGROUP", tmp_path)
+    (tmp_path / limit).parent.mkdir(exist_ok=True)
+    free = warm.room_bytes()
+    assert free > 1 << 24
+    for said, wanted in (("5000000", 4000000), ("999999", 0), ("1000000", 0)):
+        (tmp_path / limit).write_text(f"{said}\n")
+        (tmp_path / used).write_text("1000000\n")
+        assert warm.room_bytes() == wanted
+    (tmp_path / limit).write_text("max\n")
+    assert warm.room_bytes() > 1 << 24
+
+
 def test_warm_memory_that_cannot_be_had_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def none() -> None:
         raise OSError("no memory")

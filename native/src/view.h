@@ -98,7 +98,9 @@ TS_PREFETCHES ts_view_prefetch_all(const ts_view *view, int64_t offset, int32_t 
 
     if (at == NULL || size <= 0)
         return;
-    for (int32_t line = 0; line < size && line < 2048; line += 64)
+    for (int32_t line = 0; line < size && line < 1536; line += 64)
+        __builtin_prefetch(at + line);
+    for (int32_t line = size > 2048 ? size - 512 : 1536; line < size; line += 64)
         __builtin_prefetch(at + line);
     __builtin_prefetch(at + size - 1);
 }

@@ -62,20 +62,26 @@ def test_how_far_recurring_ones_are(tmp_path: Path, holds: list[bool]) -> None:
     bench.close()
 
 
-def test_long_lists_are_put_in_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[int] = []
+def test_a_call_ends_for_want_of_room_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[int] = []
 
-    class Counting:
+    def held(*arguments: Any) -> int:
+        got = int(lib.ts_put_many_held(*arguments))
+        ended.append(arguments[-2][0])
+        return got
+
+    class Watched:
         def __getattr__(self, name: str) -> Any:
-            if name == "ts_put_many_held":
-                calls.append(1)
-            return getattr(lib, name)
+            return held if name == "ts_put_many_held" else getattr(lib, name)
 
-    monkeypatch.setattr("timerstore.putting_many.lib", Counting())
+    monkeypatch.setattr("timerstore.putting_many.lib", Watched())
     bench = Bench(tmp_path / "store")
     bodies = [b"%d" % n for n in range(3_000)]
     bench.store.put_many("t", bodies)
     bench.turn()
     assert bench.bodies() == bodies
-    assert calls
+    assert ended[-1] == lib.TS_OK
+    assert set(ended[:-1]) == {lib.TS_NEED_ROOM}  # and never one call to learn of it
     bench.close()

@@ -13,6 +13,8 @@ from tests.corruption import damages
 from tests.corruption.golden import CONFIG, NOW_MS, Golden, make
 from timerstore import ConfigError, Message, Report, repair, verify_directory
 from timerstore.cli import main
+from timerstore.commitlog import survey
+from timerstore.files.guard import GuardedMap
 from timerstore.testing import ManualClock, Stepper
 
 LOG = ("commitlog/00000000000000000000", "commitlog/00000000000000008192")
@@ -235,6 +237,33 @@ def test_repair_refuses_a_target_that_is_taken_and_a_source_that_is_none(
     with pytest.raises(ConfigError, match="no store"):
         repair(taken, tmp_path / "other")
     assert (taken / "mine").read_bytes() == b"mine"
+
+
+def test_no_map_is_asked_to_find(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before Python 3.11.5 that reads a byte behind the map, where nothing may be: SIGSEGV."""
+
+    def find(*_arguments: object) -> int:
+        raise AssertionError("a map was asked")
+
+    monkeypatch.setattr(GuardedMap, "find", find, raising=False)
+    _spoil(root, 100)
+    assert len(_damaged(verify_directory(root))) == 1
+    assert len(_damaged(repair(root, tmp_path / "target"))) == 1
+
+
+def test_what_is_looked_for_is_found_wherever_it_lies() -> None:
+    """Across the edges of what is looked through at a time, too."""
+    segment = object.__new__(survey._Segment)
+    for at in (0, 1, 4092, 4093, 4094, 4095, 4096, 12_283, 12_284, 12_285, 19_996):
+        data = bytearray(20_000)
+        data[at : at + 4] = b"abcd"
+        segment._data = data
+        for end in (20_000, at + 4, at + 3):
+            segment._data_end = end
+            for start in {0, max(at - 1, 0), at, at + 1}:
+                assert segment._find(b"abcd", start) == data.find(b"abcd", start, end)
 
 
 def test_the_commands_say_by_their_status_what_they_found(

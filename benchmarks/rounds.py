@@ -35,8 +35,8 @@ def interleaved(
     directory: Path | None,
     warm_bytes: int = WARM_BYTES,
 ) -> Iterator[Result]:
-    """The results as they come. Smoke runs are made here, unwatched. `warm_bytes`: of memory and
-    files that a run fills.
+    """The results as they come. Smoke runs are made here, unwatched. `warm_bytes`: to be kept
+    warm for a run (warm.py).
     """
     began = time.monotonic()
     longest = 0.0

@@ -21,7 +21,6 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -50,7 +49,7 @@ def warm_bytes_for(n: int, body: int) -> int:
     return max(WARM_BYTES, int(_SHARE * filled_bytes(n, body)))
 
 
-@contextmanager
+@contextlib.contextmanager
 def warm_memory(size: int = WARM_BYTES, *, ahead: int = AHEAD_BYTES) -> Iterator[float | None]:
     """Touch `size` bytes, three quarters of the room at most, and have `ahead` of them free as long
     as any are left; how long a page took, microseconds: about 0.2 where it was warm. None: none.
@@ -104,13 +103,17 @@ def _keep(count: int, ahead: int, tell: int) -> None:
             pieces.append(_touched())
     os.write(tell, b"%d" % len(pieces))
     wanted = room_bytes() + ahead
-    while pieces and room_bytes() < wanted:
-        pieces.pop().close()
+    _let_go(pieces, wanted)
     os.close(tell)
     while pieces and os.getppid() == parent:
         time.sleep(_LOOK_S)
-        while pieces and room_bytes() < wanted:
-            pieces.pop().close()
+        _let_go(pieces, wanted)
+
+
+def _let_go(pieces: list[mmap.mmap], wanted: int) -> None:
+    """Of as many as it takes until so many bytes are free."""
+    while pieces and room_bytes() < wanted:
+        pieces.pop().close()
 
 
 def _touched() -> mmap.mmap:

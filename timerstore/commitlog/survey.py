@@ -218,7 +218,7 @@ class _Segment:
         size = _LOOK_BYTES_MIN
         while start + len(wanted) <= self._data_end:
             end = min(start + size, self._data_end)
-            at = bytes(self._data[start:end]).find(wanted)
+            at: int = self._data[start:end].find(wanted)
             if at >= 0:
                 return start + at
             start = end - len(wanted) + 1

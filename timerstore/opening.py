@@ -408,7 +408,7 @@ class _Opening:
         if self._ids.load(counts.ids):
             self._ids.scan(segments, mark.store_id, mark.log_end, end)
         else:
-            self._ids.scan_all(segments, mark.store_id, end)
+            self._build_ids(mark.store_id, end)
         self._levels.add(counts.levels)
         level_pending.set_at(self._routes, counts.level_pending, self._clock.now_ms)
         level_pending.fold_forward(self._routes, self._levels, scanned, mark.store_id)
@@ -529,7 +529,7 @@ class _Opening:
         self._levels.clear()
         self._levels.done(found.level_places_done)
         level_pending.fold_anew(self._routes, scanned["route"][found.level_rows_waiting])
-        self._ids.scan_all(segments, store_id, end)
+        self._build_ids(store_id, end)
         self._restart_queues(scanned, begin, end, ends)
         reach("recover_anew_queues_restarted")
         self._wheel.clear_all()
@@ -547,6 +547,10 @@ class _Opening:
             None,
             found if len(scanned) else None,
         )
+
+    def _build_ids(self, store_id: int, end: int) -> None:
+        marks = counts_json.ids_marks(self._disk.read_small(self._tree.counts))
+        self._ids.build(marks, self._segments, store_id, end)
 
     def _forget_mark(self) -> None:
         """From here on only the log counts; durable."""

@@ -78,13 +78,16 @@ def _headed(read: Callable[[bytes], Any]) -> Callable[[bytes], None]:
 
 def _counts(data: bytes) -> None:
     counts_json.read_counts(data, 100)
+    counts_json.ids_marks(data)
     try:
         entries = json.loads(data)["entries"]
         for one in entries:
             one["crc"] = counts_json._crc(one)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, TimerStoreError):
         return
-    counts_json.read_counts(json.dumps({"entries": entries}).encode(), 100)
+    text = json.dumps({"entries": entries}).encode()
+    counts_json.read_counts(text, 100)
+    counts_json.ids_marks(text)
 
 
 def _backup(data: bytes) -> None:

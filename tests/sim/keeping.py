@@ -12,7 +12,7 @@ from timerstore.backup.copying import read_manifest
 from timerstore.backup.restoring import restore
 from timerstore.errors import FailedError, FullError
 
-_KNOWN = ("model", "onces", "versions", "lessees", "rounds", "ticks")
+_KNOWN = ("model", "onces", "lost_below", "versions", "lessees", "rounds", "ticks")
 
 
 class Saved(NamedTuple):

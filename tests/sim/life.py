@@ -259,14 +259,14 @@ class Life:
     def _lose(self, one: Any, close: Callable[[], None], which: int, kill: bool) -> None:
         """Some of the files of one store are gone while nobody has it open."""
         self.heal()
-        one.lost_below = one.store._opened.rooms.log.segments.begin
+        begin = one.store._opened.rooms.log.segments.begin
         if kill:
             self.end_now(["kill", 0])
         else:
             close()
             self.clock.forget_listeners()
             self._is_open = False
-        one.remove_derived(which)
+        one.remove_derived(which, begin)
         self.may_scan_all = True
         self.raise_again([])
 

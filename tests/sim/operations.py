@@ -293,10 +293,12 @@ class Operations(Reading, Ticking):
         """Some of the files that are derived from the log are gone."""
         self._lose(self, self.store.close, which, kill)
 
-    def remove_derived(self, which: int) -> None:
-        """Nobody has it open, and some files are gone."""
+    def remove_derived(self, which: int, begin: int) -> None:
+        """Nobody has it open, and some files are gone; `begin`: of the log."""
         names = [name for at, name in enumerate(_DERIVED) if which >> at & 1]
-        if self.lost_below > 0 and any(name.startswith("timerstore/") for name in names):
+        if "timerstore/counts" in names:  # which tells what counts of the file of ids
+            self.lost_below = begin
+        if begin > 0 and any(name.startswith("timerstore/") for name in names):
             # Where a queue ends whose messages are all removed, only those or its files tell.
             names = [name for name in names if name != "consumequeue"]
         self.has_lost_names |= bool(names)

@@ -158,13 +158,11 @@ class World(Life, Driver):
 
     def _decide_attempts(self) -> None:
         """What was put and raised an error is there, for good, or never comes."""
-        attempts, self.attempts = self.attempts, []
-        for one in attempts:
-            if not self.config.index_enabled:
-                continue
-            message = self._found(one.queue, one.body)
+        for one in list(self.attempts):
+            message = self._found(one.queue, one.body) if self.config.index_enabled else None
             if message is not None:
                 self.adopt(one, message)
+            self.attempts.remove(one)  # not before: looking may fail, too, and is done again then
 
     def adopt(self, one: Attempt, message: Message) -> None:
         """It was put, though the call raised an error."""

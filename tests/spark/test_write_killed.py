@@ -98,7 +98,9 @@ def _kill_drivers(scratch: Path, kills: int, seed: int) -> int:
 
 
 def _check_stream(scratch: Path) -> None:
-    assert _committed(scratch / "s") == write_programs.FILES
+    # Fewer, where a driver died between its source's note of a file and its own of the batch: then
+    # the next batch has two files (test_write_stream.py).
+    assert 1 < _committed(scratch / "s") <= write_programs.FILES
     assert came(scratch / "s") == each_once(write_programs.FILES * write_programs.ROWS_A_FILE)
     shards.clean(scratch / "s", old_ms=-3_600_000)
     assert not list((scratch / "s/_ingest/staging").rglob("*.arrow"))

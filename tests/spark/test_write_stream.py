@@ -4,6 +4,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,17 @@ class Stream:
         disk, tree = Disk(), ShardsTree(self.root)
         return {one: manifest.versions(disk, tree, one) for one in manifest.sources(disk, tree)}
 
+    @contextmanager
+    def set_aside(self) -> Iterator[Path]:
+        """What is done in here was never done; gives the checkpoint that there will be again."""
+        kept = [one.with_name(f"{one.name}-kept") for one in (self.root, self.checkpoint)]
+        for one, copy in zip((self.root, self.checkpoint), kept, strict=True):
+            shutil.copytree(one, copy)
+        yield kept[1]
+        for one, copy in zip((self.root, self.checkpoint), kept, strict=True):
+            shutil.rmtree(one)
+            copy.rename(one)
+
     def forget_commit(self, batch: int) -> None:
         """As if the driver had died before Spark noted the batch: it is replayed."""
         for path in (self.checkpoint / "commits").glob(f"*{batch}*"):
@@ -84,6 +96,25 @@ def test_batches_come_once_over_restarts_and_replays(stream: Stream) -> None:
     assert versions == [0, 1, 2, 3]
     assert came(stream.root) == each_once(650)
     assert not list((stream.root / "_ingest/staging").rglob("*.arrow"))
+
+
+def test_a_driver_that_dies_between_its_sources_note_and_its_own(stream: Stream) -> None:
+    """Spark's source has noted a file as seen, the batch it was for is nowhere: the next batch has
+    that file and the one after it. Which rows are one version is Spark's to say.
+    """
+    stream.add(300)
+    stream.add(200)
+    stream.run()
+    note = Path("sources/0/2")
+    stream.add(100)
+    with stream.set_aside() as later:
+        stream.run()
+        shutil.copy(stream.checkpoint / note, later / note)
+    stream.add(50)
+    stream.run()
+    (versions,) = stream.versions().values()
+    assert versions == [0, 1, 2], "two files, one batch"
+    assert came(stream.root) == each_once(650)
 
 
 def _dies_once(batches: Iterator[Any]) -> Iterator[Any]:

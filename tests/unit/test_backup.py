@@ -224,7 +224,7 @@ def test_a_manifest_that_does_not_fit_is_refused(source: Bench, tmp_path: Path) 
     good = path.read_bytes()
     for old, new, error in (
         (b'"log_end": ', b'"log_end": 1', CorruptError),
-        (b'"format": 1', b'"format": 2', FormatVersionError),
+        (b'"format": 2', b'"format": 3', FormatVersionError),
         (b"{", b"[", CorruptError),
     ):
         path.write_bytes(good.replace(old, new, 1))
@@ -236,7 +236,7 @@ def test_a_manifest_that_does_not_fit_is_refused(source: Bench, tmp_path: Path) 
             with pytest.raises(error, match=r"backup\.json"):
                 call()
     path.write_bytes(good)
-    assert json.loads(good)["format"] == 1
+    assert json.loads(good)["format"] == 2
     source.store.backup(backup)
 
 

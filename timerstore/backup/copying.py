@@ -5,7 +5,8 @@ Threads:  one caller at a time in one backup, by the lock on its folder; the sto
 Holds:    (1) what backup.json speaks of was durable before it was written: a backup that is cut off
           leaves the one before; (2) a backup is the log's prefix up to a completed checkpoint,
           which is a record's edge; (3) a segment that is in the backup whole is not read again;
-          of one that has grown, what was copied before is read and compared.
+          of one that has grown, what was copied before is read and compared; (4) with it are the
+          message ids in the window whose messages retention has removed from that prefix.
 Fails:    ConfigError where the folder is another store's backup, or none; CorruptError where the
           log is not the one that was backed up; FullError, FailedError as the disk says.
 Source:   decision 0018.
@@ -16,8 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
+from timerstore.dedupe import ENTRY_DTYPE, Entries, read_ids, remove_ids, write_ids
 from timerstore.errors import ConfigError, CorruptError, FailedError
 from timerstore.failpoint import reach
 from timerstore.files.directory import Directory
@@ -25,6 +29,7 @@ from timerstore.files.disk import Disk, File
 from timerstore.files.segments import Segments
 from timerstore.layout import backup_json, counts_json, watermark
 from timerstore.layout.backup_json import Manifest, SavedSegment
+from timerstore.layout.counts_json import NO_IDS, IdsMark
 from timerstore.layout.tree import Tree, segment_name
 from timerstore.layout.watermark import Watermark
 from timerstore.message import BackupReport
@@ -73,10 +78,10 @@ class Copier:
 
     def _copy(self, target: Tree, progress: Progress) -> BackupReport:
         config = self._config_texts()  # first: an offset may lie behind the log, not beyond it
-        mark, ends = self._mark()
+        mark, counts, ids = self._mark()
         held = self._hold(mark.log_end)
         begin = held[0].offset if held else mark.log_end
-        new = self._manifest(mark, begin, ends, config)
+        new = self._manifest(mark, begin, counts.ends, config)
         before = self._before(target, new)
         saved = {one.offset: one for one in before.segments}
         self._disk.make_directory(target.commit_log)
@@ -87,9 +92,11 @@ class Copier:
         )
         rows = tuple(transfer.bring(one, saved.get(one.offset)) for one in held)
         self._disk.sync_directory(target.commit_log)
+        new = new._replace(segments=rows, ids=self._bring_ids(target, before.ids, ids, begin))
         reach("backup_copied")
-        _write_manifest(self._disk, target.root, new._replace(segments=rows))
+        _write_manifest(self._disk, target.root, new)
         reach("backup_written")
+        remove_ids(self._disk, target, but=new.ids.number)
         for row in before.segments:
             if row.offset < begin:  # retention has dropped it
                 self._disk.unlink(target.commit_log / segment_name(row.offset))
@@ -101,16 +108,33 @@ class Copier:
         found = {name: self._disk.read_small(self._tree.config / name) for name in CONFIG_NAMES}
         return {name: text.decode() for name, text in found.items() if text is not None}
 
-    def _mark(self) -> tuple[Watermark, counts_json.Pending]:
-        """Give the watermark in force, and where its queues end."""
+    def _mark(self) -> tuple[Watermark, counts_json.Counts, Entries]:
+        """Give the watermark in force, its counts and its message ids."""
         for _ in range(_TRIES):
-            mark = watermark.read(self._disk.read_small(self._tree.watermark) or b"")
+            mark = self._watermark()
             if mark is None:
                 break
             counts = counts_json.read_counts(self._disk.read_small(self._tree.counts), mark.log_end)
-            if counts is not None:
-                return mark, counts.ends
+            if counts is None:
+                continue
+            ids = read_ids(self._disk, self._tree, counts.ids)
+            if ids is None and self._watermark() == mark:  # damaged: the next opening has none
+                ids = np.empty(0, ENTRY_DTYPE)
+            if ids is not None:
+                return mark, counts, ids
         raise FailedError("no checkpoint can be read", where=self._tree.watermark)
+
+    def _watermark(self) -> Watermark | None:
+        return watermark.read(self._disk.read_small(self._tree.watermark) or b"")
+
+    def _bring_ids(self, target: Tree, saved: IdsMark, ids: Entries, begin: int) -> IdsMark:
+        """Copy the ids that the segments from `begin` on do not tell; those that are there stay."""
+        is_young = self._clock.now_ms - ids["store_ms"] < self._config.dedupe_window_ms
+        wanted = ids[is_young & (ids["log_offset"] < begin)]
+        there = read_ids(self._disk, target, saved)
+        if there is not None and there.tobytes() == wanted.tobytes():
+            return saved
+        return write_ids(self._disk, target, saved.number + 1, wanted)
 
     def _hold(self, log_end: int) -> list[_Held]:
         """Open every segment that counts."""
@@ -139,6 +163,7 @@ class Copier:
             (),
             ends,
             config,
+            NO_IDS,
         )
 
     def _before(self, target: Tree, new: Manifest) -> Manifest:

@@ -20,11 +20,13 @@ from timerstore.backup.copying import (
     crc_of,
     read_manifest,
 )
+from timerstore.dedupe import read_ids, write_ids
 from timerstore.errors import ConfigError, CorruptError, FailedError
 from timerstore.failpoint import reach
 from timerstore.files.disk import Disk
-from timerstore.layout import watermark
+from timerstore.layout import counts_json, watermark
 from timerstore.layout.backup_json import Manifest, SavedSegment
+from timerstore.layout.counts_json import Counts, IdsMark
 from timerstore.layout.tree import WHEEL_TIMER_TOPIC, Tree, segment_name
 from timerstore.layout.watermark import Watermark
 from timerstore.layout.wheel_slot import SLOT_BYTES
@@ -59,7 +61,8 @@ def restore(
         if progress is not None:
             progress(done, total)
     disk.sync_directory(tree.commit_log)
-    _write_rest(disk, tree, manifest)
+    ids = _copy_ids(disk, backup, tree, manifest)
+    _write_rest(disk, tree, manifest, ids)
     disk.sync_directory(building)
     reach("restore_built")
     if disk.exists(path):
@@ -85,6 +88,11 @@ def check_backup(backup: str | os.PathLike[str]) -> Report:
             problems.append(
                 Problem("a damaged segment of a backup", str(path), f"CRC {one.crc}", got)
             )
+    if read_ids(disk, Tree(backup), manifest.ids) is None:
+        path, wanted = Tree(backup).ids(manifest.ids.number), _told(manifest.ids)
+        size = disk.file_bytes(path)
+        got = "no file" if size is None else f"{size} bytes"
+        problems.append(Problem("damaged message ids of a backup", str(path), wanted, got))
     counts = {
         "segments": len(manifest.segments),
         "bytes": sum(one.size_bytes for one in manifest.segments),
@@ -126,8 +134,26 @@ def _copy_segment(
     target.sync()
 
 
-def _write_rest(disk: Disk, tree: Tree, manifest: Manifest) -> None:
-    """What the log does not say: config, sizes, and where queues end that have lost all of it."""
+def _told(ids: IdsMark) -> str:
+    return f"{ids.bytes} bytes of CRC {ids.crc}"
+
+
+def _copy_ids(disk: Disk, backup: Path, tree: Tree, manifest: Manifest) -> IdsMark:
+    entries = read_ids(disk, Tree(backup), manifest.ids)
+    if entries is None:
+        raise CorruptError(
+            "the backup is damaged",
+            where=Tree(backup).ids(manifest.ids.number),
+            wanted=_told(manifest.ids),
+            got="others, or fewer",
+        )
+    return write_ids(disk, tree, 0, entries)
+
+
+def _write_rest(disk: Disk, tree: Tree, manifest: Manifest, ids: IdsMark) -> None:
+    """What the log does not say: config, sizes, where queues end that have lost all of it, and
+    message ids.
+    """
     disk.make_directory(tree.config)
     for name in CONFIG_NAMES:
         if name in manifest.config:
@@ -145,6 +171,8 @@ def _write_rest(disk: Disk, tree: Tree, manifest: Manifest) -> None:
     wheel.resize(manifest.wheel_slot_count * SLOT_BYTES)
     wheel.sync()
     disk.make_directory(tree.side)
+    counts = Counts(manifest.log_end, {}, manifest.queue_ends, {}, {}, ids)
+    disk.write_small(tree.counts, counts_json.write([counts]))
     disk.write_small(tree.watermark, watermark.write(_unfit_mark(manifest)))
 
 

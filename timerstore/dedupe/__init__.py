@@ -5,10 +5,28 @@
 
 What is remembered is a fold of the records with TS_ONCE in the log, as far back as the window goes:
 tables in memory that C asks and fills under the append lock, and a side file that saves reading
-that part of the log again at each opening.
+that part of the log again at each opening, and tells of what retention has removed from it.
 """
 
 from timerstore.dedupe.firsts import Firsts, Once
-from timerstore.dedupe.ids import Ids, Taken
+from timerstore.dedupe.ids import (
+    ENTRY_DTYPE,
+    Entries,
+    Ids,
+    Taken,
+    read_ids,
+    remove_ids,
+    write_ids,
+)
 
-__all__ = ["Firsts", "Ids", "Once", "Taken"]
+__all__ = [
+    "ENTRY_DTYPE",
+    "Entries",
+    "Firsts",
+    "Ids",
+    "Once",
+    "Taken",
+    "read_ids",
+    "remove_ids",
+    "write_ids",
+]

@@ -2,8 +2,8 @@
 
 Data:     ts_ids (native/api.h); timerstore/ids-<n>: entries one after another as ts_id, little
           endian. How many bytes of which file count, and their CRC-32, is in timerstore/counts, by
-          watermark. A cache of the log: where it does not fit, the log is read back to where the
-          window began.
+          watermark. A cache of the log as far as that goes: where it does not fit, the log is read.
+          Of messages that retention has removed it alone tells.
 Threads:  any put; the checkpoint takes and saves.
 Locks:    the append lock for the tables; `_grow_lock` before it for who adds a table.
 Holds:    (1) what is in the log below a completed checkpoint and in the window is in the file;
@@ -71,6 +71,7 @@ class Ids:
         self._gone = 0  # how many that were ever added are forgotten
         self._saved = 0  # how many that were ever added are in the file
         self._file: File | None = None
+        self._alone = -1  # of the file that there is no other beside
 
     @property
     def is_on(self) -> bool:
@@ -81,16 +82,11 @@ class Ids:
 
     def load(self, mark: IdsMark) -> bool:
         """Take in the side file as it was at a watermark; False where it does not fit."""
-        data = b""
-        if mark.bytes:
-            path = self._tree.ids(mark.number)
-            if (self._disk.file_bytes(path) or 0) < mark.bytes:
-                return False
-            data = self._disk.open(path).read(0, mark.bytes)
-        if len(data) != mark.bytes or zlib.crc32(data) != mark.crc:
+        entries = read_ids(self._disk, self._tree, mark)
+        if entries is None:
             return False
         self._mark = mark
-        self._add(np.frombuffer(data, ENTRY_DTYPE))
+        self._add(entries)
         self._saved = self._count
         return True
 
@@ -113,11 +109,19 @@ class Ids:
                     continue
                 self._add(found[:count])
 
-    def scan_all(self, segments: Segments, store_id: int, end: int) -> None:
-        """Take in the ids of the whole log. No file is left out for its age: the clock may have
-        been set back since, and then a younger message lies before an older one.
+    def build(self, marks: list[IdsMark], segments: Segments, store_id: int, end: int) -> None:
+        """Take in the ids of the whole log, and of what is no longer there those that a side file
+        has: `marks` of whichever watermarks, the newest first. No file of the log is left out for
+        its age: the clock may have been set back since, and then a younger message lies before an
+        older one.
         """
-        self._mark = IdsMark(self._mark.number + 1, 0, 0)
+        for mark in marks:
+            entries = read_ids(self._disk, self._tree, mark)
+            if entries is not None:
+                self._add(entries[entries["log_offset"] < segments.begin])
+                break
+        # Another file than those: until the next watermark they are what there is.
+        self._mark = IdsMark(max((mark.number for mark in marks), default=0) + 1, 0, 0)
         self.scan(segments, store_id, segments.begin, end)
 
     def _add(self, entries: Entries) -> None:
@@ -255,8 +259,42 @@ class Ids:
 
     def completed(self, taken: Taken, mark: IdsMark) -> None:
         """The watermark that speaks of it is durable."""
-        old = self._mark
         with self.lock:
             self._mark, self._saved = mark, taken.end
-        if old.number != mark.number and self._disk.exists(self._tree.ids(old.number)):
-            self._disk.unlink(self._tree.ids(old.number))
+        if self._alone != mark.number:
+            remove_ids(self._disk, self._tree, but=mark.number)
+            self._alone = mark.number
+
+
+def read_ids(disk: Disk, tree: Tree, mark: IdsMark) -> Entries | None:
+    """Give what counts of a file, in the order of the log; None: it is not what was written."""
+    data = b""
+    if mark.bytes:
+        path = tree.ids(mark.number)
+        if (disk.file_bytes(path) or 0) < mark.bytes:
+            return None
+        data = disk.open(path, read_only=True).read(0, mark.bytes)
+    if zlib.crc32(data) != mark.crc:
+        return None
+    return np.frombuffer(data, ENTRY_DTYPE)
+
+
+def write_ids(disk: Disk, tree: Tree, number: int, entries: Entries) -> IdsMark:
+    """Write a new file of them, durably, none where there are none; what of it counts."""
+    if not len(entries):
+        return NO_IDS
+    disk.make_directory(tree.side)
+    file = disk.open(tree.ids(number), create=True)
+    data = entries.tobytes()
+    file.write(data, 0)
+    file.sync()
+    disk.sync_directory(tree.side)
+    return IdsMark(number, len(data), zlib.crc32(data))
+
+
+def remove_ids(disk: Disk, tree: Tree, *, but: int) -> None:
+    """Remove the files of ids that nothing speaks of any more."""
+    for name in disk.list(tree.side):
+        path = tree.side / name
+        if name.startswith(tree.ids(0).name[:-1]) and path != tree.ids(but):
+            disk.unlink(path)

@@ -1,11 +1,13 @@
 """backup.json: what a backup holds. Our own file; a backup without it is none.
 
-Data:     JSON: {"format": 1, "store_id", "made_ms", "log_begin", "log_end", sizes of the store's
+Data:     JSON: {"format": 2, "store_id", "made_ms", "log_begin", "log_end", sizes of the store's
           files, "segments": [[offset, bytes, CRC-32 of those bytes], ...] ascending and without a
           gap, "queue_ends": {topic: {queue: queue offset behind the last unit}}, "config": {name:
-          text}, "crc": c}. c: CRC-32 of the text of all the rest, keys sorted.
-Holds:    segment files of the backup may be longer than their `bytes` say: what lies behind was
-          copied by a backup that did not come to its end.
+          text}, "ids": [file, bytes, CRC-32 of those bytes], "crc": c}. c: CRC-32 of the text of
+          all the rest, keys sorted. ids: message ids of which the segments do not tell any more,
+          in timerstore/ids-<file>. Format 1, which is read, too, had none.
+Holds:    files of the backup may be longer than their `bytes` say: what lies behind was copied by
+          a backup that did not come to its end.
 Fails:    CorruptError on anything that does not fit; FormatVersionError on another format.
 """
 
@@ -14,9 +16,10 @@ import zlib
 from typing import Any, NamedTuple
 
 from timerstore.errors import CorruptError, FormatVersionError
+from timerstore.layout.counts_json import NO_IDS, IdsMark
 from timerstore.layout.json_text import Json, as_int, as_table, loads
 
-FORMAT = 1
+FORMAT = 2
 
 
 class SavedSegment(NamedTuple):
@@ -42,6 +45,7 @@ class Manifest(NamedTuple):
     segments: tuple[SavedSegment, ...]
     queue_ends: dict[str, dict[int, int]]
     config: dict[str, str]
+    ids: IdsMark
 
 
 def _crc(entries: Json) -> int:
@@ -64,18 +68,19 @@ def read(text: bytes) -> Manifest:
     """Read the file."""
     entries = loads(text)
     found = entries.get("format")
-    if found != FORMAT:
+    if found not in (1, FORMAT):
         raise FormatVersionError("backup.json", wanted=FORMAT, got=found)
     crc = entries.pop("crc", None)
     if crc != _crc(entries):
         raise CorruptError("backup.json is damaged", wanted=f"CRC {_crc(entries)}", got=crc)
-    del entries["format"]
+    if entries.pop("format") == 1:
+        entries.setdefault("ids", NO_IDS)
     if sorted(entries) != sorted(Manifest._fields):
         raise CorruptError("backup.json", wanted=", ".join(Manifest._fields), got=sorted(entries))
     numbers = {
         name: as_int(value, name)
         for name, value in entries.items()
-        if name not in ("segments", "queue_ends", "config")
+        if name not in ("segments", "queue_ends", "config", "ids")
     }
     return Manifest(
         **numbers,
@@ -84,6 +89,7 @@ def read(text: bytes) -> Manifest:
         config={
             str(name): str(text) for name, text in as_table(entries["config"], "config").items()
         },
+        ids=_ids(entries["ids"]),
     )
 
 
@@ -92,6 +98,13 @@ def _segments(value: Any) -> tuple[SavedSegment, ...]:
         return tuple(SavedSegment(*(as_int(number, "segments") for number in one)) for one in value)
     except TypeError as error:
         raise CorruptError("segments", wanted="rows of three numbers", got=repr(value)) from error
+
+
+def _ids(value: Any) -> IdsMark:
+    try:
+        return IdsMark(*(as_int(number, "ids") for number in value))
+    except TypeError as error:
+        raise CorruptError("ids", wanted="three numbers", got=repr(value)) from error
 
 
 def _queue_ends(value: Any) -> dict[str, dict[int, int]]:

@@ -72,11 +72,23 @@ def log_end(text: bytes | None) -> int:
     written. 0 where nothing can be read.
     """
     try:
-        entries: list[Json] = json.loads(text or b"{}")["entries"]
-        ends = [int(entry["log_end"]) for entry in entries if entry.pop("crc") == _crc(entry)]
-    except (ValueError, KeyError, TypeError, AttributeError):
+        return max((int(entry["log_end"]) for entry in _whole(text)), default=0)
+    except NOT_OURS:
         return 0
-    return max(ends, default=0)
+
+
+def ids_marks(text: bytes | None) -> list[IdsMark]:
+    """Give every entry's, the newest first; of whichever watermark, they tell what was put."""
+    try:
+        return [IdsMark(*map(int, entry.get("ids", NO_IDS))) for entry in _whole(text)[::-1]]
+    except NOT_OURS:
+        return []
+
+
+def _whole(text: bytes | None) -> list[Json]:
+    """Give the entries that are as they were written."""
+    entries: list[Json] = json.loads(text or b'{"entries": []}')["entries"]
+    return [entry for entry in entries if entry.pop("crc") == _crc(entry)]
 
 
 def read_counts(text: bytes | None, log_end: int) -> Counts | None:

@@ -5,8 +5,10 @@ from typing import Any
 from tests.sim.mutants.planting import Patches, mutant, nothing, swap
 from timerstore.backup import copying, restoring
 from timerstore.commitlog import commit_log, retention
+from timerstore.dedupe import Ids
 from timerstore.files import disk as files
 from timerstore.ingest import carrying
+from timerstore.layout.counts_json import NO_IDS
 from timerstore.pull import unread
 from timerstore.timer import checkpoint, move, past, retain
 
@@ -144,7 +146,22 @@ def _manifest_first() -> Patches:
 def _ends_left_out() -> Patches:
     original = restoring._write_rest
 
-    def write_rest(disk: files.Disk, tree: Any, manifest: Any) -> None:
-        original(disk, tree, manifest._replace(queue_ends={}))
+    def write_rest(disk: files.Disk, tree: Any, manifest: Any, ids: Any) -> None:
+        original(disk, tree, manifest._replace(queue_ends={}), ids)
 
     yield swap(restoring, "_write_rest", write_rest)
+
+
+@mutant("P-40", "a backup has no message ids of what retention removed", needs="restore")
+def _ids_left_out() -> Patches:
+    yield swap(copying, "write_ids", lambda *_: NO_IDS)
+
+
+@mutant("P-41", "what is built anew knows the message ids of the log only", needs="lose")
+def _ids_of_the_log() -> Patches:
+    original = Ids.build
+
+    def build(self: Ids, marks: Any, *rest: Any) -> None:
+        original(self, [mark._replace(bytes=0, crc=0) for mark in marks], *rest)
+
+    yield swap(Ids, "build", build)

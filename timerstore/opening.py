@@ -369,7 +369,7 @@ class _Opening:
     def _from_watermark(self, mark: Watermark, *, is_unclean: bool) -> Recovered | None:
         """Go on from a watermark; None where the side files do not fit it, or a broker was here."""
         tree, segments = self._tree, self._segments
-        if self._disk.exists(tree.timer_damaged):
+        if mark.is_unbuilt or self._disk.exists(tree.timer_damaged):
             return None
         staged = leftovers(self._disk, tree.staging) if is_unclean else []
         segments.remove_below(mark.log_begin)
@@ -520,7 +520,7 @@ class _Opening:
             disk.sync_directory(tree.side)
         reach("recover_anew_begun")
         found = fold(scanned)
-        store_id = found.store_id or (before.store_id if before else secrets.randbits(32) | 1)
+        store_id = found.store_id or (before.store_id if before else 0) or secrets.randbits(32) | 1
         if before is not None and before.timer_id_end:  # no id is given a second time
             timers = ends.setdefault(WHEEL_TIMER_TOPIC, {})
             timers[0] = max(timers.get(0, 0), before.timer_id_end)

@@ -122,3 +122,7 @@ class Handoff(Generic[Item]):
     def take(self) -> Item | None:
         """Take the oldest item, None where there is none."""
         return self._items.popleft() if self._items else None
+
+    def give_back(self, item: Item) -> None:
+        """Have it be the oldest again, as nothing came of it: there may be one beyond `bound`."""
+        self._items.appendleft(item)

@@ -159,7 +159,10 @@ class Replacing(Leasing):
         super()._decide_unsure()
         for asked in self._open_rounds:
             if asked.body in self.model.puts:
-                is_in_place = asked.old is not None and asked.old.cancelled
+                # One in flight that is not found, and lies before what is there, was cancelled.
+                is_in_place = asked.old is not None and (
+                    asked.old.cancelled or asked.old.body not in self.model.puts
+                )
                 self.rounds.add(asked.key, asked.going_on if is_in_place else asked.new)
                 one = self.model.puts[asked.body]
                 due_ms = one.old[0].due_ms if one.old else one.due_ms  # before it was moved

@@ -22,6 +22,7 @@ from timerstore import (
 )
 from timerstore.files.directory import Directory
 from timerstore.files.disk import Disk, File
+from timerstore.layout import backup_json
 from timerstore.row_batch import RowBatch
 
 SEGMENT = 16 * 1024
@@ -44,6 +45,7 @@ def fill(bench: Bench, count: int, begin: int = 0, delay_s: float = 60.0) -> lis
 def restored(bench: Bench, backup: Path, name: str = "restored") -> Bench:
     path = bench.root.parent / name
     timerstore.restore(backup, path)
+    assert timerstore.verify_directory(path).clean
     return Bench(path, small(commit_log_segment_bytes=SEGMENT), bench.clock.now_ms)
 
 
@@ -363,3 +365,20 @@ def test_an_error_of_its_own_files_is_final(source: Bench) -> None:
     for error in (FailedError("x", where=f"{where} offset 3"), FailedError("y")):
         assert source.store._is_ours(error)
     assert not source.store._is_ours(FailedError("x", where=f"{source.root}-2/commitlog"))
+
+
+@pytest.mark.parametrize(
+    ("topic", "queue_id", "end"),
+    [("../../evil", 0, 1), ("t", 1 << 40, 1), ("t", -1, 1), ("t", 0, -1), ("t", 0, 1 << 62)],
+)
+def test_queues_that_cannot_be_are_refused(
+    source: Bench, tmp_path: Path, topic: str, queue_id: int, end: int
+) -> None:
+    source.store.backup(tmp_path / "backup")
+    path = tmp_path / "backup" / "backup.json"
+    manifest = backup_json.read(path.read_bytes())
+    path.write_bytes(backup_json.write(manifest._replace(queue_ends={topic: {queue_id: end}})))
+    with pytest.raises(CorruptError, match="end of a queue"):
+        timerstore.restore(tmp_path / "backup", tmp_path / "restored")
+    assert not (tmp_path / "restored").exists()
+    assert not list(tmp_path.rglob("*evil*"))

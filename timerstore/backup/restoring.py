@@ -28,10 +28,9 @@ from timerstore.layout import counts_json, watermark
 from timerstore.layout.backup_json import Manifest, SavedSegment
 from timerstore.layout.counts_json import Counts, IdsMark
 from timerstore.layout.tree import WHEEL_TIMER_TOPIC, Tree, segment_name
-from timerstore.layout.watermark import Watermark
 from timerstore.layout.wheel_slot import SLOT_BYTES
 from timerstore.message import BackupReport, Problem, Report
-from timerstore.queues.consume_queue import ConsumeQueue
+from timerstore.queues.ends import make_queues
 
 
 def restore(
@@ -158,40 +157,19 @@ def _write_rest(disk: Disk, tree: Tree, manifest: Manifest, ids: IdsMark) -> Non
     for name in CONFIG_NAMES:
         if name in manifest.config:
             disk.write_small(tree.config / name, manifest.config[name].encode())
-    for topic, queues in manifest.queue_ends.items():
-        for queue_id, end in queues.items():
-            directory = tree.queue(topic, queue_id)
-            disk.make_directory(directory)
-            queue = ConsumeQueue(disk, directory, manifest.queue_segment_bytes)
-            queue.load()
-            queue.restart(end)
-            queue.sync()
-            queue.close()
+    make_queues(disk, tree, manifest.queue_ends, manifest.queue_segment_bytes)
     wheel = disk.open(tree.timer_wheel, create=True)
     wheel.resize(manifest.wheel_slot_count * SLOT_BYTES)
     wheel.sync()
     disk.make_directory(tree.side)
     counts = Counts(manifest.log_end, {}, manifest.queue_ends, {}, {}, ids)
     disk.write_small(tree.counts, counts_json.write([counts]))
-    disk.write_small(tree.watermark, watermark.write(_unfit_mark(manifest)))
-
-
-def _unfit_mark(manifest: Manifest) -> Watermark:
-    """A watermark that says the sizes, and that the log was durable up to its end; the states that
-    it wants are nowhere, so that everything derived is built anew.
-    """
-    return Watermark(
-        sequence=1,
-        log_end=manifest.log_end,
-        timer_log_end=0,
-        timer_queue_offset=0,
-        read_slot=0,
+    mark = watermark.unbuilt(
         log_begin=manifest.log_begin,
-        state_chunk_count=1,
-        state_digest=0,
+        log_end=manifest.log_end,
         store_id=manifest.store_id,
-        is_clean=1,
         precision_ms=manifest.precision_ms,
         wheel_slot_count=manifest.wheel_slot_count,
         timer_id_end=manifest.queue_ends.get(WHEEL_TIMER_TOPIC, {}).get(0, 0),
     )
+    disk.write_small(tree.watermark, watermark.write(mark))

@@ -107,7 +107,8 @@ def verify_directory(
     queues = QueueCheck(findings, disk, found.tree, queue_bytes, config)
     units = LogUnits(found.tree, files, config or found.config)
 
-    is_built = disk.is_directory(found.tree.queues)
+    is_built = disk.is_directory(found.tree.queues)  # else it has no topic yet
+    is_built &= found.mark is None or not found.mark.is_unbuilt
     durable = found.mark.log_end if found.mark is not None else files.end
 
     def check_queues(piece: Records) -> None:

@@ -7,7 +7,8 @@ delivered and cancelled, what was committed all stay true. What does not is fill
     640  placeholder of orders 1, offset 7        740  placeholder of orders 1, offset 8
     840  padding, 260 bytes, in no queue
 
-The new directory has the log, topics and committed offsets; its first opening builds the rest.
+The new directory has the log and what no record of it tells (any more): topics, committed offsets,
+what recurs, where queues end, message ids. Its first opening builds the rest.
 
 Threads:  one caller. The source is only read; it should not be open, since what is appended
           meanwhile is left out.
@@ -19,25 +20,34 @@ Source:   decision 0030.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from timerstore.commitlog.survey import Gap, Records, look_at_files
+from timerstore.dedupe import read_ids, write_ids
 from timerstore.errors import ConfigError, CorruptError, TimerStoreError
 from timerstore.files.disk import Disk, File
 from timerstore.inspect.check_log_files import LogState, Progress, read_log
 from timerstore.inspect.findings import Findings
 from timerstore.inspect.log_units import LogUnits, Run
 from timerstore.inspect.offline import Found, look_at
-from timerstore.layout import consumer_offset_json, filler_record, queue_unit, topics_json
-from timerstore.layout import watermark as watermark_file
+from timerstore.layout import (
+    consumer_offset_json,
+    counts_json,
+    filler_record,
+    queue_unit,
+    recurring_json,
+    topics_json,
+    watermark,
+)
+from timerstore.layout.counts_json import NO_IDS
 from timerstore.layout.tree import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC, Tree, backup_of
-from timerstore.layout.watermark import Watermark
 from timerstore.layout.wheel_slot import SLOT_BYTES
 from timerstore.message import Report
+from timerstore.queues.ends import make_queues
 
 _CHUNK_BYTES = 4 << 20
 _BLANK_BYTES = 16
@@ -242,33 +252,56 @@ class _Copy:
 
 
 def _write_rest(disk: Disk, findings: Findings, found: Found, log: LogState, target: Tree) -> None:
-    """What the log does not say: topics, committed offsets, and the sizes of files."""
+    """What the log does not say: the files of config/, sizes of files, and what it said once."""
     disk.make_directory(target.config)
-    readers = {
-        found.tree.topics_json: topics_json.read,
-        found.tree.consumer_offset_json: consumer_offset_json.read,
+    readers: dict[Path, Callable[[bytes], object]] = {
+        found.tree.topics_json: lambda text: topics_json.read(text, None),
+        found.tree.consumer_offset_json: lambda text: consumer_offset_json.read(text, None),
+        found.tree.recurring_json: recurring_json.read,
     }
     for path, read in readers.items():
         try:
             for name in (path, backup_of(path)):
                 text = disk.read_small(name)
                 if text is not None:
-                    read(text, None)
+                    read(text)
                     disk.write_small(target.config / path.name, text)
                     break
         except TimerStoreError as error:
             findings.raised("not taken over", path, error)
-    config = found.config
+    disk.make_directory(target.side)
+    try:
+        _write_counts(disk, found, log, target)
+    except TimerStoreError as error:
+        findings.raised("not taken over", found.tree.counts, error)
+    config, before = found.config, found.mark
     wheel = disk.open(target.timer_wheel, create=True)
     wheel.resize(config.wheel_slot_count * SLOT_BYTES)
     wheel.sync()
-    disk.make_directory(target.side)
-    # States that it wants are nowhere, so that everything derived is built anew.
-    mark = Watermark(
-        1, log.end, 0, 0, 0, log.begin, 1, 0, 0, 1, config.precision_ms,
-        config.wheel_slot_count, 0,
-    )  # fmt: skip
-    disk.write_small(target.watermark, watermark_file.write(mark))
+    mark = watermark.unbuilt(
+        log_begin=log.begin,
+        log_end=log.end,
+        store_id=before.store_id if before else 0,
+        precision_ms=config.precision_ms,
+        wheel_slot_count=config.wheel_slot_count,
+        timer_id_end=before.timer_id_end if before else 0,
+    )
+    disk.write_small(target.watermark, watermark.write(mark))
+
+
+def _write_counts(disk: Disk, found: Found, log: LogState, target: Tree) -> None:
+    """Where queues ended, and the ids whose records retention has removed, as far as the newest
+    numbers tell that are whole; of which watermark does not matter.
+    """
+    raw = disk.read_small(found.tree.counts)
+    counts = counts_json.read_counts(raw, counts_json.log_end(raw))
+    if counts is None:
+        return
+    ids = read_ids(disk, found.tree, counts.ids)
+    mark = NO_IDS if ids is None else write_ids(disk, target, 0, ids[ids["log_offset"] < log.begin])
+    make_queues(disk, target, counts.ends, found.config.queue_segment_bytes)
+    new = counts_json.Counts(log.end, {}, counts.ends, {}, {}, mark)
+    disk.write_small(target.counts, counts_json.write([new]))
 
 
 def _tell(findings: Findings, log: LogState, plan: _Plan) -> None:

@@ -53,6 +53,38 @@ class Watermark(NamedTuple):
     far_number: int = 0
     wheel_writes: int = -1
 
+    @property
+    def is_unbuilt(self) -> bool:
+        """Whether it is of a store that was put together and never opened: see `unbuilt`."""
+        return (
+            self.sequence,
+            self.read_slot,
+            self.state_chunk_count,
+            self.state_digest,
+        ) == _UNBUILT
+
+
+_UNBUILT = (1, 0, 1, 0)
+
+
+def unbuilt(
+    *,
+    log_begin: int,
+    log_end: int,
+    store_id: int,
+    precision_ms: int,
+    wheel_slot_count: int,
+    timer_id_end: int,
+) -> Watermark:
+    """Give that of a store whose log is whole and durable, and nothing derived is there:
+    it says the sizes, and wants states that are nowhere.
+    """
+    sequence, read_slot, chunk_count, digest = _UNBUILT
+    return Watermark(
+        sequence, log_end, 0, 0, read_slot, log_begin, chunk_count, digest, store_id, 1,
+        precision_ms, wheel_slot_count, timer_id_end,
+    )  # fmt: skip
+
 
 def write(mark: Watermark) -> bytes:
     """Give the slot's bytes."""

@@ -7,7 +7,8 @@ Holds:    (1) slots are read in order of time, each once in one opening; one tha
           (2) a slot counts as read from the moment its reading starts: what is linked into it after
           that is late, and goes to the open slot by itself; (3) no slot is begun while something of
           it, or of an earlier one, waits on the far wheel: so nothing overtakes that; (4) the open
-          slot hears of a frontier only with the last unit below it.
+          slot hears of a frontier only with the last unit below it; (5) what was read before an
+          error is given on by the next step.
 Fails:    CorruptError on a chain that does not belong to its slot.
 """
 
@@ -23,7 +24,7 @@ from timerstore.native import ffi, lib
 from timerstore.service import IDLE_S_MAX, Handoff, Service
 from timerstore.timer.far import FarWheel
 from timerstore.timer.open_slot import OpenSlot
-from timerstore.timer.request import CHAINED, Loaded, Records
+from timerstore.timer.request import CHAINED, Loaded
 from timerstore.timer.timer_log import TimerLog
 from timerstore.timer.wheel import NO_SLOT, Wheel
 
@@ -68,6 +69,8 @@ class DequeueGet(Service):
         self._slots = np.empty(0, np.int64)  # being read
         self._positions = np.empty(0, np.int64)  # and how far
         self._chained = np.empty(_BATCH, CHAINED)
+        self._count = 0  # of units in it that were read and not given on
+        self._finished: list[int] = []  # slots that were read to their end since
         self._passed = open_slot.frontier  # frontier that downstream was told
         self._ahead_slots = min(
             _AHEAD_MS // config.precision_ms, _AHEAD_SLOTS, wheel.slot_count // 8
@@ -81,7 +84,7 @@ class DequeueGet(Service):
     @property
     def is_waiting(self) -> bool:
         """Whether every slot that may be read now has been, and was taken over downstream."""
-        if len(self._slots) or len(self._out):
+        if len(self._slots) or self._count or len(self._out):
             return False
         with self._wheel.lock:
             now_slot = self._clock.now_ms // self._config.precision_ms
@@ -120,9 +123,6 @@ class DequeueGet(Service):
             return False
         if self._clock.monotonic_ns < self._start_ns:
             return False
-        chained = self._chained
-        count = 0
-        finished: list[int] = []
         # Slot 1 is read at once: it holds what is due in slot 0, where nothing is ever linked.
         now_slot = max(1, self._clock.now_ms // self._config.precision_ms)
         with self._wheel.lock:
@@ -132,14 +132,15 @@ class DequeueGet(Service):
             last_slot = self._last_slot(self._ahead(now_slot))
             if self._begin_slots(last_slot):
                 with self._timer_log.segments.view(self._timer_log.end) as view:
-                    while count < _BATCH and self._begin_slots(last_slot):
-                        count += self._read(view, chained, count)
-                        finished.extend(self._drop_finished())
+                    while self._count < _BATCH and self._begin_slots(last_slot):
+                        self._count += self._read(view)
+                        self._finished += self._drop_finished()
             if self._wheel.frontier > max(before, now_slot + 1):
                 self._wheel.read_ahead(now_slot, self._ahead_slots)
             frontier = int(self._slots.min(initial=self._wheel.frontier))
             back_count = self._wheel.back_count
-        if not count and frontier == self._passed and not finished:
+        chained, count = self._chained, self._count
+        if not count and frontier == self._passed and not self._finished:
             return False
         reach("dequeue_units_read")
         self._open_slot.expect_entries(chained["slot"][:count])
@@ -148,6 +149,7 @@ class DequeueGet(Service):
         else:
             chained = chained[:count].copy()
         self._out.put(Loaded(chained[:count], frontier, back_count))
+        finished, self._count, self._finished = self._finished, 0, []
         self._passed = frontier
         self._open_slot.done((slot, 1) for slot in finished)
         self.metrics.add("dequeue_get_units", count)
@@ -169,7 +171,7 @@ class DequeueGet(Service):
                 self._positions = np.append(self._positions, np.full(len(begun), -2, np.int64))
         return len(self._slots) > 0
 
-    def _read(self, view: Any, chained: Records, count: int) -> int:
+    def _read(self, view: Any) -> int:
         while True:
             got = lib.ts_wheel_load_many(
                 view,
@@ -177,8 +179,8 @@ class DequeueGet(Service):
                 ffi.from_buffer("int64_t[]", self._slots),
                 ffi.from_buffer("int64_t[]", self._positions),
                 len(self._slots),
-                _BATCH - count,
-                ffi.from_buffer("ts_chained[]", chained) + count,
+                _BATCH - self._count,
+                ffi.from_buffer("ts_chained[]", self._chained) + self._count,
             )
             if got >= 0:
                 return int(got)

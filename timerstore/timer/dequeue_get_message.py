@@ -1,7 +1,8 @@
 """dequeue-get-message: reads the messages of units, and puts those that wait into the open slot.
 
 Threads:  dequeue-get-message.
-Holds:    a batch's frontier reaches the open slot with its last entry, not before.
+Holds:    (1) a batch's frontier reaches the open slot with its last entry, not before; (2) a batch
+          that meets an error is read again.
 Fails:    CorruptError where a unit points at something that is no timer.
 """
 
@@ -48,6 +49,17 @@ class DequeueGetMessage(Service):
         loaded = self._source.take()
         if loaded is None:
             return False
+        try:
+            self._load(loaded)
+        except BaseException:
+            self._source.give_back(loaded)
+            raise
+        for service in (self.upstream, self.downstream):
+            if service is not None:
+                service.wake()
+        return True
+
+    def _load(self, loaded: Loaded) -> None:
         chained, frontier, back_count = loaded
         due = np.empty(len(chained), DUE)
         kept = done = 0
@@ -76,10 +88,6 @@ class DequeueGetMessage(Service):
         self._open_slot.push(due[:kept], frontier, back_count)
         self._drop(chained["slot"], due["slot"][:kept])
         self.metrics.add("dequeue_put_skipped_messages", len(chained) - kept)
-        for service in (self.upstream, self.downstream):
-            if service is not None:
-                service.wake()
-        return True
 
     def _drop(
         self,

@@ -1,0 +1,117 @@
+"""What a repaired store knows that its log does not say, or no longer."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import timerstore
+from tests.support.bench import Bench, small
+from timerstore import CancelResult, Report
+from timerstore.layout import watermark
+from timerstore.layout.handle import decode
+
+KIB = 1024
+SIZES = small(
+    commit_log_segment_bytes=16 * KIB, retention_log_bytes=20 * KIB, queue_segment_bytes=200
+)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    one = Bench(tmp_path / "store", SIZES)
+    yield one
+    one.close()
+
+
+def fill(bench: Bench, begin: int) -> None:
+    """Put what is delivered at once, until the log begins beyond that."""
+    while bench.store.stats()["log_begin_bytes"] <= begin:
+        for _ in range(13):
+            bench.store.put("other", bytes(1200))
+        bench.turn()
+
+
+def repair(bench: Bench) -> Report:
+    """Go on with what comes of it."""
+    bench.close()
+    target = bench.root.with_name(f"{bench.root.name}-repaired")
+    report = timerstore.repair(bench.root, target)
+    assert timerstore.verify_directory(target).clean
+    bench.root = target
+    bench.open()
+    return report
+
+
+def test_what_recurs_goes_on(bench: Bench) -> None:
+    bench.store.put_every("t", b"again", every=60, name="nightly")
+    bench.turn(61_000)
+    (before,) = bench.store.recurring()
+    assert repair(bench).clean
+    assert list(bench.store.recurring()) == [before]
+    bench.turn(60_000)
+    assert len(bench.bodies()) == before.run_count
+    assert bench.store.verify().clean
+
+
+def test_what_recurs_is_named_where_its_file_is_damaged(bench: Bench) -> None:
+    bench.store.put_every("t", b"again", every=60, name="nightly")
+    bench.close()
+    path = bench.root / "config" / "timerstoreRecurring.json"
+    path.write_bytes(path.read_bytes().replace(b"nightly", b"nightlx"))
+    target = bench.root.with_name("repaired")
+    (problem,) = timerstore.repair(bench.root, target).problems
+    assert (problem.what, problem.where) == ("not taken over", str(path))
+    bench.root = target
+    bench.open()
+    assert list(bench.store.recurring()) == []
+
+
+@pytest.mark.parametrize("is_marked", [True, False])
+def test_ids_and_queues_of_what_retention_removed(bench: Bench, is_marked: bool) -> None:
+    first = bench.store.put("t", b"x", message_id="a")
+    timer = bench.store.put("t", b"y", delay=1)
+    bench.turn(1000)
+    fill(bench, int(bench.store.stats()["log_end_bytes"]))
+    begin = int(bench.store.stats()["log_begin_bytes"])
+    bench.close()
+    if not is_marked:  # then what stands beside it tells
+        (bench.root / "timerstore" / "watermark").unlink()
+    repair(bench)
+    assert bench.store.stats()["log_begin_bytes"] == begin
+    again = bench.store.put("t", b"z", message_id="a")
+    assert (again.duplicate, again.log_offset) == (True, first.log_offset)
+    assert bench.store.put("t", b"z").queue_offset == 2, "offsets go on"
+    new = bench.store.put("t", b"z", delay=5)
+    assert timer.handle
+    assert new.handle
+    assert decode(new.handle).timer_id == 1, "ids go on"
+    assert bench.store.cancel(timer.handle) is not CancelResult.CANCELLED
+
+
+def test_a_store_keeps_its_id_where_no_record_tells_it(bench: Bench) -> None:
+    bench.store.put("t", b"x")
+    bench.store.flush()
+    before = store_id(bench)
+    assert before
+    repair(bench)
+    assert store_id(bench) == before
+
+
+def test_a_watermark_without_a_store_id_is_not_believed(bench: Bench) -> None:
+    """As `repair` left it once."""
+    bench.store.put("t", b"x")
+    bench.close()
+    path = bench.root / "timerstore" / "watermark"
+    mark = watermark.read(path.read_bytes())
+    assert mark is not None
+    path.write_bytes(watermark.write(mark._replace(store_id=0, state_digest=1)))
+    bench.open()
+    bench.store.flush()
+    assert store_id(bench)
+
+
+def store_id(bench: Bench) -> int:
+    mark = watermark.read((bench.root / "timerstore" / "watermark").read_bytes())
+    assert mark is not None
+    return mark.store_id

@@ -2,13 +2,14 @@
 
 from typing import Any
 
-from tests.sim.mutants.planting import Lib, Patches, mutant, swap
-from timerstore import opening
+from tests.sim.mutants.planting import Lib, Patches, mutant, nothing, swap
+from timerstore import opening, service
 from timerstore.commitlog import commit_log
 from timerstore.errors import FullError, TimerStoreError
 from timerstore.native import lib
 from timerstore.timer import (
     checkpoint,
+    dequeue_get,
     dequeue_get_message,
     dequeue_put,
     enqueue_get,
@@ -89,6 +90,7 @@ def _drop_rest() -> Patches:
             return True
 
     yield swap(dequeue_get_message.DequeueGetMessage, "step", step)
+    yield swap(service.Handoff, "give_back", nothing)
 
 
 @mutant("W-L10", "a timer log that is gone is not noticed")
@@ -116,3 +118,17 @@ def _late_is_lost() -> Patches:
         return int(count)
 
     yield swap(linker, "lib", Lib(ts_timer_link=link))
+
+
+@mutant("P-42", "what was read of slots is dropped where a file cannot be opened amid them")
+def _read_then_dropped() -> Patches:
+    original = dequeue_get.DequeueGet.step
+
+    def step(self: Any) -> bool:
+        try:
+            return original(self)
+        except FullError:
+            self._count, self._finished = 0, []
+            raise
+
+    yield swap(dequeue_get.DequeueGet, "step", step)

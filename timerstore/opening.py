@@ -32,7 +32,7 @@ from timerstore.commitlog.recover import (
     scan_batches,
     settle_end,
 )
-from timerstore.commitlog.staging import Staging, leftovers
+from timerstore.commitlog.staging import Staged, Staging, goes_on, leftovers
 from timerstore.config import StoreConfig
 from timerstore.dedupe import Ids
 from timerstore.errors import CorruptError, FailedError, TimerStoreError, as_failure
@@ -348,10 +348,23 @@ class _Opening:
         if mark is not None:
             is_unclean = not mark.is_clean or is_ours
             strangers = was_open and not wheel_is_ours
-            found = None if strangers else self._from_watermark(mark, is_unclean=is_unclean)
+            found = None
+            if not strangers:
+                staged = self._staged(is_alone=is_ours) if is_unclean else []
+                found = self._from_watermark(mark, staged, is_unclean=is_unclean)
             if found is not None:
                 return found
-        return self._anew(was_open=was_open, is_ours=is_ours)
+        staged = self._staged(is_alone=wheel_is_ours) if was_open else []  # else all is written
+        return self._anew(staged, was_open=was_open, is_ours=is_ours)
+
+    def _staged(self, *, is_alone: bool) -> Staged:
+        """Give what a kill left staged. `is_alone`: nobody else has had the store open since."""
+        staged, segments = leftovers(self._disk, self._tree.staging), self._segments
+        there = [
+            (base, data) for base, data in staged
+            if segments.begin <= base and base + len(data) <= segments.extent
+        ]  # fmt: skip
+        return staged if is_alone or goes_on(there, segments.read) else []
 
     def _serve_route(self, view: Any) -> None:
         route_needed(self._segments, view, self._routes, self._clock.now_ms)
@@ -366,12 +379,13 @@ class _Opening:
             begin,
         )
 
-    def _from_watermark(self, mark: Watermark, *, is_unclean: bool) -> Recovered | None:
+    def _from_watermark(
+        self, mark: Watermark, staged: Staged, *, is_unclean: bool
+    ) -> Recovered | None:
         """Go on from a watermark; None where the side files do not fit it, or a broker was here."""
         tree, segments = self._tree, self._segments
         if mark.is_unbuilt or self._disk.exists(tree.timer_damaged):
             return None
-        staged = leftovers(self._disk, tree.staging) if is_unclean else []
         segments.remove_below(mark.log_begin)
         if mark.log_end > segments.extent or segments.begin > mark.log_begin:
             return None
@@ -492,7 +506,7 @@ class _Opening:
         except CorruptError:
             return False
 
-    def _anew(self, *, was_open: bool, is_ours: bool) -> Recovered:
+    def _anew(self, staged: Staged, *, was_open: bool, is_ours: bool) -> Recovered:
         """Trust the commit log alone: fold it whole, build everything else from it."""
         tree, segments, disk = self._tree, self._segments, self._disk
         now_slot = self._clock.now_ms // self._config.precision_ms
@@ -500,8 +514,7 @@ class _Opening:
         if self._mark is not None:  # what a power cut brought back has lost its evidence
             segments.remove_below(self._mark.log_begin)
         begin = segments.begin
-        if was_open:  # of one that was closed all is written
-            restore_staged(segments, leftovers(disk, tree.staging), begin)
+        restore_staged(segments, staged, begin)
         scanned, end, fault = self._scan(begin)
         durable = self._mark.log_end if self._mark is not None else self._counted_end()
         self._refuse_damage_below(durable, end, fault)

@@ -132,6 +132,7 @@ class Keeping(Puts):
         if kill:
             self.end_now(["kill", 0])
         else:
+            self.may_scan_all = True  # where it dies amid that
             self.store.close()
             self.clock.forget_listeners()
             self._is_open = False

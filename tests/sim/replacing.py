@@ -194,11 +194,11 @@ class Replacing(Leasing):
                 one.cancelled, one.maybe_cancelled = False, True
         super()._doubt_asynchronous()
 
-    def revocable(self) -> set[bytes]:
-        """What counts as cancelled by puts that are not durable."""
-        puts = self.model.puts
+    def revocable(self, durable: int | None = None) -> set[bytes]:
+        """What counts as cancelled by puts that are not durable, as far as the log is that."""
+        puts, durable = self.model.puts, self._durable if durable is None else durable
         return {
             step.replaced for step in self.rounds.links()
             if step.replaced in puts and step.body in puts and step.body in self.async_bodies
-            and puts[step.body].receipt.log_offset >= self._durable
+            and puts[step.body].receipt.log_offset >= durable
         }  # fmt: skip

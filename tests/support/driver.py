@@ -680,8 +680,13 @@ class Driver:
         found = self.store.query(topic, key, max_count=1_000_000)
         self.look()  # a query dispatches: there may be more to pull than before
         self.model.check_query(
-            topic, lambda put: self._key_of(put.body) == key, found, durable, self._begin_of, ends
-        )
+            topic, lambda put: self._key_of(put.body) == key, found, durable, self._begin_of, ends,
+            self.revocable(durable),
+        )  # fmt: skip
+
+    def revocable(self, _durable: int) -> set[bytes]:
+        """What counts as cancelled by what lies behind that in the log, and may be lost."""
+        return set()
 
     def _known_before(self) -> tuple[int, dict[Queue, int]]:
         """What a query must find that is asked now: what is durable, what was seen."""
@@ -708,6 +713,7 @@ class Driver:
             durable,
             self._begin_of,
             ends,
+            self.revocable(durable),
         )
         host = self.config.store_host
         found = self.store.query(topic, offset_message_id(host, receipt.log_offset))

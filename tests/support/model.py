@@ -224,10 +224,11 @@ class Model:
         durable: int,
         begin_of: Callable[[Queue], int],
         ends: dict[Queue, int],
+        revocable: Collection[bytes],
     ) -> None:
         """A query gave these; everything that can be pulled was seen. `durable`: of the log, and
         `ends`: of what was seen, before it was asked. `begin_of`: the first offset of a queue that
-        is left.
+        is left. `revocable`: cancelled by what may not be visible yet, and so still shown.
         """
         begins = {queue: begin_of(queue) for queue in self.seen if queue[0] == topic}
         places = [message.log_offset for message in found]
@@ -238,7 +239,8 @@ class Model:
             one = self.puts[message.body]
             assert one.queue[0] == topic == message.topic, f"query: of another topic: {message}"
             assert is_meant(one), f"query: without the key: {message}"
-            assert not one.cancelled, f"query: cancelled: {message}"
+            is_gone = one.cancelled and message.body not in revocable
+            assert not is_gone, f"query: cancelled: {message}"
             assert message.queue_id == one.queue[1]
             assert message.message_id == one.receipt.message_id
             assert message.due_ms == one.due_ms or not one.waited or one.level < 0

@@ -124,7 +124,7 @@ class Readers:
         got = {(topic, q): n for q, n in answer.items()}
         for at, n in got.items():
             if wanted.get(at, 0) < n <= self._begin_of(at):
-                wanted[at] = n  # it went on behind what was removed
+                wanted[at] = reader.next[at[1]] = n  # it went on behind what was removed
                 surely = {**surely, at: n} if at in surely else surely
         assert surely.items() <= got.items() <= wanted.items(), f"{got}, not {surely}"
         self.committed.update(got)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from timerstore.commitlog.fold import SCAN_DTYPE, Scan
+from timerstore.commitlog.staging import Staged
 from timerstore.errors import CorruptError
 from timerstore.files.segments import Segments
 from timerstore.native import FAULTS, ffi, lib
@@ -24,7 +25,7 @@ _BATCH = 65_536
 _REWRITE_BYTES = 1 << 20
 
 
-def restore_staged(segments: Segments, staged: list[tuple[int, bytes]], log_end: int) -> int:
+def restore_staged(segments: Segments, staged: Staged, log_end: int) -> int:
     """Write staged bytes to their place where they reach beyond `log_end`; how many bytes. Raises
     CorruptError where they claim more than there is space for.
     """

@@ -12,6 +12,7 @@ Fails:    FullError where its blocks cannot be had: taken at opening, so that no
           faults.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ import numpy as np
 from timerstore.files.directory import boot_id
 from timerstore.files.disk import Disk
 from timerstore.native import ffi
+
+Staged = list[tuple[int, bytes]]
+"""Log offset and bytes, by offset."""
 
 _HEAD_BYTES = 4096
 _MAGIC = b"TSSTAGE1"
@@ -86,11 +90,11 @@ class Staging:
 _MADV_DONTFORK = 10
 
 
-def leftovers(disk: Disk, path: Path) -> list[tuple[int, bytes]]:
-    """Give what an unclean stop of this same boot left: (log offset, bytes), by offset."""
+def leftovers(disk: Disk, path: Path) -> Staged:
+    """Give what an unclean stop of this same boot left."""
     if not disk.exists(path):
         return []
-    file = disk.open(path)
+    file = disk.open(path, read_only=True)
     size = file.size()
     if size < _HEAD_BYTES:
         return []
@@ -105,3 +109,14 @@ def leftovers(disk: Disk, path: Path) -> list[tuple[int, bytes]]:
         if 0 < filled <= half_bytes and base >= 0:
             found.append((base, file.read(_HEAD_BYTES + which * half_bytes, filled)))
     return sorted(found)
+
+
+def goes_on(staged: Staged, read: Callable[[int, int], bytes]) -> bool:
+    """Whether the log has these bytes where it has any: else somebody who knows nothing of them, a
+    broker, went on without them. `read`: of the log, (offset, size).
+    """
+    for base, data in staged:
+        there = np.frombuffer(read(base, len(data)), np.uint8)
+        if ((there != np.frombuffer(data, np.uint8)) & (there != 0)).any():
+            return False
+    return True

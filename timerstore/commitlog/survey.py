@@ -65,6 +65,8 @@ class Files(NamedTuple):
     sizes: dict[int, int]
     """By number."""
     strays: tuple[Path, ...]
+    staged: tuple[tuple[int, bytes], ...] = ()
+    """Log offset and bytes that a killed process had not written: read as if they were there."""
 
     @property
     def begin(self) -> int:
@@ -75,6 +77,16 @@ class Files(NamedTuple):
     def end(self) -> int:
         """Log offset behind the last file."""
         return (max(self.sizes) + 1) * self.segment_bytes if self.sizes else 0
+
+    def lay_over(self, begin: int, data: Any) -> int:
+        """Put what is staged over bytes from a log offset on; behind the last of it in them."""
+        last = 0
+        for base, staged in self.staged:
+            first, end = max(base, begin), min(base + len(staged), begin + len(data))
+            if first < end:
+                data[first - begin : end - begin] = staged[first - base : end - base]
+                last = max(last, end - begin)
+        return last
 
     def path(self, offset: int) -> Path:
         """Name the file that an offset lies in."""
@@ -136,10 +148,12 @@ class _Segment:
         self._there = there
         self._data_end = _data_end(file, there)
         if there == self._size:
-            self._data: Any = file.map_read(self._size)
+            map_ = file.map_private if files.staged else file.map_read
+            self._data: Any = map_(self._size)
         else:
             self._data = bytearray(self._size)
             file.read_into(memoryview(self._data)[:there], 0)
+        self._data_end = max(self._data_end, files.lay_over(self._begin, self._data))
         self._view = ffi.from_buffer("uint8_t[]", self._data)
         self._window = ffi.new("ts_window *")
         self._window.bytes = self._view

@@ -26,7 +26,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from timerstore.commitlog.survey import Gap, Records, look_at_files
+from timerstore.commitlog.staging import goes_on, leftovers
+from timerstore.commitlog.survey import Files, Gap, Records, look_at_files
 from timerstore.dedupe import read_ids, write_ids
 from timerstore.errors import ConfigError, CorruptError, TimerStoreError
 from timerstore.files.disk import Disk, File
@@ -48,6 +49,7 @@ from timerstore.layout.tree import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC, Tree, back
 from timerstore.layout.wheel_slot import SLOT_BYTES
 from timerstore.message import Report
 from timerstore.queues.ends import make_queues
+from timerstore.timer.wheel import OPEN_EXTRA_BYTES
 
 _CHUNK_BYTES = 4 << 20
 _BLANK_BYTES = 16
@@ -177,6 +179,7 @@ def repair_directory(
         raise ConfigError(f"repair: wanted a new or empty folder, got {into}")
     found = look_at(disk, source)
     files = look_at_files(disk, found.tree.commit_log)
+    files = files._replace(staged=_staged(disk, found, files))
     units, queues = LogUnits(found.tree, files, found.config), _Queues(files.begin)
 
     def take(piece: Records) -> None:
@@ -202,6 +205,33 @@ def repair_directory(
     disk.sync_directory(into.parent)
     _tell(findings, log, plan)
     return findings.report()
+
+
+def _staged(disk: Disk, found: Found, files: Files) -> tuple[tuple[int, bytes], ...]:
+    """What a kill left staged, as an opening would take it (opening.py)."""
+    was_open, is_clean = disk.exists(found.tree.abort), found.mark is None or found.mark.is_clean
+    if is_clean and not was_open:
+        return ()
+    staged = [
+        (base, data) for base, data in leftovers(disk, found.tree.staging)
+        if files.begin <= base and base + len(data) <= files.end
+    ]  # fmt: skip
+    wheel_bytes = found.config.wheel_slot_count * SLOT_BYTES + OPEN_EXTRA_BYTES
+    is_alone = was_open and disk.file_bytes(found.tree.timer_wheel) == wheel_bytes
+
+    def read(offset: int, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            number, at = divmod(offset + len(data), files.segment_bytes)
+            part = min(size - len(data), files.segment_bytes - at)
+            left = max(0, min(part, files.sizes.get(number, 0) - at))
+            if left:
+                file = disk.open(files.path(number * files.segment_bytes), read_only=True)
+                data += file.read(at, left)
+            data += bytes(part - left)
+        return bytes(data)
+
+    return tuple(staged) if is_alone or goes_on(staged, read) else ()
 
 
 class _Copy:
@@ -241,7 +271,9 @@ class _Copy:
         source = self._disk.open(self._log.files.path(begin), read_only=True)
         while begin < end:
             part = min(_CHUNK_BYTES, end - begin)
-            file.write(source.read(begin % size, part), begin % size)
+            data = bytearray(source.read(begin % size, part))
+            self._log.files.lay_over(begin, data)
+            file.write(memoryview(data), begin % size)
             begin += part
 
     def _store_ms(self, log_offset: int) -> int:

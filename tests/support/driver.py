@@ -202,8 +202,12 @@ class Driver:
             offset = result.next_offset
 
     def _is_removed(self, one: Put) -> bool:
-        """Whether the record of the put itself is gone."""
-        return one.receipt.log_offset < self.store._opened.rooms.log.segments.begin
+        """Whether the record of the put itself is gone; a receipt made of what was found after an
+        end may be of the copy that retention made.
+        """
+        opened = self.store._opened
+        is_gone = one.receipt.log_offset < opened.rooms.log.segments.begin
+        return is_gone or 0 <= one.receipt.timer_id < opened.timer_route.queue.min_offset
 
     def expire(self, queue: Queue) -> None:
         """Files are filled, and grow old: what was seen goes with them, what waits does not."""

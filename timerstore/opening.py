@@ -32,7 +32,7 @@ from timerstore.commitlog.recover import (
     scan_batches,
     settle_end,
 )
-from timerstore.commitlog.staging import Staged, Staging, goes_on, leftovers
+from timerstore.commitlog.staging import Staging, goes_on, leftovers
 from timerstore.config import StoreConfig
 from timerstore.dedupe import Ids
 from timerstore.errors import CorruptError, FailedError, TimerStoreError, as_failure
@@ -316,6 +316,12 @@ class _Opening:
             if self._mark is not None:
                 disk.open(tree.watermark).sync()
         reach("recover_marked_open")
+        self._segments = Segments(
+            disk, tree.commit_log, config.commit_log_segment_bytes, config.reserve_bytes
+        )
+        self._segments.load(needed=0 if self._mark is None else self._mark.log_end)
+        if not (was_open and wheel_is_ours):
+            self._forget_overtaken()
         self._wheel = Wheel(
             disk,
             tree.timer_wheel,
@@ -327,10 +333,6 @@ class _Opening:
             disk, tree.timer_log, config.timer_log_segment_bytes, config.reserve_bytes
         )
         self._far = FarWheel(disk, tree, config.timer_log_segment_bytes, config.reserve_bytes)
-        self._segments = Segments(
-            disk, tree.commit_log, config.commit_log_segment_bytes, config.reserve_bytes
-        )
-        self._segments.load(needed=0 if self._mark is None else self._mark.log_end)
         self._routes = Routes(disk, tree, config.queue_segment_bytes)
         self._routes.load()
         self._states = States()
@@ -348,23 +350,23 @@ class _Opening:
         if mark is not None:
             is_unclean = not mark.is_clean or is_ours
             strangers = was_open and not wheel_is_ours
-            found = None
-            if not strangers:
-                staged = self._staged(is_alone=is_ours) if is_unclean else []
-                found = self._from_watermark(mark, staged, is_unclean=is_unclean)
+            found = None if strangers else self._from_watermark(mark, is_unclean=is_unclean)
             if found is not None:
                 return found
-        staged = self._staged(is_alone=wheel_is_ours) if was_open else []  # else all is written
-        return self._anew(staged, was_open=was_open, is_ours=is_ours)
+        return self._anew(was_open=was_open, is_ours=is_ours)
 
-    def _staged(self, *, is_alone: bool) -> Staged:
-        """Give what a kill left staged. `is_alone`: nobody else has had the store open since."""
-        staged, segments = leftovers(self._disk, self._tree.staging), self._segments
+    def _forget_overtaken(self) -> None:
+        """Somebody else may have had the store since a kill left something staged: where he went on
+        without that, it goes; durable, before the wheel says that it was us who were here last.
+        """
+        tree, segments = self._tree, self._segments
         there = [
-            (base, data) for base, data in staged
+            (base, data) for base, data in leftovers(self._disk, tree.staging)
             if segments.begin <= base and base + len(data) <= segments.extent
         ]  # fmt: skip
-        return staged if is_alone or goes_on(there, segments.read) else []
+        if not goes_on(there, segments.read):
+            self._disk.unlink(tree.staging)
+            self._disk.sync_directory(tree.side)
 
     def _serve_route(self, view: Any) -> None:
         route_needed(self._segments, view, self._routes, self._clock.now_ms)
@@ -379,13 +381,12 @@ class _Opening:
             begin,
         )
 
-    def _from_watermark(
-        self, mark: Watermark, staged: Staged, *, is_unclean: bool
-    ) -> Recovered | None:
+    def _from_watermark(self, mark: Watermark, *, is_unclean: bool) -> Recovered | None:
         """Go on from a watermark; None where the side files do not fit it, or a broker was here."""
         tree, segments = self._tree, self._segments
         if mark.is_unbuilt or self._disk.exists(tree.timer_damaged):
             return None
+        staged = leftovers(self._disk, tree.staging) if is_unclean else []
         segments.remove_below(mark.log_begin)
         if mark.log_end > segments.extent or segments.begin > mark.log_begin:
             return None
@@ -395,7 +396,9 @@ class _Opening:
         if not is_unclean and len(scanned):
             return None
         self._states.open_file(self._disk, tree.state, anew=False)
-        counts = counts_json.read_counts(self._disk.read_small(tree.counts), mark.log_end)
+        counts = counts_json.read_counts(
+            self._disk.read_small(tree.counts), mark.log_end, mark.sequence
+        )
         if (
             counts is None
             or not self._states.read(
@@ -506,7 +509,7 @@ class _Opening:
         except CorruptError:
             return False
 
-    def _anew(self, staged: Staged, *, was_open: bool, is_ours: bool) -> Recovered:
+    def _anew(self, *, was_open: bool, is_ours: bool) -> Recovered:
         """Trust the commit log alone: fold it whole, build everything else from it."""
         tree, segments, disk = self._tree, self._segments, self._disk
         now_slot = self._clock.now_ms // self._config.precision_ms
@@ -514,7 +517,8 @@ class _Opening:
         if self._mark is not None:  # what a power cut brought back has lost its evidence
             segments.remove_below(self._mark.log_begin)
         begin = segments.begin
-        restore_staged(segments, staged, begin)
+        if was_open:  # of one that was closed all is written
+            restore_staged(segments, leftovers(disk, tree.staging), begin)
         scanned, end, fault = self._scan(begin)
         durable = self._mark.log_end if self._mark is not None else self._counted_end()
         self._refuse_damage_below(durable, end, fault)
@@ -619,7 +623,7 @@ class _Opening:
         if self._mark is None:
             return {}
         raw = self._disk.read_small(self._tree.counts)
-        counts = counts_json.read_counts(raw, self._mark.log_end)
+        counts = counts_json.read_counts(raw, self._mark.log_end, self._mark.sequence)
         return {} if counts is None else counts.ends
 
     def _restart_queues(

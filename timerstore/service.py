@@ -123,6 +123,6 @@ class Handoff(Generic[Item]):
         """Take the oldest item, None where there is none."""
         return self._items.popleft() if self._items else None
 
-    def give_back(self, item: Item) -> None:
-        """Have it be the oldest again, as nothing came of it: there may be one beyond `bound`."""
-        self._items.appendleft(item)
+    def first(self) -> Item | None:
+        """Give the oldest item, which stays until it is taken; None where there is none."""
+        return self._items[0] if self._items else None

@@ -11,7 +11,11 @@ import timerstore
 from tests.support.bench import Bench, copied_at, small
 from tests.support.driver import abandon
 from timerstore import CorruptError, PutReceipt
-from timerstore.layout import backup_json
+from timerstore.dedupe import read_ids
+from timerstore.files.disk import Disk
+from timerstore.layout import backup_json, counts_json
+from timerstore.layout.counts_json import Counts, IdsMark
+from timerstore.layout.tree import Tree
 
 KIB = 1024
 HOUR = 3_600_000
@@ -238,3 +242,40 @@ def test_a_backup_of_before(bench: Bench, tmp_path: Path) -> None:
     other = restored(bench, backup, "again")
     assert known(other) == [True, True]
     other.close()
+
+
+def test_a_backup_keeps_what_it_has_where_the_stores_own_is_damaged(
+    bench: Bench, tmp_path: Path
+) -> None:
+    backup = tmp_path / "backup"
+    put_and_gone(bench)
+    bench.store.backup(backup)
+    (path,) = (bench.root / "timerstore").glob("ids-*")
+    path.write_bytes(b"?" * path.stat().st_size)
+    bench.store.backup(backup)
+    assert ids_in(backup) == ["ids-1"]
+    other = restored(bench, backup)
+    assert known(other) == [True, True]
+    other.close()
+
+
+def test_a_file_of_ids_that_goes_meanwhile_is_none(bench: Bench) -> None:
+    """A checkpoint may have begun another."""
+    disk, tree = Disk(), Tree(bench.root)
+    assert read_ids(disk, tree, IdsMark(77, 24, 5)) is None
+    (bench.root / "timerstore" / "ids-77").symlink_to(tmp := bench.root / "timerstore" / "counts")
+    assert tmp.exists()
+    assert read_ids(disk, tree, IdsMark(77, 24, 5)) is None
+
+
+def test_numbers_of_two_checkpoints_at_one_log_end() -> None:
+    """One without a record between may have begun another file of ids."""
+    one = Counts(640, {}, {}, {}, {}, IdsMark(1, 24, 5), (), 7)
+    two = one._replace(ids=IdsMark(2, 48, 6), sequence=8)
+    text = counts_json.write([one, two])
+    assert counts_json.read_counts(text, 640) == two
+    assert counts_json.read_counts(text, 640, 9) == two, "written again under a later number"
+    assert counts_json.read_counts(text, 640, 8) == two
+    assert counts_json.read_counts(text, 640, 7) == one, "the second was never completed"
+    assert counts_json.read_counts(text, 640, 6) is None
+    assert counts_json.ids_marks(text) == [two.ids, one.ids]

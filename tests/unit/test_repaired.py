@@ -7,7 +7,8 @@ import pytest
 
 import timerstore
 from tests.support.bench import Bench, small
-from timerstore import CancelResult, Report
+from timerstore import CancelResult, FullError, Report
+from timerstore.files.disk import File
 from timerstore.layout import watermark
 from timerstore.layout.handle import decode
 
@@ -115,3 +116,48 @@ def store_id(bench: Bench) -> int:
     mark = watermark.read((bench.root / "timerstore" / "watermark").read_bytes())
     assert mark is not None
     return mark.store_id
+
+
+def retained(bench: Bench) -> Path:
+    """Give the file of ids of one that is closed; of the first of two no record is left."""
+    first = bench.store.put("t", b"x", message_id="a")
+    bench.store.flush()
+    fill(bench, first.log_offset)
+    bench.store.put("t", b"x", message_id="b")
+    bench.close()
+    (path,) = (bench.root / "timerstore").glob("ids-*")
+    return path
+
+
+def test_ids_as_far_as_an_older_number_tells(bench: Bench) -> None:
+    path = retained(bench)
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    target = bench.root.with_name("repaired")
+    (problem,) = timerstore.repair(bench.root, target).problems
+    assert (problem.what, problem.where) == ("not taken over: message ids", str(path))
+    assert [one.what for one in timerstore.verify_directory(bench.root).problems] == ["message ids"]
+    bench.root = target
+    bench.open()
+    assert bench.store.put("t", b"y", message_id="a").duplicate
+    assert bench.store.put("t", b"y", message_id="b").duplicate, "the log tells"
+
+
+def test_a_target_that_cannot_be_written_is_none(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retained(bench)
+    target = bench.root.with_name("repaired")
+    whole = File.write
+    for name in ("ids-0", "topics.json.tmp", "counts.tmp"):
+
+        def write(self: File, data: bytes | memoryview, offset: int, name: str = name) -> None:
+            if self.path.name == name and "repairing" in str(self.path):
+                raise FullError("write: no space", where=self.path)
+            whole(self, data, offset)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(File, "write", write)
+            with pytest.raises(FullError, match=name):
+                timerstore.repair(bench.root, target)
+        assert not target.exists()
+    assert timerstore.repair(bench.root, target).clean

@@ -17,11 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
-from timerstore.dedupe import ENTRY_DTYPE, Entries, read_ids, remove_ids, write_ids
+from timerstore.dedupe import Entries, read_ids, remove_ids, write_ids
 from timerstore.errors import ConfigError, CorruptError, FailedError
 from timerstore.failpoint import reach
 from timerstore.files.directory import Directory
@@ -108,31 +106,34 @@ class Copier:
         found = {name: self._disk.read_small(self._tree.config / name) for name in CONFIG_NAMES}
         return {name: text.decode() for name, text in found.items() if text is not None}
 
-    def _mark(self) -> tuple[Watermark, counts_json.Counts, Entries]:
-        """Give the watermark in force, its counts and its message ids."""
+    def _mark(self) -> tuple[Watermark, counts_json.Counts, Entries | None]:
+        """Give the watermark in force, its counts, and its message ids where they are whole."""
         for _ in range(_TRIES):
             mark = self._watermark()
             if mark is None:
                 break
-            counts = counts_json.read_counts(self._disk.read_small(self._tree.counts), mark.log_end)
+            counts = counts_json.read_counts(
+                self._disk.read_small(self._tree.counts), mark.log_end, mark.sequence
+            )
             if counts is None:
                 continue
             ids = read_ids(self._disk, self._tree, counts.ids)
-            if ids is None and self._watermark() == mark:  # damaged: the next opening has none
-                ids = np.empty(0, ENTRY_DTYPE)
-            if ids is not None:
+            if ids is not None or self._watermark() == mark:
                 return mark, counts, ids
         raise FailedError("no checkpoint can be read", where=self._tree.watermark)
 
     def _watermark(self) -> Watermark | None:
         return watermark.read(self._disk.read_small(self._tree.watermark) or b"")
 
-    def _bring_ids(self, target: Tree, saved: IdsMark, ids: Entries, begin: int) -> IdsMark:
-        """Copy the ids that the segments from `begin` on do not tell; those that are there stay."""
+    def _bring_ids(self, target: Tree, saved: IdsMark, ids: Entries | None, begin: int) -> IdsMark:
+        """Copy the ids that the segments from `begin` on do not tell. Where they are what is there,
+        or the store's own are damaged, those that are there stay.
+        """
+        if ids is None:
+            return saved
         is_young = self._clock.now_ms - ids["store_ms"] < self._config.dedupe_window_ms
         wanted = ids[is_young & (ids["log_offset"] < begin)]
-        there = read_ids(self._disk, target, saved)
-        if there is not None and there.tobytes() == wanted.tobytes():
+        if (wanted.nbytes, zlib.crc32(wanted.tobytes())) == saved[1:]:
             return saved
         return write_ids(self._disk, target, saved.number + 1, wanted)
 

@@ -74,7 +74,7 @@ def look(path: Path, shard: int | None = None) -> Look:
         mark = read_watermark(tree)
         if mark is None:
             break
-        counts = counts_json.read_counts(disk.read_small(tree.counts), mark.log_end)
+        counts = counts_json.read_counts(disk.read_small(tree.counts), mark.log_end, mark.sequence)
         if counts is not None:
             break
     store = take(path)

@@ -15,6 +15,7 @@ from timerstore.dedupe.ids import (
     Ids,
     Taken,
     read_ids,
+    read_newest,
     remove_ids,
     write_ids,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "Once",
     "Taken",
     "read_ids",
+    "read_newest",
     "remove_ids",
     "write_ids",
 ]

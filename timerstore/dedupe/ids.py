@@ -14,13 +14,14 @@ Fails:    BusyError where more ids would be needed; works again when some are ou
 
 import threading
 import zlib
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from timerstore.clock import Clock
-from timerstore.errors import BusyError
+from timerstore.errors import BusyError, FailedError
 from timerstore.failpoint import reach
 from timerstore.files.disk import Disk, File
 from timerstore.files.segments import Segments
@@ -115,11 +116,9 @@ class Ids:
         its age: the clock may have been set back since, and then a younger message lies before an
         older one.
         """
-        for mark in marks:
-            entries = read_ids(self._disk, self._tree, mark)
-            if entries is not None:
-                self._add(entries[entries["log_offset"] < segments.begin])
-                break
+        entries = read_newest(self._disk, self._tree, marks)
+        if entries is not None:
+            self._add(entries[entries["log_offset"] < segments.begin])
         # Another file than those: until the next watermark they are what there is.
         self._mark = IdsMark(max((mark.number for mark in marks), default=0) + 1, 0, 0)
         self.scan(segments, store_id, segments.begin, end)
@@ -271,12 +270,27 @@ def read_ids(disk: Disk, tree: Tree, mark: IdsMark) -> Entries | None:
     data = b""
     if mark.bytes:
         path = tree.ids(mark.number)
-        if (disk.file_bytes(path) or 0) < mark.bytes:
+        try:
+            file = disk.open(path, read_only=True)
+        except FailedError:
+            if disk.file_bytes(path) is not None:
+                raise
+            return None  # it went meanwhile, if it was there
+        if file.size() < mark.bytes:
             return None
-        data = disk.open(path, read_only=True).read(0, mark.bytes)
+        data = file.read(0, mark.bytes)
     if zlib.crc32(data) != mark.crc:
         return None
     return np.frombuffer(data, ENTRY_DTYPE)
+
+
+def read_newest(disk: Disk, tree: Tree, marks: Iterable[IdsMark]) -> Entries | None:
+    """Give what the first of these marks says that fits; None: none does."""
+    for mark in marks:
+        entries = read_ids(disk, tree, mark)
+        if entries is not None:
+            return entries
+    return None
 
 
 def write_ids(disk: Disk, tree: Tree, number: int, entries: Entries) -> IdsMark:

@@ -279,7 +279,9 @@ class _Check:
     ) -> None:
         """What memory and the counts file say of the levels is what the log says."""
         checks = [(f"memory at log end {taken.log_end}", at_end.levels, taken.levels)]
-        counts = side.mark and counts_json.read_counts(side.counts, side.mark.log_end)
+        counts = side.mark and counts_json.read_counts(
+            side.counts, side.mark.log_end, side.mark.sequence
+        )
         if counts:
             checks.append((str(self._tree.counts), at_mark.levels, counts.levels))
         for where, wanted, got in checks:

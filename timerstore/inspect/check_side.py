@@ -115,7 +115,7 @@ def check_states_file(
     states = np.zeros(mark.state_chunk_count * PAYLOAD_BYTES, np.uint8)
     which = np.zeros(mark.state_chunk_count, np.int64)
     is_whole = True
-    entry = counts_json.read_counts(side.counts, mark.log_end)
+    entry = counts_json.read_counts(side.counts, mark.log_end, mark.sequence)
     past = {c for pair in (() if entry is None else entry.past) for c in range(*pair)}
     for chunk in range(mark.state_chunk_count):
         if chunk in past:
@@ -165,7 +165,7 @@ def check_counts_file(
     """The counts as of the watermark are the fold's there: by name, then by index of route."""
     if side.mark is None:
         return
-    entry = counts_json.read_counts(side.counts, side.mark.log_end)
+    entry = counts_json.read_counts(side.counts, side.mark.log_end, side.mark.sequence)
     for name, by_index in wanted.items():
         found = "no entry" if entry is None else getattr(entry, name)
         expected: counts_json.Pending = {}

@@ -20,6 +20,7 @@ import numpy as np
 
 from timerstore.commitlog.survey import Records, look_at_files
 from timerstore.config import StoreConfig
+from timerstore.dedupe import read_ids
 from timerstore.errors import ConfigError, TimerStoreError
 from timerstore.files.disk import Disk
 from timerstore.files.geometry import adopt_geometry
@@ -161,8 +162,12 @@ def _check_side(findings: Findings, disk: Disk, found: Found) -> None:
         findings.raised(f"side files ({_DERIVED})", tree.side, error)
         return
     check_states_file(findings, tree, side, None, only_known=False, floor=0)
-    if counts_json.read_counts(side.counts, mark.log_end) is None:
+    counts = counts_json.read_counts(side.counts, mark.log_end, mark.sequence)
+    if counts is None:
         findings.add(f"counts ({_DERIVED})", tree.counts, f"as of {mark.log_end}", "others")
+    elif not disk.exists(tree.abort) and read_ids(disk, tree, counts.ids) is None:
+        path, wanted = tree.ids(counts.ids.number), f"{counts.ids.bytes} bytes as written"
+        findings.add("message ids", path, wanted, "others, or fewer")
 
 
 def _check_timer_log(findings: Findings, disk: Disk, found: Found, log: LogState) -> None:

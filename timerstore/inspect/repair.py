@@ -28,7 +28,7 @@ import numpy as np
 
 from timerstore.commitlog.staging import goes_on, leftovers
 from timerstore.commitlog.survey import Files, Gap, Records, look_at_files
-from timerstore.dedupe import read_ids, write_ids
+from timerstore.dedupe import Entries, read_ids, read_newest, write_ids
 from timerstore.errors import ConfigError, CorruptError, TimerStoreError
 from timerstore.files.disk import Disk, File
 from timerstore.inspect.check_log_files import LogState, Progress, read_log
@@ -48,7 +48,7 @@ from timerstore.layout.counts_json import NO_IDS
 from timerstore.layout.tree import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC, Tree, backup_of
 from timerstore.layout.wheel_slot import SLOT_BYTES
 from timerstore.message import Report
-from timerstore.queues.ends import make_queues
+from timerstore.queues.ends import make_queues, refuse_ends
 from timerstore.timer.wheel import OPEN_EXTRA_BYTES
 
 _CHUNK_BYTES = 4 << 20
@@ -179,7 +179,8 @@ def repair_directory(
         raise ConfigError(f"repair: wanted a new or empty folder, got {into}")
     found = look_at(disk, source)
     files = look_at_files(disk, found.tree.commit_log)
-    files = files._replace(staged=_staged(disk, found, files))
+    findings = Findings()
+    files = files._replace(staged=_staged(disk, findings, found, files))
     units, queues = LogUnits(found.tree, files, found.config), _Queues(files.begin)
 
     def take(piece: Records) -> None:
@@ -191,7 +192,6 @@ def repair_directory(
     )
     topics = sorted({route.topic for route in units.routes.by_index})
     plan = _Plan(log, queues, topics)
-    findings = Findings()
     building = into.with_name(into.name + ".repairing")
     disk.remove_tree(building)
     tree = Tree(building)
@@ -207,15 +207,21 @@ def repair_directory(
     return findings.report()
 
 
-def _staged(disk: Disk, found: Found, files: Files) -> tuple[tuple[int, bytes], ...]:
+def _staged(
+    disk: Disk, findings: Findings, found: Found, files: Files
+) -> tuple[tuple[int, bytes], ...]:
     """What a kill left staged, as an opening would take it (opening.py)."""
     was_open, is_clean = disk.exists(found.tree.abort), found.mark is None or found.mark.is_clean
     if is_clean and not was_open:
         return ()
-    staged = [
-        (base, data) for base, data in leftovers(disk, found.tree.staging)
-        if files.begin <= base and base + len(data) <= files.end
-    ]  # fmt: skip
+    staged = []
+    for base, data in leftovers(disk, found.tree.staging):
+        if files.begin <= base and base + len(data) <= files.end:
+            staged.append((base, data))
+        elif base >= files.begin:
+            where = f"{found.tree.staging} log offset {base}"
+            wanted = f"a file of the log for {len(data)} bytes"
+            findings.add("not taken over: what was staged", where, wanted, f"none from {files.end}")
     wheel_bytes = found.config.wheel_slot_count * SLOT_BYTES + OPEN_EXTRA_BYTES
     is_alone = was_open and disk.file_bytes(found.tree.timer_wheel) == wheel_bytes
 
@@ -271,7 +277,8 @@ class _Copy:
         source = self._disk.open(self._log.files.path(begin), read_only=True)
         while begin < end:
             part = min(_CHUNK_BYTES, end - begin)
-            data = bytearray(source.read(begin % size, part))
+            data = bytearray(part)  # zeros where the file has been cut, and something was staged
+            source.read_into(memoryview(data), begin % size)
             self._log.files.lay_over(begin, data)
             file.write(memoryview(data), begin % size)
             begin += part
@@ -292,20 +299,20 @@ def _write_rest(disk: Disk, findings: Findings, found: Found, log: LogState, tar
         found.tree.recurring_json: recurring_json.read,
     }
     for path, read in readers.items():
+        text = None
         try:
             for name in (path, backup_of(path)):
                 text = disk.read_small(name)
                 if text is not None:
                     read(text)
-                    disk.write_small(target.config / path.name, text)
                     break
         except TimerStoreError as error:
             findings.raised("not taken over", path, error)
+            continue
+        if text is not None:
+            disk.write_small(target.config / path.name, text)
     disk.make_directory(target.side)
-    try:
-        _write_counts(disk, found, log, target)
-    except TimerStoreError as error:
-        findings.raised("not taken over", found.tree.counts, error)
+    _write_counts(disk, findings, found, log, target)
     config, before = found.config, found.mark
     wheel = disk.open(target.timer_wheel, create=True)
     wheel.resize(config.wheel_slot_count * SLOT_BYTES)
@@ -321,19 +328,42 @@ def _write_rest(disk: Disk, findings: Findings, found: Found, log: LogState, tar
     disk.write_small(target.watermark, watermark.write(mark))
 
 
-def _write_counts(disk: Disk, found: Found, log: LogState, target: Tree) -> None:
+def _write_counts(
+    disk: Disk, findings: Findings, found: Found, log: LogState, target: Tree
+) -> None:
     """Where queues ended, and the ids whose records retention has removed, as far as the newest
     numbers tell that are whole; of which watermark does not matter.
     """
-    raw = disk.read_small(found.tree.counts)
-    counts = counts_json.read_counts(raw, counts_json.log_end(raw))
-    if counts is None:
-        return
-    ids = read_ids(disk, found.tree, counts.ids)
+    ends, ids = _numbers(disk, findings, found)
     mark = NO_IDS if ids is None else write_ids(disk, target, 0, ids[ids["log_offset"] < log.begin])
-    make_queues(disk, target, counts.ends, found.config.queue_segment_bytes)
-    new = counts_json.Counts(log.end, {}, counts.ends, {}, {}, mark)
+    make_queues(disk, target, ends, found.config.queue_segment_bytes)
+    new = counts_json.Counts(log.end, {}, ends, {}, {}, mark)
     disk.write_small(target.counts, counts_json.write([new]))
+
+
+def _numbers(
+    disk: Disk, findings: Findings, found: Found
+) -> tuple[counts_json.Pending, Entries | None]:
+    tree = found.tree
+    try:
+        raw = disk.read_small(tree.counts)
+        counts = counts_json.read_counts(raw, counts_json.log_end(raw))
+        if counts is None:
+            if found.mark is not None and not found.mark.is_unbuilt:
+                findings.add("not taken over", tree.counts, "where queues end, message ids", "none")
+            return {}, None
+        refuse_ends(counts.ends)
+        ids = read_ids(disk, tree, counts.ids)
+        if ids is None:
+            ids = read_newest(disk, tree, counts_json.ids_marks(raw))
+            path, got = tree.ids(counts.ids.number), "not that"
+            if ids is not None:
+                got = f"the {ids.nbytes} of before"
+            findings.add("not taken over: message ids", path, f"{counts.ids.bytes} bytes", got)
+        return counts.ends, ids
+    except TimerStoreError as error:
+        findings.raised("not taken over", tree.counts, error)
+        return {}, None
 
 
 def _tell(findings: Findings, log: LogState, plan: _Plan) -> None:

@@ -2,8 +2,9 @@
 
 Data:     JSON: {"entries": [{"log_end": L, "pending": {topic: {queue: n}}, "ends": {topic: {queue:
           queue offset behind the last unit below L}}, "levels": {queue: [n, b, e, ...]},
-          "level_pending": {topic: {queue: n}}, "ids": [file, bytes, crc], "crc": c}, ...]}, the
-          newer last; zeros are left out. Of a queue of the level topic everything below n, and from
+          "level_pending": {topic: {queue: n}}, "ids": [file, bytes, crc], "sequence": s, "crc": c},
+          ...]}, the newer last; zeros are left out. s: of the watermark that it was written for, or
+          0; two may have one log end. Of a queue of the level topic everything below n, and from
           each b up to its e, is delivered; level_pending is what waits there by where it goes,
           pending the same of timers. ids: how much of which file of message ids counts, and its
           CRC-32; past: ranges [b, e) of chunks of the state file that nobody needs any more; a
@@ -31,6 +32,7 @@ class IdsMark(NamedTuple):
 
 
 NO_IDS = IdsMark(0, 0, 0)
+_NEWEST = 2**63 - 1
 
 
 class Counts(NamedTuple):
@@ -43,6 +45,7 @@ class Counts(NamedTuple):
     level_pending: Pending
     ids: IdsMark = NO_IDS
     past: tuple[tuple[int, int], ...] = ()
+    sequence: int = 0
 
 
 def write(entries: list[Counts]) -> bytes:
@@ -91,14 +94,16 @@ def _whole(text: bytes | None) -> list[Json]:
     return [entry for entry in entries if entry.pop("crc") == _crc(entry)]
 
 
-def read_counts(text: bytes | None, log_end: int) -> Counts | None:
-    """Give what is known of a watermark, None where the file has nothing."""
+def read_counts(text: bytes | None, log_end: int, sequence: int = _NEWEST) -> Counts | None:
+    """Give what is known of a watermark, None where the file has nothing: the newest entry of its
+    log end that was written for it or one before, which may be written again under a later number.
+    """
     if text is None:
         return None
     try:
         entries: list[Json] = json.loads(text)["entries"]
-        for entry in entries:
-            if entry["log_end"] != log_end:
+        for entry in entries[::-1]:
+            if entry["log_end"] != log_end or int(entry.get("sequence", 0)) > sequence:
                 continue
             if entry.pop("crc") != _crc(entry):
                 return None
@@ -110,6 +115,7 @@ def read_counts(text: bytes | None, log_end: int) -> Counts | None:
                 _numbers(entry["level_pending"]),
                 IdsMark(*map(int, entry.get("ids", NO_IDS))),
                 tuple((int(begin), int(end)) for begin, end in entry.get("past", ())),
+                int(entry.get("sequence", 0)),
             )
     except NOT_OURS:
         return None

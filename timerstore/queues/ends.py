@@ -12,11 +12,8 @@ QUEUE_END_MAX = 1 << 58
 """Its units would be 5 EiB: times 20 that still is a number of a file."""
 
 
-def make_queues(disk: Disk, tree: Tree, ends: Pending, segment_bytes: int) -> None:
-    """Make the queues of these topics, without a unit and with these ends; durable on return.
-
-    CorruptError where there can be no such queue.
-    """
+def refuse_ends(ends: Pending) -> None:
+    """CorruptError where there can be no such queue."""
     for topic, queues in ends.items():
         for queue_id, end in queues.items():
             if not can_have_queue(topic, queue_id) or not 0 <= end < QUEUE_END_MAX:
@@ -25,6 +22,16 @@ def make_queues(disk: Disk, tree: Tree, ends: Pending, segment_bytes: int) -> No
                     wanted=f"a topic, a queue below {QUEUE_COUNT_MAX}, an end below 2^58",
                     got=f"{topic!r}, {queue_id}, {end}",
                 )
+
+
+def make_queues(disk: Disk, tree: Tree, ends: Pending, segment_bytes: int) -> None:
+    """Make the queues of these topics, without a unit and with these ends; durable on return.
+
+    CorruptError where there can be no such queue.
+    """
+    refuse_ends(ends)
+    for topic, queues in ends.items():
+        for queue_id, end in queues.items():
             directory = tree.queue(topic, queue_id)
             disk.make_directory(directory)
             queue = ConsumeQueue(disk, directory, segment_bytes)

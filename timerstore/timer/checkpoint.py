@@ -91,7 +91,7 @@ class Checkpoint:
         self._sequence = last.sequence if last is not None else 0
         self._entries: list[counts_json.Counts] = []
         if last is not None:
-            old = counts_json.read_counts(disk.read_small(tree.counts), last.log_end)
+            old = counts_json.read_counts(disk.read_small(tree.counts), last.log_end, last.sequence)
             self._entries = [] if old is None else [old]
         self.completed: Watermark | None = None
         self.begun = self.completed_number = 0  # since opening
@@ -254,12 +254,13 @@ class Checkpoint:
         far_number = rooms.far.write(taken.far)
         reach("checkpoint_far_written")
         ids = rooms.ids.save(taken.ids)
-        counts = taken.counts._replace(ids=ids, past=rooms.states.past_ranges)
+        sequence = self._sequence + 1
+        counts = taken.counts._replace(ids=ids, past=rooms.states.past_ranges, sequence=sequence)
         entries = [*self._entries[-1:], counts]  # those of the last completed one stay
         self._disk.write_small(self._tree.counts, counts_json.write(entries))
         reach("checkpoint_counts_written")
         mark = Watermark(
-            sequence=self._sequence + 1,
+            sequence=sequence,
             log_end=taken.log_end,
             timer_log_end=taken.timer_log_end,
             timer_queue_offset=taken.timer_queue_offset,

@@ -46,14 +46,11 @@ class DequeueGetMessage(Service):
 
     def step(self) -> bool:
         """Read the messages of one batch of units."""
-        loaded = self._source.take()
+        loaded = self._source.first()
         if loaded is None:
             return False
-        try:
-            self._load(loaded)
-        except BaseException:
-            self._source.give_back(loaded)
-            raise
+        self._load(loaded)
+        self._source.take()
         for service in (self.upstream, self.downstream):
             if service is not None:
                 service.wake()

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from tests.sim.mutants.planting import Lib, Patches, mutant, nothing, swap
-from timerstore import opening, service
+from tests.sim.mutants.planting import Lib, Patches, mutant, swap
+from timerstore import opening
 from timerstore.commitlog import commit_log
 from timerstore.errors import FullError, TimerStoreError
 from timerstore.native import lib
@@ -87,10 +87,10 @@ def _drop_rest() -> Patches:
         try:
             return original(self)
         except MemoryError:
+            self._source.take()
             return True
 
     yield swap(dequeue_get_message.DequeueGetMessage, "step", step)
-    yield swap(service.Handoff, "give_back", nothing)
 
 
 @mutant("W-L10", "a timer log that is gone is not noticed")

@@ -103,6 +103,7 @@ class Cluster(Reading, Life):
     def _after_opening(self) -> None:
         for one in self.shards:
             one.opened(was_cut=self._was_cut, has_failed=self.has_failed)
+            one._take_rates()  # what follows may fail in one of them
         self._was_cut = self.has_failed = False
         for one in self.shards:
             one._after_opening()

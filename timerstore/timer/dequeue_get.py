@@ -71,7 +71,8 @@ class DequeueGet(Service):
         self._chained = np.empty(_BATCH, CHAINED)
         self._count = 0  # of units in it that were read and not given on
         self._finished: list[int] = []  # slots that were read to their end since
-        self._passed = open_slot.frontier  # frontier that downstream was told
+        # Frontier that downstream was told, and how often it had followed the clock back by then.
+        self._passed = open_slot.frontier, 0
         self._ahead_slots = min(
             _AHEAD_MS // config.precision_ms, _AHEAD_SLOTS, wheel.slot_count // 8
         )
@@ -140,7 +141,7 @@ class DequeueGet(Service):
             frontier = int(self._slots.min(initial=self._wheel.frontier))
             back_count = self._wheel.back_count
         chained, count = self._chained, self._count
-        if not count and frontier == self._passed and not self._finished:
+        if not count and (frontier, back_count) == self._passed and not self._finished:
             return False
         reach("dequeue_units_read")
         self._open_slot.expect_entries(chained["slot"][:count])
@@ -150,7 +151,7 @@ class DequeueGet(Service):
             chained = chained[:count].copy()
         self._out.put(Loaded(chained[:count], frontier, back_count))
         finished, self._count, self._finished = self._finished, 0, []
-        self._passed = frontier
+        self._passed = frontier, back_count
         self._open_slot.done((slot, 1) for slot in finished)
         self.metrics.add("dequeue_get_units", count)
         if self.downstream is not None:

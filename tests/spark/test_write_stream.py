@@ -61,6 +61,7 @@ class Stream:
     @contextmanager
     def set_aside(self) -> Iterator[Path]:
         """What is done in here was never done; gives the checkpoint that there will be again."""
+        self.checkpoint.mkdir(exist_ok=True)
         kept = [one.with_name(f"{one.name}-kept") for one in (self.root, self.checkpoint)]
         for one, copy in zip((self.root, self.checkpoint), kept, strict=True):
             shutil.copytree(one, copy)
@@ -102,19 +103,17 @@ def test_a_driver_that_dies_between_its_sources_note_and_its_own(stream: Stream)
     """Spark's source has noted a file as seen, the batch it was for is nowhere: the next batch has
     that file and the one after it. Which rows are one version is Spark's to say.
     """
+    note = Path("sources/0/0")
     stream.add(300)
-    stream.add(200)
-    stream.run()
-    note = Path("sources/0/2")
-    stream.add(100)
     with stream.set_aside() as later:
         stream.run()
+        (later / note).parent.mkdir(parents=True)
         shutil.copy(stream.checkpoint / note, later / note)
     stream.add(50)
     stream.run()
     (versions,) = stream.versions().values()
-    assert versions == [0, 1, 2], "two files, one batch"
-    assert came(stream.root) == each_once(650)
+    assert versions == [0], "two files, one batch"
+    assert came(stream.root) == each_once(350)
 
 
 def _dies_once(batches: Iterator[Any]) -> Iterator[Any]:

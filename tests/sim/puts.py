@@ -213,7 +213,8 @@ class Puts(Looking):
         super()._note_once(queue, name, due_ms, body, receipt, is_in_flight=is_in_flight)
 
     def _name(self, queue: Queue, which: int) -> str:
-        return self.onces.name(queue[0], which, self.clock.now_ms, self.config.dedupe_window_ms)
+        now_ms, window_ms = self.clock.now_ms, self.config.dedupe_window_ms
+        return self.onces.name(queue[0], which, now_ms, window_ms, self.lost_below)
 
     def _once_due(self, due: Any) -> int | None:
         """A time; at once where slots have a limit, which only new ones are asked for."""

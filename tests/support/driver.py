@@ -330,7 +330,7 @@ class Driver:
         if self.config.slot_messages_max:
             due_ms = None  # flow control asks what is new only: test_store_once.py looks at that
         window_ms = self.config.dedupe_window_ms
-        name = self.onces.name(queue[0], which, self.clock.now_ms, window_ms)
+        name = self.onces.name(queue[0], which, self.clock.now_ms, window_ms, self.lost_below)
         receipt = self.store.put(
             queue[0], body, deliver_ms=due_ms, queue_id=queue[1], message_id=name, keys=key_of(body)
         )

@@ -27,14 +27,17 @@ class Onces:
     def __init__(self) -> None:
         self._known: dict[Name, list[_Known]] = {}
 
-    def name(self, topic: str, which: int, now_ms: int, window_ms: int) -> str:
+    def name(self, topic: str, which: int, now_ms: int, window_ms: int, lost_below: int = 0) -> str:
         """Give one of a few ids for a topic. One that may be new again is used again only when what
         had it before has come or was cancelled: the model tells what waits by its id.
         """
         for again in count():
             name = f"{topic}-{which}-{again}"
             if all(
-                now_ms - one.store_ms < window_ms > one.latest_ms - one.store_ms
+                (
+                    now_ms - one.store_ms < window_ms > one.latest_ms - one.store_ms
+                    and one.put.receipt.log_offset >= lost_below
+                )
                 or one.put.place is not None
                 or one.put.cancelled
                 for one in self._known.get((topic, name), ())

@@ -64,7 +64,9 @@ class Wide(Cluster):
         """By their ids, without keys."""
         at, rows, window_ms = (queue[0], queue[1]), [], self.config.dedupe_window_ms
         for which, due, size in items:
-            name = self.onces.name(at[0], _NAMES + which, self.clock.now_ms, window_ms)
+            lost_below = max(one.lost_below for one in self.shards)
+            now_ms = self.clock.now_ms
+            name = self.onces.name(at[0], _NAMES + which, now_ms, window_ms, lost_below)
             one = next(s for s in self.shards if s.leads_here(name))
             rows.append((one, name, one._once_due(due) or 0, one.any_body(one.size(size), name)))
         for one in self.shards:

@@ -273,8 +273,8 @@ class Cluster(Reading, Life):
     def _go_on_beside(self, failed: list[Shard]) -> None:
         """Shards know nothing of one another: what is put into the others comes."""
         for one in self.shards:
-            if one in failed or one.attempts or one.has_failed:
-                continue
+            if one in failed or one.attempts or one.has_failed or one._was_cut:
+                continue  # of the last ones it is not known yet what they have
             self.count("went on beside a shard that has failed")
             one.op_put(["orders", 0], None, 30, "sync")
             one.op_settle()

@@ -81,7 +81,7 @@ from timerstore.timer.reschedule import Rescheduler
 from timerstore.timer.retain import Retained, make_retention
 from timerstore.timer.states import States
 from timerstore.timer.timer_log import TimerLog
-from timerstore.timer.wheel import OPEN_EXTRA_BYTES, SLOT_BYTES, Wheel
+from timerstore.timer.wheel import Wheel, is_left_open
 
 _DELETE_BYTES = 4096
 """Of a half of the staging, beside the largest record: its delete record, in one group with it.
@@ -305,8 +305,7 @@ class _Opening:
     def run(self, *, threads: bool) -> Opened:
         config, tree, disk = self._config, self._tree, self._disk
         was_open = self._directory.was_open
-        wheel_bytes = config.wheel_slot_count * SLOT_BYTES
-        wheel_is_ours = disk.file_bytes(tree.timer_wheel) == wheel_bytes + OPEN_EXTRA_BYTES
+        wheel_is_ours = is_left_open(disk, tree.timer_wheel, config.wheel_slot_count)
         disk.make_directory(tree.side)
         self._directory.mark_open()
         if was_open:  # what is read now may not be durable yet: who wrote it died

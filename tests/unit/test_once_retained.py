@@ -2,41 +2,27 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import timerstore
-from tests.support.bench import Bench, copied_at, small
+from tests.support.bench import Bench, copied_at
 from tests.support.driver import abandon
-from timerstore import CorruptError, PutReceipt
+from tests.support.retaining import SIZES, begin_of, fill
+from timerstore import CorruptError, PutReceipt, StoreConfig
 from timerstore.dedupe import read_ids
 from timerstore.files.disk import Disk
 from timerstore.layout import backup_json, counts_json
 from timerstore.layout.counts_json import Counts, IdsMark
 from timerstore.layout.tree import Tree
 
-KIB = 1024
 HOUR = 3_600_000
-SIZES = small(
-    commit_log_segment_bytes=16 * KIB, retention_log_bytes=20 * KIB, queue_segment_bytes=200
-)
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    one = Bench(tmp_path / "store", SIZES)
-    yield one
-    one.close()
-
-
-def fill(bench: Bench, begin: int) -> None:
-    """Put what is delivered at once, until the log begins beyond that."""
-    while begin_of(bench) <= begin:
-        for _ in range(13):
-            bench.store.put("other", bytes(1200))
-        bench.turn()
+def bench_config() -> StoreConfig:
+    return SIZES
 
 
 def put_and_gone(bench: Bench) -> list[PutReceipt]:
@@ -47,10 +33,6 @@ def put_and_gone(bench: Bench) -> list[PutReceipt]:
     ]
     fill(bench, receipts[1].log_offset)
     return receipts
-
-
-def begin_of(bench: Bench) -> int:
-    return int(bench.store.stats()["log_begin_bytes"])
 
 
 def known(bench: Bench) -> list[bool]:

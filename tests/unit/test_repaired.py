@@ -1,36 +1,21 @@
 """What a repaired store knows that its log does not say, or no longer."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import timerstore
-from tests.support.bench import Bench, small
-from timerstore import CancelResult, FullError, Report
+from tests.support.bench import Bench
+from tests.support.retaining import SIZES, begin_of, fill
+from timerstore import CancelResult, FullError, Report, StoreConfig
 from timerstore.files.disk import File
 from timerstore.layout import watermark
 from timerstore.layout.handle import decode
 
-KIB = 1024
-SIZES = small(
-    commit_log_segment_bytes=16 * KIB, retention_log_bytes=20 * KIB, queue_segment_bytes=200
-)
-
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    one = Bench(tmp_path / "store", SIZES)
-    yield one
-    one.close()
-
-
-def fill(bench: Bench, begin: int) -> None:
-    """Put what is delivered at once, until the log begins beyond that."""
-    while bench.store.stats()["log_begin_bytes"] <= begin:
-        for _ in range(13):
-            bench.store.put("other", bytes(1200))
-        bench.turn()
+def bench_config() -> StoreConfig:
+    return SIZES
 
 
 def repair(bench: Bench) -> Report:
@@ -74,12 +59,12 @@ def test_ids_and_queues_of_what_retention_removed(bench: Bench, is_marked: bool)
     timer = bench.store.put("t", b"y", delay=1)
     bench.turn(1000)
     fill(bench, int(bench.store.stats()["log_end_bytes"]))
-    begin = int(bench.store.stats()["log_begin_bytes"])
+    begin = begin_of(bench)
     bench.close()
     if not is_marked:  # then what stands beside it tells
         (bench.root / "timerstore" / "watermark").unlink()
     repair(bench)
-    assert bench.store.stats()["log_begin_bytes"] == begin
+    assert begin_of(bench) == begin
     again = bench.store.put("t", b"z", message_id="a")
     assert (again.duplicate, again.log_offset) == (True, first.log_offset)
     assert bench.store.put("t", b"z").queue_offset == 2, "offsets go on"

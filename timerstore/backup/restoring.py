@@ -24,13 +24,12 @@ from timerstore.dedupe import read_ids, write_ids
 from timerstore.errors import ConfigError, CorruptError, FailedError
 from timerstore.failpoint import reach
 from timerstore.files.disk import Disk
-from timerstore.layout import counts_json, watermark
+from timerstore.layout import watermark
 from timerstore.layout.backup_json import Manifest, SavedSegment
-from timerstore.layout.counts_json import Counts, IdsMark
+from timerstore.layout.counts_json import IdsMark
 from timerstore.layout.tree import WHEEL_TIMER_TOPIC, Tree, segment_name
-from timerstore.layout.wheel_slot import SLOT_BYTES
 from timerstore.message import BackupReport, Problem, Report
-from timerstore.queues.ends import make_queues
+from timerstore.unbuilt import write_unbuilt
 
 
 def restore(
@@ -157,13 +156,6 @@ def _write_rest(disk: Disk, tree: Tree, manifest: Manifest, ids: IdsMark) -> Non
     for name in CONFIG_NAMES:
         if name in manifest.config:
             disk.write_small(tree.config / name, manifest.config[name].encode())
-    make_queues(disk, tree, manifest.queue_ends, manifest.queue_segment_bytes)
-    wheel = disk.open(tree.timer_wheel, create=True)
-    wheel.resize(manifest.wheel_slot_count * SLOT_BYTES)
-    wheel.sync()
-    disk.make_directory(tree.side)
-    counts = Counts(manifest.log_end, {}, manifest.queue_ends, {}, {}, ids)
-    disk.write_small(tree.counts, counts_json.write([counts]))
     mark = watermark.unbuilt(
         log_begin=manifest.log_begin,
         log_end=manifest.log_end,
@@ -172,4 +164,4 @@ def _write_rest(disk: Disk, tree: Tree, manifest: Manifest, ids: IdsMark) -> Non
         wheel_slot_count=manifest.wheel_slot_count,
         timer_id_end=manifest.queue_ends.get(WHEEL_TIMER_TOPIC, {}).get(0, 0),
     )
-    disk.write_small(tree.watermark, watermark.write(mark))
+    write_unbuilt(disk, tree, mark, manifest.queue_ends, ids, manifest.queue_segment_bytes)

@@ -111,7 +111,7 @@ def leftovers(disk: Disk, path: Path) -> Staged:
     return sorted(found)
 
 
-def goes_on(staged: Staged, read: Callable[[int, int], bytes]) -> bool:
+def goes_on(staged: Staged, read: Callable[[int, int], bytes | bytearray]) -> bool:
     """Whether the log has these bytes where it has any: else somebody who knows nothing of them, a
     broker, went on without them. `read`: of the log, (offset, size).
     """

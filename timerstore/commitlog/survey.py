@@ -78,6 +78,18 @@ class Files(NamedTuple):
         """Log offset behind the last file."""
         return (max(self.sizes) + 1) * self.segment_bytes if self.sizes else 0
 
+    def read(self, disk: Disk, offset: int, size: int) -> bytearray:
+        """Read bytes as they are in the files, and zeros where those are missing or cut."""
+        data, done = bytearray(size), 0
+        while done < size:
+            number, at = divmod(offset + done, self.segment_bytes)
+            part = min(size - done, self.segment_bytes - at)
+            if number in self.sizes:
+                file = disk.open(self.path(offset + done), read_only=True)
+                file.read_into(memoryview(data)[done : done + part], at)
+            done += part
+        return data
+
     def lay_over(self, begin: int, data: Any) -> int:
         """Put what is staged over bytes from a log offset on; behind the last of it in them."""
         last = 0

@@ -10,7 +10,6 @@ that part of the log again at each opening, and tells of what retention has remo
 
 from timerstore.dedupe.firsts import Firsts, Once
 from timerstore.dedupe.ids import (
-    ENTRY_DTYPE,
     Entries,
     Ids,
     Taken,
@@ -21,7 +20,6 @@ from timerstore.dedupe.ids import (
 )
 
 __all__ = [
-    "ENTRY_DTYPE",
     "Entries",
     "Firsts",
     "Ids",

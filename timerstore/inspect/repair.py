@@ -21,6 +21,7 @@ Source:   decision 0030.
 
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,10 +47,9 @@ from timerstore.layout import (
 )
 from timerstore.layout.counts_json import NO_IDS
 from timerstore.layout.tree import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC, Tree, backup_of
-from timerstore.layout.wheel_slot import SLOT_BYTES
 from timerstore.message import Report
-from timerstore.queues.ends import make_queues, refuse_ends
-from timerstore.timer.wheel import OPEN_EXTRA_BYTES
+from timerstore.timer.wheel import is_left_open
+from timerstore.unbuilt import refuse_ends, write_unbuilt
 
 _CHUNK_BYTES = 4 << 20
 _BLANK_BYTES = 16
@@ -222,22 +222,10 @@ def _staged(
             where = f"{found.tree.staging} log offset {base}"
             wanted = f"a file of the log for {len(data)} bytes"
             findings.add("not taken over: what was staged", where, wanted, f"none from {files.end}")
-    wheel_bytes = found.config.wheel_slot_count * SLOT_BYTES + OPEN_EXTRA_BYTES
-    is_alone = was_open and disk.file_bytes(found.tree.timer_wheel) == wheel_bytes
-
-    def read(offset: int, size: int) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            number, at = divmod(offset + len(data), files.segment_bytes)
-            part = min(size - len(data), files.segment_bytes - at)
-            left = max(0, min(part, files.sizes.get(number, 0) - at))
-            if left:
-                file = disk.open(files.path(number * files.segment_bytes), read_only=True)
-                data += file.read(at, left)
-            data += bytes(part - left)
-        return bytes(data)
-
-    return tuple(staged) if is_alone or goes_on(staged, read) else ()
+    wheel, slot_count = found.tree.timer_wheel, found.config.wheel_slot_count
+    is_alone = was_open and is_left_open(disk, wheel, slot_count)
+    is_ours = is_alone or goes_on(staged, partial(files.read, disk))
+    return tuple(staged) if is_ours else ()
 
 
 class _Copy:
@@ -272,14 +260,10 @@ class _Copy:
 
     def _copy_bytes(self, file: File, begin: int, end: int) -> None:
         size = self._log.files.segment_bytes
-        if begin >= end:
-            return
-        source = self._disk.open(self._log.files.path(begin), read_only=True)
         while begin < end:
             part = min(_CHUNK_BYTES, end - begin)
-            data = bytearray(part)  # zeros where the file has been cut, and something was staged
-            source.read_into(memoryview(data), begin % size)
-            self._log.files.lay_over(begin, data)
+            data = self._log.files.read(self._disk, begin, part)
+            self._log.files.lay_over(begin, data)  # where the file has been cut, too
             file.write(memoryview(data), begin % size)
             begin += part
 
@@ -311,12 +295,11 @@ def _write_rest(disk: Disk, findings: Findings, found: Found, log: LogState, tar
             continue
         if text is not None:
             disk.write_small(target.config / path.name, text)
-    disk.make_directory(target.side)
-    _write_counts(disk, findings, found, log, target)
+    ends, ids = _numbers(disk, findings, found)
+    saved = NO_IDS
+    if ids is not None:
+        saved = write_ids(disk, target, 0, ids[ids["log_offset"] < log.begin])
     config, before = found.config, found.mark
-    wheel = disk.open(target.timer_wheel, create=True)
-    wheel.resize(config.wheel_slot_count * SLOT_BYTES)
-    wheel.sync()
     mark = watermark.unbuilt(
         log_begin=log.begin,
         log_end=log.end,
@@ -325,25 +308,15 @@ def _write_rest(disk: Disk, findings: Findings, found: Found, log: LogState, tar
         wheel_slot_count=config.wheel_slot_count,
         timer_id_end=before.timer_id_end if before else 0,
     )
-    disk.write_small(target.watermark, watermark.write(mark))
-
-
-def _write_counts(
-    disk: Disk, findings: Findings, found: Found, log: LogState, target: Tree
-) -> None:
-    """Where queues ended, and the ids whose records retention has removed, as far as the newest
-    numbers tell that are whole; of which watermark does not matter.
-    """
-    ends, ids = _numbers(disk, findings, found)
-    mark = NO_IDS if ids is None else write_ids(disk, target, 0, ids[ids["log_offset"] < log.begin])
-    make_queues(disk, target, ends, found.config.queue_segment_bytes)
-    new = counts_json.Counts(log.end, {}, ends, {}, {}, mark)
-    disk.write_small(target.counts, counts_json.write([new]))
+    write_unbuilt(disk, target, mark, ends, saved, config.queue_segment_bytes)
 
 
 def _numbers(
     disk: Disk, findings: Findings, found: Found
 ) -> tuple[counts_json.Pending, Entries | None]:
+    """Give where queues ended, and message ids, as far as the newest numbers tell that are whole;
+    of which watermark does not matter.
+    """
     tree = found.tree
     try:
         raw = disk.read_small(tree.counts)

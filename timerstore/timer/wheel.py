@@ -38,6 +38,11 @@ NO_SLOT = 2**62
 """Beyond every slot. The slots in use may span more than a lap where the clock was turned."""
 
 
+def is_left_open(disk: Disk, path: Path, slot_count: int) -> bool:
+    """Whether the file is as we have it while a store is open: nobody else has opened it since."""
+    return disk.file_bytes(path) == slot_count * SLOT_BYTES + OPEN_EXTRA_BYTES
+
+
 class DirtyPages(NamedTuple):
     """Copies of the pages that changed since the last checkpoint."""
 

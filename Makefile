@@ -120,11 +120,11 @@ test: $(VENV)/.has-dev $(VENV)/.has-spark $(VENV)/.has-connect $(VENV)/.has-xfs 
 # One process: it has one JVM, and that keeps two cores busy by itself.
 .PHONY: run-spark
 run-spark: $(VENV)/.has-dev $(VENV)/.has-spark $(VENV)/.has-connect $(BUILT)
-	$(PYTEST) tests/unit/spark tests/unit/columns tests/unit/shards $(ARGS)
 	$(PYTEST) -m "spark and not deep" tests $(ARGS)
 
 .PHONY: test-spark
-test-spark: java ## reading and writing with a real Spark; installs a JRE 17 by apt where none is
+test-spark: java $(VENV)/.has-connect $(BUILT) ## reading and writing with a real Spark; installs a JRE 17 by apt where none is
+	$(PYTEST) tests/unit/spark tests/unit/columns tests/unit/shards $(ARGS)
 	@$(MAKE) --no-print-directory run-spark
 
 .PHONY: java

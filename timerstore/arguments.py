@@ -577,7 +577,7 @@ def _checked_spans(data: Body, offsets: npt.NDArray[np.generic], body_bytes_max:
             f"bodies: wanted one row of whole offsets, count + 1 of them, got {offsets.dtype} "
             f"of shape {offsets.shape}"
         )
-    spans = np.ascontiguousarray(offsets, np.int64)
+    spans = np.array(offsets, np.int64)  # a copy: what was checked is what C reads
     native_offsets = ffi.from_buffer("int64_t[]", spans)
     largest = int(lib.ts_spans_largest(native_offsets, len(spans) - 1, len(data)))
     if largest < 0:

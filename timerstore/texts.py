@@ -30,26 +30,27 @@ def texts_of(what: str, texts: object, given: object, count: int) -> Column | No
             f"{offsets.shape}"
         )
     data, spans, _ = arguments.gather_bodies((texts, offsets), arguments.PROPERTY_VALUE_BYTES_MAX)
-    whole = np.frombuffer(data, np.uint8)
-    used = whole[spans[0] : spans[-1]]
+    text = bytes(memoryview(data)[spans[0] : spans[-1]])  # a copy: what is checked is what is put
+    spans = spans - spans[0]
+    used = np.frombuffer(text, np.uint8)
     _refuse(what, used < 0x20, spans, "no control characters")
     starts = spans[:-1][np.diff(spans) > 0]
     split = np.zeros(len(used), bool)
-    split[starts - spans[0]] = whole[starts] & 0xC0 == 0x80
+    split[starts] = used[starts] & 0xC0 == 0x80
     _refuse(what, split, spans, "whole characters of UTF-8")
     try:
-        used.tobytes().decode()
+        text.decode()
     except UnicodeDecodeError as error:
         raise MessageError(
             f"{what}: wanted UTF-8, got {error.reason} in row {_row(spans, error.start)}"
         ) from error
-    return data, spans
+    return text, spans
 
 
 def check_ids(column: Column) -> None:
     """See that the texts can be message ids."""
     data, spans = column
-    used = np.frombuffer(data, np.uint8)[spans[0] : spans[-1]]
+    used = np.frombuffer(data, np.uint8)
     _refuse("message_ids", (used == 0x20) | (used == 0x7F), spans, "no spaces")
     long = np.flatnonzero(np.diff(spans) > arguments.MESSAGE_ID_BYTES_MAX)
     if len(long):
@@ -94,5 +95,5 @@ def _refuse(what: str, wrong: npt.NDArray[np.bool_], spans: Int64Array, wanted: 
 
 
 def _row(spans: Int64Array, at: int) -> int:
-    """Row in which the byte `at` behind the first one lies."""
-    return int(np.searchsorted(spans, at + int(spans[0]), side="right")) - 1
+    """Row in which the byte `at` lies."""
+    return int(np.searchsorted(spans, at, side="right")) - 1

@@ -174,6 +174,8 @@ int32_t ts_encode(uint8_t *out, int32_t out_bytes, const uint8_t *topic, int32_t
         head.properties_size > TS_PROPERTIES_BYTES_MAX || ts_record_bytes(&head) > out_bytes)
         return TS_INVALID;
     ts_copy(ts_record_open(out, &head, body, body_size), properties, properties_size);
+    ts_body_crc_seal(out, TS_RECORD_AT_BODY + head.born_host_size - 8 + head.store_host_size - 8,
+                     body_size);
     if (property_crc)
         ts_property_crc_seal(out, head.size);
     return head.size;

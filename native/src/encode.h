@@ -110,6 +110,15 @@ static inline int32_t ts_record_magic(int32_t topic_size)
     return topic_size > 127 ? TS_RECORD_MAGIC_V2 : TS_RECORD_MAGIC_V1;
 }
 
+/* CRC of the body into the head, taken from the record: the caller's own bytes may have been written
+ * to since they were copied. */
+static inline void ts_body_crc_seal(uint8_t *record, int32_t body_at, int32_t body_size)
+{
+    uint32_t crc = ts_crc32(0, record + body_at, body_size);
+
+    ts_put_u32(record + TS_RECORD_AT_BODY_CRC, crc & 0x7FFFFFFFu);
+}
+
 /* CRC of the record's first size - 20 bytes into its last 20: when all else is final. */
 static inline void ts_property_crc_seal(uint8_t *record, int32_t size)
 {

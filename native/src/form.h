@@ -96,7 +96,7 @@ static inline int32_t ts_form_bytes(const ts_form *form, int32_t body_size)
     return TS_RECORD_AT_BODY + body_size + form->text_size;
 }
 
-/* The record at the log's end, but for its CRC. There is room for it, and its timer id has a state. */
+/* The record at the log's end, but for its CRCs. There is room for it, and its timer id has a state. */
 static inline void ts_form_write(const ts_form *form, ts_log *log, ts_route *route,
                                  const ts_put *put, int64_t out_ms)
 {
@@ -107,8 +107,6 @@ static inline void ts_form_write(const ts_form *form, ts_log *log, ts_route *rou
 
     memcpy(out, form->head, TS_RECORD_AT_BODY);
     ts_put_i32(out + TS_RECORD_AT_SIZE, size);
-    ts_put_u32(out + TS_RECORD_AT_BODY_CRC,
-               ts_crc32(0, put->body, put->body_size) & 0x7FFFFFFFu);
     ts_put_i64(out + TS_RECORD_AT_QUEUE_OFFSET, number);
     ts_put_i64(out + TS_RECORD_AT_LOG_OFFSET, log->base + log->filled);
     ts_put_i32(out + TS_RECORD_AT_BODY_SIZE, put->body_size);

@@ -85,22 +85,25 @@ static inline void ts_head_of(const ts_log *log, ts_record *head, const ts_route
     head->magic = ts_record_magic(route->topic_size);
 }
 
-/* Body CRC, sizes, and everything before the properties' text. */
+/* Sizes, and everything before the properties' text, but for the body's CRC. */
 static inline uint8_t *ts_record_open(uint8_t *out, ts_record *head, const uint8_t *body,
                                       int32_t body_size)
 {
     head->body_size = body_size;
-    head->body_crc = (int32_t)(ts_crc32(0, body, body_size) & 0x7FFFFFFFu);
     head->size = ts_record_bytes(head);
     out = ts_head_put(out, head);
     out = ts_copy(out, body, body_size);
     return ts_topic_put(out, head);
 }
 
+/* Both CRCs, and it is part of the log. */
 static inline void ts_record_close(ts_log *log, const ts_record *head)
 {
+    uint8_t *record = log->staging + log->filled;
+
+    ts_body_crc_seal(record, TS_RECORD_AT_BODY, head->body_size);
     if (log->property_crc)
-        ts_property_crc_seal(log->staging + log->filled, head->size);
+        ts_property_crc_seal(record, head->size);
     log->filled += head->size;
     log->last_store_ms = head->store_ms;
     log->out[0] = head->queue_offset;

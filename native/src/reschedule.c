@@ -61,13 +61,16 @@ int32_t ts_replace_encode(const ts_log *log, const ts_route *target, const uint8
                           int64_t now_ms, uint8_t *out, int32_t out_bytes)
 {
     ts_record head;
+    int32_t size;
 
     memset(&head, 0, sizeof head);
     head.born_ms = now_ms;
     head.born_host = head.store_host = log->host;
     head.born_host_size = head.store_host_size = 8;
-    head.body_crc = (int32_t)(ts_crc32(0, body, body_size) & 0x7FFFFFFFu);
-    return encode(log, &head, target, body, body_size, properties, properties_size, out, out_bytes);
+    size = encode(log, &head, target, body, body_size, properties, properties_size, out, out_bytes);
+    if (size > 0)
+        ts_body_crc_seal(out, TS_RECORD_AT_BODY, body_size);
+    return size;
 }
 
 int32_t ts_chained_find(ts_view *view, const ts_chained *chained, int32_t count,

@@ -101,11 +101,13 @@ static int32_t seal_rows(const ts_log *log, const int64_t *log_offsets, int32_t 
     for (; at < end; at++) {
         int64_t next = at + 1 < end ? log_offsets[at + 1] : log_end;
 
+        uint8_t *record = log->staging + (log_offsets[at] - log->base);
+
         if (log_end - next < behind)
             break;
+        ts_body_crc_seal(record, TS_RECORD_AT_BODY, ts_get_i32(record + TS_RECORD_AT_BODY_SIZE));
         if (log->property_crc)
-            ts_property_crc_seal(log->staging + (log_offsets[at] - log->base),
-                                 (int32_t)(next - log_offsets[at]));
+            ts_property_crc_seal(record, (int32_t)(next - log_offsets[at]));
     }
     return at;
 }

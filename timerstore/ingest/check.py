@@ -92,7 +92,7 @@ def check_batch(
 
 
 def _due(given: object, count: int, config: StoreConfig, now_ms: int, stored: int) -> Int64Array:
-    due_ms = np.asarray(given)
+    due_ms = np.array(given)  # a copy: what is checked is what is put
     if due_ms.shape != (count,) or (due_ms.dtype.kind not in "iu" and count):
         raise MessageError(
             f"due_ms: wanted {count} whole numbers of ms since 1970, got {due_ms.dtype} of shape "
@@ -103,7 +103,7 @@ def _due(given: object, count: int, config: StoreConfig, now_ms: int, stored: in
     waiting = arguments.resolve_due_array(now_ms, count, None, asked, config.delay_ms_max)
     if not config.timer_enabled and bool((waiting > 0).any()):
         raise arguments.timers_off()
-    return np.ascontiguousarray(due_ms, np.int64)
+    return due_ms.astype(np.int64, copy=False)
 
 
 def _pair_bytes(column: Column) -> Int64Array:

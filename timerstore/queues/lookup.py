@@ -81,16 +81,15 @@ def route_needed(segments: Segments, view: Any, routes: Routes, now_ms: int) -> 
     """Make the routes of the record at view.need: its own, and where it waits its real one."""
     need = int(view.need)  # which reading the record sets anew
     topic, queue_id, text = record_fields(segments, view, need)
-    before = len(routes.by_index)
-    for name, number in queues_named(topic, queue_id, text):
-        if can_have_queue(name, number):
-            routes.make(name, number, now_ms)
-    if len(routes.by_index) == before:
+    named = [one for one in queues_named(topic, queue_id, text) if can_have_queue(*one)]
+    if all(routes.is_found(*one) for one in named):
         raise_status(
             lib.TS_CORRUPT,
             "a record names no queue that can be made",
             f"{segments.path(need // segments.segment_bytes)} offset {need}",
         )
+    for name, number in named:
+        routes.make(name, number, now_ms)
 
 
 def real_routes(

@@ -4,7 +4,8 @@ Data:     config/topics.json; one ts_route (native/api.h) a queue.
 Threads:  any may look up; making one takes `_lock`.
 Locks:    `_lock`, then nothing.
 Holds:    (1) a route lives as long as the store; (2) a topic's name and queue count are in
-          topics.json before its first record is appended.
+          topics.json before its first record is appended; (3) a route is there for Python in one
+          step; where something came between that and C's finding it, the next who asks sees to it.
 """
 
 import threading
@@ -48,7 +49,7 @@ class Routes:
         self._queue_segment_bytes = queue_segment_bytes
         self._lock = threading.Lock()
         self._by_name: dict[tuple[str, int], Route] = {}
-        self.by_index: list[Route] = []
+        self._listed: list[Route] = []  # the same, as far as it was asked for
         self.topic_numbers: dict[str, int] = {}  # of topics that have a route, from 1
         self._made_count: dict[str, int] = {}  # behind a topic's last queue that has a route
         self._pointers: list[Any] = []  # every table that C may still walk
@@ -67,6 +68,18 @@ class Routes:
             ) from error
 
     # --- looking up ---
+
+    @property
+    def by_index(self) -> list[Route]:
+        """All there are, by their index."""
+        if len(self._listed) != len(self._by_name):
+            self._listed = list(self._by_name.values())
+        return self._listed
+
+    def is_found(self, topic: str, queue_id: int) -> bool:
+        """Whether C finds the route."""
+        route = self._by_name.get((topic, queue_id))
+        return route is not None and bool(self._table[self._place(self._table, route)])
 
     def get(self, topic: str, queue_id: int) -> Route | None:
         """Give the route, None where it was never made."""
@@ -124,6 +137,7 @@ class Routes:
                 self._persist(topic, queue_id + 1, now_ms)
             if route is None:
                 route = self._make(topic, queue_id)
+            self._let_find(route)
             return route
 
     def grow(self, topic: str, queue_count: int, now_ms: int) -> None:
@@ -143,7 +157,7 @@ class Routes:
         name = topic.encode("ascii")
         native = ffi.new("ts_route *")
         real = b"REAL_TOPIC\x01" + name + b"\x02REAL_QID\x01%d\x02" % queue_id
-        native.index = len(self.by_index)
+        native.index = len(self._by_name)
         native.kind = _KINDS.get(topic, lib.TS_ROUTE_REAL)
         native.topic_number = self.topic_numbers.setdefault(topic, len(self.topic_numbers) + 1)
         native.queue_id = queue_id
@@ -157,35 +171,34 @@ class Routes:
         )
         queue.load()
         route = Route(topic, queue_id, native, queue)
-        self.by_index.append(route)
-        self._by_name[topic, queue_id] = route
         self._made_count[topic] = max(self._made_count.get(topic, 0), queue_id + 1)
-        if 2 * len(self.by_index) > self.native.mask:
+        self._by_name[topic, queue_id] = route  # last: from here on it is there
+        return route
+
+    def _let_find(self, route: Route) -> None:
+        """Have C find it, if it does not yet."""
+        if 2 * len(self._by_name) > self.native.mask:
             self._rebuild(4 * (int(self.native.mask) + 1))
         else:
-            self._insert(route)
-        return route
+            self._table[self._place(self._table, route)] = route.native
 
     def _rebuild(self, size: int) -> None:
         table = ffi.new("ts_route *[]", size)
         native = ffi.new("ts_routes *")
         native.slots = table
         native.mask = size - 1
-        self._table, mask = table, size - 1
         for route in self.by_index:
-            self._insert_in(table, mask, route)
+            table[self._place(table, route)] = route.native
         self._pointers.append((table, native))
-        self.native = native
+        self._table, self.native = table, native
 
-    def _insert(self, route: Route) -> None:
-        self._insert_in(self._table, int(self.native.mask), route)
-
-    def _insert_in(self, table: Any, mask: int, route: Route) -> None:
-        native = route.native
+    def _place(self, table: Any, route: Route) -> int:
+        """Where it stands in a table, or would."""
+        native, mask = route.native, len(table) - 1
         at = int(lib.ts_route_key(native.topic, native.topic_size, native.queue_id)) & mask
-        while table[at]:
+        while table[at] and table[at] != native:
             at = (at + 1) & mask
-        table[at] = native
+        return at
 
     def native_by_index(self) -> Any:
         """Give an array of all ts_route pointers, by index, for one call."""

@@ -1,0 +1,38 @@
+"""Routes: an error amid making one leaves nothing half made."""
+
+import pytest
+
+from tests.support.bench import Bench
+from timerstore.queues.routes import Routes
+
+
+@pytest.mark.parametrize("step", ["_let_find", "_rebuild", "_place"])
+def test_no_memory_for_what_c_finds_it_by(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    for k in range(30):  # and the timers' own: the next one makes a larger table
+        bench.store.put(f"before-{k}", b"x", queue_id=0)
+
+    def refuse(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Routes, step, refuse)
+        with pytest.raises(MemoryError):
+            bench.store.put("orders", b"1", delay=1.0, queue_id=0)
+    bench.store.put("orders", b"2", delay=1.0, queue_id=0)
+    bench.store.put("other", b"3", queue_id=0)
+    bench.turn(2000)
+    assert bench.bodies("orders") == [b"2"]
+    assert bench.bodies("other") == [b"3"]
+    routes = bench.store._opened.rooms.routes
+    assert [route.native.index for route in routes.by_index] == list(range(len(routes.by_index)))
+
+
+def test_each_queue_is_found_after_an_opening(bench: Bench) -> None:
+    for k in range(100):
+        bench.store.put("t", b"x", queue_id=k)
+    bench.turn()
+    routes = bench.reopen()._opened.rooms.routes
+    assert all(routes.is_found(route.topic, route.queue_id) for route in routes.by_index)
+    assert not routes.is_found("t", 100)

@@ -113,7 +113,9 @@ class ForkedError(TimerStoreError):
 
 
 class LockedError(TimerStoreError):
-    """The directory is held by another process, or a second time by this one."""
+    """The directory is held by another process, or a second time by this one; or a signal handler
+    asked for what its own thread, amid a call of the same store, keeps from it.
+    """
 
 
 class FailedError(TimerStoreError):
@@ -124,7 +126,7 @@ def as_failure(error: BaseException, where: object) -> TimerStoreError:
     """Say what ended a store: an error of its own as it is, anything else, as no memory or Ctrl-C
     amid what cannot be taken up again, as a FailedError.
     """
-    if isinstance(error, TimerStoreError):
+    if isinstance(error, TimerStoreError) and not isinstance(error, LockedError):
         return error
     return FailedError(f"cut off by {error!r}", where=where)
 

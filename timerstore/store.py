@@ -7,6 +7,7 @@ Fails:    each error says what, where, wanted and got; after FailedError only re
 """
 
 import os
+import sys
 import threading
 import weakref
 from collections import Counter
@@ -15,6 +16,7 @@ from datetime import datetime, timedelta
 from functools import wraps
 from heapq import merge
 from pathlib import Path
+from types import FrameType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
@@ -30,6 +32,7 @@ from timerstore.errors import (
     CorruptError,
     FailedError,
     ForkedError,
+    LockedError,
     MessageError,
 )
 from timerstore.failpoint import reach
@@ -1008,6 +1011,21 @@ class TimerStore(Closing):
 
     # --- closing ---
 
+    def _refuse_amid_call(self) -> None:
+        """A signal handler, or what a call was given to call back, cannot close: it would wait for
+        that call, which waits for it.
+        """
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None:
+            if frame.f_code in _WAITED_FOR and frame.f_locals.get("self") is self:
+                raise LockedError(
+                    "the store cannot be closed amid a call of the same thread, as by a signal "
+                    "handler: it would wait for itself",
+                    where=self._opened.directory.root,
+                    wanted="a handler that sets a flag, or raises; and close() after the call",
+                )
+            frame = frame.f_back
+
     def _block(self) -> None:
         """Every call looks from now on whether it may."""
         self._blocked = True
@@ -1075,10 +1093,12 @@ class TimerStore(Closing):
         """Stop the services, complete a checkpoint, release the directory.
 
         A second call does nothing, but where the first was cut off before it let go of anything, by
-        a lack of memory or Ctrl-C: then it closes.
+        a lack of memory or Ctrl-C: then it closes. LockedError amid another call of the same
+        thread, as from a signal handler.
         """
         if os.getpid() != self._pid:
             self._check_open()
+        self._refuse_amid_call()
         with self._close_lock:
             if not self._opened.directory.is_held:
                 return
@@ -1095,6 +1115,12 @@ class TimerStore(Closing):
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"
         return f"<TimerStore {str(self._opened.directory.root)!r} {state}>"
+
+
+# Code that `close` waits for: of every counted call, and where a quick put waits.
+_WAITED_FOR = frozenset(
+    {TimerStore.put.__code__, TimerStore._sync_through.__code__}  # all counted ones share one
+)
 
 
 def _handle_of(receipt_or_handle: PutReceipt | str) -> Handle:

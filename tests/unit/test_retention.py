@@ -672,6 +672,31 @@ def test_the_file_where_a_space_begins_is_not_cut_away(tmp_path: Path) -> None:
     assert again.begin == 2 * 4096
 
 
+@pytest.mark.parametrize("amid", ["hold", "with"])
+def test_a_view_cut_short_keeps_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, amid: str
+) -> None:
+    """No memory, or an error from outside as a time limit's, before `with` knows of the view."""
+    segments = Segments(Disk(), tmp_path / "space", 4096, 0)
+    for number in range(3):
+        segments.create(number)
+    if amid == "hold":
+        monkeypatch.setattr(segments, "_point", lambda _view: int("no memory"))
+        with pytest.raises(ValueError, match="no memory"), segments.view(0):
+            raise AssertionError("held")
+    else:
+        cut_short = segments.view(0)
+        cut_short.__enter__()
+        del cut_short
+    monkeypatch.undo()
+    segments.retire(4096)
+    assert segments.unlink_retired()
+    with segments.view(0):
+        segments.retire(2 * 4096)
+        assert not segments.unlink_retired()
+    assert segments.unlink_retired()
+
+
 def test_a_late_unit_in_a_slot_whose_chain_is_removed_is_read(tmp_path: Path) -> None:
     """Found by the simulator (seed 103): the clock is set back, and an old slot takes more."""
     bench = Bench(tmp_path, config(wheel_slot_count=128, timer_log_segment_bytes=200))

@@ -23,7 +23,13 @@ from timerstore.clock import Clock
 from timerstore.commitlog.staging import Staging
 from timerstore.commitlog.sync_rounds import SyncRounds
 from timerstore.config import StoreConfig
-from timerstore.errors import FailedError, MessageError, TimerStoreError, as_failure
+from timerstore.errors import (
+    FailedError,
+    LockedError,
+    MessageError,
+    TimerStoreError,
+    as_failure,
+)
 from timerstore.failpoint import reach
 from timerstore.files.guard import CutWatch
 from timerstore.files.segments import Segments
@@ -258,6 +264,13 @@ class CommitLog:
 
     def sync_through(self, offset: int) -> None:
         """Return when the log is durable below `offset`; one sync serves all who wait."""
+        if self._rounds.is_led_here:
+            raise LockedError(
+                "a signal handler cannot wait for a sync amid which it came: it would wait for "
+                "itself",
+                where=self.segments.directory,
+                wanted="a handler that sets a flag, for the program to act on; or flush='async'",
+            )
         try:
             while self.durable < offset:
                 if self._rounds.lead(offset):

@@ -1,7 +1,7 @@
 """Sync rounds: who comes first syncs for all; the others sleep until a round that served them ends.
 
 Threads:  any.
-Locks:    its own, for a few steps, with nothing taken under it.
+Locks:    its own, for a few steps, with nothing taken under it; a signal handler may come amid it.
 Holds:    (1) one at a time leads; (2) nobody sleeps while nobody leads: the end of a round wakes
           all whom it served, all at once, and the first of the others, who leads the next; (3) who
           goes amid it (Ctrl-C) wakes everybody, so that no one waits for him.
@@ -24,9 +24,14 @@ class SyncRounds:
     """Whose turn it is to sync."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._leader: int | None = None  # the thread's
         self._sleepers: list[_Sleeper] = []
+
+    @property
+    def is_led_here(self) -> bool:
+        """Whether who asks leads: a signal handler, amid its thread's own round."""
+        return self._leader == threading.get_ident()
 
     def lead(self, offset: int) -> bool:
         """Lead a round (then `end` it, or `leave`), or sleep through one; whether it is led."""
@@ -53,7 +58,7 @@ class SyncRounds:
     def leave(self) -> None:
         """Go with an error, wherever it struck: leading, ending or asleep."""
         with self._lock:
-            if self._leader == threading.get_ident():
+            if self.is_led_here:
                 self._leader = None
             for one in self._sleepers:
                 with suppress(RuntimeError):  # woken already, by an end that was cut short

@@ -41,14 +41,21 @@ class View:
     def __init__(self, segments: "Segments", end: int) -> None:
         self._segments = segments
         self._end = end
-        self._epoch = 0
+        self._epoch: int | None = None  # while it is held
 
     def __enter__(self) -> Any:
         view, self._epoch = self._segments.hold(self._end)
         return view
 
     def __exit__(self, *_error: object) -> None:
-        self._segments.let_go(self._epoch)
+        epoch, self._epoch = self._epoch, None
+        assert epoch is not None
+        self._segments.let_go(epoch)
+
+    def __del__(self) -> None:
+        # An error from outside, as Ctrl-C or a time limit's, came before `with` knew of it.
+        if self._epoch is not None:
+            self._segments.forget(self._epoch)
 
 
 class Segments:
@@ -71,6 +78,7 @@ class Segments:
         self._table_first = 0
         self._table_size = 0
         self._holders = Epochs()
+        self._forgotten: list[int] = []  # epochs of holders that are no more
         self._lock = threading.Lock()
         self._cuts = CutWatch(directory)
 
@@ -331,6 +339,7 @@ class Segments:
         One after the other: so what a power cut brings back is the last one, never one amid others.
         """
         with self._lock:
+            self._leave_forgotten()
             if not self._retired or not self._holders.is_over(self._retired[0][1]):
                 return False
             number = self._retired[0][0]
@@ -364,14 +373,13 @@ class Segments:
     def hold(self, end: int) -> tuple[Any, int]:
         """Begin to use maps: none is let go of before `let_go`, which is told the epoch."""
         with self._lock:
-            epoch = self._holders.enter()
             if self._table is None:
                 self._grow_table(self.numbers[0] if self.numbers else 0, 64)
             view = ffi.new("ts_view *")
             view.segment_bytes = self.segment_bytes
             self._point(view)
             view.begin, view.end = self.begin, end
-            return view, epoch
+            return view, self._holders.enter()
 
     def let_go(self, epoch: int) -> None:
         """Maps are used no more by one of those who held them. FailedError where one was found cut:
@@ -380,6 +388,14 @@ class Segments:
         with self._lock:
             self._holders.leave(epoch)
         self._cuts.check()
+
+    def forget(self, epoch: int) -> None:
+        """The same for one who never said so; without a lock: a finalizer comes amid anything."""
+        self._forgotten.append(epoch)
+
+    def _leave_forgotten(self) -> None:
+        while self._forgotten:
+            self._holders.leave(self._forgotten.pop())
 
     def _point(self, view: Any) -> None:
         view.segments = self._table
@@ -404,6 +420,7 @@ class Segments:
         with self._lock:
             if number in self._maps:
                 return
+            self._leave_forgotten()
             if len(self._maps) >= _MAPS_MAX and len(self._holders) == 1:
                 for old in list(self._maps):
                     self._unmap(old)

@@ -1,0 +1,97 @@
+"""A signal handler that calls the store amid a call of its thread: an answer, never a hang."""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import timerstore
+from timerstore import FailedError, LockedError, StoreConfig, TimerStore
+from timerstore.files.disk import File
+
+# No thread of the store: the call itself syncs, and there the signal comes.
+CONFIG = StoreConfig(flush="sync")
+
+
+@contextmanager
+def amid_a_sync(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any]) -> Iterator[list[Any]]:
+    """Inside, the first sync of a file is met by a signal whose handler acts; its errors."""
+    errors: list[Any] = []
+
+    def handle(*_: object) -> None:
+        try:
+            act()
+        except Exception as error:
+            errors.append(error)
+            raise
+
+    def sync(file: File) -> None:
+        monkeypatch.setattr(File, "sync", real)
+        signal.raise_signal(signal.SIGUSR1)
+        real(file)
+
+    real = File.sync
+    before = signal.signal(signal.SIGUSR1, handle)
+    monkeypatch.setattr(File, "sync", sync)
+    try:
+        yield errors
+    finally:
+        monkeypatch.setattr(File, "sync", real)
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[TimerStore]:
+    with timerstore.open(tmp_path / "s", CONFIG, threads=False) as one:
+        one.put("t", b"before")
+        yield one
+
+
+def test_closing(store: TimerStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    with amid_a_sync(monkeypatch, store.close) as errors, pytest.raises(LockedError):
+        store.put("t", b"amid")
+    assert "amid a call of the same thread" in str(errors[0])
+    with pytest.raises(FailedError):
+        store.put("t", b"after")  # as after Ctrl-C amid a sync
+
+
+def test_putting(store: TimerStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def put() -> None:
+        store.put("t", b"of the handler")
+
+    with amid_a_sync(monkeypatch, put) as errors, pytest.raises(LockedError):
+        store.put("t", b"amid")
+    assert "a signal handler cannot wait for a sync" in str(errors[0])
+
+
+def test_a_handler_that_keeps_the_error_to_itself(
+    store: TimerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def put() -> None:
+        with pytest.raises(LockedError):
+            store.put("t", b"of the handler")
+        store.put("t", b"not waited for", flush="async")
+
+    with amid_a_sync(monkeypatch, put) as errors:
+        store.put("t", b"amid")
+    store.put("t", b"after")
+    assert not errors
+    assert store.stats()["log_end_bytes"] > 0
+
+
+def test_closing_amid_a_wait(store: TimerStore) -> None:
+    def handle(*_: object) -> None:
+        with pytest.raises(LockedError):
+            store.close()
+        raise InterruptedError
+
+    before = signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        with pytest.raises(InterruptedError):
+            store.pull("t", 0, 1, wait=30)
+    finally:
+        signal.signal(signal.SIGALRM, before)

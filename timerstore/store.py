@@ -623,7 +623,8 @@ class TimerStore(Closing):
         self, topic: str, group: str, *, wait: float | None = None, **asked: Any
     ) -> LeaseConsumer[LeasedMessage]:
         """Iterate over leased messages, one at a time; `wait`: seconds for the next, None: for
-        ever. All else as `receive` takes it.
+        ever. All else as `receive` takes it; MessageError on `max_count`, and on a name that
+        `receive` does not know.
         """
         self._check_open()
         return LeaseConsumer(self.receive, self.ack, self.nack, topic, group, wait, asked)

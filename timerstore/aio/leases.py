@@ -3,7 +3,7 @@
     async for message in store.lease_consumer("orders", "billing", lease=60):
         async with consumer.handling(message): ...
 
-Fails:    as the calls of TimerStore.
+Fails:    MessageError on what a loop does not take; as the calls of TimerStore.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,6 +13,7 @@ from typing import Any, Self
 from timerstore.errors import ClosedError
 from timerstore.leases import AckResult, LeasedMessage
 from timerstore.leases.consumer import LOOK_S
+from timerstore.leases.request import check_loop
 
 
 class AsyncLeaseConsumer:
@@ -28,6 +29,7 @@ class AsyncLeaseConsumer:
         wait: float | None,
         asked: dict[str, Any],
     ) -> None:
+        check_loop(asked)
         self.topic = topic
         self.group = group
         self._receive = receive
@@ -43,7 +45,9 @@ class AsyncLeaseConsumer:
         wait = LOOK_S if self._wait is None else self._wait
         while True:
             try:
-                found = await self._receive(self.topic, self.group, wait=wait, **self._asked)
+                found = await self._receive(
+                    self.topic, self.group, max_count=1, wait=wait, **self._asked
+                )
             except ClosedError:
                 raise StopAsyncIteration from None
             if found:

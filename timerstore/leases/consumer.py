@@ -5,7 +5,7 @@
 
 
 Threads:  any; each message is one thread's.
-Fails:    what receive, ack, nack and extend raise.
+Fails:    MessageError on what a loop does not take; what receive, ack, nack and extend raise.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from timerstore.errors import ClosedError
 from timerstore.leases.message import AckResult, LeasedMessage
+from timerstore.leases.request import check_loop
 
 Leased = TypeVar("Leased", bound=LeasedMessage)
 
@@ -42,6 +43,7 @@ class LeaseConsumer(Generic[Leased]):
         wait: float | None,
         asked: dict[str, Any],
     ) -> None:
+        check_loop(asked)
         self.topic = topic
         self.group = group
         self._receive = receive

@@ -1,8 +1,9 @@
-"""What `receive` is asked, checked.
+"""What `receive`, or a loop of them, is asked, checked.
 
 Fails:    MessageError, with everything that is wrong.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from timerstore.config import StoreConfig
@@ -34,6 +35,22 @@ class Request(NamedTuple):
     filters: Filters
     attempts_max: int  # 0: no end
     backoff: Backoff
+
+
+def check_loop(asked: Mapping[str, object]) -> None:
+    """Refuse what a loop over leased messages does not take, before it leases any."""
+    problems = []
+    if "max_count" in asked:  # the others of a batch would be leased, and be nobody's
+        problems.append(
+            f"max_count: wanted none, a loop leases one at a time, got {asked['max_count']!r}"
+        )
+    known = sorted(DEFAULTS.keys() - {"max_count"})
+    if unknown := sorted(asked.keys() - DEFAULTS.keys()):
+        problems.append(
+            f"lease_consumer: wanted some of {', '.join(known)}, got {', '.join(unknown)}"
+        )
+    if problems:
+        raise MessageError(problems)
 
 
 def check_request(

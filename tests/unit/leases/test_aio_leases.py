@@ -71,6 +71,28 @@ def test_waits_without_a_thread(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_a_loop_leases_no_more_than_it_hands_out(tmp_path: Path) -> None:
+    """Others of a batch were leased, and nobody's: they became dead letters."""
+
+    async def run() -> None:
+        clock = ManualClock(NOW)
+        async with timerstore.aio.open(tmp_path, small(), clock=clock, threads=False) as store:
+            stepper = Stepper(store.blocking)
+            await store.put_many("t", [b"a", b"b"])
+            stepper.settle()
+            with pytest.raises(MessageError, match=r"max_count: wanted none, .* got 5"):
+                store.lease_consumer("t", "g", max_count=5)
+            with pytest.raises(MessageError, match=r"lease_consumer: wanted some of .* got wiat"):
+                store.lease_consumer("t", "g", wiat=1.0)
+            seen = []
+            async for message in store.lease_consumer("t", "g", wait=0):
+                seen.append(message.body)
+                assert (await store.stats())["pending_messages"] == len(seen)
+            assert seen == [b"a", b"b"]
+
+    asyncio.run(run())
+
+
 def test_lease_consumer(tmp_path: Path) -> None:
     async def run() -> list[tuple[bytes, int]]:
         seen = []

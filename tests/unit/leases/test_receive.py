@@ -738,6 +738,22 @@ def test_lease_consumer(tmp_path: Path) -> None:
     bench.close()
 
 
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"max_count": 5}, "max_count: wanted none, a loop leases one at a time, got 5"),
+        ({"wiat": 1.0}, "lease_consumer: wanted some of backoff, .*, wait, got wiat"),
+        ({"max_count": 1, "b": 2, "a": 1}, "max_count: .*, got 1; lease_consumer: .*, got a, b"),
+    ],
+)
+def test_what_a_loop_does_not_take(bench: Bench, asked: dict[str, Any], said: str) -> None:
+    """It hands out one message at a time: others of a batch were leased, and nobody's."""
+    put(bench, b"a")
+    with bench.refused(MessageError, said):
+        bench.store.lease_consumer("t", "g", **asked)
+    assert bodies(take(bench)) == [b"a"]
+
+
 class TestBackoff:
     def test_fixed(self) -> None:
         assert [Backoff.fixed(2.5).delay_ms(k, "x") for k in (1, 2, 1000)] == [2500] * 3

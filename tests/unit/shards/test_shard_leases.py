@@ -170,6 +170,12 @@ def test_a_loop_over_all_shards(shards: ShardBench) -> None:
     assert (again.body, again.attempt) == (b"1", 2)
 
 
+def test_what_a_loop_does_not_take(shards: ShardBench) -> None:
+    for asked in ({"max_count": 5}, {"wiat": 1.0}):
+        with pytest.raises(MessageError, match=next(iter(asked))):
+            shards.store.lease_consumer("t", "g", **asked)
+
+
 def test_who_waits_is_woken_by_any_shard(shards: ShardBench) -> None:
     found: list[ShardLeasedMessage] = []
     begun = threading.Event()

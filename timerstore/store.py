@@ -594,11 +594,12 @@ class TimerStore(Closing):
         `max_attempts` (1 to 1,000,000; None: never) it goes to the topic `%DLQ%<group>`. `backoff`:
         how long what was given back by `nack` waits: a Backoff, seconds, or a list of seconds by
         attempt; None: 1 s, doubling to 600 s, up to a fifth shorter by chance. `tags`, `sql`: as in
-        `pull`; what does not match is passed over for good.
+        `pull`; what does not match is passed over for good, so all who wait at once ask the same.
         A new group begins at the beginning; all callers in one process share the group's place.
         On return the leases are as safe as a put. Raises MessageError on bad arguments, on a
-        message without room for its lease, and where a consumer reads for the group here;
-        FullError, FlowControlError: nothing was leased.
+        message without room for its lease, where a consumer reads for the group here, and where a
+        caller of the group waits with another filter; FullError, FlowControlError: nothing was
+        leased.
         """
         return self._leases.receive(
             topic,

@@ -126,7 +126,7 @@ class Leases:
         return found
 
     def _waiting(self, reader: Reader, request: Request) -> WaitingReceive:
-        return WaitingReceive(reader.polls(request), lambda: self._take(reader, request))
+        return reader.begin(request, lambda: self._take(reader, request))
 
     def _settle(self, end: int) -> None:
         """Return when what was appended below is as safe as a put."""

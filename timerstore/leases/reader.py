@@ -4,13 +4,16 @@ Threads:  any; one at a time takes, any number wait.
 Locks:    `_lock` over reading and leasing, never over a sync or a wait.
 Holds:    (1) a message is leased to one caller; (2) neither what comes again nor the topic keeps
           the other waiting: they take turns; (3) what was leased is not read again, what was not is
-          next, whatever was raised.
-Fails:    MessageError where the group is read by a consumer; what reading and leasing raise.
+          next, whatever was raised; (4) all who wait read with one filter, and no other caller's
+          ends their wait.
+Fails:    MessageError where the group is read by a consumer, or waits with another filter; what
+          reading and leasing raise.
 Source:   decision 0036.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from weakref import WeakSet
 
 from timerstore.errors import MessageError, TimerStoreError
 from timerstore.leases.leasing import Leasing, Reads
@@ -43,6 +46,7 @@ class Reader:
         self._lock = threading.Lock()
         self._filters: Filters | None = None
         self._consumers: list[Consumer] = []
+        self._waiting: WeakSet[WaitingReceive] = WeakSet()  # who is dropped waits no more
         self._turn = 0
 
     def take(self, request: Request) -> list[LeasedMessage]:
@@ -75,21 +79,30 @@ class Reader:
             if len(leased) > before:
                 consumer.hand_out(queues, len(leased) - before)
 
-    def polls(self, request: Request) -> list[WaitingPoll]:
-        """Begin to wait at both."""
+    def begin(self, request: Request, take: Callable[[], list[LeasedMessage]]) -> "WaitingReceive":
+        """Begin to wait at both; `take` looks."""
         with self._lock:
             self._read_with(request.filters)
-            return [one.begin_poll(request.max_count, request.wait_s) for one in self._consumers]
+            polls = [one.begin_poll(request.max_count, request.wait_s) for one in self._consumers]
+            waiting = WaitingReceive(polls, take, self._waiting)
+            if request.wait_s > 0:
+                self._waiting.add(waiting)
+            return waiting
 
     def _read_with(self, filters: Filters) -> None:
         if filters == self._filters:
             return
+        retry, topic = self._sides
+        if self._waiting:  # with what is closed now: each would end the other's wait, on and on
+            raise MessageError(
+                f"group {topic.group!r} waits for {topic.topic!r} with {self._filters}, and what "
+                f"does not match is passed over for good; got {filters}"
+            )
         if self._consumers:
             self._commit()  # the next ones begin where the group committed
             for one in self._consumers:
                 one.close()
             self._filters, self._consumers = None, []
-        retry, topic = self._sides
         made = [self._make_consumer(retry.source, retry.group, _NO_FILTERS)]
         made.append(self._make_consumer(topic.source, topic.group, filters))
         self._filters, self._consumers = filters, made
@@ -97,3 +110,17 @@ class Reader:
 
 class WaitingReceive(WaitingTogether[LeasedMessage]):
     """A `receive` that may wait, without the waiting: for what comes again, and for the topic."""
+
+    def __init__(
+        self,
+        polls: Sequence[WaitingPoll],
+        take: Callable[[], list[LeasedMessage]],
+        waiting: "WeakSet[WaitingReceive]",
+    ) -> None:
+        super().__init__(polls, take)
+        self._waiting = waiting
+
+    def end(self) -> None:
+        """Leave the lines; whoever began comes here at last, or drops it."""
+        super().end()
+        self._waiting.discard(self)

@@ -1,0 +1,121 @@
+"""Who reads for a group that leases: with one filter while somebody waits, beside no consumer."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import timerstore.aio
+from tests.support.bench import NOW, Bench, small
+from tests.support.shards import ShardBench
+from timerstore import MessageError
+from timerstore.leases import WaitingReceive
+from timerstore.testing import ManualClock, Stepper
+
+OTHER = r"group 'g' waits for 't' with tags 'a', sql None, .*; got tags 'b', sql None"
+
+
+def put(bench: Bench, body: bytes, **more: Any) -> None:
+    bench.store.put("t", body, **more)
+    bench.turn()
+
+
+class Waiting:
+    """A `receive` that sleeps, without a thread."""
+
+    def __init__(self, begun: WaitingReceive) -> None:
+        self.rung: list[int] = []
+        self._begun = begun
+        assert begun.enter(lambda: self.rung.append(1))
+
+    def answer(self) -> list[bytes]:
+        self._begun.leave()
+        found = self._begun.look()
+        assert self._begun.is_done(found)
+        self._begun.end()
+        return [one.body for one in found]
+
+
+def test_another_filter_ends_nobodys_wait(bench: Bench) -> None:
+    first = Waiting(bench.store.begin_receive("t", "g", wait=60, tags="a"))
+    second = Waiting(bench.store.begin_receive("t", "g", wait=60, tags="a"))
+    for wait in (0, 60):
+        with pytest.raises(MessageError, match=OTHER):
+            bench.store.receive("t", "g", wait=wait, tags="b")
+    with pytest.raises(MessageError, match=OTHER):
+        bench.store.begin_receive("t", "g", wait=60, tags="b")
+    assert bench.store.receive("t", "g", tags="a") == []  # the same filter as who waits
+    assert bench.store.receive("t", "other", tags="b") == []
+    assert not first.rung
+    assert not second.rung
+    put(bench, b"for a", tags="a")
+    assert first.rung
+    assert first.answer() == [b"for a"]
+    put(bench, b"next", tags="a")
+    assert second.rung
+    assert second.answer() == [b"next"]
+
+
+def test_where_nobody_waits_the_filter_may_change(bench: Bench) -> None:
+    waiting = Waiting(bench.store.begin_receive("t", "g", wait=60, tags="a"))
+    bench.turn(60_000)
+    assert waiting.answer() == []
+    begun = [bench.store.begin_receive("t", "g", tags="b")]  # it has no time to wait
+    put(bench, b"for c", tags="c")
+    assert [one.body for one in bench.store.receive("t", "g", tags="c")] == [b"for c"]
+    assert begun.pop().look() == []
+    begun.append(bench.store.begin_receive("t", "g", wait=60, tags="b"))
+    with pytest.raises(MessageError, match="got tags 'c'"):
+        bench.store.receive("t", "g", tags="c")
+    begun.clear()  # nobody waits with it, and nobody ever will
+    assert bench.store.receive("t", "g", tags="c") == []
+
+
+def test_a_loop_with_another_filter_than_one_that_waits_is_refused(bench: Bench) -> None:
+    """Both slept, and each ended the other's wait as soon as it began: they took a processor."""
+    waiting = Waiting(bench.store.begin_receive("t", "g", wait=3600, tags="a"))
+    with pytest.raises(MessageError, match=OTHER):
+        next(bench.store.lease_consumer("t", "g", tags="b"))
+    put(bench, b"for a", tags="a")
+    assert waiting.answer() == [b"for a"]
+
+
+def test_another_filter_awaited(tmp_path: Path) -> None:
+    async def run() -> None:
+        clock = ManualClock(NOW)
+        async with timerstore.aio.open(
+            tmp_path, small(), clock=clock, threads=False, workers=1
+        ) as store:
+            waiting = asyncio.create_task(store.receive("t", "g", wait=1000, tags="a"))
+            for _ in range(3):
+                await store.stats()  # one pool thread: what was begun before has been done
+            with pytest.raises(MessageError, match=OTHER):
+                await store.receive("t", "g", tags="b")
+            await store.put("t", b"for a", tags="a")
+            Stepper(store.blocking).settle()
+            (found,) = await waiting
+            assert found.body == b"for a"
+            given_up = asyncio.create_task(store.receive("t", "g", wait=1000, tags="a"))
+            await asyncio.sleep(0)  # it is with the pool
+            given_up.cancel()
+            await asyncio.wait([given_up])
+            await store.stats()  # what it had begun is dropped by now
+            assert await store.receive("t", "g", tags="b") == []
+
+    asyncio.run(run())
+
+
+def test_another_filter_in_shards(tmp_path: Path) -> None:
+    shards = ShardBench(tmp_path / "shards", 3)
+    waiting = shards.store.begin_receive("t", "g", wait=60, tags="a")
+    rung: list[int] = []
+    assert waiting.enter(lambda: rung.append(1))
+    for call in (shards.store.receive, shards.store.begin_receive):
+        with pytest.raises(MessageError, match=f"shard 0: {OTHER}"):
+            call("t", "g", wait=60, tags="b")
+    assert not rung
+    waiting.leave()
+    waiting.end()
+    assert shards.store.receive("t", "g", tags="b") == []
+    shards.close()

@@ -541,7 +541,8 @@ class TimerStore(Closing):
         The consumers that a group has in this process share the topic's queues, each queue being
         one consumer's; `queues`: these instead of a share. `wait`: how many seconds iterating waits
         for the next message, None: for ever. `tags`, `sql`: as in `pull`; all consumers of a group
-        filter by the same. The topic may come later.
+        filter by the same. The topic may come later. Raises MessageError on bad arguments, and
+        where the group leases the topic in this process (`receive`).
         """
         topic, group = check_name("topic", topic), check_name("group", group)
         count = self._opened.rooms.routes.full_queue_count(topic)
@@ -549,8 +550,6 @@ class TimerStore(Closing):
         make_filter(self._opened.timer_route, tags, sql)  # raises, where a pull would later
         if wait is not None and (problems := wait_problems(wait)):
             raise MessageError(problems)
-        if self._leases.reads(topic, group):
-            raise MessageError(f"group: {group!r} leases {topic!r} in this process (receive)")
         return Consumer(self._seams(), topic, group, asked, Filters(tags, sql), wait)
 
     def _seams(self) -> Seams:
@@ -570,7 +569,7 @@ class TimerStore(Closing):
 
     def _make_lease_consumer(self, topic: str, group: str, filters: Filters) -> Consumer:
         make_filter(self._opened.timer_route, *filters)  # raises, where a pull would later
-        return Consumer(self._seams(), topic, group, None, filters, None)
+        return Consumer(self._seams(), topic, group, None, filters, None, leases=True)
 
     @_counted
     def receive(

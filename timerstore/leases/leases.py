@@ -1,7 +1,7 @@
 """Leases: the calls of one store.
 
 Threads:  any.
-Locks:    `_lock` for the readers; a reader's own.
+Locks:    `_lock` for the readers, then that of Groups; a reader's own.
 Holds:    (1) as a put does, each call returns when what it answers is durable (`flush="sync"`) or
           outlives the process (`"async"`); (2) of a lease one thing becomes: it is settled by its
           receipt, or its message comes again; both are decided by the state of the timer that it
@@ -61,10 +61,6 @@ class Leases:
 
     # --- receiving ---
 
-    def reads(self, topic: str, group: str) -> bool:
-        """Whether a group leases a topic in this process."""
-        return (topic, group) in self._readers
-
     def receive(self, topic: str, group: str, asked: dict[str, Any]) -> list[LeasedMessage]:
         """As TimerStore.receive."""
         request = self._request(asked)
@@ -108,11 +104,7 @@ class Leases:
         with self._lock:
             reader = self._readers.get((topic, group))
             if reader is None:
-                if (topic, group) in self._groups.known():
-                    raise MessageError(
-                        f"group: a consumer of group {group!r} reads {topic!r} in this process; "
-                        "what one of them hands out, the other one does not see"
-                    )
+                self._groups.lease(topic, group)  # before anything reads: no consumer gets in
                 commit = self._opened.lease_progress.commit
                 reader = Reader(topic, group, self._leasing, self._make_consumer, commit)
                 self._readers[topic, group] = reader

@@ -65,7 +65,10 @@ class Consumer(Closing):
         queues: tuple[int, ...] | None,
         filters: Filters,
         wait: float | None,
+        *,
+        leases: bool = False,
     ) -> None:
+        """`leases`: what it reads is leased, and goes to nobody else."""
         self.topic = topic
         self.group = group
         self._seams = seams
@@ -76,7 +79,7 @@ class Consumer(Closing):
         """Messages that were removed from the log before they could be handed out here."""
         self._turn = 0  # whose turn it is among the queues
         self._member = member = Member(queues, Line(seams.watch(topic, filters), seams.unwatch))
-        self._group: Group = seams.groups.join(topic, group, member, filters)
+        self._group: Group = seams.groups.join(topic, group, member, filters, leases=leases)
         gone = self._group.gone
         member.owner = weakref.ref(self, lambda _: gone.append(member))
 

@@ -8,8 +8,9 @@ Threads:  any. Of a Group everything is under its `lock`, of Groups under `_lock
 Locks:    Groups._lock, then a Group's, then the hold table's; none is held over a pull or a sync.
 Holds:    (1) a queue is in the hands of one consumer of its group; (2) who joins or leaves moves as
           few queues as is fair; (3) a queue that moves goes on from what was committed, and not
-          before commits of it that are on their way are settled.
-Source:   decisions 0012 and 0017.
+          before commits of it that are on their way are settled; (4) of a topic a group leases, or
+          has consumers: which of the two is decided in one hold of Groups._lock.
+Source:   decisions 0012, 0017 and 0036.
 """
 
 import re
@@ -236,11 +237,28 @@ class Groups:
         self._topic_of = topic_of
         self._lock = threading.Lock()
         self._by_topic: dict[str, tuple[Group, ...]] = {}  # tuples: read without the lock
+        self._leasing: set[tuple[str, str]] = set()  # topic and name; once in, for good
         self.is_closed = False
 
-    def join(self, topic: str, name: str, member: Member, filters: Filters) -> Group:
-        """Take a consumer into its group, which is made where it is the first."""
+    def lease(self, topic: str, name: str) -> None:
+        """A group leases a topic from now on; MessageError where it has consumers there."""
         with self._lock:
+            if (topic, name) in self.known():
+                raise MessageError(
+                    f"group: a consumer of group {name!r} reads {topic!r} in this process; "
+                    "what one of them hands out, the other one does not see"
+                )
+            self._leasing.add((topic, name))
+
+    def join(
+        self, topic: str, name: str, member: Member, filters: Filters, *, leases: bool = False
+    ) -> Group:
+        """Take a consumer into its group, which is made where it is the first; `leases`: what it
+        reads is leased. MessageError for others where the group leases the topic.
+        """
+        with self._lock:
+            if not leases and (topic, name) in self._leasing:
+                raise MessageError(f"group: {name!r} leases {topic!r} in this process (receive)")
             here = self._by_topic.get(topic, ())
             group = next((one for one in here if one.name == name), None)
             if group is None:

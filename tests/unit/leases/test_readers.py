@@ -10,7 +10,9 @@ import timerstore.aio
 from tests.support.bench import NOW, Bench, small
 from tests.support.shards import ShardBench
 from timerstore import MessageError
-from timerstore.leases import WaitingReceive
+from timerstore.leases import WaitingReceive, leases
+from timerstore.leases.reader import Reader
+from timerstore.pull.groups import Groups
 from timerstore.testing import ManualClock, Stepper
 
 OTHER = r"group 'g' waits for 't' with tags 'a', sql None, .*; got tags 'b', sql None"
@@ -119,3 +121,44 @@ def test_another_filter_in_shards(tmp_path: Path) -> None:
     waiting.end()
     assert shards.store.receive("t", "g", tags="b") == []
     shards.close()
+
+
+# --- beside no consumer ---------------------------------------------------------------------------
+
+
+def test_a_consumer_does_not_get_in_beside_a_receive_that_is_quicker(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looked whether the group leases, and joined afterwards."""
+    put(bench, b"a")
+    join = Groups.join
+    leased: list[bytes] = []
+
+    def late(self: Groups, *given: Any, **named: Any) -> Any:
+        monkeypatch.undo()
+        leased.extend(one.body for one in bench.store.receive("t", "g"))
+        return join(self, *given, **named)
+
+    monkeypatch.setattr(Groups, "join", late)
+    with pytest.raises(MessageError, match="'g' leases 't' in this process"):
+        bench.store.consumer("t", "g")
+    assert leased == [b"a"]
+
+
+def test_a_consumer_does_not_get_in_while_a_receive_begins(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looked whether a consumer reads, and joined much later."""
+    put(bench, b"a")
+    said: list[str] = []
+
+    def late(*given: Any) -> Reader:
+        try:
+            bench.store.consumer("t", "g")
+        except MessageError as error:
+            said.append(str(error))
+        return Reader(*given)
+
+    monkeypatch.setattr(leases, "Reader", late)
+    assert [one.body for one in bench.store.receive("t", "g")] == [b"a"]
+    assert said == ["group: 'g' leases 't' in this process (receive)"]

@@ -27,6 +27,7 @@ from timerstore.leases.reader import MakeConsumer, Reader, WaitingReceive
 from timerstore.leases.request import DEFAULTS, Request, check_lease, check_request
 from timerstore.message import CancelResult, PutReceipt, out_ms
 from timerstore.opening import Opened
+from timerstore.pull.filter import make_filter
 from timerstore.pull.groups import Filters, Groups, check_name
 from timerstore.pull.waiting import wait_in_thread
 from timerstore.putting_many import ManyPutting
@@ -64,7 +65,7 @@ class Leases:
     def receive(self, topic: str, group: str, asked: dict[str, Any]) -> list[LeasedMessage]:
         """As TimerStore.receive."""
         request = self._request(asked)
-        reader = self._reader(topic, group)
+        reader = self._reader(topic, group, request.filters)
         found = self._take(reader, request)
         if found or request.wait_s == 0:
             return found
@@ -79,7 +80,7 @@ class Leases:
     ) -> WaitingReceive:
         """Begin a `receive` of which the caller does the waiting; `within`: runs each look."""
         request = self._request(asked)
-        reader = self._reader(topic, group)
+        reader = self._reader(topic, group, request.filters)
         waiting = self._waiting(reader, request)
         waiting.within = within
         return waiting
@@ -94,13 +95,14 @@ class Leases:
         self._log.check_alive()
         return request
 
-    def _reader(self, topic: str, group: str) -> Reader:
+    def _reader(self, topic: str, group: str, filters: Filters) -> Reader:
         try:
             return self._readers[topic, group]
         except (KeyError, TypeError):
             check_name("topic", topic)
             check_name("group", group)
             retry_topic(topic, group)
+            make_filter(self._opened.timer_route, *filters)  # raises, before the group leases
         with self._lock:
             reader = self._readers.get((topic, group))
             if reader is None:

@@ -103,9 +103,10 @@ class Reader:
             for one in self._consumers:
                 one.close()
             self._filters, self._consumers = None, []
-        made = [self._make_consumer(retry.source, retry.group, _NO_FILTERS)]
-        made.append(self._make_consumer(topic.source, topic.group, filters))
-        self._filters, self._consumers = filters, made
+        # The one that may be refused first: else the other would keep its queues with the error.
+        mine = self._make_consumer(topic.source, topic.group, filters)
+        again = self._make_consumer(retry.source, retry.group, _NO_FILTERS)
+        self._filters, self._consumers = filters, [again, mine]
 
 
 class WaitingReceive(WaitingTogether[LeasedMessage]):

@@ -277,8 +277,7 @@ class Consumer(Closing):
         try:
             offsets.settle(asked)
         finally:
-            with group.lock:
-                group.commit_settled(list(wanted))
+            self._seams.groups.commit_settled(group, list(wanted))
         with group.lock:
             for queue_id, offset in wanted.items():
                 held = self._member.held.get(queue_id)

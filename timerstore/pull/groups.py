@@ -116,6 +116,11 @@ class Member:
         self.is_in = False
         self.owner: weakref.ref[object] | None = None
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether its consumer was dropped without being closed."""
+        return self.owner is not None and self.owner() is None
+
     def hold(self, queues: Collection[int]) -> None:
         """Have these queues from now on."""
         before = self.held
@@ -143,6 +148,11 @@ class Group:
         self.queue_count = 0
         self.committing: Counter[int] = Counter()  # commits on their way, by queue
         self.gone: deque[Member] = deque()  # their consumers were dropped without being closed
+
+    @property
+    def is_read(self) -> bool:
+        """Whether somebody reads; needs no lock."""
+        return any(not one.is_gone for one in list(self.members))
 
     # --- who is in; under `lock` ---
 
@@ -272,17 +282,29 @@ class Groups:
             return group
 
     def leave(self, group: Group, member: Member) -> None:
-        """Let a consumer go; a group without any is forgotten."""
+        """Let a consumer go; a group without any is forgotten, when its commits are settled."""
         with self._lock, group.lock:
             group.leave(member)
-            if not group.members and not group.committing:
-                here = self._by_topic.pop(group.topic, ())
-                if left := tuple(one for one in here if one is not group):
-                    self._by_topic[group.topic] = left
+            self._forget_unread(group)
+
+    def commit_settled(self, group: Group, queues: list[int]) -> None:
+        """Commits of these queues have arrived, or failed."""
+        with self._lock, group.lock:
+            group.commit_settled(queues)
+            self._forget_unread(group)
+
+    def _forget_unread(self, group: Group) -> None:
+        if not group.is_read and not group.committing:
+            here = self._by_topic.get(group.topic, ())
+            if left := tuple(one for one in here if one is not group):
+                self._by_topic[group.topic] = left
+            else:
+                self._by_topic.pop(group.topic, None)
 
     def known(self) -> list[tuple[str, str]]:
         """Give topic and name of every group that has a consumer here."""
-        return [(one.topic, one.name) for here in list(self._by_topic.values()) for one in here]
+        here = [one for groups in list(self._by_topic.values()) for one in groups]
+        return [(one.topic, one.name) for one in here if one.is_read]
 
     def arrived(self, touched: set[int]) -> None:
         """Queues have grown: dispatch's listener, called with indexes of routes."""

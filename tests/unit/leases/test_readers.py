@@ -1,6 +1,7 @@
 """Who reads for a group that leases: with one filter while somebody waits, beside no consumer."""
 
 import asyncio
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,11 @@ import pytest
 import timerstore.aio
 from tests.support.bench import NOW, Bench, small
 from tests.support.shards import ShardBench
-from timerstore import MessageError
+from timerstore import FullError, MessageError
 from timerstore.leases import WaitingReceive, leases
 from timerstore.leases.reader import Reader
 from timerstore.pull.groups import Groups
+from timerstore.pull.offsets import Offsets
 from timerstore.testing import ManualClock, Stepper
 
 OTHER = r"group 'g' waits for 't' with tags 'a', sql None, .*; got tags 'b', sql None"
@@ -162,3 +164,94 @@ def test_a_consumer_does_not_get_in_while_a_receive_begins(
     monkeypatch.setattr(leases, "Reader", late)
     assert [one.body for one in bench.store.receive("t", "g")] == [b"a"]
     assert said == ["group: 'g' leases 't' in this process (receive)"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_group_leases_where_its_consumer_was_closed_amid_a_commit(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    put(bench, b"a")
+    put(bench, b"b")
+    consumer = bench.store.consumer("t", "g")
+    consumer.poll(1)
+    settle = Offsets.settle
+
+    def amid(self: Offsets, asked: Any) -> None:
+        consumer.close()
+        assert bench.store._groups.known() == []
+        if fails:
+            raise FullError("disk")
+        settle(self, asked)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Offsets, "settle", amid)
+        try:
+            consumer.commit()
+        except FullError:
+            assert fails
+    assert not bench.store._groups._by_topic, "nobody is there, and nothing is on its way"
+    (one,) = bench.store.receive("t", "g")
+    assert one.body == (b"a" if fails else b"b")
+
+
+def test_a_group_stays_where_a_commit_of_it_is_on_its_way(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever comes next waits for it; who came meanwhile stays."""
+    put(bench, b"a")
+    first = bench.store.consumer("t", "g")
+    first.poll()
+    settle = Offsets.settle
+    came = []
+
+    def amid(self: Offsets, asked: Any) -> None:
+        first.close()
+        came.append(bench.store.consumer("t", "g"))
+        settle(self, asked)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Offsets, "settle", amid)
+        assert first.commit() == {0: 1}
+    with pytest.raises(MessageError, match="a consumer of group 'g'"):
+        bench.store.receive("t", "g")
+    put(bench, b"b")
+    assert [one.body for one in came[0].poll()] == [b"b"]
+
+
+def test_a_consumer_that_nobody_holds_any_more_keeps_nobody_from_leasing(bench: Bench) -> None:
+    put(bench, b"a")
+    consumer = bench.store.consumer("t", "g")
+    consumer.poll()
+    del consumer
+    gc.collect()
+    assert bench.store._groups.known() == []
+    assert [one.body for one in bench.store.receive("t", "g")] == [b"a"]
+
+
+@pytest.mark.parametrize("wrong", [{"tags": 5}, {"sql": "a >"}, {"lease": -5}, {"max_count": 0}])
+def test_a_receive_that_is_refused_keeps_no_consumer_out(
+    bench: Bench, wrong: dict[str, Any]
+) -> None:
+    put(bench, b"a")
+    with pytest.raises(MessageError, match=next(iter(wrong))):
+        bench.store.receive("t", "g", **wrong)
+    with bench.store.consumer("t", "g") as consumer:
+        assert [one.body for one in consumer.poll()] == [b"a"]
+    assert [one.body for one in bench.store.receive("t", "g")] == [b"a"]
+    for _ in range(2):  # also where the group leases: nothing has changed
+        with pytest.raises(MessageError, match=next(iter(wrong))):
+            bench.store.receive("t", "g", **wrong)
+    put(bench, b"b")
+    assert [one.body for one in bench.store.receive("t", "g")] == [b"b"]
+
+
+def test_a_filter_that_is_refused_keeps_nothing_of_what_comes_again(bench: Bench) -> None:
+    """A consumer was made before the filter was looked at, and lived as long as the error."""
+    put(bench, b"a")
+    assert len(bench.store.receive("t", "g", lease=1)) == 1
+    with pytest.raises(MessageError, match="tags") as caught:
+        bench.store.receive("t", "g", tags=5)  # type: ignore[arg-type]
+    bench.turn(1000)
+    (again,) = bench.store.receive("t", "g")
+    assert (again.body, again.attempt) == (b"a", 2)
+    assert caught.value.problems

@@ -4,6 +4,7 @@ import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -147,6 +148,30 @@ def test_an_end_takes_all_runs_that_wait(bench: Bench) -> None:
     assert len(list(bench.store.pending())) == 1
     bench.turn(9 * MINUTE)
     assert runs_of_beat(bench) == [5]  # it was put at once, when it was planned
+
+
+@pytest.mark.parametrize(("missed", "wanted"), [("skip", []), ("one", [23]), ("all", [23, 24, 25])])
+def test_missed_until_the_hour_that_comes_twice(
+    tmp_path: Path, missed: str, wanted: list[int]
+) -> None:
+    """Closed from 22 October 2026 on, opened on the 25th at 02:15, for the second time."""
+    zone = ZoneInfo("Europe/Berlin")
+    begin = datetime(2026, 10, 22, 12, tzinfo=zone)
+    bench = Bench(tmp_path, now_ms=int(begin.timestamp()) * 1000)
+    given = {"every": None, "cron": "30 2 * * *", "timezone": "Europe/Berlin", "missed": missed}
+    every(bench, **given)
+    bench.close()
+    bench.clock.set(int(datetime(2026, 10, 25, 2, 15, tzinfo=zone, fold=1).timestamp()) * 1000)
+    bench.open()
+    bench.turn()
+    times = [int(m.properties["TS_EVERY"].rpartition(" ")[2]) / 1000 for m in bench.out()]
+    found = [datetime.fromtimestamp(time, zone) for time in times]
+    assert [(one.day, one.hour, one.minute, one.fold) for one in found] == [
+        (day, 2, 30, 0) for day in wanted
+    ]
+    (one,) = bench.store.recurring()
+    assert one.next_ms == int(datetime(2026, 10, 26, 2, 30, tzinfo=zone).timestamp()) * 1000
+    bench.close()
 
 
 def runs_of_beat(bench: Bench) -> list[int]:

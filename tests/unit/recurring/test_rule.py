@@ -68,6 +68,95 @@ def test_runs_ascend_and_the_last_is_the_last(cron: str, zone: str) -> None:
         assert rule.last_until(runs[-1], runs[-1]) is None
 
 
+CHANGES = [
+    ("Europe/Berlin", "2026-10-25"),
+    ("Europe/Berlin", "2026-03-29"),
+    ("America/New_York", "2026-11-01"),
+    ("America/New_York", "2026-03-08"),
+    ("Australia/Lord_Howe", "2026-04-05"),  # back by half an hour
+    ("Australia/Lord_Howe", "2026-10-04"),
+    ("America/Santiago", "2026-04-05"),  # at midnight, to the day before
+    ("America/Santiago", "2026-09-06"),  # midnight does not exist
+    ("Antarctica/Troll", "2026-10-25"),  # by two hours
+    ("UTC", "2026-10-25"),
+]
+DAYTIMES: dict[str, tuple[range, range]] = {  # minutes and hours
+    "30 2 * * *": (range(30, 31), range(2, 3)),
+    "15 1 * * *": (range(15, 16), range(1, 2)),
+    "30 1-3 * * *": (range(30, 31), range(1, 4)),
+    "0 0,23 * * *": (range(1), range(0, 24, 23)),
+    "20,50 0-3 * * *": (range(20, 60, 30), range(4)),
+    "*/30 * * * *": (range(0, 60, 30), range(24)),
+    "40 * * * *": (range(40, 41), range(24)),
+    "10 */2 * * *": (range(10, 11), range(0, 24, 2)),
+    "5 */3 * * *": (range(5, 6), range(0, 24, 3)),
+    "* 2 * * *": (range(60), range(2, 3)),
+    "*/7 0 * * *": (range(0, 60, 7), range(1)),
+}
+
+
+def minute_by_minute(cron: str, zone: str, begin: int, end: int) -> list[int]:
+    """The runs of a span, found by looking at the clock on the wall each minute.
+
+    By elapsed time: at each minute that fits. Else as a minute is reached for the first time, or
+    jumped over.
+    """
+    minutes, hours = DAYTIMES[cron]
+    starred = cron.startswith("*") or cron.split()[1].startswith("*")
+    found = []
+    highest = datetime.fromtimestamp(begin / 1000 - 60, ZoneInfo(zone)).replace(tzinfo=None)
+    for at in range(begin, end, 60_000):
+        wall = datetime.fromtimestamp(at / 1000, ZoneInfo(zone)).replace(tzinfo=None)
+        passed = [wall]
+        if not starred:
+            count = max(0, (wall - highest) // timedelta(minutes=1))
+            passed = [highest + timedelta(minutes=k + 1) for k in range(count)]
+            highest = max(highest, wall)
+        if any(one.minute in minutes and one.hour in hours for one in passed):
+            found.append(at)
+    return found
+
+
+@pytest.mark.parametrize(("zone", "day"), CHANGES)
+@pytest.mark.parametrize("cron", DAYTIMES)
+def test_wherever_it_begins_the_runs_are_the_same(cron: str, zone: str, day: str) -> None:
+    rule, midnight = CronRule(cron, zone), ms(day, ZoneInfo(zone))
+    begin, end = midnight - 30 * 3_600_000, midnight + 30 * 3_600_000
+    runs = minute_by_minute(cron, zone, begin, end)
+    near = range(midnight - 3 * 3_600_000, midnight + 6 * 3_600_000, 7 * 60_000)
+    around = [at for at in runs if near[0] <= at < near[-1]]
+    for at in {*near, *around, *(at + 1 for at in around), *(at - 1 for at in around)}:
+        assert rule.after(at) == next(run for run in runs if run > at), at
+        assert rule.last_until(at, begin - 1) == max(run for run in runs if run <= at), at
+        assert rule.last_until(at, at) is None
+
+
+def test_rare_ones_across_changes_of_clocks() -> None:
+    """By elapsed time, a year between two runs, and changes of clocks between them."""
+    zone = ZoneInfo("Australia/Lord_Howe")
+    rule, at, found = CronRule("*/30 1 5 4 *", zone.key), ms("2025-05-01", zone), []
+    for _ in range(5):
+        at = rule.after(at) or 0
+        found.append(f"{datetime.fromtimestamp(at / 1000, zone):%Y-%m-%d %H:%M%z}")
+    assert found == [
+        "2026-04-05 01:00+1100",
+        "2026-04-05 01:30+1100",
+        "2026-04-05 01:30+1030",
+        "2027-04-05 01:00+1030",
+        "2027-04-05 01:30+1030",
+    ]
+
+
+def test_there_is_an_end_of_all_years() -> None:
+    late = int(datetime(9999, 12, 31, 23, 30, tzinfo=UTC).timestamp()) * 1000
+    for cron in ("*/20 * * * *", "20,40 1-23 * * *"):
+        for zone in ("UTC", "America/New_York", "Asia/Tokyo"):
+            rule, at, last = CronRule(cron, zone), late, None
+            while (following := rule.after(at)) is not None:
+                at = last = following
+            assert rule.last_until(late + 1_800_000, late) == last
+
+
 def test_rare_ones_have_a_last() -> None:
     rule = CronRule("0 0 29 2 *", "UTC")
     leap = ms("2024-02-29 00:00", ZoneInfo("UTC"))

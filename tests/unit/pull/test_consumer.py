@@ -643,6 +643,33 @@ def test_a_seek_lasts_when_it_is_committed(six: Bench) -> None:
     assert six.store.committed("t", "g") == {0: 0, 1: 0, 2: 0, first.queue_id: 2}
 
 
+def test_a_seek_is_committed_while_another_commit_is_on_its_way(
+    six: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the disk has already is on it only until the other one is written."""
+    consumer = six.store.consumer("t", "g", wait=0)
+    read(consumer)
+    offsets = six.store._opened.offsets
+    settle = offsets.settle
+    answers = []
+
+    def sought_meanwhile(asked: Any) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(offsets, "settle", settle)
+            consumer.seek(0)
+            answers.append(consumer.commit())
+        settle(asked)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(offsets, "settle", sought_meanwhile)
+        assert consumer.commit() == {0: 2, 1: 2, 2: 2}
+    assert answers == [{0: 0, 1: 0, 2: 0}]
+    assert six.store.committed("t", "g") == {0: 0, 1: 0, 2: 0}
+    assert consumer.commit() == {}  # nothing is on its way any more
+    six.reopen()
+    assert len(read(six.store.consumer("t", "g", wait=0))) == 6
+
+
 # --- bad input ------------------------------------------------------------------------------------
 
 

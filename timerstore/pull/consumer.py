@@ -256,9 +256,9 @@ class Consumer(Closing):
         """Note that the group is done with what was handed out here; durable on return.
 
         `through`: only as far as this message in its queue, or {queue: offset of the next message}.
-        Answers what was committed so. What is committed already is left out, and so is what moved
-        to another consumer meanwhile: there it comes again. MessageError on what was never handed
-        out.
+        Answers what was committed so. What is committed already is left out, and so is what was
+        handed out before its queue moved to another consumer, also when that has come back: it
+        comes again. MessageError on what was never handed out.
         """
         offsets: dict[int, int] = self._seams.call(self._commit, through)
         return offsets
@@ -308,16 +308,19 @@ class Consumer(Closing):
             )
         problems, wanted = [], {}
         for queue_id, offset in through.items():
-            one = held.get(whole_or(queue_id, -1))
-            place = whole_or(offset, -1)
-            if one is None:
+            number, place = whole_or(queue_id, -1), whole_or(offset, -1)
+            one = held.get(number)
+            if one is not None and 0 <= place <= max(one.position, 0):
+                if place >= one.low:
+                    wanted[number] = place
+            elif 0 <= place <= self._member.had.get(number, -1):
+                continue  # it moved meanwhile, or came back since
+            elif one is None:
                 problems.append(f"commit: it has the queues {sorted(held)}, got {queue_id!r}")
-            elif not 0 <= place <= max(one.position, 0):
+            else:
                 problems.append(
                     f"commit: queue {queue_id} was read to {max(one.position, 0)}, got {offset!r}"
                 )
-            elif place >= one.low:
-                wanted[one.queue_id] = place
         if problems:
             raise MessageError(problems)
         return wanted

@@ -113,6 +113,7 @@ class Member:
         self.queues = queues  # those that it asked for; None: a fair share
         self.line = line  # its polls that wait
         self.held: dict[int, Held] = {}
+        self.had: dict[int, int] = {}  # of queues that moved: how far it was in each
         self.is_in = False
         self.owner: weakref.ref[object] | None = None
 
@@ -125,6 +126,8 @@ class Member:
         """Have these queues from now on."""
         before = self.held
         self.held = {q: before.get(q) or Held(q) for q in queues}
+        for q in before.keys() - self.held.keys():
+            self.had[q] = max(self.had.get(q, 0), before[q].position)
         if self.held.keys() != before.keys():
             self.line.ring()
 

@@ -391,14 +391,39 @@ def test_a_commit_of_a_queue_that_moved_is_left_out(six: Bench) -> None:
     a = six.store.consumer("t", "g")
     message = next(m for m in a.poll() if m.queue_id == 2)
     b = six.store.consumer("t", "g")
-    assert a.commit(message) == {}
-    with six.refused(MessageError, r"it has the queues \[0, 1\], got 2"):
-        a.commit({2: 1})
-    assert six.store.committed("t", "g") == {}
+    assert a.commit(message) == a.commit({2: 1}) == a.commit({2: 2}) == {}
+    assert a.commit({0: 1, 2: 2}) == {0: 1}
+    for through in ({2: 3}, {0: 2, 2: 3}):
+        with six.refused(MessageError, r"it has the queues \[0, 1\], got 2"):
+            a.commit(through)  # it never had that
+    with six.refused(MessageError, r"it has the queues \[2\], got 0"):
+        b.commit({0: 1})
+    assert six.store.committed("t", "g") == {0: 1}
     assert places(b.poll()) == {(2, 0), (2, 1)}
     b.close()
     assert a.queues == (0, 1, 2)
     assert places(a.poll()) == {(2, 0), (2, 1)}  # b did not commit them either
+
+
+def test_a_commit_of_a_queue_that_moved_and_came_back_is_left_out(six: Bench) -> None:
+    """What was handed out before comes again here, too."""
+    a = six.store.consumer("t", "g")
+    messages = [m for m in a.poll() if m.queue_id == 2]
+    b = six.store.consumer("t", "g")
+    assert places(b.poll(1)) == {(2, 0)}
+    assert b.commit() == {2: 1}
+    b.close()
+    assert a.queues == (0, 1, 2)
+    for through in (*messages, {2: 1}, {2: 2}):
+        assert a.commit(through) == {}
+    for through in ({2: 3}, {2: -1}):
+        with six.refused(MessageError, "queue 2 was read to 0"):
+            a.commit(through)
+    assert six.store.committed("t", "g") == {2: 1}
+    assert places(a.poll()) == {(2, 1)}
+    assert a.commit(messages[0]) == {}
+    assert a.commit(messages[1]) == {2: 2}
+    assert six.store.committed("t", "g") == {2: 2}
 
 
 def test_what_was_fetched_but_not_handed_out_goes_with_its_queue(six: Bench) -> None:

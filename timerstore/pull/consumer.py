@@ -311,7 +311,7 @@ class Consumer(Closing):
             number, place = whole_or(queue_id, -1), whole_or(offset, -1)
             one = held.get(number)
             if one is not None and 0 <= place <= max(one.position, 0):
-                if place >= one.low:
+                if one.position >= 0 and place >= one.low:  # -1: the group may be anywhere
                     wanted[number] = place
             elif 0 <= place <= self._member.had.get(number, -1):
                 continue  # it moved meanwhile, or came back since

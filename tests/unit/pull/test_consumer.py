@@ -426,6 +426,18 @@ def test_a_commit_of_a_queue_that_moved_and_came_back_is_left_out(six: Bench) ->
     assert six.store.committed("t", "g") == {2: 2}
 
 
+def test_a_commit_before_the_first_poll_takes_nothing_back(six: Bench) -> None:
+    """Where the group is is not known here yet: it is not behind that."""
+    first = six.store.consumer("t", "g")
+    first.poll()
+    assert first.commit() == {0: 2, 1: 2, 2: 2}
+    first.close()
+    second = six.store.consumer("t", "g")
+    assert second.commit({0: 0}) == {}
+    assert six.store.committed("t", "g") == {0: 2, 1: 2, 2: 2}
+    assert second.poll() == []
+
+
 def test_what_was_fetched_but_not_handed_out_goes_with_its_queue(six: Bench) -> None:
     a = six.store.consumer("t", "g", wait=0)
     first = next(a)  # its queue is fetched whole

@@ -7,8 +7,8 @@
 
 Threads:  any.
 Locks:    the planner's; then those of Definitions and of the log.
-Fails:    MessageError on arguments; FullError: nothing was made. A run that finds no room is put
-          later.
+Fails:    MessageError on arguments; FullError: nothing was made, and nothing ended. A run that
+          finds no room is put later.
 Source:   decision 0038.
 """
 
@@ -147,11 +147,20 @@ class RecurringCalls:
                 return False
             ended = one._replace(is_ended=True)
             self._definitions.set(ended)
-            self._definitions.save()
-            reach("recurring_ended")
-            self._end(ended)
-            self._definitions.save()
-        return not one.is_ended
+            try:
+                self._definitions.save()
+                reach("recurring_ended")
+                self._end(ended)
+            except BaseException:
+                self._definitions.set(one)  # it goes on, and may be ended again
+                raise
+            try:
+                self._definitions.save()
+            except TimerStoreError as error:
+                if not error.retryable:
+                    raise
+                # It is ended, durably: the next save, or opening, takes it out.
+        return True
 
     def _end(self, one: Definition) -> None:
         self._cancel_run(one)

@@ -440,6 +440,60 @@ def test_a_full_disk_when_its_first_run_is_put(
     assert runs(bench) == [1]
 
 
+@pytest.mark.parametrize("what", ["the file", "the run", "runs before it"])
+def test_a_full_disk_when_it_is_cancelled(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """It recurs as before, and may be ended again."""
+
+    def full(*_: Any) -> None:
+        raise FullError("disk")
+
+    every(bench)
+    bench.turn(MINUTE)
+    opened = bench.store._opened
+    room, name = {
+        "the file": (opened.disk, "write_small"),
+        "the run": (opened.canceller, "cancel"),
+        "runs before it": (opened.pending, "read"),
+    }[what]
+    with monkeypatch.context() as patched:
+        patched.setattr(room, name, full)
+        with pytest.raises(FullError):
+            bench.store.cancel_every("beat")
+    assert [one.name for one in bench.store.recurring()] == ["beat"]
+    bench.turn(2 * MINUTE)
+    assert runs(bench)[-1] == 3
+    assert bench.store.cancel_every("beat")
+    assert bench.store.recurring() == []
+    assert list(bench.store.pending()) == []
+    assert not bench.store.cancel_every("beat")
+    bench.reopen()
+    assert bench.store.recurring() == []
+
+
+def test_a_full_disk_when_it_was_cancelled(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That it ends is in the file: no error where that it is gone can be written later."""
+    every(bench)
+    disk = bench.store._opened.disk
+    write_small, written = disk.write_small, []
+
+    def full(path: Path, data: bytes) -> None:
+        if written:
+            raise FullError("disk")
+        written.append(path)
+        write_small(path, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(disk, "write_small", full)
+        assert bench.store.cancel_every("beat")
+    assert bench.store.recurring() == []
+    assert list(bench.store.pending()) == []
+    bench.reopen()
+    assert bench.store.recurring() == []
+    assert recurring_json.read((bench.root / FILE).read_bytes()) == []
+
+
 def test_in_threads(tmp_path: Path) -> None:
     with timerstore.open(tmp_path / "s", StoreConfig()) as store:
         assert store._recurring._is_started is False  # no thread for who does not use it

@@ -9,7 +9,8 @@ Source:   store-format.md 2.1 (properties), 2.6 (limits), 7.1 (names); design.md
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 
@@ -217,11 +218,20 @@ def encode_properties(
     return "".join(text).encode()
 
 
+def list_of_keys(keys: object) -> list[Any]:
+    """Give one key or several as a list, not looked at yet; MessageError on what is neither."""
+    try:
+        return [keys] if isinstance(keys, str) else list(keys)  # type: ignore[call-overload]
+    except TypeError as error:
+        got = type(keys).__name__
+        raise MessageError(f"keys: wanted text or several, got {got}") from error
+
+
 def _joined_keys(keys: object, problems: list[str]) -> str:
     try:
-        parts = [keys] if isinstance(keys, str) else list(keys)  # type: ignore[call-overload]
-    except TypeError:
-        problems.append(f"keys: wanted text or several, got {type(keys).__name__}")
+        parts = list_of_keys(keys)
+    except MessageError as error:
+        problems += error.problems
         return ""
     for key in parts:
         if not isinstance(key, str):
@@ -417,7 +427,7 @@ def check_rate(per_second: object) -> float | None:
     if per_second is None:
         return None
     is_number = isinstance(per_second, int | float) and not isinstance(per_second, bool)
-    if not is_number or not RATE_MIN <= float(per_second) <= RATE_MAX:  # type: ignore[arg-type]
+    if not is_number or not RATE_MIN <= per_second <= RATE_MAX:  # type: ignore[operator]
         raise MessageError(
             f"per_second: wanted {RATE_MIN} to {RATE_MAX}, or None, got {_short(per_second)}"
         )
@@ -617,17 +627,18 @@ def each_of(what: str, given: object, read: Callable[[Any], _Read]) -> list[_Rea
     return [read_of(what, at, one, read) for at, one in enumerate(several(what, given))]
 
 
-def several(what: str, given: object) -> Iterable[Any]:
-    """Give it back; MessageError where it is one alone.
+def several(what: str, given: object) -> Iterator[Any]:
+    """Give one by one; MessageError where it is one alone.
 
     A tuple with names is one: receipts are such.
     """
     is_one = isinstance(given, str | bytes) or (
         isinstance(given, tuple) and type(given) is not tuple
     )
-    if is_one or not isinstance(given, Iterable):
-        raise MessageError(f"{what}: wanted several, got {type(given).__name__}")
-    return given
+    if isinstance(given, Iterable) and not is_one:
+        with suppress(TypeError):  # an array of numpy may be one alone, too
+            return iter(given)
+    raise MessageError(f"{what}: wanted several, got {type(given).__name__}")
 
 
 def read_of(what: str, at: int, one: object, read: Callable[[Any], _Read]) -> _Read:

@@ -580,7 +580,8 @@ def _encode_keys(keys: Any, count: int) -> tuple[Any, Any]:
     """Give the keys of a batch as property texts and offsets, None twice where there are none."""
     if keys is None:
         return None, None
-    is_row = isinstance(keys, Sequence | np.ndarray) and not isinstance(keys, str | bytes)
+    is_row = isinstance(keys, Sequence) and not isinstance(keys, str | bytes)
+    is_row |= isinstance(keys, np.ndarray) and keys.ndim > 0
     if not is_row or len(keys) != count:
         got = str(len(keys)) if is_row else type(keys).__name__
         raise MessageError(f"keys: wanted one entry for each of {count} bodies, got {got}")

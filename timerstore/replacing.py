@@ -114,8 +114,8 @@ class Replacing:
         config, now_ms = self._config, self._clock.now_ms
         name = arguments.check_topic(topic)
         due_ms = arguments.due_ms_of(now_ms, delay, deliver_at, deliver_ms, config)
-        more = [keys] if isinstance(keys, str) and keys else keys
-        given_keys = [key, *(one for one in more if one != key)]
+        more = [] if isinstance(keys, str) and not keys else arguments.list_of_keys(keys)
+        given_keys = [key, *(one for one in more if not isinstance(one, str) or one != key)]
         text = arguments.encode_properties(tags, given_keys, properties)
         raw = arguments.check_body(body, config.message_bytes_max)
         arguments.check_sizes(

@@ -641,7 +641,7 @@ class TimerStore(Closing):
     @_counted
     def ack_many(self, receipts: Iterable[str | LeasedMessage]) -> list[AckResult]:
         """Settle many leases; one sync for all. None is settled where one is no receipt."""
-        return self._leases.ack(receipts)
+        return self._leases.ack(arguments.several("receipts", receipts))
 
     @_counted
     def nack(
@@ -871,6 +871,8 @@ class TimerStore(Closing):
         memory, at most `StoreConfig.histogram_bytes_max`. Raises MessageError.
         """
         self._log.check_alive()
+        if topic is not None:
+            check_name("topic", topic)
         return self._calendar.read(buckets_of(self._clock.now_ms, begin, end, by), topic)
 
     @_counted

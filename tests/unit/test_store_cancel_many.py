@@ -116,7 +116,7 @@ def test_nothing_is_cancelled_where_one_is_no_handle(bench: Bench) -> None:
     assert bench.store.cancel_many(receipts) == [CANCELLED, CANCELLED]
 
 
-@pytest.mark.parametrize("wrong", ["text", b"bytes", None, 7])
+@pytest.mark.parametrize("wrong", ["text", b"bytes", None, 7, np.array(5)])
 def test_one_alone_is_refused(bench: Bench, wrong: Any) -> None:
     with pytest.raises(MessageError, match="receipts_or_handles: wanted several, got"):
         bench.store.cancel_many(wrong)

@@ -129,6 +129,12 @@ def test_now_and_later_in_one_batch(bench: Bench) -> None:
     assert [found[b"%d" % k] for k in range(7)] == batch.message_ids
 
 
+@pytest.mark.parametrize("wrong", ["one", b"one", 5, {"one"}, ["one", "two"], np.array(5)])
+def test_keys_that_are_not_one_a_message(bench: Bench, wrong: Any) -> None:
+    with bench.refused(MessageError, "keys: wanted one entry for each of 1 bodies, got"):
+        bench.store.put_many("t", [b"0"], keys=wrong)
+
+
 def test_keys_of_each_message(bench: Bench) -> None:
     keys: list[Any] = ["one", ("two", "three"), (), ["four"]]
     bench.store.put_many("t", [b"0", b"1", b"2", b"3"], keys=keys, tags="tag", delay=1)

@@ -6,6 +6,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import numpy as np
 import pytest
 
 import timerstore
@@ -264,7 +265,10 @@ def test_the_two_records_are_one_group(bench: Bench) -> None:
         ({"wait_at_most": float("nan")}, "wait_at_most"), ({"wait_at_most": True}, "wait_at_most"),
         ({"wait_at_most": 41 * 366 * 86_400}, "wait_at_most"), ({"delay": -1}, "delay"),
         ({"flush": "x"}, "flush"), ({"queue_id": -1}, "queue_id"), ({"tags": ""}, "TAGS"),
-        ({"keys": ["a b"]}, "keys"), ({"key": "k" * 33_000}, "properties"),
+        ({"keys": ["a b"]}, "keys"), ({"keys": 5}, "keys: wanted text or several, got int"),
+        ({"keys": None}, "keys: wanted text or several"), ({"keys": b"a"}, "keys"),
+        ({"keys": [np.arange(2)]}, "keys: wanted text"), ({"keys": [5]}, "keys"),
+        ({"key": "k" * 33_000}, "properties"),
     ],
 )  # fmt: skip
 def test_bad_arguments_change_nothing(bench: Bench, given: dict[str, Any], said: str) -> None:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from timerstore.arguments import is_utf8
 from timerstore.clock import Clock
 from timerstore.commitlog.fold import SCAN_DTYPE
 from timerstore.commitlog.recover import scan_batches
@@ -27,6 +28,7 @@ from timerstore.layout.tree import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from timerstore.message import Explanation, HistoryEntry, Message, PendingTimer, PutReceipt
 from timerstore.native import ffi, lib
 from timerstore.opening import Opened
+from timerstore.pull.groups import check_name
 from timerstore.queues.lookup import route_needed
 from timerstore.timer.request import Records, slots_of
 from timerstore.timer.wheel import NO_SLOT
@@ -53,7 +55,9 @@ def name_of(given: object, topic: str | None) -> Name:
             f"{type(given).__name__}"
         )
     if topic is not None:
-        return Name(topic, given)
+        if not is_utf8(given):
+            raise MessageError(f"message: half a surrogate pair in its id, got {given!r:.80}")
+        return Name(check_name("topic", topic), given)
     try:
         handle = decode(given)
     except MessageError as error:

@@ -3,7 +3,6 @@
 Fails:    MessageError.
 """
 
-from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -30,9 +29,10 @@ def check_queues(queues: object, count: int) -> tuple[int, ...] | None:
     """Give the queues that a consumer asks for; `count`: those of its topic, 0: not there yet."""
     if queues is None:
         return None
-    if not isinstance(queues, Iterable):
-        raise MessageError(f"queues: wanted whole numbers, got {queues!r}")
-    given = list(queues)
+    try:
+        given = list(queues)  # type: ignore[call-overload]  # the question is whether it can
+    except TypeError as error:
+        raise MessageError(f"queues: wanted whole numbers, got {queues!r}") from error
     found = tuple(whole_or(one, -1) for one in given)
     if not found or not all(0 <= one < (count or 2**31) for one in found):
         wanted = f"0 to {count - 1}" if count else "whole numbers from 0 on"

@@ -178,6 +178,9 @@ def test_where_memory_is_short_what_waits_is_read(tmp_path: Path, limit: int) ->
         ({"begin": 10, "end": 9}, "end: wanted a time not before begin"),
         ({"begin": 0, "end": 1_000_000_001, "by": "second"}, "at most 1000000 buckets"),
         ({"end": 253_402_300_800_001}, "end: wanted"),
+        ({"topic": []}, r"topic: wanted 1 to 255 of .*, got \[\]"),
+        ({"topic": 5}, "topic: wanted"),
+        ({"topic": "\ud800"}, "topic: wanted"),
     ],
 )
 def test_wrong_arguments_are_said(bench: Bench, given: dict[str, Any], problem: str) -> None:

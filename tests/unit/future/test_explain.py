@@ -142,3 +142,8 @@ def test_what_is_not_there(bench: Bench) -> None:
     for wrong in ("nobody", "", 5, None, b"x"):
         with pytest.raises(MessageError, match="message:"):
             bench.store.explain(wrong)  # type: ignore[arg-type]
+    for wrong in ("", "a b", "\ud800", 5, b"a", ["a"]):
+        with pytest.raises(MessageError, match="topic: wanted"):
+            bench.store.explain("nobody", topic=wrong)  # type: ignore[arg-type]
+    with pytest.raises(MessageError, match="message: half a surrogate pair"):
+        bench.store.explain("\ud800", topic="a")

@@ -6,6 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import timerstore
@@ -464,6 +465,12 @@ def test_ack_many_settles_nothing_where_one_is_no_receipt(bench: Bench) -> None:
         bench.store.ack_many([a, "x", b])
     assert bench.store.ack_many([a.receipt, b, a]) == ["ACKED", "ACKED", "SETTLED"]
     assert bench.store.ack_many([]) == []
+
+
+@pytest.mark.parametrize("wrong", [None, 7, "text", np.array(5)])
+def test_ack_many_of_one_alone(bench: Bench, wrong: Any) -> None:
+    with bench.refused(MessageError, "receipts: wanted several, got"):
+        bench.store.ack_many(wrong)
 
 
 def test_groups_do_not_know_each_other(bench: Bench) -> None:

@@ -728,6 +728,7 @@ def test_a_seek_is_committed_while_another_commit_is_on_its_way(
         ("t", "g", {"queues": [True]}, "queues"),
         ("t", "g", {"queues": 0}, "queues: wanted whole numbers, got 0"),
         ("t", "g", {"queues": "0"}, "queues"),
+        ("t", "g", {"queues": np.array(5)}, "queues: wanted whole numbers, got array"),
         ("new", "g", {"queues": [-1]}, "queues: wanted some of whole numbers from 0 on"),
         ("new", "g", {"queues": [2**31]}, "queues"),
         ("t", "g", {"wait": -1}, "wait"),

@@ -211,7 +211,12 @@ def test_a_failure_loses_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) 
     assert numbers(bench) == list(range(50))
 
 
-@pytest.mark.parametrize("rate", [0, -1, 0.0009, 1_000_001, True, "5", float("nan"), float("inf")])
+HUGE = pytest.param(10**400, id="huge")  # no float
+
+
+@pytest.mark.parametrize(
+    "rate", [0, -1, 0.0009, 1_000_001, True, "5", float("nan"), float("inf"), HUGE]
+)
 def test_rates_out_of_range_are_refused(bench: Bench, rate: Any) -> None:
     with bench.refused(MessageError, "per_second: wanted 0.001 to 1000000, or None"):
         bench.store.pace("a", rate)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
-from timerstore.errors import ClosedError
+from timerstore.errors import ClosedError, TimerStoreError
 from timerstore.leases import AckResult, LeasedMessage
 from timerstore.leases.consumer import LOOK_S
 from timerstore.leases.request import check_loop
@@ -60,7 +60,10 @@ class AsyncLeaseConsumer:
         """Ack the message when the block ends, give it back when it raises."""
         try:
             yield message
-        except BaseException:
-            await self._nack(message)
+        except BaseException as error:
+            try:
+                await self._nack(message)
+            except TimerStoreError as failed:  # it comes again when its lease is over
+                error.add_note(f"and then, giving it back: {failed!r}")
             raise
         await self._ack(message)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
-from timerstore.errors import ClosedError
+from timerstore.errors import ClosedError, TimerStoreError
 from timerstore.leases.message import AckResult, LeasedMessage
 from timerstore.leases.request import check_loop
 
@@ -76,7 +76,10 @@ class LeaseConsumer(Generic[Leased]):
         """Ack the message when the block ends, give it back when it raises."""
         try:
             yield message
-        except BaseException:
-            self._nack(message)
+        except BaseException as error:
+            try:
+                self._nack(message)
+            except TimerStoreError as failed:  # it comes again when its lease is over
+                error.add_note(f"and then, giving it back: {failed!r}")
             raise
         self._ack(message)

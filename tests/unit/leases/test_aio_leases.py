@@ -7,7 +7,8 @@ import pytest
 
 import timerstore.aio
 from tests.support.bench import NOW, small
-from timerstore import AckResult, LeaseLostError, MessageError
+from timerstore import AckResult, FullError, LeaseLostError, MessageError
+from timerstore.leases import Leases
 from timerstore.testing import ManualClock, Stepper
 
 
@@ -90,6 +91,28 @@ def test_a_loop_leases_no_more_than_it_hands_out(tmp_path: Path) -> None:
                 assert (await store.stats())["pending_messages"] == len(seen)
             assert seen == [b"a", b"b"]
 
+    asyncio.run(run())
+
+
+def test_handling_raises_what_its_block_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise FullError("no space")
+
+    async def run() -> None:
+        async with timerstore.aio.open(tmp_path, small()) as store:
+            await store.put("t", b"a")
+            consumer = store.lease_consumer("t", "g", wait=30)
+            async for message in consumer:
+                with pytest.raises(ValueError, match="why") as caught:
+                    async with consumer.handling(message):
+                        raise ValueError("why")
+                assert caught.value.__notes__ == ["and then, giving it back: FullError('no space')"]
+                assert await store.ack(message) is AckResult.ACKED
+                break
+
+    monkeypatch.setattr(Leases, "nack", full)
     asyncio.run(run())
 
 

@@ -761,6 +761,27 @@ def test_what_a_loop_does_not_take(bench: Bench, asked: dict[str, Any], said: st
     assert bodies(take(bench)) == [b"a"]
 
 
+@pytest.mark.parametrize("raised", [KeyboardInterrupt(), ValueError("why")])
+def test_handling_raises_what_its_block_raised(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, raised: BaseException
+) -> None:
+    """Also where giving back fails: the lease ends by itself."""
+
+    def full(*_: Any) -> None:
+        raise FullError("no space")
+
+    put(bench, b"a")
+    consumer = bench.store.lease_consumer("t", "g", wait=0)
+    message = next(consumer)
+    with monkeypatch.context() as patched:
+        patched.setattr(Leases, "nack", full)
+        with pytest.raises(type(raised)) as caught, consumer.handling(message):
+            raise raised
+    assert caught.value is raised
+    assert raised.__notes__ == ["and then, giving it back: FullError('no space')"]
+    assert bench.store.ack(message) is AckResult.ACKED
+
+
 class TestBackoff:
     def test_fixed(self) -> None:
         assert [Backoff.fixed(2.5).delay_ms(k, "x") for k in (1, 2, 1000)] == [2500] * 3

@@ -256,9 +256,10 @@ class Consumer(Closing):
         """Note that the group is done with what was handed out here; durable on return.
 
         `through`: only as far as this message in its queue, or {queue: offset of the next message}.
-        Answers what was committed so. What is committed already is left out, and so is what was
-        handed out before its queue moved to another consumer, also when that has come back: it
-        comes again. MessageError on what was never handed out.
+        Answers what was committed so, no less than a commit asked for before that was still on its
+        way. What is committed already is left out, and so is what was handed out before its queue
+        moved to another consumer, also when that has come back: it comes again. MessageError on
+        what was never handed out.
         """
         offsets: dict[int, int] = self._seams.call(self._commit, through)
         return offsets
@@ -277,6 +278,10 @@ class Consumer(Closing):
             }
             if not wanted:
                 return {}
+            held = {q: self._member.held[q] for q in wanted}
+            for q, one in held.items():
+                wanted[q] = one.ask(wanted[q], others_are_on_their_way=group.committing[q] > 0)
+            jumps = {q: one.jumps for q, one in held.items()}
             group.commit_begun(list(wanted))
             asked: Asked = offsets.ask(self.topic, self.group, wanted)
         try:
@@ -284,10 +289,9 @@ class Consumer(Closing):
         finally:
             self._seams.groups.commit_settled(group, list(wanted))
         with group.lock:
-            for queue_id, offset in wanted.items():
-                held = self._member.held.get(queue_id)
-                if held is not None and held.low <= offset <= held.position:
-                    held.low = offset
+            for q, one in held.items():
+                if one.jumps == jumps[q]:  # else the group was sent elsewhere since
+                    one.low = max(one.low, wanted[q])
         return wanted
 
     def _wanted(self, through: object) -> dict[int, int]:

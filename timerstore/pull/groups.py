@@ -67,13 +67,15 @@ class Filters(NamedTuple):
 class Held:
     """A queue in the hands of a consumer; a new one each time that it comes to somebody."""
 
-    __slots__ = ("ahead", "fetch_at", "is_known", "low", "position", "queue_id")
+    __slots__ = ("ahead", "asked", "fetch_at", "is_known", "jumps", "low", "position", "queue_id")
 
     def __init__(self, queue_id: int) -> None:
         self.queue_id = queue_id
         self.position = -1  # behind what was handed out; -1: not known yet
         self.is_known = False  # the group has committed there, or read
         self.low = 0  # a commit below it is behind the times
+        self.asked = 0  # the furthest commit that was asked for since the last jump
+        self.jumps = 0
         self.fetch_at = 0  # behind what was fetched
         self.ahead: deque[Message] = deque()  # fetched, not handed out
 
@@ -81,6 +83,13 @@ class Held:
         """Go on from an offset."""
         self.ahead.clear()
         self.position = self.low = self.fetch_at = offset
+        self.asked = 0
+        self.jumps += 1
+
+    def ask(self, offset: int, *, others_are_on_their_way: bool) -> int:
+        """What to commit for who is done to here: no less than a commit that is on its way."""
+        self.asked = max(self.asked, offset) if others_are_on_their_way else offset
+        return self.asked
 
     def arrived(self, result: PullResult) -> None:
         """Take in what was pulled from `fetch_at` on; it never goes back."""

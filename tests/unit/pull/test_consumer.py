@@ -707,6 +707,36 @@ def test_a_seek_is_committed_while_another_commit_is_on_its_way(
     assert len(read(six.store.consumer("t", "g", wait=0))) == 6
 
 
+@pytest.mark.parametrize("is_sought", [False, True])
+def test_a_commit_does_not_take_back_one_that_is_on_its_way(
+    six: Bench, monkeypatch: pytest.MonkeyPatch, is_sought: bool
+) -> None:
+    """Of two that were asked for, the later one of what lies before; but where the group was sent
+    back meanwhile, that counts.
+    """
+    consumer = six.store.consumer("t", "g", queues=[0], wait=0)
+    first, last = consumer.poll(2)
+    offsets = six.store._opened.offsets
+    settle = offsets.settle
+    answers = []
+
+    def commit_meanwhile(asked: Any) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(offsets, "settle", settle)
+            if is_sought:
+                consumer.seek(0, queue_id=0)
+                consumer.poll(1)
+            answers.append(consumer.commit(first))
+        settle(asked)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(offsets, "settle", commit_meanwhile)
+        assert consumer.commit(last) == {0: 2}
+    assert answers == [{0: 1}] if is_sought else [{0: 2}]
+    assert six.store.committed("t", "g") == {0: 1 if is_sought else 2}
+    assert consumer.commit(first) == {}
+
+
 # --- bad input ------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ Source:   decision 0016.
 
 import json
 import zlib
+from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 from typing import NamedTuple
@@ -146,13 +147,20 @@ def ensure(disk: Disk, root: Path, n: int | None, config: StoreConfig | None) ->
             f"n: {tree.cluster_json} says {cluster.shard_count} shards, got {wanted}; keys would "
             "go elsewhere: another number needs another directory (reshard)"
         )
-    for shard in range(cluster.shard_count):
+    require_shards(disk, tree, cluster, range(cluster.shard_count))
+    disk.sync_directory(root)  # who made it may have died before its names were durable
+    return cluster
+
+
+def require_shards(disk: Disk, tree: ShardsTree, cluster: Cluster, shards: Iterable[int]) -> None:
+    """See that the folders of these shards are there, before one is opened, for opening makes what
+    is missing: an empty shard would hide that the other one is lost. CorruptError names it.
+    """
+    for shard in shards:
         if not disk.exists(tree.shard(shard)):
             raise CorruptError(
                 f"shard {shard} of {cluster.shard_count} is lost", where=tree.shard(shard)
             )
-    disk.sync_directory(root)  # who made it may have died before its names were durable
-    return cluster
 
 
 def _make(disk: Disk, tree: ShardsTree, cluster: Cluster) -> Cluster:

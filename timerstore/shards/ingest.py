@@ -28,7 +28,7 @@ from timerstore.metrics import Metrics
 from timerstore.row_batch import IngestedVersions, IngestReceipt, RowBatch
 from timerstore.service import Service
 from timerstore.shards import manifest as manifests
-from timerstore.shards.cluster import config_for, require
+from timerstore.shards.cluster import config_for, require, require_shards
 from timerstore.shards.manifest import Manifest
 from timerstore.shards.staging import read_staged
 from timerstore.shards.tree import ShardsTree, source_component
@@ -233,13 +233,15 @@ def ingest(
     """Take what is committed into each shard that nobody has open, some of them side by side.
 
     It only stores: what is due is delivered when the owner opens the shards. `shards`: these only.
-    Shards that others have open are left to them and named in the answer.
+    Shards that others have open are left to them and named in the answer. One whose folder is gone
+    is a CorruptError before any is opened.
     """
     root = Path(path)
-    cluster = require(Disk(), root)
-    tree = ShardsTree(root)
+    disk, tree = Disk(), ShardsTree(root)
+    cluster = require(disk, root)
     config = replace(config_for(cluster, config, tree.cluster_json), stop_dequeue=True)
     chosen = _checked_shards(shards, cluster.shard_count)
+    require_shards(disk, tree, cluster, chosen)
 
     def take(shard: int) -> list[Ingested] | None:
         """One shard's; None where somebody has it open."""

@@ -134,6 +134,19 @@ def test_shards_that_others_have_open_are_left_to_them(tmp_path: Path) -> None:
         ingest(tmp_path)
 
 
+def test_ingest_makes_no_shard_that_is_lost_anew(tmp_path: Path) -> None:
+    root = make_root(tmp_path / "s")
+    write(root, [batch_of(60)])
+    (root / "shard-00001").rename(tmp_path / "lost")
+    for some in (None, [1], [0, 1]):
+        with pytest.raises(CorruptError, match=r"shard 1 of 3 is lost.*shard-00001"):
+            ingest(root, shards=some)
+    assert not (root / "shard-00001").exists()
+    assert [one.shard for one in ingest(root, shards=[0, 2]).ingested] == [0, 2]
+    (tmp_path / "lost").rename(root / "shard-00001")
+    assert [one.shard for one in ingest(root).ingested] == [1]
+
+
 def test_ingest_only_stores_and_the_owner_delivers(tmp_path: Path) -> None:
     root = make_root(tmp_path / "s", 1)
     write(root, [batch_of(5, deliver_at=pa.array([NOW + 1] * 5))])

@@ -1,13 +1,15 @@
 """Staging: rows of one attempt at one part of a version, written as files, a shard each.
 
-Data:     _ingest/staging/<source>/<version>/<attempt>/<shard>.arrow, an Arrow IPC file. Each of its
-          record batches has rows of one topic and one set of properties, named in the batch's
-          metadata; columns due_ms int64, body, keys, tags, message_ids large_binary. Beside them
-          quarantine.arrow: rows that no store would take, as they came, and why.
-Threads:  one a Stager; any number of Stagers, on any machines: an attempt's folder is its own.
+Data:     _ingest/staging/<source>/<version>/<attempt>.<16 hex digits>/<shard>.arrow, an Arrow IPC
+          file. Each of its record batches has rows of one topic and one set of properties, named
+          in the batch's metadata; columns due_ms int64, body, keys, tags, message_ids large_binary.
+          Beside them quarantine.arrow: rows that no store would take, as they came, and why.
+Threads:  one a Stager; any number of Stagers, on any machines, also of one attempt's name: each has
+          a folder of its own.
 Holds:    (1) nothing here is visible before a manifest names it; (2) what `finish` answers is
           durable, names included, where it is synced; (3) CRC-32, rows and bytes of each file
-          are in that answer, and in the manifest.
+          are in that answer, and in the manifest; (4) no Stager writes to what another one wrote,
+          or to what it finished itself, and `abandon` removes none of that.
 Fails:    MessageError on rows, FullError, FailedError, CorruptError.
 Source:   decision 0019.
 """
@@ -181,7 +183,7 @@ class Stager:
         *,
         clock: Clock | None = None,
     ) -> None:
-        """`attempt`: what nobody else has; it becomes a folder's name."""
+        """`attempt`: says in a folder's name who wrote it; it may be that of another attempt."""
         self._disk = Disk()
         self._tree = ShardsTree(Path(root))
         self._cluster = require(self._disk, self._tree.root)
@@ -191,7 +193,8 @@ class Stager:
         self._turns = Turns(self._cluster.shard_count, first=int.from_bytes(os.urandom(2), "big"))
         self._source = source
         self._version = version
-        self._folder = self._tree.version_staging(source, version) / check_attempt(attempt)
+        self._attempt = check_attempt(attempt)
+        self._folder = self._new_folder()
         self._writers: dict[int, _Writer] = {}
         self._gathered: list[Any] = []
         self._gathered_rows = 0
@@ -238,12 +241,22 @@ class Stager:
                 folder = folder.parent
         reach("stage_synced")
         self._writers = {}
+        self._folder = self._new_folder()  # the other one may be committed by now
         return Staged(self._source, self._version, tuple(files))
 
     def abandon(self) -> None:
-        """Remove what was written; nobody knows of it."""
+        """Remove what was written since `finish`, or ever; nobody knows of it."""
         self._writers = {}
         self._disk.remove_tree(self._folder)
+
+    def _new_folder(self) -> Path:
+        """Name a folder that nobody has: a job that is run again has the names of its first run,
+        whose files may be committed.
+
+        A point sorts as the separator does, so that files are in the order of attempts' names.
+        """
+        name = f"{self._attempt}.{os.urandom(8).hex()}"
+        return self._tree.version_staging(self._source, self._version) / name
 
     def _write_gathered(self) -> None:
         if not self._gathered:
@@ -377,7 +390,7 @@ def stage(
 ) -> Staged:
     """Stage all of some pyarrow batches; where it fails, what was staged is removed.
 
-    `attempt`: what nobody else has, as part, attempt and a random number; it names a folder.
+    `attempt`: which part it is, say; a folder is named by it, and by a random number.
     """
     if not isinstance(batches, Iterable):
         raise MessageError(f"batches: wanted pyarrow RecordBatches, got {batches!r}")

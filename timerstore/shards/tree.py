@@ -74,7 +74,7 @@ def check_version(version: object) -> int:
 
 
 def check_attempt(attempt: object) -> str:
-    """Give the name of an attempt's folder; MessageError on what cannot be one."""
+    """Give the name of an attempt; MessageError on what cannot begin a folder's name."""
     if not isinstance(attempt, str) or not _ATTEMPT.fullmatch(attempt):
         raise MessageError(f"attempt: wanted 1 to 200 of A-Za-z0-9_-, got {attempt!r}")
     return attempt
@@ -120,7 +120,7 @@ class ShardsTree:
 
     @property
     def staging(self) -> Path:
-        """Staged rows: <source>/<version>/<attempt>/<shard>.arrow."""
+        """Staged rows: <source>/<version>/<attempt>.<random>/<shard>.arrow."""
         return self.ingest / "staging"
 
     @property

@@ -22,6 +22,7 @@ from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, MessageError
 from timerstore.message import Int64Array
 from timerstore.shards.arrow import compute, pyarrow
+from timerstore.shards.nested import flat_of, rows_with
 from timerstore.shards.options import ROUTE_ID, ROUTE_KEY, WriteOptions
 
 COLUMNS = (
@@ -224,6 +225,11 @@ class Reader:
         _refuse(due_ms > most, f"{name}: wanted at most {most} ms", reasons)
         if self._options.past == "fail":
             _refuse(due_ms <= now_ms, f"{name}: has passed (past=deliver takes it)", reasons)
+        if not self._config.timer_enabled:
+            why = "wanted one that has passed, timers are off (timer_enabled)"
+            _refuse(due_ms > now_ms, f"{name}: {why}", reasons)
+            # What has passed here may be to come by the clock of whoever takes it.
+            return np.zeros(len(due_ms), np.int64)
         return due_ms
 
     def _keys(
@@ -234,22 +240,17 @@ class Reader:
             key = _text(columns.get("key"), count, "key", _SPACES, reasons)
             return key, key
         pc, arrow = compute(), pyarrow()
-        lists = columns["keys"].cast(arrow.large_list(arrow.large_string()))
-        flat, parents = lists.flatten(), _numpy(pc.list_parent_indices(lists))
-        wrong = np.zeros(len(flat), bool)
-        if len(flat):
-            bad = pc.or_kleene(pc.match_substring_regex(flat, _SPACES), pc.equal(flat, ""))
-            wrong = _numpy(bad.fill_null(True))
-        mask = np.zeros(count, bool)
-        mask[parents[wrong]] = True
+        lists = columns["keys"].cast(arrow.large_list(arrow.large_binary()))
+        [flat], spans = flat_of(lists, [lists.values])
+        text, bad = _as_text(flat.fill_null(b""))
+        _refuse(rows_with(bad, spans), "keys: not UTF-8", reasons)
+        spaced = pc.or_(pc.match_substring_regex(text, _SPACES), pc.equal(text, ""))
+        mask = rows_with(_numpy(spaced) & ~bad, spans)
         _refuse(mask, "keys: wanted each without spaces, not empty, not NULL", reasons)
-        joined = pc.binary_join(lists, arrow.scalar(" ", arrow.large_string()))
-        keys = joined.fill_null("").cast(arrow.large_binary())
-        lengths = _numpy(pc.list_value_length(lists).fill_null(0))
-        firsts = np.full(count, -1, np.int64)
-        firsts[lengths > 0] = (np.cumsum(lengths) - lengths)[lengths > 0]
-        at = arrow.array(firsts, mask=firsts < 0)
-        return keys, flat.take(at).fill_null("").cast(arrow.large_binary())
+        keys = _joined(spans, text, " ").cast(arrow.large_binary())
+        firsts = spans[:-1]
+        at = arrow.array(firsts, mask=firsts == spans[1:])
+        return keys, text.take(at).fill_null("").cast(arrow.large_binary())
 
     def _properties(
         self, column: Any, count: int, reasons: list[tuple[Mask, str]]
@@ -258,36 +259,32 @@ class Reader:
         if column is None or column.null_count == count:
             return [""], np.zeros(count, np.int32)
         pc, arrow = compute(), pyarrow()
-        offsets = _numpy(column.offsets).astype(np.int64)
-        begin = int(offsets[0])
-        size = int(offsets[-1]) - begin
-        names = column.keys.slice(begin, size).cast(arrow.large_string())
-        values = column.items.slice(begin, size).cast(arrow.large_string())
-        wrong = np.zeros(size, bool)
-        for part in (names, values):
-            bad = pc.or_kleene(pc.match_substring_regex(part, _CONTROL), pc.equal(part, ""))
-            wrong |= _numpy(bad.fill_null(True))
-        before = np.concatenate([[0], np.cumsum(wrong)])
-        spans = offsets - begin
-        has_wrong = before[spans[1:]] > before[spans[:-1]]
+        # Not `column.keys`, `column.items`: of entries that are a part of others those are the
+        # others' (pyarrow 26).
+        parts, spans = flat_of(column, column.values.flatten())
+        wrong, not_text = np.zeros(int(spans[-1]), bool), np.zeros(int(spans[-1]), bool)
+        texts = []
+        for part in parts:
+            text, bad = _as_text(_plain(part, "large_binary").fill_null(b""))
+            empty = pc.or_(pc.match_substring_regex(text, _CONTROL), pc.equal(text, ""))
+            wrong |= _numpy(empty) & ~bad
+            not_text |= bad
+            texts.append(text)
+        is_bad, has_wrong = rows_with(not_text, spans), rows_with(wrong, spans)
+        _refuse(is_bad, "properties: not UTF-8", reasons)
         _refuse(has_wrong, "properties: an empty, NULL or control character name or value", reasons)
-        pairs = pc.binary_join_element_wise(
-            names.fill_null(""), values.fill_null(""), arrow.scalar("\x01", arrow.large_string())
-        )
-        lists = arrow.LargeListArray.from_arrays(arrow.array(spans), pairs)
-        joined = pc.binary_join(lists, arrow.scalar("\x02", arrow.large_string()))
+        separator = arrow.scalar("\x01", arrow.large_string())
+        joined = _joined(spans, pc.binary_join_element_wise(*texts, separator), "\x02")
         coded = pc.dictionary_encode(joined)
         codes = _numpy(coded.indices).astype(np.int32)
-        texts = coded.dictionary.to_pylist()
-        for k, text in enumerate(texts):
+        known = coded.dictionary.to_pylist()
+        for k, one in enumerate(known):
             try:
-                texts[k] = arguments.encode_properties(None, (), pairs_of(text)).decode()
+                known[k] = arguments.encode_properties(None, (), pairs_of(one)).decode()
             except MessageError as error:
-                mask = (codes == k) & ~has_wrong
-                if mask.any():
-                    _refuse(mask, str(error), reasons)
-                texts[k] = ""
-        return texts, codes
+                _refuse((codes == k) & ~has_wrong & ~is_bad, str(error), reasons)
+                known[k] = ""
+        return known, codes
 
     def _check_sizes(self, rows: Rows) -> None:
         """As arguments.check_sizes, for all rows at once."""
@@ -380,7 +377,9 @@ def _milliseconds(column: Any) -> Int64Array:
         return np.asarray(bounded * 1000, np.int64)
     if unit == "ms":
         return whole
-    return np.asarray(-(-whole // (1000 if unit == "us" else 1_000_000)), np.int64)
+    # Not -(-whole // parts): the least int64 has no counterpart above zero.
+    parts = 1000 if unit == "us" else 1_000_000
+    return np.asarray(whole // parts + (whole % parts != 0), np.int64)
 
 
 def _text(
@@ -393,15 +392,12 @@ def _text(
     raw = _plain(column, "large_binary").fill_null(b"")
     if _is_plain_ascii(raw):
         return raw
-    bad = _not_utf8(raw)
+    text, bad = _as_text(raw)
     _refuse(bad, f"{name}: not UTF-8", reasons)
-    if bad.any():
-        raw = pc.if_else(arrow.array(bad), b"", raw)
-    text = raw.cast(arrow.large_string())
     what = "spaces" if forbidden != _CONTROL else "control characters"
     mask = _numpy(pc.match_substring_regex(text, forbidden))
     _refuse(mask, f"{name}: wanted text without {what}", reasons)
-    return raw
+    return text.cast(arrow.large_binary())
 
 
 def _is_plain_ascii(raw: Any) -> bool:
@@ -409,6 +405,21 @@ def _is_plain_ascii(raw: Any) -> bool:
     spans = offsets_of(raw)
     used = np.frombuffer(bytes_of(raw), np.uint8)[spans[0] : spans[-1]]
     return not len(used) or (int(used.min()) > 0x20 and int(used.max()) < 0x7F)
+
+
+def _as_text(raw: Any) -> tuple[Any, Mask]:
+    """A large_binary column without nulls as text, and what of it is none: that is "" there."""
+    bad = _not_utf8(raw)
+    if bad.any():
+        raw = compute().if_else(pyarrow().array(bad), b"", raw)
+    return raw.cast(pyarrow().large_string()), bad
+
+
+def _joined(spans: Int64Array, text: Any, separator: str) -> Any:
+    """A row's texts as one; of a row without any ""."""
+    arrow = pyarrow()
+    lists = arrow.LargeListArray.from_arrays(arrow.array(spans), text)
+    return compute().binary_join(lists, arrow.scalar(separator, arrow.large_string()))
 
 
 def _not_utf8(raw: Any) -> Mask:

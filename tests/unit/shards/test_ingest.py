@@ -309,28 +309,42 @@ def test_rows_at_every_limit_are_taken(tmp_path: Path) -> None:
     bench.close()
 
 
+def test_rows_for_a_directory_without_timers_are_taken(tmp_path: Path) -> None:
+    bench = ShardBench(tmp_path / "s", 1, small(timer_enabled=False))
+    due = pa.array([NOW, NOW + 3_600_000])
+    write(bench.root, [batch_of(2, deliver_at=due)], on_invalid="quarantine")
+    bench.clock.set(NOW - 1000)  # the owner's clock is behind that of who staged
+    assert [one.row_count for one in bench.store.ingest()] == [1]
+    bench.turn()
+    assert bench.bodies() == [[b"body-0"]]
+    bench.close()
+
+
 texts = st.one_of(
     st.none(), st.text(max_size=12), st.sampled_from(["k", "a b", "é", "\u3000", "TIMER_X"])
 )
+raw_texts = st.one_of(texts, st.sampled_from([b"\xff", b"a\xc3", b"\xed\xa0\x80"]))
 rows = st.fixed_dictionaries(
     {
         "topic": st.one_of(st.sampled_from(["t", "u", "a.b"]), st.none()),
         "body": st.one_of(st.binary(max_size=30), st.none()),
         "deliver_at": st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(NOW, NOW + 9999)),
         "key": texts,
+        "keys": st.one_of(st.none(), st.lists(raw_texts, max_size=3)),
         "tags": texts,
         "message_id": texts,
         "properties": st.one_of(
-            st.none(), st.lists(st.tuples(st.text(min_size=1, max_size=8), texts), max_size=3)
+            st.none(),
+            st.lists(st.tuples(st.text(min_size=1, max_size=8), raw_texts), max_size=3),
         ),
     }
 )
 
 
 @settings(max_examples=40)
-@given(given_rows=st.lists(rows, min_size=1, max_size=25))
+@given(given_rows=st.lists(rows, min_size=1, max_size=25), has_lists=st.booleans())
 def test_what_staging_lets_through_every_shard_takes(
-    given_rows: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
+    given_rows: list[dict[str, Any]], has_lists: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     root = tmp_path_factory.mktemp("limits") / "s"
     bench = ShardBench(root, 2)
@@ -339,13 +353,20 @@ def test_what_staging_lets_through_every_shard_takes(
         "body": pa.binary(),
         "deliver_at": pa.int64(),
         "key": pa.string(),
+        "keys": pa.list_(pa.binary()),
         "tags": pa.string(),
         "message_id": pa.string(),
-        "properties": pa.map_(pa.string(), pa.string()),
+        "properties": pa.map_(pa.string(), pa.binary()),
     }
     columns = {
         name: pa.array([row[name] for row in given_rows], kind) for name, kind in kinds.items()
     }
+    # As a producer may have cast them, who did not look at the bytes.
+    columns["keys"] = columns["keys"].cast(pa.list_(pa.string()), safe=False)
+    columns["properties"] = columns["properties"].cast(
+        pa.map_(pa.string(), pa.string()), safe=False
+    )
+    del columns["key" if has_lists else "keys"]
     done = write(root, [pa.record_batch(columns)], on_invalid="quarantine")
     aside = sum(one.rows for one in done.manifest.of_shard(-1))
     assert done.manifest.row_count + aside == len(given_rows)

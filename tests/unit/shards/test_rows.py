@@ -98,6 +98,107 @@ def test_texts_that_are_no_utf8_are_said() -> None:
     assert "topic: wanted ASCII" in _reasons(topic=bad)[0]
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])
+def test_bytes_in_lists_and_maps_that_are_no_utf8_are_said(kind: Any) -> None:
+    raw = pa.array([b"\xff", "é".encode(), b"ok"], pa.binary())
+    if kind == pa.string_view():
+        views = raw.cast(pa.binary_view())
+        bad = pa.Array.from_buffers(kind, 3, views.buffers())
+    else:
+        bad = raw.cast(kind, safe=False)
+    names = pa.array(["a", "b", "c"])
+    spans = pa.array([0, 1, 3], pa.int32())
+    for name, column in (
+        ("keys", pa.ListArray.from_arrays(spans, bad)),
+        ("properties", pa.MapArray.from_arrays(spans, names, bad)),
+        ("properties", pa.MapArray.from_arrays(spans, bad, names)),
+    ):
+        given = {"key": [], name: column} if name == "keys" else {name: column}
+        assert _reasons(**given) == [f"{name}: not UTF-8", ""]
+
+
+def _covering(kind: Any, part: Any) -> Any:
+    """Three rows with an entry each; the second is NULL and yet covers its own."""
+    spans = pa.array([0, 1, 2, 3], pa.int32()).buffers()[1]
+    valid = pa.py_buffer(bytes([0b101]))
+    column = pa.Array.from_buffers(kind, 3, [valid, spans], children=[part])
+    column.validate(full=True)
+    assert column.null_count == 1
+    return column
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_what_a_null_row_covers_is_not_delivered(tmp_path: Path, first: int) -> None:
+    root = make_root(tmp_path / "s", 1)
+    texts = pa.array(["zero", "hidden row", "two"])
+    pairs = pa.StructArray.from_arrays(
+        [texts, texts], fields=[pa.field("key", TEXT, nullable=False), pa.field("value", TEXT)]
+    )
+    batch = batch_of(
+        3, key=[], keys=_covering(pa.list_(TEXT), texts), properties=_covering(PAIRS, pairs)
+    ).slice(first)
+    staged = stage(root, "s", 0, "a", [batch], clock=ManualClock(NOW))
+    found = sorted(row[1:2] + row[3:4] + row[6:] for row in staged_rows(root, staged.files))
+    assert (
+        found
+        == [
+            (b"body-0", "zero", (("zero", "zero"),)),
+            (b"body-1", "", ()),
+            (b"body-2", "two", (("two", "two"),)),
+        ][first:]
+    )
+
+
+def test_parts_of_larger_lists_and_maps_are_read_as_they_are(tmp_path: Path) -> None:
+    root = make_root(tmp_path / "s", 1)
+    texts = pa.array(["before", "a", "b", "c", "behind"]).slice(1, 3)
+    pairs = pa.StructArray.from_arrays(
+        [pa.array(["before", "a", "b", "c", "behind"])] * 2, names=["key", "value"]
+    ).slice(1, 3)
+    batch = batch_of(
+        4,
+        key=[],
+        keys=pa.ListArray.from_arrays(pa.array([0, 1, 1, 2, 3], pa.int32()), texts),
+        properties=pa.Array.from_buffers(
+            PAIRS, 4, [None, pa.array([0, 1, 1, 2, 3], pa.int32()).buffers()[1]], children=[pairs]
+        ),
+    ).slice(1)
+    staged = stage(root, "s", 0, "a", [batch], clock=ManualClock(NOW))
+    found = sorted(row[1:2] + row[3:4] + row[6:] for row in staged_rows(root, staged.files))
+    assert found == [
+        (b"body-1", "", ()),
+        (b"body-2", "b", (("b", "b"),)),
+        (b"body-3", "c", (("c", "c"),)),
+    ]
+
+
+def test_a_store_without_timers_is_given_nothing_to_wait_for() -> None:
+    off = small(timer_enabled=False)
+    given = {"deliver_at": pa.array([NOW + 1, NOW])}
+    assert _reasons(off, **given) == [
+        "deliver_at: wanted one that has passed, timers are off (timer_enabled)", "",
+    ]  # fmt: skip
+    assert _reasons(**given) == ["", ""]
+
+
+def test_what_is_due_at_once_is_so_by_every_clock_where_timers_are_off(tmp_path: Path) -> None:
+    """The shard's owner may be a little behind who stages: for him it would be to come."""
+    root = make_root(tmp_path / "s", 1, timer_enabled=False)
+    batch = batch_of(3, deliver_at=pa.array([NOW, NOW - 1, -(2**63)]))
+    staged = stage(root, "s", 0, "a", [batch], clock=ManualClock(NOW))
+    assert [row[2] for row in staged_rows(root, staged.files)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_the_least_and_the_greatest_moment_are_told_apart(unit: str) -> None:
+    moments = pa.array([2**63 - 1, -(2**63)]).cast(pa.timestamp(unit, tz="UTC"))
+    rows = Reader(small(), WriteOptions()).read(batch_of(2, deliver_at=moments), NOW)
+    # 2^63 ns are in the year 2262: too far ahead.
+    assert "deliver_at: wanted at most" in rows.reason(0)
+    assert rows.reason(1) == ""
+    assert rows.due_ms[1] < 0
+
+
 @pytest.mark.parametrize(
     ("columns", "options", "why"),
     [

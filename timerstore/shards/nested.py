@@ -1,0 +1,39 @@
+"""Columns of lists and of maps, flat: entries of all rows one behind the other, and spans of them.
+
+A NULL row may lie over entries that are there and not its own: they are left out.
+
+Threads:  any; pure.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from timerstore.message import Int64Array
+from timerstore.shards.arrow import pyarrow
+
+
+def flat_of(column: Any, entries: Sequence[Any]) -> tuple[list[Any], Int64Array]:
+    """Give the entries that rows have, and offsets into them, row count + 1.
+
+    `entries`: arrays that the column's own offsets point into: a list's values, a map's names.
+    """
+    offsets = column.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    begin, end = int(offsets[0]), int(offsets[-1])
+    parts = [one.slice(begin, end - begin) for one in entries]
+    lengths = np.diff(offsets)
+    is_null = column.is_null().to_numpy(zero_copy_only=False)
+    if lengths[is_null].any():
+        is_kept = pyarrow().array(np.repeat(~is_null, lengths))
+        parts = [one.filter(is_kept) for one in parts]
+        lengths[is_null] = 0
+    return parts, np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+
+
+def rows_with(entries: npt.NDArray[np.bool_], spans: Int64Array) -> npt.NDArray[np.bool_]:
+    """Which rows have one of these entries."""
+    before = np.concatenate([[0], np.cumsum(entries)])
+    found: npt.NDArray[np.bool_] = before[spans[1:]] > before[spans[:-1]]
+    return found

@@ -5,13 +5,14 @@ Data:     _ingest/manifests/<source>/<version>.json: format, source, version, ro
 Holds:    (1) a version is committed when its manifest has its name, by create-if-absent: one commit
           wins, whoever tries; (2) a manifest never changes and is never taken back; (3) its files
           are there when it is made, and until every shard has their rows.
-Fails:    MessageError where one version was committed with other rows; CorruptError.
+Fails:    MessageError where one version was committed with other rows, or on parts of another one;
+          CorruptError.
 Source:   decision 0019.
 """
 
 import os
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from timerstore.clock import Clock, SystemClock
@@ -20,7 +21,7 @@ from timerstore.failpoint import reach
 from timerstore.files.disk import Disk
 from timerstore.layout import json_text
 from timerstore.layout.json_text import Json
-from timerstore.shards.cluster import sealed, unsealed
+from timerstore.shards.cluster import require, sealed, unsealed
 from timerstore.shards.staging import QUARANTINE, Staged, StagedFile
 from timerstore.shards.tree import ShardsTree, manifest_version, source_of
 
@@ -164,14 +165,16 @@ def commit(
     """Make what was staged visible, all of it at once; durable on return.
 
     Where the version is committed already, what was staged here is dropped, and with `same_rows` a
-    MessageError says so where the rows are others.
+    MessageError says so where the rows are others. A part that is given twice counts once; one of
+    another version is a MessageError, and ConfigError a root that is no directory of shards.
     """
     root = Path(root)
     disk, tree = Disk(), ShardsTree(root)
-    files = tuple(sorted(file for part in parts for file in part.files))
+    require(disk, root)
+    path = tree.manifest(source, version)
+    files = _files_of(tree, source, version, parts)
     now_ms = (clock if clock is not None else SystemClock()).now_ms
     manifest = Manifest(source, version, now_ms, files)
-    path = tree.manifest(source, version)
     disk.make_directory(tree.ingest)
     # Shared: the janitor, who has it alone, takes nothing away between the look and the commit.
     with disk.locked(tree.ingest_lock, alone=False):
@@ -199,6 +202,36 @@ def commit(
             f"{manifest.row_count} with {manifest.digest:016x}; other rows need another write_id"
         )
     return Committed(existing, is_replay=True)
+
+
+def _files_of(
+    tree: ShardsTree, source: str, version: int, parts: Iterable[Staged]
+) -> tuple[StagedFile, ...]:
+    """Give the files of all parts, each once, in the order of their names.
+
+    A replay removes those that the manifest does not name: another version's would be gone.
+    """
+    place = tree.version_staging(source, version).relative_to(tree.root)
+    known: dict[str, StagedFile] = {}
+    for part in parts:
+        if (part.source, part.version) != (source, version):
+            raise MessageError(
+                "parts: of another version",
+                wanted=f"{source!r} {version}",
+                got=f"{part.source!r} {part.version}",
+            )
+        for one in part.files:
+            path = PurePosixPath(one.path)
+            is_below = path.parent.parent == PurePosixPath(place) and ".." not in path.parts
+            if not is_below or str(path) != one.path:
+                raise MessageError(
+                    "parts: a file of another place",
+                    wanted=f"one below {place.as_posix()}/<attempt>",
+                    got=repr(one.path),
+                )
+            if known.setdefault(one.path, one) != one:
+                raise MessageError(f"parts: two of them have one file, {one.path}, and differ")
+    return tuple(sorted(known.values()))
 
 
 def _check_files(disk: Disk, root: Path, files: Iterable[StagedFile]) -> None:

@@ -4,8 +4,9 @@ Threads:  one pass at a time for one object.
 Holds:    (1) the shard's own log says which versions it has (TimerStore.ingest), so a pass may die
           anywhere and be done again; (2) a staged file goes only when its shard has its rows,
           durably; (3) a shard takes a source's versions in order.
-Fails:    as TimerStore.ingest; CorruptError on staged files and manifests. One source's error does
-          not hold up the others: the first is raised after all were tried.
+Fails:    as TimerStore.ingest; CorruptError on staged files and manifests, and on rows that are
+          neither in a shard nor in their file: it takes no later version then. One source's error
+          does not hold up the others: the first is raised after all were tried.
 Source:   decision 0019.
 """
 
@@ -21,7 +22,13 @@ from typing import NamedTuple, Protocol
 from timerstore import store as single
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
-from timerstore.errors import ClosedError, LockedError, MessageError, TimerStoreError
+from timerstore.errors import (
+    ClosedError,
+    CorruptError,
+    LockedError,
+    MessageError,
+    TimerStoreError,
+)
 from timerstore.failpoint import reach
 from timerstore.files.disk import Disk
 from timerstore.metrics import Metrics
@@ -148,6 +155,7 @@ class Ingester:
     def _take(self, shard: int, manifest: Manifest) -> Ingested:
         files = manifest.of_shard(shard)
         source, version = manifest.source, manifest.version
+        self._refuse_lost(shard, manifest)
         reach("shard_ingest_begun")
         batches = self._until_stopped(read_staged(self._disk, self._tree.root, files))
         try:
@@ -170,6 +178,24 @@ class Ingester:
             "event=ingested shard=%d source=%s version=%d rows=%d", shard, source, version, wanted
         )
         return Ingested(shard, source, version, wanted)
+
+    def _refuse_lost(self, shard: int, manifest: Manifest) -> None:
+        """CorruptError where rows are neither in the shard nor in their file. That is so for ever,
+        and whether the shard goes on without them nobody here can decide.
+        """
+        source, version = manifest.source, manifest.version
+        for one in manifest.of_shard(shard):
+            path = self._tree.root / one.path
+            if not self._disk.exists(path):
+                raise CorruptError(
+                    f"shard {shard}: source {source!r} version {version} is lost: its rows are not "
+                    "in the shard, as in one that was put back from a backup, and their file is "
+                    f"gone; store.stores[{shard}].ingest({source!r}, {version}, []) lets later "
+                    "versions in (guides/operating.md, A shard that is lost)",
+                    where=path,
+                    wanted=f"{one.rows} rows",
+                    got="none",
+                )
 
     def _until_stopped(self, batches: Iterator[RowBatch]) -> Iterator[RowBatch]:
         for batch in batches:

@@ -723,7 +723,7 @@ class ShardedStore(Closing):
     ) -> Histogram:
         """Count what waits in all shards by when it is due, as TimerStore.histogram."""
         if begin is None:
-            begin = SystemClock().now_ms  # the same buckets in each
+            begin = self._clock.now_ms  # the same buckets in each
         parts = self._in_all(lambda store: store.histogram(begin, end, by, topic))
         return Histogram(parts[0].edges, np.sum([part.counts for part in parts], axis=0))
 

@@ -211,6 +211,16 @@ def test_put_many_stores_nothing_where_one_row_is_wrong(shards: ShardBench) -> N
     assert shards.store.stats()["log_end_bytes"] == before
 
 
+def test_a_histogram_begins_by_the_stores_clock(shards: ShardBench) -> None:
+    for k in range(9):
+        shards.store.put("t", b"x", keys=f"k{k}", deliver_ms=NOW + 60_000 * (k + 1))
+    shards.turn()
+    found = shards.store.histogram()
+    alone = shards.store.stores[0].histogram()
+    assert found.edges.tolist() == alone.edges.tolist()
+    assert int(found.counts.sum()) == 9
+
+
 def test_pending_is_in_order_of_due_over_all_shards(shards: ShardBench) -> None:
     for k in (5, 3, 9, 1, 7, 2, 8):
         shards.store.put("t", b"%d" % k, keys=f"k{k}", delay=k)

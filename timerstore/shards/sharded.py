@@ -306,6 +306,8 @@ class ShardedStore(Closing):
             now_ms, count, delay, deliver_ms, self.config.delay_ms_max
         )
         ids = gather_ids(message_ids, count)
+        if not self.config.timer_enabled and bool((due > 0).any()):
+            raise arguments.timers_off()
         self._check(topic, offsets, tags, keys, queue_id, ids)
         shards = self._shards_of(keys, ids, count, atomic=atomic)
         chosen: list[int] = [int(one) for one in np.unique(shards)] or [0]

@@ -211,6 +211,21 @@ def test_put_many_stores_nothing_where_one_row_is_wrong(shards: ShardBench) -> N
     assert shards.store.stats()["log_end_bytes"] == before
 
 
+def test_put_many_stores_nothing_where_timers_are_off_and_one_row_is_due_later(
+    tmp_path: Path,
+) -> None:
+    bench = ShardBench(tmp_path / "s", 3, small(timer_enabled=False))
+    keys = [f"k{k}" for k in range(30)]
+    due = np.array([0 if _shard(key) else NOW + 3_600_000 for key in keys])
+    with pytest.raises(MessageError, match="timers are off"):
+        bench.store.put_many("t", [b"x"] * 30, keys=keys, deliver_ms=due)
+    assert "t" not in bench.store.topics()
+    bench.store.put_many("t", [b"x"] * 30, keys=keys, deliver_ms=np.minimum(due, NOW))
+    bench.turn()
+    assert bench.counted() == {b"x": 30}
+    bench.close()
+
+
 def test_a_histogram_begins_by_the_stores_clock(shards: ShardBench) -> None:
     for k in range(9):
         shards.store.put("t", b"x", keys=f"k{k}", deliver_ms=NOW + 60_000 * (k + 1))

@@ -119,7 +119,10 @@ def topic_of(projection: Projection) -> Column:
 def due_ms(table: DataFrame, column: str) -> Column:
     """A due time as epoch ms, rounded up: never early."""
     if isinstance(table.schema[column].dataType, TimestampType):
-        return F.floor((F.unix_micros(F.col(column)) + 999) / 1000).cast("long")
+        at = F.col(column)
+        # No division: Spark's makes doubles, a ms late from the year 2255 on, early from 4253 on.
+        has_rest = F.pmod(F.unix_micros(at), F.lit(1000)) > 0
+        return F.unix_millis(at) + has_rest.cast("long")
     return F.col(column).cast("long")
 
 

@@ -12,11 +12,15 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.support import spark_jobs as jobs
 from tests.support.spark_jobs import DAY_MS, START_MS, run
 from timerstore import CancelResult
+from timerstore.errors import CorruptError
+from timerstore.spark.jobs.cold_append import move_in
+from timerstore.spark.jobs.lake import open_lake
 
 END_MS = START_MS + 10_000_000
 COLUMNS = ("--topic-column", "topic", "--key-column", "key")
@@ -261,6 +265,33 @@ def test_rows_that_a_promotion_could_not_tell_apart_are_refused(tmp_path: Path, 
     table = jobs.write_table(tmp_path / "far.parquet", rows)
     report = append(tmp_path, table, "--beyond", "1ms", status=1)
     assert "1 rows have no topic, message id or due time" in report["problems"][0]
+
+
+def test_far_rows_of_no_day_are_refused_not_left_out(tmp_path: Path, spark: Any) -> None:
+    last_ms = 253_402_300_799_999  # of the year 9999, where days end
+    rows = jobs.some_rows(4)
+    for row, due in zip(rows, (last_ms, last_ms + 1, START_MS * 1000, 2**62), strict=True):
+        row["deliver_at"] = due
+    table = tmp_path / "far.parquet"
+    pq.write_table(pa.Table.from_pylist(rows), table)  # as whole numbers
+    [problem] = append(tmp_path, table, status=1)["problems"]
+    assert f"3 rows are due after the year 9999, the first at {last_ms + 1} ms" in problem
+    assert list((tmp_path / "lake").glob("deliver_day=*")) == []
+    pq.write_table(pa.Table.from_pylist(rows[:1]), table)
+    figures = append(tmp_path, table)["figures"]
+    assert (figures["rows"], figures["days"]) == (1, 1)
+
+
+def test_what_is_staged_for_no_day_is_said(tmp_path: Path) -> None:
+    lake = open_lake(tmp_path / "lake", create=True)
+    staging = lake.staging("june")
+    for name in ("deliver_day=2026-11-21", "deliver_day=+10000-01-01"):
+        (staging / name).mkdir(parents=True)
+    (staging / "_SUCCESS").touch()
+    with pytest.raises(CorruptError, match=r"wanted a day.*got '\+10000-01-01'"):
+        list(move_in(lake, "june"))
+    (staging / "deliver_day=+10000-01-01").rmdir()
+    assert list(move_in(lake, "june")) == []
 
 
 # ---------------------------------------------------------------- forecast, export, replay, reshard

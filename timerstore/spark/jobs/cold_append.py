@@ -4,6 +4,7 @@ come near.
 Rows that are due sooner than --beyond from now do not belong there: they go to --near as Parquet of
 the same columns, for bulk-schedule; without --near they are an error and nothing is appended. Rows
 without a due time, a topic or a message id are an error too: a promotion could not tell them apart.
+So are rows due after the year 9999, where days end: mostly such a column is no column of ms.
 
 Data:     lake.py has the layout. Spark writes into the run's staging folder, one file a day; the
           files are then moved beside those of other runs under names that start with the run's id;
@@ -11,6 +12,7 @@ Data:     lake.py has the layout. Spark writes into the run's staging folder, on
 Holds:    (1) a run counts whole or not at all; (2) again under the same --run-id: nothing is
           appended.
 Fails:    a killed run leaves files that no record names; the same run id takes their place.
+          CorruptError on a staged folder that is no day: its rows would be left out.
 """
 
 import sys
@@ -24,10 +26,18 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from timerstore.errors import ConfigError
+from timerstore.errors import ConfigError, CorruptError
 from timerstore.files.disk import Disk
 from timerstore.spark.jobs.job import FOLDER, PLACE, Job, Outcome, Run, need_there
-from timerstore.spark.jobs.lake import Lake, LakeFile, check_run_id, day_of, open_lake
+from timerstore.spark.jobs.lake import (
+    DAY_PREFIX,
+    LAST_MS,
+    Lake,
+    LakeFile,
+    check_run_id,
+    day_of,
+    open_lake,
+)
 from timerstore.spark.jobs.spans import read_span_ms, read_time_ms, told_ms
 from timerstore.spark.jobs.tables import PROJECTION_FIELDS, Projection, projection_options, rows_of
 
@@ -56,6 +66,7 @@ class Plan(NamedTuple):
     far: DataFrame
     near: DataFrame
     bad: DataFrame
+    late: DataFrame
 
 
 def build(spark: SparkSession, args: Args) -> Plan:
@@ -69,9 +80,14 @@ def build(spark: SparkSession, args: Args) -> Plan:
         & F.col("message_id").isNotNull()
         & F.col("deliver_ms").isNotNull()
     )
-    is_far = F.col("deliver_ms") >= F.lit(horizon)
+    whole = rows.where(is_whole)
+    is_near = F.col("deliver_ms") < F.lit(horizon)
+    is_late = F.col("deliver_ms") > F.lit(LAST_MS)
     return Plan(
-        rows.where(is_whole & is_far), rows.where(is_whole & ~is_far), rows.where(~is_whole)
+        far=whole.where(~is_near & ~is_late),
+        near=whole.where(is_near & ~is_late),
+        bad=rows.where(~is_whole),
+        late=whole.where(is_late),
     )
 
 
@@ -109,6 +125,13 @@ def _refuse(plan: Plan, args: Args) -> None:
     problems = []
     if bad:
         problems.append(f"{bad:,} rows have no topic, message id or due time")
+    late = plan.late.agg(F.count("*"), F.min("deliver_ms")).first()
+    assert late is not None, "an aggregate has a row"
+    if late[0]:
+        problems.append(
+            f"{late[0]:,} rows are due after the year 9999, the first at {late[1]} ms; wanted "
+            "epoch ms, or a timestamp"
+        )
     if near:
         first = plan.near.agg(F.min("deliver_ms")).first()
         assert first is not None, "an aggregate has a row"
@@ -129,9 +152,12 @@ def move_in(lake: Lake, run_id: str, disk: Disk | None = None) -> Iterator[LakeF
     disk = disk or Disk()
     staging = lake.staging(run_id)
     for folder in disk.list(staging):
+        if not folder.startswith(DAY_PREFIX):
+            continue  # Spark's own notes
         day = day_of(folder)
         if day is None:
-            continue
+            given = folder.removeprefix(DAY_PREFIX)
+            raise CorruptError("staged rows", where=staging, wanted="a day", got=repr(given))
         parts = [one for one in disk.list(staging / folder) if one.endswith(".parquet")]
         target = lake.day_folder(day)
         disk.make_directory(target)

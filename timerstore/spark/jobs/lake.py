@@ -35,7 +35,9 @@ FORMAT = 1
 COLUMNS = ("topic", "message_id", "deliver_ms", "body", "key", "tags")
 """Text, text, int64, binary, text, text; a file may lack the last two."""
 
-_DAY_PREFIX = "deliver_day="
+DAY_PREFIX = "deliver_day="
+LAST_MS = 253_402_300_799_999
+"""The end of the year 9999, where days end."""
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _CLAIM = re.compile(r"([0-9]{10})\.json")
 
@@ -99,7 +101,7 @@ class Lake:
 
     def day_folder(self, day: date) -> Path:
         """Where the files of a day of delivery are."""
-        return self.root / f"{_DAY_PREFIX}{day.isoformat()}"
+        return self.root / f"{DAY_PREFIX}{day.isoformat()}"
 
     def files(self) -> Iterator[LakeFile]:
         """Every file that counts."""
@@ -238,10 +240,10 @@ def check_run_id(run_id: str) -> str:
 
 def day_of(folder: str) -> date | None:
     """The day of `deliver_day=2026-11-21`, None for another folder."""
-    if not folder.startswith(_DAY_PREFIX):
+    if not folder.startswith(DAY_PREFIX):
         return None
     try:
-        return date.fromisoformat(folder.removeprefix(_DAY_PREFIX))
+        return date.fromisoformat(folder.removeprefix(DAY_PREFIX))
     except ValueError:
         return None
 

@@ -17,7 +17,7 @@ from timerstore.errors import CorruptError, MessageError
 from timerstore.files.disk import Disk
 from timerstore.shards import manifest as manifests
 from timerstore.shards.cluster import require
-from timerstore.shards.options import UNNAMED
+from timerstore.shards.options import is_drawn
 from timerstore.shards.tree import ShardsTree, source_of
 
 OLD_MS = 86_400_000
@@ -83,7 +83,7 @@ def prune(
     removed = 0
     for source in manifests.sources(disk, tree):
         versions = manifests.versions(disk, tree, source)
-        kept = 0 if source.startswith(UNNAMED) else KEPT_COUNT
+        kept = 0 if is_drawn(source) else KEPT_COUNT
         for version in versions[: len(versions) - kept]:
             file = tree.manifest(source, version)
             changed_ms = disk.changed_ms(file)

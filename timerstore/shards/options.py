@@ -6,6 +6,8 @@ Source:   spark.md 5.3.
 """
 
 import difflib
+import re
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
@@ -20,8 +22,10 @@ _CHOICES = {
     "ingest": ("auto", "inline", "none"),
     "sync": ("true", "false"),
 }
-UNNAMED = "batch-"
-"""What the source of a batch write that was given no write_id begins with; a random id follows."""
+_UNNAMED = "batch-"
+_DRAWN = re.compile(
+    _UNNAMED + "[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
+)
 ROUTE_KEY = "key"
 ROUTE_ID = "msg_id"
 
@@ -65,6 +69,11 @@ class WriteOptions:
                 arguments.check_topic(self.topic)
             if self.write_id:
                 source_component(self.write_id)
+                if is_drawn(self.write_id):
+                    problems.append(
+                        f"write_id: wanted another form than {_UNNAMED}<UUID>, as writes without a "
+                        f"name have, got {self.write_id!r}"
+                    )
         except MessageError as error:
             problems.extend(one.replace("source:", "write_id:") for one in error.problems)
         if problems:
@@ -74,6 +83,18 @@ class WriteOptions:
     def is_synced(self) -> bool:
         """Whether staged files are durable before they are committed."""
         return self.sync == "true"
+
+
+def draw_name() -> str:
+    """Name the source of a batch write that was given no write_id."""
+    return f"{_UNNAMED}{uuid.uuid4()}"
+
+
+def is_drawn(source: str) -> bool:
+    """Whether `draw_name` made it, whole: a name that only begins alike is a caller's, who may
+    come again with it.
+    """
+    return _DRAWN.fullmatch(source) is not None
 
 
 OPTION_NAMES = tuple(one.name for one in fields(WriteOptions))

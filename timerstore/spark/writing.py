@@ -17,7 +17,7 @@ Source:   decision 0019; spark.md 1.4.
 import logging
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from timerstore.shards.arrow import pyarrow
 from timerstore.shards.cluster import require
 from timerstore.shards.ingest import ingest
 from timerstore.shards.manifest import abort, commit
-from timerstore.shards.options import UNNAMED, WriteOptions, parse_options
+from timerstore.shards.options import WriteOptions, draw_name, parse_options
 from timerstore.shards.rows import check_columns
 from timerstore.shards.staging import Staged, stage
 from timerstore.spark.options import READER_OPTIONS
@@ -126,11 +126,9 @@ class BatchWriter(DataSourceArrowWriter):
     """One batch write: source is its write_id, version 0."""
 
     def __init__(self, target: Target) -> None:
-        if not target.options.write_id:
-            name = f"{UNNAMED}{uuid.uuid4()}"  # made once, on the driver: the same in every task
-            target = replace(target, options=replace(target.options, write_id=name))
         self._target = target
-        self._source = target.options.write_id
+        # Drawn once, on the driver: the same in every task.
+        self._source = target.options.write_id or draw_name()
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Stage a task's rows."""

@@ -25,10 +25,12 @@ from timerstore import (  # noqa: E402
 )
 from timerstore.files.disk import Disk  # noqa: E402
 from timerstore.shards import WriteOptions, commit, ingest, janitor, manifest, prune, stage  # noqa: E402
+from timerstore.shards.options import draw_name  # noqa: E402
 from timerstore.shards.tree import ShardsTree  # noqa: E402
 from timerstore.testing import ManualClock  # noqa: E402
 
 _attempts = iter(range(1_000_000))
+UUID = "0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d"
 
 
 def write(
@@ -224,15 +226,16 @@ def test_manifests_that_nobody_needs_go_and_a_late_replay_adds_nothing(
     monkeypatch.setattr(janitor, "KEPT_COUNT", 2)
     for version in range(5):
         write(shards.root, [batch_of(20, 20 * version)], version)
-    write(shards.root, [batch_of(20, 100)], 0, "batch-0815")
+    unnamed, aside = draw_name(), draw_name()
+    write(shards.root, [batch_of(20, 100)], 0, unnamed)
     broken = batch_of(20, 120, key=["two words"] * 20)
-    write(shards.root, [broken], 0, "batch-aside", on_invalid="quarantine")
+    write(shards.root, [broken], 0, aside, on_invalid="quarantine")
     disk, tree = Disk(), ShardsTree(shards.root)
 
     def left() -> dict[str, list[int]]:
         return {s: manifest.versions(disk, tree, s) for s in manifest.sources(disk, tree)}
 
-    everything = {"s": [0, 1, 2, 3, 4], "batch-0815": [0], "batch-aside": [0]}
+    everything = {"s": [0, 1, 2, 3, 4], unnamed: [0], aside: [0]}
     done = shards.store._is_ingested
     assert prune(shards.root, done, old_ms=-60_000) == 0  # no shard has them yet
     assert left() == everything
@@ -240,12 +243,34 @@ def test_manifests_that_nobody_needs_go_and_a_late_replay_adds_nothing(
     assert prune(shards.root, done) == 0  # too young
     assert left() == everything
     assert prune(shards.root, done, old_ms=-60_000) == 4
-    assert left() == {"s": [3, 4], "batch-aside": [0]}
+    assert left() == {"s": [3, 4], aside: [0]}
     write(shards.root, [batch_of(20, 20)], 1)  # a driver that slept for days
     assert shards.store.ingest() == []
     assert files(shards.root) == ["quarantine.arrow"]
     shards.turn(1_000_000)
     assert shards.counted() == {b"body-%d" % k: 1 for k in range(120)}
+
+
+@pytest.mark.parametrize(
+    "name", ["batch-june", "batch-", "batch-1f2e3d4c", f"batch-{UUID}x", f"june-{UUID}"]
+)
+def test_a_name_that_looks_like_a_nameless_writes_keeps_its_manifest(
+    shards: ShardBench, name: str
+) -> None:
+    WriteOptions(write_id=name)
+    write(shards.root, [batch_of(20)], 0, name)
+    shards.store.ingest()
+    assert prune(shards.root, shards.store._is_ingested, old_ms=-60_000) == 0
+    other = stage(shards.root, name, 0, "other", [batch_of(30)], clock=ManualClock(NOW))
+    with pytest.raises(MessageError, match="committed with other rows"):
+        commit(shards.root, name, 0, [other], same_rows=True)
+
+
+def test_a_nameless_writes_name_is_given_to_no_other() -> None:
+    assert draw_name() != draw_name()
+    for name in (draw_name(), f"batch-{UUID}"):  # as older releases drew them
+        with pytest.raises(ConfigError, match=r"write_id: wanted another form.*got 'batch-"):
+            WriteOptions(write_id=name)
 
 
 def test_an_error_of_the_background_is_in_the_stats(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import timerstore
@@ -447,6 +449,58 @@ def test_shards(ts: CommandLine) -> None:
     alone = ts("backup", path, ts.folder / "b")
     [shard] = re.findall(r"each shard by itself, as (\S+)", alone.err)
     assert ts.fine("backup", shard, ts.folder / "b", "--json").row["segment_count"] == 1
+
+
+@pytest.mark.parametrize("kind", [(), ("--shards", "2")], ids=["store", "shards"])
+def test_other_rows_under_a_used_run_id_are_refused(ts: CommandLine, kind: tuple[str, ...]) -> None:
+    path, file = ts.init(*kind), ts.folder / "rows.jsonl"
+    for rows, code in ((["one"], 0), (["two", "three"], Exit.ERROR), (["one"], 0)):
+        file.write_text("".join(f'{{"topic": "a", "body": "{body}"}}\n' for body in rows))
+        answer = ts("import", path, file, "--run-id", "daily")
+        assert answer.code == code, answer
+        assert ("other rows" in answer.err) == (code != 0)
+    assert "1 row were there already" in answer.out
+    assert [row["body"] for row in ts.fine("dump", path, "--topic", "a").rows] == ["one"]
+
+
+def test_a_run_id_into_shards_is_no_nameless_writes(ts: CommandLine) -> None:
+    path, file = ts.init("--shards", "2"), ts.folder / "rows.jsonl"
+    file.write_text('{"topic": "a", "body": "x"}\n')
+    run_id = "batch-0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d"
+    answer = ts("import", path, file, "--run-id", run_id)
+    assert answer.code == Exit.ERROR
+    assert "--run-id: wanted another form" in answer.err
+    ts.fine("import", path, file, "--run-id", "batch-june")
+
+
+@pytest.mark.parametrize("kind", [(), ("--shards", "2")], ids=["store", "shards"])
+def test_import_tells_what_it_left_out(ts: CommandLine, kind: tuple[str, ...]) -> None:
+    path, file = ts.init(*kind), ts.folder / "rows.parquet"
+    topics = ["a"] * 9000 + ["!", "b", "?"]  # the first wrong one in the second batch
+    rows = pa.table({"topic": topics, "body": [b"x"] * len(topics)})
+    pq.write_table(rows, file)
+    for words in ((), ("--json",)):
+        told = ts.fine("import", path, file, "--on-invalid", "skip", *words)
+        if words:
+            assert (told.row["rows"], told.row["skipped"]) == (9001, 2)
+            assert told.row["first_skipped"].startswith("row 9,001: topic")
+        else:
+            assert "2 rows left out, the first: row 9,001: topic" in told.err
+
+
+@pytest.mark.parametrize("kind", [(), ("--shards", "2")], ids=["store", "shards"])
+def test_import_gives_parquet_rows_the_topic_that_they_have_not(
+    ts: CommandLine, kind: tuple[str, ...]
+) -> None:
+    path, file = ts.init(*kind), ts.folder / "rows.parquet"
+    pq.write_table(pa.table({"body": [b"1", b"2"]}), file)
+    assert "wanted a column topic" in ts("import", path, file).err
+    assert ts.fine("import", path, file, "--topic", "given", "--json").row["rows"] == 2
+    pq.write_table(pa.table({"topic": ["own"], "body": [b"3"]}), file)
+    ts.fine("import", path, file, "--topic", "given")
+    for topic, bodies in (("given", ["1", "2"]), ("own", ["3"])):
+        found = ts.fine("dump", path, "--topic", topic).rows
+        assert sorted(row["body"] for row in found) == bodies
 
 
 # --- errors that teach ----------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from timerstore.cli.opening import opened_single, require
 from timerstore.cli.progress import Tell
 from timerstore.clock import SystemClock
 from timerstore.config import StoreConfig
+from timerstore.errors import ConfigError, MessageError
 from timerstore.files.disk import Disk
 from timerstore.row_batch import RowBatch
 from timerstore.shards import commit, ingest, stage
@@ -107,11 +108,16 @@ class Source:
         except pa.ArrowInvalid as error:
             raise CommandError("not a Parquet file", where=self.file, got=error) from error
         done, total = 0, opened.metadata.num_rows
-        has_time = any(name in opened.schema_arrow.names for name in ("deliver_at", "deliver_ms"))
+        names = opened.schema_arrow.names
+        has_time = "deliver_at" in names or "deliver_ms" in names
+        has_topic = "topic" in names or not self.topic
         for batch in opened.iter_batches(_BATCH_ROWS):
             if not has_time:
                 now = pa.array(np.zeros(len(batch), np.int64))
                 batch = batch.append_column("deliver_ms", now)  # noqa: PLW2901 - the same rows
+            if not has_topic:
+                topics = pa.repeat(self.topic, len(batch))
+                batch = batch.append_column("topic", topics)  # noqa: PLW2901 - the same rows
             yield batch
             done += len(batch)
             tell(done, total)
@@ -238,12 +244,36 @@ def import_file(path: Path, config: StoreConfig | None, source: Source, tell: Te
 
 
 def _into_shards(path: Path, source: Source, name: str, tell: Tell) -> tuple[int, bool]:
-    options = WriteOptions(on_invalid="quarantine" if source.skip else "fail")
-    require_cluster(Disk(), path)
-    part = stage(path, name, 0, f"cli-{uuid.uuid4().hex[:12]}", source.batches(tell), options)
-    committed = commit(path, name, 0, [part])
+    on_invalid = "quarantine" if source.skip else "fail"
+    config = require_cluster(Disk(), path).config
+    batches = source.batches(tell)
+    if source.skip:
+        batches = _noting(source, config, batches)
+    try:
+        options = WriteOptions(on_invalid=on_invalid, write_id=name)
+        part = stage(path, name, 0, f"cli-{uuid.uuid4().hex[:12]}", batches, options)
+        committed = commit(path, name, 0, [part], same_rows=True)
+    except (ConfigError, MessageError) as error:
+        # As it is said here: there an option of this name, and of that value.
+        text = str(error).replace("write_id", "--run-id")
+        text = text.replace("on_invalid=quarantine", "--on-invalid skip")
+        raise CommandError(text, where=source.file) from error
     ingest(path)
     return part.row_count, committed.is_replay
+
+
+def _noting(source: Source, config: StoreConfig, batches: Iterator[Any]) -> Iterator[Any]:
+    """Give the batches on, and note the rows that staging will set aside: it tells of none."""
+    reader = Reader(config, WriteOptions())
+    row = 0
+    for k, batch in enumerate(batches):
+        if not k:
+            check_columns(batch.schema, WriteOptions())
+        rows = reader.read(batch, SystemClock().now_ms)
+        if rows.invalid.any():
+            _left_out(source, rows, row)
+        row += len(batch)
+        yield batch
 
 
 def _row_batches(source: Source, config: StoreConfig, tell: Tell) -> Iterator[RowBatch]:

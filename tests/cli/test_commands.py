@@ -14,6 +14,7 @@ import pytest
 import timerstore
 from tests.support import broker_fixtures
 from tests.support.command_line import SMALL, CommandLine
+from timerstore import shards
 from timerstore.cli.command import COMMANDS
 from timerstore.cli.exits import TABLE, Exit
 from timerstore.store import TimerStore
@@ -449,6 +450,22 @@ def test_shards(ts: CommandLine) -> None:
     alone = ts("backup", path, ts.folder / "b")
     [shard] = re.findall(r"each shard by itself, as (\S+)", alone.err)
     assert ts.fine("backup", shard, ts.folder / "b", "--json").row["segment_count"] == 1
+
+
+def test_export_leaves_nothing_out_that_is_committed(ts: CommandLine) -> None:
+    path, file = ts.init("--shards", "2"), ts.folder / "w.parquet"
+    ts.fine("put", path, "a", "put", "--in", "1h")
+    rows = {"topic": ["a"] * 9, "body": [b"x"] * 9, "deliver_ms": [2_900_000_000_000] * 9}
+    part = shards.stage(path, "query", 7, "p", pa.table(rows).to_batches())
+    shards.commit(path, "query", 7, [part])
+    refused = ts("export", path, file)
+    assert refused.code == Exit.ERROR
+    assert "1 committed version was not taken in: run ingest first" in refused.err
+    assert "source 'query' version 7 is not in shards [0, 1]" in refused.err
+    assert not file.exists()
+    ts.fine("export", path, file, "--table", "messages")  # a table of the files, as they are
+    shards.ingest(path)
+    assert ts.fine("export", path, file, "--json").row["rows"] == 10
 
 
 @pytest.mark.parametrize("kind", [(), ("--shards", "2")], ids=["store", "shards"])

@@ -373,6 +373,41 @@ def test_reshard_refuses_a_store_that_is_open(tmp_path: Path, shards: Path) -> N
     assert "shard-00002: is open" in report["problems"][0]
 
 
+def test_reshard_refuses_what_is_committed_and_not_taken_in(
+    tmp_path: Path, shards: Path, table: Path
+) -> None:
+    schedule(tmp_path, shards, table)  # no ingest
+    other = jobs.make_shards(tmp_path / "other", 2, tmp_path)
+    argv = ("--source", shards, "--path", other, "--run-id", "two")
+    status, report = run("reshard", *argv, tmp=tmp_path)
+    assert status == 1
+    assert "1 committed version was not taken in: run ingest first" in report["problems"][0]
+    assert "source 'rows' version 0 is not in shards [0, 1, 2]" in report["problems"][0]
+    with jobs.timerstore.open(shards / "shard-00001", threads=False):
+        run("ingest", "--path", shards, tmp=tmp_path)  # all but one
+    status, report = run("reshard", *argv, tmp=tmp_path)
+    assert "is not in shards [1]" in report["problems"][0]
+    assert jobs.waiting(other) == {}
+    run("ingest", "--path", shards, tmp=tmp_path)
+    status, report = run("reshard", *argv, tmp=tmp_path)
+    assert (status, report["figures"]["rows"]) == (0, 500)
+    assert jobs.waiting(other) == wanted_of(jobs.some_rows(500))
+
+
+def test_reshard_refuses_what_recurs(tmp_path: Path, shards: Path) -> None:
+    with jobs.opened(shards, START_MS) as stores:
+        stores[1].put_every("jobs", b"tick", every=3600, name="hourly")
+    other = jobs.make_shards(tmp_path / "other", 2, tmp_path)
+    argv = ("--source", shards, "--path", other)
+    status, report = run("reshard", *argv, tmp=tmp_path)
+    assert status == 1
+    assert "shard-00001: 'hourly' recurs, and would end with its next run" in report["problems"][0]
+    with jobs.opened(shards, START_MS) as stores:
+        assert stores[1].cancel_every("hourly")
+    status, report = run("reshard", *argv, tmp=tmp_path)
+    assert (status, report["figures"]["rows"]) == (0, 0)
+
+
 # ---------------------------------------------------------------- streams
 
 

@@ -26,6 +26,7 @@ from timerstore.columns.damage import ON_CORRUPT, OnCorrupt
 from timerstore.columns.look import look
 from timerstore.columns.scan import Bounds, Part, Wanted
 from timerstore.columns.tables import TABLES, chosen
+from timerstore.shards.untaken import refuse_untaken
 
 WAITING = "waiting"
 _PLACES = {
@@ -192,7 +193,8 @@ def export_command(
 ) -> None:
     """Write what waits, or a table, into TARGET: .parquet, or .jsonl.
 
-    TARGET is there only when it is whole.
+    TARGET is there only when it is whole. What waits of shards is refused while rows are handed
+    to them that their owners have not taken in.
     """
     asked = _asked(table, topics, columns, on_corrupt)
     open_writer = _WRITERS.get(target.suffix.lower())
@@ -200,6 +202,8 @@ def export_command(
         raise CommandError(
             "cannot tell the format", where=target, wanted=f"a name with {', '.join(_WRITERS)}"
         )
+    if table == WAITING:
+        refuse_untaken(path)
     part = target.with_name(f"{target.name}.part")
     rows = 0
     try:

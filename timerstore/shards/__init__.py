@@ -12,7 +12,7 @@ leases.py     a group that leases from them all; pacing.py    a rate shared out
 unlike.py     what one store has and many have not, and why
 options.py    how rows become messages; rows.py    checks them, by columns
 staging.py    writes them, a file a shard; manifest.py    commits them; ingest.py    the owner takes
-              them; janitor.py    what nobody wants any more
+              them; janitor.py    what nobody wants any more; untaken.py    what no owner took yet
 """
 
 from timerstore.shards.consumer import ShardConsumer

@@ -8,7 +8,9 @@ Data:     --source: a store or a directory of shards, read only; --path: the new
           (init-shards makes it).
 Holds:    (1) each message that waits is scheduled once; (2) again under the same --run-id: nothing
           is scheduled twice.
-Fails:    ConfigError where a store of --source is open or was not closed: its services may deliver.
+Fails:    ConfigError where a store of --source is open or was not closed: its services may deliver;
+          where something is committed there that a shard has not taken in; where something recurs:
+          its definition would stay behind.
 """
 
 import sys
@@ -20,8 +22,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from timerstore.errors import ConfigError
 from timerstore.files.disk import Disk
+from timerstore.layout import recurring_json
 from timerstore.layout.tree import Tree
 from timerstore.shards.cluster import require
+from timerstore.shards.untaken import refuse_untaken
 from timerstore.spark.jobs import audit_frames
 from timerstore.spark.jobs.job import FOLDER, Job, Outcome, Run, need_there
 from timerstore.spark.jobs.lake import check_run_id
@@ -67,6 +71,8 @@ def work(run: Run, args: Args) -> Outcome:
     if args.source.resolve() == args.path.resolve():
         raise ConfigError("--path: wanted another directory than --source")
     refuse_open(args.source)
+    refuse_untaken(args.source)
+    refuse_recurring(args.source)
     done = write_rows(run, build(run.spark, args), args.path, source)
     run.tell(f"{done.rows:,} rows moved")
     return Outcome({"rows": done.rows, "by_shard": done.by_shard, "is_replay": done.is_replay})
@@ -75,12 +81,28 @@ def work(run: Run, args: Args) -> Outcome:
 def refuse_open(source: Path) -> None:
     """Raise ConfigError where a store has its mark of being open."""
     disk = Disk()
-    shards = [source / name for name in disk.list(source) if name.startswith("shard-")]
-    opened = [one for one in shards or [source] if disk.exists(Tree(one).abort)]
+    opened = [one for one in _stores(source) if disk.exists(Tree(one).abort)]
     if opened:
         raise ConfigError(
             [f"{one}: is open, or was not closed; open and close it first" for one in opened]
         )
+
+
+def refuse_recurring(source: Path) -> None:
+    """Raise ConfigError where a store has what recurs: only its next run could move."""
+    problems = [
+        f"{store}: {one.name!r} recurs, and would end with its next run; end it first (`timerstore "
+        "every PATH --cancel NAME`, cancel_every), and begin it again in the new shards"
+        for store in _stores(source)
+        for one in recurring_json.read(Disk().read_small(Tree(store).recurring_json))
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _stores(source: Path) -> list[Path]:
+    shards = [source / name for name in Disk().list(source) if name.startswith("shard-")]
+    return shards or [source]
 
 
 JOB = Job(

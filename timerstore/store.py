@@ -36,6 +36,7 @@ from timerstore.errors import (
     MessageError,
 )
 from timerstore.failpoint import reach
+from timerstore.files.disk import Disk
 from timerstore.files.guard import CutWatch
 from timerstore.flow_control import LimitedPutting
 from timerstore.future.calendar import Calendar
@@ -45,6 +46,7 @@ from timerstore.future.used import used
 from timerstore.ingest import Carrier, Ingester
 from timerstore.inspect.check import check_store
 from timerstore.layout.handle import Handle, decode, of_receipt
+from timerstore.layout.tree import CLUSTER_NAME
 from timerstore.leases import (
     AckResult,
     Backoff,
@@ -165,7 +167,7 @@ class TimerStore(Closing):
         self._close_lock = threading.Lock()
         self._calls = 0  # that run, but for the quick ways of put; under `_idle`
         self._idle = threading.Condition(threading.Lock())
-        opened = open_directory(Path(path), config, self._clock, threads=threads)
+        opened = open_directory(_root_of(path), config, self._clock, threads=threads)
         try:
             self._own(opened)
             if threads:
@@ -1152,6 +1154,20 @@ def check_given(config: object, clock: object) -> None:
         raise ConfigError(problems)
 
 
+def _root_of(path: str | os.PathLike[str]) -> Path:
+    """Give the folder; ConfigError where none is named, and on what is no store's."""
+    if not os.fspath(path):  # as a Path it would be the working directory
+        raise ConfigError(f"path: wanted a folder, got {path!r}")
+    root = Path(path)
+    if Disk().exists(root / CLUSTER_NAME):
+        # What is put into a store there no shard would deliver.
+        raise ConfigError(
+            "path: wanted a store, or a folder for one, got a directory of shards: open_shards",
+            where=root,
+        )
+    return root
+
+
 def open(  # noqa: A001 - read as `timerstore.open`, as in `gzip.open`; no file is opened here
     path: str | os.PathLike[str],
     config: StoreConfig | None = None,
@@ -1160,7 +1176,8 @@ def open(  # noqa: A001 - read as `timerstore.open`, as in `gzip.open`; no file 
     threads: bool = True,
     read_only: bool = False,
 ) -> TimerStore:
-    """Open the store in a directory, which is made where it is not there.
+    """Open the store in a directory, which is made where it is not there; ConfigError on one of
+    shards, which `open_shards` opens.
 
     `threads=False`: no service runs until it is stepped (timerstore.testing.Stepper).
     """

@@ -628,6 +628,19 @@ def test_a_taken_folder_is_left_alone(ts: CommandLine) -> None:
     assert [one.name for one in full.iterdir()] == ["letter"]
 
 
+def test_no_path_at_all_is_not_the_working_directory(
+    ts: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a script whose variable is not set."""
+    path = ts.init()
+    monkeypatch.chdir(path)
+    for words in (["init", ""], ["put", "", "t", "x"], ["count", ""], ["backup", path, ""]):
+        answer = ts(*words)
+        assert (answer.code, answer.out) == (Exit.ERROR, "")
+        assert "wanted a path, got ''" in answer.err
+    assert ts.fine("count", ".").out == "0\n"
+
+
 def test_help_of_every_command_and_the_table_of_codes(ts: CommandLine) -> None:
     whole = ts.fine("--help").out
     for code, text in TABLE.items():

@@ -377,6 +377,28 @@ def test_a_path_that_is_a_file(tmp_path: Path) -> None:
     assert path.read_bytes() == b"mine"
 
 
+def test_a_directory_of_shards_is_no_store(tmp_path: Path) -> None:
+    """One made in it would have messages that no shard delivers."""
+    root = tmp_path / "orders.shards"
+    timerstore.open_shards(root, 2, small(), threads=False).close()
+    before = sorted(root.rglob("*"))
+    with pytest.raises(ConfigError, match="got a directory of shards: open_shards") as caught:
+        timerstore.open(root, small(), threads=False)
+    assert str(root) in str(caught.value)
+    assert sorted(root.rglob("*")) == before
+    timerstore.open(root / "shard-00001", small(), threads=False).close()
+
+
+def test_no_path_at_all_is_not_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="path: wanted a folder, got ''"):
+        timerstore.open("", small(), threads=False)
+    assert list(tmp_path.iterdir()) == []
+    timerstore.open(".", small(), threads=False).close()
+
+
 def test_services_of_a_store_with_threads_are_not_stepped(tmp_path: Path) -> None:
     with timerstore.open(tmp_path, small()) as store, pytest.raises(MessageError, match="threads"):
         Stepper(store)

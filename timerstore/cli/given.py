@@ -139,8 +139,26 @@ class Pair(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.3
         return name, text
 
 
+class Named(click.Path):
+    """A path; an empty one is none: it would be the working directory."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:
+        """Read it."""
+        if value == "":
+            self.fail("wanted a path, got ''", param)
+        return super().convert(value, param, ctx)
+
+
 SPAN, MOMENT, SETTING, PAIR = Span(), Moment(), Setting(), Pair()
-FOLDER = click.Path(path_type=Path)
+FOLDER = Named()
 
 path_argument = click.argument("path", type=FOLDER)
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON, one object a line.")

@@ -18,6 +18,9 @@ SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 INGEST_TOPIC = "rmq_sys_timerstore_ingest"
 """Headers of ingested rows. Of a broker, what begins with rmq_sys_ is a system topic."""
 
+CLUSTER_NAME = "cluster.json"
+"""At the root of a directory of shards, which is no store itself (timerstore.shards)."""
+
 QUEUE_COUNT_MAX = 65_536
 """Of one topic, whoever made them: far beyond what brokers have, and not too many to go over."""
 

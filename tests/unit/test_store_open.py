@@ -292,6 +292,67 @@ def test_a_second_opener_in_another_process_until_the_first_is_killed(tmp_path: 
         assert store.verify().clean
 
 
+# --- standard input, output and error -------------------------------------------------------------
+
+
+DAEMON = """
+import os, sys, timerstore
+from pathlib import Path
+from tests.support.bench import small
+from timerstore.columns.look import look
+from timerstore.inspect import verify_directory
+closed, root, told = {0, 1, 2} - set(map(int, sys.argv[3:])), sys.argv[1], []
+report = os.open(sys.argv[2], os.O_WRONLY)
+for fd in closed:
+    os.close(fd)
+
+def look_at_standard(when):
+    for fd in closed:
+        try:
+            told.append(f"{when}: {fd} is {os.readlink(f'/proc/self/fd/{fd}')}")
+        except FileNotFoundError:
+            pass
+
+with timerstore.open(root, small(index_enabled=True, reserve_bytes=0)) as store:
+    look_at_standard("opened")
+    store.put("t", b"x", keys="k")
+    store.put("t", b"y", delay=60)
+    store.put("t", b"z", level=3)
+    store.put_many("t", [b"m"] * 1000)
+    store.flush()
+    told += [f"pulled {m.body}" for m in store.pull("t", 0, 0, wait=10).messages[:1]]
+    store.query("t", "k")
+    look_at_standard("used")
+look_at_standard("closed")
+with timerstore.open(root) as store:
+    store.backup(root + ".backup")
+    told.append(f"clean {store.verify().clean}")
+    look_at_standard("opened again")
+told.append(f"at rest {verify_directory(root).clean}")
+look(Path(root))
+look_at_standard("looked at")
+os.write(report, "\\n".join(told).encode())
+"""
+
+
+@pytest.mark.parametrize("left_open", [(), (0, 1)])
+def test_what_a_daemon_prints_does_not_land_in_its_store(
+    tmp_path: Path, left_open: tuple[int, ...]
+) -> None:
+    """It has closed standard input, output and error: no file of a store takes their numbers."""
+    report = tmp_path / "report"
+    report.touch()
+    words = [str(tmp_path / "store"), str(report), *map(str, left_open)]
+    subprocess.run(
+        [sys.executable, "-c", DAEMON, *words],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+        check=True,
+    )
+    assert report.read_text().splitlines() == ["pulled b'x'", "clean True", "at rest True"]
+
+
 # --- configuration --------------------------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 BODY_BYTES_MAX = 16 * 1024
+_FIELDS_MAX = 16
 _READS = frozenset({"GET", "HEAD"})
 
 _POLICY = (
@@ -122,7 +123,11 @@ class Guard:
             return kind.lower() == "bearer" and self._is_token(token.strip())
         if scope is None:
             return False
-        tokens = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=16).get("token")
+        query = scope["query_string"].decode("latin-1")
+        try:
+            tokens = parse_qs(query, max_num_fields=_FIELDS_MAX).get("token")
+        except ValueError:  # more fields than that: the page has three
+            return False
         return tokens is not None and len(tokens) == 1 and self._is_token(tokens[0])
 
     def _is_token(self, given: str) -> bool:

@@ -53,6 +53,13 @@ def test_a_wrong_token_in_the_address_is_none(still: Paged, query: str) -> None:
     assert still.client.get(f"/page.css?{query}").status_code == 401
 
 
+@pytest.mark.parametrize("query", ["&".join(["a=1"] * count) for count in (16, 17, 1000)])
+def test_without_a_token_many_fields_are_as_one(still: Paged, query: str) -> None:
+    answer = still.client.get(f"/page.css?{query}")
+    assert (answer.status_code, answer.content) == (401, b"")
+    assert still.client.get(f"/page.css?{query}", headers=BEARER).status_code == 200
+
+
 def test_a_wrong_head_is_not_saved_by_the_address(still: Paged) -> None:
     answer = still.client.get(f"/page.css?token={TOKEN}", headers={"Authorization": "Bearer x"})
     assert answer.status_code == 401

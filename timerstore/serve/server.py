@@ -226,10 +226,9 @@ def _bound(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
-    except OSError as error:
-        raise ConfigError(
-            f"port: cannot listen on {host} port {port} ({error.strerror or error})"
-        ) from error
+    except (OSError, ValueError) as error:  # ValueError: no name of a host, so not looked for
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"port: cannot listen on {host} port {port} ({why})") from error
 
 
 def _source(

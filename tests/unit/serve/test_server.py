@@ -159,6 +159,10 @@ def test_shards_are_opened(tmp_path: Path) -> None:
         ({"every_s": 0}, "every_s: wanted 0.02 to 60 s"),
         ({"every_s": float("nan")}, "every_s: wanted"),
         ({"host": "no-such-host.invalid", "token": TOKEN}, "port: cannot listen on"),
+        ({"host": "x" * 70, "token": TOKEN}, "port: cannot listen on xxx"),
+        ({"host": "a..b", "token": TOKEN}, r"port: cannot listen on a\.\.b port 0 \("),
+        ({"host": "a\0b", "token": TOKEN}, "port: cannot listen on"),
+        ({"host": "\ud800", "token": TOKEN}, "port: cannot listen on"),
         ({"beside": True}, "beside: wanted a path"),
     ],
 )

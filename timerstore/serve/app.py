@@ -23,6 +23,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from timerstore.errors import ConfigError, MessageError, TimerStoreError
 from timerstore.serve.events import STREAMS_MAX, Bell, stream
@@ -91,15 +92,12 @@ class App:
         if self._streams >= STREAMS_MAX or self.bell.is_over:
             raise HTTPException(503, f"{STREAMS_MAX} pages look already")
         frames = stream(self._source, self.bell, self._every_s, turn, _topic(request))
-        return StreamingResponse(self._counted(frames), media_type="text/event-stream")
+        answer = _Stream(frames, self._end_stream)
+        self._streams += 1  # here: before its first frame others may ask
+        return answer
 
-    async def _counted(self, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        self._streams += 1
-        try:
-            async for frame in frames:
-                yield frame
-        finally:
-            self._streams -= 1
+    def _end_stream(self) -> None:
+        self._streams -= 1
 
     async def _search(self, request: Request) -> Response:
         text = request.query_params.get("message", "")
@@ -127,6 +125,21 @@ class App:
                 403, f"cannot {what}: this page looks beside the process that has the store open"
             )
         return self._source
+
+
+class _Stream(StreamingResponse):
+    """Frames; `ended` is called once, however it ends: the reader may go before the first."""
+
+    def __init__(self, frames: AsyncIterator[bytes], ended: Callable[[], None]) -> None:
+        super().__init__(frames, media_type="text/event-stream")
+        self._ended = ended
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send them."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._ended()
 
 
 async def _answer(call: Callable[..., Any], *given: Any) -> Response:

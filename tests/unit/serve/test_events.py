@@ -1,13 +1,17 @@
 """Frames of server-sent events, on a clock turned by hand."""
 
 import asyncio
+import contextlib
 import json
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from starlette.requests import ClientDisconnect
 
 from tests.support.bench import NOW, Bench
-from tests.support.paged import BEARER, Paged, parsed, taken
+from tests.support.paged import BEARER, HOST, Paged, parsed, taken
 from timerstore.serve import events
 from timerstore.serve.events import STREAMS_MAX, Bell, frame, stream
 from timerstore.serve.open_store import OpenSource
@@ -108,6 +112,64 @@ def test_so_many_pages_and_no_more(paged: Paged) -> None:
     answer = paged.client.get("/events", headers=BEARER)
     assert answer.status_code == 503
     assert "look already" in answer.json()["what"]
+
+
+def test_of_many_pages_at_once_so_many_and_no_more(paged: Paged) -> None:
+    codes = asyncio.run(asyncio.wait_for(_ask_at_once(paged, STREAMS_MAX + 5), 20))
+    assert sorted(codes) == [200] * STREAMS_MAX + [503] * 5
+    assert paged.app._streams == 0, "their places are free again"
+
+
+async def _ask_at_once(paged: Paged, count: int) -> list[int]:
+    codes: list[int] = []
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            codes.append(message["status"])
+            if len(codes) == count:
+                paged.app.bell.end()
+        await asyncio.sleep(0)  # as a socket may: the others come meanwhile
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(count):
+            group.create_task(_ask_for_events(paged, send))
+    return codes
+
+
+async def _ask_for_events(paged: Paged, send: Callable[[Any], Awaitable[None]]) -> None:
+    head = [(b"host", HOST.encode()), (b"authorization", BEARER["Authorization"].encode())]
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "method": "GET",
+        "path": "/events",
+        "query_string": b"",
+        "headers": head,
+    }
+
+    async def receive() -> None:
+        await asyncio.Event().wait()  # the reader stays
+
+    await paged.app.asgi(scope, receive, send)
+
+
+@pytest.mark.parametrize("error", [OSError("it has gone"), asyncio.CancelledError()])
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_a_reader_that_goes_gives_its_place_back(
+    paged: Paged, error: BaseException, nth: int
+) -> None:
+    """Before the head of its answer, before the first frame, after it."""
+    said = []
+
+    async def send(message: Any) -> None:
+        said.append(message)
+        if len(said) == nth:
+            raise error
+
+    with contextlib.suppress(OSError, ExceptionGroup, ClientDisconnect, asyncio.CancelledError):
+        asyncio.run(_ask_for_events(paged, send))
+    assert len(said) >= nth
+    assert paged.app._streams == 0
 
 
 def test_pages_share_a_reading(bench: Bench) -> None:

@@ -186,6 +186,62 @@ def test_a_page_on_loopback(bench: Bench) -> None:
     assert 'timerstore_pending_messages{shard="",store="orders"} 0.0' in text
 
 
+class _Broken:
+    """No store, and no number of a port."""
+
+
+@pytest.mark.parametrize("name", [5, None, b"orders", "\ud800"])
+def test_a_name_that_no_scrape_could_write(bench: Bench, name: Any) -> None:
+    registry = prometheus_client.CollectorRegistry()
+    prometheus.register(bench.store, "orders", on=registry)
+    with pytest.raises(ConfigError, match="name: wanted text, got"):
+        prometheus.register(bench.store, name, on=registry)
+    assert scraped(registry)
+    with pytest.raises(ConfigError, match="name: wanted text, got"):
+        prometheus.serve({name: bench.store})
+    with pytest.raises(ConfigError, match="name: wanted text, got"):
+        prometheus.serve(bench.store, name)
+
+
+@pytest.mark.parametrize("store", [5, None, _Broken()])
+def test_what_is_no_store(store: Any) -> None:
+    with pytest.raises(ConfigError, match="store: wanted an open store, got"):
+        prometheus.register(store, "x", on=prometheus_client.CollectorRegistry())
+    with pytest.raises(ConfigError, match="store: wanted an open store, got"):
+        prometheus.serve({"x": store})
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        *(({"port": port}, "port: wanted 0 .* to 65535, got") for port in (-1, 65_536, True, "80")),
+        ({"host": 5}, "host: wanted a name or an address, got 5"),
+        ({"host": ""}, "host: wanted a name or an address, got ''"),
+        ({"host": "no-such-host.invalid"}, "port: cannot listen on no-such-host.invalid port 0"),
+        ({"host": "x" * 70}, "port: cannot listen on xxx"),
+        ({"host": "a..b"}, "port: cannot listen on"),
+        ({"host": "a\0b"}, "port: cannot listen on"),
+    ],
+)
+def test_a_page_that_cannot_be_there(bench: Bench, given: dict[str, Any], match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        prometheus.serve(bench.store, **given)
+
+
+def test_all_that_is_wrong_with_a_page_is_told_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        prometheus.serve(5, 5, port=-1, host="")  # type: ignore[arg-type]
+    assert len(caught.value.problems) == 4
+
+
+def test_a_port_in_use(bench: Bench) -> None:
+    with (
+        prometheus.serve(bench.store) as served,
+        pytest.raises(ConfigError, match=f"on 127.0.0.1 port {served.port} .*in use"),
+    ):
+        prometheus.serve(bench.store, port=served.port)
+
+
 def test_shards_have_a_series_each(tmp_path: Path) -> None:
     import timerstore
 

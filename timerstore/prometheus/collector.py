@@ -2,7 +2,8 @@
 
 Threads:  any; a scrape runs in who asks.
 Holds:    a store that is closed has no series any more, and fails no scrape.
-Fails:    ConfigError without prometheus_client.
+Fails:    ConfigError on what is given wrongly, a port in use among it, and without
+          prometheus_client.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
+from timerstore.arguments import is_utf8
 from timerstore.closing import Closing
 from timerstore.errors import ClosedError, ConfigError
 from timerstore.families import FAMILIES, Family, buckets_of, shards_of, topics_of
@@ -95,6 +97,28 @@ class _Stores(registry.Collector):
         return [_METRICS[one.kind](one.name, one.help) for one in FAMILIES]
 
 
+def _problems(stores: Mapping[Any, Any]) -> list[str]:
+    """What would fail each scrape of these."""
+    problems = [
+        f"name: wanted text, got {name!a}" for name in stores
+        if not isinstance(name, str) or not is_utf8(name)
+    ]  # fmt: skip
+    problems += [
+        f"store: wanted an open store, got {type(one).__name__}" for one in stores.values()
+        if not callable(getattr(one, "stats", None))
+    ]  # fmt: skip
+    return problems
+
+
+def _problems_of_place(host: Any, port: Any) -> list[str]:
+    problems = []
+    if not isinstance(host, str) or not host:
+        problems.append(f"host: wanted a name or an address, got {host!r}")
+    if type(port) is not int or not 0 <= port <= 65_535:
+        problems.append(f"port: wanted 0 (a free one) to 65535, got {port!r}")
+    return problems
+
+
 _of_registries: WeakKeyDictionary[registry.CollectorRegistry, _Stores] = WeakKeyDictionary()
 
 
@@ -103,8 +127,10 @@ def register(
 ) -> StoreCollector:
     """Let a registry, the process's own without one, scrape a store; `name` is its label `store`.
 
-    Raises ConfigError where another store of that name is on it.
+    Raises ConfigError where another store of that name is on it, and on what no scrape could tell.
     """
+    if problems := _problems({name: store}):
+        raise ConfigError(problems)
     registry_ = prometheus_client.REGISTRY if on is None else on
     stores = _of_registries.get(registry_)
     if stores is None:
@@ -151,11 +177,20 @@ def serve(
     port: int = 0,
     host: str = "127.0.0.1",
 ) -> Served:
-    """Serve the metrics of a store, or of several by name, at `/metrics`; on loopback."""
+    """Serve the metrics of a store, or of several by name, at `/metrics`; on loopback.
+
+    `port` 0: a free one. Raises ConfigError, also where the port is taken.
+    """
     found = stores if isinstance(stores, Mapping) else {name: stores}
+    if problems := [*_problems(found), *_problems_of_place(host, port)]:
+        raise ConfigError(problems)
     own = registry.CollectorRegistry()
     all_of = _Stores()
     all_of.collectors = {label: StoreCollector(one, label) for label, one in found.items()}
     own.register(all_of)
-    server, thread = prometheus_client.start_http_server(port, addr=host, registry=own)
+    try:
+        server, thread = prometheus_client.start_http_server(port, addr=host, registry=own)
+    except (OSError, ValueError) as error:  # ValueError: no name of a host, so not looked for
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"port: cannot listen on {host} port {port} ({why})") from error
     return Served(server, thread)

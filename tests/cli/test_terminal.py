@@ -207,6 +207,32 @@ def test_a_reader_that_goes_ends_it_quietly(store: Path) -> None:
     assert in_shell(["verify", store]).code == 0
 
 
+def test_closed_streams_are_as_dev_null(store: Path) -> None:
+    """As a daemon's are, or a job's of cron."""
+
+    def run(closed: str, *words: object) -> Answer:
+        done = subprocess.run(
+            ["bash", "-c", f'"$@" {closed}', "bash", *COMMAND, *map(str, words)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=environment(),
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        return Answer(done.returncode, done.stdout, done.stderr)
+
+    none, quiet = "<&- >&- 2>&-", Answer(0, "", "")
+    assert run(">&-", "put", store, "t", "x") == quiet
+    for words in (["put", store, "t"], ["put", store, "t", "--lines"], ["ack", store, "-"]):
+        assert run(none, *words) == quiet, words
+    assert run("<&- >&-", "--help") == quiet
+    nowhere = run("<&- >&-", "ls", store.with_name("nowhere"))
+    assert (nowhere.code, nowhere.err.splitlines()[0]) == (Exit.ERROR, "error: no store there")
+    rows = in_shell(["get", store, "t", "--json"]).rows
+    assert [row["body"] for row in rows] == ["x", ""]
+
+
 # --- signals --------------------------------------------------------------------------------------
 
 

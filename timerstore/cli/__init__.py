@@ -4,6 +4,7 @@ command.py   the command itself: finds the right file, turns errors into exit co
 exits.py     exit codes, and what to do about an error     given.py    options, times, delays
 words.py     what numbers and messages look like           output.py   text, tables, JSON lines
 opening.py   a store taken, for those that change it       beside.py   one read beside its owner
+streams.py   standard input, output and error: open, and such that no text fails
 stopping.py  Ctrl-C between two steps, not within one      progress.py bars on standard error
 
 making.py    init, restore, backup          putting.py   put
@@ -26,11 +27,14 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from timerstore.cli.streams import make_ready
+
 INSTALL = "pip install 'timerstore[cli]'"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; its exit code (exits.py)."""
+    """Run one command; its exit code (exits.py). Standard streams that are closed are opened."""
+    make_ready()
     try:
         command = importlib.import_module("timerstore.cli.command")
     except ModuleNotFoundError as error:

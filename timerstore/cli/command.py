@@ -18,10 +18,9 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from timerstore.cli.exits import TABLE, CommandError, Exit, Told, told
+from timerstore.cli.exits import TABLE, Exit, Told, told
 from timerstore.cli.output import emit_error
 from timerstore.cli.stopping import Stopped, raise_terminated
-from timerstore.errors import TimerStoreError
 
 COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
@@ -158,7 +157,7 @@ def _run(given: list[str]) -> int:
         return Exit.ERROR
     except click.ClickException as error:
         return _tell(_usage(error), given)
-    except (CommandError, TimerStoreError, OSError, ImportError) as error:
+    except Exception as error:  # noqa: BLE001 - a door: what nobody foresaw, too, is told
         if "--debug" in given:
             traceback.print_exc()
         return _tell(told(error), given)

@@ -137,7 +137,10 @@ def told(error: Exception) -> Told:
     if isinstance(error, OSError):
         names = " -> ".join(str(one) for one in (error.filename, error.filename2) if one)
         return Told(error.strerror or str(error), names, "", "", do, code, kind)
-    return Told(str(error) or kind, "", "", "", do, code, kind)
+    if isinstance(error, ImportError):
+        return Told(str(error) or kind, "", "", "", do, code, kind)
+    do = "timerstore --debug ... shows where it came from: report it"
+    return Told(f"nobody foresaw this: {error!r}", "", "", "", do, code, kind)
 
 
 def _without(text: str, where: str, wanted: str, got: str) -> str:

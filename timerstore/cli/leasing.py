@@ -275,7 +275,7 @@ def _lines() -> Iterator[str]:
             continue
         try:
             receipt = json.loads(text)["receipt"]
-        except (ValueError, KeyError) as error:
+        except (ValueError, KeyError, RecursionError) as error:
             raise CommandError(
                 "no receipt",
                 where=f"line {number} of standard input",

@@ -20,7 +20,12 @@ _PIPE_WIDTH = 100_000
 
 def emit(value: Any) -> None:
     """One JSON object, on a line of its own, out at once."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, default=str) + "\n")
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:  # as JSON escapes it: what the stream would make of it is no JSON
+        text = json.dumps(value, default=str)
+    sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 

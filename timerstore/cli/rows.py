@@ -48,6 +48,12 @@ _NAMES = {"topic", "body", "body_base64", "deliver_at", "deliver_ms", "due_ms", 
 _NAMES |= {"tags", "message_id", "properties"}
 _WHEN = ("deliver_at", "deliver_ms", "due_ms")
 
+_WRONG = (ValueError, TypeError, binascii.Error, OverflowError, RecursionError)
+"""What a line may come to that is no message."""
+
+_Row = tuple[int, dict[str, Any]]
+"""A line's number, and what it says as a row of SCHEMA."""
+
 SCHEMA = pa.schema(
     [
         ("topic", pa.string()),
@@ -92,7 +98,7 @@ class Source:
             return f"import-{uuid.uuid4().hex[:16]}"
         with self.file.open("rb") as opened:
             digest = hashlib.file_digest(opened, "sha256")
-        digest.update(self.topic.encode())
+        digest.update(self.topic.encode("utf-8", "surrogateescape"))
         return f"import-{digest.hexdigest()[:16]}"
 
     def batches(self, tell: Tell) -> Iterator[Any]:
@@ -125,26 +131,37 @@ class Source:
     def _lines(self, tell: Tell) -> Iterator[Any]:
         done = 0
         for rows in _chunks(self._read_lines()):
-            yield pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
+            yield self._batch(rows)
             done += len(rows)
             tell(done, 0)
 
-    def _read_lines(self) -> Iterator[dict[str, Any]]:
+    def _batch(self, rows: list[_Row]) -> Any:
+        try:
+            return pa.RecordBatch.from_pylist([fields for _, fields in rows], schema=SCHEMA)
+        except _WRONG as error:
+            if len(rows) > 1:
+                for row in rows:  # which one is it?
+                    self._batch([row])
+            raise self._no_message(rows[0][0], error) from error
+
+    def _no_message(self, number: int, error: BaseException) -> CommandError:
+        why = "nested too deep" if isinstance(error, RecursionError) else error
+        return CommandError(f"a line that is no message: {why}", where=f"{self.file} line {number}")
+
+    def _read_lines(self) -> Iterator[_Row]:
         stream = sys.stdin.buffer if self.file == _STDIN else self.file.open("rb")
         with stream:
             for number, line in enumerate(stream, 1):
                 if not line.strip():
                     continue
                 try:
-                    yield _row_of(json.loads(line), self.topic)
-                except (ValueError, TypeError, binascii.Error) as error:
-                    raise CommandError(
-                        f"a line that is no message: {error}", where=f"{self.file} line {number}"
-                    ) from error
+                    yield number, _row_of(json.loads(line), self.topic)
+                except _WRONG as error:
+                    raise self._no_message(number, error) from error
 
 
-def _chunks(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    chunk: list[dict[str, Any]] = []
+def _chunks(rows: Iterable[_Row]) -> Iterator[list[_Row]]:
+    chunk: list[_Row] = []
     for row in rows:
         chunk.append(row)
         if len(chunk) == _BATCH_ROWS:
@@ -220,8 +237,8 @@ def _when(given: dict[str, Any]) -> int:
         if moment.tzinfo is None:
             raise ValueError(f"{found[0]}: wanted a time with its zone, got {value!r}")
         return moment_ms(moment)
-    if type(value) is not int:
-        raise TypeError(f"{found[0]}: wanted a time, or epoch ms, got {value!r}")
+    if type(value) is not int or not -(1 << 63) <= value < 1 << 63:
+        raise TypeError(f"{found[0]}: wanted a time, or epoch ms, got {value!r:.80}")
     return value
 
 

@@ -238,7 +238,7 @@ def _parquet(part: Path, schema: Any) -> Iterator[Write]:
 
 @contextmanager
 def _lines(part: Path, _schema: Any) -> Iterator[Write]:
-    with part.open("w") as file:
+    with part.open("w", encoding="utf-8") as file:
 
         def write(batch: Any) -> None:
             for row in batch.to_pylist():

@@ -535,6 +535,33 @@ def test_import_gives_parquet_rows_the_topic_that_they_have_not(
         assert sorted(row["body"] for row in found) == bodies
 
 
+def test_verify_goes_on_past_a_shard_that_does_not_read(ts: CommandLine) -> None:
+    path = ts.init("--shards", "4")
+    for k in range(8):
+        ts.fine("put", path, "orders", f"b{k}", "--key", f"k{k}")
+    shards = [path / f"shard-{k:05d}" for k in range(4)]
+    shards[1].rename(ts.folder / "lost")
+    log = shards[2] / "commitlog" / f"{0:020d}"
+    with log.open("r+b") as file:
+        file.seek(60)
+        file.write(b"\xff")
+    answer = ts("verify", path)
+    assert answer.code == Exit.ERROR, "the worst of them"
+    told = re.findall(r"(?m)^\S+(shard-\d+): (clean|\d+ problem)", answer.out)
+    assert [(name[-1], what[:5]) for name, what in told] == [
+        ("0", "clean"),
+        ("2", "1 pro"),
+        ("3", "clean"),
+    ]
+    assert answer.err.count("error: ") == 1
+    assert str(shards[1]) in answer.err
+    lines = ts("verify", path, "--json")
+    assert [row["clean"] for row in lines.rows] == [True, False, True]
+    assert json.loads(lines.err)["where"] == str(shards[1])
+    (ts.folder / "lost").rename(shards[1])
+    assert ts("verify", path).code == Exit.NOT_SO
+
+
 # --- errors that teach ----------------------------------------------------------------------------
 
 

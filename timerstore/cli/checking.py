@@ -1,16 +1,19 @@
 """verify, repair: what is damaged, and what can be saved."""
 
+import traceback
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from timerstore.backup import check_backup
-from timerstore.cli.exits import Exit
+from timerstore.cli.exits import Exit, told
 from timerstore.cli.given import FOLDER, json_option, path_argument
 from timerstore.cli.opening import require, stores_in
-from timerstore.cli.output import emit, say
+from timerstore.cli.output import emit, emit_error, say
 from timerstore.cli.progress import progress
 from timerstore.cli.words import plural
+from timerstore.errors import TimerStoreError
 from timerstore.inspect import repair_directory, verify_directory
 from timerstore.message import Report
 from timerstore.shards.kinds import Kind
@@ -23,28 +26,40 @@ def verify_command(path: Path, as_json: bool) -> None:
     """Read a whole store, directory of shards, or backup; name every damaged place.
 
     Changes nothing and takes no lock. Beside a process that writes, what changes meanwhile may be
-    told as damage: look again. Exit code 1 where anything is damaged.
+    told as damage: look again. Exit code 1 where anything is damaged; of shards the highest of
+    each one's.
     """
     if require(path, Kind.STORE, Kind.SHARDS, Kind.BACKUP) is Kind.BACKUP:
-        reports = {str(path): check_backup(path)}
+        code = _tell(str(path), check_backup(path), as_json=as_json)
     else:
-        reports = {}
-        for one in stores_in(path).values():
-            with progress(f"reading {one}") as tell:
-                reports[str(one)] = verify_directory(one, progress=tell)
-    for name, report in reports.items():
-        _tell(name, report, as_json=as_json)
-    if not all(report.clean for report in reports.values()):
-        raise click.exceptions.Exit(Exit.NOT_SO)
+        code = max(_verify(one, as_json=as_json) for one in stores_in(path).values())
+    if code is not Exit.FINE:
+        raise click.exceptions.Exit(code)
 
 
-def _tell(name: str, report: Report, *, as_json: bool) -> None:
+def _verify(path: Path, *, as_json: bool) -> Exit:
+    """Read one; an error is told at once, so that the shards behind it are read, too."""
+    try:
+        with progress(f"reading {path}") as tell:
+            report = verify_directory(path, progress=tell)
+    except (TimerStoreError, OSError) as error:
+        if click.get_current_context().find_root().params["debug"]:
+            traceback.print_exc()
+        found = told(error)
+        emit_error(replace(found, where=found.where or str(path)), as_json=as_json)
+        return found.code
+    return _tell(str(path), report, as_json=as_json)
+
+
+def _tell(name: str, report: Report, *, as_json: bool) -> Exit:
+    """Tell what was found; the exit code."""
+    code = Exit.FINE if report.clean else Exit.NOT_SO
     if as_json:
         names = ("what", "where", "wanted", "got")
         problems = [{field: getattr(one, field) for field in names} for one in report.problems]
         counts = dict(report.counts)
         emit({"path": name, "clean": report.clean, "counts": counts, "problems": problems})
-        return
+        return code
     found = "clean" if report.clean else plural(len(report.problems), "problem")
     say(f"{name}: {found}")
     looked = [f"{count:,} {what}" for what, count in report.counts.items() if count]
@@ -52,6 +67,7 @@ def _tell(name: str, report: Report, *, as_json: bool) -> None:
     for problem in report.problems:
         say(f"  {problem.what}\n    where  {problem.where}")
         say(f"    wanted {problem.wanted}\n    got    {problem.got}")
+    return code
 
 
 @click.command("repair")
@@ -66,6 +82,6 @@ def repair_command(path: Path, target: Path, as_json: bool) -> None:
     require(path, Kind.STORE)
     with progress(f"reading {path}") as tell:
         report = repair_directory(path, target, progress=tell)
-    _tell(str(target), report, as_json=as_json)
-    if not report.clean:
-        raise click.exceptions.Exit(Exit.NOT_SO)
+    code = _tell(str(target), report, as_json=as_json)
+    if code is not Exit.FINE:
+        raise click.exceptions.Exit(code)

@@ -1,5 +1,6 @@
 """Each command, by what it answers and by its exit code."""
 
+import errno
 import io
 import json
 import os
@@ -595,6 +596,47 @@ def test_where_there_is_no_store_every_command_says_what_to_do(ts: CommandLine) 
         assert f"timerstore init {nowhere}" in answer.err, name
         assert not nowhere.exists(), name
         assert "got    a file" in ts(name, file, *more.get(name, [])).err, name
+
+
+def _link(path: Path) -> None:
+    path.symlink_to("away")
+
+
+def test_what_stays_as_it_is_is_not_tried_again(ts: CommandLine) -> None:
+    """Opening it once more finds the same."""
+    path, file = ts.init(), ts.folder / "afile"
+    file.write_text("x")
+    answers = [ts("init", file / "x")]
+    for name, makes in (
+        ("lock", (Path.mkdir, _link)),
+        ("timerwheel", (Path.mkdir, _link)),
+        ("timerstore/watermark", (Path.mkdir,)),
+        ("commitlog", (_link, Path.touch)),
+    ):
+        kept = (path / name).rename(ts.folder / "kept")
+        for make in makes:
+            make(path / name)
+            answers.append(ts("put", path, "t", "x"))
+            (path / name).rename(ts.folder / f"away-{len(answers)}")
+        kept.rename(path / name)
+    for answer in answers:
+        assert answer.code == Exit.ERROR, answer
+        assert "try again" not in answer.err, answer.err
+    assert "ENOTDIR" in answers[0].err
+    ts.fine("put", path, "t", "x")
+
+
+def test_what_may_pass_is_tried_again(ts: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    path = ts.init()
+    monkeypatch.setattr(os, "pwrite", failing)
+    answer = ts("put", path, "t", "x")
+    monkeypatch.undo()
+    assert answer.code == Exit.ERROR
+    assert "(EIO)" in answer.err
+    assert "try again: opening reads what is on the disk" in answer.err
 
 
 @pytest.mark.parametrize(

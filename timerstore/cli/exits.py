@@ -3,6 +3,7 @@
 Holds:    the codes keep their meaning; TABLE is what the guide and `--help` show.
 """
 
+import errno
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -124,12 +125,24 @@ _ADVICE: tuple[tuple[type[Exception], str], ...] = (
 )
 
 
+_STAYS = {errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EACCES, errno.EROFS, errno.ENAMETOOLONG}
+"""Of what the system said: what is so again when it is tried again."""
+
+
+def _advice(error: BaseException) -> str:
+    """What to do; of a FailedError that stays, what its cause advises."""
+    cause = error.__cause__
+    if isinstance(error, FailedError) and isinstance(cause, OSError) and cause.errno in _STAYS:
+        error = cause
+    return next((text for kind, text in _ADVICE if isinstance(error, kind)), "")
+
+
 def told(error: Exception) -> Told:
     """Say an error that a command ended with."""
     if isinstance(error, CommandError):
         return error.told
     code = next((code for kind, code in _CODES if isinstance(error, kind)), Exit.ERROR)
-    do = next((text for kind, text in _ADVICE if isinstance(error, kind)), "")
+    do = _advice(error)
     kind = type(error).__name__
     if isinstance(error, TimerStoreError):
         parts = _text(error.where), _text(error.wanted), _text(error.got)

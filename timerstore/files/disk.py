@@ -53,6 +53,11 @@ def _is_link(name: str, folder: int) -> bool:
         return False
 
 
+def _said(code: int) -> OSError:
+    """What the system would have said, of what was seen before it was asked."""
+    return OSError(code, os.strerror(code))
+
+
 def _followed_no_link(path: Path) -> FailedError:
     return FailedError(
         "a link in a store is not followed",
@@ -389,7 +394,13 @@ class Disk:
         file = File(path, fd)
         status = file.status()
         if not stat.S_ISREG(status.st_mode):
-            raise FailedError("open", where=path, wanted="a regular file", got="something else")
+            is_folder = stat.S_ISDIR(status.st_mode)
+            raise FailedError(
+                "open",
+                where=path,
+                wanted="a regular file",
+                got="a folder" if is_folder else "something else",
+            ) from (_said(errno.EISDIR) if is_folder else None)
         if status.st_nlink > 1 and not read_only and self._anchor_of(path) is not None:
             raise FailedError(
                 "a file with another name beside this one (a hard link) is not written to",
@@ -426,7 +437,7 @@ class Disk:
         """FailedError where a link has that name: nothing in a store leads out of it."""
         status = self._status(path)
         if status is not None and stat.S_ISLNK(status.st_mode):
-            raise _followed_no_link(path)
+            raise _followed_no_link(path) from _said(errno.ELOOP)
 
     def file_bytes(self, path: Path) -> int | None:
         """Give a file's length; None where no regular file has that name, but a link, say."""

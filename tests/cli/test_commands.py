@@ -789,6 +789,13 @@ def test_names_that_are_no_utf8(ts: CommandLine, monkeypatch: pytest.MonkeyPatch
     code, _, err = strict("explain", path, "\udcff", "--topic", "t")
     assert code == Exit.ERROR
     assert b"half a surrogate pair" in err
+    rows = f"{path}.parquet"
+    ts.fine("put", path, "t", "x", "--in", "1h")
+    assert strict("export", path, rows)[0] == 0
+    assert b"put 1 row" in strict("import", path, rows, "--topic", "t")[1]
+    code, _, err = strict("dump", path, "--topic", "\udcff")
+    assert code == Exit.ERROR
+    assert b"--topic: half a surrogate pair" in err
     code, _, err = strict("put", path, "\udcff", "x")
     assert code == Exit.ERROR
     assert err.startswith(b"error: topic")

@@ -11,6 +11,7 @@ import base64
 import binascii
 import hashlib
 import json
+import os
 import sys
 import uuid
 from collections.abc import Iterable, Iterator
@@ -110,7 +111,7 @@ class Source:
 
     def _parquet(self, tell: Tell) -> Iterator[Any]:
         try:
-            opened = pq.ParquetFile(self.file)
+            opened = pq.ParquetFile(pa.OSFile(os.fsencode(self.file)))
         except pa.ArrowInvalid as error:
             raise CommandError("not a Parquet file", where=self.file, got=error) from error
         done, total = 0, opened.metadata.num_rows

@@ -11,6 +11,7 @@ import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from timerstore.arguments import is_utf8
 from timerstore.cli.exits import CommandError
 from timerstore.cli.given import FOLDER, json_option, path_argument
 from timerstore.cli.opening import stores_in
@@ -80,6 +81,8 @@ def _asked(table: str, topics: tuple[str, ...], columns: str, on_corrupt: OnCorr
         raise click.UsageError("--columns: what waits comes with all its columns")
     if topics and table not in ("messages", "deliveries", WAITING):
         raise click.UsageError(f"--topic: table {table} has none")
+    if not all(map(is_utf8, topics)):
+        raise click.UsageError(f"--topic: half a surrogate pair in {topics}")
     asked = Asked(table, topics, names, on_corrupt)
     if table != WAITING:
         chosen(table, names or None)  # raises
@@ -231,7 +234,10 @@ Write = Callable[[Any], None]
 
 @contextmanager
 def _parquet(part: Path, schema: Any) -> Iterator[Write]:
-    with pq.ParquetWriter(part, schema, compression="zstd") as writer:
+    with (
+        pa.OSFile(os.fsencode(part), "wb") as file,  # of a name that is no UTF-8, too
+        pq.ParquetWriter(file, schema, compression="zstd") as writer,
+    ):
         yield writer.write_batch
     _sync(part)
 

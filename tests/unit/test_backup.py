@@ -284,6 +284,56 @@ def test_a_log_that_went_another_way_is_refused(source: Bench, tmp_path: Path) -
     assert timerstore.check_backup(tmp_path / "new").clean
 
 
+def end_on_an_edge(bench: Bench) -> None:
+    """The log ends where a segment does: what the next one was made for is not put."""
+    log = bench.store._opened.rooms.log
+    log.make_room(SEGMENT - 16)
+    assert log.end % SEGMENT == 0
+
+
+@pytest.mark.parametrize("on_edge", [False, True])
+@pytest.mark.parametrize("later", [0, 30])
+def test_another_way_of_the_same_length_is_refused(
+    source: Bench, tmp_path: Path, on_edge: bool, later: int
+) -> None:
+    """Then nothing of the last segment is to be copied, and yet it is another."""
+    fill(source, 20, 10)
+    source.store.backup(tmp_path / "old")
+    fill(source, 50, 30)
+    if on_edge:
+        end_on_an_edge(source)
+    end = source.store.backup(tmp_path / "new").log_end
+    assert end % SEGMENT == 0 or not on_edge
+    other = restored(source, tmp_path / "old")
+    fill(other, 50, 40)
+    if on_edge:
+        end_on_an_edge(other)
+    assert other.store.stats()["log_end_bytes"] == end
+    fill(other, later)
+    with pytest.raises(CorruptError, match="not the one"):
+        other.store.backup(tmp_path / "new")
+    other.close()
+    assert timerstore.check_backup(tmp_path / "new").clean
+    third = restored(source, tmp_path / "new", "third")
+    third.turn(61_000)
+    assert sorted(numbers(third)) == list(range(10, 80))
+    third.close()
+
+
+@pytest.mark.parametrize("on_edge", [False, True])
+def test_the_same_way_goes_on_from_an_edge_too(
+    source: Bench, tmp_path: Path, on_edge: bool
+) -> None:
+    fill(source, 70)
+    if on_edge:
+        end_on_an_edge(source)
+    first = source.store.backup(tmp_path / "backup")
+    fill(source, 5, 70)
+    second = source.store.backup(tmp_path / "backup")
+    assert second.copied_bytes == second.log_end - first.log_end
+    assert timerstore.check_backup(tmp_path / "backup").clean
+
+
 def test_a_first_backup_that_was_cut_off_in_its_first_step(source: Bench, tmp_path: Path) -> None:
     """All that it leaves then is the manifest's temporary file."""
     fill(source, 3)

@@ -4,9 +4,10 @@ Threads:  one caller at a time in one backup, by the lock on its folder; the sto
           callers go on.
 Holds:    (1) what backup.json speaks of was durable before it was written: a backup that is cut off
           leaves the one before; (2) a backup is the log's prefix up to a completed checkpoint,
-          which is a record's edge; (3) a segment that is in the backup whole is not read again;
-          of one that has grown, what was copied before is read and compared; (4) with it are the
-          message ids in the window whose messages retention has removed from that prefix.
+          which is a record's edge; (3) a segment that is in the backup whole is not read again,
+          but for the last one there: what was copied of that is read and compared, also where
+          nothing came since, so that no two logs are mixed; (4) with it are the message ids in the
+          window whose messages retention has removed from that prefix.
 Fails:    ConfigError where the folder is another store's backup, or none; CorruptError where the
           log is not the one that was backed up; FullError, FailedError as the disk says.
 Source:   decision 0018.
@@ -88,7 +89,10 @@ class Copier:
             one.size_bytes - (saved[one.offset].size_bytes if one.offset in saved else 0)
             for one in held
         )
-        rows = tuple(transfer.bring(one, saved.get(one.offset)) for one in held)
+        last = max(saved, default=None)
+        rows = tuple(
+            transfer.bring(one, saved.get(one.offset), compares=one.offset == last) for one in held
+        )
         self._disk.sync_directory(target.commit_log)
         new = new._replace(segments=rows, ids=self._bring_ids(target, before.ids, ids, begin))
         reach("backup_copied")
@@ -199,17 +203,17 @@ class _Transfer:
         self.copied = 0
         self.left = 0
 
-    def bring(self, one: _Held, saved: SavedSegment | None) -> SavedSegment:
-        """Copy what of a segment is not there yet."""
+    def bring(self, one: _Held, saved: SavedSegment | None, *, compares: bool) -> SavedSegment:
+        """Copy what of a segment is not there yet. `compares`: what is there is the store's."""
         done, crc = (saved.size_bytes, saved.crc) if saved is not None else (0, 0)
-        if done == one.size_bytes:
-            return SavedSegment(one.offset, done, crc)
-        if done and crc_of(one.file, done) != crc:
+        if compares and crc_of(one.file, done) != crc:
             raise CorruptError(
                 "the store's log is not the one that was backed up here",
                 where=f"{one.file.path} bytes 0 to {done}",
                 wanted=f"CRC {crc}",
             )
+        if done == one.size_bytes:
+            return SavedSegment(one.offset, done, crc)
         path = self._target.commit_log / segment_name(one.offset)
         file = self._disk.open(path, create=True)
         while done < one.size_bytes:

@@ -9,6 +9,8 @@ import pytest
 
 import timerstore
 from tests.support.bench import DAY, Bench, small
+from tests.support.retaining import SIZES, begin_of
+from tests.support.retaining import fill as retaining_fill
 from timerstore import (
     CancelResult,
     ConfigError,
@@ -23,6 +25,7 @@ from timerstore import (
 from timerstore.files.directory import Directory
 from timerstore.files.disk import Disk, File
 from timerstore.layout import backup_json
+from timerstore.layout.tree import segment_name
 from timerstore.row_batch import RowBatch
 
 SEGMENT = 16 * 1024
@@ -332,6 +335,78 @@ def test_the_same_way_goes_on_from_an_edge_too(
     second = source.store.backup(tmp_path / "backup")
     assert second.copied_bytes == second.log_end - first.log_end
     assert timerstore.check_backup(tmp_path / "backup").clean
+
+
+def overwrite(path: Path, offset: int, data: bytes) -> None:
+    """In place: an open store has the file mapped."""
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(data)
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+@pytest.mark.parametrize("which", [0, 1, -1])
+@pytest.mark.parametrize("left", [None, 100])
+def test_what_a_backup_lost_is_copied_again(
+    source: Bench, tmp_path: Path, which: int, left: int | None, goes_on: bool
+) -> None:
+    fill(source, 100)
+    before = source.store.backup(tmp_path / "backup")
+    segment = sorted((tmp_path / "backup" / "commitlog").iterdir())[which]
+    size = segment.stat().st_size
+    if left is None:
+        segment.unlink()
+    else:
+        segment.write_bytes(segment.read_bytes()[:left])
+    if goes_on:
+        fill(source, 5, 100)
+    told: list[tuple[int, int]] = []
+    after = source.store.backup(tmp_path / "backup", progress=lambda *done: told.append(done))
+    grown = after.log_end - before.log_end
+    assert after.copied_bytes == size + grown
+    assert after.copied_bytes + after.kept_bytes == after.log_end - after.log_begin
+    assert told[-1] == (after.copied_bytes, after.copied_bytes)
+    assert timerstore.check_backup(tmp_path / "backup").clean
+    other = restored(source, tmp_path / "backup")
+    other.turn(61_000)
+    assert len(numbers(other)) == (105 if goes_on else 100)
+    other.close()
+
+
+def test_what_a_backup_lost_is_not_taken_from_another_log(source: Bench, tmp_path: Path) -> None:
+    """The store's own segment has been damaged since: then neither has the right one."""
+    fill(source, 100)
+    source.store.backup(tmp_path / "backup")
+    first = min((tmp_path / "backup" / "commitlog").iterdir())
+    first.unlink()
+    own = source.root / "commitlog" / first.name
+    good = own.read_bytes()[200:201]
+    overwrite(own, 200, bytes([good[0] ^ 4]))
+    with pytest.raises(CorruptError, match="not the one"):
+        source.store.backup(tmp_path / "backup")
+    overwrite(own, 200, good)
+    source.store.backup(tmp_path / "backup")
+    assert timerstore.check_backup(tmp_path / "backup").clean
+
+
+def test_what_retention_dropped_goes_also_after_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path / "store", SIZES)
+    segments = tmp_path / "backup" / "commitlog"
+    bench.store.put("t", b"x")
+    bench.store.backup(tmp_path / "backup")
+    retaining_fill(bench, int(bench.store.stats()["log_end_bytes"]))
+    with cut_at(monkeypatch, "backup_written"):
+        bench.store.backup(tmp_path / "backup")
+    (segments / "notes").write_text("mine")
+    assert (segments / segment_name(0)).exists(), "the kill came before it went"
+    report = bench.store.backup(tmp_path / "backup")
+    assert 0 < report.log_begin == begin_of(bench)
+    assert len(list(segments.iterdir())) == report.segment_count + 1
+    assert (segments / "notes").read_text() == "mine"
+    assert timerstore.check_backup(tmp_path / "backup").clean
+    bench.close()
 
 
 def test_a_first_backup_that_was_cut_off_in_its_first_step(source: Bench, tmp_path: Path) -> None:

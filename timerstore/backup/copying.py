@@ -6,8 +6,9 @@ Holds:    (1) what backup.json speaks of was durable before it was written: a ba
           leaves the one before; (2) a backup is the log's prefix up to a completed checkpoint,
           which is a record's edge; (3) a segment that is in the backup whole is not read again,
           but for the last one there: what was copied of that is read and compared, also where
-          nothing came since, so that no two logs are mixed; (4) with it are the message ids in the
-          window whose messages retention has removed from that prefix.
+          nothing came since, so that no two logs are mixed; (4) one that is gone from the folder,
+          or shorter than it was, is compared and copied anew; (5) with it are the message ids in
+          the window whose messages retention has removed from that prefix.
 Fails:    ConfigError where the folder is another store's backup, or none; CorruptError where the
           log is not the one that was backed up; FullError, FailedError as the disk says.
 Source:   decision 0018.
@@ -15,6 +16,7 @@ Source:   decision 0018.
 
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +31,7 @@ from timerstore.files.segments import Segments
 from timerstore.layout import backup_json, counts_json, watermark
 from timerstore.layout.backup_json import Manifest, SavedSegment
 from timerstore.layout.counts_json import NO_IDS, IdsMark
-from timerstore.layout.tree import Tree, segment_name
+from timerstore.layout.tree import Tree, segment_name, segment_offset
 from timerstore.layout.watermark import Watermark
 from timerstore.message import BackupReport
 
@@ -82,29 +84,27 @@ class Copier:
         begin = held[0].offset if held else mark.log_end
         new = self._manifest(mark, begin, counts.ends, config)
         before = self._before(target, new)
-        saved = {one.offset: one for one in before.segments}
         self._disk.make_directory(target.commit_log)
-        transfer = _Transfer(self._disk, target, progress)
-        transfer.left = sum(
-            one.size_bytes - (saved[one.offset].size_bytes if one.offset in saved else 0)
-            for one in held
-        )
-        last = max(saved, default=None)
-        rows = tuple(
-            transfer.bring(one, saved.get(one.offset), compares=one.offset == last) for one in held
-        )
+        transfer = _Transfer(self._disk, target, before, progress)
+        transfer.left = sum(transfer.missing_bytes(one) for one in held)
+        rows = tuple(transfer.bring(one) for one in held)
         self._disk.sync_directory(target.commit_log)
         new = new._replace(segments=rows, ids=self._bring_ids(target, before.ids, ids, begin))
         reach("backup_copied")
         _write_manifest(self._disk, target.root, new)
         reach("backup_written")
         remove_ids(self._disk, target, but=new.ids.number)
-        for row in before.segments:
-            if row.offset < begin:  # retention has dropped it
-                self._disk.unlink(target.commit_log / segment_name(row.offset))
-        self._disk.sync_directory(target.commit_log)
+        self._remove_below(target, begin)
         kept = sum(row.size_bytes for row in rows) - transfer.copied
         return BackupReport(begin, mark.log_end, len(rows), transfer.copied, kept)
+
+    def _remove_below(self, target: Tree, begin: int) -> None:
+        """What retention has dropped goes, also where a kill left it to this backup."""
+        for name in self._disk.list(target.commit_log):
+            with suppress(CorruptError):  # somebody else's
+                if segment_offset(name) < begin:
+                    self._disk.unlink(target.commit_log / name)
+        self._disk.sync_directory(target.commit_log)
 
     def _config_texts(self) -> dict[str, str]:
         found = {name: self._disk.read_small(self._tree.config / name) for name in CONFIG_NAMES}
@@ -196,26 +196,43 @@ class Copier:
 class _Transfer:
     """Brings segments into one backup, and counts."""
 
-    def __init__(self, disk: Disk, target: Tree, progress: Progress) -> None:
+    def __init__(self, disk: Disk, target: Tree, before: Manifest, progress: Progress) -> None:
+        """`before`: what the backup is said to hold."""
         self._disk = disk
         self._target = target
+        self._saved = {row.offset: row for row in before.segments}
+        self._last = max(self._saved, default=None)
+        self._lost = {row.offset for row in before.segments if not self._is_there(row)}
         self._progress = progress
         self.copied = 0
         self.left = 0
 
-    def bring(self, one: _Held, saved: SavedSegment | None, *, compares: bool) -> SavedSegment:
-        """Copy what of a segment is not there yet. `compares`: what is there is the store's."""
-        done, crc = (saved.size_bytes, saved.crc) if saved is not None else (0, 0)
-        if compares and crc_of(one.file, done) != crc:
+    def _path(self, offset: int) -> Path:
+        return self._target.commit_log / segment_name(offset)
+
+    def _is_there(self, row: SavedSegment) -> bool:
+        return (self._disk.file_bytes(self._path(row.offset)) or 0) >= row.size_bytes
+
+    def missing_bytes(self, one: _Held) -> int:
+        """Give how much of a segment is to be copied."""
+        is_there = one.offset in self._saved and one.offset not in self._lost
+        return one.size_bytes - (self._saved[one.offset].size_bytes if is_there else 0)
+
+    def bring(self, one: _Held) -> SavedSegment:
+        """Copy what of a segment is not there yet."""
+        saved = self._saved.get(one.offset, SavedSegment(one.offset, 0, 0))
+        is_lost = one.offset in self._lost
+        is_compared = is_lost or one.offset == self._last
+        if is_compared and crc_of(one.file, saved.size_bytes) != saved.crc:
             raise CorruptError(
                 "the store's log is not the one that was backed up here",
-                where=f"{one.file.path} bytes 0 to {done}",
-                wanted=f"CRC {crc}",
+                where=f"{one.file.path} bytes 0 to {saved.size_bytes}",
+                wanted=f"CRC {saved.crc}",
             )
+        done, crc = (0, 0) if is_lost else (saved.size_bytes, saved.crc)
         if done == one.size_bytes:
-            return SavedSegment(one.offset, done, crc)
-        path = self._target.commit_log / segment_name(one.offset)
-        file = self._disk.open(path, create=True)
+            return saved
+        file = self._disk.open(self._path(one.offset), create=True)
         while done < one.size_bytes:
             data = one.file.read(done, min(CHUNK_BYTES, one.size_bytes - done))
             file.write(data, done)

@@ -35,7 +35,7 @@ from timerstore.commitlog.recover import (
 from timerstore.commitlog.staging import Staging, goes_on, leftovers
 from timerstore.config import StoreConfig
 from timerstore.dedupe import Ids
-from timerstore.errors import CorruptError, FailedError, TimerStoreError, as_failure
+from timerstore.errors import ConfigError, CorruptError, FailedError, TimerStoreError, as_failure
 from timerstore.failpoint import reach
 from timerstore.files.directory import Directory
 from timerstore.files.disk import Disk
@@ -285,6 +285,18 @@ def open_directory(
         raise
 
 
+def _refuse_backup(disk: Disk, tree: Tree) -> None:
+    """A backup has a log, too; what is put there the next backup would write over."""
+    if not disk.exists(tree.backup_json):
+        return
+    problem = f"{tree.root}: wanted a store's folder, got a backup; restore it into another folder"
+    if disk.exists(tree.timer_wheel):  # as versions before let it be
+        problem += (
+            f"; to go on with it as a store, which it was opened as, remove {tree.backup_json}"
+        )
+    raise ConfigError(problem)
+
+
 class _Opening:
     """One opening, step by step."""
 
@@ -294,6 +306,7 @@ class _Opening:
         self._disk = disk
         self._directory = directory
         self._tree: Tree = directory.tree
+        _refuse_backup(disk, self._tree)
         for folder in self._tree.folders:
             disk.refuse_link(folder)
         raw = disk.read_small(self._tree.watermark)

@@ -409,6 +409,44 @@ def test_what_retention_dropped_goes_also_after_a_kill(
     bench.close()
 
 
+def test_a_backup_is_not_opened_as_a_store(source: Bench, tmp_path: Path) -> None:
+    fill(source, 3)
+    backup = tmp_path / "backup"
+    source.store.backup(backup)
+    before = {path: path.read_bytes() for path in backup.rglob("*") if path.is_file()}
+    for call in (
+        lambda: timerstore.open(backup, source.config, clock=source.clock, threads=False),
+        lambda: timerstore.convert(backup, "timerstore", source.config),
+    ):
+        with pytest.raises(ConfigError, match="got a backup; restore it"):
+            call()
+    assert {path: path.read_bytes() for path in backup.rglob("*") if path.is_file()} == before
+    source.store.backup(backup)
+
+
+def test_a_backup_that_became_a_store_is_not_written_over(source: Bench, tmp_path: Path) -> None:
+    """As versions before could make one of it: what was put there since is nowhere else."""
+    fill(source, 12)
+    backup = tmp_path / "backup"
+    source.store.backup(backup)
+    manifest = (backup / "backup.json").read_bytes()
+    (backup / "backup.json").unlink()
+    config = small(commit_log_segment_bytes=(backup / "commitlog" / ("0" * 20)).stat().st_size)
+    other = Bench(backup, config, source.clock.now_ms)
+    other.store.put("t", b"00777")
+    other.close()
+    (backup / "backup.json").write_bytes(manifest)
+    fill(source, 3)
+    with pytest.raises(ConfigError, match=r"opened as a store.*timerwheel"):
+        source.store.backup(backup)
+    with pytest.raises(ConfigError, match=r"got a backup.*as a store.*remove .*backup\.json"):
+        other.open()
+    (backup / "backup.json").unlink()
+    other.open()
+    assert 777 in numbers(other)
+    other.close()
+
+
 def test_a_first_backup_that_was_cut_off_in_its_first_step(source: Bench, tmp_path: Path) -> None:
     """All that it leaves then is the manifest's temporary file."""
     fill(source, 3)

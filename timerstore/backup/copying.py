@@ -38,7 +38,7 @@ from timerstore.message import BackupReport
 CHUNK_BYTES = 8 << 20
 CONFIG_NAMES = ("topics.json", "consumerOffset.json", "timerstoreRecurring.json")
 """Files of config/ that say what the log does not."""
-MANIFEST = "backup.json"
+MANIFEST = Tree(Path()).backup_json.name
 _TRIES = 100  # a checkpoint may end between reading the watermark and reading the counts
 
 Progress = Callable[[int, int], None]
@@ -274,6 +274,11 @@ def refuse_other_folder(disk: Disk, root: Path) -> None:
         raise ConfigError(f"backup: wanted a folder, got {root}")
     # A first backup that was cut off in its first step leaves the manifest's temporary file alone.
     names = [name for name in disk.list(root) if name not in ("lock", f"{MANIFEST}.tmp")]
+    if MANIFEST in names and Tree(root).timer_wheel.name in names:
+        raise ConfigError(
+            f"backup {root}: wanted a backup, got one that was opened as a store since: it has a "
+            f"timerwheel, and maybe messages of its own"
+        )
     if names and MANIFEST not in names:
         raise ConfigError(
             f"backup {root}: wanted an empty folder or one with {MANIFEST}, got one with "

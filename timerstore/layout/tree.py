@@ -173,6 +173,11 @@ class Tree:
         return self.root / "lock"
 
     @property
+    def backup_json(self) -> Path:
+        """What a backup holds: a folder that has it is a backup, and no store."""
+        return self.root / "backup.json"
+
+    @property
     def config(self) -> Path:
         """Folder of topics, timer checkpoint and metrics."""
         return self.root / "config"

@@ -11,9 +11,11 @@ import pytest
 import timerstore
 from tests.corruption import damages
 from tests.corruption.golden import CONFIG, NOW_MS, Golden, make
-from timerstore import ConfigError, Message, Report, repair, verify_directory
+from timerstore import ConfigError, LockedError, Message, Report, repair, verify_directory
 from timerstore.cli import main
 from timerstore.commitlog import survey
+from timerstore.files.directory import Directory
+from timerstore.files.disk import Disk
 from timerstore.files.guard import GuardedMap
 from timerstore.testing import ManualClock, Stepper
 
@@ -237,6 +239,20 @@ def test_repair_refuses_a_target_that_is_taken_and_a_source_that_is_none(
     with pytest.raises(ConfigError, match="no store"):
         repair(taken, tmp_path / "other")
     assert (taken / "mine").read_bytes() == b"mine"
+
+
+def test_two_repairs_into_one_folder_are_refused(root: Path, tmp_path: Path) -> None:
+    held = Directory(Disk(), tmp_path / "target.repairing")
+    with pytest.raises(LockedError, match=r"target\.repairing"):
+        repair(root, tmp_path / "target")
+    held.release()
+    (tmp_path / "target.repairing" / "commitlog").mkdir()
+    (tmp_path / "target.repairing" / "commitlog" / "left").write_bytes(b"over")
+    (tmp_path / "target.repairing" / "abort").write_bytes(b"over")
+    assert repair(root, tmp_path / "target").clean
+    assert not (tmp_path / "target.repairing").exists()
+    assert not (tmp_path / "target" / "abort").exists()
+    assert verify_directory(tmp_path / "target").clean
 
 
 def test_no_map_is_asked_to_find(

@@ -23,7 +23,7 @@ from timerstore import (
     failpoint,
 )
 from timerstore.files.directory import Directory
-from timerstore.files.disk import Disk, File
+from timerstore.files.disk import Anchor, Disk, File
 from timerstore.layout import backup_json
 from timerstore.layout.tree import segment_name
 from timerstore.row_batch import RowBatch
@@ -464,6 +464,50 @@ def test_two_at_once_are_refused(source: Bench, tmp_path: Path) -> None:
         source.store.backup(tmp_path / "backup")
     held.release()
     source.store.backup(tmp_path / "backup")
+
+
+def test_two_restores_into_one_folder_are_refused(source: Bench, tmp_path: Path) -> None:
+    fill(source, 100)
+    backup, path = tmp_path / "backup", tmp_path / "restored"
+    source.store.backup(backup)
+    tried: list[int] = []
+
+    def again(done: int, _all: int) -> None:
+        with pytest.raises(LockedError, match=r"restored\.restoring"):
+            timerstore.restore(backup, path)
+        tried.append(done)
+
+    report = timerstore.restore(backup, path, progress=again)
+    assert len(tried) == report.segment_count == len(list((path / "commitlog").iterdir()))
+    with pytest.raises(ConfigError, match="empty"):
+        timerstore.restore(backup, path)
+    assert not path.with_name("restored.restoring").exists()
+    held = Directory(Disk(), path)  # nobody holds what has its name
+    held.release()
+
+
+def test_a_restore_that_comes_as_the_other_is_done_leaves_it_alone(
+    source: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets the lock of a folder that has its name by then."""
+    fill(source, 100)
+    backup, path = tmp_path / "backup", tmp_path / "restored"
+    source.store.backup(backup)
+    building = path.with_name("restored.restoring")
+    whole = Disk.anchor
+
+    def anchor(self: Disk, root: Path) -> Anchor:
+        found = whole(self, root)
+        if root == building:  # the other one ends between its opening and its locking
+            monkeypatch.setattr(Disk, "anchor", whole)
+            building.rename(path)
+        return found
+
+    monkeypatch.setattr(Disk, "anchor", anchor)
+    with pytest.raises(LockedError, match="just built"):
+        timerstore.restore(backup, path)
+    assert not building.exists()
+    assert path.exists()
 
 
 def test_what_a_restore_left_behind_is_begun_anew(

@@ -1,10 +1,12 @@
 """Restore: a backup into a new store directory, every byte checked on the way.
 
+Locks:    `<name>.restoring`, while it is built: another one beside it is refused.
 Holds:    the directory has its name only when it is whole and durable: one that was cut off is
           `<name>.restoring`, and the next restore begins it anew.
           What is derived is not there: the first opening builds it from the log, in one scan.
 Fails:    ConfigError where the path is taken or the folder is no backup; CorruptError with file and
-          offset where the backup's bytes are not what was written, and then there is no store.
+          offset where the backup's bytes are not what was written, and then there is no store;
+          LockedError where another restore is at it.
 Source:   decision 0018.
 """
 
@@ -23,6 +25,7 @@ from timerstore.backup.copying import (
 from timerstore.dedupe import read_ids, write_ids
 from timerstore.errors import ConfigError, CorruptError, FailedError
 from timerstore.failpoint import reach
+from timerstore.files.building import built
 from timerstore.files.disk import Disk
 from timerstore.layout import watermark
 from timerstore.layout.backup_json import Manifest, SavedSegment
@@ -40,33 +43,26 @@ def restore(
 ) -> BackupReport:
     """Make a store of a backup, in a folder that is new or empty; durable on return.
 
-    `progress` is told how many bytes are copied, and of how many. Raises ConfigError, CorruptError.
+    `progress` is told how many bytes are copied, and of how many. Raises ConfigError, CorruptError,
+    and LockedError where another restore makes the same folder.
     """
     backup, path = Path(backup), Path(path)
     disk = Disk()
     manifest = _manifest_of(disk, backup)
-    if disk.exists(path) and (not disk.is_directory(path) or disk.list(path)):
-        raise ConfigError(f"restore: wanted a new or empty folder, got {path}")
-    building = path.with_name(path.name + ".restoring")
-    disk.remove_tree(building)
-    tree = Tree(building)
-    disk.make_directory(tree.commit_log)
     total = sum(one.size_bytes for one in manifest.segments)
     done = 0
-    for one in manifest.segments:
-        _copy_segment(disk, backup, tree, manifest, one)
-        done += one.size_bytes
-        if progress is not None:
-            progress(done, total)
-    disk.sync_directory(tree.commit_log)
-    ids = _copy_ids(disk, backup, tree, manifest)
-    _write_rest(disk, tree, manifest, ids)
-    disk.sync_directory(building)
-    reach("restore_built")
-    if disk.exists(path):
-        disk.remove_empty(path)
-    disk.rename(building, path)
-    disk.sync_directory(path.parent)
+    with built(disk, path, "restore", ".restoring") as tree:
+        disk.make_directory(tree.commit_log)
+        for one in manifest.segments:
+            _copy_segment(disk, backup, tree, manifest, one)
+            done += one.size_bytes
+            if progress is not None:
+                progress(done, total)
+        disk.sync_directory(tree.commit_log)
+        ids = _copy_ids(disk, backup, tree, manifest)
+        _write_rest(disk, tree, manifest, ids)
+        disk.sync_directory(tree.root)
+        reach("restore_built")
     return BackupReport(manifest.log_begin, manifest.log_end, len(manifest.segments), total, 0)
 
 

@@ -142,6 +142,15 @@ class Directory:
                 where=self.tree.lock,
             )
 
+    def is_in_place(self) -> bool:
+        """Whether its name still leads to it: who locks a folder that another gives a name holds
+        that one's.
+        """
+        try:
+            return self._disk.identity(self.root) == self._identity
+        except FailedError:
+            return False
+
     @property
     def was_open(self) -> bool:
         """Whether the last one who had it open did not close it."""

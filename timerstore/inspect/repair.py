@@ -31,6 +31,7 @@ from timerstore.commitlog.staging import goes_on, leftovers
 from timerstore.commitlog.survey import Files, Gap, Records, look_at_files
 from timerstore.dedupe import Entries, read_ids, read_newest, write_ids
 from timerstore.errors import ConfigError, CorruptError, TimerStoreError
+from timerstore.files.building import built, refuse_taken
 from timerstore.files.disk import Disk, File
 from timerstore.inspect.check_log_files import LogState, Progress, read_log
 from timerstore.inspect.findings import Findings
@@ -175,8 +176,7 @@ def repair_directory(
     into = Path(target).absolute()
     if into == source or source in into.parents or into in source.parents:
         raise ConfigError(f"repair: wanted a folder apart from the store {source}, got {into}")
-    if disk.exists(into) and (not disk.is_directory(into) or disk.list(into)):
-        raise ConfigError(f"repair: wanted a new or empty folder, got {into}")
+    refuse_taken(disk, into, "repair")
     found = look_at(disk, source)
     files = look_at_files(disk, found.tree.commit_log)
     findings = Findings()
@@ -192,17 +192,11 @@ def repair_directory(
     )
     topics = sorted({route.topic for route in units.routes.by_index})
     plan = _Plan(log, queues, topics)
-    building = into.with_name(into.name + ".repairing")
-    disk.remove_tree(building)
-    tree = Tree(building)
-    disk.make_directory(tree.commit_log)
-    _Copy(disk, log, plan, tree).run()
-    _write_rest(disk, findings, found, log, tree)
-    disk.sync_directory(building)
-    if disk.exists(into):
-        disk.remove_empty(into)
-    disk.rename(building, into)
-    disk.sync_directory(into.parent)
+    with built(disk, into, "repair", ".repairing") as tree:
+        disk.make_directory(tree.commit_log)
+        _Copy(disk, log, plan, tree).run()
+        _write_rest(disk, findings, found, log, tree)
+        disk.sync_directory(tree.root)
     _tell(findings, log, plan)
     return findings.report()
 

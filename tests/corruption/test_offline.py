@@ -11,7 +11,15 @@ import pytest
 import timerstore
 from tests.corruption import damages
 from tests.corruption.golden import CONFIG, NOW_MS, Golden, make
-from timerstore import ConfigError, LockedError, Message, Report, repair, verify_directory
+from timerstore import (
+    ConfigError,
+    CorruptError,
+    LockedError,
+    Message,
+    Report,
+    repair,
+    verify_directory,
+)
 from timerstore.cli import main
 from timerstore.commitlog import survey
 from timerstore.files.directory import Directory
@@ -132,6 +140,40 @@ def test_damage_of_derived_files_is_named_and_called_derived(root: Path, golden:
     golden.write(root)
     shutil.rmtree(root / "timerlog")
     assert all("derived" in one.what for one in verify_directory(root).problems)
+
+
+def test_what_recurs_is_looked_at(root: Path) -> None:
+    """What opening refuses is not clean."""
+    clock = ManualClock(NOW_MS)
+    with timerstore.open(root, CONFIG, clock=clock, threads=False) as store:
+        store.put_every("orders", b"again", every=60, name="nightly")
+    assert verify_directory(root, CONFIG).clean
+    path = root / "config" / "timerstoreRecurring.json"
+    path.write_bytes(path.read_bytes().replace(b"nightly", b"nightlx"))
+    (problem,) = verify_directory(root, CONFIG).problems
+    assert problem.where == str(path)
+    with pytest.raises(CorruptError, match="what recurs"):
+        timerstore.open(root, CONFIG, clock=clock, threads=False)
+
+
+def test_a_store_whose_log_is_gone_is_damaged(root: Path, tmp_path: Path) -> None:
+    shutil.rmtree(root / "commitlog")
+    problems = verify_directory(root, CONFIG).problems
+    assert "the file is missing" in {one.got for one in problems}
+    told = repair(root, tmp_path / "target").problems
+    assert [one.what for one in told] == ["damaged bytes"]
+    assert main(["verify", str(root)]) == main(["repair", str(root), str(tmp_path / "other")]) == 1
+    with timerstore.open(tmp_path / "target", CONFIG, threads=False) as store:
+        assert store.verify().clean
+
+
+def test_a_store_that_was_never_put_to_is_a_store(tmp_path: Path) -> None:
+    timerstore.open(tmp_path / "store", CONFIG, threads=False).close()
+    assert not (tmp_path / "store" / "commitlog").exists()
+    assert verify_directory(tmp_path / "store").clean
+    assert repair(tmp_path / "store", tmp_path / "target").clean
+    with timerstore.open(tmp_path / "target", CONFIG, threads=False) as store:
+        assert store.stats()["log_end_bytes"] == 0
 
 
 def _all(root: Path) -> dict[bytes, list[Message]]:

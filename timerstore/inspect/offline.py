@@ -13,6 +13,7 @@ Fails:    ConfigError where there is no store; damage is in the Report, never an
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +35,7 @@ from timerstore.layout import (
     consumer_offset_json,
     counts_json,
     delay_offset_json,
+    recurring_json,
     timer_metrics_json,
     timer_unit,
     topics_json,
@@ -62,8 +64,8 @@ def look_at(disk: Disk, path: str | os.PathLike[str], findings: Findings | None 
     tree = Tree(Path(path).absolute())
     if not disk.is_directory(tree.root) or tree.commit_log.is_symlink():
         raise ConfigError(f"verify: wanted a store's folder, got {tree.root}")
-    if not disk.is_directory(tree.commit_log):
-        raise ConfigError(f"verify: {tree.root} holds no store: no commitlog/")
+    if not (disk.is_directory(tree.commit_log) or disk.exists(tree.watermark)):
+        raise ConfigError(f"verify: {tree.root} holds no store: no commitlog/, no watermark")
     mark = None
     try:
         raw = disk.read_small(tree.watermark)
@@ -252,11 +254,12 @@ def _check_sectors(
 
 
 def _check_config(findings: Findings, disk: Disk, tree: Tree) -> None:
-    readers = {
+    readers: dict[Path, Callable[[bytes | None, bytes | None], object]] = {
         tree.topics_json: topics_json.read,
         tree.consumer_offset_json: consumer_offset_json.read,
         tree.delay_offset_json: delay_offset_json.read,
         tree.timer_metrics: timer_metrics_json.read,
+        tree.recurring_json: lambda text, _backup: recurring_json.read(text),
     }
     for path, read in readers.items():
         try:

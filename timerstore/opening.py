@@ -81,7 +81,7 @@ from timerstore.timer.reschedule import Rescheduler
 from timerstore.timer.retain import Retained, make_retention
 from timerstore.timer.states import States
 from timerstore.timer.timer_log import TimerLog
-from timerstore.timer.wheel import Wheel, is_left_open
+from timerstore.timer.wheel import Wheel, has_length, is_left_open
 
 _DELETE_BYTES = 4096
 """Of a half of the staging, beside the largest record: its delete record, in one group with it.
@@ -334,6 +334,7 @@ class _Opening:
         self._segments.load(needed=0 if self._mark is None else self._mark.log_end)
         if not (was_open and wheel_is_ours):
             self._forget_overtaken()
+        self._drop_misfit_wheel()
         self._wheel = Wheel(
             disk,
             tree.timer_wheel,
@@ -379,6 +380,18 @@ class _Opening:
         if not goes_on(there, segments.read):
             self._disk.unlink(tree.staging)
             self._disk.sync_directory(tree.side)
+
+    def _drop_misfit_wheel(self) -> None:
+        """A wheel of another length than the watermark knows, cut or put there by somebody, is
+        damaged: it goes, and is built anew as one that is lost. Without a watermark its length is
+        all that is known of it.
+        """
+        path = self._tree.timer_wheel
+        if self._mark is None or self._disk.file_bytes(path) is None:
+            return
+        if not has_length(self._disk, path, self._config.wheel_slot_count):
+            self._disk.unlink(path)
+            self._disk.sync_directory(self._tree.root)
 
     def _serve_route(self, view: Any) -> None:
         route_needed(self._segments, view, self._routes, self._clock.now_ms)

@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -402,6 +403,80 @@ def test_sizes_that_contradict_the_files_are_refused(tmp_path: Path, name: str) 
     bench.open()
     bench.turn(3000)
     assert bench.bodies() == [b"y", b"x"]
+    bench.close()
+
+
+@pytest.mark.parametrize(
+    ("left", "is_closed"),
+    [
+        (None, True), (0, True), (32 * 10 + 7, True), (32 * 128, True), (32 * 300, True),
+        (None, False), (32 * 128, False),
+    ],
+)  # fmt: skip
+def test_a_wheel_of_another_length_is_made_anew(
+    tmp_path: Path, left: int | None, is_closed: bool
+) -> None:
+    """The watermark knows how many slots the store has."""
+    made = small(**GEOMETRY)
+    bench = Bench(tmp_path / "store", made)
+    bodies = [b"%d" % n for n in range(20)]
+    for n, body in enumerate(bodies):
+        bench.store.put("t", body, delay=1 + n)
+    bench.turn(3000)
+    if is_closed:
+        bench.close()
+    else:
+        bench.store.flush()
+        bench.store._opened.checkpoint.run()
+        killed = tmp_path / "killed"
+        shutil.copytree(bench.root, killed)
+        bench.close()
+        bench.root = killed
+    wheel = bench.root / "timerwheel"
+    if left is None:
+        wheel.unlink()
+    else:
+        wheel.write_bytes(wheel.read_bytes()[:left].ljust(left, b"\1"))
+    problems = timerstore.verify_directory(bench.root).problems
+    assert [one.where for one in problems if "derived" in one.what] == [str(wheel)]
+    repaired = tmp_path / "repaired"
+    assert timerstore.repair(bench.root, repaired).clean
+    assert (repaired / "timerwheel").stat().st_size == 32 * made.wheel_slot_count
+    for root, config in (
+        (repaired, made),
+        (shutil.copytree(bench.root, tmp_path / "copy"), timerstore.StoreConfig(reserve_bytes=0)),
+        (bench.root, made),
+    ):
+        bench.root, bench.config = root, config
+        bench.open()
+        assert bench.store.config.wheel_slot_count == made.wheel_slot_count
+        now_ms = bench.clock.now_ms
+        bench.turn(60_000)
+        assert bench.bodies() == bodies
+        bench.clock.set(now_ms)
+        bench.close()
+        assert (root / "timerwheel").stat().st_size == 32 * made.wheel_slot_count
+        assert timerstore.verify_directory(root).clean
+
+
+def test_a_wheel_as_a_broker_makes_it_counts(tmp_path: Path) -> None:
+    """Somebody had a broker make it anew, and it takes no other."""
+    bench = Bench(tmp_path, small(**GEOMETRY))
+    bench.store.put("t", b"x", delay=3)
+    bench.turn()
+    bench.close()
+    usual = timerstore.StoreConfig().wheel_slot_count
+    wheel = tmp_path / "timerwheel"
+    wheel.unlink()
+    with wheel.open("wb") as file:
+        file.truncate(32 * usual)
+    with pytest.raises(ConfigError, match=f"configured 256, but .*timerwheel shows {usual}"):
+        bench.open()
+    bench.config = timerstore.StoreConfig(reserve_bytes=0)
+    bench.open()
+    assert bench.store.config.wheel_slot_count == usual
+    bench.turn(3000)
+    assert bench.bodies() == [b"x"]
     bench.close()
 
 

@@ -1,7 +1,9 @@
 """Geometry: sizes that a directory's files show, against those that were configured.
 
 Holds:    what the files show wins where the configuration says nothing else (its default); a
-          configured value that contradicts them is a ConfigError that names both.
+          configured value that contradicts them is a ConfigError that names both. The wheel's file
+          is made anew where it is damaged, so that its length counts only where no watermark says
+          how many slots there are, or where a broker has made it.
 """
 
 import dataclasses
@@ -15,7 +17,7 @@ from timerstore.files.disk import Disk
 from timerstore.layout import index_position
 from timerstore.layout.tree import Tree, is_index_name
 from timerstore.layout.watermark import Watermark
-from timerstore.layout.wheel_slot import SLOT_BYTES
+from timerstore.layout.wheel_slot import BROKER_SLOT_COUNT, SLOT_BYTES
 
 _DEFAULT = StoreConfig()
 
@@ -89,8 +91,11 @@ def _index_counts(disk: Disk, tree: Tree, wanted: StoreConfig) -> tuple[_Index, 
     )
 
 
-def _wheel_slots(disk: Disk, tree: Tree) -> int | None:
-    return (disk.file_bytes(tree.timer_wheel) or 0) // 2 // SLOT_BYTES * 2 or None
+def _wheel_slots(disk: Disk, tree: Tree, mark: Watermark | None) -> tuple[int | None, Path]:
+    slots, rest = divmod(disk.file_bytes(tree.timer_wheel) or 0, SLOT_BYTES)
+    if mark is None or (slots, rest) == (BROKER_SLOT_COUNT, 0):
+        return slots // 2 * 2 or None, tree.timer_wheel
+    return mark.wheel_slot_count, tree.watermark
 
 
 def adopt_geometry(
@@ -102,7 +107,7 @@ def adopt_geometry(
         "commit_log_segment_bytes": (_segment_bytes(disk, [tree.commit_log]), tree.commit_log),
         "queue_segment_bytes": (_queue_bytes(disk, tree), tree.queues),
         "timer_log_segment_bytes": (_segment_bytes(disk, [tree.timer_log]), tree.timer_log),
-        "wheel_slot_count": (_wheel_slots(disk, tree), tree.timer_wheel),
+        "wheel_slot_count": _wheel_slots(disk, tree, mark),
         "precision_ms": (None if mark is None else mark.precision_ms, tree.watermark),
     }
     index = _index_counts(disk, tree, wanted) if wanted.index_enabled else None

@@ -211,7 +211,8 @@ def _check_wheel(findings: Findings, disk: Disk, found: Found, log: LogState) ->
     wanted = found.config.wheel_slot_count * wheel_slot.SLOT_BYTES
     got = disk.file_bytes(path)
     if got not in (wanted, wanted + wheel_slot.SLOT_BYTES):
-        findings.add(f"the wheel's size ({_DERIVED} once removed)", path, wanted, got)
+        how = _DERIVED if mark is not None else f"{_DERIVED} once removed"
+        findings.add(f"the wheel's size ({how})", path, wanted, got)
     elif mark is not None:
         raw = disk.open(path, read_only=True).read(0, wanted)
         is_open = disk.exists(found.tree.abort)

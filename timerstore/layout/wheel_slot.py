@@ -17,6 +17,8 @@ WHEEL_SLOT = np.dtype(
 )
 SLOT_BYTES = WHEEL_SLOT.itemsize
 assert SLOT_BYTES == 32
+BROKER_SLOT_COUNT = 1_209_600
+"""Of a wheel that a broker makes, whatever its precision; it takes no other."""
 
 Slots = npt.NDArray[np.void]
 

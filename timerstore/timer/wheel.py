@@ -43,6 +43,12 @@ def is_left_open(disk: Disk, path: Path, slot_count: int) -> bool:
     return disk.file_bytes(path) == slot_count * SLOT_BYTES + OPEN_EXTRA_BYTES
 
 
+def has_length(disk: Disk, path: Path, slot_count: int) -> bool:
+    """Whether the file is as long as so many slots are; an open store's, or a closed one's."""
+    size = slot_count * SLOT_BYTES
+    return disk.file_bytes(path) in (size, size + OPEN_EXTRA_BYTES)
+
+
 class DirtyPages(NamedTuple):
     """Copies of the pages that changed since the last checkpoint."""
 

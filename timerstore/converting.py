@@ -22,6 +22,7 @@ from timerstore.clock import Clock, SystemClock
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, FailedError
 from timerstore.files.disk import Disk
+from timerstore.files.paths import path_text
 from timerstore.layout.tree import Tree
 from timerstore.layout.wheel_slot import SLOT_BYTES
 from timerstore.opening import open_directory
@@ -48,7 +49,7 @@ def convert(
     """
     if to not in ("rocketmq", "timerstore"):
         raise ConfigError(f"to: wanted 'rocketmq' or 'timerstore', got {to!r}")
-    tree, disk = Tree(Path(path)), Disk()
+    tree, disk = Tree(Path(path_text("convert", path))), Disk()
     if not (disk.is_directory(tree.commit_log) or disk.exists(tree.watermark)):
         raise ConfigError(f"convert: wanted the directory of a store, got {tree.root}")
     given = replace(config or StoreConfig(), far_wheel="shared" if to == "rocketmq" else "own")

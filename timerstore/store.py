@@ -38,6 +38,7 @@ from timerstore.errors import (
 from timerstore.failpoint import reach
 from timerstore.files.disk import Disk
 from timerstore.files.guard import CutWatch
+from timerstore.files.paths import path_text
 from timerstore.flow_control import LimitedPutting
 from timerstore.future.calendar import Calendar
 from timerstore.future.explain import Explainer, name_of
@@ -988,13 +989,14 @@ class TimerStore(Closing):
         `timerstore.restore` makes a store of it. `progress` is told how many bytes are copied, and
         of how many. Raises ConfigError where the folder is not this store's backup.
         """
+        into = Path(path_text("backup", target))
         self.flush()
         opened = self._opened
         copier = Copier(
             opened.config, opened.clock, opened.disk, opened.directory.tree, self._log.segments
         )
         with opened.retention.still():
-            return copier.run(Path(target), progress)
+            return copier.run(into, progress)
 
     def services(self) -> dict[str, Service]:
         """Give the services by name, in the order in which a message meets them; for those who step
@@ -1156,9 +1158,10 @@ def check_given(config: object, clock: object) -> None:
 
 def _root_of(path: str | os.PathLike[str]) -> Path:
     """Give the folder; ConfigError where none is named, and on what is no store's."""
-    if not os.fspath(path):  # as a Path it would be the working directory
+    text = path_text("path", path)
+    if not text:  # as a Path it would be the working directory
         raise ConfigError(f"path: wanted a folder, got {path!r}")
-    root = Path(path)
+    root = Path(text)
     if Disk().exists(root / CLUSTER_NAME):
         # What is put into a store there no shard would deliver.
         raise ConfigError(

@@ -1,9 +1,10 @@
 """Backup and restore: what comes out of a restored store is what the store owed at its backup."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from timerstore import (
     FullError,
     LockedError,
     PutReceipt,
+    TimerStoreError,
     failpoint,
 )
 from timerstore.files.directory import Directory
@@ -508,6 +510,58 @@ def test_a_restore_that_comes_as_the_other_is_done_leaves_it_alone(
         timerstore.restore(backup, path)
     assert not building.exists()
     assert path.exists()
+
+
+def test_a_target_is_found_wherever_it_is_named_from(
+    source: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the folder that one stands in, and through a link."""
+    fill(source, 3)
+    backup = tmp_path / "backup"
+    source.store.backup(backup)
+    for name in ("here", "there", "linked", "repaired"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "link").symlink_to("linked")
+    (tmp_path / "other-link").symlink_to("repaired")
+    monkeypatch.chdir(tmp_path / "here")
+    timerstore.restore("../backup", ".")
+    monkeypatch.chdir(tmp_path / "there")
+    timerstore.restore(backup, "")
+    timerstore.restore(backup, tmp_path / "link")
+    timerstore.repair(tmp_path / "link", tmp_path / "other-link")
+    for name in ("here", "there", "linked", "repaired"):
+        assert timerstore.verify_directory(tmp_path / name).clean
+    assert (tmp_path / "link").is_symlink()
+    assert not list(tmp_path.glob("*ing"))
+
+
+def test_a_path_that_cannot_be_is_the_callers_fault(source: Bench, tmp_path: Path) -> None:
+    backup, loop, nowhere = tmp_path / "backup", tmp_path / "loop", tmp_path / "nowhere"
+    loop.symlink_to(loop)
+    nowhere.symlink_to(tmp_path / "not there")
+    source.store.backup(backup)
+    calls: dict[str, Callable[[Any], object]] = {
+        "open": lambda path: timerstore.open(path, threads=False),
+        "open_shards": lambda path: timerstore.open_shards(path, 2, threads=False),
+        "backup": source.store.backup,
+        "restore": lambda path: timerstore.restore(backup, path),
+        "restore of": lambda path: timerstore.restore(path, tmp_path / "new"),
+        "check_backup": timerstore.check_backup,
+        "verify": timerstore.verify_directory,
+        "repair": lambda path: timerstore.repair(source.root, path),
+        "repair of": lambda path: timerstore.repair(path, tmp_path / "new"),
+        "convert": lambda path: timerstore.convert(path, "timerstore"),
+    }
+    for call in calls.values():
+        for path in (str(tmp_path / "a\0b"), b"bytes", None):
+            with pytest.raises(ConfigError, match=r"NUL|wanted text or a path"):
+                call(path)
+    for name, call in calls.items():
+        for path in (loop, nowhere) if name in ("restore", "repair") else (loop,):
+            with pytest.raises(TimerStoreError):
+                call(path)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["backup", "loop", "nowhere", "store"]
+    fill(source, 1)
 
 
 def test_what_a_restore_left_behind_is_begun_anew(

@@ -27,6 +27,7 @@ from timerstore.errors import ConfigError, CorruptError, FailedError
 from timerstore.failpoint import reach
 from timerstore.files.directory import Directory
 from timerstore.files.disk import Disk, File
+from timerstore.files.paths import led_to
 from timerstore.files.segments import Segments
 from timerstore.layout import backup_json, counts_json, watermark
 from timerstore.layout.backup_json import Manifest, SavedSegment
@@ -67,7 +68,7 @@ class Copier:
 
     def run(self, target: Path, progress: Progress | None = None) -> BackupReport:
         """Bring a backup up to the last completed checkpoint; durable on return."""
-        root, store = target.resolve(), self._tree.root.resolve()
+        root, store = led_to("backup", target), led_to("backup", self._tree.root)
         if root == store or store in root.parents or root in store.parents:
             raise ConfigError(f"backup: wanted a folder apart from the store {store}, got {root}")
         refuse_other_folder(self._disk, root)

@@ -27,6 +27,7 @@ from timerstore.errors import ConfigError, CorruptError, FailedError
 from timerstore.failpoint import reach
 from timerstore.files.building import built
 from timerstore.files.disk import Disk
+from timerstore.files.paths import path_text
 from timerstore.layout import watermark
 from timerstore.layout.backup_json import Manifest, SavedSegment
 from timerstore.layout.counts_json import IdsMark
@@ -46,7 +47,7 @@ def restore(
     `progress` is told how many bytes are copied, and of how many. Raises ConfigError, CorruptError,
     and LockedError where another restore makes the same folder.
     """
-    backup, path = Path(backup), Path(path)
+    backup, path = Path(path_text("backup", backup)), Path(path_text("restore", path))
     disk = Disk()
     manifest = _manifest_of(disk, backup)
     total = sum(one.size_bytes for one in manifest.segments)
@@ -68,7 +69,7 @@ def restore(
 
 def check_backup(backup: str | os.PathLike[str]) -> Report:
     """Read a whole backup; tell every segment that is not what was written."""
-    backup = Path(backup)
+    backup = Path(path_text("backup", backup))
     disk = Disk()
     manifest = _manifest_of(disk, backup)
     problems = []

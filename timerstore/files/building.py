@@ -15,6 +15,7 @@ from pathlib import Path
 from timerstore.errors import ConfigError, LockedError
 from timerstore.files.directory import Directory
 from timerstore.files.disk import Disk
+from timerstore.files.paths import led_to
 from timerstore.layout.tree import Tree
 
 
@@ -29,7 +30,8 @@ def built(disk: Disk, path: Path, what: str, ending: str) -> Iterator[Tree]:
     """Give an empty folder to put a store together in; durable it is to be on the way out, and then
     it gets its name, durably.
     """
-    refuse_taken(disk, path, what)
+    refuse_taken(disk, path, what)  # a link that leads nowhere, too
+    path = led_to(what, path)
     directory = Directory(disk, path.with_name(path.name + ending))
     try:
         if not directory.is_in_place():  # who built there has given it its name meanwhile

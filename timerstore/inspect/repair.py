@@ -33,6 +33,7 @@ from timerstore.dedupe import Entries, read_ids, read_newest, write_ids
 from timerstore.errors import ConfigError, CorruptError, TimerStoreError
 from timerstore.files.building import built, refuse_taken
 from timerstore.files.disk import Disk, File
+from timerstore.files.paths import led_to, path_text
 from timerstore.inspect.check_log_files import LogState, Progress, read_log
 from timerstore.inspect.findings import Findings
 from timerstore.inspect.log_units import LogUnits, Run
@@ -172,11 +173,12 @@ def repair_directory(
     The Report has every damaged range and what is known of its loss; it is clean where nothing was
     damaged. `progress` is told how many bytes are read, and of how many. Open the target to use it.
     """
-    disk, source = Disk(), Path(path).absolute()
-    into = Path(target).absolute()
-    if into == source or source in into.parents or into in source.parents:
+    disk, source = Disk(), Path(path_text("repair", path)).absolute()
+    into = Path(path_text("repair", target))
+    refuse_taken(disk, into, "repair")  # a link that leads nowhere, too
+    root, into = led_to("repair", source), led_to("repair", into)
+    if into == root or root in into.parents or into in root.parents:
         raise ConfigError(f"repair: wanted a folder apart from the store {source}, got {into}")
-    refuse_taken(disk, into, "repair")
     found = look_at(disk, source)
     files = look_at_files(disk, found.tree.commit_log)
     findings = Findings()

@@ -35,6 +35,7 @@ from timerstore.closing import Closing
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, FullError, MessageError, TimerStoreError
 from timerstore.files.disk import Disk
+from timerstore.files.paths import path_text
 from timerstore.layout.handle import decode
 from timerstore.leases import AckResult, Backoff, LeaseConsumer, LeasedMessage
 from timerstore.message import (
@@ -105,9 +106,7 @@ class ShardedStore(Closing):
         threads: bool = True,
         ingest_every: float | None = 1.0,
     ) -> None:
-        if not isinstance(path, str | os.PathLike):
-            raise ConfigError(f"path: wanted text or a path, got {path!r}")
-        self.root = Path(path)
+        self.root = Path(path_text("path", path))
         if ingest_every is not None and not _is_interval(ingest_every):
             raise ConfigError(f"ingest_every: wanted 0.01 to 86400 s or None, got {ingest_every!r}")
         self.tree = ShardsTree(self.root)

@@ -108,8 +108,8 @@ def _queues_keep() -> Patches:
 def _backup_stale() -> Patches:
     original = copying._Transfer.bring
 
-    def bring(self: Any, one: Any, saved: Any) -> Any:
-        return original(self, one, saved) if saved is None else saved
+    def bring(self: Any, one: Any) -> Any:
+        return self._saved.get(one.offset) or original(self, one)
 
     yield swap(copying._Transfer, "bring", bring)
 
@@ -118,9 +118,9 @@ def _backup_stale() -> Patches:
 def _backup_not_synced() -> Patches:
     original = copying._Transfer.bring
 
-    def bring(self: Any, one: Any, saved: Any) -> Any:
+    def bring(self: Any, one: Any) -> Any:
         with swap(type(one.file), "sync", nothing):
-            return original(self, one, saved)
+            return original(self, one)
 
     yield swap(copying._Transfer, "bring", bring)
 

@@ -150,11 +150,15 @@ class Opened(NamedTuple):
             self.rooms.log.fail(cause)
 
     def _note_damage(self, error: TimerStoreError) -> None:
-        """Have the next opening build the timer log anew, where that is what is damaged."""
+        """Have the next opening build the timer log and the far wheel anew, where those are what
+        is damaged: also where a unit of theirs, whole as it is, leads to another record than its
+        own, which is named then.
+        """
         tree = self.directory.tree
         if not isinstance(error, CorruptError):
             return
-        if str(error.where).startswith(f"{tree.timer_log}/"):
+        leads_astray = error.what.endswith(FAULTS[lib.TS_FAULT_TOPIC])
+        if leads_astray or str(error.where).startswith(f"{tree.timer_log}/"):
             with suppress(TimerStoreError):  # else the next opening meets it as this one did
                 self.disk.write_small(tree.timer_damaged, f"{error}\n".encode())
 

@@ -53,6 +53,12 @@ def copied_at(
         yield
 
 
+def flush_for_ever(store: TimerStore) -> None:
+    """Until its services have met what ends it."""
+    while True:
+        store.flush()
+
+
 class Bench:
     """One directory, one clock, a store that may be opened again."""
 

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 import timerstore
-from tests.support.bench import DAY, NOW, SECOND, YEAR, Bench, small
-from timerstore import CancelResult, ConfigError, CorruptError, StoreConfig, failpoint
+from tests.support.bench import DAY, NOW, SECOND, YEAR, Bench, flush_for_ever, small
+from timerstore import CancelResult, ConfigError, CorruptError, FailedError, StoreConfig, failpoint
 from timerstore.layout import far_table, watermark
 from timerstore.layout.tree import Tree
+from timerstore.testing import ManualClock
 from timerstore.timer import far as far_module
 
 WHEEL_BYTES = 128 * 32
@@ -678,3 +679,30 @@ def test_explain_says_where_it_is(tmp_path: Path) -> None:
     at.turn(WINDOW * SECOND)
     assert at.store.explain(receipt).state == "delivered"
     at.close()
+
+
+def test_the_units_of_another_store_are_met_once(tmp_path: Path) -> None:
+    """Each is whole, and leads to a record that is not its own: from the log all is made anew."""
+    count = 30
+    for name, salt in (("a", b"A"), ("b", b"BB")):
+        at = bench(tmp_path / name, far_wheel="own")
+        for n in range(count):
+            at.store.put("t", salt * (1 + n % 3) + b"%03d" % n, delay=DAY / 1000 * (n + 1))
+        at.turn()
+        at.close()
+    names = [path.name for path in (tmp_path / "b" / "timerstore" / "far").iterdir()]
+    for name in names:
+        other = tmp_path / "b" / "timerstore" / "far" / name
+        (tmp_path / "a" / "timerstore" / "far" / name).write_bytes(other.read_bytes())
+    late_ms = NOW + (count + 2) * DAY
+    config = far(far_wheel="own")
+    store = timerstore.open(tmp_path / "a", config, clock=ManualClock(late_ms))
+    with pytest.raises(FailedError, match="not the one that was pointed at"):
+        flush_for_ever(store)  # until dequeue-get-message has met it
+    store.close()
+    assert Tree(tmp_path / "a").timer_damaged.exists()
+    healed = Bench(tmp_path / "a", config, late_ms)
+    assert not tree(healed).timer_damaged.exists()
+    healed.turn()
+    assert [body[-3:] for body in bodies(healed)] == [b"%03d" % n for n in range(count)]
+    healed.close()

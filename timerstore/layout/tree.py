@@ -253,7 +253,9 @@ class Tree:
 
     @property
     def timer_damaged(self) -> Path:
-        """There where a service met damage in the timer log: the next opening builds it anew."""
+        """There where a service met damage in the timer log, or a unit that leads to another's
+        record: the next opening builds timer log and far wheel anew.
+        """
         return self.side / "timer_damaged"
 
     @property

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 import timerstore
-from tests.support.bench import NOW, SECOND, Bench, copied_at, small
-from timerstore import CorruptError, FailedError, TimerStore, verify_directory
+from tests.support.bench import NOW, SECOND, Bench, copied_at, flush_for_ever, small
+from timerstore import CorruptError, FailedError, verify_directory
 from timerstore.layout.timer_unit import UNIT_BYTES
 from timerstore.layout.tree import Tree
 from timerstore.testing import ManualClock
@@ -20,11 +20,6 @@ def flip(root: Path, unit: int, byte: int, mask: int) -> Path:
     raw[unit * UNIT_BYTES + byte] ^= mask
     path.write_bytes(raw)
     return path
-
-
-def flush_for_ever(store: TimerStore) -> None:
-    while True:
-        store.flush()
 
 
 def filled(tmp_path: Path) -> Bench:

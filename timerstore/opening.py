@@ -44,7 +44,7 @@ from timerstore.files.guard import forget_below
 from timerstore.files.segments import Segments
 from timerstore.layout import counts_json, watermark
 from timerstore.layout.lease import group_of
-from timerstore.layout.tree import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC, Tree
+from timerstore.layout.tree import BACKUP_JSON, SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC, Tree
 from timerstore.layout.unique_key import make_prefix
 from timerstore.layout.watermark import Watermark
 from timerstore.metrics import Metrics
@@ -291,13 +291,12 @@ def open_directory(
 
 def _refuse_backup(disk: Disk, tree: Tree) -> None:
     """A backup has a log, too; what is put there the next backup would write over."""
-    if not disk.exists(tree.backup_json):
+    path = tree.root / BACKUP_JSON
+    if not disk.exists(path):
         return
     problem = f"{tree.root}: wanted a store's folder, got a backup; restore it into another folder"
     if disk.exists(tree.timer_wheel):  # as versions before let it be
-        problem += (
-            f"; to go on with it as a store, which it was opened as, remove {tree.backup_json}"
-        )
+        problem += f"; to go on with it as a store, which it was opened as, remove {path}"
     raise ConfigError(problem)
 
 

@@ -32,14 +32,14 @@ from timerstore.files.segments import Segments
 from timerstore.layout import backup_json, counts_json, watermark
 from timerstore.layout.backup_json import Manifest, SavedSegment
 from timerstore.layout.counts_json import NO_IDS, IdsMark
-from timerstore.layout.tree import Tree, segment_name, segment_offset
+from timerstore.layout.tree import BACKUP_JSON, Tree, segment_name, segment_offset
 from timerstore.layout.watermark import Watermark
 from timerstore.message import BackupReport
 
 CHUNK_BYTES = 8 << 20
 CONFIG_NAMES = ("topics.json", "consumerOffset.json", "timerstoreRecurring.json")
 """Files of config/ that say what the log does not."""
-MANIFEST = Tree(Path()).backup_json.name
+MANIFEST = BACKUP_JSON
 _TRIES = 100  # a checkpoint may end between reading the watermark and reading the counts
 
 Progress = Callable[[int, int], None]

@@ -20,6 +20,8 @@ INGEST_TOPIC = "rmq_sys_timerstore_ingest"
 
 CLUSTER_NAME = "cluster.json"
 """At the root of a directory of shards, which is no store itself (timerstore.shards)."""
+BACKUP_JSON = "backup.json"
+"""A folder that has it is a backup, and no store."""
 
 QUEUE_COUNT_MAX = 65_536
 """Of one topic, whoever made them: far beyond what brokers have, and not too many to go over."""
@@ -171,11 +173,6 @@ class Tree:
     def lock(self) -> Path:
         """The process lock."""
         return self.root / "lock"
-
-    @property
-    def backup_json(self) -> Path:
-        """What a backup holds: a folder that has it is a backup, and no store."""
-        return self.root / "backup.json"
 
     @property
     def config(self) -> Path:

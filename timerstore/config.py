@@ -229,7 +229,7 @@ class StoreConfig:
 
     def _range_problems(self) -> list[str]:
         problems = []
-        for name, (low, high) in _RANGES.items():
+        for name, (low, high) in RANGES.items():
             value = getattr(self, name)
             if not low <= value <= high:
                 problems.append(f"{name}: wanted {low} to {high}, got {value}")
@@ -273,7 +273,7 @@ class StoreConfig:
         return problems
 
 
-_RANGES: dict[str, tuple[int, int]] = {
+RANGES: dict[str, tuple[int, int]] = {
     "commit_log_segment_bytes": (4 * KIB, _INT32_MAX),
     "queue_segment_bytes": (20, _INT32_MAX - 20),
     "timer_log_segment_bytes": (128, _INT32_MAX),

@@ -47,7 +47,7 @@ from timerstore.future.used import used
 from timerstore.ingest import Carrier, Ingester
 from timerstore.inspect.check import check_store
 from timerstore.layout.handle import Handle, decode, of_receipt
-from timerstore.layout.tree import CLUSTER_NAME
+from timerstore.layout.tree import CLUSTER_JSON
 from timerstore.leases import (
     AckResult,
     Backoff,
@@ -1162,7 +1162,7 @@ def _root_of(path: str | os.PathLike[str]) -> Path:
     if not text:  # as a Path it would be the working directory
         raise ConfigError(f"path: wanted a folder, got {path!r}")
     root = Path(text)
-    if Disk().exists(root / CLUSTER_NAME):
+    if Disk().exists(root / CLUSTER_JSON):
         # What is put into a store there no shard would deliver.
         raise ConfigError(
             "path: wanted a store, or a folder for one, got a directory of shards: open_shards",

@@ -37,9 +37,9 @@ def test_a_roll_window_that_does_not_fit_is_the_widest(slots):
     assert StoreConfig(roll_window_slots=slots).roll_slots == 604_740
 
 
-@pytest.mark.parametrize("name", sorted(config._RANGES))
+@pytest.mark.parametrize("name", sorted(config.RANGES))
 def test_edges_of_every_range(name):
-    low, high = config._RANGES[name]
+    low, high = config.RANGES[name]
     small = {"wheel_slot_count": 128, "checkpoint_log_bytes": 4096}
     fixed = {"queue_segment_bytes": (20, (2**31 - 21) // 20 * 20), "checkpoint_log_bytes": (
         4096, 256 * config.MIB), "wheel_slot_count": (16, 64 * config.MIB)}  # fmt: skip

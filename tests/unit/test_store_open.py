@@ -22,6 +22,7 @@ from tests.support.driver import abandon
 from timerstore import (
     ClosedError,
     ConfigError,
+    CorruptError,
     FailedError,
     ForkedError,
     LockedError,
@@ -478,6 +479,22 @@ def test_a_wheel_as_a_broker_makes_it_counts(tmp_path: Path) -> None:
     bench.turn(3000)
     assert bench.bodies() == [b"x"]
     bench.close()
+
+
+@pytest.mark.parametrize("config", [None, small()], ids=["found", "configured"])
+def test_a_log_cut_to_a_length_that_none_has(
+    tmp_path: Path, config: timerstore.StoreConfig | None
+) -> None:
+    """That is damage, and no wrong setting."""
+    bench = Bench(tmp_path, small())
+    bench.store.put("t", b"x", delay=1)
+    bench.turn()
+    bench.close()
+    file = tmp_path / "commitlog" / f"{0:020d}"
+    os.truncate(file, 100)
+    with pytest.raises(CorruptError, match="wanted 4096 to 2147483647; got 100") as caught:
+        timerstore.open(tmp_path, config)
+    assert caught.value.where == file
 
 
 def test_every_contradiction_is_said_at_once(tmp_path: Path) -> None:

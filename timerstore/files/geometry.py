@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from timerstore.config import StoreConfig
-from timerstore.errors import ConfigError
+from timerstore.config import RANGES, StoreConfig
+from timerstore.errors import ConfigError, CorruptError
 from timerstore.files.disk import Disk
 from timerstore.layout import index_position
 from timerstore.layout.tree import Tree, is_index_name
@@ -98,6 +98,12 @@ def _wheel_slots(disk: Disk, tree: Tree, mark: Watermark | None) -> tuple[int | 
     return mark.wheel_slot_count, tree.watermark
 
 
+def _file_of(disk: Disk, where: Path, file_bytes: int) -> Path:
+    """The file of such a length, or where it lies."""
+    inside = [where / name for name in disk.list(where)] if disk.is_directory(where) else []
+    return next((path for path in inside if disk.file_bytes(path) == file_bytes), where)
+
+
 def adopt_geometry(
     disk: Disk, tree: Tree, config: StoreConfig | None, mark: Watermark | None
 ) -> StoreConfig:
@@ -119,6 +125,14 @@ def adopt_geometry(
     changes: dict[str, Any] = {}  # by name: no type says which fields are whole numbers
     for name, (found, where) in shown.items():
         configured = getattr(wanted, name)
+        low, high = RANGES[name]
+        if found is not None and not low <= found <= high:
+            raise CorruptError(
+                f"no store has files of such a length ({name})",
+                where=_file_of(disk, where, found),
+                wanted=f"{low} to {high}",
+                got=found,
+            )
         if found is None or found == configured:
             continue
         if configured != getattr(_DEFAULT, name):

@@ -18,7 +18,7 @@ SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 INGEST_TOPIC = "rmq_sys_timerstore_ingest"
 """Headers of ingested rows. Of a broker, what begins with rmq_sys_ is a system topic."""
 
-CLUSTER_NAME = "cluster.json"
+CLUSTER_JSON = "cluster.json"
 """At the root of a directory of shards, which is no store itself (timerstore.shards)."""
 BACKUP_JSON = "backup.json"
 """A folder that has it is a backup, and no store."""

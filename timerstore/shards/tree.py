@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from timerstore.errors import ConfigError, CorruptError, MessageError
-from timerstore.layout.tree import CLUSTER_NAME
+from timerstore.layout.tree import CLUSTER_JSON
 
 SHARD_COUNT_MAX = 1024
 """Shards of one directory: each open one has files, memory and, mostly, threads of its own."""
@@ -103,7 +103,7 @@ class ShardsTree:
     @property
     def cluster_json(self) -> Path:
         """How many shards there are, and which key belongs to which."""
-        return self.root / CLUSTER_NAME
+        return self.root / CLUSTER_JSON
 
     def shard(self, shard: int) -> Path:
         """The store that is this shard."""

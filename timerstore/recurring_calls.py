@@ -7,11 +7,13 @@
 
 Threads:  any.
 Locks:    the planner's; then those of Definitions and of the log.
-Fails:    MessageError on arguments; FullError: nothing was made, and nothing ended. A run that
-          finds no room is put later.
+Fails:    MessageError on arguments; FullError: nothing was made, and nothing ended, but for runs
+          that were late; a kill after it may end what was to be ended. A run that finds no room is
+          put later.
 Source:   decision 0038.
 """
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -153,6 +155,8 @@ class RecurringCalls:
                 self._end(ended)
             except BaseException:
                 self._definitions.set(one)  # it goes on, and may be ended again
+                with suppress(TimerStoreError):  # where this is refused, too, a kill ends it
+                    self._definitions.save()
                 raise
             try:
                 self._definitions.save()
@@ -163,8 +167,8 @@ class RecurringCalls:
         return True
 
     def _end(self, one: Definition) -> None:
-        self._cancel_run(one)
         self._cancel_late(one)
+        self._cancel_run(one)  # last: where it is refused, this run comes, and others after it
         self._definitions.remove(one.name)
 
     # --- runs ---

@@ -12,6 +12,7 @@ from tests.support import chromium
 from tests.support.bench import SECOND, Bench, small
 
 pytest.importorskip("selenium")
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
@@ -53,7 +54,9 @@ class Seen:
         self.until(lambda: self.text("#link-text").startswith("live"))
 
     def until(self, so: Callable[[], object]) -> Any:
-        return WebDriverWait(self.driver, 20, 0.02).until(lambda _: so())
+        # Between finding and asking the page may have drawn it anew.
+        drawn_anew = [StaleElementReferenceException]
+        return WebDriverWait(self.driver, 20, 0.02, drawn_anew).until(lambda _: so())
 
     def one(self, selector: str) -> Any:
         return self.driver.find_element(By.CSS_SELECTOR, selector)
@@ -72,8 +75,13 @@ class Seen:
         return str(found)
 
     def press(self, selector: str, text: str = "") -> None:
-        self.until(lambda: any(text in one.text for one in self.all(selector)))
-        next(one for one in self.all(selector) if text in one.text).click()
+        def press() -> bool:
+            found = [one for one in self.all(selector) if text in one.text]
+            for one in found[:1]:
+                one.click()
+            return bool(found)
+
+        self.until(press)
 
     def find(self, text: str) -> None:
         query = self.one("#query")

@@ -492,7 +492,7 @@ def test_a_log_cut_to_a_length_that_none_has(
     bench.close()
     file = tmp_path / "commitlog" / f"{0:020d}"
     os.truncate(file, 100)
-    with pytest.raises(CorruptError, match="wanted 4096 to 2147483647; got 100") as caught:
+    with pytest.raises(CorruptError, match="wanted 4096 to 2147483647 bytes; got 100") as caught:
         timerstore.open(tmp_path, config)
     assert caught.value.where == file
 

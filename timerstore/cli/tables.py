@@ -30,6 +30,7 @@ from timerstore.columns.tables import TABLES, chosen
 from timerstore.shards.untaken import refuse_untaken
 
 WAITING = "waiting"
+_PATIENCE_S = 10.0  # for who has shards open to take in what is committed
 _PLACES = {
     "messages": "log_offset",
     "deliveries": "log_offset",
@@ -206,7 +207,7 @@ def export_command(
             "cannot tell the format", where=target, wanted=f"a name with {', '.join(_WRITERS)}"
         )
     if table == WAITING:
-        refuse_untaken(path)
+        refuse_untaken(path, _PATIENCE_S)
     part = target.with_name(f"{target.name}.part")
     rows = 0
     try:

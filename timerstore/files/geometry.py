@@ -98,10 +98,19 @@ def _wheel_slots(disk: Disk, tree: Tree, mark: Watermark | None) -> tuple[int | 
     return mark.wheel_slot_count, tree.watermark
 
 
-def _file_of(disk: Disk, where: Path, file_bytes: int) -> Path:
-    """The file of such a length, or where it lies."""
-    inside = [where / name for name in disk.list(where)] if disk.is_directory(where) else []
-    return next((path for path in inside if disk.file_bytes(path) == file_bytes), where)
+def _check_log(disk: Disk, tree: Tree) -> None:
+    """A log cut to less than any can have is damage, no wrong setting."""
+    low, high = RANGES["commit_log_segment_bytes"]
+    found = _segment_bytes(disk, [tree.commit_log])
+    if found is None or low <= found <= high:
+        return
+    files = [tree.commit_log / name for name in disk.list(tree.commit_log)]
+    raise CorruptError(
+        "no log has files of such a length",
+        where=next(path for path in files if disk.file_bytes(path) == found),
+        wanted=f"{low} to {high} bytes",
+        got=found,
+    )
 
 
 def adopt_geometry(
@@ -109,6 +118,7 @@ def adopt_geometry(
 ) -> StoreConfig:
     """Give the configuration with the sizes of the files that are there."""
     wanted = config if config is not None else _DEFAULT
+    _check_log(disk, tree)
     shown: dict[str, tuple[int | None, Path]] = {
         "commit_log_segment_bytes": (_segment_bytes(disk, [tree.commit_log]), tree.commit_log),
         "queue_segment_bytes": (_queue_bytes(disk, tree), tree.queues),
@@ -125,14 +135,6 @@ def adopt_geometry(
     changes: dict[str, Any] = {}  # by name: no type says which fields are whole numbers
     for name, (found, where) in shown.items():
         configured = getattr(wanted, name)
-        low, high = RANGES[name]
-        if found is not None and not low <= found <= high:
-            raise CorruptError(
-                f"no store has files of such a length ({name})",
-                where=_file_of(disk, where, found),
-                wanted=f"{low} to {high}",
-                got=found,
-            )
         if found is None or found == configured:
             continue
         if configured != getattr(_DEFAULT, name):

@@ -286,12 +286,12 @@ class Consumer(Closing):
             asked: Asked = offsets.ask(self.topic, self.group, wanted)
         try:
             offsets.settle(asked)
+            with group.lock:  # before it is settled: from then on an earlier one is not held up
+                for q, one in held.items():
+                    if one.jumps == jumps[q]:  # else the group was sent elsewhere since
+                        one.low = max(one.low, wanted[q])
         finally:
             self._seams.groups.commit_settled(group, list(wanted))
-        with group.lock:
-            for q, one in held.items():
-                if one.jumps == jumps[q]:  # else the group was sent elsewhere since
-                    one.low = max(one.low, wanted[q])
         return wanted
 
     def _wanted(self, through: object) -> dict[int, int]:

@@ -7,6 +7,7 @@ Holds:    what was committed before the call is named here, or is in the files o
 Source:   decision 0019.
 """
 
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,11 +16,15 @@ from timerstore.columns.snapshot import take
 from timerstore.columns.transactions import transactions
 from timerstore.errors import ConfigError
 from timerstore.files.disk import Disk
+from timerstore.layout.tree import Tree
 from timerstore.shards import cluster as cluster_json
 from timerstore.shards import manifest as manifests
 from timerstore.shards.tree import ShardsTree
 
 _SHOWN = 3  # versions that an error names
+_LOOK_S = 0.25
+
+_Version = tuple[str, int]  # of a source
 
 
 class Untaken(NamedTuple):
@@ -33,18 +38,27 @@ class Untaken(NamedTuple):
 def untaken(root: Path) -> list[Untaken]:
     """Give them by source and version; of what is no directory of shards, none."""
     disk, tree = Disk(), ShardsTree(root)
-    cluster = cluster_json.load(disk, tree)
-    if cluster is None:
+    return _left(disk, tree, _committed(disk, tree))
+
+
+def _committed(disk: Disk, tree: ShardsTree) -> list[_Version]:
+    if cluster_json.load(disk, tree) is None:
         return []
-    # Before the logs are looked at: what an owner takes in between is in them then.
-    committed = [
+    return [
         (source, version)
         for source in sorted(manifests.sources(disk, tree))
         for version in manifests.versions(disk, tree, source)
     ]
-    if not committed:
+
+
+def _left(disk: Disk, tree: ShardsTree, committed: list[_Version]) -> list[Untaken]:
+    """What of these is not in every log, which are looked at after them: what an owner takes in
+    between is in them then.
+    """
+    cluster = cluster_json.load(disk, tree)
+    if cluster is None or not committed:
         return []
-    taken = [_taken(tree.shard(shard)) for shard in range(cluster.shard_count)]
+    taken = [_taken(disk, tree.shard(shard)) for shard in range(cluster.shard_count)]
     found = (
         Untaken(*one, tuple(shard for shard, known in enumerate(taken) if one not in known))
         for one in committed
@@ -52,15 +66,25 @@ def untaken(root: Path) -> list[Untaken]:
     return [one for one in found if one.shards]
 
 
-def _taken(shard: Path) -> set[tuple[str, int]]:
+def _taken(disk: Disk, shard: Path) -> set[_Version]:
+    files = Tree(shard)
+    if not disk.exists(files.commit_log) and not disk.exists(files.watermark):
+        return set()  # nobody has opened it yet
     store = take(shard)
     part = Part(0, store, store.log_begin, store.log_end)
     return {(one.source, one.version) for one in transactions(part, Bounds())}
 
 
-def refuse_untaken(root: Path) -> None:
-    """Raise ConfigError where something is committed and not taken in."""
-    found = untaken(root)
+def refuse_untaken(root: Path, patience_s: float = 0.0) -> None:
+    """Raise ConfigError where something is committed by now and not taken in. So long is waited for
+    who has the shards open: he takes it in, and his next checkpoint shows it.
+    """
+    disk, tree = Disk(), ShardsTree(root)
+    until_s = time.monotonic() + patience_s
+    found = _left(disk, tree, _committed(disk, tree))
+    while found and time.monotonic() < until_s and _is_open(disk, tree):
+        time.sleep(_LOOK_S)
+        found = _left(disk, tree, [(one.source, one.version) for one in found])
     if not found:
         return
     some = "; ".join(
@@ -72,5 +96,15 @@ def refuse_untaken(root: Path) -> None:
     )
     raise ConfigError(
         f"{root}: {count} not taken in: run ingest first (`timerstore-spark ingest --path {root}`, "
-        f"timerstore.shards.ingest); who has it open takes it in by itself, within seconds: {some}"
+        f"timerstore.shards.ingest), which says what holds them up; who has it open takes them in "
+        f"by itself, within seconds: {some}"
+    )
+
+
+def _is_open(disk: Disk, tree: ShardsTree) -> bool:
+    """Whether one of the shards has its mark of being open."""
+    return any(
+        disk.exists(Tree(tree.root / name).abort)
+        for name in disk.list(tree.root)
+        if name.startswith("shard-")
     )

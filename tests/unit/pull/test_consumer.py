@@ -25,6 +25,7 @@ from timerstore import (
     TimerStore,
 )
 from timerstore.files.disk import Disk
+from timerstore.pull.groups import Groups
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures" / "consumer_offsets"
 
@@ -705,6 +706,25 @@ def test_a_seek_is_committed_while_another_commit_is_on_its_way(
     assert consumer.commit() == {}  # nothing is on its way any more
     six.reopen()
     assert len(read(six.store.consumer("t", "g", wait=0))) == 6
+
+
+def test_nor_one_that_was_just_settled(six: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before its caller is told."""
+    consumer = six.store.consumer("t", "g", queues=[0], wait=0)
+    first, last = consumer.poll(2)
+    settled = Groups.commit_settled
+    answers = []
+
+    def commit_right_behind(groups: Groups, group: Any, queues: Any) -> None:
+        settled(groups, group, queues)
+        if not answers:
+            answers.append({-1: -1})
+            answers.append(consumer.commit(first))
+
+    monkeypatch.setattr(Groups, "commit_settled", commit_right_behind)
+    assert consumer.commit(last) == {0: 2}
+    assert answers[1:] == [{}]
+    assert six.store.committed("t", "g") == {0: 2}
 
 
 @pytest.mark.parametrize("is_sought", [False, True])

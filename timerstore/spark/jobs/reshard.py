@@ -95,6 +95,7 @@ def refuse_recurring(source: Path) -> None:
         "every PATH --cancel NAME`, cancel_every), and begin it again in the new shards"
         for store in _stores(source)
         for one in recurring_json.read(Disk().read_small(Tree(store).recurring_json))
+        if not one.is_ended
     ]
     if problems:
         raise ConfigError(problems)

@@ -1,0 +1,48 @@
+"""What is committed and not in every shard's log: told, unless who has them open takes it in."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import timerstore
+from timerstore import ConfigError, shards
+from timerstore.files.disk import Disk
+from timerstore.shards import untaken as untaken_module
+from timerstore.shards.cluster import ensure
+from timerstore.shards.untaken import Untaken, refuse_untaken, untaken
+
+
+def _commit(root: Path, version: int) -> None:
+    keys = [f"k{k}" for k in range(9)]
+    rows = pa.table({"topic": ["t"] * 9, "body": [b"x"] * 9, "key": keys, "deliver_ms": [0] * 9})
+    part = shards.stage(root, "s", version, "a", rows.to_batches())
+    shards.commit(root, "s", version, [part])
+
+
+def test_shards_that_nobody_opened_have_taken_nothing(tmp_path: Path) -> None:
+    root = tmp_path / "shards"
+    ensure(Disk(), root, 2, None)
+    assert untaken(root) == []
+    _commit(root, 0)
+    assert untaken(root) == [Untaken("s", 0, (0, 1))]
+    with pytest.raises(ConfigError, match=r"run ingest first .* is not in shards \[0, 1\]"):
+        refuse_untaken(root, 60.0)  # nobody has them open: there is nothing to wait for
+    shards.ingest(root)
+    assert untaken(root) == []
+
+
+def test_who_has_them_open_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "shards"
+    with timerstore.open_shards(root, 2) as store:
+        _commit(root, 0)
+        looks = []
+
+        def look_again(_s: float) -> None:
+            looks.append(untaken(root))
+            store.flush()
+
+        monkeypatch.setattr(untaken_module.time, "sleep", look_again)
+        refuse_untaken(root, 60.0)
+        assert untaken(root) == []
+        assert looks[:1] in ([], [[Untaken("s", 0, (0, 1))]])  # as quick as the owner is

@@ -93,23 +93,35 @@ static int32_t append_on_form(ts_log *log, ts_route *route, const ts_form forms[
     return TS_OK;
 }
 
-/* Gives rows from `at` on their CRCs, as far as they end `behind` bytes or more before row `end`: not
- * at once, as reading what was just written waits until all of it has left the processor's stores. */
-static int32_t seal_rows(const ts_log *log, const int64_t *log_offsets, int32_t at, int32_t end,
-                         int64_t log_end, int64_t behind)
+/* How far rows have their CRCs. */
+typedef struct {
+    int32_t bodies;
+    int32_t records;
+} sealed;
+
+static int32_t lies_behind(const int64_t *log_offsets, int32_t row, int32_t end, int64_t log_end,
+                           int64_t bytes)
 {
-    for (; at < end; at++) {
-        int64_t next = at + 1 < end ? log_offsets[at + 1] : log_end;
+    return row < end && log_end - (row + 1 < end ? log_offsets[row + 1] : log_end) >= bytes;
+}
 
-        uint8_t *record = log->staging + (log_offsets[at] - log->base);
+/* Gives rows before `end` their CRCs, as far as they end so many bytes or more before it: not at once,
+ * as reading what was just written waits until all of it has left the processor's stores. So that of
+ * the body, which the other one covers, is written well before that. */
+static void seal_rows(const ts_log *log, const int64_t *log_offsets, sealed *done, int32_t end,
+                      int64_t log_end, int64_t behind)
+{
+    for (; lies_behind(log_offsets, done->bodies, end, log_end, behind / 2); done->bodies++) {
+        uint8_t *record = log->staging + (log_offsets[done->bodies] - log->base);
 
-        if (log_end - next < behind)
-            break;
         ts_body_crc_seal(record, TS_RECORD_AT_BODY, ts_get_i32(record + TS_RECORD_AT_BODY_SIZE));
-        if (log->property_crc)
-            ts_property_crc_seal(record, (int32_t)(next - log_offsets[at]));
     }
-    return at;
+    for (; lies_behind(log_offsets, done->records, end, log_end, behind); done->records++) {
+        uint8_t *record = log->staging + (log_offsets[done->records] - log->base);
+
+        if (log->property_crc)
+            ts_property_crc_seal(record, ts_get_i32(record + TS_RECORD_AT_SIZE));
+    }
 }
 
 /* When the first of them is due; 0: now. */
@@ -126,27 +138,28 @@ static int64_t soonest_of(const ts_rows *rows, int32_t from, int32_t to)
 int32_t ts_put_many(ts_log *log, ts_route *route, const ts_rows *rows, int32_t from, int32_t to,
                     int64_t now_ms, int64_t *log_offsets, int64_t *queue_offsets)
 {
-    int32_t i, sealed = from, status = TS_OK;
+    int32_t i, status = TS_OK;
+    sealed done = {from, from};
     ts_form forms[2];
 
     make_forms(forms, log, route, rows, from, to, now_ms);
     for (i = from; i < to && i < rows->count; i++) {
         int64_t log_offset = log_offsets[i] = log->base + log->filled;
 
-        sealed = seal_rows(log, log_offsets, sealed, i, log_offset, SEAL_BEHIND_BYTES);
+        seal_rows(log, log_offsets, &done, i, log_offset, SEAL_BEHIND_BYTES);
         status = append_on_form(log, route, forms, rows, i, now_ms);
         if (status > 0) {
             ts_put put = put_of(rows, i);
 
-            (void)seal_rows(log, log_offsets, sealed, i, log_offset, 0);
-            sealed = i + 1; /* it seals itself */
+            seal_rows(log, log_offsets, &done, i, log_offset, 0);
+            done = (sealed){i + 1, i + 1}; /* it seals itself */
             status = ts_put_append(log, route, &put, now_ms);
         }
         if (status != TS_OK)
             break;
         queue_offsets[i] = log->out[0];
     }
-    (void)seal_rows(log, log_offsets, sealed, i, log->base + log->filled, 0);
+    seal_rows(log, log_offsets, &done, i, log->base + log->filled, 0);
     ts_log_publish_due(log, soonest_of(rows, from, i), now_ms);
     return i > from ? i - from : status;
 }

@@ -1018,11 +1018,11 @@ class TimerStore(Closing):
 
     # --- closing ---
 
-    def _refuse_amid_call(self) -> None:
+    def refuse_amid_call(self) -> None:
         """A signal handler, or what a call was given to call back, cannot close: it would wait for
         that call, which waits for it.
         """
-        frame: FrameType | None = sys._getframe(2)
+        frame: FrameType | None = sys._getframe(2)  # beneath the `close` that asks
         while frame is not None:
             if frame.f_code in _WAITED_FOR and frame.f_locals.get("self") is self:
                 raise LockedError(
@@ -1105,7 +1105,7 @@ class TimerStore(Closing):
         """
         if os.getpid() != self._pid:
             self._check_open()
-        self._refuse_amid_call()
+        self.refuse_amid_call()
         with self._close_lock:
             if not self._opened.directory.is_held:
                 return
@@ -1124,9 +1124,9 @@ class TimerStore(Closing):
         return f"<TimerStore {str(self._opened.directory.root)!r} {state}>"
 
 
-# Code that `close` waits for: of every counted call, and where a quick put waits.
+# Code that `close` waits for: of all counted calls (it is one), where a quick put waits, its own.
 _WAITED_FOR = frozenset(
-    {TimerStore.put.__code__, TimerStore._sync_through.__code__}  # all counted ones share one
+    {TimerStore.put.__code__, TimerStore._sync_through.__code__, TimerStore.close.__code__}
 )
 
 

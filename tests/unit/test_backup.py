@@ -515,21 +515,26 @@ def test_a_restore_that_comes_as_the_other_is_done_leaves_it_alone(
 def test_a_target_is_found_wherever_it_is_named_from(
     source: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the folder that one stands in, and through a link."""
+    """Through a link; but where one stands it would be replaced beneath one's feet."""
     fill(source, 3)
     backup = tmp_path / "backup"
     source.store.backup(backup)
-    for name in ("here", "there", "linked", "repaired"):
+    for name in ("here", "linked", "repaired"):
         (tmp_path / name).mkdir()
     (tmp_path / "link").symlink_to("linked")
     (tmp_path / "other-link").symlink_to("repaired")
     monkeypatch.chdir(tmp_path / "here")
-    timerstore.restore("../backup", ".")
-    monkeypatch.chdir(tmp_path / "there")
-    timerstore.restore(backup, "")
+    for here in (".", "", tmp_path / "here"):
+        with pytest.raises(ConfigError, match="restore: wanted another folder than the one"):
+            timerstore.restore("../backup", here)
+    timerstore.restore("../backup", "there")
     timerstore.restore(backup, tmp_path / "link")
     timerstore.repair(tmp_path / "link", tmp_path / "other-link")
-    for name in ("here", "there", "linked", "repaired"):
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    with pytest.raises(ConfigError, match="repair: wanted another folder than the one"):
+        timerstore.repair(tmp_path / "link", ".")
+    for name in ("here/there", "linked", "repaired"):
         assert timerstore.verify_directory(tmp_path / name).clean
     assert (tmp_path / "link").is_symlink()
     assert not list(tmp_path.glob("*ing"))

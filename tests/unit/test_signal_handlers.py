@@ -10,6 +10,7 @@ import pytest
 
 import timerstore
 from timerstore import FailedError, LockedError, StoreConfig, TimerStore
+from timerstore.commitlog.sync_rounds import SyncRounds
 from timerstore.files.disk import File
 
 # No thread of the store: the call itself syncs, and there the signal comes.
@@ -56,6 +57,55 @@ def test_closing(store: TimerStore, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "amid a call of the same thread" in str(errors[0])
     with pytest.raises(FailedError):
         store.put("t", b"after")  # as after Ctrl-C amid a sync
+
+
+def test_closing_amid_closing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = timerstore.open(tmp_path / "s", CONFIG, threads=False)
+    store.put("t", b"before")
+
+    def close() -> None:
+        with pytest.raises(LockedError, match="amid a call of the same thread"):
+            store.close()
+
+    with amid_a_sync(monkeypatch, close) as errors:
+        store.close()
+    assert not errors
+    store.close()
+
+
+def test_closing_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them stay open."""
+    with timerstore.open_shards(tmp_path / "shards", 2) as store:
+        shard = store.stores[1]
+
+        def close() -> None:
+            with pytest.raises(LockedError):
+                store.close()
+
+        with amid_a_sync(monkeypatch, close) as errors:
+            shard.flush()
+        assert not errors
+        store.put_many("t", [b"after"] * 9)
+
+
+def test_amid_a_step_of_the_rounds() -> None:
+    """Where a lock is held for some instructions: who asks then would wait for itself, too."""
+    rounds = SyncRounds()
+    seen = []
+
+    class Sleepers(list[Any]):
+        def append(self, one: Any) -> None:
+            seen.append(rounds.is_led_here)
+            super().append(one)
+            one.bell.release()
+
+    rounds._leader = -1  # another thread
+    rounds._sleepers = Sleepers()
+    assert not rounds.lead(1)
+    assert seen == [True]
+    assert not rounds.is_led_here
+    rounds.leave()
+    assert rounds._leader == -1
 
 
 def test_putting(store: TimerStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -233,7 +233,10 @@ class _Transfer:
         done, crc = (0, 0) if is_lost else (saved.size_bytes, saved.crc)
         if done == one.size_bytes:
             return saved
-        file = self._disk.open(self._path(one.offset), create=True)
+        path = self._path(one.offset)
+        # What was lost stands in backup.json by its length: under its name only when it is whole.
+        path = path.with_name(f"{path.name}.part") if is_lost else path
+        file = self._disk.open(path, create=True)
         while done < one.size_bytes:
             data = one.file.read(done, min(CHUNK_BYTES, one.size_bytes - done))
             file.write(data, done)
@@ -243,6 +246,8 @@ class _Transfer:
             self.left -= len(data)
             self._progress(self.copied, self.copied + self.left)
         file.sync()
+        if is_lost:
+            self._disk.rename(path, self._path(one.offset))
         reach("backup_segment_copied")
         return SavedSegment(one.offset, done, crc)
 

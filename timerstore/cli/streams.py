@@ -8,30 +8,20 @@ Holds:    (1) one that is closed is as /dev/null, so that no file gets its numbe
 """
 
 import io
-import os
 import sys
 from typing import Any
+
+from timerstore.files.descriptors import keep_standard
 
 _ESCAPED, _AS_HALVES = "backslashreplace", "surrogateescape"
 
 
 def make_ready() -> None:
     """Make all three so."""
-    for fd, flags in ((0, os.O_RDONLY), (1, os.O_WRONLY), (2, os.O_WRONLY)):
-        _open(fd, flags)
+    keep_standard()
     sys.stdin = _made(sys.stdin, 0, "r", _AS_HALVES)
     sys.stdout = _made(sys.stdout, 1, "w", _ESCAPED)
     sys.stderr = _made(sys.stderr, 2, "w", _ESCAPED)
-
-
-def _open(fd: int, flags: int) -> None:
-    try:
-        os.fstat(fd)
-    except OSError:
-        null = os.open(os.devnull, flags)
-        if null != fd:
-            os.dup2(null, fd)
-            os.close(null)
 
 
 def _made(stream: Any, fd: int, mode: str, errors: str) -> Any:

@@ -267,7 +267,7 @@ class CommitLog:
         if self._rounds.is_led_here:
             raise LockedError(
                 "a signal handler cannot wait for a sync amid which it came: it would wait for "
-                "itself",
+                "itself; what it put is in the log, and durable with the next sync",
                 where=self.segments.directory,
                 wanted="a handler that sets a flag, for the program to act on; or flush='async'",
             )

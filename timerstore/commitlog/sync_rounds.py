@@ -25,23 +25,26 @@ class SyncRounds:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
+        self._inside: int | None = None  # the thread in it
         self._leader: int | None = None  # the thread's
         self._sleepers: list[_Sleeper] = []
 
     @property
     def is_led_here(self) -> bool:
-        """Whether who asks leads: a signal handler, amid its thread's own round."""
-        return self._leader == threading.get_ident()
+        """Whether who asks leads, or is amid a step of this: a signal handler."""
+        return threading.get_ident() in (self._leader, self._inside)
 
     def lead(self, offset: int) -> bool:
         """Lead a round (then `end` it, or `leave`), or sleep through one; whether it is led."""
         with self._lock:
+            self._inside = me = threading.get_ident()
             if self._leader is None:
-                self._leader = threading.get_ident()
+                self._leader, self._inside = me, None
                 return True
             bell = threading.Lock()
             bell.acquire()
             self._sleepers.append(_Sleeper(offset, bell))
+            self._inside = None
         bell.acquire()
         return False
 
@@ -50,16 +53,17 @@ class SyncRounds:
         with self._lock:
             served = [one for one in self._sleepers if one.offset <= durable]
             left = [one for one in self._sleepers if one.offset > durable]
-            self._leader = None
             for one in served + left[:1]:
                 one.bell.release()
             self._sleepers = left[1:]
+            self._leader = None  # last: until then a signal handler is told that it leads
 
     def leave(self) -> None:
         """Go with an error, wherever it struck: leading, ending or asleep."""
         with self._lock:
-            if self.is_led_here:
-                self._leader = None
+            me = threading.get_ident()
+            self._leader = None if self._leader == me else self._leader
+            self._inside = None
             for one in self._sleepers:
                 with suppress(RuntimeError):  # woken already, by an end that was cut short
                     one.bell.release()

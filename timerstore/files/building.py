@@ -32,11 +32,21 @@ def built(disk: Disk, path: Path, what: str, ending: str) -> Iterator[Tree]:
     """
     refuse_taken(disk, path, what)  # a link that leads nowhere, too
     path = led_to(what, path)
+    if path == led_to(what, Path()):
+        raise ConfigError(
+            f"{what}: wanted another folder than the one the process is in, got {path}"
+        )
     directory = Directory(disk, path.with_name(path.name + ending))
     try:
         if not directory.is_in_place():  # who built there has given it its name meanwhile
             raise LockedError("another one has just built there", where=directory.root)
-        refuse_taken(disk, path, what)
+        try:
+            refuse_taken(disk, path, what)
+        except ConfigError:
+            _clear(disk, directory.tree)
+            disk.unlink(directory.tree.lock)
+            disk.remove_empty(directory.root)
+            raise
         _clear(disk, directory.tree)
         yield directory.tree
         if disk.exists(path):
@@ -53,7 +63,7 @@ def _clear(disk: Disk, tree: Tree) -> None:
         path = tree.root / name
         if path == tree.lock:
             continue
-        if disk.file_bytes(path) is None:
+        if disk.is_directory(path):
             disk.remove_tree(path)
         else:
             disk.unlink(path)

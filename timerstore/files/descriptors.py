@@ -1,59 +1,26 @@
-"""Descriptors: none of a store's is 0, 1 or 2.
+"""Descriptors: no file of a store is standard input, output or error.
 
-The system gives the lowest number that is free. In a process that has closed its standard input,
-output and error, as daemons do, files would get these numbers, and what anybody prints, or a
-library says on standard error, would land in a store.
+The system gives the lowest number that is free. In a process that has closed these three, as
+daemons do, files would get their numbers, and what anybody prints, or a library says on standard
+error, would land in a store. Whatever opens a store's files makes sure first that they are taken.
 
 Threads:  any.
-Locks:    `_lock`, around a duplicate that somebody else makes; nothing is called upward in it.
 Source:   decision 0034.
 """
 
-import fcntl
 import os
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 _STANDARD = 3  # that many, from 0 on
-_lock = threading.Lock()
 
 
-def _forget_in_child() -> None:
-    global _lock  # noqa: PLW0603 - another thread may have held it when the process was forked
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forget_in_child)
-
-
-def opened(path: str | os.PathLike[str], flags: int, mode: int = 0o777, *,
-           dir_fd: int | None = None) -> int:  # fmt: skip
-    """Open as os.open does, under another number than those; OSError."""
-    fd = os.open(path, flags, mode, dir_fd=dir_fd)
-    if fd >= _STANDARD:
-        return fd
-    try:
-        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _STANDARD)
-    finally:
-        os.close(fd)
-
-
-@contextmanager
-def duplicated_above(fd: int) -> Iterator[None]:
-    """Have what duplicates a descriptor by itself, as mmap does, get another number, too; OSError.
-
-    What is free of the standard ones is /dev/null so long.
-    """
-    with _lock:
-        taken = []
+def keep_standard() -> None:
+    """Have what is closed of standard input, output and error be /dev/null from now on; OSError."""
+    for fd in range(_STANDARD):
         try:
-            lowest = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 0)
-            os.close(lowest)
-            while lowest < _STANDARD:
-                lowest = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-                taken.append(lowest)
-            yield
-        finally:
-            for one in taken:
-                os.close(one)
+            os.fstat(fd)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null == fd:
+                os.set_inheritable(fd, True)  # as these are
+            else:  # another thread has taken it meanwhile
+                os.close(null)

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from timerstore.errors import CorruptError, FailedError, FullError, TimerStoreError
-from timerstore.files.descriptors import duplicated_above, opened
+from timerstore.files.descriptors import keep_standard
 from timerstore.files.guard import GuardedMap
 from timerstore.native import ffi, lib
 
@@ -249,8 +249,7 @@ class File:
 
     def _map(self, size: int, **how: int) -> mmap.mmap:
         try:
-            with duplicated_above(self.fd):
-                memory = GuardedMap(self.fd, size, **how)
+            memory = GuardedMap(self.fd, size, **how)
         except (OSError, ValueError) as error:
             raise FailedError(f"map: {error}", where=self.path) from error
         memory.watch(self.path)
@@ -289,7 +288,7 @@ class Anchor:
         self.root = root
         self.prefix = f"{root}/"
         try:
-            self.fd = opened(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self.fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise os_error(error, "open", root) from error
 
@@ -335,6 +334,12 @@ class Disk:
 
     _anchors: tuple[Anchor, ...] = ()
 
+    def __init__(self) -> None:
+        try:
+            keep_standard()
+        except OSError as error:
+            raise os_error(error, "open", Path(os.devnull)) from error
+
     def anchor(self, root: Path) -> Anchor:
         """Reach all that lies below `root` from there, until the anchor is closed."""
         anchor = Anchor(root)
@@ -372,7 +377,7 @@ class Disk:
         if folder in ("", ".", ".."):
             raise FailedError("a name leads out of the store", where=path)
         try:
-            return opened(folder, _FOLDER, dir_fd=fd)
+            return os.open(folder, _FOLDER, dir_fd=fd)
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENOTDIR) and _is_link(folder, fd):
                 raise _followed_no_link(path) from error
@@ -388,7 +393,7 @@ class Disk:
             flags |= os.O_CREAT
         try:
             with self._place(path) as (folder, name):
-                fd = opened(name, flags, FILE_MODE, dir_fd=folder)
+                fd = os.open(name, flags, FILE_MODE, dir_fd=folder)
         except OSError as error:
             raise os_error(error, "open", path) from error
         file = File(path, fd)
@@ -467,7 +472,7 @@ class Disk:
         """A directory, open."""
         with self._place(path) as (folder, name):
             if folder is None:
-                fd = opened(name, _FOLDER & ~os.O_NOFOLLOW)
+                fd = os.open(name, _FOLDER & ~os.O_NOFOLLOW)
             else:
                 fd = self._enter(folder, name, path)
         try:

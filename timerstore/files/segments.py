@@ -36,26 +36,24 @@ class _Map(NamedTuple):
 class View:
     """A held view. A class of its own, since a generator costs a microsecond more each time."""
 
-    __slots__ = ("_end", "_epoch", "_segments")
+    __slots__ = ("_segments", "end", "epoch")
 
     def __init__(self, segments: "Segments", end: int) -> None:
         self._segments = segments
-        self._end = end
-        self._epoch: int | None = None  # while it is held
+        self.end = end
+        self.epoch: int | None = None  # while it is held
 
     def __enter__(self) -> Any:
-        view, self._epoch = self._segments.hold(self._end)
-        return view
+        return self._segments.hold(self)
 
     def __exit__(self, *_error: object) -> None:
-        epoch, self._epoch = self._epoch, None
-        assert epoch is not None
-        self._segments.let_go(epoch)
+        self._segments.let_go(self)
 
     def __del__(self) -> None:
-        # An error from outside, as Ctrl-C or a time limit's, came before `with` knew of it.
-        if self._epoch is not None:
-            self._segments.forget(self._epoch)
+        # An error from outside, as Ctrl-C or a time limit's, came before `with` knew of it, or amid
+        # its end.
+        if self.epoch is not None:
+            self._segments.forget(self.epoch)
 
 
 class Segments:
@@ -370,22 +368,25 @@ class Segments:
         """Give a `ts_view` of the bytes below `end`, for this caller alone; used with `with`."""
         return View(self, end)
 
-    def hold(self, end: int) -> tuple[Any, int]:
-        """Begin to use maps: none is let go of before `let_go`, which is told the epoch."""
+    def hold(self, holder: View) -> Any:
+        """Begin to use maps: none is let go of before `let_go`."""
         with self._lock:
             if self._table is None:
                 self._grow_table(self.numbers[0] if self.numbers else 0, 64)
             view = ffi.new("ts_view *")
             view.segment_bytes = self.segment_bytes
             self._point(view)
-            view.begin, view.end = self.begin, end
-            return view, self._holders.enter()
+            view.begin, view.end = self.begin, holder.end
+            holder.epoch = self._holders.enter()
+            return view
 
-    def let_go(self, epoch: int) -> None:
+    def let_go(self, holder: View) -> None:
         """Maps are used no more by one of those who held them. FailedError where one was found cut:
         what was read of it was zeros.
         """
         with self._lock:
+            epoch, holder.epoch = holder.epoch, None
+            assert epoch is not None
             self._holders.leave(epoch)
         self._cuts.check()
 

@@ -97,14 +97,15 @@ class _Stores(registry.Collector):
         return [_METRICS[one.kind](one.name, one.help) for one in FAMILIES]
 
 
-def _problems(stores: Mapping[Any, Any]) -> list[str]:
+def _problems(named: Iterable[tuple[Any, Any]]) -> list[str]:
     """What would fail each scrape of these."""
+    stores = list(named)
     problems = [
-        f"name: wanted text, got {name!a}" for name in stores
+        f"name: wanted text, got {name!a}" for name, _ in stores
         if not isinstance(name, str) or not is_utf8(name)
     ]  # fmt: skip
     problems += [
-        f"store: wanted an open store, got {type(one).__name__}" for one in stores.values()
+        f"store: wanted an open store, got {type(one).__name__}" for _, one in stores
         if not callable(getattr(one, "stats", None))
     ]  # fmt: skip
     return problems
@@ -129,7 +130,7 @@ def register(
 
     Raises ConfigError where another store of that name is on it, and on what no scrape could tell.
     """
-    if problems := _problems({name: store}):
+    if problems := _problems([(name, store)]):
         raise ConfigError(problems)
     registry_ = prometheus_client.REGISTRY if on is None else on
     stores = _of_registries.get(registry_)
@@ -181,9 +182,10 @@ def serve(
 
     `port` 0: a free one. Raises ConfigError, also where the port is taken.
     """
-    found = stores if isinstance(stores, Mapping) else {name: stores}
-    if problems := [*_problems(found), *_problems_of_place(host, port)]:
+    named = stores.items() if isinstance(stores, Mapping) else [(name, stores)]
+    if problems := [*_problems(named), *_problems_of_place(host, port)]:
         raise ConfigError(problems)
+    found = dict(named)
     own = registry.CollectorRegistry()
     all_of = _Stores()
     all_of.collectors = {label: StoreCollector(one, label) for label, one in found.items()}

@@ -822,7 +822,11 @@ class ShardedStore(Closing):
     # --- closing ---
 
     def close(self) -> None:
-        """Close every shard; a second call does nothing. The first error after all are closed."""
+        """Close every shard; a second call does nothing. The first error after all are closed;
+        LockedError, and nothing is, amid a call of the same thread, as from a signal handler.
+        """
+        for store in self.stores:
+            store.refuse_amid_call()
         for one in self._ingesters:
             one.stop()
         if self._ingest_service is not None and os.getpid() == self._pid:

@@ -1018,7 +1018,7 @@ class TimerStore(Closing):
 
     # --- closing ---
 
-    def refuse_amid_call(self) -> None:
+    def _refuse_amid_call(self) -> None:
         """A signal handler, or what a call was given to call back, cannot close: it would wait for
         that call, which waits for it.
         """
@@ -1105,7 +1105,7 @@ class TimerStore(Closing):
         """
         if os.getpid() != self._pid:
             self._check_open()
-        self.refuse_amid_call()
+        self._refuse_amid_call()
         with self._close_lock:
             if not self._opened.directory.is_held:
                 return

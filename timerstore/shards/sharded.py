@@ -826,7 +826,7 @@ class ShardedStore(Closing):
         LockedError, and nothing is, amid a call of the same thread, as from a signal handler.
         """
         for store in self.stores:
-            store.refuse_amid_call()
+            store._refuse_amid_call()
         for one in self._ingesters:
             one.stop()
         if self._ingest_service is not None and os.getpid() == self._pid:

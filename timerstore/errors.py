@@ -131,6 +131,12 @@ def as_failure(error: BaseException, where: object) -> TimerStoreError:
     return FailedError(f"cut off by {error!r}", where=where)
 
 
+def cannot_listen(host: str, port: int, error: OSError | ValueError) -> ConfigError:
+    """Say that there can be no server; ValueError: no name of a host, so not looked for."""
+    why = getattr(error, "strerror", None) or error
+    return ConfigError(f"port: cannot listen on {host} port {port} ({why})")
+
+
 class CorruptError(TimerStoreError):
     """Bytes on disk break their format."""
 

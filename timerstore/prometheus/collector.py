@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from timerstore.arguments import is_utf8
 from timerstore.closing import Closing
-from timerstore.errors import ClosedError, ConfigError
+from timerstore.errors import ClosedError, ConfigError, cannot_listen
 from timerstore.families import FAMILIES, Family, buckets_of, shards_of, topics_of
 
 try:
@@ -192,7 +192,6 @@ def serve(
     own.register(all_of)
     try:
         server, thread = prometheus_client.start_http_server(port, addr=host, registry=own)
-    except (OSError, ValueError) as error:  # ValueError: no name of a host, so not looked for
-        why = getattr(error, "strerror", None) or error
-        raise ConfigError(f"port: cannot listen on {host} port {port} ({why})") from error
+    except (OSError, ValueError) as error:
+        raise cannot_listen(host, port, error) from error
     return Served(server, thread)

@@ -25,7 +25,7 @@ from timerstore import store as single
 from timerstore.closing import Closing
 from timerstore.columns.look import look
 from timerstore.config import StoreConfig
-from timerstore.errors import ConfigError, LockedError
+from timerstore.errors import ConfigError, LockedError, cannot_listen
 from timerstore.files.disk import Disk
 from timerstore.serve.app import App
 from timerstore.serve.beside import BesideSource
@@ -226,9 +226,8 @@ def _bound(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
-    except (OSError, ValueError) as error:  # ValueError: no name of a host, so not looked for
-        why = getattr(error, "strerror", None) or error
-        raise ConfigError(f"port: cannot listen on {host} port {port} ({why})") from error
+    except (OSError, ValueError) as error:
+        raise cannot_listen(host, port, error) from error
 
 
 def _source(

@@ -38,12 +38,16 @@ class Untaken(NamedTuple):
 def untaken(root: Path) -> list[Untaken]:
     """Give them by source and version; of what is no directory of shards, none."""
     disk, tree = Disk(), ShardsTree(root)
-    return _left(disk, tree, _committed(disk, tree))
+    shards = _shards(disk, tree)
+    return _left(disk, shards, _committed(disk, tree)) if shards else []
+
+
+def _shards(disk: Disk, tree: ShardsTree) -> list[Path]:
+    cluster = cluster_json.load(disk, tree)
+    return [] if cluster is None else [tree.shard(k) for k in range(cluster.shard_count)]
 
 
 def _committed(disk: Disk, tree: ShardsTree) -> list[_Version]:
-    if cluster_json.load(disk, tree) is None:
-        return []
     return [
         (source, version)
         for source in sorted(manifests.sources(disk, tree))
@@ -51,14 +55,13 @@ def _committed(disk: Disk, tree: ShardsTree) -> list[_Version]:
     ]
 
 
-def _left(disk: Disk, tree: ShardsTree, committed: list[_Version]) -> list[Untaken]:
+def _left(disk: Disk, shards: list[Path], committed: list[_Version]) -> list[Untaken]:
     """What of these is not in every log, which are looked at after them: what an owner takes in
     between is in them then.
     """
-    cluster = cluster_json.load(disk, tree)
-    if cluster is None or not committed:
+    if not committed:
         return []
-    taken = [_taken(disk, tree.shard(shard)) for shard in range(cluster.shard_count)]
+    taken = [_taken(disk, shard) for shard in shards]
     found = (
         Untaken(*one, tuple(shard for shard, known in enumerate(taken) if one not in known))
         for one in committed
@@ -80,11 +83,14 @@ def refuse_untaken(root: Path, patience_s: float = 0.0) -> None:
     who has the shards open: he takes it in, and his next checkpoint shows it.
     """
     disk, tree = Disk(), ShardsTree(root)
+    shards = _shards(disk, tree)
+    if not shards:
+        return
     until_s = time.monotonic() + patience_s
-    found = _left(disk, tree, _committed(disk, tree))
-    while found and time.monotonic() < until_s and _is_open(disk, tree):
+    found = _left(disk, shards, _committed(disk, tree))
+    while found and time.monotonic() < until_s and _is_open(disk, shards):
         time.sleep(_LOOK_S)
-        found = _left(disk, tree, [(one.source, one.version) for one in found])
+        found = _left(disk, shards, [(one.source, one.version) for one in found])
     if not found:
         return
     some = "; ".join(
@@ -101,10 +107,6 @@ def refuse_untaken(root: Path, patience_s: float = 0.0) -> None:
     )
 
 
-def _is_open(disk: Disk, tree: ShardsTree) -> bool:
+def _is_open(disk: Disk, shards: list[Path]) -> bool:
     """Whether one of the shards has its mark of being open."""
-    return any(
-        disk.exists(Tree(tree.root / name).abort)
-        for name in disk.list(tree.root)
-        if name.startswith("shard-")
-    )
+    return any(disk.exists(Tree(shard).abort) for shard in shards)

@@ -177,6 +177,47 @@ def test_beyond_the_last_far_slot_it_waits_there_and_goes_on(
     at.close()
 
 
+def test_a_window_that_is_wider_from_an_opening_on_than_all_far_slots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As from 8 slots to the default: far slots are as wide as they were made."""
+    monkeypatch.setattr(far_module, "SLOTS_MAX", 20)
+    at = bench(tmp_path, far_wheel="own", roll_window_slots=8)
+    at.store.put("t", b"m", delay=3600)
+    at.turn()
+    at.config = replace(at.config, roll_window_slots=WINDOW)
+    at.reopen()
+    go(at, 3599 * SECOND, 100)
+    assert bodies(at) == []
+    at.turn(SECOND)
+    assert bodies(at) == [b"m"]
+    assert stat(at, "far_added_messages") < 100
+    at.close()
+
+
+def test_a_clock_set_back_as_something_comes_near(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = bench(tmp_path)
+    at.store.put("t", b"m", delay=500)
+    at.turn()
+    at.clock.advance(460 * SECOND)
+    real = far_module.FarWheel.first_of
+
+    def first_of(far: Any, slot: int) -> Any:
+        at.clock.set(NOW)
+        return real(far, slot)
+
+    monkeypatch.setattr(far_module.FarWheel, "first_of", first_of)
+    at.stepper.step("enqueue_put")
+    monkeypatch.setattr(far_module.FarWheel, "first_of", real)
+    go(at, 499 * SECOND)
+    assert bodies(at) == []
+    at.turn(SECOND)
+    assert bodies(at) == [b"m"]
+    at.close()
+
+
 # --- what callers ask ---
 
 

@@ -39,7 +39,7 @@ from timerstore.timer.request import FAR, Int64Array, Records
 from timerstore.timer.wheel import NO_SLOT
 
 SLOTS_MAX = 16_384
-"""Far slots ahead of the present: with default sizes 11 years. What is later waits in the last of
+"""Far slots beyond the roll window: with default sizes 11 years. What is later waits in the last of
 them, and gets another one when that comes near: it is looked at once in 11 years."""
 _WIDTH_SHARE = 8  # of the roll window that a far slot is wide
 _BATCH = 8192

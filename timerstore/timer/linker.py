@@ -134,7 +134,9 @@ class Linker:
             link.spread_slots = max(1, config.roll_slots // 2)
         elif self._has_far:
             link.near_slots = link.far_width = self._far.width
-            link.far_last = now_slot // self._far.width + far_wheel.SLOTS_MAX - 1
+            # Counted from the window's end: what is moved down out of the last one finds another.
+            first_far = (now_slot + config.roll_slots) // self._far.width
+            link.far_last = first_far + far_wheel.SLOTS_MAX - 1
         elif is_again:
             link.near_slots = self._far.width
         link.far = ffi.from_buffer("ts_far_unit[]", self._away)
@@ -189,9 +191,10 @@ class Linker:
         """Move some of a far slot that comes near. How many; 0: none does; or BLOCKED."""
         with self._lock:
             with self._wheel.lock:
-                if self._far.first_wheel_slot >= self._now_slot() + self._config.roll_slots:
+                now_slot = self._now_slot()
+                if self._far.first_wheel_slot >= now_slot + self._config.roll_slots:
                     return 0
-            return self._take_down(parks=parks)
+            return self._take_down(now_slot, parks=parks)
 
     def due_down_ms(self) -> int | None:
         """When there is something to move down next; None: nothing is there."""
@@ -209,8 +212,12 @@ class Linker:
             first = self._far.first_wheel_slot
         return max(first, 0) * self._config.precision_ms
 
-    def _take_down(self, *, for_broker: bool = False, parks: bool = False) -> int:
-        """Some of the lowest far slot; under `_lock`."""
+    def _take_down(
+        self, now_slot: int, *, for_broker: bool = False, parks: bool = False
+    ) -> int:  # fmt: skip
+        """Some of the lowest far slot; under `_lock`. `now_slot`: when that came near; by a clock
+        that was set back since, it would be far again, and be put where it is taken from.
+        """
         far = self._far
         slot = far.lowest
         units = far.first_of(slot)
@@ -222,7 +229,7 @@ class Linker:
         self._reserve(len(requests), parks=parks)
         with self._wheel.lock:
             count = self._place(
-                requests, self._now_slot(), is_again=True, for_broker=for_broker, parks=parks
+                requests, now_slot, is_again=True, for_broker=for_broker, parks=parks
             )
             if count == BLOCKED:
                 return BLOCKED
@@ -241,7 +248,7 @@ class Linker:
             with self._wheel.lock:
                 self._far.release_parked()
             while self._far.count:
-                if self._take_down(for_broker=True) == BLOCKED:
+                if self._take_down(self._now_slot(), for_broker=True) == BLOCKED:
                     return False
                 reach("far_handed_over")
         return True

@@ -31,6 +31,8 @@ from timerstore.recurring import Definitions, Planner, Recurring, define, shown
 from timerstore.recurring.definitions import PROPERTY
 from timerstore.rows import Rows
 
+_IS_OVER = (CancelResult.CANCELLED, CancelResult.ALREADY_DELIVERED)
+
 
 class _Noted(NotedPlaces):
     """Places of runs; how far their definition is, is noted as they get them."""
@@ -93,7 +95,7 @@ class RecurringCalls:
 
     def _thin_out(self, one: Definition, now_ms: int) -> None:
         if one.missed == "skip":
-            self._cancel_run(one)
+            self._cancel_run(one, now_ms + 1)
         elif self._waits(one):  # it is the one that comes
             self.planner.leave_out(one, now_ms)
 
@@ -204,18 +206,24 @@ class RecurringCalls:
         states = self._opened.rooms.states
         return any(states.get(each.timer_id) == lib.TS_WAITING for each in found)
 
-    def _cancel_run(self, one: Definition) -> CancelResult:
-        if not one.run_count:
-            return CancelResult.UNKNOWN
-        return self._cancel(self._handle(one))
+    def _cancel_run(self, one: Definition, until_ms: int | None = None) -> None:
+        """Cancel the run that was put last; where somebody has rescheduled it, and it is due before
+        a time, too: it has another handle then.
+        """
+        if one.run_count and self._cancel(self._handle(one)) not in _IS_OVER:
+            self._cancel_until(one, until_ms)
 
     def _cancel_late(self, one: Definition) -> None:
         """Cancel runs before the last one that were not handed out yet: the clock jumped."""
+        until_ms = max(self._clock.now_ms, one.last_run_ms)  # it may have been set back since
+        self._cancel_until(one, until_ms + 1)
+
+    def _cancel_until(self, one: Definition, until_ms: int | None) -> None:
+        """Cancel all runs that wait and are due before a time, by reading what waits."""
         prefix = one.message_id(0)[:-1]
-        until_ms = max(self._clock.now_ms, one.last_run_ms) + 1  # it may have been set back since
-        for late in self._opened.pending.read(None, until_ms, one.topic):
-            if late.message_id.startswith(prefix):
-                self._cancel(decode(late.handle))
+        for run in self._opened.pending.read(None, until_ms, one.topic):
+            if run.message_id.startswith(prefix):
+                self._cancel(decode(run.handle))
 
     def _cancel(self, handle: Handle) -> CancelResult:
         result, end = self._opened.canceller.cancel(handle)

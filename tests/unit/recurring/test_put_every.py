@@ -150,6 +150,29 @@ def test_an_end_takes_all_runs_that_wait(bench: Bench) -> None:
     assert runs_of_beat(bench) == [5]  # it was put at once, when it was planned
 
 
+@pytest.mark.parametrize("delay", [7200, 30])
+def test_an_end_takes_a_run_that_was_rescheduled(bench: Bench, delay: int) -> None:
+    every(bench, every=3600)
+    bench.turn()
+    bench.store.reschedule(next(bench.store.pending()).handle, delay=delay)
+    assert bench.store.cancel_every("beat")
+    assert not list(bench.store.pending())
+    bench.turn(DAY)
+    assert not bench.out()
+
+
+def test_a_rescheduled_run_that_was_due_while_nobody_had_it_open_is_skipped(bench: Bench) -> None:
+    every(bench, every=3600, missed="skip")
+    bench.turn()
+    bench.store.reschedule(next(bench.store.pending()).handle, delay=7200)
+    bench.close()
+    bench.clock.advance(DAY)
+    bench.open()
+    bench.turn()
+    assert not bench.out()
+    assert [one.due_ms - NOW - DAY for one in bench.store.pending()] == [3600_000]
+
+
 @pytest.mark.parametrize(("missed", "wanted"), [("skip", []), ("one", [23]), ("all", [23, 24, 25])])
 def test_missed_until_the_hour_that_comes_twice(
     tmp_path: Path, missed: str, wanted: list[int]

@@ -66,6 +66,7 @@ from timerstore.recurring import Definitions
 from timerstore.schedule.deliver import ScheduleDeliver
 from timerstore.schedule.offsets import write_for_brokers as write_level_offsets
 from timerstore.schedule.pending import LevelPending
+from timerstore.service import Service
 from timerstore.timer import rechain, recover
 from timerstore.timer.cancel import Canceller
 from timerstore.timer.cancel_many import ManyCanceller
@@ -131,13 +132,17 @@ class Opened(NamedTuple):
 
     def start(self) -> None:
         """Start every thread."""
-        for service in (self.rooms.dispatch, *self.pipeline, self.schedule, self.retention):
+        for service in self._services:
             service.on_failure = self._failed
         self.rooms.dispatch.start()
         self.pipeline.start()
         self.schedule.start()
         self.retention.start()
         self.wake_all()
+
+    @property
+    def _services(self) -> tuple[Service, ...]:
+        return (self.rooms.dispatch, *self.pipeline, self.schedule, self.retention)
 
     def _failed(self, name: str, error: BaseException) -> None:
         """A service ended by an error: so does the store."""
@@ -227,6 +232,8 @@ class Opened(NamedTuple):
 
     def _let_go(self, *, is_clean: bool) -> None:
         """Close the files; say that all was closed, where it was."""
+        for service in self._services:
+            service.end(self.directory.root)
         self.checkpoint.close()
         self.rooms.log.close()
         self.rooms.routes.close()

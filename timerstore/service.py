@@ -10,9 +10,10 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Generic, TypeVar
 
-from timerstore.errors import FailedError, TimerStoreError
+from timerstore.errors import ClosedError, FailedError, TimerStoreError
 from timerstore.metrics import Metrics
 
 IDLE_S_MAX = 10.0
@@ -67,6 +68,14 @@ class Service:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
             self._thread = None
+
+    def end(self, where: Path) -> None:
+        """The store's files are closed, and its memory is given back: no step may touch them."""
+
+        def closed() -> bool:
+            raise ClosedError("the store is closed", where=where)
+
+        self.step = closed  # type: ignore[method-assign]
 
     def _loop(self) -> None:
         backoff_s = _BACKOFF_S_MIN

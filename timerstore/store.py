@@ -1116,7 +1116,9 @@ class TimerStore(Closing):
             self._opened.puller.close()  # whoever waits for a message is answered
             with self._idle:
                 self._idle.wait_for(lambda: not self._calls and not self._putter.inside)
-            self._recurring.planner.stop()
+            planner = self._recurring.planner
+            planner.stop()
+            planner.end(self._opened.directory.root)
             self._opened.close()
 
     def __repr__(self) -> str:

@@ -571,6 +571,20 @@ def test_no_path_at_all_is_not_the_working_directory(
     timerstore.open(".", small(), threads=False).close()
 
 
+def test_services_of_a_closed_store_are_not_stepped(bench: Bench) -> None:
+    """Memory that they work on is given back: a step there ended the process."""
+    bench.store.put("t", b"m", delay=1)
+    bench.store.put_every("t", b"m", every=1)
+    services = bench.store.services()
+    bench.close()
+    bench.clock.advance(5000)
+    for name, service in services.items():
+        with pytest.raises(ClosedError):
+            service.step()
+        with pytest.raises(ClosedError):
+            bench.stepper.step(name)
+
+
 def test_services_of_a_store_with_threads_are_not_stepped(tmp_path: Path) -> None:
     with timerstore.open(tmp_path, small()) as store, pytest.raises(MessageError, match="threads"):
         Stepper(store)

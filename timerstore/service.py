@@ -25,6 +25,37 @@ _BACKOFF_S_MAX = 1.0
 Item = TypeVar("Item")
 
 
+class Bell:
+    """Rings for one who waits, also if he comes later. As threading.Event, but that each step is
+    one of C: an exception of a signal handler amid `set` leaves nothing locked.
+    """
+
+    __slots__ = ("_silence",)
+
+    def __init__(self) -> None:
+        self._silence = threading.Lock()  # held until it rings
+        self._silence.acquire()
+
+    def is_set(self) -> bool:
+        """Whether it rings."""
+        return not self._silence.locked()
+
+    def set(self) -> None:
+        """Ring."""
+        try:  # noqa: SIM105 - here a call of Python's is what is not wanted
+            self._silence.release()
+        except RuntimeError:  # it rings already
+            pass
+
+    def clear(self) -> None:
+        """Have it ring no more."""
+        self._silence.acquire(blocking=False)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until it rings, which ends with that; whether it did in time."""
+        return self._silence.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s))
+
+
 class Service:
     """One of the named services. Subclasses give `name`, `step` and, where they wait for a time,
     `idle_s`.
@@ -35,7 +66,7 @@ class Service:
     def __init__(self, metrics: Metrics) -> None:
         self.metrics = metrics
         self.on_failure: Callable[[str, BaseException], None] = _ignore
-        self._event = threading.Event()
+        self._event = Bell()
         self._stopping = False
         self._thread: threading.Thread | None = None
 

@@ -87,13 +87,14 @@ from timerstore.recurring import Recurring
 from timerstore.recurring_calls import RecurringCalls
 from timerstore.replacing import Replacing, check_replacing
 from timerstore.row_batch import IngestedVersions, IngestReceipt, RowBatch
-from timerstore.service import Service
+from timerstore.service import Bell, Service
 from timerstore.spreading import Spreader
 from timerstore.timer.backlog import Backlog
 
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
 
+_LOOK_S = 0.5  # how often who closes looks by himself whether calls have ended
 
 _opened_here: "weakref.WeakSet[TimerStore]" = weakref.WeakSet()
 
@@ -117,9 +118,22 @@ def _counted(
 
     @wraps(method)
     def call(self: "TimerStore", /, *args: Arguments.args, **given: Arguments.kwargs) -> Answer:
-        with self._entered:
+        if self._blocked:
+            self._check_open()
+        calls, mine = self._calls, object()
+        try:
+            calls.add(mine)  # and below taken out: in one step each, so no signal comes amid it
+            if self._blocked:
+                self._check_open()
             answer = method(self, *args, **given)
             self._cuts.check()
+        except BaseException as error:
+            self._look_at(error)
+            raise
+        finally:
+            calls.discard(mine)
+            if self._blocked:
+                self._tell_left()
         return answer
 
     return call
@@ -127,25 +141,6 @@ def _counted(
 
 def _not_plain(*_given: Any, **_named: Any) -> Any:
     return None
-
-
-class _Entered:
-    """A call is within while this is held."""
-
-    __slots__ = ("_store",)
-
-    def __init__(self, store: "TimerStore") -> None:
-        self._store = weakref.proxy(store)
-
-    def __enter__(self) -> None:
-        self._store._enter()
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        try:
-            if error is not None:
-                self._store._look_at(error)
-        finally:
-            self._store._leave()
 
 
 class TimerStore(Closing):
@@ -164,10 +159,9 @@ class TimerStore(Closing):
         self._threads = threads
         self._pid = os.getpid()
         self._closed = False
-        self._entered = _Entered(self)
         self._close_lock = threading.Lock()
-        self._calls = 0  # that run, but for the quick ways of put; under `_idle`
-        self._idle = threading.Condition(threading.Lock())
+        self._calls: set[object] = set()  # that run, but for the quick ways of put
+        self._left = Bell()  # one of them has ended
         opened = open_directory(_root_of(path), config, self._clock, threads=threads)
         try:
             self._own(opened)
@@ -1052,20 +1046,6 @@ class TimerStore(Closing):
         path = Path(str(error.where).partition(" offset ")[0])
         return path.is_relative_to(self._opened.directory.root)
 
-    def _enter(self) -> None:
-        if self._blocked:
-            self._check_open()  # before the lock: in a forked child nobody may let go of it
-        with self._idle:
-            if self._blocked:
-                self._check_open()
-            self._calls += 1
-
-    def _leave(self) -> None:
-        with self._idle:
-            self._calls -= 1
-            if self._blocked:
-                self._idle.notify_all()
-
     def _sync_through(self, offset: int) -> None:
         """What a quick put waits for where it is to be durable; it is counted by the putter."""
         try:
@@ -1082,8 +1062,7 @@ class TimerStore(Closing):
 
     def _tell_left(self) -> None:
         """Let who closes look again."""
-        with self._idle:
-            self._idle.notify_all()
+        self._left.set()
 
     def _check_open(self) -> None:
         if os.getpid() != self._pid:
@@ -1114,8 +1093,8 @@ class TimerStore(Closing):
             self._block()
             self._unsubscribe()
             self._opened.puller.close()  # whoever waits for a message is answered
-            with self._idle:
-                self._idle.wait_for(lambda: not self._calls and not self._putter.inside)
+            while self._calls or self._putter.inside:
+                self._left.wait(_LOOK_S)  # a signal may keep one from telling that it has ended
             planner = self._recurring.planner
             planner.stop()
             planner.end(self._opened.directory.root)

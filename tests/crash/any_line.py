@@ -54,7 +54,7 @@ class Lines:
 
 def _is_with(frame: FrameType) -> bool:
     """Lines of `with` run again when it ends: an error just there, which nothing but a tracer
-    raises, would keep it from ending.
+    raises, would keep it from ending. So it is with the line that ends a call of the store.
     """
     text = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
-    return text.lstrip().startswith("with ")
+    return text.lstrip().startswith(("with ", "calls.discard("))

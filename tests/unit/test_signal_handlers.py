@@ -1,6 +1,8 @@
 """A signal handler that calls the store amid a call of its thread: an answer, never a hang."""
 
+import random
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -145,3 +147,63 @@ def test_closing_amid_a_wait(store: TimerStore) -> None:
             store.pull("t", 0, 1, wait=30)
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+class _StopError(BaseException):
+    """What a handler raises, as KeyboardInterrupt."""
+
+
+@contextmanager
+def stopped_soon(draw: random.Random) -> Iterator[list[bool]]:
+    """Inside, a signal comes at any moment, whose handler raises; until then the list is empty."""
+    come: list[bool] = []
+
+    def handle(*_: object) -> None:
+        if not come:
+            come.append(True)
+            raise _StopError
+
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-4, 1e-3))
+        yield come
+    except _StopError:
+        pass
+    finally:
+        come.append(True)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("name", ["topics", "committed", "pace"])
+def test_a_handler_that_raises_amid_calls(store: TimerStore, name: str) -> None:
+    """None of them counts as running for ever after, nor keeps others from being made."""
+    given = {"topics": (), "committed": ("t", "g"), "pace": ("t", None)}[name]
+    draw, call = random.Random(1), getattr(store, name)
+    for _ in range(100):
+        with stopped_soon(draw) as come:
+            while not come:
+                call(*given)
+    closing = threading.Thread(target=store.close, daemon=True)
+    closing.start()
+    closing.join(60)
+    assert not closing.is_alive(), "it waits for a call that is over"
+
+
+def test_a_handler_that_raises_amid_a_wake(store: TimerStore) -> None:
+    draw, service = random.Random(1), store.services()["flush"]
+    for _ in range(100):
+        with stopped_soon(draw) as come:
+            while not come:
+                service.wake()
+                service._event.clear()
+    woken: list[bool] = []
+
+    def wake() -> None:
+        service.wake()
+        woken.append(service._event.wait(60))
+
+    waker = threading.Thread(target=wake, daemon=True)
+    waker.start()
+    waker.join(60)
+    assert woken == [True]

@@ -202,19 +202,11 @@ static int32_t in_topics(const ts_record *record, const ts_table_filter *filter)
     return filter->topic_count == 0;
 }
 
-/* What it is to a table. A delivery lies in its real topic: what a consumer sends on with all its
- * properties is a message like any other. */
+/* What it is to a table. */
 static int32_t kind_of(const ts_record *record, const ts_marks *marks)
 {
-    int32_t kind = ts_record_kind(route_kind(record), marks);
-
-    if (!ts_is_queued(record))
-        return TS_KIND_ORDINARY;
-    if ((kind == TS_KIND_DELIVERED || kind == TS_KIND_LEVEL_DELIVERED) &&
-        (marks->real_topic.at == NULL || marks->real_topic.size != record->topic_size ||
-         memcmp(marks->real_topic.at, record->topic, (size_t)record->topic_size) != 0))
-        return TS_KIND_ORDINARY;
-    return kind;
+    return ts_is_queued(record) ? ts_record_kind(record, route_kind(record), marks)
+                                : TS_KIND_ORDINARY;
 }
 
 static void set_marks(const ts_window *window, const ts_record *record, int64_t precision_ms,

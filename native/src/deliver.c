@@ -142,7 +142,6 @@ static int32_t read_source(ts_view *view, const ts_routes *routes, const ts_log 
                            const ts_due *due, ts_record *source, ts_marks *marks, last_job *last,
                            ts_draft *draft)
 {
-    int64_t id;
     int32_t fault, status = ts_view_record(view, due->log_offset, source);
 
     if (status != TS_OK)
@@ -152,9 +151,8 @@ static int32_t read_source(ts_view *view, const ts_routes *routes, const ts_log 
         return ts_view_fault(view, due->log_offset, fault);
     ts_marks_get_timer(source->properties, source->properties_size, &last->tail, marks);
     /* What was loaded from the record's last bytes must be what the whole, checked record says. */
-    id = marks->timer_id >= 0 && marks->store_id == log->store_id ? marks->timer_id
-                                                                  : source->queue_offset;
-    if (!ts_marks_usable(marks) || id != due->id ||
+    if (!ts_marks_usable(marks) ||
+        ts_marks_id(marks, log->store_id, source->queue_offset) != due->id ||
         ts_marks_due(marks, log->precision_ms) != due->due_ms)
         return ts_view_fault(view, due->log_offset, TS_FAULT_PROPERTIES);
     draft->real = real_route(routes, marks, last);

@@ -124,8 +124,7 @@ static int32_t marks_of(ts_view *view, const ts_chained *chained, ts_tail *tail,
     ts_marks_get_timer(record.properties, record.properties_size, tail, marks);
     if (!ts_marks_usable(marks))
         return ts_view_fault(view, chained->log_offset, TS_FAULT_PROPERTIES);
-    if (marks->timer_id < 0 || marks->store_id != store_id)
-        marks->timer_id = record.queue_offset;
+    marks->timer_id = ts_marks_id(marks, store_id, record.queue_offset);
     return TS_OK;
 }
 

@@ -219,16 +219,17 @@ static int32_t fits(const ts_query *query, const ts_record *record, ts_found *fo
     if (!has_key(&names, query->key, query->key_size))
         return 0;
     ts_marks_get(record->properties, record->properties_size, &marks);
-    found->timer_id = marks.timer_id >= 0 && marks.store_id == query->store_id ? marks.timer_id
-                                                                                : -1;
+    found->timer_id = query->real == NULL && marks.timer_id >= 0 &&
+                              marks.store_id == query->store_id
+                          ? marks.timer_id
+                          : -1;
     if (query->real != NULL && (!is_text(&marks.real_topic, query->real, query->real_size) ||
                                 marks.delete_key.at != NULL))
         return 0;
     if (query->states != NULL) {
         if (!ts_marks_usable(&marks))
             return 0;
-        if (found->timer_id < 0)
-            found->timer_id = record->queue_offset; /* a broker's: its place is its id */
+        found->timer_id = ts_marks_id(&marks, query->store_id, record->queue_offset);
         if (ts_state_get(query->states, found->timer_id) != TS_WAITING &&
             !ts_is_among(query->also, query->also_count, found->timer_id))
             return 0;

@@ -3,40 +3,44 @@
 #include "../format/level_mark.h"
 #include "../format/properties.h"
 
-static int64_t number(const ts_text *value, ts_marks *marks)
+/* From 0 to most, else -1. */
+static int64_t number(const ts_text *value, int64_t most)
 {
     int64_t n = 0;
 
-    if (ts_decimal_get_i64(value->at, value->size, &n) != 0 || n < 0) {
+    return ts_decimal_get_i64(value->at, value->size, &n) != 0 || n < 0 || n > most ? -1 : n;
+}
+
+/* One without which nothing can be delivered. */
+static int64_t needed(const ts_text *value, int64_t most, ts_marks *marks)
+{
+    int64_t n = number(value, most);
+
+    if (n < 0)
         marks->broken = 1;
-        return -1;
-    }
     return n;
 }
 
-static int32_t small_number(const ts_text *value, ts_marks *marks, int32_t otherwise)
+/* One that a broker does not look at where something else says when: 0 where it is none. */
+static int32_t small_number(const ts_text *value)
 {
-    int64_t n = number(value, marks);
+    int64_t n = number(value, INT32_MAX);
 
-    if (n > INT32_MAX) {
-        marks->broken = 1;
-        n = -1;
-    }
-    return n < 0 ? otherwise : (int32_t)n;
+    return n < 0 ? 0 : (int32_t)n;
 }
 
 static void timer_mark(const ts_text *name, const ts_text *value, ts_marks *marks)
 {
     if (TS_IS(name, "TIMER_OUT_MS"))
-        marks->out_ms = number(value, marks);
+        marks->out_ms = needed(value, INT64_MAX, marks);
     else if (TS_IS(name, "TIMER_DELIVER_MS"))
-        marks->deliver_ms = number(value, marks);
+        marks->deliver_ms = number(value, INT64_MAX);
     else if (TS_IS(name, "TIMER_DELAY_SEC") || TS_IS(name, "TIMER_DELAY_MS"))
         marks->relative = 1;
     else if (TS_IS(name, "TIMER_DEL_UNIQKEY"))
         marks->delete_key = *value;
     else if (TS_IS(name, "TIMER_ROLL_TIMES"))
-        marks->roll_times = small_number(value, marks, 0);
+        marks->roll_times = small_number(value);
 }
 
 void ts_marks_get(const uint8_t *properties, int32_t size, ts_marks *marks)
@@ -80,7 +84,7 @@ void ts_marks_get(const uint8_t *properties, int32_t size, ts_marks *marks)
             if (TS_IS(&name, "REAL_TOPIC"))
                 marks->real_topic = value;
             else if (TS_IS(&name, "REAL_QID"))
-                marks->real_queue = small_number(&value, marks, -1);
+                marks->real_queue = (int32_t)needed(&value, INT32_MAX, marks);
             break;
         case 'U':
             if (TS_IS(&name, "UNIQ_KEY"))
@@ -88,7 +92,7 @@ void ts_marks_get(const uint8_t *properties, int32_t size, ts_marks *marks)
             break;
         case 'D':
             if (TS_IS(&name, "DELAY"))
-                marks->delay_level = small_number(&value, marks, 0);
+                marks->delay_level = small_number(&value);
             break;
         default:
             break;
@@ -299,9 +303,9 @@ static int32_t read_tail(const uint8_t *text, int32_t size, ts_tail *tail, ts_ma
         return 0;
     marks->timer_id = (int64_t)id;
     marks->real_topic = topic;
-    marks->real_queue = small_number(&queue, marks, -1);
-    marks->out_ms = number(&out, marks);
-    marks->deliver_ms = number(&deliver, marks);
+    marks->real_queue = (int32_t)needed(&queue, INT32_MAX, marks);
+    marks->out_ms = needed(&out, INT64_MAX, marks);
+    marks->deliver_ms = number(&deliver, INT64_MAX);
     marks->plain_size = plain;
     if (marks->broken)
         return 0;

@@ -28,7 +28,7 @@ typedef struct {
     int32_t roll_times;
     int32_t delay_level;
     int32_t relative;    /* a relative delay stands beside */
-    int32_t broken;      /* a number that does not parse */
+    int32_t broken;      /* a number does not parse without which it cannot be delivered */
     int64_t group_start; /* -1: not there; not looked for by ts_marks_get_timer */
     int64_t group_left;
     ts_text last_key;    /* UNIQ_KEY right before the times, by ts_marks_get_timer alone */
@@ -82,6 +82,25 @@ static inline int64_t ts_marks_due(const ts_marks *marks, int64_t precision_ms)
     if (marks->out_ms > INT64_MAX - precision_ms)
         return INT64_MAX;
     return marks->out_ms + precision_ms;
+}
+
+/* Whether the TS_ID of a record of the timer topic is a leftover: a client that sends a message on
+ * keeps our property. A source has its own queue offset there, and what rolled or was moved says so;
+ * an id beyond the queue offset is another store's. */
+static inline int32_t ts_marks_left_over(const ts_marks *marks, int64_t queue_offset)
+{
+    return marks->timer_id >= 0 && marks->timer_id < queue_offset && marks->roll_times == 0 &&
+           marks->delete_key.at == NULL &&
+           (marks->place_offset != queue_offset || marks->place_store_id != marks->store_id);
+}
+
+/* Which timer a record of the timer topic is of: a broker's place is its id. */
+static inline int64_t ts_marks_id(const ts_marks *marks, uint32_t store_id, int64_t queue_offset)
+{
+    return marks->timer_id >= 0 && marks->store_id == store_id &&
+                   !ts_marks_left_over(marks, queue_offset)
+               ? marks->timer_id
+               : queue_offset;
 }
 
 /* Whether two texts of one size are equal: short ones, for which a call of memcmp is dear. */

@@ -11,8 +11,7 @@ static inline void ts_request_of(const ts_record *record, uint32_t store_id, int
     ts_marks marks;
 
     ts_marks_get_timer(record->properties, record->properties_size, tail, &marks);
-    out->id = marks.timer_id >= 0 && marks.store_id == store_id ? marks.timer_id
-                                                                : record->queue_offset;
+    out->id = ts_marks_id(&marks, store_id, record->queue_offset);
     out->log_offset = record->log_offset;
     out->due_ms = ts_marks_due(&marks, precision_ms);
     out->out_ms = marks.out_ms;

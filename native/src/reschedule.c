@@ -95,8 +95,7 @@ int32_t ts_chained_find(ts_view *view, const ts_chained *chained, int32_t count,
         if (!ts_marks_usable(&marks) ||
             !ts_marks_named(&marks, topic, topic_size, key, key_size, out_ms))
             continue;
-        *id = marks.timer_id >= 0 && marks.store_id == store_id ? marks.timer_id
-                                                                : record.queue_offset;
+        *id = ts_marks_id(&marks, store_id, record.queue_offset);
         return 1;
     }
     return 0;

@@ -4,7 +4,16 @@
 #include "hash.h"
 #include "walk.h"
 
-int32_t ts_record_kind(int32_t route_kind, const ts_marks *marks)
+/* Whether it lies in its real topic; who has no space for REAL_TOPIC has our own mark. What a
+ * consumer sends on with all its properties is a message like any other, a dead letter, too. */
+static int32_t is_at_home(const ts_record *record, const ts_marks *marks)
+{
+    if (marks->real_topic.at == NULL)
+        return marks->timer_id >= 0 || ts_marks_leveled(marks);
+    return ts_text_is(&marks->real_topic, record->topic, record->topic_size);
+}
+
+int32_t ts_record_kind(const ts_record *record, int32_t route_kind, const ts_marks *marks)
 {
     if (route_kind == TS_ROUTE_TIMER) {
         if (marks->delete_key.at != NULL)
@@ -13,13 +22,13 @@ int32_t ts_record_kind(int32_t route_kind, const ts_marks *marks)
     }
     if (route_kind == TS_ROUTE_LEVELS)
         return ts_level_usable(marks) ? TS_KIND_LEVEL : TS_KIND_LEVEL_UNUSABLE;
+    if (!is_at_home(record, marks))
+        return TS_KIND_ORDINARY;
     if (ts_marks_leveled(marks))
         return TS_KIND_LEVEL_DELIVERED;
     if (marks->out_ms >= 0)
         return TS_KIND_DELIVERED;
-    if (marks->delay_level > 0 && marks->real_topic.at != NULL)
-        return TS_KIND_LEVEL_DELIVERED;
-    return marks->timer_id >= 0 ? TS_KIND_DELIVERED : TS_KIND_ORDINARY;
+    return marks->delay_level > 0 ? TS_KIND_LEVEL_DELIVERED : TS_KIND_ORDINARY;
 }
 
 static uint64_t identity_of(const uint8_t *topic, int32_t topic_size, const ts_text *key)
@@ -43,7 +52,9 @@ void ts_record_describe(const ts_record *record, int32_t route_kind, const ts_ma
     out->timer_id = marks->timer_id;
     out->store_id = marks->store_id;
     out->size = record->size;
-    out->kind = ts_record_kind(route_kind, marks);
+    out->kind = ts_record_kind(record, route_kind, marks);
+    if (out->kind == TS_KIND_TIMER && ts_marks_left_over(marks, record->queue_offset))
+        out->timer_id = -1;
     if (out->kind == TS_KIND_LEVEL_DELIVERED) {
         out->timer_id = marks->level_place; /* -1 where a broker delivered it */
         out->store_id = marks->level_store_id;

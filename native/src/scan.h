@@ -5,7 +5,7 @@
 #include "parse.h"
 
 /* enum ts_kind of a record that lies in a topic of this enum ts_route_kind. */
-int32_t ts_record_kind(int32_t route_kind, const ts_marks *marks);
+int32_t ts_record_kind(const ts_record *record, int32_t route_kind, const ts_marks *marks);
 
 /* All of *out but topic_hash and route. */
 void ts_record_describe(const ts_record *record, int32_t route_kind, const ts_marks *marks,

@@ -205,6 +205,8 @@ EDGES: list[tuple[str, bytes, Kind]] = [
     ("letters", b"TIMER_OUT_MS\x01abc\x02" + HERE, Kind.UNUSABLE),
     ("too large", b"TIMER_OUT_MS\x0192233720368547758080\x02" + HERE, Kind.UNUSABLE),
     ("one is broken", b"TIMER_OUT_MS\x01x\x02" + OUT + HERE, Kind.UNUSABLE),
+    ("level -1", b"DELAY\x01-1\x02" + OUT + HERE, Kind.TIMER),  # a broker goes by the time then
+    ("rolls", b"TIMER_ROLL_TIMES\x01x\x02" + OUT + HERE, Kind.TIMER),
     ("last counts", OUT + b"REAL_TOPIC\x01no\x02" + HERE, Kind.TIMER),
     ("no separator", b"\x02\x02junk\x02" + OUT + HERE, Kind.TIMER),
     ("delete", b"TIMER_DEL_UNIQKEY\x01T+K\x02" + OUT + HERE, Kind.DELETE),
@@ -216,6 +218,55 @@ def test_edges_of_property_texts(scanner: Scanner, text: bytes, kind: Kind) -> N
     found, end, _ = scanner.scan(record(disk.TIMER_TOPIC, text))
     assert found["kind"].tolist() == [kind]
     assert end > 0
+
+
+@pytest.mark.parametrize("asked", ["abc", "-1", "9" * 20, "\u0661"])
+def test_a_time_that_a_broker_did_not_look_at(scanner: Scanner, asked: str) -> None:
+    """It goes by the relative delay where one is given, whatever stands beside."""
+    text = disk.encode_properties({"TIMER_DELAY_SEC": "5", "TIMER_DELIVER_MS": asked})
+    [one], _, _ = scanner.scan(record(disk.TIMER_TOPIC, text + OUT + HERE))
+    assert (one["kind"], one["due_ms"]) == (Kind.TIMER, 2000)
+
+
+@pytest.mark.parametrize(
+    ("timer_id", "more", "wanted"),
+    [
+        (9, {}, 9),
+        (4, {}, -1),
+        (4, {"TIMER_ROLL_TIMES": "1"}, 4),
+        (4, {"TS_PLACE": disk.encode_ts_id(7, 9)}, 4),
+        (4, {"TS_PLACE": disk.encode_ts_id(7, 8)}, -1),
+        (4, {"TS_PLACE": disk.encode_ts_id(6, 9)}, -1),
+        (12, {}, 12),  # another store's
+    ],
+)
+def test_a_timer_id_that_was_left_on_what_is_sent_on_is_none(
+    scanner: Scanner, timer_id: int, more: dict[str, str], wanted: int
+) -> None:
+    text = disk.encode_properties({"TS_ID": disk.encode_ts_id(7, timer_id), **more})
+    [one], _, _ = scanner.scan(record(disk.TIMER_TOPIC, text + OUT + HERE, queue_offset=9))
+    assert (one["kind"], one["timer_id"]) == (Kind.TIMER, wanted)
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        ({"TIMER_OUT_MS": "1000", "REAL_TOPIC": "T"}, Kind.DELIVERED),
+        ({"TIMER_OUT_MS": "1000", "TS_ID": disk.encode_ts_id(7, 4)}, Kind.DELIVERED),
+        ({"TIMER_OUT_MS": "1000", "REAL_TOPIC": "U", "TS_ID": disk.encode_ts_id(7, 4)}, None),
+        ({"TIMER_OUT_MS": "1000", "REAL_TOPIC": "U", "DELAY": "0"}, None),  # a dead letter
+        ({"TIMER_OUT_MS": "1000"}, None),
+        ({"TS_ID": disk.encode_ts_id(7, 4)}, None),
+        ({"DELAY": "1", "REAL_TOPIC": "T"}, Kind.LEVEL_DELIVERED),
+        ({"DELAY": "1", "REAL_TOPIC": "U"}, None),
+        ({"DELAY": "1"}, None),
+    ],
+)
+def test_what_was_sent_on_is_no_delivery(
+    scanner: Scanner, given: dict[str, str], kind: Kind | None
+) -> None:
+    [one], _, _ = scanner.scan(record("T", disk.encode_properties(given)))
+    assert one["kind"] == (Kind.ORDINARY if kind is None else kind)
 
 
 @pytest.mark.parametrize("value", ["", "A" * 15, "A" * 17, "A" * 15 + "=", "A" * 15 + "+"])

@@ -323,6 +323,36 @@ def test_foreign_store_id_is_no_id(log: SyntheticLog) -> None:
     assert found.orphan_rows.tolist() == [orphan]
 
 
+def test_a_delivery_of_what_was_sent_on_with_the_id_of_another(log: SyntheticLog) -> None:
+    """By a broker, of a message that a client sent on with our TS_ID: not to be delivered again."""
+    first = log.own_timer(OURS, "a")
+    log.delivered("a", own=(OURS, first))
+    sent_on, waits = log.timer("b"), log.timer("c")
+    log.delivered("b", own=(OURS, first))
+    assert states(log) == ([waits], [first, sent_on], [])
+    assert fold(log.scan).doubled_count == 0
+    again = log.delivered("b", own=(OURS, first))
+    doubled = log.delivered("a", own=(OURS, first))
+    assert fold(log.scan).doubled_rows.tolist() == [again, doubled]
+
+
+def test_the_same_where_the_first_is_gone() -> None:
+    log = SyntheticLog(first_log_offset=5000, first_queue_offset=40)
+    log.own_timer(OURS, "z")
+    sent_on = log.timer("b")
+    log.delivered("b", own=(OURS, 3))
+    assert states(log) == ([40], [3, sent_on], [])
+    assert fold(log.scan).doubled_count == 0
+
+
+def test_a_delivery_of_an_imported_one_hands_no_other(log: SyntheticLog) -> None:
+    """Two sends of the same key and time, one of which we delivered by its place."""
+    first, other = log.timer("a"), log.timer("a")
+    log.own_timer(OURS, "z")
+    log.delivered("a", own=(OURS, first))
+    assert states(log) == ([other, 2], [first], [])
+
+
 def test_foreign_store_id_with_ids_above_its_queue_does_not_vouch(log: SyntheticLog) -> None:
     log.timer("x", own=(STRANGER, 0))
     log.timer("y", own=(STRANGER, 55))

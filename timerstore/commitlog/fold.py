@@ -8,7 +8,8 @@ imported. Two kinds of evidence are folded, in this order:
    one with the highest roll count, of equal ones the last. A store id is own if the caller says so,
    or if a source vouches for it: its `q` is its own queue offset, and no source of that store id
    has a `q` above its queue offset. So does a copy that rolled or was moved by retention, where it
-   lies where it says (TS_PLACE): its source may be gone. Other store ids count as no TS_ID at all.
+   lies where it says (TS_PLACE): its source may be gone. Other store ids count as no TS_ID at all;
+   nor does a TS_ID that a client left on a message that it sent on (native/src/parse.h).
 2. *By matching*, for what a broker wrote: groups of equal (identity, out_ms), read in log order.
 
     | record             | in its group                                                         |
@@ -28,6 +29,9 @@ imported. Two kinds of evidence are folded, in this order:
         queue offset    4     9     12    15    -          -
         record          t0    t1    t1    t2    delivered  delivered
         result: 15 is handed; 4, 9, 12 do not appear; the second delivery is doubled.
+
+   A delivery that names an id for the second time, or one that no copy is left of, may be a
+   broker's of a message that was sent on with our TS_ID: it hands a message of its group, if any.
 
 *Imported messages that we went on with* carry our TS_ID on later copies while their source has
 none: such a record claims the source at queue offset `q`, with the whole group around it. If the
@@ -171,7 +175,8 @@ def fold(scan: Scan, store_id: int | None = None) -> Fold:
     own_ids, own_id = _own_store_ids(scan, store_id)
     own = _own_mask(scan, own_ids, own_id)
     families, by_id_doubled, both = _fold_families(scan, own)
-    matched = _match_timers(scan, own, families)
+    matched = _match_timers(scan, own, families, _maybe_sent_on(scan, own, families, by_id_doubled))
+    by_id_doubled = np.setdiff1d(by_id_doubled, matched.sent_on_rows)
     levels = _match_levels(scan, matched.orphan_rows, by_id_doubled)
     timers = matched.timers
     named = _named_by_deletes(scan, own, timers)
@@ -288,6 +293,16 @@ def _fold_families(scan: Scan, own: Mask) -> tuple[_Timers, Rows, int]:
     return _Timers(ids, living, state, since), doubled, both
 
 
+def _maybe_sent_on(scan: Scan, own: Mask, families: _Timers, doubled_rows: Rows) -> Mask:
+    """Deliveries by id that may be of a message that was sent on with the TS_ID of another."""
+    maybe = np.zeros(len(scan), bool)
+    deliveries = np.flatnonzero(own & (scan["kind"] == Kind.DELIVERED))
+    family = find(scan["timer_id"][deliveries], families.ids)
+    maybe[deliveries[families.rows[family] < 0]] = True
+    maybe[doubled_rows] = True
+    return maybe
+
+
 # --- by matching ----------------------------------------------------------------------------------
 
 
@@ -296,13 +311,15 @@ class _Matched(NamedTuple):
     """Those known by id and those of foreign sources together."""
     doubled_rows: Rows
     orphan_rows: Rows
+    sent_on_rows: Rows
+    """Deliveries by id that hand a foreign source."""
 
 
-def _match_timers(scan: Scan, own: Mask, families: _Timers) -> _Matched:
-    """Match foreign timers with the deliveries that carry no own id."""
+def _match_timers(scan: Scan, own: Mask, families: _Timers, maybe: Mask) -> _Matched:
+    """Match foreign timers with the deliveries that carry no own id, and those that `maybe` do."""
     kind = scan["kind"]
-    rows = np.flatnonzero(((kind == Kind.TIMER) | (kind == Kind.DELIVERED)) & ~own)
-    group = grouped(scan, rows, "out_ms", "identity")
+    is_either = (kind == Kind.TIMER) | (kind == Kind.DELIVERED)
+    group = grouped(scan, np.flatnonzero(is_either & (~own | maybe)), "out_ms", "identity")
     timer = kind[group.rows] == Kind.TIMER
     original = _originals(scan, group, timer)
     # Message i is the i-th original and the i-th living copy: a group has as many of each.
@@ -326,7 +343,10 @@ def _match_timers(scan: Scan, own: Mask, families: _Timers) -> _Matched:
     undecided = np.flatnonzero(messages.state == _WAITING)
     gives = np.zeros(len(group.rows), bool)
     gives[np.flatnonzero(original)[undecided]] = True
-    found = walk(group, gives, ~timer, timer)
+    by_id = maybe[group.rows]
+    takes = ~timer
+    takes[by_id] = ~np.isin(scan["timer_id"][group.rows[by_id]], families.ids[claimed])
+    found = walk(group, gives, takes, timer)
     open_group = message_group[undecided]
     messages.state[undecided[rank(open_group) < found.handed[open_group]]] = _HANDED
 
@@ -337,7 +357,12 @@ def _match_timers(scan: Scan, own: Mask, families: _Timers) -> _Matched:
         state=np.concatenate([rest.state, messages.state]),
         since=np.concatenate([rest.since, messages.since]),
     )
-    return _Matched(together, group.rows[found.doubled], group.rows[found.orphan])
+    return _Matched(
+        together,
+        group.rows[found.doubled & ~by_id],
+        group.rows[found.orphan & ~by_id],
+        group.rows[by_id & takes & ~found.doubled & ~found.orphan],
+    )
 
 
 def _originals(scan: Scan, group: Group, timer: Mask) -> Mask:

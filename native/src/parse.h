@@ -44,6 +44,7 @@ typedef struct {
     int32_t real_queue;
 } ts_tail;
 
+#define TS_QUEUES_MAX 65536 /* of a topic, as layout/tree.py has it */
 #define TS_TAIL_TIMES_BYTES 62 /* TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS with 13 digits each */
 
 void ts_marks_get(const uint8_t *properties, int32_t size, ts_marks *marks);
@@ -151,6 +152,36 @@ static inline int32_t ts_marks_usable(const ts_marks *marks)
            marks->real_topic.size < 256 && marks->real_queue >= 0 && !marks->broken;
 }
 
+/* Whether there can be the queue that it is on its way to. */
+static inline int32_t ts_marks_have_queue(const ts_marks *marks)
+{
+    const ts_text *topic = &marks->real_topic;
+
+    if (topic->at == NULL || topic->size < 1 || topic->size > 255 || marks->real_queue < 0 ||
+        marks->real_queue >= TS_QUEUES_MAX)
+        return 0;
+    for (int32_t i = 0; i < topic->size; i++) {
+        uint8_t c = topic->at[i];
+
+        if (!((c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
+              c == '%' || c == '_' || c == '-' || c == '|'))
+            return 0;
+    }
+    return 1;
+}
+
+/* Whether what a client of a broker wrote to the timer topic is a timer: who sends to it names any
+ * topic, also those that the engine reads itself. */
+static inline int32_t ts_timer_usable(const ts_marks *marks)
+{
+    static const char timer[] = "rmq_sys_wheel_timer", levels[] = "SCHEDULE_TOPIC_XXXX";
+    const ts_text *topic = &marks->real_topic;
+
+    return ts_marks_usable(marks) && ts_marks_have_queue(marks) &&
+           !ts_text_is(topic, timer, (int32_t)sizeof timer - 1) &&
+           !ts_text_is(topic, levels, (int32_t)sizeof levels - 1);
+}
+
 /* Whether a record of the level topic can be delivered at all. A half message cannot: delivering it
  * would begin its transaction again. */
 static inline int32_t ts_level_usable(const ts_marks *marks)
@@ -158,16 +189,8 @@ static inline int32_t ts_level_usable(const ts_marks *marks)
     static const char half[] = "RMQ_SYS_TRANS_HALF_TOPIC";
     const ts_text *topic = &marks->real_topic;
 
-    if (topic->at == NULL || topic->size < 1 || topic->size > 255 || marks->real_queue < 0 ||
-        marks->delay_level < 1)
+    if (marks->delay_level < 1 || !ts_marks_have_queue(marks))
         return 0;
-    for (int32_t i = 0; i < topic->size; i++) {
-        uint8_t c = topic->at[i];
-
-        if (!((c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
-              c == '%' || c == '_' || c == '-' || c == '|'))
-            return 0; /* no topic: it cannot have a queue */
-    }
     return topic->size != (int32_t)sizeof half - 1 ||
            memcmp(topic->at, half, sizeof half - 1) != 0;
 }

@@ -18,7 +18,7 @@ int32_t ts_record_kind(const ts_record *record, int32_t route_kind, const ts_mar
     if (route_kind == TS_ROUTE_TIMER) {
         if (marks->delete_key.at != NULL)
             return TS_KIND_DELETE;
-        return ts_marks_usable(marks) ? TS_KIND_TIMER : TS_KIND_UNUSABLE;
+        return ts_timer_usable(marks) ? TS_KIND_TIMER : TS_KIND_UNUSABLE;
     }
     if (route_kind == TS_ROUTE_LEVELS)
         return ts_level_usable(marks) ? TS_KIND_LEVEL : TS_KIND_LEVEL_UNUSABLE;
@@ -80,7 +80,7 @@ void ts_record_describe(const ts_record *record, int32_t route_kind, const ts_ma
 /* The queue whose pending count the record changes: its real one. */
 static ts_route *counted_route(const ts_routes *routes, ts_route *own, const ts_marks *marks)
 {
-    int32_t waits = own->kind == TS_ROUTE_TIMER    ? ts_marks_usable(marks)
+    int32_t waits = own->kind == TS_ROUTE_TIMER    ? ts_timer_usable(marks)
                     : own->kind == TS_ROUTE_LEVELS ? ts_level_usable(marks)
                                                    : 0;
 

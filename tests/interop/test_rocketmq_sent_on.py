@@ -21,6 +21,13 @@ from timerstore.testing import ManualClock, Stepper
 pytestmark = pytest.mark.timeout(120)
 
 CONFIG = StoreConfig(**{**SMALL, "roll_window_slots": 172_800})
+REFUSED = (
+    "no topic!",
+    "../../T",
+    disk.TIMER_TOPIC,
+    disk.LEVEL_TOPIC,
+)  # none that a message may go to
+REFUSED_FROM = 100  # their numbers
 COUNT = 12
 SOON_MS = 3000
 LATER_MS = 20_000
@@ -61,6 +68,13 @@ def message(number: int, **properties: Any) -> dict[str, Any]:
     return {"topic": "orders", "queue_id": 1, "body": b"%06d." % number, "properties": properties}
 
 
+def straight_to_timers(number: int, real_topic: str) -> dict[str, Any]:
+    """Brokers take what is sent to their timer topic."""
+    out_ms = (rocketmq.now_ms() + LATER_MS) // 1000 * 1000
+    given = message(number, REAL_TOPIC=real_topic, REAL_QID=0, TIMER_OUT_MS=out_ms)
+    return {**given, "topic": disk.TIMER_TOPIC, "queue_id": 0}
+
+
 def fill(process: RocketMQ, root: Path) -> dict[int, int]:
     """When each is due that was sent, by its number; what is due soon is out."""
     process.open("one", root, CONFIG)
@@ -81,6 +95,9 @@ def fill(process: RocketMQ, root: Path) -> dict[int, int]:
     rest += [{**rest[0], "properties": one.properties} for one in came[2:4]]
     rest.append(sent_on(came[4], WAITS, DELAY=18))
     process.send("one", [{**one, "topic": "reminders"} for one in rest])
+    process.send(
+        "one", [straight_to_timers(REFUSED_FROM + k, name) for k, name in enumerate(REFUSED)]
+    )
     end_ms = now_ms + GIVE_UP_MS
     while len(process.messages("one", "orders", 1)) < COUNT // 2:
         assert rocketmq.now_ms() < end_ms
@@ -111,6 +128,8 @@ def test_each_comes_once(tmp_path: Path, *, is_built_anew: bool) -> None:
         assert store.stats()["enqueue_put_unusable_messages"] == 0
         [waits] = store.query("reminders", key=f"{WAITS:032X}")
         assert (number_of(waits.body), waits.handle) == (WAITS, "")
+    refused = [one.topic for one in disk.records(root) if number_of(one.body) >= REFUSED_FROM]
+    assert refused == [disk.TIMER_TOPIC] * len(REFUSED)
     found = [
         record for record in disk.records(root) if (record.topic, record.queue_id) == ("orders", 1)
     ]

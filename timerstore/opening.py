@@ -199,8 +199,7 @@ class Opened(NamedTuple):
                 rechainer = rechain.Rechainer(self.rooms, self.pending)
                 rechainer.relink()
                 reach("close_relinked")
-                if not self.rooms.far.count:  # else a broker is kept out
-                    rechainer.bury()
+                rechainer.bury()  # also where a broker is kept out: no later closing finds them all
                 reach("close_buried")
                 self.checkpoint.note_wheel()
                 write_for_brokers(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import timerstore
+from tests.support import disk_reader as disk
 from tests.support.bench import DAY, NOW, SECOND, YEAR, Bench, flush_for_ever, small
 from timerstore import CancelResult, ConfigError, CorruptError, FailedError, StoreConfig, failpoint
 from timerstore.layout import far_table, watermark
@@ -392,6 +393,25 @@ def test_convert_there_and_back(tmp_path: Path) -> None:
     assert len(bodies(at)) == 10
     assert stat(at, "dequeue_put_rolled_messages") == 0
     at.close()
+
+
+def test_converted_no_unit_leads_a_broker_to_what_is_out(tmp_path: Path) -> None:
+    """A broker that loads links the last units again, each into the slot that it says."""
+    at = bench(tmp_path, far_wheel="own")
+    at.store.put("t", b"far", delay=600)
+    slot_ms = at.clock.now_ms // SECOND * SECOND + 2 * SECOND
+    at.store.put("t", b"later", deliver_ms=slot_ms + 700)
+    at.store.put("t", b"out", deliver_ms=slot_ms + 300)  # its unit is behind the other's
+    at.turn()
+    at.turn(slot_ms + 500 - at.clock.now_ms)
+    assert bodies(at) == [b"out"]
+    at.close()
+    timerstore.convert(at.root, to="rocketmq", config=at.config, clock=at.clock)
+    check = disk.read_timer_check(at.root)
+    assert check is not None
+    units = [one for one in disk.timer_units(at.root) if one.slot_ms >= check.read_ms]
+    waits = [disk.read_record(at.root, one.log_offset, one.store_size).body for one in units]
+    assert sorted(waits) == [b"far", b"later"]
 
 
 def test_convert_says_what_is_wrong(tmp_path: Path) -> None:

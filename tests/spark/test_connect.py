@@ -20,7 +20,7 @@ builder = configure(SparkSession.builder.remote("local[2]"))
 for name, value in json.loads(sys.stdin.read()).items():
     builder = builder.config(name, value)
 spark = builder.getOrCreate()
-read = spark.read.format("timerstore").option("pushdown", "true").load(path)
+read = spark.read.format("timerstore").load(path)
 found = {"connect": type(spark).__module__, "rows": read.where("topic = 't'").count()}
 stream = spark.readStream.format("timerstore").option("columns", "body").load(path)
 query = (stream.writeStream.format("parquet").option("checkpointLocation", scratch + "/c")

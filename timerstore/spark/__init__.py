@@ -4,9 +4,8 @@
 
 options.py     what a reader may be told      plan.py     which parts of which shards are read
 offsets.py     positions as JSON              schemas.py  Spark's types of the tables
-session.py     register, configure            filters.py  Spark's filters as bounds
-batch.py       reading once                   stream.py   reading on and on
-writing.py     writing shards, once and on and on
+session.py     register, configure            batch.py    reading once
+stream.py      reading on and on              writing.py  writing shards, once and on and on
 datasource.py  the data source itself; autoload/ makes Spark find it by its name
 
 Holds:    options, plan, offsets and session need neither pyspark nor a JVM, and neither does

@@ -1,16 +1,15 @@
 """Reading once: a plan on the driver, record batches in the tasks."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from timerstore.columns.arrow import read_part
 from timerstore.columns.scan import Wanted
 from timerstore.errors import FailedError
-from timerstore.spark.filters import narrowed_by
 from timerstore.spark.options import ReadOptions
-from timerstore.spark.plan import PLAN_FORMAT, Narrowed, Task, plan
+from timerstore.spark.plan import PLAN_FORMAT, Task, plan
 
 
 class TimerStorePartition(InputPartition):
@@ -38,27 +37,19 @@ def read_task(partition: InputPartition) -> Iterator[Any]:
 
 
 class BatchReader(DataSourceReader):
-    """Without filters: Spark refuses a reader that takes some where that is switched off."""
+    """Takes none of Spark's filters: Spark keeps one plan for all queries of a DataFrame, or view;
+    one that a filter narrowed would be read by the next query, and by both sides of a union.
+    """
 
     def __init__(self, options: ReadOptions, wanted: Wanted) -> None:
         self._options = options
         self._wanted = wanted
-        self._narrowed = Narrowed()
 
     def partitions(self) -> list[InputPartition]:
         """Plan."""
-        tasks = plan(self._options, self._wanted, self._narrowed)
+        tasks = plan(self._options, self._wanted)
         return [TimerStorePartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read one partition."""
         return read_task(partition)
-
-
-class FilteredBatchReader(BatchReader):
-    """The same, and told Spark's filters."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Narrow what is read; all go back to Spark, which applies them again."""
-        self._narrowed = narrowed_by(filters, table=self._options.table)
-        return filters

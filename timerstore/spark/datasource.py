@@ -15,7 +15,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from timerstore.spark.batch import BatchReader, FilteredBatchReader
+from timerstore.spark.batch import BatchReader
 from timerstore.spark.options import parse
 from timerstore.spark.schemas import schema_of, wanted_of
 from timerstore.spark.stream import StreamReader
@@ -41,8 +41,7 @@ class TimerStoreDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Read once."""
         options = parse(self._given)
-        reader = FilteredBatchReader if options.pushdown else BatchReader
-        return reader(options, wanted_of(options, schema))
+        return BatchReader(options, wanted_of(options, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """Read on and on."""

@@ -9,8 +9,6 @@
 | topics                  | all       | as "orders,mail": rows with one of these in column topic   |
 | deliver_from_ms, _to_ms | -         | deliver_at (of slots: slot_at) from, and below; epoch ms   |
 | stored_from_ms, _to_ms  | -         | stored_at, delivered_at or enqueued_at, the same way       |
-| pushdown                | false     | take Spark's filters; needs spark.sql.python.              |
-|                         |           | filterPushdown.enabled (timerstore.spark.configure)        |
 | time_type               | timestamp | or long: epoch ms; 1.3 times as fast to group by           |
 | max_partition_bytes     | 128m      | bytes of the log a task reads, about                       |
 | batch_bytes, batch_rows | 4m, 10000 | a batch ends where either is reached                       |
@@ -25,6 +23,9 @@
 | max_records_per_trigger | -         | records of the log, of any table                           |
 | max_bytes_per_trigger   | -         | bytes of the log                                           |
 | fail_on_data_loss       | true      | where retention was faster than the stream                 |
+
+Spark plans a DataFrame or a view at its first query, and its later ones see the same moment: load
+it again to see what came since. Its filters narrow nothing that is read; the options above do.
 """
 
 import json
@@ -47,7 +48,7 @@ Value = TypeVar("Value")
 
 READER_OPTIONS = frozenset(
     {"path", "paths", "table", "shards", "columns", "topics", "deliver_from_ms", "deliver_to_ms"}
-    | {"stored_from_ms", "stored_to_ms", "pushdown", "time_type", "max_partition_bytes"}
+    | {"stored_from_ms", "stored_to_ms", "time_type", "max_partition_bytes"}
     | {"batch_bytes", "batch_rows", "on_corrupt", "verify_crc", "as_of", "precision_ms"}
     | {"starting_offsets", "max_records_per_trigger", "max_bytes_per_trigger"}
     | {"fail_on_data_loss"}
@@ -70,7 +71,6 @@ class ReadOptions:
     shards: frozenset[int] | None = None
     columns: tuple[str, ...] | None = None
     bounds: Bounds = field(default_factory=Bounds)
-    pushdown: bool = False
     times_as_long: bool = False
     max_partition_bytes: int = 128 << 20
     batch_bytes: int = 4 << 20
@@ -127,7 +127,6 @@ class _Parser:
             shards=self._get("shards", _shards, None),
             columns=columns,
             bounds=self._bounds(table),
-            pushdown=self._get("pushdown", _boolean, default=False),
             times_as_long=self._get("time_type", _one_of("timestamp", "long"), "") == "long",
             max_partition_bytes=self._get("max_partition_bytes", _size(64 << 10), 128 << 20),
             batch_bytes=self._get("batch_bytes", _size(1, 512 << 20), 4 << 20),

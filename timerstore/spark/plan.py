@@ -9,7 +9,7 @@ Holds:    (1) parts begin and end where records do, known from queue units and s
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from timerstore.columns.cancelled import Int64Array, cancelled_offsets
@@ -36,22 +36,6 @@ _FIRST_NAMES = frozenset({"lock"})
 _LOG_TABLES = ("messages", "deliveries")
 
 _log = logging.getLogger("timerstore.spark")
-
-
-@dataclass(frozen=True, slots=True)
-class Narrowed:
-    """What filters add to the options: an intersection."""
-
-    bounds: Bounds = field(default_factory=Bounds)
-    shards: frozenset[int] | None = None
-    log_from: int | None = None
-    log_to: int | None = None
-
-    def reaches(self, part: Part) -> bool:
-        """Whether a part of the log can hold a record within."""
-        return (self.log_from is None or part.end > self.log_from) and (
-            self.log_to is None or part.begin < self.log_to
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +66,7 @@ def find_stores(paths: tuple[Path, ...]) -> dict[int, Path]:
     return found
 
 
-def snapshots(options: ReadOptions, shards: frozenset[int] | None = None) -> dict[int, Snapshot]:
+def snapshots(options: ReadOptions) -> dict[int, Snapshot]:
     """Look at every shard that is asked for, as of now or as of what is pinned."""
     stores = find_stores(options.paths)
     pinned = options.as_of
@@ -94,7 +78,7 @@ def snapshots(options: ReadOptions, shards: frozenset[int] | None = None) -> dic
     for shard, root in stores.items():
         if options.shards is not None and shard not in options.shards:
             continue
-        if (shards is not None and shard not in shards) or (pinned and shard not in pinned):
+        if pinned and shard not in pinned:
             continue
         store = take_shard(root, options.precision_ms)
         if pinned is not None:
@@ -127,31 +111,24 @@ def latest_offsets(path: str | Path, *, shards: str | None = None) -> str:
 # --- parts ----------------------------------------------------------------------------------------
 
 
-def plan(options: ReadOptions, wanted: Wanted, narrowed: Narrowed | None = None) -> list[Task]:
+def plan(options: ReadOptions, wanted: Wanted) -> list[Task]:
     """Give the tasks of one read."""
-    more = narrowed or Narrowed()
-    wanted = replace(wanted, bounds=both(wanted.bounds, more.bounds))
-    if wanted.bounds.are_impossible or more.shards == frozenset():
+    if wanted.bounds.are_impossible:
         return []
     tasks: list[Task] = []
-    for shard, store in snapshots(options, more.shards).items():
-        tasks.extend(shard_tasks(options, wanted, shard, store, more))
+    for shard, store in snapshots(options).items():
+        tasks.extend(shard_tasks(options, wanted, shard, store))
     _log.info("planned table=%s tasks=%d", options.table, len(tasks))
     return tasks
 
 
 def shard_tasks(
-    options: ReadOptions,
-    wanted: Wanted,
-    shard: int,
-    store: Snapshot,
-    more: Narrowed,
+    options: ReadOptions, wanted: Wanted, shard: int, store: Snapshot
 ) -> Iterator[Task]:
     """Give the tasks of one shard."""
     if options.table in _LOG_TABLES:
         begin, end = log_range(store, wanted.bounds)
         parts = split_log(shard, store, begin, end, options.max_partition_bytes)
-        parts = [one for one in parts if more.reaches(one)]
         yield from (Task(part, wanted) for part in _in_time(parts, wanted))
     elif options.table == "timers":
         cancelled = None

@@ -18,16 +18,16 @@ from timerstore.columns.snapshot import take
 from timerstore.errors import ConfigError, TimerStoreError
 from timerstore.spark import latest_offsets, plan
 from timerstore.spark.options import parse
-from timerstore.spark.plan import Narrowed, both, split_log, split_timers
+from timerstore.spark.plan import both, split_log, split_timers
 
 
 def options(path: Path, **given: Any) -> Any:
     return parse({"path": str(path)} | {name: str(value) for name, value in given.items()})
 
 
-def tasks(path: Path, narrowed: Narrowed | None = None, **given: Any) -> list[plan.Task]:
+def tasks(path: Path, **given: Any) -> list[plan.Task]:
     asked = options(path, **given)
-    return plan.plan(asked, asked.wanted(("log_offset",), times_as_long=False), narrowed)
+    return plan.plan(asked, asked.wanted(("log_offset",), times_as_long=False))
 
 
 def offsets_of(found: list[plan.Task]) -> list[tuple[int, int]]:
@@ -105,25 +105,19 @@ def test_queue_units_that_lie_are_not_believed(filled: Path, tmp_path: Path) -> 
     low=st.none() | st.integers(-1, 61),
     high=st.none() | st.integers(-1, 61),
     topics=st.none()
-    | st.lists(st.sampled_from(["t", "orders", "mail", "none", "../t"]), max_size=3),
-    log_from=st.none() | st.integers(0, 2**20),
-    log_to=st.none() | st.integers(0, 2**20),
+    | st.lists(st.sampled_from(["t", "orders", "mail", "none", "../t"]), min_size=1, max_size=3),
 )
 def test_what_is_left_out_was_not_asked_for(
-    filled: Path,
-    low: int | None,
-    high: int | None,
-    topics: list[str] | None,
-    log_from: int | None,
-    log_to: int | None,
+    filled: Path, low: int | None, high: int | None, topics: list[str] | None
 ) -> None:
     times = [None if one is None else NOW + one * 600_000 for one in (low, high)]
-    given_topics = {} if topics is None else {"topics": ",".join(topics)}
-    if topics == []:
-        given_topics = {}
-        topics = None
-    narrowed = Narrowed(Bounds(None, None, *times), None, log_from, log_to)
-    found = tasks(filled, narrowed, max_partition_bytes="64k", **given_topics)
+    asked = {
+        "topics": None if topics is None else ",".join(topics),
+        "stored_from_ms": times[0],
+        "stored_to_ms": times[1],
+    }
+    given = {name: value for name, value in asked.items() if value is not None}
+    found = tasks(filled, max_partition_bytes="64k", **given)
     got = {at for _, at in offsets_of(found)}
     wanted = {
         record.log_offset
@@ -131,17 +125,13 @@ def test_what_is_left_out_was_not_asked_for(
         if (times[0] is None or record.store_ms >= times[0])
         and (times[1] is None or record.store_ms < times[1])
         and (topics is None or record.topic in topics)
-        and (log_from is None or record.log_offset >= log_from)
-        and (log_to is None or record.log_offset < log_to)
     }
-    assert wanted <= got
-    if log_from is None and log_to is None:
-        assert got == wanted  # a log offset leaves out whole parts only
+    assert got == wanted
 
 
 def test_less_is_read_where_less_is_asked_for(filled: Path) -> None:
-    def read(narrowed: Narrowed | None = None, **given: Any) -> int:
-        found = tasks(filled, narrowed, max_partition_bytes="64k", **given)
+    def read(**given: Any) -> int:
+        found = tasks(filled, max_partition_bytes="64k", **given)
         return sum(task.part.end - task.part.begin for task in found)
 
     everything = read()
@@ -149,7 +139,6 @@ def test_less_is_read_where_less_is_asked_for(filled: Path) -> None:
     assert read(topics="none") == 0
     assert read(stored_from_ms=NOW + 50 * 600_000) < everything / 2
     assert read(stored_to_ms=NOW) < everything / 2
-    assert read(Narrowed(log_from=everything - 1)) < everything / 2
     assert read(deliver_from_ms=5, deliver_to_ms=5) == 0
 
 
@@ -175,12 +164,8 @@ def test_queues_that_are_gone_or_behind_hide_no_row(
             path.unlink()
     wanted = [(0, one.log_offset) for one in disk.records(filled) if one.topic == "orders"]
     assert len(wanted) == 800
-    for narrowed, asked in (
-        (None, {"topics": "orders"}),
-        (Narrowed(Bounds(topics=("orders",))), {}),
-    ):
-        found = tasks(copy, narrowed, max_partition_bytes="64k", **asked)
-        assert offsets_of(found) == wanted
+    found = tasks(copy, max_partition_bytes="64k", topics="orders")
+    assert offsets_of(found) == wanted
 
 
 def test_a_clock_that_was_set_back_within_the_hour_hides_nothing(tmp_path: Path) -> None:
@@ -273,9 +258,7 @@ def test_a_directory_of_shards_is_one_table(cluster: Path) -> None:
     assert set(offsets_of(tasks(cluster))) == wanted
     some = {one for one in wanted if one[0] != 1}
     assert set(offsets_of(tasks(cluster, shards="0,2"))) == some
-    narrowed = Narrowed(shards=frozenset({1, 7}))
-    assert set(offsets_of(tasks(cluster, narrowed))) == wanted - some
-    assert tasks(cluster, Narrowed(shards=frozenset())) == []
+    assert set(offsets_of(tasks(cluster, shards="1"))) == wanted - some
 
 
 def test_a_shard_that_is_not_there_is_said(cluster: Path) -> None:

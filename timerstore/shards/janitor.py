@@ -96,7 +96,10 @@ def prune(
 
 def _remove_manifest(disk: Disk, tree: ShardsTree, source: str, version: int) -> int:
     with disk.locked(tree.ingest_lock, alone=True):
-        manifest = manifests.load(disk, tree, source, version)
+        try:
+            manifest = manifests.load(disk, tree, source, version)
+        except CorruptError:
+            return 0  # who can say what it names
         if manifest is None or any(disk.exists(tree.root / one.path) for one in manifest.files):
             return 0
         disk.unlink(tree.manifest(source, version))

@@ -33,7 +33,7 @@ from timerstore import store as single
 from timerstore.clock import Clock, SystemClock
 from timerstore.closing import Closing
 from timerstore.config import StoreConfig
-from timerstore.errors import ConfigError, FullError, MessageError, TimerStoreError
+from timerstore.errors import ClosedError, ConfigError, FullError, MessageError, TimerStoreError
 from timerstore.files.disk import Disk
 from timerstore.files.paths import path_text
 from timerstore.layout.handle import decode
@@ -768,8 +768,19 @@ class ShardedStore(Closing):
         return [one for part in found for one in part]
 
     def _look(self) -> None:
-        """What the background does: ingest, and now and then clean up."""
-        self.ingest()
+        """What the background does: ingest, and now and then clean up; that also while a source
+        fails, for its error may stand for days.
+        """
+        try:
+            self.ingest()
+        except ClosedError:
+            raise
+        except Exception:
+            self._clean_up()
+            raise
+        self._clean_up()
+
+    def _clean_up(self) -> None:
         now_ns = SystemClock().monotonic_ns
         if now_ns >= self._clean_ns:
             self._clean_ns = now_ns + _CLEAN_EVERY_NS

@@ -1,5 +1,6 @@
 """What is committed comes into its shards, each row once, whoever dies in between."""
 
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -251,6 +252,20 @@ def test_manifests_that_nobody_needs_go_and_a_late_replay_adds_nothing(
     assert shards.counted() == {b"body-%d" % k: 1 for k in range(120)}
 
 
+def test_an_unreadable_manifest_stays_and_others_go(
+    shards: ShardBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(janitor, "KEPT_COUNT", 0)
+    for source in ("a", "b"):
+        write(shards.root, [batch_of(5)], source=source)
+    shards.store.ingest()
+    tree = ShardsTree(shards.root)
+    tree.manifest("a", 0).write_bytes(b"{")
+    assert prune(shards.root, shards.store._is_ingested, old_ms=-60_000) == 1
+    assert tree.manifest("a", 0).exists()
+    assert not tree.manifest("b", 0).exists()
+
+
 @pytest.mark.parametrize(
     "name", ["batch-june", "batch-", "batch-1f2e3d4c", f"batch-{UUID}x", f"june-{UUID}"]
 )
@@ -291,6 +306,18 @@ def test_an_error_of_the_background_is_in_the_stats(tmp_path: Path) -> None:
                 break
             told.wait(0.01)
         assert store.stats()["ingest_error"] == ""
+
+
+def test_a_source_that_no_shard_can_take_does_not_stop_the_janitor(shards: ShardBench) -> None:
+    done = write(shards.root, [batch_of(20)], source="lost")
+    for one in done.manifest.files:
+        (shards.root / one.path).unlink()
+    left = stage(shards.root, "s", 0, "a", [batch_of(20)])
+    for path in (shards.root / "_ingest/staging").rglob("*"):
+        os.utime(path, (0, 0))
+    with pytest.raises(CorruptError, match="'lost' version 0 is lost"):
+        shards.store._look()
+    assert not (shards.root / left.files[0].path).exists()
 
 
 @pytest.mark.parametrize("every", [0, -1, 0.009, 86_401, float("nan")])

@@ -269,7 +269,7 @@ def _into_shards(path: Path, source: Source, name: str, tell: Tell) -> tuple[int
         batches = _noting(source, config, batches)
     try:
         options = WriteOptions(on_invalid=on_invalid, write_id=name)
-        part = stage(path, name, 0, f"cli-{uuid.uuid4().hex[:12]}", batches, options)
+        part = stage(path, name, 0, "cli", batches, options)
         committed = commit(path, name, 0, [part], same_rows=True)
     except (ConfigError, MessageError) as error:
         # As it is said here: there an option of this name, and of that value.

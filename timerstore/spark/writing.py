@@ -15,7 +15,6 @@ Source:   decision 0019; spark.md 1.4.
 """
 
 import logging
-import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +66,7 @@ class Target:
         task = TaskContext.get()
         if task is None:
             raise MessageError("write: not inside a Spark task")
-        attempt = f"{task.partitionId()}-{task.taskAttemptId()}-{uuid.uuid4().hex[:12]}"
+        attempt = f"{task.partitionId()}-{task.taskAttemptId()}"
         return StagedPart(stage(self.root, source, version, attempt, batches, self.options))
 
     def ingest(self) -> None:

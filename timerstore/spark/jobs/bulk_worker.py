@@ -8,7 +8,6 @@ Holds:    an attempt has a folder of its own; what it staged is durable before i
 """
 
 import json
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -65,9 +64,8 @@ class StageTasks:
                 yield self._stage(number)
 
     def _stage(self, number: int) -> pa.RecordBatch:
-        attempt = f"{number}-{uuid.uuid4().hex}"
         rows = self._rows(number)
-        done = stage(self.root, self.source, self.version, attempt, rows, self.options)
+        done = stage(self.root, self.source, self.version, str(number), rows, self.options)
         return _table(STAGE_RESULT, [number, done.row_count, files_text(done)])
 
     def _rows(self, number: int) -> Batches:

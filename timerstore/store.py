@@ -1139,10 +1139,7 @@ def check_given(config: object, clock: object) -> None:
 
 def _root_of(path: str | os.PathLike[str]) -> Path:
     """Give the folder; ConfigError where none is named, and on what is no store's."""
-    text = path_text("path", path)
-    if not text:  # as a Path it would be the working directory
-        raise ConfigError(f"path: wanted a folder, got {path!r}")
-    root = Path(text)
+    root = Path(path_text("path", path))
     if Disk().exists(root / CLUSTER_JSON):
         # What is put into a store there no shard would deliver.
         raise ConfigError(

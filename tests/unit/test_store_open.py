@@ -567,8 +567,14 @@ def test_no_path_at_all_is_not_the_working_directory(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="path: wanted a folder, got ''"):
         timerstore.open("", small(), threads=False)
+    with pytest.raises(ConfigError, match="path: wanted a folder, got ''"):
+        timerstore.open_shards("", 2, small(), threads=False)
     assert list(tmp_path.iterdir()) == []
-    timerstore.open(".", small(), threads=False).close()
+    with timerstore.open(".", small(), threads=False) as store:
+        before = sorted(tmp_path.rglob("*"))
+        with pytest.raises(ConfigError, match="backup: wanted a folder, got ''"):
+            store.backup("")
+        assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_services_of_a_closed_store_are_not_stepped(bench: Bench) -> None:

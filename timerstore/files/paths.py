@@ -11,10 +11,12 @@ from timerstore.errors import ConfigError
 
 
 def path_text(what: str, path: object) -> str:
-    """Give a path's text. ConfigError where it is none."""
+    """Give a folder's path as text. ConfigError where it is none."""
     text = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(text, str):
         raise ConfigError(f"{what}: wanted text or a path, got {path!r}")
+    if not text:  # as a Path it would be the working directory
+        raise ConfigError(f"{what}: wanted a folder, got {path!r}")
     if "\0" in text:
         raise ConfigError(f"{what}: wanted a path without NUL, got {text!r}")
     return text

@@ -318,6 +318,7 @@ def test_export_and_replay(tmp_path: Path, shards: Path, table: Path) -> None:
     schedule(tmp_path, shards, table)
     jobs.play(shards, START_MS, START_MS + 600_000, 10_000)
     export = ("--path", shards, "--out", tmp_path / "export", "--run-id", "e1")
+    jobs.write_table(tmp_path / "export/e1-00099.parquet", jobs.some_rows(3))  # of a killed run
     status, report = run("export", *export, tmp=tmp_path)
     assert status == 0, report["problems"]
     found = pq.read_table(tmp_path / "export")
@@ -468,6 +469,12 @@ def test_a_stream_is_scheduled_once_and_its_deliveries_stream_out(
         ("bulk-schedule", ("--input", "{none}", "--path", "{shards}", "--topic", "t"), "no such"),
         ("bulk-schedule", ("--input", "{table}", "--path", "{tmp}", "--topic", "t"), "no cluster"),
         ("bulk-schedule", ("--input", "{table}", "--path", "{shards}", "--fast"), "one of --topic"),
+        (
+            "bulk-schedule",
+            ("--input", "{table}", "--path", "{shards}", "--dry-run", "--sql",
+             "SELECT topic, body FROM input"),
+            "deliver_at: wanted a column deliver_at",
+        ),
         (
             "bulk-schedule",
             ("--input", "{table}", "--path", "{shards}", "--fast", "--topic", "t", "--sql", "x"),

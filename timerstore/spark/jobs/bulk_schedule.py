@@ -35,6 +35,7 @@ from timerstore.spark.jobs.scheduling import (
     take,
 )
 from timerstore.spark.jobs.tables import PROJECTION_FIELDS, Projection, projection_options, rows_of
+from timerstore.spark.writing import check_target
 
 _VERSION = 0
 
@@ -87,7 +88,7 @@ def work(run: Run, args: Args) -> Outcome:
     if args.fast and (args.sql is not None or args.format != "parquet"):
         raise ConfigError("--fast: reads Parquet columns as they are; leave out --sql and --format")
     if args.dry_run:
-        return _count(run, args)
+        return _count(run, args, source)
     done = _fast(run, args, source) if args.fast else _by_writer(run, args, source)
     figures = {
         "rows": done.rows,
@@ -116,25 +117,32 @@ def _fast(run: Run, args: Args, source: str) -> Scheduled:
 def _by_writer(run: Run, args: Args, source: str) -> Scheduled:
     known = committed(args.path, source, _VERSION)
     if known is None:
-        options = {
-            "path": str(args.path),
-            "write_id": source,
-            "shard_by": args.shard_by,
-            "on_invalid": args.on_invalid,
-            "ingest": "none",
-        }
         rows = build(run.spark, args)
-        if "topic" not in rows.columns and args.topic:
-            options["topic"] = args.topic
+        options = _writer_options(args, rows, source)
         rows.write.format("timerstore").mode("append").options(**options).save()
     found = committed(args.path, source, _VERSION)
     assert found is not None, "a write that returned is committed"
     return scheduled_of(found, is_replay=known is not None)
 
 
-def _count(run: Run, args: Args) -> Outcome:
-    """What would be scheduled: nothing is written."""
+def _writer_options(args: Args, rows: DataFrame, source: str) -> dict[str, str]:
+    """What the data source's writer is told."""
+    options = {
+        "path": str(args.path),
+        "write_id": source,
+        "shard_by": args.shard_by,
+        "on_invalid": args.on_invalid,
+        "ingest": "none",
+    }
+    if "topic" not in rows.columns and args.topic:
+        options["topic"] = args.topic
+    return options
+
+
+def _count(run: Run, args: Args, source: str) -> Outcome:
+    """What would be scheduled: nothing is written. Columns are refused as the writer would."""
     rows = build(run.spark, args)
+    check_target(_writer_options(args, rows, source), rows.schema, overwrite=False)
     due = next(name for name in ("deliver_ms", "deliver_at") if name in rows.columns)
     found = rows.agg(
         F.count("*").alias("rows"),

@@ -31,14 +31,13 @@ from timerstore.files.disk import Disk
 from timerstore.spark.jobs.job import FOLDER, PLACE, Job, Outcome, Run, need_there
 from timerstore.spark.jobs.lake import (
     DAY_PREFIX,
-    LAST_MS,
     Lake,
     LakeFile,
     check_run_id,
     day_of,
     open_lake,
 )
-from timerstore.spark.jobs.spans import read_span_ms, read_time_ms, told_ms
+from timerstore.spark.jobs.spans import LAST_MS, read_span_ms, read_time_ms, told_ms
 from timerstore.spark.jobs.tables import PROJECTION_FIELDS, Projection, projection_options, rows_of
 
 

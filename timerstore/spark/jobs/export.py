@@ -5,10 +5,11 @@ The files are written in the executors, without Spark's writer. Times are epoch 
 Data:     --out: <run>-00000.parquet ..., and _runs/<run>.json, which names the files of a run.
 Holds:    (1) a run's files are of one state of the store; (2) again under the same --run-id:
           nothing is written, the same is told.
-Fails:    a killed run leaves files under _staging; the same run id writes anew.
+Fails:    a killed run leaves files, in --out, too; the same run id takes them away and writes anew.
 """
 
 import json
+import re
 import shutil
 import sys
 from dataclasses import dataclass
@@ -73,6 +74,8 @@ def work(run: Run, args: Args) -> Outcome:
     staging = args.out / "_staging" / run.run_id
     shutil.rmtree(staging, ignore_errors=True)
     disk.make_directory(staging)
+    for name in _files_of(disk, args.out, run.run_id):
+        disk.unlink(args.out / name)
     files = build(run.spark, args, staging).orderBy("number").collect()
     told: list[dict[str, Any]] = []
     for file in files:
@@ -90,6 +93,12 @@ def work(run: Run, args: Args) -> Outcome:
     disk.write_new(record, json.dumps(figures, indent=1).encode() + b"\n")
     run.tell(f"{figures['rows']:,} rows in {len(told)} files")
     return Outcome({**figures, "is_replay": False})
+
+
+def _files_of(disk: Disk, out: Path, run_id: str) -> list[str]:
+    """Files of a run that was killed: whoever reads the folder would take their rows, too."""
+    wanted = re.compile(rf"{re.escape(run_id)}-[0-9]{{5,}}\.parquet")
+    return [name for name in disk.list(out) if wanted.fullmatch(name)]
 
 
 JOB = Job(

@@ -36,8 +36,6 @@ COLUMNS = ("topic", "message_id", "deliver_ms", "body", "key", "tags")
 """Text, text, int64, binary, text, text; a file may lack the last two."""
 
 DAY_PREFIX = "deliver_day="
-LAST_MS = 253_402_300_799_999
-"""The end of the year 9999, where days end."""
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _CLAIM = re.compile(r"([0-9]{10})\.json")
 

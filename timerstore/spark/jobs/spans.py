@@ -11,6 +11,8 @@ from timerstore.errors import ConfigError
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SPAN = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
 _MS_MAX = 2**62
+LAST_MS = 253_402_300_799_999
+"""The end of the year 9999, where days and times that can be told end."""
 
 
 def read_span_ms(option: str, text: str) -> int:
@@ -26,7 +28,7 @@ def read_time_ms(option: str, text: str) -> int:
     """Epoch ms of `now`, of epoch ms, or of a time with its zone."""
     if text == "now":
         return int(datetime.now(UTC).timestamp() * 1000)
-    if text.isdecimal() and int(text) < _MS_MAX:
+    if text.isdecimal() and int(text) <= LAST_MS:
         return int(text)
     try:
         given = datetime.fromisoformat(text)

@@ -54,7 +54,8 @@ class WriteOptions:
     was committed; a crash of processes does not."""
     write_id: str = ""
     """Name of a batch write: repeated under one name it is one write. Of a stream: in place of the
-    query's own id. Not given: a batch write gets a new one."""
+    query's own id; with a new checkpoint its batches have the numbers of the old ones, which are
+    left out whatever their rows are. Not given: a batch write gets a new one."""
 
     def __post_init__(self) -> None:
         problems = []

@@ -10,7 +10,7 @@ pytest.importorskip("pyspark")
 
 from tests.spark.test_audit_frames import Log, audit, ts_id
 from timerstore.spark.jobs import audit_frames as frames
-from timerstore.spark.jobs.waiting import waiting_places
+from timerstore.spark.jobs.waiting import rows_to_put, waiting_places
 
 
 def places(spark: Any, *logs: Log) -> set[tuple[int, int]]:
@@ -63,3 +63,14 @@ def test_where_only_copies_are_left_the_last_waits_unless_it_came_out(spark: Any
         log.scheduled("out", 9000, TIMER_ROLL_TIMES=times)
     log.delivered("out", 9000, 9000)
     assert places(spark, log) == {(0, 2)}
+
+
+def test_a_brokers_keys_are_those_that_are_not_empty(spark: Any) -> None:
+    columns = (
+        "topic string, msg_id binary, key binary, tags string, stored_at long, deliver_at long, "
+        "properties map<string,string>, body binary, flags int"
+    )
+    texts = [b"a  b", b"", b" a ", b"a", None]
+    rows = [("t", b"m", one, None, 5, 7, {"REAL_TOPIC": "t"}, b"", 0) for one in texts]
+    found = rows_to_put(spark.createDataFrame(rows, columns), [1000]).select("keys").collect()
+    assert [row["keys"] for row in found] == [["a", "b"], [], ["a"], ["a"], None]

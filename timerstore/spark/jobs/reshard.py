@@ -2,7 +2,8 @@
 
 The old shards must be closed, and must not be opened again for delivery: what they hold is
 delivered by the new ones. What was delivered stays where it is. Messages keep ids, keys, tags,
-properties and times; handles of the old shards do not work in the new ones.
+properties and times; handles of the old shards do not work in the new ones, and what was put with
+replace=True is no more replaced there: the next put of its key waits beside it.
 
 Data:     --source: a store or a directory of shards, read only; --path: the new directory of shards
           (init-shards makes it).

@@ -80,7 +80,8 @@ def rows_to_put(messages: DataFrame, level_delays_ms: list[int]) -> DataFrame:
         F.col("msg_id").cast("string").alias("message_id"),
         F.coalesce("deliver_at", due, "stored_at").cast("long").alias("deliver_ms"),
         "body",
-        F.split(F.col("key").cast("string"), " ").alias("keys"),
+        # A broker takes keys as one text: with two spaces between, or none in it.
+        F.array_remove(F.split(F.col("key").cast("string"), " "), "").alias("keys"),
         F.col("tags"),
         F.map_filter(properties, lambda name, _: ~name.isin(*OWN_PROPERTIES)).alias("properties"),
         F.col("flags"),

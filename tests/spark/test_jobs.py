@@ -233,6 +233,20 @@ def test_far_timers_wait_in_the_lake_and_are_promoted_once(tmp_path: Path, shard
     assert list((tmp_path / "lake").glob("deliver_day=*/*.parquet")) == []
 
 
+def test_days_of_the_lake_are_utc_whatever_the_session_says(tmp_path: Path, spark: Any) -> None:
+    rows = jobs.some_rows(4, step_ms=DAY_MS // 4)
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        append(tmp_path, jobs.write_table(tmp_path / "far.parquet", rows), "--beyond", "1ms")
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+    for path in (tmp_path / "lake").glob("deliver_day=*/*.parquet"):
+        for due in pq.ParquetFile(path).read().column("deliver_ms").to_pylist():
+            day = datetime.fromtimestamp(due / 1000, UTC).date()
+            assert path.parent.name == f"deliver_day={day}"
+
+
 def test_a_promotion_that_was_killed_is_finished_and_doubles_nothing(
     tmp_path: Path, shards: Path
 ) -> None:

@@ -40,6 +40,8 @@ from timerstore.spark.jobs.lake import (
 from timerstore.spark.jobs.spans import LAST_MS, read_span_ms, read_time_ms, told_ms
 from timerstore.spark.jobs.tables import PROJECTION_FIELDS, Projection, projection_options, rows_of
 
+_DAY_MS = 86_400_000
+
 
 @dataclass(frozen=True, slots=True)
 class Args:
@@ -107,7 +109,9 @@ def work(run: Run, args: Args) -> Outcome:
         plan.near.write.mode("overwrite").parquet(str(args.near))
         run.tell(f"near rows: {args.near}")
     staging = lake.staging(run.run_id)
-    by_day = plan.far.withColumn("deliver_day", F.to_date(F.timestamp_millis("deliver_ms")))
+    # Not by a timestamp's date: that is one of the session's zone, which a notebook may have set.
+    day = F.expr(f"date_from_unix_date(cast(deliver_ms div {_DAY_MS} as int))")
+    by_day = plan.far.withColumn("deliver_day", day)
     by_day.repartition("deliver_day").sortWithinPartitions("deliver_day", "deliver_ms").write.mode(
         "overwrite"
     ).partitionBy("deliver_day").parquet(str(staging))

@@ -73,9 +73,12 @@ class RecurringCalls:
     # --- the service ---
 
     def start(self) -> None:
-        """Have the service run in a thread, where services do and anything recurs."""
+        """Have the service run in a thread, where services do and anything recurs. Not where
+        nothing is delivered: runs would gather, and come together once that is over.
+        """
+        runs = self._threads and not self._opened.config.stop_dequeue
         with self.planner.lock:
-            if self._threads and not self._is_started and self._definitions.all():
+            if runs and not self._is_started and self._definitions.all():
                 self.planner.on_failure = self._opened._failed
                 self.planner.start()
                 self._is_started = True
@@ -83,13 +86,15 @@ class RecurringCalls:
     # --- opening ---
 
     def prepare(self) -> None:
-        """Before the wheel turns: what was due while nobody had the store open."""
-        now_ms = self._clock.now_ms
+        """Before the wheel turns: what was due while nobody had the store open. Where it does not
+        turn, the next opening decides.
+        """
+        now_ms, turns = self._clock.now_ms, not self._opened.config.stop_dequeue
         with self.planner.lock:
             for one in self._definitions.all():
                 if one.is_ended:
                     self._end(one)
-                elif one.run_count and one.planned_ms <= now_ms and one.missed != "all":
+                elif turns and one.run_count and one.planned_ms <= now_ms and one.missed != "all":
                     self._thin_out(one, now_ms)
             self._definitions.save()
 

@@ -1,5 +1,6 @@
 """What recurs over shards: in the shard of its name, once, after a restart too."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -93,3 +94,29 @@ def test_what_cannot_recur_is_refused(shards: ShardBench, given: dict[str, Any],
     assert shards.store.recurring() == []
     with pytest.raises(MessageError, match="name: wanted text"):
         shards.store.cancel_every(5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("missed", "comes"), [("skip", 0), ("one", 1), ("all", 41)])
+def test_who_only_stores_plans_no_runs(tmp_path: Path, missed: str, comes: int) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from tests.support.staging import batch_of
+    from timerstore.shards import commit, ingest, stage
+
+    shards = ShardBench(tmp_path, 1)
+    shards.store.put_every("t", b"run", every=10, name="e", missed=missed)
+    shards.turn(1000)
+    shards.close()
+    for version in range(4):  # as writes of Spark do while the owner is away
+        shards.clock.set(shards.clock.now_ms + 100_000)
+        rows = batch_of(500, deliver_at=pa.array([0] * 500), topic=["other"] * 500)
+        part = stage(tmp_path, "s", version, "p", [rows], clock=shards.clock)
+        commit(tmp_path, "s", version, [part])
+        assert ingest(tmp_path, clock=shards.clock).row_count == 500
+    shards.clock.set(shards.clock.now_ms + 9000)
+    shards.open()
+    shards.turn()
+    assert shards.counted() == ({b"run": comes} if comes else {})
+    assert shards.counted("other") == {b"body-%d" % k: 4 for k in range(500)}
+    shards.turn(10_000)
+    assert shards.counted()[b"run"] == comes + 1
+    shards.close()

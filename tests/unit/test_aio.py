@@ -4,7 +4,10 @@ import asyncio
 import inspect
 import os
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from timerstore import (
     ForkedError,
     LockedError,
     MessageError,
+    PullResult,
     PullStatus,
     TimerStore,
 )
@@ -417,13 +421,56 @@ def test_close_answers_those_who_wait_and_refuses_the_rest(tmp_path: Path) -> No
         for call in (store.put("t", b"y"), store.pull("t", 0, 0), store.pull("t", 0, 1, wait=1.0)):
             with pytest.raises(ClosedError):
                 await call
-        with pytest.raises(ClosedError):
-            store.pending()
+        for begin in (store.pending, partial(store.lease_consumer, "t", "g")):
+            with pytest.raises(ClosedError):
+                begin()
         await store.close()
         assert "closed" in repr(store)
         assert not [t for t in threading.enumerate() if t.name.startswith("timerstore")]
 
     run(main())
+
+
+def test_close_ends_calls_that_have_all_threads_of_the_loop(tmp_path: Path) -> None:
+    """It waited for one of those threads, and they for it."""
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+        store = await timerstore.aio.open(tmp_path, small())
+        await store.put("t", b"x", flush="sync")
+        pull = partial(store.blocking.pull, "t", 0, 1, wait=30.0)
+        tasks = [asyncio.create_task(asyncio.to_thread(pull)) for _ in range(4)]
+        while store.blocking._opened.puller.holds.count < 2:
+            await asyncio.sleep(0.001)
+        await asyncio.wait_for(store.close(), 10)
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(one) for one in answers] == [*[PullResult] * 2, *[ClosedError] * 2]
+
+    run(main())
+
+
+def test_a_close_that_was_given_up_is_through_when_the_loop_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, began = TimerStore.close, threading.Event()
+
+    def slow(self: TimerStore) -> None:
+        began.set()
+        time.sleep(0.3)
+        real(self)
+
+    async def main() -> None:
+        store = await timerstore.aio.open(tmp_path, small())
+        monkeypatch.setattr(TimerStore, "close", slow)
+        closing = asyncio.create_task(store.close())
+        await asyncio.to_thread(began.wait, 10)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+
+    run(main())
+    monkeypatch.undo()
+    timerstore.open(tmp_path, small()).close()
 
 
 def test_a_store_that_fails_answers_those_who_wait(tmp_path: Path) -> None:

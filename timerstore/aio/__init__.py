@@ -164,6 +164,7 @@ class AsyncTimerStore:
         self, topic: str, group: str, *, wait: float | None = None, **asked: Any
     ) -> AsyncLeaseConsumer:
         """Iterate over leased messages, as TimerStore.lease_consumer."""
+        self.blocking._check_open()
         return AsyncLeaseConsumer(self.receive, self.ack, self.nack, topic, group, wait, asked)
 
     def consumer(
@@ -232,7 +233,16 @@ class AsyncTimerStore:
 
         It is carried out also where the task that awaits it is cancelled.
         """
-        await asyncio.shield(asyncio.to_thread(self._close))
+        # A thread of its own: all of the loop's may be in calls of the store that this ends.
+        loop, closer = asyncio.get_running_loop(), ThreadPoolExecutor(1, "timerstore-aio-close")
+        closing = loop.run_in_executor(closer, self._close)
+        try:
+            await asyncio.shield(closing)
+        except asyncio.CancelledError:
+            loop.run_in_executor(None, closer.shutdown)  # asyncio.run waits for it at its end
+            raise
+        finally:
+            closer.shutdown(wait=closing.done())
 
     def _close(self) -> None:
         self.blocking.close()

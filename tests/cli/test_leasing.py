@@ -206,6 +206,8 @@ def test_runs_come_out(ts: CommandLine) -> None:
     assert ts.fine("follow", path, "jobs", "-n", "1", "--body").out == "x\n"
     assert in_shell(["every", path, "jobs", "--every", "1h"], given=b"of input").code == 0
     assert len(ts.fine("every", path, "--json").rows) == 2
+    odd = ts.fine("every", path, "jobs", "y", "--every", "1h30m30s", "--name", "odd").out
+    assert odd.startswith("odd: every 1h 30m 30s to jobs\n")
 
 
 def test_over_shards_a_name_has_its_shard(ts: CommandLine) -> None:

@@ -24,7 +24,7 @@ from timerstore.cli.given import (
 from timerstore.cli.opening import opened, stores_in
 from timerstore.cli.output import emit, note, say, table
 from timerstore.cli.stopping import stopping
-from timerstore.cli.words import iso, safe, span_text, time_text
+from timerstore.cli.words import exact_span_text, iso, safe, time_text
 from timerstore.clock import SystemClock
 from timerstore.errors import CorruptError
 from timerstore.files.disk import Disk
@@ -169,7 +169,7 @@ def _read(path: Path) -> Iterator[tuple[int | None, Recurring]]:
 
 def _when(one: Recurring) -> str:
     if one.every_ms is not None:
-        return f"every {span_text(one.every_ms)}"
+        return f"every {exact_span_text(one.every_ms)}"
     return f"{one.cron} {one.timezone}"
 
 

@@ -54,6 +54,16 @@ def span_text(ms: int) -> str:
     return f"{whole}{name} {rest // unit}{below}" if rest else f"{whole}{name}"
 
 
+def exact_span_text(ms: int) -> str:
+    """A span in as many units as it takes: 1h 30m 30s."""
+    parts = []
+    for name, size in (*_SPANS, ("ms", 1)):
+        count, ms = divmod(ms, size)
+        if count:
+            parts.append(f"{count}{name}")
+    return " ".join(parts) or "0ms"
+
+
 def size_text(size: int) -> str:
     """A number of bytes."""
     for name, unit in _SIZES:

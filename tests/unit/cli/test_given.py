@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timerstore.cli.given import MOMENT, PAIR, SETTING, SPAN, moment_ms
-from timerstore.cli.words import body_fields, body_of, iso, safe, size_text, span_text
+from timerstore.cli.words import (
+    body_fields,
+    body_of,
+    exact_span_text,
+    iso,
+    safe,
+    size_text,
+    span_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -110,6 +118,21 @@ def test_settings() -> None:
 )
 def test_spans_are_said_in_two_units(ms: int, text: str) -> None:
     assert span_text(ms) == text
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0, "0ms"),
+        (1000, "1s"),
+        (90_000, "1m 30s"),
+        (3_599_999, "59m 59s 999ms"),
+        (5_430_000, "1h 30m 30s"),
+        (8 * 86_400_000 + 1, "8d 1ms"),
+    ],
+)
+def test_a_step_is_said_as_it_is(ms: int, text: str) -> None:
+    assert exact_span_text(ms) == text
 
 
 def test_sizes_and_times_for_programs() -> None:

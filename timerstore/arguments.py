@@ -199,7 +199,7 @@ def encode_properties(
 
     One key may be given as plain text. Raises MessageError with every name and value that is wrong.
     """
-    if tags is None and not keys and not properties:
+    if tags is None and is_nothing(keys) and is_nothing(properties):
         return b""
     problems: list[str] = []
     pairs: list[tuple[str, str]] = []
@@ -216,6 +216,14 @@ def encode_properties(
     if problems:
         raise MessageError(problems)
     return "".join(text).encode()
+
+
+def is_nothing(given: object) -> bool:
+    """Whether no keys, or no properties, are given; an array does not tell by its truth."""
+    try:
+        return not given
+    except ValueError:
+        return False
 
 
 def list_of_keys(keys: object) -> list[Any]:
@@ -242,7 +250,7 @@ def _joined_keys(keys: object, problems: list[str]) -> str:
 
 
 def _own_pairs(properties: object, problems: list[str]) -> list[tuple[str, str]]:
-    if not properties and properties is not False and properties != 0:
+    if is_nothing(properties) and properties is not False and properties != 0:
         return []
     if not isinstance(properties, Mapping):
         problems.append(f"properties: wanted a mapping, got {type(properties).__name__}")

@@ -171,7 +171,7 @@ class Putting:
             and len(body) <= target.body_bytes_max
             and tags is None
             and properties is None
-            and not keys
+            and arguments.is_nothing(keys)
         ):
             text = b""
             source: Any = body
@@ -302,7 +302,7 @@ class Putting:
         """Whether a put is to be durable when it returns; `flush`: as its caller gave it."""
         if flush is None:
             return self._is_sync
-        if flush not in ("sync", "async"):
+        if not isinstance(flush, str) or flush not in ("sync", "async"):
             raise MessageError(f"flush: wanted 'sync' or 'async', got {flush!r}")
         return flush == "sync"
 

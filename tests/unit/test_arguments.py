@@ -129,6 +129,8 @@ def test_properties_as_on_disk():
     want = {"TAGS": "t", "KEYS": "k1 k2", "naïve ключ": "välue – 1"}
     assert message.parse_properties(text) == want
     assert arguments.encode_properties(None, "one-key", None) == b"KEYS\x01one-key\x02"
+    assert arguments.encode_properties(None, np.array(["k1", "k2"]), {}) == b"KEYS\x01k1 k2\x02"
+    assert arguments.encode_properties(None, np.array([]), {}) == b""
 
 
 @pytest.mark.parametrize(
@@ -139,7 +141,8 @@ def test_properties_as_on_disk():
      (None, (), {"n\x00": "a"}), (None, (), {"n": 3}), (None, (), {3: "v"}),
      (None, (), {"n": "\ud800"}), (None, (), [("a", "b")]), (None, (), "text"), (None, (), 7),
      *((None, (), {name: "v"}) for name in arguments.RESERVED_NAMES),
-     (None, (), {"TIMER_DELIVER_MS": "1"}), (None, (), {"TIMER_ANYTHING": "1"})],
+     (None, (), {"TIMER_DELIVER_MS": "1"}), (None, (), {"TIMER_ANYTHING": "1"}),
+     (None, np.array([1, 2]), None), (None, (), np.array([1, 2])), (None, (), np.array([]))],
 )  # fmt: skip
 def test_properties_that_are_not(tags, keys, properties):
     with pytest.raises(MessageError):

@@ -46,6 +46,7 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("property", ("new", b"x"), {"tags": 5}),
     ("keys", ("new", b"x"), {"keys": ["a b"]}),
     ("keys", ("new", b"x"), {"keys": 5}),
+    ("keys", ("new", b"x"), {"keys": np.array([1, 2])}),
     ("property", ("new", b"x"), {"properties": {"a": "b\x02"}}),
     ("property", ("new", b"x"), {"properties": {"a\n": "b"}}),
     ("property", ("new", b"x"), {"properties": {"": "b"}}),
@@ -56,6 +57,7 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("reserved", ("new", b"x"), {"properties": {"UNIQ_KEY": "1"}}),
     ("reserved", ("new", b"x"), {"properties": {"KEYS": "1"}}),
     ("properties", ("new", b"x"), {"properties": ["a"]}),
+    ("properties", ("new", b"x"), {"properties": np.array([1, 2])}),
     ("properties", ("new", b"x"), {"properties": {"a": "b" * 32_767}}),
     ("queue_id", ("new", b"x"), {"queue_id": -1}),
     ("queue_id", ("new", b"x"), {"queue_id": 1024}),
@@ -63,6 +65,7 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("queue_id", ("new", b"x"), {"queue_id": True}),
     ("flush", ("new", b"x"), {"flush": "maybe"}),
     ("flush", ("new", b"x"), {"flush": 1}),
+    ("flush", ("new", b"x"), {"flush": np.array([1, 2])}),
 ]
 
 
@@ -260,6 +263,17 @@ def test_puts_without_a_queue_go_round(tmp_path: Path) -> None:
 
 def test_a_number_of_numpy_is_a_queue_number(bench: Bench) -> None:
     assert bench.store.put("t", b"x", queue_id=np.int32(2)).queue_id == 2  # type: ignore[arg-type]
+
+
+def test_keys_may_be_an_array(bench: Bench) -> None:
+    """Its truth is an error of numpy's."""
+    for given in (["a", "b"], ["a"], []):
+        bench.store.put("t", b"x", delay=1, keys=np.array(given))  # type: ignore[arg-type]
+    rows = np.array([["c", "d"], ["e", "f"]])
+    bench.store.put_many("t", [b"x"] * 2, delay=1, keys=rows)  # type: ignore[arg-type]
+    bench.turn(1000)
+    wanted = [("a", "b"), ("a",), (), ("c", "d"), ("e", "f")]
+    assert [one.keys for one in bench.out("t")] == wanted
 
 
 # --- durability -----------------------------------------------------------------------------------

@@ -103,6 +103,10 @@ class Ingester:
     def ingest(self, source: str, version: int, batches: Iterable[Any]) -> IngestReceipt:
         """As TimerStore.ingest."""
         source, version = check_name(source, version)
+        if not isinstance(batches, Iterable):
+            raise MessageError(
+                f"batches: wanted several of RowBatch, got one {type(batches).__name__}"
+            )
         with self.ledger.turn(source):
             self._resolve(source)
             known = self.ledger.find(source, version)

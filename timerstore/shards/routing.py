@@ -27,11 +27,12 @@ def shard_of_key(key: str, shard_count: int) -> int:
     return zlib.crc32(key.encode("utf-8", "surrogatepass")) % shard_count
 
 
-def first_key(keys: object) -> str | None:
+def first_key(keys: Any) -> str | None:
     """Give the key that decides, of what `put` takes as keys; what is wrong is for `put` to say."""
     if isinstance(keys, str):
         return keys or None
-    first = keys[0] if isinstance(keys, Sequence) and keys else None
+    is_row = isinstance(keys, Sequence) or (isinstance(keys, np.ndarray) and keys.ndim == 1)
+    first = keys[0] if is_row and len(keys) else None
     return first if isinstance(first, str) else None
 
 

@@ -295,6 +295,8 @@ def test_an_error_of_the_batches_leaves_whole_chunks(bench: Bench) -> None:
         (("s", True, []), "version"),
         (("s", "1", []), "version"),
         (("s", 0, [b"abc"]), "batches: wanted RowBatch, got bytes"),
+        (("s", 0, batch_of([b"a"])), "batches: wanted several of RowBatch, got one RowBatch"),
+        (("s", 0, None), "batches: wanted several of RowBatch, got one NoneType"),
         (("s", 0, [batch_of([b"a"], topic="a/b")]), "topic"),
         (("s", 0, [batch_of([b"a"], topic=INGEST_TOPIC)]), "engine's own"),
         (("s", 0, [batch_of([b"a"], [1, 2])]), "due_ms: wanted 1 whole"),

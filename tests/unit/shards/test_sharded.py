@@ -35,6 +35,8 @@ def test_a_key_decides_by_crc32(shards: ShardBench) -> None:
     for k in range(50):
         receipt = shards.store.put("t", b"x", keys=[f"key-{k}", "second"])
         assert receipt.shard == _shard(f"key-{k}") == shards.store.shard_of(f"key-{k}")
+        array = np.array([f"key-{k}", "other"])
+        assert shards.store.put("t", b"x", keys=array).shard == receipt.shard  # type: ignore[arg-type]
     assert shards.store.put("t", b"x", keys="é").shard == zlib.crc32("é".encode()) % 3
 
 

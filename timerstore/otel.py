@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
-from timerstore.errors import ClosedError, ConfigError
+from timerstore.errors import ClosedError, ConfigError, ForkedError
 from timerstore.families import FAMILIES, Family, buckets_of, shards_of, topics_of
 
 try:
@@ -70,7 +70,7 @@ class Instruments:
             ):
                 try:
                     self._stats, self._read_s = self._store.stats(), now_s
-                except ClosedError:
+                except (ClosedError, ForkedError):
                     self._store, self._stats = None, None
             return self._stats
 

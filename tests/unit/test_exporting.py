@@ -1,6 +1,7 @@
 """Metrics as they are exported: all of the one table, with what `stats()` says; the dashboard."""
 
 import json
+import os
 import re
 import urllib.request
 from collections.abc import Iterator
@@ -176,6 +177,23 @@ def test_two_stores_and_one_that_is_closed(bench: Bench, tmp_path: Path) -> None
     prometheus.register(reopened.store, "b", on=registry)
     assert stores() == {"a", "b"}
     reopened.close()
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_scrapes_what_is_its_own(bench: Bench) -> None:
+    """The store's ForkedError failed the whole scrape."""
+    registry = prometheus_client.CollectorRegistry()
+    prometheus.register(bench.store, "a", on=registry)
+    prometheus_client.Gauge("own", "of the program", registry=registry).set(5)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = int(scraped(registry) != {("own", ()): 5.0})
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert len(scraped(registry)) > 1
 
 
 def test_a_page_on_loopback(bench: Bench) -> None:
@@ -354,3 +372,20 @@ def test_a_closed_store_is_observed_no_more(tmp_path: Path) -> None:
     made = otel.Instruments(bench.store, "", lambda: 0.0)
     bench.close()
     assert made.observe(FAMILIES[0]) == []
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_observes_nothing(bench: Bench) -> None:
+    pytest.importorskip("opentelemetry.sdk")
+    from timerstore import otel
+
+    made = otel.Instruments(bench.store, "", lambda: 0.0)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = int(made.observe(FAMILIES[0]) != [])
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert made.observe(FAMILIES[0])

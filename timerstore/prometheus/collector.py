@@ -1,7 +1,7 @@
 """The collector: `stats()` as prometheus_client wants it, at each scrape.
 
 Threads:  any; a scrape runs in who asks.
-Holds:    a store that is closed has no series any more, and fails no scrape.
+Holds:    a store that is closed, or a parent process's, has no series, and fails no scrape.
 Fails:    ConfigError on what is given wrongly, a port in use among it, and without
           prometheus_client.
 """
@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from timerstore.arguments import is_utf8
 from timerstore.closing import Closing
-from timerstore.errors import ClosedError, ConfigError, cannot_listen
+from timerstore.errors import ClosedError, ConfigError, ForkedError, cannot_listen
 from timerstore.families import FAMILIES, Family, buckets_of, shards_of, topics_of
 
 try:
@@ -51,7 +51,7 @@ class StoreCollector(registry.Collector):
         """Give every family with its samples."""
         try:
             stats = self._store.stats()
-        except ClosedError:
+        except (ClosedError, ForkedError):
             return
         shards = shards_of(stats)
         for family in FAMILIES:

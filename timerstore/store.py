@@ -539,7 +539,7 @@ class TimerStore(Closing):
         one consumer's; `queues`: these instead of a share. `wait`: how many seconds iterating waits
         for the next message, None: for ever. `tags`, `sql`: as in `pull`; all consumers of a group
         filter by the same. The topic may come later. Raises MessageError on bad arguments, and
-        where the group leases the topic in this process (`receive`).
+        where the group leases the topic in this process (`receive`), or by it what comes again.
         """
         topic, group = check_name("topic", topic), check_name("group", group)
         count = self._opened.rooms.routes.full_queue_count(topic)

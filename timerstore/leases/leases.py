@@ -101,12 +101,13 @@ class Leases:
         except (KeyError, TypeError):
             check_name("topic", topic)
             check_name("group", group)
-            retry_topic(topic, group)
+            again = retry_topic(topic, group)
             make_filter(self._opened.timer_route, *filters)  # raises, before the group leases
         with self._lock:
             reader = self._readers.get((topic, group))
             if reader is None:
-                self._groups.lease(topic, group)  # before anything reads: no consumer gets in
+                # Before anything reads: no consumer gets in.
+                self._groups.lease(topic, group, again)
                 commit = self._opened.lease_progress.commit
                 reader = Reader(topic, group, self._leasing, self._make_consumer, commit)
                 self._readers[topic, group] = reader

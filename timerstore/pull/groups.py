@@ -259,18 +259,28 @@ class Groups:
         self._topic_of = topic_of
         self._lock = threading.Lock()
         self._by_topic: dict[str, tuple[Group, ...]] = {}  # tuples: read without the lock
-        self._leasing: set[tuple[str, str]] = set()  # topic and name; once in, for good
+        # Topic and name, to the topic whose messages it leases there; once in, for good.
+        self._leasing: dict[tuple[str, str], str] = {}
         self.is_closed = False
 
-    def lease(self, topic: str, name: str) -> None:
-        """A group leases a topic from now on; MessageError where it has consumers there."""
+    def lease(self, topic: str, name: str, retry_topic: str) -> None:
+        """A group leases a topic from now on, and where its messages come again; MessageError where
+        it has consumers in one of the two, or leases it for another topic.
+        """
         with self._lock:
-            if (topic, name) in self.known():
-                raise MessageError(
-                    f"group: a consumer of group {name!r} reads {topic!r} in this process; "
-                    "what one of them hands out, the other one does not see"
-                )
-            self._leasing.add((topic, name))
+            known = self.known()
+            for one in (topic, retry_topic):
+                leased = self._leasing.get((one, name), topic)
+                if leased != topic:
+                    raise MessageError(
+                        f"group: {name!r} leases {one!r} in this process by a receive of {leased!r}"
+                    )
+                if (one, name) in known:
+                    raise MessageError(
+                        f"group: a consumer of group {name!r} reads {one!r} in this process; "
+                        "what one of them hands out, the other one does not see"
+                    )
+            self._leasing |= {(topic, name): topic, (retry_topic, name): topic}
 
     def join(
         self, topic: str, name: str, member: Member, filters: Filters, *, leases: bool = False

@@ -166,6 +166,36 @@ def test_a_consumer_does_not_get_in_while_a_receive_begins(
     assert said == ["group: 'g' leases 't' in this process (receive)"]
 
 
+def test_who_reads_what_comes_again_is_refused_beside_a_receive(bench: Bench) -> None:
+    """A consumer there took messages that were to be leased again."""
+    put(bench, b"a")
+    again = "%RETRY%g|t"
+    assert len(bench.store.receive("t", "g", lease=1)) == 1
+    bench.turn(1000)
+    with pytest.raises(MessageError, match=r"'g' leases '%RETRY%g\|t' in this process"):
+        bench.store.consumer(again, "g", queues=[0])
+    with pytest.raises(MessageError, match="by a receive of 't'"):
+        bench.store.receive(again, "g")
+    with bench.store.consumer(again, "other") as other:
+        assert [one.body for one in other.poll()] == [b"a"]
+    (leased,) = bench.store.receive("t", "g")
+    assert (leased.body, leased.attempt) == (b"a", 2)
+
+
+def test_a_receive_is_refused_beside_who_reads_what_comes_again(bench: Bench) -> None:
+    put(bench, b"a")
+    with (
+        bench.store.consumer("%RETRY%g|t", "g"),
+        pytest.raises(MessageError, match=r"a consumer of group 'g' reads '%RETRY%g\|t'"),
+    ):
+        bench.store.receive("t", "g")
+    assert len(bench.store.receive("t", "g")) == 1
+    assert bench.store.receive("%RETRY%h|t", "h") == []
+    with pytest.raises(MessageError, match=r"'h' leases '%RETRY%h\|t' .* of '%RETRY%h\|t'"):
+        bench.store.receive("t", "h")
+    assert bench.store.receive("%RETRY%h|t", "h") == []
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_group_leases_where_its_consumer_was_closed_amid_a_commit(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, fails: bool

@@ -468,6 +468,18 @@ def test_two_at_once_are_refused(source: Bench, tmp_path: Path) -> None:
     source.store.backup(tmp_path / "backup")
 
 
+def test_nothing_is_restored_into_the_backup_itself(source: Bench, tmp_path: Path) -> None:
+    """One at `timerwheel` made it look like a backup that had been opened as a store."""
+    backup = tmp_path / "backup"
+    source.store.backup(backup)
+    (tmp_path / "link").symlink_to(backup)
+    for path in (backup / "timerwheel", backup / "a" / "b", tmp_path / "link" / "new"):
+        with pytest.raises(ConfigError, match="restore: wanted a folder apart from the backup"):
+            timerstore.restore(backup, path)
+    source.store.backup(backup)
+    assert sorted(one.name for one in backup.iterdir()) == ["backup.json", "commitlog", "lock"]
+
+
 def test_two_restores_into_one_folder_are_refused(source: Bench, tmp_path: Path) -> None:
     fill(source, 100)
     backup, path = tmp_path / "backup", tmp_path / "restored"

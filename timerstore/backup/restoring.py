@@ -27,7 +27,7 @@ from timerstore.errors import ConfigError, CorruptError, FailedError
 from timerstore.failpoint import reach
 from timerstore.files.building import built
 from timerstore.files.disk import Disk
-from timerstore.files.paths import path_text
+from timerstore.files.paths import led_to, path_text
 from timerstore.layout import watermark
 from timerstore.layout.backup_json import Manifest, SavedSegment
 from timerstore.layout.counts_json import IdsMark
@@ -50,6 +50,9 @@ def restore(
     backup, path = Path(path_text("backup", backup)), Path(path_text("restore", path))
     disk = Disk()
     manifest = _manifest_of(disk, backup)
+    root, into = led_to("restore", backup), led_to("restore", path)
+    if root in into.parents:  # nor would it be a backup any more, with a `timerwheel` in it
+        raise ConfigError(f"restore: wanted a folder apart from the backup {root}, got {into}")
     total = sum(one.size_bytes for one in manifest.segments)
     done = 0
     with built(disk, path, "restore", ".restoring") as tree:

@@ -116,6 +116,28 @@ def test_errors_are_red_on_a_terminal_and_plain_in_a_pipe(tmp_path: Path) -> Non
     assert "\x1b" not in in_shell(["ls", tmp_path / "nowhere"]).err
 
 
+@pytest.mark.parametrize("words", [["--json"], []])
+def test_an_answer_that_cannot_be_written_is_no_error_of_the_store(
+    ts: CommandLine, store: Path, words: list[str]
+) -> None:
+    """It said "No space left on device" of a message that was put."""
+    for command in (["put", store, "orders", "x"], ["get", store, "orders"], ["ls", store]):
+        with Path("/dev/full").open("wb") as full:
+            done = subprocess.run(
+                [*COMMAND, *map(str, [*command, *words])],
+                env=environment(),
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+        assert done.returncode == Exit.ERROR
+        assert "the answer cannot be written" in done.stderr
+        assert "standard output" in done.stderr
+    assert ts.fine("get", store, "orders", "--json").rows[-1]["body"] == "x"
+
+
 def test_a_bar_on_a_terminal_only(ts: CommandLine, store: Path) -> None:
     ts.fine("put", store, "orders", "x")
     assert b"reading" in Terminal("verify", store).child.read()

@@ -5,14 +5,15 @@ Holds:    a table on a terminal is as wide as that; into a pipe it is cut nowher
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from timerstore.cli.exits import Told
+from timerstore.cli.exits import CommandError, Told
 from timerstore.cli.words import safe
 
 _PIPE_WIDTH = 100_000
@@ -25,21 +26,38 @@ def emit(value: Any) -> None:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:  # as JSON escapes it: what the stream would make of it is no JSON
         text = json.dumps(value, default=str)
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+    say(text)
 
 
 def say(text: str) -> None:
     """One line of an answer, out at once."""
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+    with _answering():
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
 
 
 def raw(data: bytes) -> None:
     """Bytes as they are, and a line's end."""
-    sys.stdout.flush()
-    sys.stdout.buffer.write(data + b"\n")
-    sys.stdout.buffer.flush()
+    with _answering():
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data + b"\n")
+        sys.stdout.buffer.flush()
+
+
+@contextmanager
+def _answering() -> Iterator[None]:
+    """The system's error of standard output is none of the store's."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise CommandError(
+            "the answer cannot be written",
+            where="standard output",
+            got=error.strerror,
+            do="what was asked for may be done: look before it is asked for again",
+        ) from error
 
 
 def note(text: str) -> None:
@@ -59,11 +77,12 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
         made.add_row(*(Text(_cell(value)) for value in row))
     on_terminal = sys.stdout.isatty()
     console = Console(file=sys.stdout, width=None if on_terminal else _PIPE_WIDTH, highlight=False)
-    with console.capture() as captured:
-        console.print(made)
-    for line in captured.get().splitlines():
-        sys.stdout.write(line.rstrip() + "\n")
-    sys.stdout.flush()
+    with _answering():
+        with console.capture() as captured:
+            console.print(made)
+        for line in captured.get().splitlines():
+            sys.stdout.write(line.rstrip() + "\n")
+        sys.stdout.flush()
 
 
 def _cell(value: object) -> str:

@@ -26,6 +26,7 @@ from timerstore.files.paths import path_text
 from timerstore.layout.tree import Tree
 from timerstore.layout.wheel_slot import SLOT_BYTES
 from timerstore.opening import open_directory
+from timerstore.store import check_given
 
 
 class ConvertReport(NamedTuple):
@@ -49,6 +50,7 @@ def convert(
     """
     if to not in ("rocketmq", "timerstore"):
         raise ConfigError(f"to: wanted 'rocketmq' or 'timerstore', got {to!r}")
+    check_given(config, clock)
     tree, disk = Tree(Path(path_text("convert", path))), Disk()
     if not (disk.is_directory(tree.commit_log) or disk.exists(tree.watermark)):
         raise ConfigError(f"convert: wanted the directory of a store, got {tree.root}")

@@ -418,9 +418,14 @@ def test_convert_says_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="wanted the directory of a store"):
         timerstore.convert(tmp_path / "none", to="rocketmq")
     assert not (tmp_path / "none").exists()
+    for given in ({"config": {"flush": "sync"}}, {"clock": 5}):
+        with pytest.raises(ConfigError, match=f"{next(iter(given))}: wanted a "):
+            timerstore.convert(tmp_path, to="rocketmq", **given)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="wanted 'rocketmq' or 'timerstore'"):
         timerstore.convert(tmp_path, to="kafka")  # type: ignore[arg-type]
     at = bench(tmp_path / "open")
+    with pytest.raises(ConfigError, match="config: wanted a StoreConfig, got str"):
+        timerstore.verify_directory(at.root, "flush=sync")  # type: ignore[arg-type]
     with pytest.raises(timerstore.LockedError):
         timerstore.convert(at.root, to="rocketmq", config=at.config)
     at.close()

@@ -97,6 +97,8 @@ def verify_directory(
     of the commit log are read, and of how many. Changes nothing. Raises ConfigError where there is
     no store.
     """
+    if config is not None and not isinstance(config, StoreConfig):
+        raise ConfigError(f"config: wanted a StoreConfig, got {type(config).__name__}")
     disk = Disk()
     findings = Findings()
     found = look_at(disk, path, findings)

@@ -223,6 +223,34 @@ def test_a_flipped_bit_is_named_and_not_restored(source: Bench, tmp_path: Path) 
     timerstore.restore(backup, tmp_path / "restored")
 
 
+def test_what_was_damaged_when_it_was_backed_up_is_named(source: Bench, tmp_path: Path) -> None:
+    """The bytes were those of the store, so it was clean: and what was restored did not open."""
+    backup = tmp_path / "backup"
+    receipts = fill(source, 100)
+    source.store.flush()
+    hurt, last = receipts[60].log_offset, receipts[99].log_offset
+
+    def write(data: bytes) -> None:
+        for offset in (hurt + 200, last + 200):
+            segment = source.root / "commitlog" / segment_name(offset // SEGMENT * SEGMENT)
+            with segment.open("r+b") as file:
+                file.seek(offset % SEGMENT)
+                file.write(data)
+
+    write(b"x")
+    source.store.backup(backup)
+    write(bytes(1))  # of a body
+    report = timerstore.check_backup(backup)
+    begins = [begin % SEGMENT for begin in (hurt, last)]
+    assert [one.where.partition(" bytes [")[2].partition(",")[0] for one in report.problems] == [
+        str(begin) for begin in begins
+    ]
+    assert all(one.where.startswith(str(backup / "commitlog")) for one in report.problems)
+    assert {one.what for one in report.problems} == {"damaged when it was backed up"}
+    timerstore.restore(backup, tmp_path / "restored")
+    assert not timerstore.verify_directory(tmp_path / "restored").clean
+
+
 def test_a_manifest_that_does_not_fit_is_refused(source: Bench, tmp_path: Path) -> None:
     backup = tmp_path / "backup"
     fill(source, 3)

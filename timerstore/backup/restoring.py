@@ -12,6 +12,7 @@ Source:   decision 0018.
 
 import os
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from timerstore.backup.copying import (
@@ -22,6 +23,8 @@ from timerstore.backup.copying import (
     crc_of,
     read_manifest,
 )
+from timerstore.commitlog.survey import Files, Records, survey
+from timerstore.config import RANGES
 from timerstore.dedupe import read_ids, write_ids
 from timerstore.errors import ConfigError, CorruptError, FailedError
 from timerstore.failpoint import reach
@@ -71,11 +74,14 @@ def restore(
 
 
 def check_backup(backup: str | os.PathLike[str]) -> Report:
-    """Read a whole backup; tell every segment that is not what was written."""
+    """Read a whole backup; tell every segment that is not what was written, and of the others every
+    range that is no record: the store was damaged when it was backed up.
+    """
     backup = Path(path_text("backup", backup))
     disk = Disk()
     manifest = _manifest_of(disk, backup)
     problems = []
+    records = 0
     for one in manifest.segments:
         path = _segment_path(backup, one)
         try:
@@ -86,6 +92,12 @@ def check_backup(backup: str | os.PathLike[str]) -> Report:
             problems.append(
                 Problem("a damaged segment of a backup", str(path), f"CRC {one.crc}", got)
             )
+            continue
+        for piece in _pieces(disk, backup, manifest, one):
+            if isinstance(piece, Problem):
+                problems.append(piece)
+            else:
+                records += len(piece.rows)
     if read_ids(disk, Tree(backup), manifest.ids) is None:
         path, wanted = Tree(backup).ids(manifest.ids.number), _told(manifest.ids)
         size = disk.file_bytes(path)
@@ -94,8 +106,25 @@ def check_backup(backup: str | os.PathLike[str]) -> Report:
     counts = {
         "segments": len(manifest.segments),
         "bytes": sum(one.size_bytes for one in manifest.segments),
+        "records": records,
     }
     return Report(tuple(problems), counts)
+
+
+def _pieces(
+    disk: Disk, backup: Path, manifest: Manifest, one: SavedSegment
+) -> Iterator[Records | Problem]:
+    """Give what a segment has of records, and what is none of them."""
+    size, end = manifest.commit_log_segment_bytes, one.offset + one.size_bytes
+    if not one.size_bytes <= size <= RANGES["commit_log_segment_bytes"][1]:
+        raise CorruptError("backup.json", wanted="segments of a log", got=f"{one} of {size} bytes")
+    files = Files(Tree(backup).commit_log, size, {one.offset // size: one.size_bytes}, ())
+    for piece in survey(disk, files, manifest.precision_ms):
+        if isinstance(piece, Records):
+            yield piece
+        elif piece.begin < end:  # behind it are the zeros that the file is short of a segment
+            where = files.place(piece.begin, min(piece.end, end))
+            yield Problem("damaged when it was backed up", where, "records", piece.why)
 
 
 def _manifest_of(disk: Disk, backup: Path) -> Manifest:

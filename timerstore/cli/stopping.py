@@ -58,7 +58,7 @@ class Stop:
 
     def wait(self, seconds: float) -> bool:
         """Wait, at most so long; whether it is time to end."""
-        self._event.wait(seconds)
+        self._event.wait(min(seconds, threading.TIMEOUT_MAX))
         return self.is_asked
 
     def ask(self, number: int, _frame: FrameType | None = None) -> None:

@@ -1,5 +1,6 @@
 """Spans, times and settings as they are given, at their edges."""
 
+import threading
 from datetime import UTC, datetime, timedelta
 
 import click
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timerstore.cli.given import MOMENT, PAIR, SETTING, SPAN, moment_ms
+from timerstore.cli.stopping import Stop
 from timerstore.cli.words import (
     body_fields,
     body_of,
@@ -133,6 +135,14 @@ def test_spans_are_said_in_two_units(ms: int, text: str) -> None:
 )
 def test_a_step_is_said_as_it_is(ms: int, text: str) -> None:
     assert exact_span_text(ms) == text
+
+
+def test_a_wait_may_be_longer_than_the_system_has_numbers_for() -> None:
+    stop = Stop()
+    ends = threading.Timer(0.05, stop.finish)
+    ends.start()
+    assert stop.wait(900_000 * 86_400.0)
+    ends.join()
 
 
 def test_sizes_and_times_for_programs() -> None:

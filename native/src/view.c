@@ -72,12 +72,17 @@ static int32_t is_text(const uint8_t *text, int32_t size)
 
 /* Whether the last bytes of the properties are a CRC that lost its form: its name or a digit has
  * changed, so that it reads as any other property. 16 of 20 bytes as they are in each are no chance;
- * only a property of another name of eight such bytes, last in its text, could be taken for one. */
-static int32_t is_broken_crc(const uint8_t *at20)
+ * only a property of another name of eight such bytes, last in its text, could be taken for one. A
+ * value may end as it likes, as a message id that a caller gives: so one of the two ends that no value
+ * has must be where it was, that of the pair before or that of the name. */
+static int32_t is_broken_crc(const ts_record *record, const uint8_t *at20)
 {
     static const uint8_t form[] = "__CRC32#\x01";
     int32_t same = at20[TS_PROPERTY_CRC_BYTES - 1] == 2, i;
 
+    if (record->properties_size > TS_PROPERTY_CRC_BYTES && at20[-1] != 2 &&
+        at20[TS_PROP_CRC32_BYTES] != 1)
+        return 0;
     for (i = 0; i < 9; i++)
         same += at20[i] == form[i];
     for (; i < TS_PROPERTY_CRC_BYTES - 1; i++)
@@ -95,7 +100,7 @@ int32_t ts_record_check(const ts_record *record)
             uint32_t got = ts_crc32(0, record->base, record->size - TS_PROPERTY_CRC_BYTES);
             return (got & 0x7FFFFFFFu) == wanted ? TS_FAULT_NONE : TS_FAULT_PROPERTY_CRC;
         }
-        if (is_broken_crc(last))
+        if (is_broken_crc(record, last))
             return TS_FAULT_PROPERTY_CRC;
     }
     if (record->body_size > 0) {

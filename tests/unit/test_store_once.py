@@ -60,6 +60,24 @@ def go_on(bench: Bench, how: str) -> None:
         bench.open()
 
 
+@pytest.mark.parametrize("message_id", ["__CRC32#_0123456789", "order-7/__CRC32#00123456789"])
+@pytest.mark.parametrize("given", [{}, {"delay": 500}, {"level": 2}])
+@pytest.mark.parametrize("between", ["nothing", "killed", "rebuilt"])
+def test_an_id_that_ends_like_a_crc(
+    bench: Bench, message_id: str, given: dict[str, Any], between: str
+) -> None:
+    bench.close()
+    bench.root, bench.config = bench.root / "plain", small(property_crc=False)
+    bench.open()
+    first = bench.store.put("t", b"x", message_id=message_id, **given)
+    bench.store.put("t", b"behind it", queue_id=first.queue_id)
+    go_on(bench, between)
+    same(first, bench.store.put("t", b"again", message_id=message_id))
+    bench.turn(HOUR)
+    assert sorted(bench.bodies("t", first.queue_id)) == [b"behind it", b"x"]
+    assert bench.store.verify().clean
+
+
 @pytest.mark.parametrize("between", ["nothing", "reopened", "killed", "rebuilt"])
 def test_the_window(bench: Bench, between: str) -> None:
     first = bench.store.put("t", b"x", message_id="a")

@@ -149,8 +149,12 @@ def _view_of(data: object, what: str) -> memoryview:
     except TypeError as error:
         hint = "; encode it first" if isinstance(data, str) else ""
         raise MessageError(f"{what}: wanted bytes, got {type(data).__name__}{hint}") from error
+    except (ValueError, BufferError) as error:  # released, or of a type that has no bytes to show
+        raise MessageError(f"{what}: wanted bytes, got {type(data).__name__}: {error}") from error
     if not view.c_contiguous:
         raise MessageError(f"{what}: wanted contiguous bytes, got a view with steps")
+    if not view.nbytes:
+        return memoryview(b"")  # a view with a shape of zeros has no other form
     return view.cast("B") if view.format != "B" or view.ndim != 1 else view
 
 
@@ -515,13 +519,16 @@ def _numbers(given: object, count: int, name: str) -> npt.NDArray[np.int64 | np.
 
 
 def _delays_ms(seconds: npt.NDArray[np.int64 | np.float64]) -> Int64Array:
+    # 64 bits before anything is counted: a float32 does not tell the microseconds of a day apart,
+    # and the bounds are beyond an int32.
     if seconds.dtype.kind == "f":
         _refuse(~np.isfinite(seconds), "delay: wanted finite numbers of seconds", seconds)
-        bounded = np.minimum(seconds, 9e12)  # far beyond delay_ms_max, and within int64 as us
-        microseconds = np.rint(bounded * 1e6).astype(np.int64)
+        _refuse(seconds < 0, "delay: wanted 0 or more", seconds)
+        bounded = np.minimum(seconds.astype(np.float64), 9e12)  # far beyond delay_ms_max, and
+        microseconds = np.rint(bounded * 1e6).astype(np.int64)  # within int64 as us
     else:
-        microseconds = np.minimum(seconds, 9_000_000_000_000).astype(np.int64) * 1_000_000
-    _refuse(seconds < 0, "delay: wanted 0 or more", seconds)
+        _refuse(seconds < 0, "delay: wanted 0 or more", seconds)
+        microseconds = np.minimum(seconds.astype(np.int64), 9_000_000_000_000) * 1_000_000
     return -(-microseconds // 1000)
 
 
@@ -561,11 +568,12 @@ def gather_bodies(bodies: object, body_bytes_max: int) -> Spans:
     offsets = np.zeros(len(bodies) + 1, np.int64)
     try:
         joined = b"".join(bodies)
-        np.cumsum(np.fromiter(map(len, bodies), np.int64, len(bodies)), out=offsets[1:])
+        with suppress(TypeError):  # a view without dimensions has no len
+            np.cumsum(np.fromiter(map(len, bodies), np.int64, len(bodies)), out=offsets[1:])
         if offsets[-1] != len(joined):  # a view of wider elements: its len is not its bytes
             views = [_view_of(body, "bodies") for body in bodies]
             np.cumsum(np.fromiter(map(len, views), np.int64, len(views)), out=offsets[1:])
-    except (TypeError, BufferError) as error:
+    except (TypeError, ValueError, BufferError) as error:
         raise MessageError(_wrong_bodies(bodies)) from error
     return _checked_spans(joined, offsets, body_bytes_max)
 

@@ -59,8 +59,9 @@ def test_queue_ids_that_are_not(queue_id):
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"ab", bytearray(b"ab"), memoryview(b"ab"), np.zeros(2, np.int64), array.array("i", [1])],
-)
+    [b"", b"ab", bytearray(b"ab"), memoryview(b"ab"), np.zeros(2, np.int64), array.array("i", [1]),
+     np.zeros((0, 3), np.int16)],
+)  # fmt: skip
 def test_bodies(body):
     assert bytes(arguments.check_body(body, 100)) == bytes(body)
 
@@ -69,6 +70,18 @@ def test_bodies(body):
 def test_bodies_that_are_not(body):
     with pytest.raises(MessageError, match="body"):
         arguments.check_body(body, 100)
+
+
+def test_buffers_that_show_no_bytes():
+    released = memoryview(b"abc")
+    released.release()
+    for body in (released, np.zeros(2, "M8[s]")):
+        with pytest.raises(MessageError, match="body: wanted bytes, got"):
+            arguments.check_body(body, 100)
+        with pytest.raises(MessageError, match=r"bodies\[1\]: wanted bytes, got"):
+            arguments.gather_bodies([b"a", body], 100)
+        with pytest.raises(MessageError, match="bodies: wanted bytes, got"):
+            arguments.gather_bodies((body, np.array([0])), 100)
 
 
 def test_body_limit_counts_bytes():
@@ -89,6 +102,8 @@ def test_gathering_bodies():
     assert offsets.tolist() == [0, 1, 17]
     assert len(data) == 17
     assert largest == 16
+    data, offsets, largest = arguments.gather_bodies([b"a", np.array(5, np.int16), b"bc"], 16)
+    assert offsets.tolist() == [0, 1, 3, 5]
     data, offsets, largest = arguments.gather_bodies([], 10)
     assert (bytes(data), offsets.tolist(), largest) == (b"", [0], 0)
     data, offsets, largest = arguments.gather_bodies([b"one", b"", b"two!"], 4)
@@ -241,6 +256,12 @@ def test_due_times_of_a_batch():
     assert many(delay=[0, 16.1, 0.0001]) == [0, NOW + 16_100, NOW + 1]
     assert many(delay=timedelta(seconds=2)) == [NOW + 2000] * 3
     assert many(delay=np.array([MAX // 1000, 1, 2])) == [NOW + MAX, NOW + 1000, NOW + 2000]
+    seconds = [16_777_215, 1, 0]
+    for kind in (np.int32, np.uint32, ">i4", np.float32, np.longdouble):
+        asked = [NOW + 16_777_215_000, NOW + 1000, 0]
+        assert many(delay=np.array(seconds, kind)) == asked, kind
+    for kind in (np.int8, np.int16, np.float16):
+        assert many(delay=np.array([100, 2, 0], kind)) == [NOW + 100_000, NOW + 2000, 0], kind
     assert many(count=0, deliver_ms=[]) == []
     assert many(count=0, delay=[]) == []
 
@@ -255,7 +276,8 @@ def test_due_times_of_a_batch():
      {"deliver_ms": [2**63, 0, 0]}, {"deliver_ms": np.array([2**64 - 1, 0, 0], np.uint64)},
      {"deliver_ms": [-(2**63), 0, 2**63 - 1]}, {"deliver_ms": [10**30, 0, 0]},
      {"deliver_ms": [[1], [2, 3], 4]}, {"delay": np.array([2**62] * 3)},
-     {"delay": np.array([-(2**63)] * 3)}],
+     {"delay": np.array([-(2**63)] * 3)}, {"delay": np.array([1, -1, 1], np.int8)},
+     {"delay": np.array([1.0, -60_000.0, np.inf], np.float16)}, {"delay": [1.0, -1e300, 1.0]}],
 )  # fmt: skip
 def test_due_times_of_a_batch_that_are_not(given):
     with pytest.raises(MessageError, match="wanted"):

@@ -452,6 +452,7 @@ class _Opening:
                 route.queue.mark_dirty()
         reach("recover_queues_cut")
         recover.set_pending(self._routes, counts.pending, self._clock.now_ms)
+        self._refuse_wild_id(scanned, (mark.store_id,))
         recover.fold_forward(self._states, self._routes, scanned, mark.store_id)
         if not self._timer_from(mark, scanned, is_unclean=is_unclean):
             return None
@@ -571,6 +572,7 @@ class _Opening:
             disk.sync_directory(tree.side)
         reach("recover_anew_begun")
         found = fold(scanned)
+        self._refuse_wild_id(scanned, found.store_ids)
         store_id = found.store_id or (before.store_id if before else 0) or secrets.randbits(32) | 1
         if before is not None and before.timer_id_end:  # no id is given a second time
             timers = ends.setdefault(WHEEL_TIMER_TOPIC, {})
@@ -619,6 +621,15 @@ class _Opening:
                 got=None
                 if self._mark is not None
                 else f"by {self._tree.counts}, which is to be removed if that is wrong",
+            )
+
+    def _refuse_wild_id(self, scanned: Any, store_ids: tuple[int, ...]) -> None:
+        """A timer id that no record can have had is damage, not a reason to have memory for it."""
+        at = recover.wild_id(scanned, store_ids)
+        if at is not None:
+            raise CorruptError(
+                "the commit log is damaged: a record says a timer id that none can have had",
+                where=f"{self._segments.path(at // self._segments.segment_bytes)} offset {at}",
             )
 
     def _counted_end(self) -> int:

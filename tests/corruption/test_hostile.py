@@ -2,6 +2,7 @@
 no harm; opening them neither hangs nor follows a link out of the store.
 """
 
+import base64
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ import pytest
 import timerstore
 from tests.corruption.answers import ask
 from tests.corruption.golden import CONFIG, NOW_MS, Golden, make
+from tests.support import disk_reader as disk
 from timerstore import FailedError, TimerStoreError, verify_directory
 from timerstore.files.disk import Disk
 from timerstore.testing import ManualClock, Stepper
@@ -235,19 +237,11 @@ def test_a_record_of_a_queue_that_cannot_be_is_damage(
     """It lies at the end of a broker's log, whole, with the right CRC. Its topic must not lead out
     of buffers, nor out of the directory, nor its queue's number have somebody count to it.
     """
-    for name in ("timerstore", "consumequeue", "timerlog", "index"):
-        shutil.rmtree(root / name)
-    (root / "abort").write_text("7")
-    last = max(path for path in (root / "commitlog").iterdir())
-    data, size = bytearray(last.read_bytes()), CONFIG.commit_log_segment_bytes
-    at = _log_end(data)
-    data[at : at + 16] = struct.pack(">iIq", size - at, 0xCBD43194, int(last.name) + at)
-    last.write_bytes(data)
-    path = last.with_name(f"{int(last.name) + size:020d}")
+    path = _next_segment(root)
     text = b"TIMER_OUT_MS\x015000\x02" if real is not None else b"K\x01v\x02"
     if real is not None:
         text += f"REAL_TOPIC\x01{real[0]}\x02REAL_QID\x01{real[1]}\x02".encode()
-    path.write_bytes(_record(topic.encode(), queue_id, int(path.name), text).ljust(size, b"\0"))
+    _write(path, _record(topic.encode(), queue_id, int(path.name), text))
     for look in (_open, verify_directory):
         try:
             look(root)
@@ -257,6 +251,43 @@ def test_a_record_of_a_queue_that_cannot_be_is_damage(
     assert not (root / "up").exists()
 
 
+@pytest.mark.parametrize("queue_offset", [2**25, 2**40, 2**58])
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_timer_id_that_cannot_be_is_damage(queue_offset: int, is_own: bool, root: Path) -> None:
+    """There would have to be memory for all ids up to it: a kill by the system, not an error."""
+    said = [record.properties["TS_ID"] for record in disk.records(root)
+            if "TS_ID" in record.properties]  # fmt: skip
+    path = _next_segment(root)
+    text = b"TIMER_OUT_MS\x015000\x02REAL_TOPIC\x01orders\x02REAL_QID\x010\x02"
+    topic, at = b"rmq_sys_wheel_timer", queue_offset
+    if is_own:
+        own = base64.urlsafe_b64decode(said[0])[:4] + queue_offset.to_bytes(8, "big")
+        text += b"TS_ID\x01%s\x02" % base64.urlsafe_b64encode(own)
+        topic, at = b"orders", 100
+    _write(path, _record(topic, 0, int(path.name), text, at))
+    with pytest.raises(timerstore.CorruptError, match="timer id that none can have had") as caught:
+        _open(root)
+    assert str(path) in str(caught.value)
+    verify_directory(root)
+
+
+def _next_segment(root: Path) -> Path:
+    """Make it a directory that a broker left; its last segment ends, and this one is next."""
+    for name in ("timerstore", "consumequeue", "timerlog", "index"):
+        shutil.rmtree(root / name)
+    (root / "abort").write_text("7")
+    last = max(path for path in (root / "commitlog").iterdir())
+    data, size = bytearray(last.read_bytes()), CONFIG.commit_log_segment_bytes
+    at = _log_end(data)
+    data[at : at + 16] = struct.pack(">iIq", size - at, 0xCBD43194, int(last.name) + at)
+    last.write_bytes(data)
+    return last.with_name(f"{int(last.name) + size:020d}")
+
+
+def _write(path: Path, record: bytes) -> None:
+    path.write_bytes(record.ljust(CONFIG.commit_log_segment_bytes, b"\0"))
+
+
 def _log_end(data: bytes) -> int:
     at = 0
     while int.from_bytes(data[at + 4 : at + 8], "big") in (0xDAA320A7, 0xDAA320AB):
@@ -264,12 +295,14 @@ def _log_end(data: bytes) -> int:
     return at
 
 
-def _record(topic: bytes, queue_id: int, log_offset: int, text: bytes) -> bytes:
+def _record(
+    topic: bytes, queue_id: int, log_offset: int, text: bytes, queue_offset: int = 0
+) -> bytes:
     host = bytes((127, 0, 0, 1, 0, 0, 42, 159))
     tail = len(topic).to_bytes(2, "big") + topic + len(text).to_bytes(2, "big") + text
     rest = struct.pack(
-        ">IIiiqqiq8sq8siqi", 0xDAA320AB, 0, queue_id, 0, 0, log_offset, 0, NOW_MS, host, NOW_MS,
-        host, 0, 0, 0,
+        ">IIiiqqiq8sq8siqi", 0xDAA320AB, 0, queue_id, 0, queue_offset, log_offset, 0, NOW_MS, host,
+        NOW_MS, host, 0, 0, 0,
     )  # fmt: skip
     return (4 + len(rest) + len(tail)).to_bytes(4, "big") + rest + tail
 

@@ -625,8 +625,9 @@ class _Opening:
 
     def _refuse_wild_id(self, scanned: Any, store_ids: tuple[int, ...]) -> None:
         """A timer id that no record can have had is damage, not a reason to have memory for it."""
-        at = recover.wild_id(scanned, store_ids)
-        if at is not None:
+        wild = recover.wild_ids(scanned, store_ids)
+        if wild.any():
+            at = int(scanned["log_offset"][np.argmax(wild)])
             raise CorruptError(
                 "the commit log is damaged: a record says a timer id that none can have had",
                 where=f"{self._segments.path(at // self._segments.segment_bytes)} offset {at}",

@@ -10,6 +10,7 @@ Holds:    (1) once `read` has answered, what it says is what waits at that momen
           than `histogram_bytes_max`: where that is not enough the counters are let go, and `read`
           reads what waits instead; (3) nothing of it is on disk: after a crash the first call
           counts what recovery found.
+Fails:    CorruptError where a message waits of which no record is found.
 Source:   decision 0033.
 
 How it is filled while the store runs: in one hold the counters begin, empty, and the table of
@@ -25,6 +26,7 @@ import numpy as np
 
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
+from timerstore.errors import CorruptError
 from timerstore.future.times import Buckets
 from timerstore.message import Histogram
 from timerstore.native import ffi, lib
@@ -161,7 +163,12 @@ class Calendar:
                     to - at,
                 ),
             )
-        assert self._is_too_big or not left.waiting, "what waited is found, or has left"
+        if left.waiting and not self._is_too_big:  # the rest was found, or has left
+            raise CorruptError(
+                "histogram: messages wait of which no record is found",
+                where=self._opened.directory.root,
+                got=int(left.waiting),
+            )
 
     def _add_levels(self, gaps: Gaps) -> None:
         """Count what waited for a level; what has come out since has been taken off already."""

@@ -115,7 +115,7 @@ class LogFold:
         self, store_id: int, floor: int = 0, level_floors: dict[int, int] | None = None
     ) -> None:
         """`floor`: sources of ids below it are gone from the log; `level_floors`: so by level."""
-        self._store_id = store_id
+        self.store_id = store_id
         self._floor = floor
         self.inherited: list[tuple[int, int]] = []  # ids that waited where the log begins; route
         self.states = IdStates()
@@ -130,7 +130,7 @@ class LogFold:
         self.levels.add(part)
         kind = part["kind"]
         is_evidence = (kind == lib.TS_KIND_DELIVERED) | (kind == lib.TS_KIND_DELETE)
-        own = (part["timer_id"] >= 0) & (part["store_id"] == self._store_id)
+        own = (part["timer_id"] >= 0) & (part["store_id"] == self.store_id)
         self.foreign += int(np.count_nonzero((is_evidence | (kind == lib.TS_KIND_TIMER)) & ~own))
         self._sources(part[own & (kind == lib.TS_KIND_TIMER)])
         self._evidence(part[own & is_evidence])

@@ -393,7 +393,11 @@ class Querier:
     def _level_due_ms(self, queue_id: int, queue_offset: int) -> int:
         """A level's unit says when its message is due."""
         route = self._routes.get(SCHEDULE_TOPIC, queue_id)
-        assert route is not None, "its message was found"
+        if route is None:
+            raise CorruptError(
+                "query: a record says a level's queue that is not there",
+                where=f"topic {SCHEDULE_TOPIC} queue {queue_id}",
+            )
         return int.from_bytes(route.queue.read(queue_offset, 1)[12:20], "big", signed=True)
 
     def _message(self, found: _Found, row: Any, topic: str, body: Any, properties: Any) -> Message:

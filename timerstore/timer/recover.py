@@ -10,6 +10,7 @@ Source:   exactly-once.md sections 6 and 8.
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from timerstore.commitlog.fold import Fold, Scan
 from timerstore.failpoint import reach
@@ -21,6 +22,8 @@ from timerstore.timer.open_slot import OpenSlot
 from timerstore.timer.states import States
 from timerstore.timer.timer_log import TimerLog
 from timerstore.timer.wheel import Wheel
+
+Mask = npt.NDArray[np.bool_]
 
 _RECORD_BYTES_MIN = 91
 _IDS_AT_ONCE = 1 << 24  # states of so many are 4 MB
@@ -56,18 +59,19 @@ def start_at(wheel: Wheel, open_slot: OpenSlot, read_slot: int) -> None:
     open_slot.frontier = read_slot
 
 
-def wild_id(scanned: Scan, store_ids: tuple[int, ...]) -> int | None:
-    """Give the log offset of a record that says a timer id, as its own place or one of these
-    stores', that none can have had; None: all may be true. An id is a place in the timer topic's
-    queue, so as many records lie before it in the log; there will be memory for all up to it.
+def wild_ids(scanned: Scan, store_ids: tuple[int, ...]) -> Mask:
+    """Tell of records that say a timer id, as their own place or one of these stores', which none
+    can have had. An id is a place in the timer topic's queue, so as many records lie before it in
+    the log; who folds them has memory for all up to it.
     """
     queued = np.isin(scanned["kind"], (lib.TS_KIND_TIMER, lib.TS_KIND_DELETE, lib.TS_KIND_UNUSABLE))
     on_level = np.isin(scanned["kind"], (lib.TS_KIND_LEVEL, lib.TS_KIND_LEVEL_DELIVERED,
                                          lib.TS_KIND_LEVEL_UNUSABLE))  # fmt: skip
     own = np.isin(scanned["store_id"], np.array(store_ids, np.uint32)) & ~on_level
     most = np.maximum(scanned["log_offset"] // _RECORD_BYTES_MIN, _IDS_AT_ONCE)
-    wild = (queued & (scanned["queue_offset"] > most)) | (own & (scanned["timer_id"] > most))
-    return int(scanned["log_offset"][np.argmax(wild)]) if wild.any() else None
+    wild: Mask = queued & (scanned["queue_offset"] > most)
+    wild |= own & (scanned["timer_id"] > most)
+    return wild
 
 
 def fold_forward(states: States, routes: Routes, scanned: Scan, store_id: int) -> None:

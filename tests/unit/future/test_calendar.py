@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from tests.support.bench import DAY, NOW, Bench, small
-from timerstore import CancelResult, MessageError, PutReceipt
+from timerstore import CancelResult, CorruptError, MessageError, PutReceipt
+from timerstore.native import lib
 
 HOUR = 3_600_000
 UNITS = {"second": 1000, "minute": 60_000, "hour": HOUR, "day": DAY}
@@ -186,6 +187,18 @@ def test_where_memory_is_short_what_waits_is_read(tmp_path: Path, limit: int) ->
 def test_wrong_arguments_are_said(bench: Bench, given: dict[str, Any], problem: str) -> None:
     with pytest.raises(MessageError, match=problem):
         bench.store.histogram(**given)
+
+
+def test_what_waits_without_a_record_is_damage(bench: Bench) -> None:
+    bench.store.put("t", b"x", delay=5)
+    bench.turn()
+    states = bench.store._opened.rooms.states.native
+    lib.ts_state_set(states, 77, lib.TS_WAITING)
+    for _ in range(2):
+        with pytest.raises(CorruptError, match="no record is found"):
+            bench.store.histogram()
+    lib.ts_state_set(states, 77, lib.TS_NONE)
+    assert bench.store.histogram().counts.sum() == 1
 
 
 def test_edges_of_the_range(bench: Bench) -> None:

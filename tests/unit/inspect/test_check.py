@@ -1,5 +1,6 @@
 """verify: clean while services stand at any step, and each file's damage is named."""
 
+import dataclasses
 import shutil
 import threading
 from collections.abc import Iterator
@@ -455,6 +456,21 @@ def test_a_delivery_beyond_its_source_is_named(bench: Bench) -> None:
     bench.stepper.settle()
     report = bench.store.verify()
     named(report, "a delivery beyond its source", bench.root / "commitlog")
+
+
+def test_a_timer_id_that_none_can_have_had_is_named(tmp_path: Path) -> None:
+    """Folding it would take memory for all ids up to it."""
+    config = dataclasses.replace(CONFIG, property_crc=False)
+    clock = ManualClock(START_MS)
+    store = timerstore.open(tmp_path / "s", config, clock=clock, threads=False)
+    put = store.put("t", b"x", delay=50)
+    Stepper(store).settle()
+    store.flush()
+    path = segment(tmp_path / "s", "commitlog", 0, config.commit_log_segment_bytes)
+    at = path.read_bytes().index(b"TS_ID\x01") + 6
+    flip(path, at + 6, ord("A") ^ ord("B"))
+    named(store.verify(), "timer id of a record", f"offset {put.log_offset}")
+    store.close()
 
 
 def test_a_failed_store_says_so(bench: Bench) -> None:

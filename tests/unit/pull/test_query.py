@@ -8,7 +8,7 @@ import pytest
 import timerstore
 from tests.support import disk_reader as disk
 from tests.support.bench import NOW, SECOND, Bench, small
-from timerstore import CancelResult, ConfigError, Message, MessageError
+from timerstore import CancelResult, ConfigError, CorruptError, Message, MessageError
 from timerstore.layout.tree import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 
 
@@ -124,6 +124,21 @@ def test_what_waits_for_a_fixed_level_is_found(bench: Bench) -> None:
     assert len(bench.store.query("t", receipt.message_id)) == 1
     assert bench.store.query("t", place) == []
     assert [message.waits for message in bench.store.query(SCHEDULE_TOPIC, "k")] == [False]
+
+
+def test_of_a_level_whose_record_says_another_queue(tmp_path: Path) -> None:
+    """Without property CRCs a flipped bit there is seen by nobody before."""
+    bench = Bench(tmp_path / "store", small(property_crc=False))
+    put = bench.store.put("t", b"x", level=2, keys="k")
+    bench.stepper.settle()
+    bench.store.flush()
+    (path,) = (bench.root / "commitlog").iterdir()
+    with path.open("r+b") as file:
+        file.seek(put.log_offset + 12)
+        file.write((1 + 64).to_bytes(4, "big"))
+    with pytest.raises(CorruptError, match="a level's queue that is not there"):
+        bench.store.query("t", "k")
+    bench.store.close()
 
 
 def test_newest_first_when_there_are_too_many(bench: Bench) -> None:

@@ -224,6 +224,8 @@ def encode_properties(
 
 def is_nothing(given: object) -> bool:
     """Whether no keys, or no properties, are given; an array does not tell by its truth."""
+    if isinstance(given, np.ndarray):
+        return given.size == 0
     try:
         return not given
     except ValueError:

@@ -137,6 +137,14 @@ def test_every_wrong_body_is_named():
 # --- properties -------------------------------------------------------------------------------
 
 
+def test_keys_in_an_array():
+    assert arguments.encode_properties(None, np.array(["a", "b"]), None) == b"KEYS\x01a b\x02"
+    assert arguments.encode_properties(None, np.array([], str), None) == b""
+    for wrong in (np.array(["a", ""]), np.array([1, 2]), np.array("a")):
+        with pytest.raises(MessageError, match="keys"):
+            arguments.encode_properties(None, wrong, None)
+
+
 def test_properties_as_on_disk():
     assert arguments.encode_properties(None, (), None) == b""
     assert arguments.encode_properties("TagA", (), {}) == b"TAGS\x01TagA\x02"

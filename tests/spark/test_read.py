@@ -249,7 +249,7 @@ def test_a_query_reads_nothing_of_the_filters_of_the_one_before(
     bench.close()
     spark.conf.set("spark.sql.python.filterPushdown.enabled", switch)
     try:
-        frame = load(spark, tmp_path, columns="shard")
+        frame = load(spark, tmp_path, columns="shard", pushdown="true")
         parts = [frame.where(f"shard = {n}") for n in range(3)]
         found = [part.count() for part in parts]
         assert min(found) > 0

@@ -9,6 +9,7 @@
 | topics                  | all       | as "orders,mail": rows with one of these in column topic   |
 | deliver_from_ms, _to_ms | -         | deliver_at (of slots: slot_at) from, and below; epoch ms   |
 | stored_from_ms, _to_ms  | -         | stored_at, delivered_at or enqueued_at, the same way       |
+| pushdown                | false     | taken, but Spark's filters narrow nothing: see below       |
 | time_type               | timestamp | or long: epoch ms; 1.3 times as fast to group by           |
 | max_partition_bytes     | 128m      | bytes of the log a task reads, about                       |
 | batch_bytes, batch_rows | 4m, 10000 | a batch ends where either is reached                       |
@@ -25,7 +26,8 @@
 | fail_on_data_loss       | true      | where retention was faster than the stream                 |
 
 Spark plans a DataFrame or a view at its first query, and its later ones see the same moment: load
-it again to see what came since. Its filters narrow nothing that is read; the options above do.
+it again to see what came since. So a plan that the first one's filters had narrowed would be read
+by all of them, and filters narrow nothing that is read; the options above do.
 """
 
 import json
@@ -48,7 +50,7 @@ Value = TypeVar("Value")
 
 READER_OPTIONS = frozenset(
     {"path", "paths", "table", "shards", "columns", "topics", "deliver_from_ms", "deliver_to_ms"}
-    | {"stored_from_ms", "stored_to_ms", "time_type", "max_partition_bytes"}
+    | {"stored_from_ms", "stored_to_ms", "pushdown", "time_type", "max_partition_bytes"}
     | {"batch_bytes", "batch_rows", "on_corrupt", "verify_crc", "as_of", "precision_ms"}
     | {"starting_offsets", "max_records_per_trigger", "max_bytes_per_trigger"}
     | {"fail_on_data_loss"}
@@ -121,6 +123,7 @@ class _Parser:
                 chosen(table, columns)
             except ConfigError as error:
                 self._problems.extend(error.problems)
+        self._get("pushdown", _boolean)
         options = ReadOptions(
             paths=paths,
             table=table,

@@ -29,7 +29,7 @@ def test_everything_is_taken() -> None:
         {
             "PATHS": '["/a", "/b"]', "Table": "deliveries", "shards": "0-2, 7",
             "columns": "topic, deliver_at", "topics": "a,b", "deliver_from_ms": "-5",
-            "stored_to_ms": "7", "time_type": "long",
+            "stored_to_ms": "7", "pushdown": "TRUE", "time_type": "long",
             "max_partition_bytes": "64m", "batch_bytes": "1MB", "batch_rows": "1",
             "on_corrupt": "skip", "verify_crc": "false", "precision_ms": "100",
             "starting_offsets": "timestamp:5", "max_records_per_trigger": "3",
@@ -57,7 +57,7 @@ def test_everything_is_taken() -> None:
         ("columns", "topic,,body", "columns: wanted names"),
         ("columns", "nope", "has no 'nope'"),
         ("paths", "/a", "paths: wanted a JSON list"),
-        ("pushdown", "true", "pushdown: no such option"),
+        ("pushdown", "yes", "pushdown: wanted true or false"),
         ("verify_crc", "yes", "verify_crc: wanted true or false"),
         ("batch_rows", "0", "batch_rows: wanted a whole number from 1"),
         ("batch_rows", "1e3", "batch_rows: wanted a whole number"),

@@ -153,25 +153,22 @@ class _StopError(BaseException):
     """What a handler raises, as KeyboardInterrupt."""
 
 
-@contextmanager
-def stopped_soon(draw: random.Random) -> Iterator[list[bool]]:
-    """Inside, a signal comes at any moment, whose handler raises; until then the list is empty."""
-    come: list[bool] = []
+def stop_amid(draw: random.Random, work: Callable[[], object]) -> None:
+    """Work again and again until a signal comes, at any moment, whose handler raises."""
+    come: list[bool] = []  # what it raises may be lost, as in a finalizer
 
     def handle(*_: object) -> None:
-        if not come:
-            come.append(True)
-            raise _StopError
+        come.append(True)
+        raise _StopError
 
     before = signal.signal(signal.SIGALRM, handle)
     try:
         signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-4, 1e-3))
-        yield come
+        while not come:
+            work()
     except _StopError:
         pass
     finally:
-        come.append(True)
-        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
 
 
@@ -181,9 +178,7 @@ def test_a_handler_that_raises_amid_calls(store: TimerStore, name: str) -> None:
     given = {"topics": (), "committed": ("t", "g"), "pace": ("t", None)}[name]
     draw, call = random.Random(1), getattr(store, name)
     for _ in range(100):
-        with stopped_soon(draw) as come:
-            while not come:
-                call(*given)
+        stop_amid(draw, lambda: call(*given))
     closing = threading.Thread(target=store.close, daemon=True)
     closing.start()
     closing.join(60)
@@ -192,11 +187,13 @@ def test_a_handler_that_raises_amid_calls(store: TimerStore, name: str) -> None:
 
 def test_a_handler_that_raises_amid_a_wake(store: TimerStore) -> None:
     draw, service = random.Random(1), store.services()["flush"]
+
+    def ring() -> None:
+        service.wake()
+        service._event.clear()
+
     for _ in range(100):
-        with stopped_soon(draw) as come:
-            while not come:
-                service.wake()
-                service._event.clear()
+        stop_amid(draw, ring)
     woken: list[bool] = []
 
     def wake() -> None:

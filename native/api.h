@@ -938,17 +938,22 @@ int32_t ts_far_waiting(const ts_states *states, int64_t log_begin, ts_far_unit *
 
 /* rechain.c: nothing else runs. living: log offsets, ascending; is_kept: of which a unit was kept
  * already, one of each is. One slot's chain is cut down to the units of living messages that
- * deliver; recount: a slot's first position and count as its chain says; loose: units of
- * [from, end) that no chain holds. After TS_NEED_SEGMENT call again with the same walk: a chain may
- * lie in more files than are mapped at a time. */
+ * deliver; recount: a slot's first position and count as its chain says; held: positions of its
+ * chain that are not below `from`, descending, as long as walk->pos is not; loose: units of
+ * [from, end) that no chain holds, which are all but `held`, ascending, or (NULL, where all chains
+ * were just relinked) as the units say. After TS_NEED_SEGMENT call again with the same walk: a
+ * chain may lie in more files than are mapped at a time. */
 int64_t ts_wheel_rechain(ts_view *timer_log, ts_wheel *wheel, int64_t slot, int64_t read_slot,
                          const int64_t *living, uint8_t *is_kept, int64_t living_count,
                          ts_patch *patches, int64_t capacity, ts_chain_walk *walk);
 int32_t ts_wheel_recount(ts_view *timer_log, ts_wheel *wheel, int64_t slot, ts_chain_walk *walk);
 /* seal.c: pure. Of count units side by side from the position on, which are valid. */
 void ts_units_check(const uint8_t *units, int64_t count, int64_t pos, uint8_t *is_sound);
+int64_t ts_wheel_held(ts_view *timer_log, ts_wheel *wheel, int64_t slot, int64_t from,
+                      int64_t *positions, int64_t capacity, ts_chain_walk *walk);
 int64_t ts_timer_log_loose(ts_view *timer_log, const ts_wheel *wheel, int64_t from, int64_t *next,
-                           int64_t read_slot, ts_patch *patches, int64_t capacity);
+                           int64_t read_slot, const int64_t *held, int64_t held_count,
+                           ts_patch *patches, int64_t capacity);
 
 /* heap.c, open_slot.c: the Python side holds its lock. */
 /* The caller has seen that count more fit. */

@@ -508,13 +508,13 @@ class _Opening:
         return self._distrust_timer()
 
     def _settle_chains(self, mark: Watermark) -> None:
-        """Killed while closing, between the log's chains and the wheel: have the slots agree with
-        the chains; CorruptError where a unit that was written anew is torn.
+        """Killed while closing, between the log's chains and the wheel, or before what those lead
+        past was buried: have all agree; CorruptError where a unit that was written anew is torn.
         """
         self._timer_log.load(mark.timer_log_end)
         self._timer_log.segments.mark_dirty()  # closing may have died before it synced them
         self._timer_log.check()
-        rechain.recount(self._wheel, self._timer_log, mark.read_slot, mark.timer_log_end)
+        rechain.settle(self._wheel, self._timer_log, mark.read_slot, mark.timer_log_end)
 
     def _distrust_timer(self) -> bool:
         """Go back to where all is built anew from the log; False."""

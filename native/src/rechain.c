@@ -136,15 +136,50 @@ int32_t ts_wheel_recount(ts_view *timer_log, ts_wheel *wheel, int64_t slot, ts_c
     return TS_OK;
 }
 
+int64_t ts_wheel_held(ts_view *timer_log, ts_wheel *wheel, int64_t slot, int64_t from,
+                      int64_t *positions, int64_t capacity, ts_chain_walk *walk)
+{
+    ts_timer_unit unit;
+    ts_slot value;
+    int64_t n = 0;
+
+    ts_slot_get(ts_slot_at(wheel, slot), &value);
+    if (value.time != slot || value.last_pos < 0)
+        return 0;
+    begin(timer_log, &value, walk);
+    while (n < capacity && walk->pos >= from) {
+        int32_t status = next_unit(timer_log, walk->pos, &unit);
+
+        if (status == TS_NEED_SEGMENT && n > 0)
+            break;
+        if (status < 0)
+            return status;
+        positions[n++] = walk->pos;
+        walk->pos = ts_chain_pos(timer_log, unit.prev_pos);
+    }
+    return n;
+}
+
+/* Whether a chain has it, as its own bytes tell: relinking chain by chain leaves no other unit that
+ * leads on. */
+static int32_t seems_held(const ts_wheel *wheel, const ts_timer_unit *unit, int64_t pos,
+                          int64_t slot)
+{
+    ts_slot value;
+
+    ts_slot_get(wheel->slots + slot % wheel->slot_count * TS_SLOT_BYTES, &value);
+    return unit->prev_pos >= 0 || (value.time == slot && value.first_pos == pos);
+}
+
 int64_t ts_timer_log_loose(ts_view *timer_log, const ts_wheel *wheel, int64_t from, int64_t *next,
-                           int64_t read_slot, ts_patch *patches, int64_t capacity)
+                           int64_t read_slot, const int64_t *held, int64_t held_count,
+                           ts_patch *patches, int64_t capacity)
 {
     int64_t pos = from, n = 0;
 
     for (; pos < timer_log->end && n < capacity; pos += TS_TIMER_UNIT_BYTES) {
         int64_t left = timer_log->segment_bytes - pos % timer_log->segment_bytes, slot;
         ts_timer_unit unit;
-        ts_slot value;
         int32_t status;
 
         if (left < TS_TIMER_UNIT_BYTES + TS_TIMER_BLANK_BYTES) {
@@ -159,10 +194,10 @@ int64_t ts_timer_log_loose(ts_view *timer_log, const ts_wheel *wheel, int64_t fr
         if (__builtin_add_overflow(unit.write_ms, unit.delay_ms, &slot))
             return ts_view_fault(timer_log, pos, TS_FAULT_CHAIN);
         slot /= wheel->precision_ms;
-        if (slot < read_slot || unit.prev_pos >= 0)
-            continue; /* not read again; or linked, and dealt with chain by chain */
-        ts_slot_get(wheel->slots + slot % wheel->slot_count * TS_SLOT_BYTES, &value);
-        if (value.time == slot && value.first_pos == pos)
+        if (slot < read_slot) /* not read again */
+            continue;
+        if (held != NULL ? ts_is_among(held, held_count, pos)
+                         : seems_held(wheel, &unit, pos, slot))
             continue;
         bury(&patches[n++], pos, (read_slot - 1) * wheel->precision_ms, &unit);
     }

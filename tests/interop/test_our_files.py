@@ -249,14 +249,14 @@ def test_what_waits_is_linked_where_it_will_be_read(
     assert linked == Counter(made.waiting.keys())
 
 
-def relinked(made: Made, config: StoreConfig) -> dict[int, disk.Slot]:
+def relinked(root: Path, config: StoreConfig) -> dict[int, disk.Slot]:
     """Slots by index as a broker has them when it has loaded: it links the units of the timer log's
     last two files again, each into the slot that it says."""
-    check = disk.read_timer_check(made.root)
+    check = disk.read_timer_check(root)
     assert check is not None
     size = config.timer_log_segment_bytes
-    slots = {slot.number: slot for slot in disk.iter_slots(made.root)}
-    for unit in disk.timer_units(made.root):
+    slots = {slot.number: slot for slot in disk.iter_slots(root)}
+    for unit in disk.timer_units(root):
         if unit.pos < max(0, check.flushed_pos - size) // size * size:
             continue
         time = unit.slot_ms // 1000
@@ -267,19 +267,24 @@ def relinked(made: Made, config: StoreConfig) -> dict[int, disk.Slot]:
     return slots
 
 
-def test_a_broker_finds_what_waits_and_nothing_else(
-    made: Made, config: StoreConfig, log: dict[int, disk.Record]
-) -> None:
-    check = disk.read_timer_check(made.root)
+def found_by_a_broker(root: Path, config: StoreConfig, log: dict[int, disk.Record]) -> Counter[str]:
+    """The ids of what it would deliver."""
+    check = disk.read_timer_check(root)
     assert check is not None
     found: Counter[str] = Counter()
-    for slot in relinked(made, config).values():
+    for slot in relinked(root, config).values():
         if slot.slot_ms(1000) >= check.read_ms:
-            for unit in disk.chain(made.root, slot):
+            for unit in disk.chain(root, slot):
                 assert unit.slot_ms == slot.slot_ms(1000)
                 assert not unit.magic & disk.TIMER_DELETE
                 found[log[unit.log_offset].properties["UNIQ_KEY"]] += 1
-    assert found == Counter(made.waiting.keys())
+    return found
+
+
+def test_a_broker_finds_what_waits_and_nothing_else(
+    made: Made, config: StoreConfig, log: dict[int, disk.Record]
+) -> None:
+    assert found_by_a_broker(made.root, config, log) == Counter(made.waiting.keys())
 
 
 def test_timer_check(made: Made) -> None:
@@ -328,6 +333,9 @@ def test_killed_while_closing(
     monkeypatch.setattr(failpoint, "hook", None)
     assert [path.name for path in copies] == list(CLOSING)
     for path in [*copies, root]:
+        timerstore.open(path, config, clock=clock, threads=False).close()
+        records = {record.log_offset: record for record in disk.records(path)}
+        assert found_by_a_broker(path, config, records) == Counter(waiting)
         with timerstore.open(path, config, clock=clock, threads=False) as store:
             assert {one.message_id for one in store.pending()} == waiting
             assert store.verify().problems == ()

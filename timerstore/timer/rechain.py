@@ -47,28 +47,24 @@ class Rechainer:
             return 0
         living = self._living()
         self._is_kept = np.zeros(len(living), np.uint8)
-        for slot in self._slots():
+        wheel, timer_log = self._rooms.wheel, self._rooms.timer_log
+        for slot in _slots(wheel, self._read_slot):
             size = sum(len(part) for part in self._pending.chain(slot))
             patches = self._rechain(slot, living, 2 * size + 2)
-            self._write(patches[patches["is_dead"] == 0])
+            _write(timer_log, patches[patches["is_dead"] == 0])
             self._dead.append(patches[patches["is_dead"] != 0])
-        self._rooms.timer_log.sync()
-        self._rooms.wheel.write(self._rooms.wheel.copy_dirty())
+        timer_log.sync()
+        wheel.write(wheel.copy_dirty())
         return sum(map(len, self._dead))
 
     def bury(self) -> None:
         """Have every unit that no chain holds say a slot that is not read again; durable."""
+        wheel, timer_log = self._rooms.wheel, self._rooms.timer_log
         for dead in self._dead:
-            self._write(dead)
-        for loose in self._loose():
-            self._write(loose)
-        self._rooms.timer_log.sync()
-
-    def _slots(self) -> Iterator[int]:
-        at = self._read_slot
-        while (slot := self._rooms.wheel.next_used(at, NO_SLOT)) is not None:
-            yield slot
-            at = slot + 1
+            _write(timer_log, dead)
+        for loose in _loose(wheel, timer_log, self._read_slot, None):
+            _write(timer_log, loose)
+        timer_log.sync()
 
     def _has_dead(self) -> bool:
         """Tell whether there are more units than messages that wait: each has one, if linked."""
@@ -128,34 +124,15 @@ class Rechainer:
                     return patches[:got]
                 timer_log.segments.serve(view, got, "timer log")
 
-    def _loose(self) -> Iterator[Records]:
-        """Units that were linked nowhere, in the files that a broker relinks."""
-        timer_log = self._rooms.timer_log
-        size = timer_log.segments.segment_bytes
-        at = max(timer_log.segments.begin, (timer_log.end - size) // size * size)
-        following = ffi.new("int64_t *")
-        with timer_log.segments.view(timer_log.end) as view:
-            while at < timer_log.end:
-                patches = np.empty(_BATCH, PATCH)
-                got = lib.ts_timer_log_loose(
-                    view,
-                    self._rooms.wheel.native,
-                    at,
-                    following,
-                    self._read_slot,
-                    ffi.from_buffer("ts_patch[]", patches),
-                    _BATCH,
-                )
-                if got < 0:
-                    timer_log.segments.serve(view, got, "timer log")
-                    continue
-                at = int(following[0])
-                yield patches[:got]
 
-    def _write(self, patches: Records) -> None:
-        segments = self._rooms.timer_log.segments
-        for one in patches:
-            segments.write(int(one["pos"]), one["unit"].tobytes())
+def settle(wheel: Wheel, timer_log: TimerLog, read_slot: int, end: int) -> None:
+    """Where closing was cut short: recount, and bury what chains lead past already, which no later
+    closing tells from what they hold.
+    """
+    recount(wheel, timer_log, read_slot, end)
+    held = _held(wheel, timer_log, read_slot)
+    for loose in _loose(wheel, timer_log, read_slot, held):
+        _write(timer_log, loose)
 
 
 def recount(wheel: Wheel, timer_log: TimerLog, read_slot: int, end: int) -> None:
@@ -169,3 +146,72 @@ def recount(wheel: Wheel, timer_log: TimerLog, read_slot: int, end: int) -> None
                 timer_log.segments.serve(view, status, "timer log")
             else:
                 at, walk = slot + 1, ffi.new("ts_chain_walk *")
+
+
+def _slots(wheel: Wheel, read_slot: int) -> Iterator[int]:
+    at = read_slot
+    while (slot := wheel.next_used(at, NO_SLOT)) is not None:
+        yield slot
+        at = slot + 1
+
+
+def _relinked_from(timer_log: TimerLog) -> int:
+    """Where the files begin that a broker relinks."""
+    size = timer_log.segments.segment_bytes
+    return max(timer_log.segments.begin, (timer_log.end - size) // size * size)
+
+
+def _held(wheel: Wheel, timer_log: TimerLog, read_slot: int) -> Int64Array:
+    """Positions, ascending, in the files that a broker relinks of all units that a chain holds."""
+    begin = _relinked_from(timer_log)
+    found = [np.empty(0, np.int64)]
+    positions = np.empty(_BATCH, np.int64)
+    with timer_log.segments.view(timer_log.end) as view:
+        for slot in _slots(wheel, read_slot):
+            walk, got = ffi.new("ts_chain_walk *"), 1
+            while got:
+                got = lib.ts_wheel_held(
+                    view,
+                    wheel.native,
+                    slot,
+                    begin,
+                    ffi.from_buffer("int64_t[]", positions),
+                    _BATCH,
+                    walk,
+                )
+                if got < 0:
+                    timer_log.segments.serve(view, got, "timer log")
+                else:
+                    found.append(positions[:got].copy())
+    return np.sort(np.concatenate(found))
+
+
+def _loose(
+    wheel: Wheel, timer_log: TimerLog, read_slot: int, held: Int64Array | None
+) -> Iterator[Records]:
+    """Units that no chain holds, in the files that a broker relinks; `held`: all that one does."""
+    at, following = _relinked_from(timer_log), ffi.new("int64_t *")
+    with timer_log.segments.view(timer_log.end) as view:
+        while at < timer_log.end:
+            patches = np.empty(_BATCH, PATCH)
+            got = lib.ts_timer_log_loose(
+                view,
+                wheel.native,
+                at,
+                following,
+                read_slot,
+                ffi.NULL if held is None else ffi.from_buffer("int64_t[]", held),
+                0 if held is None else len(held),
+                ffi.from_buffer("ts_patch[]", patches),
+                _BATCH,
+            )
+            if got < 0:
+                timer_log.segments.serve(view, got, "timer log")
+                continue
+            at = int(following[0])
+            yield patches[:got]
+
+
+def _write(timer_log: TimerLog, patches: Records) -> None:
+    for one in patches:
+        timer_log.segments.write(int(one["pos"]), one["unit"].tobytes())

@@ -550,6 +550,9 @@ class Spans(NamedTuple):
     largest: int  # bytes of the largest body
 
 
+_COUNTED_IN_BYTES = {bytes, bytearray}  # of a view, len counts elements, which may be wider
+
+
 def gather_bodies(bodies: object, body_bytes_max: int) -> Spans:
     """Give the bodies of a batch as one buffer and `count + 1` offsets into it.
 
@@ -570,11 +573,9 @@ def gather_bodies(bodies: object, body_bytes_max: int) -> Spans:
     offsets = np.zeros(len(bodies) + 1, np.int64)
     try:
         joined = b"".join(bodies)
-        with suppress(TypeError):  # a view without dimensions has no len
-            np.cumsum(np.fromiter(map(len, bodies), np.int64, len(bodies)), out=offsets[1:])
-        if offsets[-1] != len(joined):  # a view of wider elements: its len is not its bytes
-            views = [_view_of(body, "bodies") for body in bodies]
-            np.cumsum(np.fromiter(map(len, views), np.int64, len(views)), out=offsets[1:])
+        if not {*map(type, bodies)} <= _COUNTED_IN_BYTES:
+            bodies = [_view_of(body, "bodies") for body in bodies]
+        np.cumsum(np.fromiter(map(len, bodies), np.int64, len(bodies)), out=offsets[1:])
     except (TypeError, ValueError, BufferError) as error:
         raise MessageError(_wrong_bodies(bodies)) from error
     return _checked_spans(joined, offsets, body_bytes_max)

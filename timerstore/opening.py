@@ -563,6 +563,7 @@ class _Opening:
             self._refuse_lost_front(self._mark, end, is_ours=is_ours)
         if not was_open:
             self._refuse_shorter_log(end)
+        self._refuse_wild_id(scanned, ())  # what a client sends on with an id is no damage
         segments.mark_dirty()
         settle_end(segments, end, end)
         if self._mark is not None:
@@ -571,8 +572,7 @@ class _Opening:
             disk.unlink(tree.timer_damaged)
             disk.sync_directory(tree.side)
         reach("recover_anew_begun")
-        found = fold(scanned)
-        self._refuse_wild_id(scanned, found.store_ids)
+        found = fold(scanned, known_id=before.store_id if before else None)
         store_id = found.store_id or (before.store_id if before else 0) or secrets.randbits(32) | 1
         if before is not None and before.timer_id_end:  # no id is given a second time
             timers = ends.setdefault(WHEEL_TIMER_TOPIC, {})

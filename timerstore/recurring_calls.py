@@ -31,8 +31,6 @@ from timerstore.recurring import Definitions, Planner, Recurring, define, shown
 from timerstore.recurring.definitions import PROPERTY
 from timerstore.rows import Rows
 
-_IS_OVER = (CancelResult.CANCELLED, CancelResult.ALREADY_DELIVERED)
-
 
 class _Noted(NotedPlaces):
     """Places of runs; how far their definition is, is noted as they get them."""
@@ -100,7 +98,7 @@ class RecurringCalls:
 
     def _thin_out(self, one: Definition, now_ms: int) -> None:
         if one.missed == "skip":
-            self._cancel_run(one, now_ms + 1)
+            self._cancel_until(one, now_ms + 1)
         elif self._waits(one):  # it is the one that comes
             self.planner.leave_out(one, now_ms)
 
@@ -129,7 +127,7 @@ class RecurringCalls:
                 raise
         reach("recurring_defined")
         try:
-            self.planner.step()
+            self.planner.plan(made.name)
             self._log.sync_through(self._log.end)
         except TimerStoreError as error:
             if not error.retryable:
@@ -174,8 +172,7 @@ class RecurringCalls:
         return True
 
     def _end(self, one: Definition) -> None:
-        self._cancel_late(one)
-        self._cancel_run(one)  # last: where it is refused, this run comes, and others after it
+        self._cancel_until(one, None)
         self._definitions.remove(one.name)
 
     # --- runs ---
@@ -211,20 +208,10 @@ class RecurringCalls:
         states = self._opened.rooms.states
         return any(states.get(each.timer_id) == lib.TS_WAITING for each in found)
 
-    def _cancel_run(self, one: Definition, until_ms: int | None = None) -> None:
-        """Cancel the run that was put last; where somebody has rescheduled it, and it is due before
-        a time, too: it has another handle then.
-        """
-        if one.run_count and self._cancel(self._handle(one)) not in _IS_OVER:
-            self._cancel_until(one, until_ms)
-
-    def _cancel_late(self, one: Definition) -> None:
-        """Cancel runs before the last one that were not handed out yet: the clock jumped."""
-        until_ms = max(self._clock.now_ms, one.last_run_ms)  # it may have been set back since
-        self._cancel_until(one, until_ms + 1)
-
     def _cancel_until(self, one: Definition, until_ms: int | None) -> None:
-        """Cancel all runs that wait and are due before a time, by reading what waits."""
+        """Cancel all runs that wait and are due before a time, the last one last; by reading what
+        waits, as one that somebody has rescheduled has another handle.
+        """
         prefix = one.message_id(0)[:-1]
         for run in self._opened.pending.read(None, until_ms, one.topic):
             if run.message_id.startswith(prefix):

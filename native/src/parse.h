@@ -98,8 +98,8 @@ static inline int32_t ts_marks_left_over(const ts_marks *marks, int64_t queue_of
 /* Which timer a record of the timer topic is of: a broker's place is its id. */
 static inline int64_t ts_marks_id(const ts_marks *marks, uint32_t store_id, int64_t queue_offset)
 {
-    return marks->timer_id >= 0 && marks->store_id == store_id &&
-                   !ts_marks_left_over(marks, queue_offset)
+    return marks->timer_id >= 0 && marks->timer_id <= queue_offset &&
+                   marks->store_id == store_id && !ts_marks_left_over(marks, queue_offset)
                ? marks->timer_id
                : queue_offset;
 }

@@ -252,23 +252,30 @@ def test_a_record_of_a_queue_that_cannot_be_is_damage(
 
 
 @pytest.mark.parametrize("queue_offset", [2**25, 2**40, 2**58])
-@pytest.mark.parametrize("is_own", [True, False])
-def test_a_timer_id_that_cannot_be_is_damage(queue_offset: int, is_own: bool, root: Path) -> None:
+def test_a_timer_id_that_cannot_be_is_damage(queue_offset: int, root: Path) -> None:
     """There would have to be memory for all ids up to it: a kill by the system, not an error."""
-    said = [record.properties["TS_ID"] for record in disk.records(root)
-            if "TS_ID" in record.properties]  # fmt: skip
     path = _next_segment(root)
     text = b"TIMER_OUT_MS\x015000\x02REAL_TOPIC\x01orders\x02REAL_QID\x010\x02"
-    topic, at = b"rmq_sys_wheel_timer", queue_offset
-    if is_own:
-        own = base64.urlsafe_b64decode(said[0])[:4] + queue_offset.to_bytes(8, "big")
-        text += b"TS_ID\x01%s\x02" % base64.urlsafe_b64encode(own)
-        topic, at = b"orders", 100
-    _write(path, _record(topic, 0, int(path.name), text, at))
+    _write(path, _record(b"rmq_sys_wheel_timer", 0, int(path.name), text, queue_offset))
     with pytest.raises(timerstore.CorruptError, match="timer id that none can have had") as caught:
         _open(root)
     assert str(path) in str(caught.value)
     verify_directory(root)
+
+
+@pytest.mark.parametrize("timer_id", [2**25, 2**40, 2**58])
+@pytest.mark.parametrize("real", [b"", b"TIMER_OUT_MS\x015000\x02REAL_TOPIC\x01orders\x02"])
+def test_an_id_of_ours_that_cannot_be_is_a_clients(timer_id: int, real: bytes, root: Path) -> None:
+    """Who sends a message to a broker may name any id with it: that is no damage, nor a timer's."""
+    records = list(disk.records(root))
+    said = next(one.properties["TS_ID"] for one in records if "TS_ID" in one.properties)
+    place = sum(one.topic == "orders" and one.queue_id == 0 for one in records)
+    path = _next_segment(root)
+    own = base64.urlsafe_b64decode(said)[:4] + timer_id.to_bytes(8, "big")
+    text = real + b"TS_ID\x01%s\x02" % base64.urlsafe_b64encode(own)
+    _write(path, _record(b"orders", 0, int(path.name), text, place))
+    _open(root)
+    assert verify_directory(root).clean
 
 
 def _next_segment(root: Path) -> Path:

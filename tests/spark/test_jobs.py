@@ -491,6 +491,12 @@ def test_a_stream_is_scheduled_once_and_its_deliveries_stream_out(
         ),
         (
             "bulk-schedule",
+            ("--input", "{table}", "--path", "{shards}", "--dry-run", "--fast", "--topic", "t",
+             "--key-column", "deliver_at"),
+            "column key: wanted string, got timestamp",
+        ),
+        (
+            "bulk-schedule",
             ("--input", "{table}", "--path", "{shards}", "--fast", "--topic", "t", "--sql", "x"),
             "--fast",
         ),

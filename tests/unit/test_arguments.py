@@ -104,6 +104,11 @@ def test_gathering_bodies():
     assert largest == 16
     data, offsets, largest = arguments.gather_bodies([b"a", np.array(5, np.int16), b"bc"], 16)
     assert offsets.tolist() == [0, 1, 3, 5]
+    # As many elements in all as there are bytes.
+    odd = [np.zeros((4, 0), np.uint8), np.arange(4, dtype=np.int16)]
+    data, offsets, largest = arguments.gather_bodies(odd, 16)
+    assert offsets.tolist() == [0, 0, 8]
+    assert arguments.gather_bodies((b"ab", b""), 16)[1].tolist() == [0, 2, 2]
     data, offsets, largest = arguments.gather_bodies([], 10)
     assert (bytes(data), offsets.tolist(), largest) == (b"", [0], 0)
     data, offsets, largest = arguments.gather_bodies([b"one", b"", b"two!"], 4)

@@ -345,6 +345,26 @@ def test_the_same_where_the_first_is_gone() -> None:
     assert fold(log.scan).doubled_count == 0
 
 
+def test_a_copy_of_what_was_sent_on_that_a_broker_rolled() -> None:
+    """It names the first one's id still, which is gone by now: of one message one copy waits."""
+    log = SyntheticLog(first_log_offset=5000, first_queue_offset=40)
+    own = log.own_timer(OURS, "z")
+    log.timer("z", rolls=1, own=(OURS, own))
+    sent_on = log.timer("b")
+    log.timer("b", rolls=1, own=(OURS, 3))
+    assert states(log) == ([own, sent_on], [], [])
+
+
+def test_an_id_that_we_have_still_to_give(log: SyntheticLog) -> None:
+    """A client sends on what a store gave before it was restored; what rolled of ours stays so."""
+    own = log.own_timer(OURS, "a")
+    log.timer("a", rolls=1, own=(OURS, own))
+    sent_on = log.timer("b", own=(OURS, 50))
+    found = fold(log.scan, known_id=OURS)
+    assert found.ids_waiting.tolist() == [own, sent_on]
+    assert found.store_id == OURS
+
+
 def test_a_delivery_of_an_imported_one_hands_no_other(log: SyntheticLog) -> None:
     """Two sends of the same key and time, one of which we delivered by its place."""
     first, other = log.timer("a"), log.timer("a")

@@ -166,14 +166,22 @@ class Fold:
         return len(self.doubled_rows)
 
 
-def fold(scan: Scan, store_id: int | None = None) -> Fold:
-    """Fold the records of a whole log. `store_id`: the own one, where a side file still tells."""
+def fold(scan: Scan, store_id: int | None = None, known_id: int | None = None) -> Fold:
+    """Fold the records of a whole log. `store_id`: the only one that is own; `known_id`: one that
+    is, as a side file still tells, whatever ids clients send on with it.
+    """
     if scan.dtype != SCAN_DTYPE:
         raise ValueError(f"scan has dtype {scan.dtype}, wanted SCAN_DTYPE")
     if len(scan) > 1 and not bool(np.all(np.diff(scan["log_offset"]) > 0)):
         raise ValueError("scan is not in log order")
-    own_ids, own_id = _own_store_ids(scan, store_id)
+    own_ids, own_id = _own_store_ids(scan, store_id, known_id)
     own = _own_mask(scan, own_ids, own_id)
+    next_id = _next_id(scan, own)
+    strays = _copies_of_sent_on(scan, own)
+    if len(strays):
+        scan = scan.copy()
+        scan["kind"][strays] = Kind.ORDINARY
+        own[strays] = False
     families, by_id_doubled, both = _fold_families(scan, own)
     matched = _match_timers(scan, own, families, _maybe_sent_on(scan, own, families, by_id_doubled))
     by_id_doubled = np.setdiff1d(by_id_doubled, matched.sent_on_rows)
@@ -191,7 +199,7 @@ def fold(scan: Scan, store_id: int | None = None) -> Fold:
         offsets_waiting=scan["log_offset"][timers.rows[waiting]],
         ids_handed=timers.ids[timers.state == _HANDED],
         ids_cancelled=timers.ids[timers.state == _CANCELLED],
-        next_id=_next_id(scan, own),
+        next_id=next_id,
         doubled_rows=np.sort(
             np.concatenate([levels.timer_doubled_rows, matched.doubled_rows, levels.doubled_rows])
         ),
@@ -205,6 +213,8 @@ def fold(scan: Scan, store_id: int | None = None) -> Fold:
 
 
 _WAITING, _HANDED, _CANCELLED = 1, 2, 3
+_RECORD_BYTES_MIN = 91
+_IDS_AT_ONCE = 1 << 24  # states of so many are 4 MB
 
 
 @dataclass(slots=True)
@@ -230,17 +240,27 @@ def _next_id(scan: Scan, own: Mask) -> int:
     return int(seen.max()) + 1 if len(seen) else 0
 
 
+def ids_most(scan: Scan) -> Int64:
+    """The highest timer id that there can be at each record: an id is a place in the timer topic's
+    queue, so as many records lie before it in the log.
+    """
+    most: Int64 = np.maximum(scan["log_offset"] // _RECORD_BYTES_MIN, _IDS_AT_ONCE)
+    return most
+
+
 # --- by id ----------------------------------------------------------------------------------------
 
 
-def _own_store_ids(scan: Scan, store_id: int | None) -> tuple[tuple[int, ...], int | None]:
+def _own_store_ids(
+    scan: Scan, store_id: int | None, known_id: int | None
+) -> tuple[tuple[int, ...], int | None]:
     """Own store ids, and the one that is used from here on."""
     if store_id is not None:
         return (store_id,), store_id
     sources = (scan["kind"] == Kind.TIMER) & (scan["timer_id"] >= 0)
     vouching = scan["store_id"][sources & _vouches(scan)]
     denied = scan["store_id"][sources & (scan["timer_id"] > scan["queue_offset"])]
-    vouching = vouching[~np.isin(vouching, denied)]
+    vouching = vouching[~np.isin(vouching, denied[denied != (known_id or 0)])]
     if not len(vouching):
         return (), None
     return tuple(int(each) for each in np.unique(vouching)), int(vouching[-1])
@@ -255,6 +275,9 @@ def _vouches(scan: Scan) -> Mask:
 def _own_mask(scan: Scan, own_ids: tuple[int, ...], own_id: int | None) -> Mask:
     """Records that belong to a timer by their TS_ID."""
     own: Mask = np.isin(scan["kind"], (Kind.TIMER, Kind.DELETE, Kind.DELIVERED))
+    # A copy's id lies at or before its own place: one beyond is of what a client sent on.
+    own &= (scan["kind"] != Kind.TIMER) | (scan["timer_id"] <= scan["queue_offset"])
+    own &= scan["timer_id"] <= ids_most(scan)  # else a client's, too: none of ours can have had it
     own &= (scan["timer_id"] >= 0) & np.isin(scan["store_id"], np.array(own_ids, np.uint32))
     if len(own_ids) > 1:
         # Several store ids vouch (a side file was lost in between, or a stranger fits by chance):
@@ -264,6 +287,26 @@ def _own_mask(scan: Scan, own_ids: tuple[int, ...], own_id: int | None) -> Mask:
         owner = scan["store_id"][vouching]
         own &= (source < 0) | (owner[source] == scan["store_id"]) | (scan["store_id"] == own_id)
     return own
+
+
+def _copies_of_sent_on(scan: Scan, own: Mask) -> Rows:
+    """Copies that a broker rolled of what was sent on with our TS_ID, where the original is left:
+    they name the id still, of which neither the source nor a copy of ours is left to tell.
+    """
+    timer = scan["kind"] == Kind.TIMER
+    rolled = own & timer & (scan["roll_times"] > 0) & ~_vouches(scan)
+    originals = np.flatnonzero(timer & ~own & (scan["roll_times"] == 0))
+    known = np.concatenate(
+        [scan["timer_id"][own & timer & _vouches(scan)], scan["queue_offset"][timer & ~own]]
+    )
+    rolled &= find(scan["timer_id"], known) < 0
+    group = grouped(
+        scan, np.sort(np.concatenate([np.flatnonzero(rolled), originals])), "out_ms", "identity"
+    )
+    has_original = np.zeros(group.group_count, bool)
+    has_original[group.number[~rolled[group.rows]]] = True
+    strays: Rows = np.sort(group.rows[rolled[group.rows] & has_original[group.number]])
+    return strays
 
 
 def _fold_families(scan: Scan, own: Mask) -> tuple[_Timers, Rows, int]:

@@ -15,6 +15,7 @@ Known:    bytes in a message's body that are a whole record, made for exactly th
           are taken for one where the message around them is damaged.
 """
 
+import mmap
 from collections import Counter
 from collections.abc import Iterator
 from math import gcd
@@ -163,7 +164,7 @@ class _Segment:
             map_ = file.map_private if files.staged else file.map_read
             self._data: Any = map_(self._size)
         else:
-            self._data = bytearray(self._size)
+            self._data = mmap.mmap(-1, self._size)  # what is not there takes no memory
             file.read_into(memoryview(self._data)[:there], 0)
         self._data_end = max(self._data_end, files.lay_over(self._begin, self._data))
         self._view = ffi.from_buffer("uint8_t[]", self._data)

@@ -131,6 +131,7 @@ class LogFold:
         kind = part["kind"]
         is_evidence = (kind == lib.TS_KIND_DELIVERED) | (kind == lib.TS_KIND_DELETE)
         own = (part["timer_id"] >= 0) & (part["store_id"] == self.store_id)
+        own &= (kind != lib.TS_KIND_TIMER) | (part["timer_id"] <= part["queue_offset"])
         self.foreign += int(np.count_nonzero((is_evidence | (kind == lib.TS_KIND_TIMER)) & ~own))
         self._sources(part[own & (kind == lib.TS_KIND_TIMER)])
         self._evidence(part[own & is_evidence])

@@ -67,6 +67,15 @@ class Planner(Service):
             self._wake_ms = min(wakes, default=None)
             return worked
 
+    def plan(self, name: str) -> None:
+        """Plan what is due to be of one: the others' runs are the service's, where it runs."""
+        self._log.check_alive()
+        with self.lock:
+            now_ms = self._clock.now_ms
+            one = self._definitions.find(name)
+            if one is not None and not one.is_ended and self._wake_of(one) <= now_ms:
+                self._plan(one, now_ms)
+
     def idle_s(self) -> float | None:
         """Until the next run is to be planned."""
         if self._wake_ms is None:

@@ -19,6 +19,7 @@ from timerstore.clock import Clock, SystemClock
 from timerstore.errors import CorruptError, MessageError
 from timerstore.failpoint import reach
 from timerstore.files.disk import Disk
+from timerstore.files.paths import path_text
 from timerstore.layout import json_text
 from timerstore.layout.json_text import Json
 from timerstore.shards.cluster import require, sealed, unsealed
@@ -168,7 +169,7 @@ def commit(
     MessageError says so where the rows are others. A part that is given twice counts once; one of
     another version is a MessageError, and ConfigError a root that is no directory of shards.
     """
-    root = Path(root)
+    root = Path(path_text("root", root))
     disk, tree = Disk(), ShardsTree(root)
     require(disk, root)
     path = tree.manifest(source, version)
@@ -251,7 +252,7 @@ def drop(
     root: str | os.PathLike[str], source: str, version: int, files: Iterable[StagedFile]
 ) -> int:
     """Remove files that an attempt staged, but for those that are committed; how many went."""
-    root = Path(root)
+    root = Path(path_text("root", root))
     disk, tree = Disk(), ShardsTree(root)
     manifest = load(disk, tree, source, version)
     kept = set() if manifest is None else {one.path for one in manifest.files}

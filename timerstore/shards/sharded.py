@@ -775,8 +775,11 @@ class ShardedStore(Closing):
             self.ingest()
         except ClosedError:
             raise
-        except Exception:
-            self._clean_up()
+        except Exception as error:
+            try:
+                self._clean_up()
+            except Exception as other:  # noqa: BLE001 - of the two that one is told
+                error.add_note(f"and then: {other!r}")
             raise
         self._clean_up()
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from timerstore.commitlog.fold import Fold, Scan
+from timerstore.commitlog.fold import Fold, Scan, ids_most
 from timerstore.failpoint import reach
 from timerstore.layout import counts_json
 from timerstore.layout.watermark import Watermark
@@ -24,9 +24,6 @@ from timerstore.timer.timer_log import TimerLog
 from timerstore.timer.wheel import Wheel
 
 Mask = npt.NDArray[np.bool_]
-
-_RECORD_BYTES_MIN = 91
-_IDS_AT_ONCE = 1 << 24  # states of so many are 4 MB
 
 
 class Start(NamedTuple):
@@ -68,7 +65,7 @@ def wild_ids(scanned: Scan, store_ids: tuple[int, ...]) -> Mask:
     on_level = np.isin(scanned["kind"], (lib.TS_KIND_LEVEL, lib.TS_KIND_LEVEL_DELIVERED,
                                          lib.TS_KIND_LEVEL_UNUSABLE))  # fmt: skip
     own = np.isin(scanned["store_id"], np.array(store_ids, np.uint32)) & ~on_level
-    most = np.maximum(scanned["log_offset"] // _RECORD_BYTES_MIN, _IDS_AT_ONCE)
+    most = ids_most(scanned)
     wild: Mask = queued & (scanned["queue_offset"] > most)
     wild |= own & (scanned["timer_id"] > most)
     return wild

@@ -52,8 +52,7 @@ def _not_all() -> Patches:
 
 @mutant("RC-6", "the run that waits stays when all is ended", needs='"every"')
 def _run_stays() -> Patches:
-    yield swap(RecurringCalls, "_cancel_run", nothing)
-    yield swap(RecurringCalls, "_cancel_late", nothing)
+    yield swap(RecurringCalls, "_cancel_until", nothing)
 
 
 @mutant("RC-7", "an end that was cut off is not brought to its end", needs='"every"')
@@ -61,7 +60,7 @@ def _half_ended() -> Patches:
     original = RecurringCalls.prepare
 
     def prepare(self: Any) -> None:
-        with swap(RecurringCalls, "_cancel_run", nothing):
+        with swap(RecurringCalls, "_cancel_until", nothing):
             original(self)
 
     yield swap(RecurringCalls, "prepare", prepare)

@@ -1,6 +1,7 @@
 """put_every: each run is one message, once, whatever dies; missed runs as it was told."""
 
 import shutil
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -171,6 +172,32 @@ def test_a_rescheduled_run_that_was_due_while_nobody_had_it_open_is_skipped(benc
     bench.turn()
     assert not bench.out()
     assert [one.due_ms - NOW - DAY for one in bench.store.pending()] == [3600_000]
+
+
+def test_of_two_runs_that_wait_the_rescheduled_one_is_skipped_too(bench: Bench) -> None:
+    every(bench, every=3600, missed="skip")
+    bench.turn()
+    bench.store.reschedule(next(bench.store.pending()).handle, delay=7200)
+    bench.turn(3601 * 1000)
+    assert len(list(bench.store.pending())) == 2
+    bench.close()
+    bench.clock.advance(DAY)
+    bench.open()
+    bench.turn()
+    assert not bench.out()
+    assert len(list(bench.store.pending())) == 1
+
+
+def test_a_definition_beside_others_plans_none_of_theirs(bench: Bench) -> None:
+    """As where it is put by who opens a store that another one delivers."""
+    every(bench, missed="one")
+    for n in range(5):
+        bench.close()
+        bench.clock.advance(5 * MINUTE)
+        bench.config = replace(bench.config, stop_dequeue=True)
+        bench.open()
+        bench.store.put_every("other", b"x", every=86_400, name=f"other-{n}")
+    assert len(list(bench.store.pending(topic="t"))) == 1
 
 
 @pytest.mark.parametrize(("missed", "wanted"), [("skip", []), ("one", [23]), ("all", [23, 24, 25])])

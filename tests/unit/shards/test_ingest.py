@@ -19,13 +19,23 @@ from tests.support.staging import batch_of, make_root  # noqa: E402
 from timerstore import (  # noqa: E402
     ConfigError,
     CorruptError,
+    FailedError,
     LockedError,
     MessageError,
     failpoint,
     shards,
 )
 from timerstore.files.disk import Disk  # noqa: E402
-from timerstore.shards import WriteOptions, commit, ingest, janitor, manifest, prune, stage  # noqa: E402
+from timerstore.shards import (  # noqa: E402
+    WriteOptions,
+    commit,
+    ingest,
+    janitor,
+    manifest,
+    prune,
+    sharded,
+    stage,
+)
 from timerstore.shards.options import draw_name  # noqa: E402
 from timerstore.shards.tree import ShardsTree  # noqa: E402
 from timerstore.testing import ManualClock  # noqa: E402
@@ -320,10 +330,43 @@ def test_a_source_that_no_shard_can_take_does_not_stop_the_janitor(shards: Shard
     assert not (shards.root / left.files[0].path).exists()
 
 
+def test_a_janitor_that_fails_hides_no_error_of_a_source(
+    shards: ShardBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = write(shards.root, [batch_of(20)], source="lost")
+    for one in done.manifest.files:
+        (shards.root / one.path).unlink()
+
+    def fails(*_: object) -> None:
+        raise FailedError("cannot be removed", where="here")
+
+    monkeypatch.setattr(sharded, "clean", fails)
+    with pytest.raises(CorruptError, match="'lost' version 0 is lost") as caught:
+        shards.store._look()
+    assert "cannot be removed" in caught.value.__notes__[0]
+
+
 @pytest.mark.parametrize("every", [0, -1, 0.009, 86_401, float("nan")])
 def test_ingest_every_is_bounded(tmp_path: Path, every: float) -> None:
     with pytest.raises(ConfigError, match="ingest_every"):
         timerstore.open_shards(tmp_path / "s", 1, ingest_every=every)
+
+
+def test_no_path_at_all_is_not_the_working_directory(
+    shards: ShardBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(shards.root)
+    part = stage(shards.root, "s", 0, "a", [batch_of(2)])
+    for act in (
+        lambda: stage("", "s", 0, "a", [batch_of(2)]),
+        lambda: commit("", "s", 0, [part]),
+        lambda: ingest(""),
+        lambda: janitor.clean(""),
+        lambda: prune("", lambda *_: True),
+    ):
+        with pytest.raises(ConfigError, match="wanted a folder, got ''"):
+            act()
+    commit(".", "s", 0, [part])
 
 
 def test_rows_at_every_limit_are_taken(tmp_path: Path) -> None:

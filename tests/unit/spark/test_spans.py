@@ -31,8 +31,10 @@ def test_times() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "soon", "2023-11-14T22:13:20", "-5", "253402300800000", "9" * 30]
-)
+    "text",
+    ["", "soon", "2023-11-14T22:13:20", "-5", "253402300800000", "9" * 30,
+     "9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+14:00"],
+)  # fmt: skip
 def test_what_is_no_time(text: str) -> None:
     with pytest.raises(ConfigError, match="--x: wanted now"):
         spans.read_time_ms("--x", text)

@@ -13,6 +13,7 @@ Holds:    (1) all rows become visible together; (2) again under the same --run-i
 
 import sys
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import click
@@ -23,10 +24,17 @@ from timerstore.errors import ConfigError
 from timerstore.files.disk import Disk
 from timerstore.shards.cluster import require
 from timerstore.shards.options import WriteOptions
+from timerstore.shards.rows import check_columns
 from timerstore.spark.jobs.bulk_worker import Renaming
 from timerstore.spark.jobs.job import FOLDER, PLACE, Job, Outcome, Run, need_there
 from timerstore.spark.jobs.lake import check_run_id
-from timerstore.spark.jobs.parquet_tasks import ROWS_PER_TASK, parquet_files, schema_of, tasks_of
+from timerstore.spark.jobs.parquet_tasks import (
+    ROWS_PER_TASK,
+    parquet_files,
+    read_task,
+    schema_of,
+    tasks_of,
+)
 from timerstore.spark.jobs.scheduling import (
     Scheduled,
     committed,
@@ -140,9 +148,12 @@ def _writer_options(args: Args, rows: DataFrame, source: str) -> dict[str, str]:
 
 
 def _count(run: Run, args: Args, source: str) -> Outcome:
-    """What would be scheduled: nothing is written. Columns are refused as the writer would."""
+    """What would be scheduled: nothing is written. Columns are refused as they would be then."""
     rows = build(run.spark, args)
-    check_target(_writer_options(args, rows, source), rows.schema, overwrite=False)
+    if args.fast:
+        _check_fast(args, source)
+    else:
+        check_target(_writer_options(args, rows, source), rows.schema, overwrite=False)
     due = next(name for name in ("deliver_ms", "deliver_at") if name in rows.columns)
     found = rows.agg(
         F.count("*").alias("rows"),
@@ -153,6 +164,15 @@ def _count(run: Run, args: Args, source: str) -> Outcome:
     assert found is not None, "an aggregate has a row"
     run.tell(f"would schedule {found['rows']:,} rows")
     return Outcome({**found.asDict(), "is_dry_run": True})
+
+
+def _check_fast(args: Args, source: str) -> None:
+    """Refuse columns as staging does, which takes them as they are."""
+    files, renaming = parquet_files(args.input), renaming_of(args)
+    schema_of(files, renaming.read)
+    for task in tasks_of(files, args.rows_per_task)[:1]:
+        for batch in islice(read_task(task, renaming.read, 1), 1):
+            check_columns(renaming.apply(batch).schema, _options(args, source))
 
 
 def projection_of(args: Args) -> Projection:

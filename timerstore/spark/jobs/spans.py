@@ -34,9 +34,10 @@ def read_time_ms(option: str, text: str) -> int:
         given = datetime.fromisoformat(text)
     except ValueError:
         given = None
-    if given is None or given.tzinfo is None:
+    ms = None if given is None or given.tzinfo is None else int(given.timestamp() * 1000)
+    if ms is None or not 0 <= ms <= LAST_MS:  # by UTC, which may be another year than its zone's
         raise ConfigError(f"{option}: wanted now, epoch ms, or a time with its zone, got {text!r}")
-    return int(given.timestamp() * 1000)
+    return ms
 
 
 def read_day(option: str, text: str) -> date:

@@ -66,6 +66,7 @@ static void change(timer *t, const int64_t *slots, int32_t count, int64_t number
 {
     ts_patch patches[PATCHES];
     int64_t living[4] = {0, 100, 1000, number < 1000 ? 1001 : number}, next = 0, at = 0, pages[1];
+    int64_t held[2];
     uint8_t *page = malloc(4096), is_kept[4] = {0};
 
     for (int32_t i = 0; i < count; i++)
@@ -75,8 +76,16 @@ static void change(timer *t, const int64_t *slots, int32_t count, int64_t number
                                        patches, PATCHES, &(ts_chain_walk){0});
         CHECK(got <= PATCHES);
     }
-    while (ts_timer_log_loose(&t->view, &t->wheel, at, &next, 1, patches, 5) >= 0 && next > at)
-        at = next;
+    for (int32_t i = 0; i < count; i++) {
+        ts_chain_walk walk = {0};
+
+        while (ts_wheel_held(&t->view, &t->wheel, slots[i], 1, held, 2, &walk) == 2)
+            CHECK(held[0] > held[1]);
+    }
+    for (int32_t pass = 0; pass < 2; pass++, at = 0)
+        while (ts_timer_log_loose(&t->view, &t->wheel, at, &next, 1, pass ? living : NULL, 4,
+                                  patches, 5) >= 0 && next > at)
+            at = next;
     (void)ts_wheel_cut(&t->view, &t->wheel, t->view.end / 2);
     (void)ts_wheel_empty(&t->wheel, 3, 9, slots, 1);
     (void)ts_wheel_copy_dirty(&t->wheel, pages, page, 1);

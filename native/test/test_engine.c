@@ -1561,7 +1561,7 @@ static void read_wheel(reading *r)
 {
     broken *b = &r->b;
     int64_t base = r->s->is.start_ms / r->s->is.precision_ms, pos, next = 0;
-    int64_t slots[64], positions[64];
+    int64_t slots[64], positions[64], held[3];
     ts_chained *chained = bytes_of(256 * (int64_t)sizeof *chained);
     ts_patch *patches = bytes_of(64 * (int64_t)sizeof *patches);
     int64_t living[3] = {0, 700, 1400};
@@ -1590,10 +1590,15 @@ static void read_wheel(reading *r)
         CHECK(is_status(got));
         r->due_count += got > 0 ? (int32_t)b->view.need : 0;
     }
-    CHECK(is_status(ts_timer_log_loose(&b->timer_view, &b->wheel, 0, &next, base, patches, 64)));
+    CHECK(is_status(ts_timer_log_loose(&b->timer_view, &b->wheel, 0, &next, base, NULL, 0, patches,
+                                       64)));
+    CHECK(is_status(ts_timer_log_loose(&b->timer_view, &b->wheel, 0, &next, base, living, 3,
+                                       patches, 64)));
     for (int32_t i = 0; i < 64; i += 7)
         CHECK(is_status(ts_wheel_recount(&b->timer_view, &b->wheel, slots[i],
                                          &(ts_chain_walk){0})) &&
+              is_status(ts_wheel_held(&b->timer_view, &b->wheel, slots[i], 0, held, 3,
+                                      &(ts_chain_walk){0})) &&
               is_status(ts_wheel_rechain(&b->timer_view, &b->wheel, slots[i], base, living,
                                          is_kept, 3, patches, 64,
                                          &(ts_chain_walk){0})));

@@ -333,8 +333,11 @@ def test_export_and_replay(tmp_path: Path, shards: Path, table: Path) -> None:
     jobs.play(shards, START_MS, START_MS + 600_000, 10_000)
     export = ("--path", shards, "--out", tmp_path / "export", "--run-id", "e1")
     jobs.write_table(tmp_path / "export/e1-00099.parquet", jobs.some_rows(3))  # of a killed run
+    others = tmp_path / "export/e1-20260601.parquet"  # a day's, of somebody else
+    jobs.write_table(others, jobs.some_rows(3))
     status, report = run("export", *export, tmp=tmp_path)
     assert status == 0, report["problems"]
+    others.unlink()  # it was left there
     found = pq.read_table(tmp_path / "export")
     assert len(found) == report["figures"]["rows"] >= 1000
     again = run("export", *export, tmp=tmp_path)[1]["figures"]

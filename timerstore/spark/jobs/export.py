@@ -96,8 +96,10 @@ def work(run: Run, args: Args) -> Outcome:
 
 
 def _files_of(disk: Disk, out: Path, run_id: str) -> list[str]:
-    """Files of a run that was killed: whoever reads the folder would take their rows, too."""
-    wanted = re.compile(rf"{re.escape(run_id)}-[0-9]{{5,}}\.parquet")
+    """Files of a run that was killed: whoever reads the folder would take their rows, too. A day
+    behind a name, as in june-20260601.parquet, is no file's number.
+    """
+    wanted = re.compile(rf"{re.escape(run_id)}-([0-9]{{5}}|[1-9][0-9]{{5}})\.parquet")
     return [name for name in disk.list(out) if wanted.fullmatch(name)]
 
 

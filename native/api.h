@@ -947,13 +947,13 @@ int64_t ts_wheel_rechain(ts_view *timer_log, ts_wheel *wheel, int64_t slot, int6
                          const int64_t *living, uint8_t *is_kept, int64_t living_count,
                          ts_patch *patches, int64_t capacity, ts_chain_walk *walk);
 int32_t ts_wheel_recount(ts_view *timer_log, ts_wheel *wheel, int64_t slot, ts_chain_walk *walk);
-/* seal.c: pure. Of count units side by side from the position on, which are valid. */
-void ts_units_check(const uint8_t *units, int64_t count, int64_t pos, uint8_t *is_sound);
 int64_t ts_wheel_held(ts_view *timer_log, ts_wheel *wheel, int64_t slot, int64_t from,
                       int64_t *positions, int64_t capacity, ts_chain_walk *walk);
 int64_t ts_timer_log_loose(ts_view *timer_log, const ts_wheel *wheel, int64_t from, int64_t *next,
                            int64_t read_slot, const int64_t *held, int64_t held_count,
                            ts_patch *patches, int64_t capacity);
+/* seal.c: pure. Of count units side by side from the position on, which are valid. */
+void ts_units_check(const uint8_t *units, int64_t count, int64_t pos, uint8_t *is_sound);
 
 /* heap.c, open_slot.c: the Python side holds its lock. */
 /* The caller has seen that count more fit. */

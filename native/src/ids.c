@@ -73,14 +73,12 @@ static int32_t is_topic(const ts_record *record, const char *topic, int32_t size
  * on its way. */
 static int32_t is_first(const ts_record *record, const ts_marks *marks, uint32_t store_id)
 {
-    static const char timer[] = "rmq_sys_wheel_timer", levels[] = "SCHEDULE_TOPIC_XXXX";
-
     if (marks->unique_key.at == NULL || marks->delete_key.at != NULL)
         return 0;
-    if (is_topic(record, timer, (int32_t)sizeof timer - 1))
+    if (is_topic(record, TS_TIMER_TOPIC, (int32_t)sizeof TS_TIMER_TOPIC - 1))
         return marks->timer_id == record->queue_offset && marks->store_id == store_id &&
                marks->roll_times == 0 && marks->real_topic.at != NULL;
-    if (is_topic(record, levels, (int32_t)sizeof levels - 1))
+    if (is_topic(record, TS_LEVELS_TOPIC, (int32_t)sizeof TS_LEVELS_TOPIC - 1))
         return marks->real_topic.at != NULL;
     return marks->timer_id < 0 && marks->out_ms < 0 && marks->delay_level <= 0;
 }

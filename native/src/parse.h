@@ -45,6 +45,8 @@ typedef struct {
 } ts_tail;
 
 #define TS_QUEUES_MAX 65536 /* of a topic, as layout/tree.py has it */
+#define TS_TIMER_TOPIC "rmq_sys_wheel_timer"
+#define TS_LEVELS_TOPIC "SCHEDULE_TOPIC_XXXX"
 #define TS_TAIL_TIMES_BYTES 62 /* TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS with 13 digits each */
 
 void ts_marks_get(const uint8_t *properties, int32_t size, ts_marks *marks);
@@ -86,8 +88,8 @@ static inline int64_t ts_marks_due(const ts_marks *marks, int64_t precision_ms)
 }
 
 /* Whether the TS_ID of a record of the timer topic is a leftover: a client that sends a message on
- * keeps our property. A source has its own queue offset there, and what rolled or was moved says so;
- * an id beyond the queue offset is another store's. */
+ * keeps our property. A source has its own queue offset there, and what rolled or was moved says
+ * so. */
 static inline int32_t ts_marks_left_over(const ts_marks *marks, int64_t queue_offset)
 {
     return marks->timer_id >= 0 && marks->timer_id < queue_offset && marks->roll_times == 0 &&
@@ -95,7 +97,8 @@ static inline int32_t ts_marks_left_over(const ts_marks *marks, int64_t queue_of
            (marks->place_offset != queue_offset || marks->place_store_id != marks->store_id);
 }
 
-/* Which timer a record of the timer topic is of: a broker's place is its id. */
+/* Which timer a record of the timer topic is of: a broker's place is its id, and so is that of what
+ * a client sent on with an id that has still to be given. */
 static inline int64_t ts_marks_id(const ts_marks *marks, uint32_t store_id, int64_t queue_offset)
 {
     return marks->timer_id >= 0 && marks->timer_id <= queue_offset &&
@@ -174,12 +177,11 @@ static inline int32_t ts_marks_have_queue(const ts_marks *marks)
  * topic, also those that the engine reads itself. */
 static inline int32_t ts_timer_usable(const ts_marks *marks)
 {
-    static const char timer[] = "rmq_sys_wheel_timer", levels[] = "SCHEDULE_TOPIC_XXXX";
     const ts_text *topic = &marks->real_topic;
 
     return ts_marks_usable(marks) && ts_marks_have_queue(marks) &&
-           !ts_text_is(topic, timer, (int32_t)sizeof timer - 1) &&
-           !ts_text_is(topic, levels, (int32_t)sizeof levels - 1);
+           !ts_text_is(topic, TS_TIMER_TOPIC, (int32_t)sizeof TS_TIMER_TOPIC - 1) &&
+           !ts_text_is(topic, TS_LEVELS_TOPIC, (int32_t)sizeof TS_LEVELS_TOPIC - 1);
 }
 
 /* Whether a record of the level topic can be delivered at all. A half message cannot: delivering it

@@ -84,6 +84,7 @@ from timerstore.commitlog.multiset import (
     rank,
     walk,
 )
+from timerstore.layout.filler_record import RECORD_FIXED_BYTES
 
 Scan = npt.NDArray[np.void]
 
@@ -213,7 +214,6 @@ def fold(scan: Scan, store_id: int | None = None, known_id: int | None = None) -
 
 
 _WAITING, _HANDED, _CANCELLED = 1, 2, 3
-_RECORD_BYTES_MIN = 91
 _IDS_AT_ONCE = 1 << 24  # states of so many are 4 MB
 
 
@@ -244,7 +244,7 @@ def ids_most(scan: Scan) -> Int64:
     """The highest timer id that there can be at each record: an id is a place in the timer topic's
     queue, so as many records lie before it in the log.
     """
-    most: Int64 = np.maximum(scan["log_offset"] // _RECORD_BYTES_MIN, _IDS_AT_ONCE)
+    most: Int64 = np.maximum(scan["log_offset"] // RECORD_FIXED_BYTES, _IDS_AT_ONCE)
     return most
 
 

@@ -36,7 +36,6 @@ _BLANK_MAGIC = (0xCBD43194).to_bytes(4, "big")
 _LOOK_BYTES_MIN = 4096  # is looked for something in at first
 _LOOK_BYTES_MAX = 1 << 20
 _POSITION_AT = 28  # of a record; format/record.h
-_RECORD_BYTES_MIN = 91
 
 
 class Records(NamedTuple):

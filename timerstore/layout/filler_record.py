@@ -13,7 +13,7 @@ Holds:    each reads as a record, of exactly the size that was asked for.
 import zlib
 
 LOST = "TS_LOST"
-_FIXED_BYTES = 91
+RECORD_FIXED_BYTES = 91
 _MAGIC = 0xDAA320A7
 _PREPARED = 0x04
 _ZEROS = bytes(1 << 20)
@@ -22,12 +22,12 @@ _PAIR_BYTES = len(LOST) + 3  # with a value of one byte
 
 def padding_bytes_min(topic: str) -> int:
     """Size of the smallest padding."""
-    return _FIXED_BYTES + len(topic)
+    return RECORD_FIXED_BYTES + len(topic)
 
 
 def placeholder_bytes_min(topic: str) -> int:
     """Size of the smallest placeholder."""
-    return _FIXED_BYTES + len(topic) + _PAIR_BYTES
+    return RECORD_FIXED_BYTES + len(topic) + _PAIR_BYTES
 
 
 def padding(topic: str, log_offset: int, size: int, store_ms: int) -> tuple[bytes, bytes]:

@@ -138,14 +138,11 @@ def settle(wheel: Wheel, timer_log: TimerLog, read_slot: int, end: int) -> None:
 def recount(wheel: Wheel, timer_log: TimerLog, read_slot: int, end: int) -> None:
     """Where closing was cut short: have each slot that is still to be read agree with its chain."""
     timer_log.load(end)
-    at, walk = read_slot, ffi.new("ts_chain_walk *")
     with timer_log.segments.view(end) as view:
-        while (slot := wheel.next_used(at, NO_SLOT)) is not None:
-            status = lib.ts_wheel_recount(view, wheel.native, slot, walk)
-            if status < 0:
+        for slot in _slots(wheel, read_slot):
+            walk = ffi.new("ts_chain_walk *")
+            while (status := lib.ts_wheel_recount(view, wheel.native, slot, walk)) < 0:
                 timer_log.segments.serve(view, status, "timer log")
-            else:
-                at, walk = slot + 1, ffi.new("ts_chain_walk *")
 
 
 def _slots(wheel: Wheel, read_slot: int) -> Iterator[int]:

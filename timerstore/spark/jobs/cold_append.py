@@ -37,10 +37,8 @@ from timerstore.spark.jobs.lake import (
     day_of,
     open_lake,
 )
-from timerstore.spark.jobs.spans import LAST_MS, read_span_ms, read_time_ms, told_ms
+from timerstore.spark.jobs.spans import DAY_MS, LAST_MS, read_span_ms, read_time_ms, told_ms
 from timerstore.spark.jobs.tables import PROJECTION_FIELDS, Projection, projection_options, rows_of
-
-_DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +108,7 @@ def work(run: Run, args: Args) -> Outcome:
         run.tell(f"near rows: {args.near}")
     staging = lake.staging(run.run_id)
     # Not by a timestamp's date: that is one of the session's zone, which a notebook may have set.
-    day = F.expr(f"date_from_unix_date(cast(deliver_ms div {_DAY_MS} as int))")
+    day = F.expr(f"date_from_unix_date(cast(deliver_ms div {DAY_MS} as int))")
     by_day = plan.far.withColumn("deliver_day", day)
     by_day.repartition("deliver_day").sortWithinPartitions("deliver_day", "deliver_ms").write.mode(
         "overwrite"

@@ -30,7 +30,6 @@ from timerstore.spark.jobs.source_tasks import plan_source, run_tasks
 from timerstore.spark.jobs.spans import read_span_ms, read_time_ms, told_ms
 
 _PEAKS_TOLD = 10
-_DAY_MS = 86_400_000
 _EPOCH = date(1970, 1, 1)
 
 

@@ -8,7 +8,8 @@ from datetime import UTC, date, datetime
 
 from timerstore.errors import ConfigError
 
-_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+DAY_MS = 86_400_000
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": DAY_MS}
 _SPAN = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
 _MS_MAX = 2**62
 LAST_MS = 253_402_300_799_999

@@ -20,12 +20,13 @@ from benchmarks.lines import Lines, human
 
 OURS = "#c0392b"
 THEIRS = "#7f8c8d"
+KINDS = ("svg", "png")
 SHADES = ("#2e86ab", "#f6ae2d", "#c0392b", "#52796f")
 
 
 def _save(figure: Any, path: Path) -> None:
     figure.tight_layout()
-    for kind in ("svg", "png"):
+    for kind in KINDS:
         figure.savefig(path.with_suffix(f".{kind}"), dpi=120)
     pyplot.close(figure)
 

@@ -20,14 +20,16 @@ from benchmarks.lines import Lines, Told, human
 from benchmarks.targets import TARGETS
 
 PEER_PARTS = ("peers_1m", "peers_slow", "peers_1k", "peers_10m")
+PLOTS = (*PEER_PARTS, "stages", "scaling", "lateness")
 
 
 def write(out: Path) -> Path:
     """Write it all; where it stands."""
     lines = Lines.read(out / "lines.jsonl")
     machine = json.loads((out / "machine.json").read_text("utf-8"))
-    for stale in (*out.glob("*.svg"), *out.glob("*.png")):
-        stale.unlink()
+    for name in PLOTS:  # of a run before; nothing else in the folder is ours
+        for kind in plots.KINDS:
+            (out / f"{name}.{kind}").unlink(missing_ok=True)
     sections = (
         _head(lines, machine),
         _targets(lines),

@@ -469,6 +469,18 @@ def test_report_names_ratio_target_stall_and_what_is_missing(tmp_path: Path) -> 
         assert (tmp_path / f"peers_1m.{kind}").stat().st_size > 1000
 
 
+def test_report_takes_away_its_own_old_plots_alone(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    report = importlib.import_module("benchmarks.report")
+    (tmp_path / "lines.jsonl").write_text("")
+    (tmp_path / "machine.json").write_text(json.dumps({**MACHINE, "smoke": False}))
+    names = {"lateness.svg", "peers_1m.png", "holiday.png", "logo.svg"}
+    for name in names:
+        (tmp_path / name).write_text("a picture")
+    report.write(tmp_path)
+    assert {name for name in names if (tmp_path / name).exists()} == {"holiday.png", "logo.svg"}
+
+
 def test_report_says_how_late_a_crowd_makes_another_topic(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     report = importlib.import_module("benchmarks.report")

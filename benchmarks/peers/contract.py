@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks import harness
 from benchmarks.harness import START_MS, Work, need
@@ -185,6 +186,12 @@ def drive(
 POLL_S = 0.001
 
 
+def each_once(rows: NDArray[Any], total: int) -> None:
+    """WorkError where a row did not come out, or twice."""
+    came = len(rows) == total and bool((np.sort(rows) == np.arange(total)).all())
+    need(came, f"of {total} some were lost or doubled")
+
+
 def drive_paced(
     open_it: Callable[[Path], Session], sync_s: float, pace: Pace, root: Path
 ) -> Lateness:
@@ -197,6 +204,7 @@ def drive_paced(
     ahead = random.integers(*pace.ahead_ms, size=total, endpoint=True)
     filler = random.bytes(pace.body - 16)
     late: list[float] = []
+    rows: list[int] = []
     session = open_it(root)
     try:
         sync = Every(sync_s, session.sync)
@@ -218,9 +226,11 @@ def drive_paced(
             taken = session.take(10_000)
             now_ms = time.time() * 1000
             late += [now_ms - int.from_bytes(body[8:16], "little") for body in taken]
+            rows += [int.from_bytes(body[:8], "little") for body in taken]
             sync.tick()
             if not moved and not taken:
                 time.sleep(POLL_S)
     finally:
         session.close()
+    each_once(np.array(rows, dtype=np.uint64), total)
     return np.array(late, dtype=np.float64)

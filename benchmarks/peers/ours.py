@@ -79,27 +79,29 @@ def wait_enqueued(store: TimerStore) -> None:
 def paced(pace: Pace, root: Path, *, visibility: Any = "durable") -> Lateness:
     """A thread puts, five milliseconds' worth at a time; this one pulls; ms late."""
     total = int(pace.rate * pace.seconds)
-    random = np.random.default_rng(harness.SEED)
-    ahead = random.integers(*pace.ahead_ms, size=total, endpoint=True)
-    bodies = np.frombuffer(random.bytes(total * pace.body), dtype=np.uint8)
-    buffer, offsets = bodies.tobytes(), np.arange(total + 1, dtype=np.int64) * pace.body
-    late = [np.zeros(0)]
+    first, last = pace.ahead_ms
+    work = harness.make_work(total, pace.body, last - first + 1, start_ms=first - 1)
+    due_ms = np.zeros(total, dtype=np.int64)
+    rows, seen = [due_ms[:0]], [np.zeros(0)]
     config = StoreConfig(flush="async", visibility=visibility)
     with timerstore.open(root, config) as store:
         store.put(TOPIC, b"makes the topic")
         offset = _next(store)
-        producer = threading.Thread(target=_produce, args=(store, pace, buffer, offsets, ahead))
+        producer = threading.Thread(target=_produce, args=(store, pace, work, due_ms))
         producer.start()
-        seen = 0
-        while seen < total:
+        count = 0
+        while count < total:
             pulled = store.pull_batch(TOPIC, 0, offset, wait=WAIT_S + pace.ahead_ms[1] / 1000)
             now_ms = time.time() * 1000
-            need(len(pulled) > 0, f"{total - seen} of {total} did not come out in time")
-            late.append(now_ms - pulled.due_ms)
+            need(len(pulled) > 0, f"{total - count} of {total} did not come out in time")
+            seen.append(np.full(len(pulled), now_ms))
+            rows.append(harness.rows_of(pulled.bodies, pace.body))
             offset = int(pulled.next_offset)
-            seen += len(pulled)
+            count += len(pulled)
         producer.join()
-    return np.concatenate(late)
+    came = np.concatenate(rows)
+    contract.each_once(came, total)
+    return np.concatenate(seen) - due_ms[came]
 
 
 def _next(store: TimerStore) -> int:
@@ -107,20 +109,15 @@ def _next(store: TimerStore) -> int:
     return int(pulled.next_offset)
 
 
-def _produce(
-    store: TimerStore,
-    pace: Pace,
-    buffer: bytes,
-    offsets: harness.Int64,
-    ahead: harness.Int64,
-) -> None:
-    began, put, total, view = time.time(), 0, len(ahead), memoryview(buffer)
-    while put < total:
+def _produce(store: TimerStore, pace: Pace, work: Work, due_ms: harness.Int64) -> None:
+    """The work's due times say how many ms after its put each is due."""
+    began, put = time.time(), 0
+    while put < work.n:
         now = time.time()
-        end = min(total, int((now - began) * pace.rate))
+        end = min(work.n, int((now - began) * pace.rate))
         if end > put:
-            part = (view[offsets[put] : offsets[end]], offsets[put : end + 1] - offsets[put])
-            store.put_many(TOPIC, part, deliver_ms=ahead[put:end] + int(now * 1000))
+            due_ms[put:end] = work.due_ms[put:end] + int(now * 1000)
+            store.put_many(TOPIC, work.part(put, end), deliver_ms=due_ms[put:end])
             put = end
         time.sleep(0.005)
 

@@ -6,6 +6,7 @@ import importlib
 import json
 import zipfile
 import zoneinfo
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -362,6 +363,55 @@ def test_a_peer_that_loses_something_is_no_result(tmp_path: Path) -> None:
     assert len(times.bodies) == 50 * 16
     with pytest.raises(harness.WorkError, match="40 of 50 are not due"):
         contract.drive(Forgetful, 1e9, work, tmp_path, settings)
+
+
+class Repeating(InHeap):
+    """A peer that gives one message again and again, as often as there are messages."""
+
+    first: bytes = b""
+
+    def take(self, limit: int) -> list[bytes]:
+        found = super().take(limit)
+        self.first = self.first or b"".join(found[:1])
+        return [self.first] * len(found)
+
+
+def test_a_steady_load_that_loses_one_and_doubles_another_is_no_result(tmp_path: Path) -> None:
+    pace = contract.Pace(500, 0.2, 32, (20, 60))
+    assert len(contract.drive_paced(InHeap, 1e9, pace, tmp_path)) == 100
+    with pytest.raises(harness.WorkError, match="of 100 some were lost or doubled"):
+        contract.drive_paced(Repeating, 1e9, pace, tmp_path)
+    with pytest.raises(harness.WorkError, match="lost or doubled"):
+        contract.each_once(ids(0, 2), 3)
+
+
+def test_what_came_out_is_compared_by_its_bytes_and_order() -> None:
+    work = harness.make_work(400, 24, 3000)
+    seconds = np.argsort(-(work.due_ms // 1000), kind="stable")
+    ours, rough = peers.named("timerstore")[0], peers.named("rocketmq")[0]
+
+    def came(rows: Any) -> bytes:
+        return b"".join(work.buffer[24 * row : 24 * row + 24] for row in rows)
+
+    right = came(work.due_order())
+    assert bench_peers.rows_in_order(ours, work, right) == right
+    assert bench_peers.rows_in_order(rough, work, right) == right
+    for peer in (ours, rough):
+        with pytest.raises(harness.WorkError, match="a body is not the one that was put"):
+            bench_peers.rows_in_order(peer, work, right[:-1] + bytes([right[-1] ^ 1]))
+        with pytest.raises(harness.WorkError, match="not in the order of"):
+            bench_peers.rows_in_order(peer, work, came(seconds))
+
+
+def test_ratios_for_people_are_to_ours_whatever_came_first() -> None:
+    more = {"schedule_rate": 1.0, "deliver_rate": 1.0, "round": 0}
+    told = {"engine": "e", "variant": "v"}
+    theirs = replace(result(100.0, key="redis", **more), parameters=told)
+    ours = replace(result(300.0, key="timerstore", **more), parameters=told)
+    _, first, second = bench_peers.ratios([theirs, ours]).splitlines()
+    assert "3.00 x" in first
+    assert "1.00 x" in second
+    assert " x" not in bench_peers.ratios([theirs]).splitlines()[1]
 
 
 @pytest.mark.parametrize("key", ["lmdb", "rocksdb", "redis", "sqlite", "sqlite-index", "heapq"])

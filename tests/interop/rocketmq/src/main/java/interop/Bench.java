@@ -16,6 +16,7 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Arrays;
+import java.util.BitSet;
 import java.util.Random;
 import org.apache.rocketmq.broker.BrokerController;
 import org.apache.rocketmq.common.message.MessageAccessor;
@@ -179,6 +180,7 @@ public final class Bench {
         });
         producer.start();
         long[] late = new long[total];
+        BitSet came = new BitSet(total);
         byte[] found = new byte[A_PULL * size];
         ByteBuffer view = ByteBuffer.wrap(found).order(ByteOrder.LITTLE_ENDIAN);
         seen = 0;
@@ -187,6 +189,11 @@ public final class Bench {
             int count = take(TOPIC, found, 0, size);
             long now = System.currentTimeMillis();
             for (int at = 0; at < count; at++) {
+                long row = view.getLong(at * size);
+                if (row < 0 || row >= total || came.get((int) row)) {
+                    throw new IllegalStateException("row " + row + " came again, or is none");
+                }
+                came.set((int) row);
                 late[taken++] = now - view.getLong(at * size + Long.BYTES);
             }
             if (count == 0) {

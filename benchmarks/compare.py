@@ -5,8 +5,9 @@ Data:     the base is checked out and built under build/compare (a git worktree)
 Threads:  none; every run is a process of its own.
 Holds:    (1) runs go base, new, new, base, base, new ...; what is told is the ratio of neighbours,
           its median and its range; (2) equal work: the digests of a pair are equal.
-Fails:    a benchmark that the base cannot run (its API is older) is told and left out; exit status
-          2 where the base does not build.
+Fails:    a benchmark that the base cannot run (its API is older), and runs without a pair, are told
+          and left out; exit status 2 where the base does not build, 1 where the working tree fails
+          at a benchmark, or nothing was compared.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -58,6 +60,7 @@ PLAN = {
     ),
     "levels": Compared("levels", ("--rounds", "1", "--n", "100000")),
 }
+_HEAD, _CHANGES = ("rev-parse", "HEAD"), ("status", "--porcelain")
 USUAL = ("put", "end_to_end", "end_to_end_1k", "cancel")
 
 
@@ -66,6 +69,7 @@ class Tree:
 
     def __init__(self, name: str, path: Path, scratch: Path) -> None:
         self.name = name
+        self.failed = False
         # The working tree's benchmarks beside this tree's engine: found in this order.
         front = scratch / name
         front.mkdir()
@@ -88,19 +92,30 @@ class Tree:
 
 
 def check_out(revision: str) -> Path:
-    """The base's tree, built; made once a revision."""
+    """The base's tree, built; made once a revision, and anew where it was changed since."""
     commit = _git("rev-parse", "--verify", f"{revision}^{{commit}}")
     path = TREE / KEPT / commit[:12]
-    if not path.exists():
+    if not _is_unchanged(path, commit):
+        shutil.rmtree(path, ignore_errors=True)
         path.parent.mkdir(parents=True, exist_ok=True)
         _git("worktree", "add", "--detach", "--force", str(path), commit)
-    subprocess.run((sys.executable, "native/build.py"), cwd=path, check=True,
+    subprocess.run((sys.executable, "native/build.py"), cwd=path, check=True, text=True,
                    capture_output=True, env={**os.environ, "PYTHONPATH": str(path)})  # fmt: skip
     return path
 
 
-def _git(*words: str) -> str:
-    done = subprocess.run(("git", "-C", str(TREE), *words), capture_output=True, text=True,
+def _is_unchanged(path: Path, commit: str) -> bool:
+    if not (path / ".git").is_file():  # git would speak of the tree above
+        return False
+    try:
+        head, changes = (_git(*words, tree=path) for words in (_HEAD, _CHANGES))
+    except subprocess.CalledProcessError:
+        return False
+    return head == commit and not changes
+
+
+def _git(*words: str, tree: Path = TREE) -> str:
+    done = subprocess.run(("git", "-C", str(tree), *words), capture_output=True, text=True,
                           check=True)  # fmt: skip
     return done.stdout.strip()
 
@@ -108,16 +123,19 @@ def _git(*words: str) -> str:
 def measure(
     base: Tree, new: Tree, compared: Compared, rounds: int, *, smoke: bool
 ) -> list[tuple[Line, Line]]:
-    """Pairs of lines of one variant and one round, base first."""
-    pairs = []
+    """Pairs of lines of one variant and one round, base first; up to a round in which one fails."""
+    pairs: list[tuple[Line, Line]] = []
     for number in range(rounds):
         turn = (base, new) if number % 2 == 0 else (new, base)
         found = {tree.name: tree.run(compared, smoke) for tree in turn}
         theirs = {_key(line): line for line in found[base.name]}
         ours = {_key(line): line for line in found[new.name]}
-        pairs += [(theirs[key], ours[key]) for key in theirs if key in ours]
         if not theirs or not ours:
+            new.failed |= not ours
             break
+        pairs += [(theirs[key], ours[key]) for key in theirs if key in ours]
+        for key in theirs.keys() ^ ours.keys():
+            print(f"!!! {compared.bench}: only one of the two did this: {key}", file=sys.stderr)
     return pairs
 
 
@@ -185,21 +203,25 @@ def main(argv: list[str] | None = None) -> int:
     try:
         path = check_out(options.base)
     except subprocess.CalledProcessError as error:
-        print(f"cannot build {options.base}: {error.stderr!s}", file=sys.stderr)
+        print(f"cannot build {options.base}: {error.stderr}", file=sys.stderr)
         return 2
     pairs = []
-    with tempfile.TemporaryDirectory(prefix="timerstore-compare-") as scratch:
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        options.json.open("w", encoding="utf-8") as kept,  # what went wrong here did so at once
+        tempfile.TemporaryDirectory(prefix="timerstore-compare-") as scratch,
+    ):
         base = Tree("base", path, Path(scratch))
         new = Tree("new", TREE, Path(scratch))
         for name in options.only:
             print(f"{name}: {options.rounds} rounds", file=sys.stderr, flush=True)
-            pairs += measure(base, new, PLAN[name], options.rounds, smoke=options.smoke)
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    with options.json.open("w", encoding="utf-8") as file:
-        for old, changed in pairs:
-            file.write(json.dumps({"base": old, "new": changed}) + "\n")
+            found = measure(base, new, PLAN[name], options.rounds, smoke=options.smoke)
+            for old, changed in found:
+                kept.write(json.dumps({"base": old, "new": changed}) + "\n")
+            kept.flush()
+            pairs += found
     print(table(rows(pairs)))
-    return 0
+    return 1 if new.failed or not pairs else 0
 
 
 if __name__ == "__main__":

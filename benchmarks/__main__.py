@@ -15,7 +15,7 @@ import time
 import traceback
 from pathlib import Path
 
-from benchmarks import machine, peers, plan
+from benchmarks import harness, machine, peers, plan
 from benchmarks.plan import Part
 
 OUT = Path("build") / "bench"
@@ -29,8 +29,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--all", action="store_true", help="what is not in the report's run, too")
     parser.add_argument("--only", nargs="+", choices=names, metavar="PART", help=", ".join(names))
     parser.add_argument("--list", action="store_true", help="say the parts and how long they take")
-    parser.add_argument("--rounds", type=int, help="instead of each part's own number")
-    parser.add_argument("--n", type=int, help="messages, instead of each part's own number")
+    count = harness.given_as(int)
+    parser.add_argument("--rounds", type=count, help="instead of each part's own number")
+    parser.add_argument("--n", type=count, help="messages, instead of each part's own number")
     parser.add_argument("--directory", help="a new or empty directory to make stores in")
     parser.add_argument("--out", type=Path, default=OUT, help=f"default {OUT}")
     parser.add_argument("--append", action="store_true", help="to the lines that are there")
@@ -73,7 +74,10 @@ def run(part: Part, options: argparse.Namespace, lines: Path) -> dict[str, objec
 
 def main(argv: list[str] | None = None) -> int:
     """Run them, then write the report; how many failed is told on standard error."""
-    options = arguments().parse_args(argv)
+    parser = arguments()
+    options = parser.parse_args(argv)
+    if options.out.exists() and not options.out.is_dir():
+        parser.error(f"argument --out: {options.out} is not a folder")
     parts = plan.chosen(options.only, everything=options.all)
     if options.list:
         for part in plan.PARTS:

@@ -105,7 +105,8 @@ def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iter
     parameters = dict(parameters)
     rounds, tries = parameters.pop("rounds"), parameters.pop("tries")
     until = time.monotonic() + parameters.pop("seconds_max")
-    found = there(parameters.pop("peers"))
+    need(parameters["body"] >= 16, "a body must hold its row and due time: 16 bytes")
+    found = there(parameters.pop("peers"), paced=True)
     if any(peer.key == "timerstore" for peer in found):
         found.insert(1, written())
     ahead_ms = (50, 150) if smoke else AHEAD_MS

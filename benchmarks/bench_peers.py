@@ -109,15 +109,18 @@ def once(
     )
 
 
-def there(keys: str) -> list[Peer]:
-    """The peers that can run; who cannot is told."""
+def there(keys: str, *, paced: bool = False) -> list[Peer]:
+    """The peers that can run, under a steady load where that is asked; who cannot is told."""
     found = []
     for peer in peers.named(keys):
         reason = peer.missing()
+        if reason is None and paced and peer.paced is None:
+            reason = "no steady load is written for it"
         if reason is None:
             found.append(peer)
         else:
             print(f"!!! NOT MEASURED: {peer.name} ({peer.variant}): {reason}", file=sys.stderr)
+    need(bool(found), f"none of these can run here: {keys}")
     return found
 
 

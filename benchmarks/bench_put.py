@@ -293,7 +293,7 @@ def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iter
             told = {"n": parameters["sync_n"] * min(callers, 10), "services": "live"}
             told |= {"callers": callers, "by": by}
             add("put", "sync", told, partial(putter, callers=callers))
-    for form, size in (("list", batch // 10), ("list", batch), ("buffer", batch)):
+    for form, size in (("list", max(1, batch // 10)), ("list", batch), ("buffer", batch)):
         told = {"n": n, "services": "stepped", "form": form, "batch": size}
         add("put_many", "async", told, partial(put_lists, batch=size, form=form))
     told = {"body": body, "n": parameters["consumed_n"], "services": "live, and a consumer"}

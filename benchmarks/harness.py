@@ -254,7 +254,7 @@ def workspace(directory: Path | None, *, keep: bool = False) -> Iterator[Path]:
     if directory is None:
         root = Path(tempfile.mkdtemp(prefix="timerstore-bench-"))
     else:
-        root = directory
+        root = directory.resolve()  # a server may look from elsewhere; a link is not removed
         root.mkdir(parents=True, exist_ok=True)
         need(not any(root.iterdir()), f"{root} is not empty: give a new directory")
     try:
@@ -408,8 +408,23 @@ def arguments(description: str | None, full: Mapping[str, Any]) -> argparse.Argu
     parser.add_argument("--json", type=Path, metavar="OUT", help="append the lines to a file too")
     for name, value in full.items():
         option = "--" + name.replace("_", "-")
-        parser.add_argument(option, type=type(value), help=f"default {value}")
+        parser.add_argument(option, type=given_as(type(value)), help=f"default {value}")
     return parser
+
+
+def given_as(kind: type) -> Callable[[str], Any]:
+    """What reads an option: a number is above 0."""
+    if kind not in (int, float):
+        return kind
+
+    def read(text: str) -> Any:
+        value = kind(text)
+        if not value > 0:
+            raise argparse.ArgumentTypeError(f"wanted more than 0, got {text}")
+        return value
+
+    read.__name__ = kind.__name__  # argparse tells it
+    return read
 
 
 def chosen(

@@ -129,7 +129,7 @@ def _versions() -> dict[str, str]:
     for program, words in (("redis-server", ("--version",)), ("beanstalkd", ("-v",)),
                            ("java", ("--version",))):  # fmt: skip
         if shutil.which(program):
-            found[program] = _output(program, *words).splitlines()[0]
+            found[program] = _output(program, *words).partition("\n")[0]
     import sqlite3  # noqa: PLC0415
 
     found["sqlite"] = sqlite3.sqlite_version
@@ -139,7 +139,7 @@ def _versions() -> dict[str, str]:
 def _output(*command: str) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
-    except OSError:
+    except (OSError, subprocess.TimeoutExpired):
         return ""
     return (done.stdout or done.stderr).strip()
 

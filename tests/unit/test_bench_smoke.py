@@ -119,6 +119,19 @@ def test_work_is_the_same_twice_and_knows_its_rows() -> None:
     assert (np.diff(work.due_ms[work.due_order()]) >= 0).all()
 
 
+def test_a_directory_is_where_its_link_leads_and_the_same_from_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    for _ in range(2):  # of a link nothing was removed: it was not empty then
+        with harness.workspace(Path("link")) as root:
+            assert root == tmp_path / "real"
+            (root / "file").write_text("x")
+        assert not (tmp_path / "real").exists()
+
+
 def test_spread_and_histogram_of_known_samples() -> None:
     assert harness.spread(range(1, 101)) == (51, 100, 100)
     assert np.isnan(harness.spread([]).p50)
@@ -462,6 +475,28 @@ def test_a_peer_that_is_not_there_is_said(
     assert "NOT MEASURED: Redis" in capsys.readouterr().err
     with pytest.raises(ValueError, match="no such peer: rdis"):
         peers.named("rdis")
+    with pytest.raises(harness.WorkError, match="none of these can run here: redis"):
+        bench_peers.there("redis")
+    assert [peer.key for peer in bench_peers.there("heapq,beanstalkd", paced=True)] == ["heapq"]
+    assert "NOT MEASURED: beanstalkd" in capsys.readouterr().err
+
+
+def test_options_that_name_no_work_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite = importlib.import_module("benchmarks.__main__")
+    for words in (["--n", "0"], ["--n", "-3"], ["--rounds", "0"], ["--seconds-max", "nan"]):
+        with pytest.raises(SystemExit):
+            bench_peers.main(["--smoke", *words])
+        assert f"argument {words[0]}: wanted more than 0, got" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        bench_peers.main(["--n", "many"])
+    assert "argument --n: invalid int value: 'many'" in capsys.readouterr().err
+    (tmp_path / "file").write_text("")
+    for words in (["--rounds", "0"], ["--out", str(tmp_path / "file")]):
+        with pytest.raises(SystemExit):
+            suite.main(["--smoke", *words])
+        assert f"argument {words[0]}: " in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------- what is said of lines

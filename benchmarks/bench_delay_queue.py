@@ -29,16 +29,19 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from benchmarks import harness
 from benchmarks.harness import SEED, START_MS, Result, need
+from benchmarks.rounds import interleaved
+from benchmarks.warm import AHEAD_BYTES
 from timerstore import DelayQueue
 
-FULL: dict[str, Any] = {"n": 300_000, "steps": 3_000, "rounds": 3}
-SMOKE: dict[str, Any] = {"n": 300, "steps": 20, "rounds": 1}
+FULL: dict[str, Any] = {"n": 300_000, "steps": 3_000, "rounds": 3, "seconds_max": 300.0}
+SMOKE: dict[str, Any] = {"n": 300, "steps": 20, "rounds": 1, "seconds_max": 60.0}
 SHAPES = {"dense": 60_000, "sparse": 30 * 86_400_000, "burst": 20}
 """Horizons, ms."""
 
@@ -227,7 +230,7 @@ def held_bytes(make: Callable[[], Planner], job: Job) -> int:
     return used
 
 
-def once(engine: str, shape: str, parameters: dict[str, Any]) -> Result:
+def once(engine: str, shape: str, parameters: dict[str, Any], _root: Path) -> Result:
     """One run of one of them."""
     job = make_job(parameters["n"], parameters["steps"], SHAPES[shape])
     make = PLANNERS[engine]
@@ -271,14 +274,19 @@ def once(engine: str, shape: str, parameters: dict[str, Any]) -> Result:
     )
 
 
-def run(parameters: dict[str, Any], smoke: bool) -> Iterator[Result]:
+def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iterator[Result]:
     """Every one once a round, in each shape."""
     parameters = dict(parameters)
-    rounds = parameters.pop("rounds")
-    for _ in range(rounds):
-        for shape in SHAPES:
-            for engine in PLANNERS:
-                yield harness.isolated(partial(once, engine, shape, parameters), fork=not smoke)
+    rounds, seconds_max = parameters.pop("rounds"), parameters.pop("seconds_max")
+    variants = [partial(once, engine, shape, parameters) for shape in SHAPES for engine in PLANNERS]
+    return interleaved(
+        variants,
+        rounds=rounds,
+        seconds_max=seconds_max,
+        smoke=smoke,
+        directory=directory,
+        warm_bytes=AHEAD_BYTES,
+    )
 
 
 def medians(results: list[Result]) -> str:
@@ -304,7 +312,7 @@ def medians(results: list[Result]) -> str:
 def main(argv: list[str] | None = None) -> int:
     """Print one line a run, then medians and ratios."""
     options = harness.arguments(__doc__, FULL).parse_args(argv)
-    found = run(harness.chosen(options, FULL, SMOKE), options.smoke)
+    found = run(harness.chosen(options, FULL, SMOKE), options.smoke, options.directory)
     print(medians(harness.emit(found, options.json)), file=sys.stderr)
     return 0
 

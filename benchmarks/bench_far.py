@@ -18,11 +18,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import timerstore
 from benchmarks import harness
 from benchmarks.harness import Result, Work, need
+from benchmarks.rounds import interleaved
 from timerstore import StoreConfig
 from timerstore.testing import ManualClock, Stepper
 
@@ -30,11 +31,11 @@ TOPIC = "bench"
 DAY_MS = 86_400_000
 BEGIN_MS = 1_700_000_000_000
 UNIT_BYTES = 52
-FULL: dict[str, Any] = {"n": 5_000, "body": 128, "days": 365, "rounds": 3}
-SMOKE: dict[str, Any] = {"n": 200, "body": 64, "days": 20, "rounds": 1}
+FULL: dict[str, Any] = {"n": 5_000, "body": 128, "days": 365, "rounds": 3, "seconds_max": 120.0}
+SMOKE: dict[str, Any] = {"n": 200, "body": 64, "days": 20, "rounds": 1, "seconds_max": 60.0}
 
 
-def once(work: Work, root: Path, config: StoreConfig, parameters: dict[str, Any]) -> Result:
+def once(work: Work, config: StoreConfig, parameters: dict[str, Any], root: Path) -> Result:
     """One run in a fresh directory."""
     clock = ManualClock(BEGIN_MS)
     with timerstore.open(root, config, clock=clock, threads=False) as store:
@@ -79,16 +80,18 @@ def once(work: Work, root: Path, config: StoreConfig, parameters: dict[str, Any]
 def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iterator[Result]:
     """Rolled, far, and so on, `rounds` times over."""
     parameters = dict(parameters)
-    rounds = parameters.pop("rounds")
+    rounds, seconds_max = parameters.pop("rounds"), parameters.pop("seconds_max")
     config = harness.small_config(flush="async") if smoke else StoreConfig(flush="async")
     config = replace(config, index_enabled=False)
     work = harness.make_work(parameters["n"], parameters["body"], 1000)
-    for _ in range(rounds):
-        for mode in ("off", "shared"):
-            told = {**parameters, "far_wheel": mode}
-            with harness.workspace(directory) as root:
-                job = partial(once, work, root, replace(config, far_wheel=mode), told)
-                yield harness.isolated(job, fork=not smoke)
+    modes: tuple[Literal["off", "shared"], ...] = ("off", "shared")
+    variants = [
+        partial(once, work, replace(config, far_wheel=mode), {**parameters, "far_wheel": mode})
+        for mode in modes
+    ]
+    return interleaved(
+        variants, rounds=rounds, seconds_max=seconds_max, smoke=smoke, directory=directory
+    )
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -26,18 +26,20 @@ import numpy as np
 import timerstore
 from benchmarks import harness
 from benchmarks.harness import Result, Work, need
+from benchmarks.rounds import interleaved
+from benchmarks.warm import warm_bytes_for
 from timerstore import StoreConfig
 from timerstore.testing import ManualClock, Stepper
 from timerstore.timer import dequeue_get, lanes, open_slot
 
-FULL: dict[str, Any] = {"n": 10_000_000, "body": 8, "rounds": 3}
-SMOKE: dict[str, Any] = {"n": 2_000, "body": 8, "rounds": 1}
+FULL: dict[str, Any] = {"n": 10_000_000, "body": 8, "rounds": 3, "seconds_max": 300.0}
+SMOKE: dict[str, Any] = {"n": 2_000, "body": 8, "rounds": 1, "seconds_max": 60.0}
 _NOW_MS = 1_700_000_000_000
 _DUE_MS = _NOW_MS + 3_600_000
 _AHEAD_MS = 60_000
 
 
-def once(work: Work, root: Path, config: StoreConfig, parameters: dict[str, Any]) -> Result:
+def once(work: Work, config: StoreConfig, parameters: dict[str, Any], root: Path) -> Result:
     """One run in a fresh directory."""
     never = (1 << 31) - 1
     crowd = never if parameters["order"] == "one" else parameters["crowd"]
@@ -108,16 +110,22 @@ def all_of(store: timerstore.TimerStore, work: Work) -> np.ndarray[Any, np.dtype
 def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iterator[Result]:
     """With turns, without, and so on, `rounds` times over."""
     parameters = dict(parameters)
-    rounds = parameters.pop("rounds")
+    rounds, seconds_max = parameters.pop("rounds"), parameters.pop("seconds_max")
     config = harness.small_config(flush="async") if smoke else StoreConfig(flush="async")
     crowd = 100 if smoke else lanes.CROWD
     work = harness.make_work(parameters["n"], parameters["body"], 1000)
-    for _ in range(rounds):
-        for order in ("turns", "one"):
-            told = {**parameters, "order": order, "crowd": crowd}
-            with harness.workspace(directory) as root:
-                job = partial(once, work, root, config, told)
-                yield harness.isolated(job, fork=not smoke)
+    variants = [
+        partial(once, work, config, {**parameters, "order": order, "crowd": crowd})
+        for order in ("turns", "one")
+    ]
+    return interleaved(
+        variants,
+        rounds=rounds,
+        seconds_max=seconds_max,
+        smoke=smoke,
+        directory=directory,
+        warm_bytes=warm_bytes_for(work.n, work.body_bytes),
+    )
 
 
 def main(argv: list[str] | None = None) -> int:

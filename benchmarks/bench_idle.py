@@ -24,6 +24,7 @@ import numpy as np
 import timerstore
 from benchmarks import harness
 from benchmarks.harness import Result, Spread, need
+from benchmarks.rounds import watched
 from timerstore import StoreConfig, TimerStore
 
 TOPIC = "bench"
@@ -82,7 +83,7 @@ def fill(store: TimerStore, parameters: dict[str, Any], start_ms: int) -> harnes
     return work.due_ms - start_ms
 
 
-def once(root: Path, config: StoreConfig, parameters: dict[str, Any]) -> Result:
+def once(config: StoreConfig, parameters: dict[str, Any], root: Path) -> Result:
     """Fill, come to rest, measure."""
     seconds = parameters["seconds"]
     asleep = used_over(seconds)
@@ -117,9 +118,8 @@ def once(root: Path, config: StoreConfig, parameters: dict[str, Any]) -> Result:
 def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iterator[Result]:
     """One line."""
     make = harness.small_config if smoke else StoreConfig
-    with harness.workspace(directory) as root:
-        job = partial(once, root, make(flush="async"), parameters)
-        yield harness.isolated(job, fork=not smoke)
+    job = partial(once, make(flush="async"), parameters)
+    yield watched(job, 0, smoke=smoke, directory=directory)
 
 
 def main(argv: list[str] | None = None) -> int:

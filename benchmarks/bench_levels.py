@@ -26,15 +26,28 @@ import numpy as np
 import timerstore
 from benchmarks import harness
 from benchmarks.harness import Result, Stopwatch, Work, need
+from benchmarks.rounds import interleaved
 from timerstore import StoreConfig
 from timerstore.testing import ManualClock, Stepper
 
 TOPIC = "bench"
-FULL: dict[str, Any] = {"n": 300_000, "body": 128, "delay": 3600, "rounds": 5}
-SMOKE: dict[str, Any] = {"n": 2_000, "body": 64, "delay": 3600, "rounds": 1}
+FULL: dict[str, Any] = {
+    "n": 300_000,
+    "body": 128,
+    "delay": 3600,
+    "rounds": 5,
+    "seconds_max": 120.0,
+}
+SMOKE: dict[str, Any] = {
+    "n": 2_000,
+    "body": 64,
+    "delay": 3600,
+    "rounds": 1,
+    "seconds_max": 60.0,
+}
 
 
-def once(work: Work, root: Path, config: StoreConfig, parameters: dict[str, Any]) -> Result:
+def once(work: Work, config: StoreConfig, parameters: dict[str, Any], root: Path) -> Result:
     """One run in a fresh directory."""
     delay_s = parameters["delay"]
     how: dict[str, Any] = {"level": 1} if parameters["kind"] == "level" else {"delay": delay_s}
@@ -78,16 +91,16 @@ def once(work: Work, root: Path, config: StoreConfig, parameters: dict[str, Any]
 def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iterator[Result]:
     """A level, a timer, and so on, `rounds` times over."""
     parameters = dict(parameters)
-    rounds = parameters.pop("rounds")
+    rounds, seconds_max = parameters.pop("rounds"), parameters.pop("seconds_max")
     config = harness.small_config(flush="async") if smoke else StoreConfig(flush="async")
     config = replace(config, level_delays=f"{parameters['delay']}s")
     work = harness.make_work(parameters["n"], parameters["body"], 1000)
-    for _ in range(rounds):
-        for kind in ("level", "timer"):
-            told = {**parameters, "kind": kind}
-            with harness.workspace(directory) as root:
-                job = partial(once, work, root, config, told)
-                yield harness.isolated(job, fork=not smoke)
+    variants = [
+        partial(once, work, config, {**parameters, "kind": kind}) for kind in ("level", "timer")
+    ]
+    return interleaved(
+        variants, rounds=rounds, seconds_max=seconds_max, smoke=smoke, directory=directory
+    )
 
 
 def main(argv: list[str] | None = None) -> int:

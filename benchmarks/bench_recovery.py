@@ -11,22 +11,24 @@ Timed is `timerstore.open`: lock, recovery, services started; the first put is a
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import timerstore
 from benchmarks import harness
 from benchmarks.bench_scaling import sizes
 from benchmarks.control import Control
 from benchmarks.harness import START_MS, Result, Spread, need
+from benchmarks.warm import warm_memory
 from timerstore import StoreConfig
 from timerstore.testing import ManualClock
 
@@ -82,7 +84,10 @@ def reopen(root: Path, config: StoreConfig, parameters: dict[str, Any], out: Con
 
 
 class Child:
-    """A process that does a job, tells through a pipe, and is killed."""
+    """A process that does a job, tells through a pipe, and is killed: at the latest as it is left.
+
+    `with Child(job, ...) as child: child.hear()`
+    """
 
     def __init__(self, job: Any, *given: Any) -> None:
         context = get_context("spawn")
@@ -90,6 +95,21 @@ class Child:
         self._process = context.Process(target=job, args=(*given, sender))
         self._process.start()
         sender.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        self._process.kill()
+        self._process.join()
 
     def hear(self) -> Any:
         """What it says next."""
@@ -101,9 +121,7 @@ class Child:
 
     def kill(self) -> int:
         """Kill -9; the sum of what it had still said."""
-        assert self._process.pid is not None
-        os.kill(self._process.pid, signal.SIGKILL)
-        self._process.join()
+        self._end()
         total = 0
         while self.said.poll():
             try:
@@ -125,14 +143,14 @@ def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iter
     parameters["n"] = fits[0]
     with harness.workspace(directory) as root:
         store = root / "store"
-        child = Child(fill, store, config, parameters)
-        acknowledged = child.hear()
-        child.kill()
+        with Child(fill, store, config, parameters) as child:
+            acknowledged = child.hear()
         for number in range(rounds):
-            with Control() as control:
-                child = Child(reopen, store, config, parameters)
-                took, used, answered, pending, beyond = child.hear()
-            try:
+            with ExitStack() as stack:
+                page_us = None if smoke else stack.enter_context(warm_memory())
+                with Control() as control:
+                    child = stack.enter_context(Child(reopen, store, config, parameters))
+                    took, used, answered, pending, beyond = child.hear()
                 need(
                     acknowledged < pending <= acknowledged + 1 + AMONG,
                     f"{pending} pending, {acknowledged} acknowledged before",
@@ -140,15 +158,15 @@ def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iter
                 heard = 0
                 while heard < parameters["more"] // 2:
                     heard += child.hear()
-            finally:
-                heard_later = child.kill()
-            acknowledged = pending + heard + heard_later
+                acknowledged = pending + heard + child.kill()
+            warmed = {} if page_us is None else {"warmed_page_us": page_us}
             yield replace(
                 result_of(parameters, config, pending, took),
                 figures={
                     "open_cpu_s": used,
                     "first_put_s": answered,
                     "round": number,
+                    **warmed,
                     "beyond_files_bytes_per_pending": beyond / pending,
                     "control_p99_ms": control.stall.p99_ms,
                     "control_max_ms": control.stall.max_ms,

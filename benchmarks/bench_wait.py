@@ -22,6 +22,7 @@ import timerstore
 import timerstore.aio
 from benchmarks import harness
 from benchmarks.harness import Result, need, spread
+from benchmarks.rounds import watched
 from timerstore import PullResult, StoreConfig, TimerStore
 
 TOPIC_QUEUES = 1000
@@ -71,7 +72,7 @@ def result_of(
     )
 
 
-def from_asyncio(root: Path, config: StoreConfig, parameters: dict[str, Any]) -> Result:
+def from_asyncio(config: StoreConfig, parameters: dict[str, Any], root: Path) -> Result:
     """Every pull is a task."""
     return asyncio.run(_from_asyncio(root, config, parameters))
 
@@ -100,7 +101,7 @@ async def _from_asyncio(root: Path, config: StoreConfig, parameters: dict[str, A
     return result_of(parameters, "asyncio", count, enter_s, close_s, took)
 
 
-def from_threads(root: Path, config: StoreConfig, parameters: dict[str, Any]) -> Result:
+def from_threads(config: StoreConfig, parameters: dict[str, Any], root: Path) -> Result:
     """Every pull has a thread."""
     count = parameters["threads"]
     took = []
@@ -137,9 +138,8 @@ def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iter
     """A line for asyncio, one for threads."""
     make = harness.small_config if smoke else partial(StoreConfig, queue_segment_bytes=20_000)
     for measure in (from_asyncio, from_threads):
-        with harness.workspace(directory) as root:
-            job = partial(measure, root, make(flush="sync"), parameters)
-            yield harness.isolated(job, fork=not smoke)
+        job = partial(measure, make(flush="sync"), parameters)
+        yield watched(job, 0, smoke=smoke, directory=directory)
 
 
 def main(argv: list[str] | None = None) -> int:

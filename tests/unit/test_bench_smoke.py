@@ -196,6 +196,17 @@ def test_benchmark_runs(name: str, tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.slow
+def test_a_run_that_is_cut_off_leaves_no_child_behind(tmp_path: Path) -> None:
+    """It waits for its kill: whoever was to join it at his own end waited as well."""
+    recovery = importlib.import_module("benchmarks.bench_recovery")
+    given = tmp_path / "store", harness.small_config(flush="async"), recovery.SMOKE
+    child = recovery.Child(recovery.fill, *given)
+    with pytest.raises(harness.WorkError, match="planted"), child:
+        harness.need(child.hear() != recovery.SMOKE["n"], "planted")
+    assert not child._process.is_alive()
+
+
+@pytest.mark.slow
 def test_flights_are_the_ones_of_2013() -> None:
     pytest.importorskip("tqdm")
     flights = pytest.importorskip("benchmarks.flights")

@@ -32,7 +32,7 @@ def arguments() -> argparse.ArgumentParser:
     count = harness.given_as(int)
     parser.add_argument("--rounds", type=count, help="instead of each part's own number")
     parser.add_argument("--n", type=count, help="messages, instead of each part's own number")
-    parser.add_argument("--directory", help="a new or empty directory to make stores in")
+    parser.add_argument("--directory", type=Path, help="a new or empty directory to make stores in")
     parser.add_argument("--out", type=Path, default=OUT, help=f"default {OUT}")
     parser.add_argument("--append", action="store_true", help="to the lines that are there")
     return parser
@@ -43,7 +43,7 @@ def words(part: Part, options: argparse.Namespace, lines: Path) -> list[str]:
     found = ["--json", str(lines)]
     found += ["--smoke"] if options.smoke else part.options
     if options.directory is not None:
-        found += ["--directory", options.directory]
+        found += ["--directory", str(options.directory)]
     module = importlib.import_module(f"benchmarks.bench_{part.bench}")
     for name in ("rounds", "n"):
         value = getattr(options, name)
@@ -90,7 +90,9 @@ def main(argv: list[str] | None = None) -> int:
     lines = options.out / "lines.jsonl"
     if not (options.append and lines.exists()):
         lines.write_text("", encoding="utf-8")
-    told = machine.describe()
+    told = machine.describe(harness.place(options.directory))
+    if told["file_system"] in machine.IN_MEMORY:
+        print("!!! STORES ARE IN MEMORY: name another place by --directory", file=sys.stderr)
     (options.out / "machine.json").write_text(json.dumps(told, indent=1), "utf-8")
     told["parts"] = [run(part, options, lines) for part in parts]
     told["smoke"] = options.smoke

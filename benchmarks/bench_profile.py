@@ -236,7 +236,8 @@ def main(argv: list[str] | None = None) -> int:
     results = harness.emit(run(parameters, options.smoke, options.directory), options.json)
     lines = [json.loads(result.line()) for result in results]
     found = None if options.smoke else samples.by_step(parameters)
-    text = profile_text.tables(lines, found, machine.limits() if not options.smoke else {})
+    limits = {} if options.smoke else machine.limits(harness.place(options.directory))
+    text = profile_text.tables(lines, found, limits)
     print(text, file=sys.stderr)
     if options.write:
         profile_text.write(text)

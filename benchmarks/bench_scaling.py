@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -48,10 +47,9 @@ SMOKE: dict[str, Any] = {
 
 def sizes(smallest: int, largest: int, body: int, directory: Path | None) -> list[int]:
     """Powers of ten; half of one that the disk has no room for, or nothing."""
-    there = directory if directory is not None else Path(tempfile.gettempdir())
-    while not there.exists():
-        there = there.absolute().parent
-    room = int(shutil.disk_usage(there).free * 0.9) // harness.filled_bytes(1, body)
+    room = int(shutil.disk_usage(harness.place(directory)).free * 0.9) // harness.filled_bytes(
+        1, body
+    )
     found = []
     size = smallest
     while size <= largest:

@@ -245,6 +245,14 @@ def disk(root: Path) -> Disk:
     return Disk(files, apparent, allocated)
 
 
+def place(directory: Path | None) -> Path:
+    """A folder that exists on the file system on which `workspace` would make a directory."""
+    there = Path(tempfile.gettempdir()) if directory is None else directory.resolve()
+    while not there.exists():
+        there = there.parent
+    return there
+
+
 @contextlib.contextmanager
 def workspace(directory: Path | None, *, keep: bool = False) -> Iterator[Path]:
     """A directory for a run: the one given, which must be empty or new, or a temporary one.

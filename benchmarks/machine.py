@@ -28,8 +28,12 @@ FRESH_BYTES = 64 << 20
 SYNCS = 100
 
 
-def describe() -> dict[str, Any]:
-    """All of it; nothing that names the machine or its user."""
+IN_MEMORY = {"tmpfs", "ramfs"}
+"""File systems on which a sync costs nothing, and keeps nothing."""
+
+
+def describe(place: Path) -> dict[str, Any]:
+    """All of it, of a folder where stores are made; nothing that names the machine or its user."""
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "revision": _output("git", "rev-parse", "--short", "HEAD"),
@@ -41,18 +45,19 @@ def describe() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": _versions(),
         "load": [round(one, 2) for one in os.getloadavg()],
-        "limits": limits(),
+        "file_system": _output("stat", "-f", "-c", "%T", str(place)),
+        "limits": limits(place),
     }
 
 
-def limits() -> dict[str, float]:
+def limits(place: Path) -> dict[str, float]:
     """Medians of three: what copying, touching and writing cost, and a loop of Python."""
     return {
         "copy_gb_s": _median(_copy),
         "fresh_page_us": _median(_fresh_page),
-        "write_gb_s": _median(lambda: _write(FILE_BYTES, sync=False)),
-        "write_synced_gb_s": _median(lambda: _write(FILE_BYTES, sync=True)),
-        "sync_4k_us": _median(_sync),
+        "write_gb_s": _median(lambda: _write(place, FILE_BYTES, sync=False)),
+        "write_synced_gb_s": _median(lambda: _write(place, FILE_BYTES, sync=True)),
+        "sync_4k_us": _median(lambda: _sync(place)),
         "python_loop_ns": _median(_loop),
     }
 
@@ -77,9 +82,9 @@ def _fresh_page() -> float:
     return (time.perf_counter() - began) * 1e6 / (len(memory) // 4096)
 
 
-def _write(size: int, *, sync: bool) -> float:
+def _write(place: Path, size: int, *, sync: bool) -> float:
     block = os.urandom(BLOCK_BYTES)
-    with tempfile.TemporaryFile(prefix="timerstore-bench-") as file:
+    with tempfile.TemporaryFile(prefix="timerstore-bench-", dir=place) as file:
         number = file.fileno()
         os.posix_fallocate(number, 0, size)
         began = time.perf_counter()
@@ -90,10 +95,10 @@ def _write(size: int, *, sync: bool) -> float:
         return size / (time.perf_counter() - began) / 1e9
 
 
-def _sync() -> float:
+def _sync(place: Path) -> float:
     block = os.urandom(4096)
     laps = []
-    with tempfile.TemporaryFile(prefix="timerstore-bench-") as file:
+    with tempfile.TemporaryFile(prefix="timerstore-bench-", dir=place) as file:
         number = file.fileno()
         os.posix_fallocate(number, 0, SYNCS * 4096)
         for at in range(SYNCS):
@@ -147,4 +152,4 @@ def _output(*command: str) -> str:
 if __name__ == "__main__":
     import json
 
-    json.dump(describe(), sys.stdout, indent=1)
+    json.dump(describe(Path(tempfile.gettempdir())), sys.stdout, indent=1)

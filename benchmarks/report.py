@@ -17,6 +17,7 @@ from typing import Any
 
 from benchmarks import plots
 from benchmarks.lines import Lines, Told, human
+from benchmarks.machine import IN_MEMORY
 from benchmarks.targets import TARGETS
 
 PEER_PARTS = ("peers_1m", "peers_slow", "peers_1k", "peers_10m")
@@ -66,12 +67,15 @@ def _head(lines: Lines, machine: dict[str, Any]) -> str:
     limits = machine["limits"]
     notes = ["Tiny values: this shows that it runs, and nothing else."] if machine["smoke"] else []
     notes += [f"Not the report's own sizes: {one}." for one in machine.get("changed_sizes", ())]
+    if machine.get("file_system") in IN_MEMORY:
+        notes.append("Stores were in memory: what a sync costs on a disk is in no figure.")
     measured = [line for line in lines.all if "control_max_ms" in line]
     return f"""# timerstore: a run of the benchmark suite
 
 {machine["date"]}, revision {machine["revision"]}{" and changes" if machine["changed"] else ""};
 {machine["cores"]} cores of {machine["processor"]}, {machine["memory_gib"]} GiB, Linux
-{machine["kernel"]}, Python {machine["python"]}; load at the start {machine["load"][0]}.
+{machine["kernel"]}, Python {machine["python"]}; stores on {machine.get("file_system", "?")};
+load at the start {machine["load"][0]}.
 {"; ".join(f"{name} {version}" for name, version in machine["versions"].items())}.
 
 Measured in this sitting: copying {limits["copy_gb_s"]} GB/s; a fresh page of memory

@@ -290,7 +290,7 @@ def test_suite_goes_on_after_a_part_that_fails(
         raise harness.WorkError("planted")
 
     monkeypatch.setattr(module, "main", fail)
-    monkeypatch.setattr(suite.machine, "describe", lambda: dict(MACHINE))
+    monkeypatch.setattr(suite.machine, "describe", lambda _place: dict(MACHINE))
     assert suite.main(["--smoke", "--only", "cancel", "--out", str(tmp_path)]) == 1
     assert "cancel: WorkError: planted" in (tmp_path / "report.md").read_text("utf-8")
     assert "failed: cancel" in capsys.readouterr().err
@@ -516,6 +516,7 @@ def test_options_that_name_no_work_are_refused(
 MACHINE: dict[str, Any] = {
     "date": "2026-01-01", "revision": "abc", "changed": False, "cores": 2, "memory_gib": 8,
     "processor": "P", "kernel": "6", "python": "3.11", "load": [0, 0, 0], "versions": {},
+    "file_system": "ext4",
     "limits": dict.fromkeys(("copy_gb_s", "fresh_page_us", "write_gb_s", "write_synced_gb_s",
                              "sync_4k_us", "python_loop_ns"), 1.0),
 }  # fmt: skip
@@ -565,6 +566,38 @@ def test_report_names_ratio_target_stall_and_what_is_missing(tmp_path: Path) -> 
     assert "not measured" in text
     for kind in ("svg", "png"):
         assert (tmp_path / f"peers_1m.{kind}").stat().st_size > 1000
+
+
+def test_report_says_that_stores_were_in_memory(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    report = importlib.import_module("benchmarks.report")
+    (tmp_path / "lines.jsonl").write_text("")
+    for kind, is_said in (("ext4", False), ("tmpfs", True)):
+        told = {**MACHINE, "smoke": False, "file_system": kind}
+        (tmp_path / "machine.json").write_text(json.dumps(told))
+        text = report.write(tmp_path).read_text("utf-8")
+        assert f"stores on {kind};" in text
+        assert ("**Stores were in memory" in text) == is_said
+
+
+def test_limits_are_measured_where_the_stores_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = importlib.import_module("benchmarks.machine")
+    for name, value in (("FILE_BYTES", 1 << 20), ("FRESH_BYTES", 1 << 20), ("SYNCS", 2)):
+        monkeypatch.setattr(machine, name, value)
+    real, seen = machine.tempfile.TemporaryFile, set()
+
+    def made(*, prefix: str, dir: Path) -> Any:  # noqa: A002
+        seen.add(dir)
+        return real(prefix=prefix, dir=dir)
+
+    monkeypatch.setattr(machine.tempfile, "TemporaryFile", made)
+    assert harness.place(tmp_path / "new" / "one") == tmp_path
+    found = machine.describe(harness.place(tmp_path / "new" / "one"))
+    assert seen == {tmp_path}
+    assert found["file_system"]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_report_takes_away_its_own_old_plots_alone(tmp_path: Path) -> None:

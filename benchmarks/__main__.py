@@ -16,6 +16,7 @@ import traceback
 from pathlib import Path
 
 from benchmarks import harness, machine, peers, plan
+from benchmarks.lines import Lines
 from benchmarks.plan import Part
 
 OUT = Path("build") / "bench"
@@ -52,7 +53,7 @@ def words(part: Part, options: argparse.Namespace, lines: Path) -> list[str]:
     return found
 
 
-def run(part: Part, options: argparse.Namespace, lines: Path) -> dict[str, object]:
+def run(part: Part, options: argparse.Namespace, lines: Path, sitting: int) -> dict[str, object]:
     """One part; how it went."""
     print(f"\n=== {part.name} (about {part.seconds} s)", file=sys.stderr, flush=True)
     before = len(lines.read_text("utf-8").splitlines())
@@ -67,7 +68,8 @@ def run(part: Part, options: argparse.Namespace, lines: Path) -> dict[str, objec
     took = time.perf_counter() - began
     print(f"=== {part.name}: {took:.1f} s", file=sys.stderr, flush=True)
     found = lines.read_text("utf-8").splitlines()
-    told = [json.dumps({"part": part.name, **json.loads(line)}) for line in found[before:]]
+    more = {"part": part.name, "sitting": sitting}
+    told = [json.dumps({**more, **json.loads(line)}) for line in found[before:]]
     lines.write_text("".join(f"{line}\n" for line in found[:before] + told), "utf-8")
     return {"part": part.name, "seconds": round(took, 1), "error": error}
 
@@ -94,7 +96,9 @@ def main(argv: list[str] | None = None) -> int:
     if told["file_system"] in machine.IN_MEMORY:
         print("!!! STORES ARE IN MEMORY: name another place by --directory", file=sys.stderr)
     (options.out / "machine.json").write_text(json.dumps(told, indent=1), "utf-8")
-    told["parts"] = [run(part, options, lines) for part in parts]
+    there = Lines.read(lines).all
+    sitting = 1 + max((line.get("sitting", 0) for line in there), default=-1)
+    told["parts"] = [run(part, options, lines, sitting) for part in parts]
     told["smoke"] = options.smoke
     told["changed_sizes"] = [
         f"--{name} {getattr(options, name)}"

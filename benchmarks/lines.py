@@ -1,6 +1,7 @@
 """Result lines as they stand in a file, and what is said of several rounds together.
 
-Data:     lines.jsonl: what harness.Result.line writes, and the part of the plan it belongs to.
+Data:     lines.jsonl: what harness.Result.line writes, the part of the plan it belongs to, and in
+          which sitting: with --append there are several.
 Holds:    rounds of one variant differ in nothing but figures; told is the median, and the range.
 """
 
@@ -46,6 +47,10 @@ def human(value: float, unit: str = "") -> str:
                 return f"{value / size:.3g} {name}{unit}"
     digits = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
     return f"{digits}{space}{unit}"
+
+
+def _when(line: Line) -> tuple[int, int]:
+    return line.get("sitting", 0), line.get("round", 0)
 
 
 class Lines:
@@ -96,11 +101,7 @@ class Lines:
         return sum((line.get("control_max_ms") or 0.0) > STALL_MS_MAX for line in self.all)
 
     def ratios(self, other: Lines, figure: str = "rate") -> Told | None:
-        """Of each round, this variant's figure by the other's; rounds that both have."""
-        theirs = {line.get("round"): line[figure] for line in other.all}
-        found = [
-            line[figure] / theirs[line.get("round")]
-            for line in self.all
-            if theirs.get(line.get("round"))
-        ]
+        """Of each round of a sitting, this variant's figure by the other's; rounds both have."""
+        theirs = {_when(line): line[figure] for line in other.all}
+        found = [line[figure] / theirs[_when(line)] for line in self.all if theirs.get(_when(line))]
         return told(found) if found else None

@@ -277,6 +277,9 @@ def test_suite_runs_a_part_and_reports(
     assert "each answer durable" in report
     assert {one["part"] for one in lines.Lines.read(out / "lines.jsonl").all} == {"cancel"}
     assert "report.md" in capsys.readouterr().err
+    assert suite.main(["--smoke", "--only", "cancel", "--out", str(out), "--append"]) == 0
+    told = lines.Lines.read(out / "lines.jsonl").all
+    assert [one["sitting"] for one in told] == [0] * 3 + [1] * 3
 
 
 def test_suite_goes_on_after_a_part_that_fails(
@@ -539,6 +542,9 @@ def test_ratios_are_of_runs_of_one_round() -> None:
     assert ours.ratios(theirs) == (6.0, 2.0, 10.0, 2)
     assert ours.told("rate") == (200.0, 100.0, 300.0, 3)
     assert lines.Lines([]).told("rate") is None
+    ours = lines.Lines([line("timerstore", 0, 100.0), line("timerstore", 0, 300.0, sitting=1)])
+    theirs = lines.Lines([line("other", 0, 50.0), line("other", 0, 30.0, sitting=1)])
+    assert ours.ratios(theirs) == (6.0, 2.0, 10.0, 2)
 
 
 def test_figures_are_short() -> None:

@@ -28,6 +28,16 @@ from timerstore.layout.wheel_slot import SLOT_BYTES
 from timerstore.opening import open_directory
 from timerstore.store import check_given
 
+NO_SLOT = (
+    "something that waits found no slot on the wheel; open it, have what is due delivered, and "
+    "convert it then"
+)
+OUT_OF_TURN = (
+    "a message of a fixed level came before one of its level that was put earlier and still waits "
+    "(the clock was set back between the two), which a broker's cursor cannot tell: it would "
+    "deliver one of them twice; convert it when both are delivered"
+)
+
 
 class ConvertReport(NamedTuple):
     """What became of a directory."""
@@ -64,9 +74,9 @@ def convert(
     if to == "rocketmq":
         wanted = opened.config.wheel_slot_count * SLOT_BYTES
         if disk.file_bytes(tree.timer_wheel) != wanted:
+            why = OUT_OF_TURN if opened.rooms.levels.has_gaps else NO_SLOT
             raise FailedError(
-                "convert: a broker would refuse the directory, as something that waits found no "
-                "slot on the wheel; open it, have what is due delivered, and convert it then",
+                f"convert: a broker would refuse the directory, as {why}",
                 where=tree.timer_wheel,
                 wanted=f"{wanted} bytes",
                 got=f"more, and {far} units on the far wheel",

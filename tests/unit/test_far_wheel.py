@@ -431,6 +431,28 @@ def test_convert_says_what_is_wrong(tmp_path: Path) -> None:
     at.close()
 
 
+def test_convert_tells_a_level_out_of_turn_from_a_full_wheel(tmp_path: Path) -> None:
+    at = bench(tmp_path, far_wheel="own", level_delays="1h")
+    at.store.put("t", b"put first", level=1)
+    at.turn()
+    at.turn(-1800 * SECOND)
+    at.store.put("t", b"put second", level=1)
+    at.turn()
+    at.turn(3600 * SECOND)
+    assert bodies(at) == [b"put second"]
+    at.close()
+    with pytest.raises(FailedError, match="a message of a fixed level came before one of its"):
+        timerstore.convert(at.root, to="rocketmq", config=at.config, clock=at.clock)
+    at.open()
+    at.turn(1800 * SECOND)
+    at.close()
+    report = timerstore.convert(at.root, to="rocketmq", config=at.config, clock=at.clock)
+    assert report == (0, 0, 0)
+    at.open()
+    assert bodies(at) == [b"put second", b"put first"]
+    at.close()
+
+
 # --- files ---
 
 

@@ -9,7 +9,7 @@ Nothing is delivered meanwhile, and no body is written. Cut off, the directory i
 it: opened here, or converted again, it goes on.
 
 Fails:    ConfigError where there is no store, LockedError where it is open, FailedError where a
-          broker would refuse what came of it.
+          broker would refuse what came of it, FullError where the disk is full.
 Source:   decision 0044.
 """
 
@@ -74,6 +74,8 @@ def convert(
     if to == "rocketmq":
         wanted = opened.config.wheel_slot_count * SLOT_BYTES
         if disk.file_bytes(tree.timer_wheel) != wanted:
+            if opened.linker.refused is not None:
+                raise opened.linker.refused
             why = OUT_OF_TURN if opened.rooms.levels.has_gaps else NO_SLOT
             raise FailedError(
                 f"convert: a broker would refuse the directory, as {why}",

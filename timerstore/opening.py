@@ -267,6 +267,7 @@ class Opened(NamedTuple):
         except TimerStoreError as error:
             if not error.retryable:
                 raise
+            self.linker.refused = error
 
     def _link_rest(self) -> None:
         """Give what is in the timer topic its unit, as far as the wheel and the disk take it."""
@@ -277,6 +278,7 @@ class Opened(NamedTuple):
         except TimerStoreError as error:
             if not error.retryable:
                 raise
+            self.linker.refused = error
 
 
 def open_directory(

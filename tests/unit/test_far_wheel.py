@@ -16,6 +16,7 @@ from timerstore.layout import far_table, watermark
 from timerstore.layout.tree import Tree
 from timerstore.testing import ManualClock
 from timerstore.timer import far as far_module
+from timerstore.timer.timer_log import TimerLog
 
 WHEEL_BYTES = 128 * 32
 WINDOW = 48  # slots of a second, of a wheel of 128
@@ -752,6 +753,25 @@ def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     at.turn(600 * SECOND)
     assert bodies(at) == [b"m"]
     at.close()
+
+
+def test_convert_says_that_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = bench(tmp_path, far_wheel="own")
+    at.store.put_many("t", [b"m"] * 10, delay=600)
+    at.turn()
+    at.close()
+
+    def full(_self: Any, _count: int, **_more: Any) -> None:
+        raise timerstore.FullError("by the test", where=tmp_path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TimerLog, "reserve", full)
+        with pytest.raises(timerstore.FullError, match="by the test"):
+            timerstore.convert(at.root, to="rocketmq", config=at.config, clock=at.clock)
+    report = timerstore.convert(at.root, to="rocketmq", config=at.config, clock=at.clock)
+    assert report == (10, 10, 0)
 
 
 def test_explain_says_where_it_is(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ import numpy as np
 from timerstore.clock import Clock
 from timerstore.commitlog.commit_log import CommitLog
 from timerstore.config import StoreConfig
-from timerstore.errors import FailedError, FullError
+from timerstore.errors import FailedError, FullError, TimerStoreError
 from timerstore.failpoint import reach
 from timerstore.layout import queue_unit, timer_unit
 from timerstore.layout.timer_unit import UNIT_BYTES
@@ -62,6 +62,7 @@ class Linker:
         self._store_id = store_id
         self._has_far = config.far_wheel != "off"
         self._lock = threading.Lock()
+        self.refused: TimerStoreError | None = None  # what kept a closing from linking all
         self._link: Any = ffi.new("ts_link *")
         self._units = np.empty((_BATCH + 1) * UNIT_BYTES, np.uint8)
         self._late = np.empty(_BATCH, DUE)

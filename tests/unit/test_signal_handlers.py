@@ -204,3 +204,34 @@ def test_a_handler_that_raises_amid_a_wake(store: TimerStore) -> None:
     waker.start()
     waker.join(60)
     assert woken == [True]
+
+
+def test_a_handler_that_raises_amid_polls(tmp_path: Path) -> None:
+    """The consumer's other threads go on, and so does `close`."""
+    store = timerstore.open(tmp_path / "s", CONFIG, threads=False)
+    draw, consumer = random.Random(1), store.consumer("t", "g")
+    for _ in range(100):
+        stop_amid(draw, consumer.poll)
+    for _ in range(30):
+        stop_amid(draw, lambda: consumer.poll(wait=0.0003))
+    polled: list[Any] = []
+
+    def poll() -> None:
+        polled.append(consumer.poll())
+        consumer.close()
+        store.close()
+
+    polling = threading.Thread(target=poll, daemon=True)
+    polling.start()
+    polling.join(30)
+    assert polled, "it waits for a lock that nobody has"
+    assert not polling.is_alive()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in a finalizer
+def test_a_handler_that_raises_amid_waits(store: TimerStore) -> None:
+    """What it raises comes out, no RuntimeError of a lock; whoever would ring is not held up."""
+    draw = random.Random(1)
+    for _ in range(1000):
+        stop_amid(draw, lambda: store.pull("t", 0, 1, wait=0.0003))
+    assert store.stats()["pull_held"]

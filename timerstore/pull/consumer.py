@@ -30,6 +30,9 @@ from timerstore.pull.waiting import wait_in_thread
 
 _REMOVED = {PullStatus.OFFSET_TOO_SMALL, PullStatus.MESSAGE_WAS_REMOVING}
 _AHEAD = 32  # messages that are fetched at once, at least
+_LOOK_S = (
+    0.5  # how often who waits for a commit looks by himself: a signal may keep it from telling
+)
 
 
 class Seams(NamedTuple):
@@ -172,14 +175,20 @@ class Consumer(Closing):
         group = self._group
         while True:
             with group.lock:
-                if held.position < 0:
-                    self._place(held)
                 if self._member.held.get(held.queue_id) is not held:
                     return 0
+                is_underway = held.position < 0 and group.is_committing(held.queue_id)
+                if is_underway:  # by whoever had it before: where to begin is not known yet
+                    settled = group.when_settled()
+                elif held.position < 0:
+                    self._place(held)
                 missing = count - len(held.ahead)
                 if missing <= 0:
                     return count
                 offset = held.fetch_at
+            if is_underway:
+                settled.wait(_LOOK_S)
+                continue
             result = self._pull(held.queue_id, offset, max(missing, _AHEAD))
             with group.lock:
                 if held.fetch_at == offset:  # else another thread was here, or a seek
@@ -229,12 +238,10 @@ class Consumer(Closing):
         return found
 
     def _place(self, held: Held) -> None:
-        """Find out where to begin, when the commits of whoever had it before have arrived."""
-        self._group.lock.wait_for(lambda: not self._group.committing[held.queue_id])
-        if held.position < 0:
-            committed = self._seams.offsets.committed(self.topic, self.group)
-            held.jump(max(committed.get(held.queue_id, 0), 0))
-            held.is_known = held.queue_id in committed
+        """Find out where to begin; the commits of whoever had it before have arrived."""
+        committed = self._seams.offsets.committed(self.topic, self.group)
+        held.jump(max(committed.get(held.queue_id, 0), 0))
+        held.is_known = held.queue_id in committed
 
     def _tell_removed(self, queue_id: int, offset: int, following: int) -> None:
         """Retention has removed what came next here: it can only go on behind it."""
@@ -265,34 +272,40 @@ class Consumer(Closing):
         return offsets
 
     def _commit(self, through: object) -> dict[int, int]:
-        group, offsets = self._group, self._seams.offsets
-        with group.lock:
-            self._check_open()
-            wanted = self._wanted(through)
-            committed = offsets.committed(self.topic, self.group)
-            wanted = {
-                q: offset
-                for q, offset in wanted.items()
-                # What is on its way takes effect before this: the disk is behind the times.
-                if offset != committed.get(q, 0) or group.committing[q]
-            }
-            if not wanted:
-                return {}
-            held = {q: self._member.held[q] for q in wanted}
-            for q, one in held.items():
-                wanted[q] = one.ask(wanted[q], others_are_on_their_way=group.committing[q] > 0)
-            jumps = {q: one.jumps for q, one in held.items()}
-            group.commit_begun(list(wanted))
-            asked: Asked = offsets.ask(self.topic, self.group, wanted)
+        group, offsets, mine = self._group, self._seams.offsets, object()
         try:
+            with group.lock:
+                self._check_open()
+                wanted = self._to_commit(through)
+                if not wanted:
+                    return {}
+                held = {q: self._member.held[q] for q in wanted}
+                for q, one in held.items():
+                    is_second = group.is_committing(q)
+                    wanted[q] = one.ask(wanted[q], others_are_on_their_way=is_second)
+                jumps = {q: one.jumps for q, one in held.items()}
+                group.committing[mine] = tuple(wanted)
+                asked: Asked = offsets.ask(self.topic, self.group, wanted)
             offsets.settle(asked)
             with group.lock:  # before it is settled: from then on an earlier one is not held up
                 for q, one in held.items():
                     if one.jumps == jumps[q]:  # else the group was sent elsewhere since
                         one.low = max(one.low, wanted[q])
         finally:
-            self._seams.groups.commit_settled(group, list(wanted))
+            # In one step, as it came in: no signal leaves it there for others to wait for.
+            if group.committing.pop(mine, None) is not None:
+                self._seams.groups.commit_settled(group)
         return wanted
+
+    def _to_commit(self, through: object) -> dict[int, int]:
+        """What of it is not committed yet; under the group's lock."""
+        committed = self._seams.offsets.committed(self.topic, self.group)
+        return {
+            q: offset
+            for q, offset in self._wanted(through).items()
+            # What is on its way takes effect before this: the disk is behind the times.
+            if offset != committed.get(q, 0) or self._group.is_committing(q)
+        }
 
     def _wanted(self, through: object) -> dict[int, int]:
         held = self._member.held

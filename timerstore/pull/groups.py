@@ -4,7 +4,9 @@
                                           b joins      a: 0 1      b: 2 3
                                           a closes                 b: 0 1 2 3
 
-Threads:  any. Of a Group everything is under its `lock`, of Groups under `_lock`.
+Threads:  any. Of a Group everything is under its `lock`, but that who commits goes out of
+          `committing` without; of Groups under `_lock`. Locks and bells are of C: a signal handler
+          that raises amid a step of Python's, as a Condition's, would leave them locked.
 Locks:    Groups._lock, then a Group's, then the hold table's; none is held over a pull or a sync.
 Holds:    (1) a queue is in the hands of one consumer of its group; (2) who joins or leaves moves as
           few queues as is fair; (3) a queue that moves goes on from what was committed, and not
@@ -16,13 +18,14 @@ Source:   decisions 0012, 0017 and 0036.
 import re
 import threading
 import weakref
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from timerstore.errors import MessageError
 from timerstore.message import Message, PullResult
 from timerstore.pull.line import FOR_EVER_NS, Line, Queue
+from timerstore.service import Bell
 
 _NAME = re.compile(r"[A-Za-z0-9%_|-]{1,255}")
 
@@ -154,11 +157,12 @@ class Group:
         self.topic = topic
         self.name = name
         self._count_queues = count_queues
-        self.lock = threading.Condition(threading.Lock())
+        self.lock = threading.Lock()
         self.members: list[Member] = []
         self.filters = Filters(None, None)
         self.queue_count = 0
-        self.committing: Counter[int] = Counter()  # commits on their way, by queue
+        self.committing: dict[object, Collection[int]] = {}  # commits on their way: queues of each
+        self._waiting: list[Bell] = []  # for one of them to be settled
         self.gone: deque[Member] = deque()  # their consumers were dropped without being closed
 
     @property
@@ -217,18 +221,24 @@ class Group:
                 member.hold([q for q in member.queues if q < self.queue_count])
         for member, share in zip(sharing, shares, strict=True):
             member.hold(share)
-        self.lock.notify_all()
 
     # --- commits; under `lock` ---
 
-    def commit_begun(self, queues: list[int]) -> None:
-        """Commits of these queues are on their way."""
-        self.committing.update(queues)
+    def is_committing(self, queue_id: int) -> bool:
+        """Whether a commit of this queue is on its way."""
+        return any(queue_id in queues for queues in list(self.committing.values()))
 
-    def commit_settled(self, queues: list[int]) -> None:
-        """They have arrived, or failed."""
-        self.committing -= Counter(queues)
-        self.lock.notify_all()
+    def when_settled(self) -> Bell:
+        """What rings when a commit has arrived, or failed."""
+        bell = Bell()
+        self._waiting.append(bell)
+        return bell
+
+    def commit_settled(self) -> None:
+        """One has, and is out of `committing`."""
+        waiting, self._waiting = self._waiting, []
+        for bell in waiting:
+            bell.set()
 
     # --- waiting ---
 
@@ -309,10 +319,10 @@ class Groups:
             group.leave(member)
             self._forget_unread(group)
 
-    def commit_settled(self, group: Group, queues: list[int]) -> None:
-        """Commits of these queues have arrived, or failed."""
+    def commit_settled(self, group: Group) -> None:
+        """A commit has arrived, or failed."""
         with self._lock, group.lock:
-            group.commit_settled(queues)
+            group.commit_settled()
             self._forget_unread(group)
 
     def _forget_unread(self, group: Group) -> None:

@@ -78,7 +78,7 @@ class Hold:
         self.entered_at = offset  # the queue's visible end then
         self.end_ns = end_ns
         self.filter = message_filter
-        self.ring = ring  # called once when it is answered, from any thread, under no lock of ours
+        self.ring = ring  # called when it is answered, from any thread, under no lock of ours
         self.wakes = wakes  # when messages come; else when its time is over only
         self.answered = False
 
@@ -205,12 +205,16 @@ class HoldTable:
     def _look_at(self, indexes: Iterable[int] | None) -> None:
         """Look at queues; None: at those with units that could not be seen before."""
         look = _Look()
-        with self._lock:
-            for index in list(self._behind if indexes is None else indexes):
-                one = self._queues.get(index)
-                if one is not None:
-                    self._look_at_one(index, one, look)
-        self._finish(look)
+        try:
+            with self._lock:
+                for index in list(self._behind if indexes is None else indexes):
+                    one = self._queues.get(index)
+                    if one is not None:
+                        self._look_at_one(index, one, look)
+            self._finish(look)
+        except BaseException:  # as Ctrl-C amid it: nobody else would ring who is answered
+            _ring(look.answered)
+            raise
 
     def _look_at_one(self, index: int, one: _Queue, look: _Look) -> None:
         awake = [hold for hold in one.holds if hold.wakes]
@@ -227,8 +231,8 @@ class HoldTable:
             if hold.filter is not None and hold.looked <= begin < visible <= begin + _UNITS_MAX:
                 look.doubts.append(Doubt(hold, one.route, begin, visible))
             else:
-                self._take(hold)
                 look.answered.append(hold)
+                self._take(hold)
         if index not in self._queues or one.route.queue.count <= visible:
             self._behind.discard(index)
         else:
@@ -251,14 +255,13 @@ class HoldTable:
                 if hold.answered:
                     continue
                 if matches:
-                    self._take(hold)
                     look.answered.append(hold)
+                    self._take(hold)
                 elif hold.looked == begin:  # else what lies before is still being read
                     hold.looked = end
         if look.answered:
             self._metrics.add("pull_woken", len(look.answered))
-            for hold in look.answered:
-                hold.ring()
+            _ring(look.answered)
 
     def turned(self, now_ns: int) -> None:
         """The clock was turned by hand: answer those whose time is over."""
@@ -275,12 +278,21 @@ class HoldTable:
         self.answer_all()
 
     def _answer_where(self, is_answered: Callable[[Hold], bool]) -> None:
-        with self._lock:
-            found = [h for one in self._queues.values() for h in one.holds if is_answered(h)]
-            for hold in found:
-                self._take(hold)
-        for hold in found:
-            hold.ring()
+        found: list[Hold] = []
+        try:
+            with self._lock:
+                found += [h for one in self._queues.values() for h in one.holds if is_answered(h)]
+                for hold in found:
+                    self._take(hold)
+            _ring(found)
+        except BaseException:
+            _ring(found)
+            raise
+
+
+def _ring(holds: list[Hold]) -> None:
+    for hold in holds:
+        hold.ring()
 
 
 def _may_match(route: Route, hold: Hold, visible: int, units: dict[int, bytes]) -> bool:

@@ -53,7 +53,11 @@ class Place:
         """Let it look; from any thread, as often as one likes."""
         if not self.is_rung:
             self.is_rung = True
-            self.ring()
+            try:
+                self.ring()
+            except BaseException:  # as Ctrl-C before it rang: it is not rung a second time
+                self.ring()
+                raise
 
 
 class Line:

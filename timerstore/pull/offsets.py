@@ -90,7 +90,7 @@ class Offsets:
         self._fail = fail
         self._lock = threading.Lock()
         self._write_lock = threading.Lock()
-        self._asked: list[Asked] = []  # under `_lock`, in order
+        self._asked: list[Asked] = []  # under `_lock`, in order; and the last ones that are done
         path = tree.consumer_offset_json
         try:
             self._file = read_file(disk, tree)
@@ -130,17 +130,17 @@ class Offsets:
         with self._write_lock:
             if asked.is_done:
                 return
-            with self._lock:
-                together, self._asked = self._asked, []
-            changes: dict[Key, dict[int, int]] = {}
-            for one in together:
-                changes.setdefault(one.key, {}).update(one.offsets)
             try:
+                with self._lock:
+                    together = [one for one in self._asked if not one.is_done]
+                    self._asked = list(together)  # until they are done, whatever ends this
+                changes: dict[Key, dict[int, int]] = {}
+                for one in together:
+                    changes.setdefault(one.key, {}).update(one.offsets)
                 self._check_alive()
                 self._write(changes)
-            except TimerStoreError as error:
-                with self._lock:  # the others try for themselves, and hear for themselves
-                    self._asked = [one for one in together if one is not asked] + self._asked
+            except BaseException as error:  # Ctrl-C, too
+                asked.is_done = True  # so; the others try for themselves, and hear for themselves
                 if isinstance(error, FailedError):
                     self._fail(error)
                 raise

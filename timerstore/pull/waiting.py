@@ -19,6 +19,7 @@ from timerstore.message import MessageBatch, PullResult, PullStatus
 from timerstore.pull.filter import Filter
 from timerstore.pull.hold import Hold, HoldTable
 from timerstore.queues.routes import Route
+from timerstore.service import Bell
 
 Answer = TypeVar("Answer", bound=PullResult | MessageBatch)
 
@@ -116,8 +117,8 @@ class WaitingPull(Generic[Answer]):
     def enter(self, ring: Callable[[], None]) -> bool:
         """Begin to wait; False where there is something to look at, or no time left.
 
-        `ring` is called once, from any thread, when it is time to `leave` and look; it must be
-        left after `left_s` in any case.
+        `ring` is called, once or more, from any thread, when it is time to `leave` and look; it
+        must be left after `left_s` in any case.
         """
         if self.left_s <= 0:
             return False
@@ -168,14 +169,16 @@ class WaitingPull(Generic[Answer]):
         return self.final(self._empty(self._route, bounds))
 
     def end(self) -> None:
-        """It keeps nothing: pulls are independent of each other."""
+        """Nobody waits behind it: pulls are independent of each other."""
+        if self._hold is not None:  # a signal came before it left
+            self.leave()
 
 
 def wait_in_thread(waiting: Waits[Got, Given_co], got: Got) -> Given_co:
     """Wait in this thread, after a first look that came to `got`."""
     try:
         while not waiting.is_done(got):
-            bell = threading.Event()
+            bell = Bell()  # whoever rings holds others up if a signal could leave it locked
             if waiting.enter(bell.set):
                 try:
                     bell.wait(min(waiting.left_s, threading.TIMEOUT_MAX))

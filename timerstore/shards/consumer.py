@@ -20,6 +20,7 @@ from timerstore.pull.consumer import Consumer
 from timerstore.pull.given import wait_problems, whole_or
 from timerstore.pull.groups import Held
 from timerstore.pull.polling import WaitingPoll
+from timerstore.service import Bell
 from timerstore.shards.receipt import ShardMessage, in_shard
 
 ShardQueue = tuple[int, int]
@@ -77,7 +78,7 @@ class ShardConsumer(Closing):
 
     def _sleep(self, polls: Sequence[WaitingPoll]) -> bool:
         """Wait for a reason to look again; False where the time is over, or a store is closed."""
-        bell = threading.Event()
+        bell = Bell()
         entered = []
         try:
             for poll in polls:

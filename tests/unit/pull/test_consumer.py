@@ -287,7 +287,7 @@ def test_commits_of_many_threads_share_their_writes(
     assert in_first.wait(30)
     for thread in threads[1:]:
         thread.start()
-    while len(six.store._opened.offsets._asked) < 4:
+    while len(six.store._opened.offsets._asked) < 5:
         threading.Event().wait(0.001)
     go.set()
     for thread in threads:
@@ -315,18 +315,19 @@ def test_a_full_disk_commits_nothing_and_may_be_tried_again(
     assert six.store.committed("t", "g") == {0: 2, 1: 2, 2: 2}
 
 
+@pytest.mark.parametrize("error", [FullError("no space"), KeyboardInterrupt(), MemoryError()])
 def test_a_commit_that_cannot_be_written_leaves_the_others_theirs(
-    six: Bench, monkeypatch: pytest.MonkeyPatch
+    six: Bench, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     offsets = six.store._opened.offsets
     one, other = offsets.ask("t", "a", {0: 1}), offsets.ask("t", "b", {0: 2})
 
-    def full(self: Disk, path: Path, data: bytes) -> None:
-        raise FullError("no space", where=path)
+    def failing(self: Disk, path: Path, data: bytes) -> None:
+        raise error
 
     with monkeypatch.context() as patched:
-        patched.setattr(Disk, "write_small", full)
-        with pytest.raises(FullError):
+        patched.setattr(Disk, "write_small", failing)
+        with pytest.raises(type(error)):
             offsets.settle(one)
     offsets.settle(other)
     assert offsets.committed("t", "a") == {}
@@ -728,8 +729,8 @@ def test_nor_one_that_was_just_settled(six: Bench, monkeypatch: pytest.MonkeyPat
     settled = Groups.commit_settled
     answers = []
 
-    def commit_right_behind(groups: Groups, group: Any, queues: Any) -> None:
-        settled(groups, group, queues)
+    def commit_right_behind(groups: Groups, group: Any) -> None:
+        settled(groups, group)
         monkeypatch.setattr(Groups, "commit_settled", settled)
         answers.append(consumer.commit(first))
 

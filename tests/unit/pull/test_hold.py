@@ -180,6 +180,23 @@ def test_a_message_wakes_the_holds_of_its_queue_alone(queues: Bench) -> None:
         assert one.bodies == [b"x"]
 
 
+def test_ctrl_c_amid_the_ringing_leaves_nobody_asleep(queues: Bench) -> None:
+    """It comes to whoever syncs, or closes, between two who are to be rung."""
+    rung: list[str] = []
+
+    def ring() -> None:
+        rung.append("first")
+        if len(rung) == 1:
+            raise KeyboardInterrupt
+
+    first, last = Waiting(queues), Waiting(queues)
+    assert first.pull.enter(ring)
+    assert last.enter()
+    with pytest.raises(KeyboardInterrupt):
+        queues.store._opened.puller.holds.answer_all()
+    assert last.rung
+
+
 def test_thousands_wait_and_each_message_wakes_one(bench: Bench) -> None:
     count = 1000
     bench.store.put("t", b"makes the topic", queue_id=count)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -115,6 +116,23 @@ def test_the_second_time_only_what_is_new_is_copied(source: Bench, tmp_path: Pat
     other.turn(61_000)
     assert sorted(numbers(other)) == list(range(200))
     other.close()
+
+
+def test_the_store_may_be_looked_at_while_it_is_copied(source: Bench, tmp_path: Path) -> None:
+    """Also by who is told how far it is: the calls that keep retention off do not wait for it."""
+    fill(source, 5)
+    store, answers = source.store, []
+
+    def look(_done: int, _all: int) -> None:
+        looking = Thread(
+            target=lambda: answers.append((store.histogram().counts.sum(), store.verify().clean)),
+            daemon=True,
+        )
+        looking.start()
+        looking.join(30)
+
+    store.backup(tmp_path / "backup", progress=look)
+    assert (5, True) in answers
 
 
 def test_an_empty_store_comes_back_empty(source: Bench, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@
       ─► retired: nobody begins to read it ─► the watermark says so ─► its last reader leaves
       ─► unlinked ─► queues and index: what lies below
 
-Threads:  retention; `verify` keeps it still.
+Threads:  retention; any may keep it still, several at once: a backup takes long.
 Locks:    `_lock` over a step, then what the handed-in calls take.
 Holds:    (1) a file goes whole, the oldest first, never the last; (2) nothing that waits is in it:
           what did was moved, and that is durable; (3) the watermark speaks of the new beginning
@@ -81,6 +81,7 @@ class Retention(Service):
         """Told the end of a file that goes: to append what of it has to stay; whether that is so.
         """
         self._lock = threading.Lock()
+        self._keeping: set[object] = set()  # who keeps it still; entered under `_lock`
         self._is_derived_behind = True  # an opening does not know what was dropped
         self._begun_end = 0  # of the file that is being emptied
         self._is_for_space = False  # why it is
@@ -92,10 +93,15 @@ class Retention(Service):
 
     @contextmanager
     def still(self) -> Iterator[None]:
-        """Nothing is removed while this is held; steps do nothing."""
-        with self._lock:
+        """Nothing is removed while this is held, by any number at once; steps do nothing."""
+        mine = object()
+        try:
+            with self._lock:  # behind a step that runs
+                self._keeping.add(mine)
             yield
-        self.wake()
+        finally:
+            self._keeping.discard(mine)
+            self.wake()
 
     def step(self) -> bool:
         """Move, retire, drop or unlink a bounded amount."""
@@ -103,7 +109,7 @@ class Retention(Service):
         if not self._lock.acquire(blocking=False):
             return False
         try:
-            return self._drop() or self._retire()
+            return not self._keeping and (self._drop() or self._retire())
         finally:
             self._lock.release()
 

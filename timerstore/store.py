@@ -890,8 +890,11 @@ class TimerStore(Closing):
         opened = self._opened
         rooms = opened.rooms
         enqueue, dequeue = self._backlog.enqueue(), self._backlog.dequeue()
+        # Before the end, which they follow.
+        dispatched, durable = rooms.dispatch.dispatched, rooms.log.durable
         with rooms.log.lock:
             by_topic, on_level = (Counter(one) for one in pending_by_topic(rooms.routes))
+            waiting, log_end = int(rooms.states.native.waiting), rooms.log.end
         return {
             **opened.metrics.values(),
             **opened.metrics.distributions(),
@@ -899,12 +902,12 @@ class TimerStore(Closing):
             "put_messages": int(self._native.put_count),
             "cancelled_messages": int(self._native.cancel_count),
             "rescheduled_messages": int(self._native.reschedule_count),
-            "pending_messages": int(rooms.states.native.waiting) + sum(on_level.values()),
+            "pending_messages": waiting + sum(on_level.values()),
             "pending_by_topic": dict(by_topic + on_level),
             "log_begin_bytes": rooms.log.segments.begin,
-            "log_end_bytes": rooms.log.end,
-            "log_durable_bytes": rooms.log.durable,
-            "dispatch_behind_bytes": rooms.log.end - rooms.dispatch.dispatched,
+            "log_end_bytes": log_end,
+            "log_durable_bytes": durable,
+            "dispatch_behind_bytes": log_end - dispatched,
             "enqueue_behind_messages": enqueue.messages,
             "enqueue_behind_ms": enqueue.ms,
             "dequeue_behind_messages": dequeue.messages,

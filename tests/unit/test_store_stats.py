@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.bench import DAY, NOW, Bench, small
-from timerstore.metrics import COUNTERS, DISTRIBUTIONS, GAUGES, SINCE_OPENING
+from timerstore.metrics import COUNTERS, DISTRIBUTIONS, GAUGES, SINCE_OPENING, Metrics
 from timerstore.timer.backlog import BOUNDS_S
 
 BEHIND = (
@@ -34,6 +34,23 @@ def test_every_name_is_in_the_one_table(bench: Bench) -> None:
     assert set(bench.store.stats()) == set(names)
     assert len(set(names)) == len(names)
     assert GAUGES.keys() > SINCE_OPENING
+
+
+def test_what_is_put_meanwhile_counts_in_all_or_in_none(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = Metrics.values
+
+    def putting(metrics: Metrics) -> dict[str, int]:
+        bench.store.put("t", b"x", delay=1)
+        bench.turn()
+        return values(metrics)
+
+    monkeypatch.setattr(Metrics, "values", putting)
+    stats = bench.store.stats()
+    assert stats["pending_messages"] == sum(stats["pending_by_topic"].values())
+    assert stats["dispatch_behind_bytes"] >= 0
+    assert stats["log_durable_bytes"] <= stats["log_end_bytes"]
 
 
 def test_nothing_is_behind_in_a_store_that_is_idle(bench: Bench) -> None:

@@ -235,3 +235,21 @@ def test_a_handler_that_raises_amid_waits(store: TimerStore) -> None:
     for _ in range(1000):
         stop_amid(draw, lambda: store.pull("t", 0, 1, wait=0.0003))
     assert store.stats()["pull_held"]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in a finalizer
+def test_a_handler_that_raises_amid_polls_lets_who_waits_behind_have_the_next(
+    tmp_path: Path,
+) -> None:
+    draw, found = random.Random(1), []
+    with timerstore.open(tmp_path / "s", StoreConfig(flush="async")) as store:
+        consumer = store.consumer("t", "g")
+        reading = threading.Thread(target=lambda: found.extend(consumer.poll(wait=1e6)))
+        for _ in range(500):
+            stop_amid(draw, lambda: consumer.poll(wait=0.0003))
+        reading.start()
+        store.put("t", b"now")
+        reading.join(20)
+        for place in list(consumer._member.line._places):  # so that the test ends
+            place.wake()
+        assert [one.body for one in found] == [b"now"], "one who is gone stands before it"

@@ -98,16 +98,17 @@ class Line:
         return [(queue, offset, hold.looked) for queue, offset, hold in holds]
 
     def leave(self, place: Place, wanted: Mapping[Queue, int] | None) -> None:
-        """Go, and put the next one in the table in one's stead."""
-        if place not in self._places:
-            return
-        self.wake(place)
-        was_first = self._first() is place
-        del self._places[place]
-        following = self._first()
-        takes_over = was_first and following is not None and following.is_asleep
-        if following is not None and takes_over and not self._hold(following, wanted):
-            following.wake()
+        """Go, and have the next one in the table in one's stead; again, where a signal came amid
+        it.
+        """
+        if place in self._places:
+            self.wake(place)
+            del self._places[place]
+        first = self._first()
+        if first is None or not first.is_asleep or first.is_rung or first.holds:
+            return  # it looks, or is to look, or is held
+        if not self._hold(first, wanted):
+            first.wake()
 
     def ring(self) -> None:
         """There is a reason to look: the first does, and the next ones after it."""
@@ -127,6 +128,7 @@ class Line:
     def _hold(self, place: Place, wanted: Mapping[Queue, int] | None) -> bool:
         if wanted is None:
             return False
+        is_held = False
         try:
             for queue, offset in wanted.items():
                 hold = self._watch(queue.queue_id, offset, place.end_ns, place.wake)
@@ -134,13 +136,15 @@ class Line:
                     break
                 place.holds.append((queue, offset, hold))
             else:
-                return True
+                is_held = True
         except TimerStoreError:
             pass
-        holds, place.holds = place.holds, []
-        for _, _, hold in holds:
-            self._unwatch(hold)
-        return False
+        finally:
+            if not is_held:  # whatever came amid it: at each queue, or at none
+                holds, place.holds = place.holds, []
+                for _, _, hold in holds:
+                    self._unwatch(hold)
+        return is_held
 
 
 def _nobody() -> None:

@@ -189,4 +189,8 @@ def wait_in_thread(waiting: Waits[Got, Given_co], got: Got) -> Given_co:
             got = waiting.look()
         return waiting.final(got)
     finally:
-        waiting.end()
+        try:
+            waiting.end()
+        except BaseException:  # as Ctrl-C amid it: others wait behind
+            waiting.end()
+            raise

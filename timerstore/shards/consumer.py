@@ -73,8 +73,11 @@ class ShardConsumer(Closing):
                 found = self._look(max_count)
             return found
         finally:
-            for poll in polls:
-                poll.end()
+            try:
+                _end_all(polls)
+            except BaseException:  # as Ctrl-C amid it: others wait behind
+                _end_all(polls)
+                raise
 
     def _sleep(self, polls: Sequence[WaitingPoll]) -> bool:
         """Wait for a reason to look again; False where the time is over, or a store is closed."""
@@ -213,3 +216,8 @@ class ShardConsumer(Closing):
             f"<ShardConsumer topic={self.topic!r} group={self.group!r} "
             f"shards={len(self._consumers)}>"
         )
+
+
+def _end_all(polls: Sequence[WaitingPoll]) -> None:
+    for poll in polls:
+        poll.end()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -449,6 +450,31 @@ def test_at_the_limit_unread_messages_go_counted_logged_and_the_reader_is_told(
     with bench.store.consumer("t", "new") as stranger:
         assert [m.queue_offset for m in stranger.poll(1)] == [low]
         assert stranger.removed_count == 0  # it never began before
+    bench.store.close()
+
+
+def test_a_logging_handler_may_ask_the_consumer_that_is_told(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, config(retention_log_bytes=40 * KIB))
+    bench.fill(1)
+    reader = bench.store.consumer("t", "g")
+    assert len(reader.poll()) == 1
+    asked: list[tuple[int, ...]] = []
+
+    class Asking(logging.Handler):
+        def emit(self, _record: logging.LogRecord) -> None:
+            asked.append(reader.queues)
+
+    bench.fill(60)
+    handler, logger = Asking(), logging.getLogger("timerstore.pull")
+    logger.addHandler(handler)
+    try:
+        reading = Thread(target=reader.poll, daemon=True)
+        reading.start()
+        reading.join(30)
+    finally:
+        logger.removeHandler(handler)
+    assert not reading.is_alive(), "it waits for a lock that it has itself"
+    assert asked == [(0,)]
     bench.store.close()
 
 

@@ -191,12 +191,18 @@ class Consumer(Closing):
                 continue
             result = self._pull(held.queue_id, offset, max(missing, _AHEAD))
             with group.lock:
-                if held.fetch_at == offset:  # else another thread was here, or a seek
-                    if result.status in _REMOVED and held.is_known:
-                        self._tell_removed(held.queue_id, offset, result.next_offset)
+                is_next = held.fetch_at == offset  # else another thread was here, or a seek
+                is_removed = is_next and held.is_known and result.status in _REMOVED
+                if is_next:
                     held.arrived(result)
-                    if held.fetch_at == offset:
-                        return len(held.ahead)
+                is_at_end = is_next and held.fetch_at == offset
+                at_hand = len(held.ahead)
+                if is_removed:
+                    self.removed_count += result.next_offset - offset
+            if is_removed:  # under no lock: a handler of logging may ask this consumer something
+                self._tell_removed(held.queue_id, result.next_offset - offset)
+            if is_at_end:
+                return at_hand
 
     def hand_out(self, queues: list[Held], max_count: int) -> list[Message]:
         """Give what was fetched, of the queues in their turn; it reads and waits for nothing."""
@@ -243,12 +249,11 @@ class Consumer(Closing):
         held.jump(max(committed.get(held.queue_id, 0), 0))
         held.is_known = held.queue_id in committed
 
-    def _tell_removed(self, queue_id: int, offset: int, following: int) -> None:
+    def _tell_removed(self, queue_id: int, count: int) -> None:
         """Retention has removed what came next here: it can only go on behind it."""
-        self.removed_count += following - offset
         logging.getLogger("timerstore.pull").warning(
             "removed_unread=%d topic=%s queue=%d group=%s reader=behind",
-            following - offset,
+            count,
             self.topic,
             queue_id,
             self.group,

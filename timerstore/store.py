@@ -921,10 +921,11 @@ class TimerStore(Closing):
 
     @_counted
     def timing_distribution(self) -> dict[int | None, int]:
-        """Give how many messages wait, by when they are due: within 5 s, 60 s, ... 86,400 s.
+        """Give how many timers wait, by when they are due: within 5 s, 60 s, ... 86,400 s.
 
         Each bound counts what the one before did not; the first what is late too, None what is
-        later than a day. Together they are all that wait. Reads all that waits.
+        later than a day. Together they are all timers that wait; those of fixed levels are not
+        among them (`histogram` counts those, too). Reads all that waits.
         """
         return self._backlog.distribution()
 
@@ -932,8 +933,9 @@ class TimerStore(Closing):
     def congestion(self) -> dict[int, int]:
         """Give how many messages wait for each slot, by the ms at which the slot begins.
 
-        Only slots that somebody waits for. A message due at the very end of a slot is in it; one
-        that rolls is in the slot it is due in. Reads all that waits.
+        Only slots that somebody waits for; those of fixed levels wait for none. A message due at
+        the very end of a slot is in it; one that rolls is in the slot it is due in. Reads all that
+        waits.
         """
         return self._backlog.congestion()
 

@@ -167,6 +167,53 @@ def test_a_clock_set_back_makes_nothing_negative(bench: Bench) -> None:
     assert behind(bench) == (1, 0, 0, 0)
 
 
+# --- what was put, and what became of it ----------------------------------------------------------
+
+
+def waiting(bench: Bench, at_once: int) -> int:
+    """What must wait by the counters; `at_once`: how many were put without a time."""
+    stats = bench.store.stats()
+    handed = stats["dequeue_put_messages"] + stats["schedule_deliver_messages"]
+    assert sum(n for bound, n in stats["lateness_ms"].items() if bound != "sum") == handed
+    found: int = stats["pending_messages"]
+    assert found == sum(stats["pending_by_topic"].values()) == len(list(bench.store.pending()))
+    assert found == stats["put_messages"] - at_once - handed - stats["cancelled_messages"]
+    return found
+
+
+def test_the_counters_add_up_to_what_waits(bench: Bench) -> None:
+    """Each of these names says in metrics.py what counts: leases and runs do, too."""
+    store = bench.store
+    assert not any(store.stats()[name] for name in (*COUNTERS, *SINCE_OPENING))
+    store.put_many("t", [b"x"] * 3, delay=[1, 2, 1000])
+    store.put("t", b"x", level=1)
+    store.put("t", b"x", message_id="i", delay=60)
+    store.put("t", b"x", message_id="i", delay=60)  # stored once
+    assert waiting(bench, 0) == 5
+    for _ in range(3):
+        store.put("t", b"x", key="k", replace=True, delay=90)
+    assert (waiting(bench, 0), store.stats()["rescheduled_messages"]) == (6, 2)
+    store.cancel(store.reschedule(store.put("t", b"x", delay=5), delay=50))
+    assert (waiting(bench, 0), store.stats()["rescheduled_messages"]) == (6, 3)
+    store.put_every("t", b"x", every=100, name="n")
+    assert waiting(bench, 0) == 7
+    store.put_many("work", [b"x"] * 3)
+    bench.turn()
+    acked, given_back, held = store.receive("work", "g", max_count=3, lease=30)
+    assert waiting(bench, 3) == 10
+    store.ack(acked)
+    store.nack(given_back, delay=5)
+    store.extend(held, lease=60)
+    assert (waiting(bench, 3), store.stats()["rescheduled_messages"]) == (9, 5)
+    for _ in range(20):
+        bench.turn(10_000)  # the run came and the next waits, and what was leased comes again
+        waiting(bench, 3)
+    assert store.cancel_every("n")
+    assert waiting(bench, 3) == 1
+    bench.turn(1_000_000)
+    assert waiting(bench, 3) == 0
+
+
 # --- distribution, congestion ---------------------------------------------------------------------
 
 
@@ -190,6 +237,16 @@ def test_distribution_counts_what_is_late_with_what_is_nearest(tmp_path: Path) -
     bench.turn(DAY)
     assert bench.store.timing_distribution()[5] == 1
     bench.close()
+
+
+def test_what_waits_for_a_fixed_level_is_in_the_histogram_alone(bench: Bench) -> None:
+    """Docs said that the distribution is all that waits."""
+    bench.store.put("t", b"x", level=1)
+    bench.store.put("t", b"x", delay=1)
+    assert bench.store.stats()["pending_messages"] == 2
+    assert sum(bench.store.timing_distribution().values()) == 1
+    assert sum(bench.store.congestion().values()) == 1
+    assert sum(bench.store.histogram().counts) == 2
 
 
 def test_congestion_is_by_due_slot_whatever_the_wheel_does(bench: Bench) -> None:

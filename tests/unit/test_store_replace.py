@@ -45,6 +45,17 @@ def test_the_newest_wins(bench: Bench) -> None:
     assert bench.store.cancel(second) is CancelResult.ALREADY_DELIVERED
 
 
+@pytest.mark.parametrize("given", [{}, {"delay": 5}], ids=["now", "later"])
+def test_each_is_durable_when_it_is_answered(tmp_path: Path, given: dict[str, Any]) -> None:
+    """The first of a key goes another way than those that take its place."""
+    bench = Bench(tmp_path / "store", small(flush="sync"))
+    for _ in range(2):
+        bench.store.put("t", b"x", key="k", replace=True, **given)
+        stats = bench.store.stats()
+        assert stats["log_durable_bytes"] == stats["log_end_bytes"]
+    bench.close()
+
+
 def test_keys_and_topics_are_apart(bench: Bench) -> None:
     put(bench, b"a", "a")
     put(bench, b"b", "b")

@@ -100,3 +100,17 @@ def test_wrong_windows_are_refused(
         getattr(bench.store, put)("a", body, **given)
     assert bench.store.put("a", b"x", spread=5, delay=95).due_ms < NOW + 100_000
     bench.close()
+
+
+def test_timers_that_are_off_are_refused_however_small_the_window(tmp_path: Path) -> None:
+    """A draw of 0 ms would be a put for now."""
+    bench = Bench(tmp_path / "store", small(timer_enabled=False))
+    for window in (0.001, 1):
+        with bench.refused(MessageError, "timer_enabled"):
+            bench.store.put("a", b"x", spread=window)
+        with bench.refused(MessageError, "timer_enabled"):
+            bench.store.put_many("a", [b"x"], spread=window)
+    bench.store.put("a", b"now", spread=0)
+    bench.turn()
+    assert bench.bodies("a") == [b"now"]
+    bench.close()

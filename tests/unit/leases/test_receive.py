@@ -632,6 +632,27 @@ def test_a_message_without_room_for_its_lease(tmp_path: Path) -> None:
     bench.close()
 
 
+def test_each_byte_of_an_id_counts_for_the_room_of_a_lease(tmp_path: Path) -> None:
+    """The largest message that can be leased is smaller by what its id is longer than ours."""
+    bench = Bench(tmp_path / "s", small(properties_bytes_max=700))
+
+    def has_room(size: int, message_id: str | None) -> bool:
+        topic = f"t{size:03}-{len(message_id or ''):03}"  # its length counts, too
+        bench.store.put(topic, b"x", properties={"p": "x" * size}, message_id=message_id)
+        bench.turn()
+        try:
+            (leased,) = bench.store.receive(topic, "g")
+        except MessageError:
+            return False
+        return bench.store.ack(leased) is AckResult.ACKED
+
+    most = next(size for size in range(300, 0, -1) if has_room(size, None))
+    for more in (1, 50):
+        assert has_room(most - more, "i" * (32 + more))
+        assert not has_room(most - more + 1, "i" * (32 + more))
+    bench.close()
+
+
 def test_leases_roll_and_move(tmp_path: Path) -> None:
     """A lease of months rolls around the wheel; its receipt stays good."""
     bench = Bench(tmp_path / "s")

@@ -12,6 +12,7 @@ from tests.support.bench import NOW, small  # noqa: E402
 from tests.support.staging import UTC_US, batch_of, make_root, staged_rows  # noqa: E402
 from timerstore import ConfigError, MessageError, StoreConfig  # noqa: E402
 from timerstore.shards import WriteOptions, parse_options, stage  # noqa: E402
+from timerstore.shards.routing import shard_of_key  # noqa: E402
 from timerstore.shards.rows import Reader, check_columns  # noqa: E402
 from timerstore.testing import ManualClock  # noqa: E402
 
@@ -66,6 +67,9 @@ def test_what_no_store_takes_is_said(columns: dict[str, Any], why: str) -> None:
     first, second = _reasons(**columns)
     assert why in first
     assert second == ""
+    fine, wrong = _reasons(**{name: one[::-1] for name, one in columns.items()})  # the last row
+    assert why in wrong
+    assert fine == ""
 
 
 def test_bodies_at_their_limits() -> None:
@@ -283,6 +287,29 @@ def test_text_bodies_and_wide_types(tmp_path: Path) -> None:
 
 
 # --- options ---
+
+
+@pytest.mark.parametrize(
+    ("shard_by", "columns", "decides"),
+    [
+        ("key", {}, ["k0", "k1", "m2", "m3"]),
+        ("msg_id", {}, ["m0", "m1", "m2", "m3"]),
+        ("customer", {"customer": ["c0", "", None, "c3"]}, ["c0", "m1", "m2", "c3"]),
+        ("number", {"number": [7, None, -1, 0]}, ["7", "m1", "-1", "0"]),
+    ],
+)
+def test_what_decides_the_shard(
+    tmp_path: Path, shard_by: str, columns: dict[str, Any], decides: list[str]
+) -> None:
+    """Where it is empty the message id does."""
+    root = make_root(tmp_path / "s", 5)
+    ids = ["m0", "m1", "m2", "m3"]
+    batch = batch_of(4, key=["k0", "k1", "", None], message_id=ids, **columns)
+    options = WriteOptions(shard_by=shard_by)
+    staged = stage(root, "s", 0, "a", [batch], options, clock=ManualClock(NOW))
+    for k, text in enumerate(decides):
+        mine = staged_rows(root, staged.files, shard_of_key(text, 5))
+        assert b"body-%d" % k in [row[1] for row in mine]
 
 
 def test_options_are_read_in_any_case() -> None:

@@ -11,6 +11,9 @@ from dataclasses import dataclass, field, replace
 from timerstore.errors import CorruptError
 from timerstore.layout import json_text
 from timerstore.layout.json_text import DataVersion
+from timerstore.layout.tree import whole_number
+
+_LEVEL_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +53,12 @@ def _parse(text: bytes) -> DelayOffsets:
     offsets = {}
     for name, value in table.items():
         offset = json_text.as_int(value, f"offset of level {name!r}")
-        if not name.isdecimal() or not 1 <= int(name) < 2**31 or offset < 0:
+        level = whole_number(name, _LEVEL_MAX)
+        if level < 1 or offset < 0:
             raise CorruptError(
                 "offsetTable", wanted="offsets from 0 on by level from 1 on", got=f"{name}:{value}"
             )
-        offsets[int(name)] = offset
+        offsets[level] = offset
     version = DataVersion.from_json(whole.get("dataVersion"))
     a_line_each = bool(offsets) and b'"offsetTable":{\n' in text
     return DelayOffsets(version, offsets, a_line_each=a_line_each)

@@ -63,6 +63,18 @@ def topic_component(topic: str) -> str:
     return topic
 
 
+def whole_number(text: str, most: int) -> int:
+    """Read a number of a property, 0 to `most`, as native/format/text.h and Java do: with a sign or
+    without, any zeros before it; -1 where it is none.
+    """
+    digits = text[1:] if text.startswith(("+", "-")) else text
+    if not (digits.isascii() and digits.isdecimal()):
+        return -1
+    digits = digits.lstrip("0") or "0"  # Python's int() takes 4,300 digits, zeros among them
+    number = int(digits) if len(digits) <= 19 else most + 1
+    return number if number <= most and not (number and text[0] == "-") else -1
+
+
 def is_topic(name: str) -> bool:
     """Whether a topic may have that name."""
     return _TOPIC.fullmatch(name) is not None

@@ -26,7 +26,13 @@ import numpy as np
 from timerstore.commitlog.commit_log import CommitLog
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, CorruptError, GoneError, MessageError
-from timerstore.layout.tree import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC, topic_component
+from timerstore.layout.tree import (
+    QUEUE_COUNT_MAX,
+    SCHEDULE_TOPIC,
+    WHEEL_TIMER_TOPIC,
+    topic_component,
+    whole_number,
+)
 from timerstore.message import (
     SYS_FLAG_BORN_HOST_V6,
     SYS_FLAG_STORE_HOST_V6,
@@ -40,6 +46,7 @@ from timerstore.pull.given import whole
 from timerstore.pull.page import PULLED
 from timerstore.pull.reading import Reader
 from timerstore.queues.dispatch import Dispatch
+from timerstore.queues.levels import real_queue
 from timerstore.queues.removals import Reading, Removals
 from timerstore.queues.routes import Routes
 
@@ -243,6 +250,8 @@ class Querier:
 
     def _waits_on_level(self, found: _Found, below: int) -> bool:
         message = self._read(found)
+        if real_queue(message.properties) is None:
+            return False  # it will be passed over
         if not message.message_id:
             return True  # nothing tells its copy from others
         id_bytes = message.message_id.encode()
@@ -409,7 +418,8 @@ class Querier:
         if found.waits:
             if topic == SCHEDULE_TOPIC:
                 due_ms = self._level_due_ms(queue_id, queue_offset)
-            topic, queue_id = pairs["REAL_TOPIC"], int(pairs.get("REAL_QID", "0"))
+            topic = pairs["REAL_TOPIC"]
+            queue_id = whole_number(pairs.get("REAL_QID", "0"), QUEUE_COUNT_MAX - 1)
             queue_offset = delivered_ms = -1
             if found.timer_id >= 0:
                 stamp = int(pairs["TIMER_OUT_MS"]) + 1

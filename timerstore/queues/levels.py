@@ -1,10 +1,11 @@
 """The fixed delays, as text and as numbers; where a message that waits for one goes."""
 
-import re
 from collections.abc import Mapping
 
+from timerstore.layout.tree import QUEUE_COUNT_MAX, can_have_queue, whole_number
+
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_TOPIC = re.compile(r"[0-9A-Za-z%_|-]{1,255}")
+_LEVEL_MAX = 2**31 - 1
 _HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 
 
@@ -17,10 +18,9 @@ def real_queue(properties: Mapping[str, str]) -> tuple[str, int] | None:
     """Give topic and queue that a level message goes to; None where it can never be delivered, as
     ts_level_usable (native/src/parse.h) has it.
     """
-    topic, queue_id = properties.get("REAL_TOPIC", ""), properties.get("REAL_QID", "")
-    level = properties.get("DELAY", "")
-    if not (_TOPIC.fullmatch(topic) and queue_id.isdecimal() and level.isdecimal()):
+    topic = properties.get("REAL_TOPIC", "")
+    queue_id = whole_number(properties.get("REAL_QID", ""), QUEUE_COUNT_MAX - 1)
+    level = whole_number(properties.get("DELAY", ""), _LEVEL_MAX)
+    if topic == _HALF_TOPIC or level < 1 or not can_have_queue(topic, queue_id):
         return None
-    if topic == _HALF_TOPIC or int(level) < 1:
-        return None
-    return topic, int(queue_id)
+    return topic, queue_id

@@ -1,6 +1,5 @@
 """Which topic and queue a record belongs to, when C meets one that has no route yet."""
 
-import re
 from typing import Any
 
 import numpy as np
@@ -9,12 +8,16 @@ import numpy.typing as npt
 from timerstore.commitlog.commit_log import CommitLog
 from timerstore.commitlog.fold import SCAN_DTYPE
 from timerstore.files.segments import Segments
-from timerstore.layout.tree import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC, can_have_queue
+from timerstore.layout.tree import (
+    QUEUE_COUNT_MAX,
+    SCHEDULE_TOPIC,
+    WHEEL_TIMER_TOPIC,
+    can_have_queue,
+    whole_number,
+)
 from timerstore.message import parse_properties
 from timerstore.native import ffi, lib, raise_status
 from timerstore.queues.routes import Routes
-
-_NUMBER = re.compile(r"[0-9]{1,10}")
 
 
 def record_fields(segments: Segments, view: Any, log_offset: int) -> tuple[bytes, int, bytes]:
@@ -71,9 +74,10 @@ def queues_named(topic: bytes, queue_id: int, text: bytes) -> list[tuple[str, in
     named = [(name, queue_id)]
     if name in (WHEEL_TIMER_TOPIC, SCHEDULE_TOPIC):
         properties = parse_properties(text)
-        real, number = properties.get("REAL_TOPIC"), properties.get("REAL_QID", "")
-        if real and _NUMBER.fullmatch(number):
-            named.append((real, int(number)))
+        real = properties.get("REAL_TOPIC")
+        number = whole_number(properties.get("REAL_QID", ""), QUEUE_COUNT_MAX - 1)
+        if real and number >= 0:
+            named.append((real, number))
     return named
 
 

@@ -25,7 +25,7 @@ from timerstore.commitlog.commit_log import CommitLog
 from timerstore.commitlog.recover import scan_batches
 from timerstore.errors import CorruptError, GoneError
 from timerstore.layout.handle import Handle
-from timerstore.layout.tree import WHEEL_TIMER_TOPIC
+from timerstore.layout.tree import QUEUE_COUNT_MAX, WHEEL_TIMER_TOPIC, whole_number
 from timerstore.message import parse_properties
 from timerstore.native import ffi, lib
 from timerstore.queues.dispatch import Dispatch
@@ -130,16 +130,16 @@ class Finder:
         with self._log.segments.view(self._log.written) as view:
             _, _, text = record_fields(self._log.segments, view, log_offset)
         properties = parse_properties(text)
-        number = properties.get("REAL_QID", "")
+        number = whole_number(properties.get("REAL_QID", ""), QUEUE_COUNT_MAX - 1)
         if (
             properties.get("REAL_TOPIC") != handle.topic
             or properties.get("UNIQ_KEY") != handle.message_id
             or properties.get("TIMER_OUT_MS") != str(handle.out_ms)
             or "TIMER_DEL_UNIQKEY" in properties
-            or not number.isdecimal()
+            or number < 0
         ):
             return None
-        route = self._routes.make(handle.topic, int(number), self._clock.now_ms)
+        route = self._routes.make(handle.topic, number, self._clock.now_ms)
         due_ms = int(lib.ts_properties_due(text, len(text), self._precision_ms))
         return Named(timer_id, handle.message_id, route, handle.out_ms, due_ms, log_offset)
 

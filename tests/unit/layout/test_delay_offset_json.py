@@ -53,7 +53,19 @@ def test_absent_is_empty_and_the_older_copy_helps_out() -> None:
     assert delay_offset_json.read(b"{", FASTJSON).offsets[2] == 34
 
 
-@pytest.mark.parametrize("table", [b"{0:1}", b"{1:-1}", b'{1:"a"}', b"{a:1}", b'{"b":1}', b"[]"])
+@pytest.mark.parametrize(
+    "table",
+    [
+        b"{0:1}",
+        b"{1:-1}",
+        b'{1:"a"}',
+        b"{a:1}",
+        b'{"b":1}',
+        b"[]",
+        b"{%s:1}" % (b"9" * 5000),
+        b"{2147483648:1}",
+    ],
+)
 def test_what_is_no_table(table: bytes) -> None:
     with pytest.raises(CorruptError):
         delay_offset_json.read(b'{"offsetTable":' + table + b"}", None)

@@ -71,3 +71,15 @@ def test_queue_numbers():
         assert tree.queue_number(name) is None
     with pytest.raises(ValueError, match="queue"):
         Tree(Path("/s")).queue("t", -1)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        *[("0", 0), ("+0", 0), ("-0", 0), ("7", 7), ("+7", 7), ("99", 99), ("0" * 5000 + "5", 5)],
+        *[(one, -1) for one in ("", "+", "-", "-1", "+-1", " 1", "1 ", "x", "1.0", "1_0", "100")],
+        *[(one, -1) for one in ("9" * 19, "9" * 20, "9" * 5000, "\u0661", "\u00b2")],
+    ],
+)
+def test_numbers_of_properties(text: str, number: int) -> None:
+    assert tree.whole_number(text, 99) == number

@@ -365,6 +365,19 @@ def test_sleeps_until_the_first_is_due(bench: Bench) -> None:
     assert service.idle_s() == 0.001
 
 
+# --- what a stranger's client wrote ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", ["+0", "-0", "0" * 11, "0" * 5000], ids=["+", "-", "11", "5000"])
+def test_numbers_are_read_as_c_and_java_read_them(bench: Bench, number: str) -> None:
+    """C asked for the queue that such a record names, and Python knew none: nothing opened."""
+    raw_level_put(bench, 0, {**HERE, "REAL_QID": number, "DELAY": number.lstrip("-")[:-1] + "1"})
+    assert [one.queue_id for one in bench.store.pending()] == [0]
+    bench.reopen()
+    bench.turn(3 * SECOND)
+    assert bench.bodies() == [b"x"]
+
+
 # --- what cannot be delivered ---------------------------------------------------------------------
 
 HERE = {"REAL_TOPIC": "t", "REAL_QID": "0", "DELAY": "1", "UNIQ_KEY": "K"}
@@ -381,18 +394,25 @@ HERE = {"REAL_TOPIC": "t", "REAL_QID": "0", "DELAY": "1", "UNIQ_KEY": "K"}
         {"REAL_QID": "x"},
         {"DELAY": None},
         {"DELAY": "0"},
+        {"REAL_QID": "65536"},
+        {"REAL_QID": "\u0660"},
+        {"REAL_QID": "9" * 5000},
+        {"DELAY": "\u0661"},
+        {"DELAY": "9" * 5000},
     ],
 )
 def test_what_has_nowhere_to_go_holds_nobody_up(
     bench: Bench, changes: dict[str, str | None]
 ) -> None:
     properties = {name: value for name, value in {**HERE, **changes}.items() if value is not None}
-    raw_level_put(bench, 0, properties)
+    raw_level_put(bench, 0, {**properties, "KEYS": "k"})
     bench.store.put("t", b"y", level=1)
+    assert bench.store.query("t", "k") == []
     bench.turn(3 * SECOND)
     assert bench.bodies() == [b"y"]
     assert levels(bench).copy() == {0: (2,)}
     assert bench.store.stats()["schedule_deliver_unusable_messages"] == 1
+    assert list(bench.store.pending()) == []
     no_side_files(bench)
     bench.turn()
     assert bench.bodies() == [b"y"]

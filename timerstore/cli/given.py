@@ -113,7 +113,7 @@ class Setting(click.ParamType):  # type: ignore[type-arg]  # generic from click 
             return _TRUTH[text.lower()]
         if isinstance(default, int):
             digits = text.replace("_", "")
-            if not re.fullmatch(r"-?[0-9]+", digits):
+            if not re.fullmatch(r"-?[0-9]{1,30}", digits):
                 self.fail(f"{name}: wanted a whole number, got {text!r}", param)
             return int(digits)
         return text

@@ -65,7 +65,7 @@ def positions(what: str, table: Any) -> dict[int, Position]:
 
 
 def _shard(what: str, name: str) -> int:
-    if not (name.isascii() and name.isdecimal()):
+    if not (name.isascii() and name.isdecimal() and len(name) < 20):
         raise ConfigError(f"{what}: wanted a shard's number, got {name!r}")
     return int(name)
 

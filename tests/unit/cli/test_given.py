@@ -92,6 +92,8 @@ def test_settings() -> None:
         "precision_ms",
         "precision_ms=",
         "precision_ms=1.5",
+        "precision_ms=" + "9" * 5000,
+        "flush",
         "index_enabled=2",
         "nothing=1",
     ):

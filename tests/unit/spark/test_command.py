@@ -185,3 +185,13 @@ def test_settings() -> None:
 
 def test_modules_of_jobs() -> None:
     assert module_of("bulk-schedule") == "timerstore.spark.jobs.bulk_schedule"
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "--5", "-", "1.5", "\u0661"])
+def test_settings_that_are_no_numbers(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--path", str(tmp_path / "s"), "--shards", "1", "--set", f"precision_ms={text}"]
+    assert command.main(["init-shards", *given]) == 1
+    assert "precision_ms: wanted int" in said(capsys)
+    assert not (tmp_path / "s").exists()

@@ -116,3 +116,8 @@ def test_an_offset_is_the_same_text_however_it_was_made(ends: dict[int, int]) ->
 )
 def test_positions_come_back(at: dict[int, Position]) -> None:
     assert offsets.read("as_of", offsets.text(at)) == at
+
+
+def test_a_shard_of_thousands_of_digits_is_none() -> None:
+    with pytest.raises(ConfigError, match="as_of: wanted a shard's number"):
+        offsets.read("as_of", '{"format": 1, "shards": {"%s": {"p": 0}}}' % ("9" * 5000))

@@ -8,6 +8,7 @@ Holds:    again on the same directory with the same number: nothing is changed.
 """
 
 import dataclasses
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,7 +56,7 @@ def config_of(settings: Sequence[str]) -> StoreConfig:
             problems.append(f"--set: {name} is no setting of a store; known: {', '.join(kinds)}")
         elif kind is bool and text.lower() in {"true", "false"}:
             given[name] = text.lower() == "true"
-        elif kind is int and text.lstrip("-").isdecimal():
+        elif kind is int and re.fullmatch(r"-?[0-9]{1,30}", text):
             given[name] = int(text)
         elif kind is str:
             given[name] = text

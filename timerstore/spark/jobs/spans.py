@@ -29,7 +29,7 @@ def read_time_ms(option: str, text: str) -> int:
     """Epoch ms of `now`, of epoch ms, or of a time with its zone."""
     if text == "now":
         return int(datetime.now(UTC).timestamp() * 1000)
-    if text.isdecimal() and int(text) <= LAST_MS:
+    if text.isdecimal() and len(text) < 20 and int(text) <= LAST_MS:
         return int(text)
     try:
         given = datetime.fromisoformat(text)

@@ -151,33 +151,29 @@ class ScheduleDeliver(Service):
         """Give what is due and may go, in order of (due, put), and the runs that it is of."""
         parts: list[Entries] = []
         runs: list[tuple[Runs, Run]] = []
-        last: list[tuple[int, int]] = []  # of each run with more behind: (due, log offset)
         for queue in self._queues:
-            room = self._room_of(queue.route.queue_id)
-            for run in queue.runs:
+            room = min(self._room_of(queue.route.queue_id), _BATCH)
+            found: list[Entries] = []
+            count, last_ms = 0, now_ms
+            for run in sorted(queue.runs, key=queue.head_ms):
                 head_ms = queue.head_ms(run)
                 if head_ms > now_ms:
                     self._next_ms = min(head_ms, self._next_ms or head_ms)
-                    continue
+                    break
                 if room < 1:
                     break  # `durable` wakes
-                found = queue.due(run, now_ms, min(room, _BATCH))
-                room -= len(found)
-                found["run"] = len(runs)
-                parts.append(found)
+                if count >= room and head_ms > last_ms:
+                    break  # none of it is among the first
+                # As many of each: the first of all are among the first of each.
+                found.append(queue.due(run, now_ms, room))
+                found[-1]["run"] = len(runs)
                 runs.append((queue, run))
-                if len(found) == _BATCH:
-                    last.append((int(found["due_ms"][-1]), int(found["log_offset"][-1])))
-        if not parts:
-            return np.empty(0, LEVEL_DUE), runs
-        entries = np.concatenate(parts)
-        if last:  # nothing that what was not read may come before
-            due_ms, log_offset = min(last)
-            at_end = (entries["due_ms"] == due_ms) & (entries["log_offset"] <= log_offset)
-            entries = entries[(entries["due_ms"] < due_ms) | at_end]
-        if len(parts) > 1:
-            entries = entries[np.lexsort((entries["log_offset"], entries["due_ms"]))]
-        return entries[:_BATCH], runs
+                if count < room:
+                    count += len(found[-1])
+                    last_ms = max(int(one["due_ms"][-1]) for one in found)
+            if found:
+                parts.append(_first_of(found, room))
+        return _first_of(parts, _BATCH) if parts else np.empty(0, LEVEL_DUE), runs
 
     def _room_of(self, queue_id: int) -> int:
         """How many more of a queue may go before those that went are durable.
@@ -293,3 +289,12 @@ class ScheduleDeliver(Service):
         if self._next_ms is None:
             return None
         return min(max((self._next_ms - self._clock.now_ms) / 1000, 0.0), IDLE_S_MAX)
+
+
+def _first_of(parts: list[Entries], count: int) -> Entries:
+    """Give the first of several that are each in order, in order of (due, put)."""
+    if len(parts) == 1:
+        return parts[0][:count]
+    entries = np.concatenate(parts)
+    first: Entries = entries[np.lexsort((entries["log_offset"], entries["due_ms"]))][:count]
+    return first

@@ -170,6 +170,33 @@ def test_in_order_where_a_batch_is_full_in_between(
     test_in_order_of_due_time_and_put_over_all_levels(bench)
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("late", [2, 7, 9])
+def test_in_order_where_a_clock_was_set_back_and_more_are_due_than_a_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_async: bool, late: int
+) -> None:
+    """A level's queue has two ascending parts then; what was not read of the second came after
+    what is due later, of the first and of other levels.
+    """
+    monkeypatch.setattr("timerstore.schedule.deliver._BATCH", 7)
+    bench = Bench(tmp_path / "store", small(level_async=is_async, level_pending_max=7))
+    bench.clock.set(NOW + 100 * SECOND)
+    for _ in range(late):
+        bench.store.put("t", b"1", level=1)
+    bench.turn()
+    bench.clock.set(NOW)
+    for k in range(10):
+        bench.clock.set(NOW + 10 * k)
+        bench.store.put("t", b"1", level=1)
+    bench.store.put("t", b"2", level=2)
+    bench.clock.advance(500 * SECOND)
+    bench.turn()
+    due_ms = [m.due_ms for m in bench.out() if m.body == b"1" or not is_async]
+    assert len(due_ms) == late + 10 + (not is_async)
+    assert due_ms == sorted(due_ms)
+    bench.close()
+
+
 def test_due_in_between_when_the_clock_was_set_back(bench: Bench) -> None:
     """The ancestor's queue stands until its head is due (W-F5); nothing is early either."""
     bench.store.put("t", b"first", level=2)
@@ -340,6 +367,7 @@ def test_held_by_the_operator(tmp_path: Path) -> None:
     bench.store.put("t", b"x", level=1)
     bench.turn(9 * SECOND)
     assert bench.bodies() == []
+    assert bench.store.services()["schedule_deliver"].idle_s() is None, "no busy loop"
     bench.config = small(start_delay_ms=500)
     bench.reopen()
     bench.turn(499)

@@ -111,7 +111,13 @@ def test_the_second_time_only_what_is_new_is_copied(source: Bench, tmp_path: Pat
     assert second.copied_bytes == second.log_end - first.log_end
     assert second.kept_bytes == first.copied_bytes
     assert told[-1] == (second.copied_bytes, second.copied_bytes)
-    assert timerstore.check_backup(backup).clean
+    report = timerstore.check_backup(backup)
+    assert report.clean
+    assert report.counts == {
+        "segments": second.segment_count,
+        "bytes": second.copied_bytes + second.kept_bytes,
+        "records": source.store.verify().counts["records"],
+    }
     other = restored(source, backup)
     other.turn(61_000)
     assert sorted(numbers(other)) == list(range(200))

@@ -180,7 +180,12 @@ class TimerStore(Closing):
         self._cuts = CutWatch(opened.directory.root)
         self._blocked = False  # closed, or carried into a forked child
         self._backlog = Backlog(
-            opened.config, self._clock, opened.rooms, opened.timer_route, opened.pending
+            opened.config,
+            self._clock,
+            opened.rooms,
+            opened.timer_route,
+            opened.pending,
+            opened.level_pending.due_ms,
         )
         self._spreader = Spreader(opened.config, self._clock)
         self._calendar = Calendar(opened.config, self._clock, opened)
@@ -921,20 +926,21 @@ class TimerStore(Closing):
 
     @_counted
     def timing_distribution(self) -> dict[int | None, int]:
-        """Give how many timers wait, by when they are due: within 5 s, 60 s, ... 86,400 s.
+        """Give how many messages wait, by when they are due: within 5 s, 60 s, ... 86,400 s.
 
         Each bound counts what the one before did not; the first what is late too, None what is
-        later than a day. Together they are all timers that wait; those of fixed levels are not
-        among them (`histogram` counts those, too). Reads all that waits.
+        later than a day. Together they are all that wait, for a fixed level, too. Reads all that
+        waits.
         """
-        return self._backlog.distribution()
+        with self._opened.retention.still():
+            return self._backlog.distribution()
 
     @_counted
     def congestion(self) -> dict[int, int]:
         """Give how many messages wait for each slot, by the ms at which the slot begins.
 
-        Only slots that somebody waits for; those of fixed levels wait for none. A message due at
-        the very end of a slot is in it; one that rolls is in the slot it is due in. Reads all that
+        Only slots that somebody waits for, and nobody does for a fixed level. A message due at the
+        very end of a slot is in it; one that rolls is in the slot it is due in. Reads all that
         waits.
         """
         return self._backlog.congestion()

@@ -239,14 +239,16 @@ def test_distribution_counts_what_is_late_with_what_is_nearest(tmp_path: Path) -
     bench.close()
 
 
-def test_what_waits_for_a_fixed_level_is_in_the_histogram_alone(bench: Bench) -> None:
-    """Docs said that the distribution is all that waits."""
-    bench.store.put("t", b"x", level=1)
-    bench.store.put("t", b"x", delay=1)
-    assert bench.store.stats()["pending_messages"] == 2
-    assert sum(bench.store.timing_distribution().values()) == 1
-    assert sum(bench.store.congestion().values()) == 1
-    assert sum(bench.store.histogram().counts) == 2
+def test_distribution_counts_what_waits_for_a_level(bench: Bench) -> None:
+    bench.store.put("t", b"timer", delay=2)
+    bench.store.put("t", b"level", level=1)  # 1 s
+    bench.store.put_many("t", [b"level"] * 3, level=18)  # 2 h
+    there = dict.fromkeys((*BOUNDS_S, None), 0)
+    assert bench.store.timing_distribution() == {**there, 5: 2, 14_400: 3}
+    assert sum(bench.store.congestion().values()) == 1  # the others wait for no slot
+    bench.turn()
+    bench.turn(1000)
+    assert bench.store.timing_distribution() == {**there, 5: 1, 14_400: 3}
 
 
 def test_congestion_is_by_due_slot_whatever_the_wheel_does(bench: Bench) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from timerstore.commitlog.commit_log import CommitLog
 from timerstore.config import StoreConfig
@@ -78,6 +79,15 @@ class LevelPending:
         with self._log.lock:
             gaps = self.gaps()
         return self.read_gaps(gaps)
+
+    def due_ms(self) -> npt.NDArray[np.int64]:
+        """When each is due that can be delivered; while retention is still."""
+        entries = self.entries()
+        found = real_routes(
+            self._log, self._routes, entries["log_offset"], entries["size"], is_level=True
+        )
+        due_ms: npt.NDArray[np.int64] = entries["due_ms"][found >= 0]
+        return due_ms
 
     def gaps(self) -> Gaps:
         """Give what is not delivered; under the append lock."""

@@ -8,6 +8,7 @@ Cost:     `dequeue` grows with what is late, `distribution` and `congestion` wit
 Source:   store-format.md 6.5 (the bounds); 7.3 (the slot of a due time).
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from timerstore.queues.lookup import route_needed
 from timerstore.queues.routes import Route
 from timerstore.timer.checkpoint import Rooms
 from timerstore.timer.pending import PendingReader
-from timerstore.timer.request import slots_of
+from timerstore.timer.request import Int64Array, slots_of
 
 BOUNDS_S = (5, 60, 300, 900, 3600, 14_400, 28_800, 86_400)
 """Upper bounds of the timing distribution, seconds from now: the ancestor's."""
@@ -44,12 +45,14 @@ class Backlog:
         rooms: Rooms,
         timer_route: Route,
         pending: PendingReader,
+        on_levels: Callable[[], Int64Array],
     ) -> None:
         self._precision_ms = config.precision_ms
         self._clock = clock
         self._rooms = rooms
         self._timer_route = timer_route
         self._pending = pending
+        self._on_levels = on_levels  # when what waits for a fixed level is due
 
     def enqueue(self) -> Behind:
         """What the timer topic holds and the wheel does not yet: how much, the oldest how old.
@@ -103,14 +106,19 @@ class Backlog:
         return Behind(len(np.unique(late["id"])), now_ms - int(late["due_ms"].min()))
 
     def distribution(self) -> dict[int | None, int]:
-        """How many are due within each of BOUNDS_S but not within the one before; None: later."""
-        ahead_ms = self._pending.entries()["due_ms"] - self._clock.now_ms
+        """How many are due within each of BOUNDS_S but not within the one before; None: later.
+        Those of fixed levels, too.
+        """
+        due_ms = np.concatenate([self._pending.entries()["due_ms"], self._on_levels()])
+        ahead_ms = due_ms - self._clock.now_ms
         places = np.searchsorted(np.array(BOUNDS_S) * 1000, ahead_ms, side="left")
         counts = np.bincount(places, minlength=len(BOUNDS_S) + 1).tolist()
         return dict(zip((*BOUNDS_S, None), counts, strict=True))
 
     def congestion(self) -> dict[int, int]:
-        """How many wait for each slot that somebody waits for, by when it begins, ms; ascending."""
+        """How many wait for each slot that somebody waits for, by when it begins, ms; ascending.
+        What waits for a fixed level waits for no slot.
+        """
         due_ms = np.ascontiguousarray(self._pending.entries()["due_ms"])
         slots, counts = np.unique(slots_of(due_ms, self._precision_ms), return_counts=True)
         return dict(zip((slots * self._precision_ms).tolist(), counts.tolist(), strict=True))

@@ -169,8 +169,9 @@ class StoreConfig:
     level_delays: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     """The fixed delays, level 1 first: numbers with s, m, h or d, one space between. 1 to 64 of
     them, each at most 1000 years. `put(level=n)` waits for the n-th, beyond the last for the last.
-    What waits keeps the time that it got, but for a delay that was shortened; a broker that opens
-    the directory goes by its own table."""
+    What waits keeps the time that it got, but for a delay that was shortened, or where its queue is
+    built anew: in a restored backup, a repaired store, or after a kill within moments of the put it
+    goes by the table of then. A broker that opens the directory goes by its own."""
     level_async: bool = False
     """Whether messages of fixed levels are handed over while others are not on the disk yet. Off,
     each batch waits for the one before, and all levels come in one order; on, each level is in

@@ -113,6 +113,24 @@ def test_the_first_was_cancelled_or_delivered(bench: Bench) -> None:
     assert bench.bodies() == [b"z"]
 
 
+@pytest.mark.parametrize("between", ["nothing", "reopened", "killed", "rebuilt"])
+def test_rescheduled_beyond_its_window_it_is_not_the_one_that_is_meant(
+    bench: Bench, between: str
+) -> None:
+    first = bench.store.put("t", b"first", message_id="id-1", delay=10 * HOUR / 1000)
+    bench.turn(HOUR)
+    second = bench.store.put("t", b"second", message_id="id-1", delay=60)
+    assert not second.duplicate
+    bench.store.reschedule(first, delay=90)
+    same(second, bench.store.put("t", b"second", message_id="id-1", delay=60))
+    go_on(bench, between)
+    again = bench.store.put("t", b"second", message_id="id-1", delay=60)
+    same(second, again)
+    assert bench.store.cancel(again) is CancelResult.CANCELLED
+    bench.turn(HOUR)
+    assert [m.body for q in range(4) for m in bench.out("t", q)] == [b"first"]
+
+
 @pytest.mark.parametrize("between", ["nothing", "turned", "reopened", "killed", "rebuilt"])
 @pytest.mark.parametrize("to", [0, 7000])
 def test_rescheduled_it_is_still_that_message(bench: Bench, between: str, to: int) -> None:

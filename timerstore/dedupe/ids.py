@@ -160,6 +160,10 @@ class Ids:
         """Whether `move` has room for what it may have to note; under the append lock."""
         return not self._tables or self.has_room(1)
 
+    def is_young(self, once_ms: int | None) -> bool:
+        """Whether an id that was first put then, if any was, is within its window still."""
+        return once_ms is not None and self._clock.now_ms - once_ms < int(self.native.window_ms)
+
     def move(self, topic: str, message_id: str, log_offset: int) -> None:
         """A message has another record, its newest; under the append lock, where one has room."""
         name, raw_id = topic.encode(), message_id.encode()

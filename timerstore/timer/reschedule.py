@@ -37,6 +37,7 @@ from timerstore.timer.cancel import ANSWERS, delete_properties, leaving
 from timerstore.timer.named import Finder, Named
 from timerstore.timer.slot_counts import SlotCounts
 
+_INT64_DIGITS = 19
 _MADE_ANEW = frozenset(
     {b"__CRC32#", b"TS_ID", b"TS_GROUP", b"TS_PLACE", b"REAL_TOPIC", b"REAL_QID"}
 )
@@ -120,7 +121,7 @@ class Rescheduler:
 
     def _append(self, one: Named, due_ms: int, now_ms: int) -> PutReceipt:
         target = self._timer_route if due_ms else one.real
-        record = self._encode(one, target, due_ms)
+        record, once_ms = self._encode(one, target, due_ms)
         reach("reschedule_encoded")
         deletion = delete_properties(one)
         append = leaving(self.removals.noting(lib.ts_reschedule, one.timer_id), one, due_ms)
@@ -130,7 +131,9 @@ class Rescheduler:
                 native.need = 1
                 return int(lib.TS_NEED_IDS)
             state = append(native, *given)
-            if state == lib.TS_WAITING:  # who puts its id again is answered with the new record
+            # Who puts its id again is answered with the new record, but beyond its window: what was
+            # put with the id since is another message, and the one that is meant.
+            if state == lib.TS_WAITING and self._ids.is_young(once_ms):
                 end = int(native.base + native.filled)
                 self._ids.move(one.real.topic, one.message_id, end - len(record))
             return state
@@ -158,8 +161,10 @@ class Rescheduler:
             return PutReceipt(origin, 0, number, route.queue_id, None, log_offset, due_ms)
         return PutReceipt(origin, 0, -1, route.queue_id, number, log_offset, now_ms)
 
-    def _encode(self, one: Named, target: Route, due_ms: int) -> bytearray:
-        """Write the message's new record, as far as it is known before it has its place."""
+    def _encode(self, one: Named, target: Route, due_ms: int) -> tuple[bytearray, int | None]:
+        """Write the message's new record, as far as it is known before it has its place; and give
+        its TS_ONCE.
+        """
         log = self._log
         with log.segments.view(log.written_through(one.log_offset + 1)) as view:
             _, _, text = record_fields(log.segments, view, one.log_offset)
@@ -181,7 +186,7 @@ class Rescheduler:
                     len(record),
                 )
                 if size > 0:
-                    return record
+                    return record, _once_ms(kept)
                 if size == lib.TS_NEED_ROOM:
                     record = bytearray(int(view.need))
                 elif size == lib.TS_INVALID:
@@ -198,6 +203,15 @@ def _kept_properties(text: bytes) -> bytes:
         if name and name not in _MADE_ANEW and not name.startswith(b"TIMER_"):
             kept += pair + b"\x02"
     return bytes(kept)
+
+
+def _once_ms(kept: bytes) -> int | None:
+    """When the message was put with an id of its caller's; None: it was not."""
+    for pair in kept.split(b"\x02"):
+        name, _, value = pair.partition(b"\x01")
+        if name == b"TS_ONCE" and value.isdigit() and len(value) <= _INT64_DIGITS:
+            return int(value)
+    return None
 
 
 def _not_waiting(result: CancelResult) -> NotWaitingError:

@@ -729,7 +729,7 @@ class ShardedStore(Closing):
         return Histogram(parts[0].edges, np.sum([part.counts for part in parts], axis=0))
 
     def timing_distribution(self) -> dict[int | None, int]:
-        """Give how many timers wait in all shards, by when they are due; as TimerStore's."""
+        """Give how many messages wait in all shards, by when they are due; as TimerStore's."""
         return _summed(self._in_all(lambda store: store.timing_distribution()))
 
     def congestion(self) -> dict[int, int]:

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,6 +21,8 @@ from timerstore import shards
 from timerstore.cli import main
 from timerstore.cli.command import COMMANDS
 from timerstore.cli.exits import TABLE, Exit
+from timerstore.errors import FullError
+from timerstore.files.disk import Disk
 from timerstore.store import TimerStore
 
 
@@ -710,6 +713,34 @@ def test_a_taken_folder_is_left_alone(ts: CommandLine) -> None:
     (full / "letter").write_text("dear")
     assert ts("init", full).code == Exit.ERROR
     assert [one.name for one in full.iterdir()] == ["letter"]
+
+
+def test_an_init_that_was_cut_off_may_be_given_again(
+    ts: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk, here; a kill leaves the same."""
+    path, shards_path = ts.folder / "orders.store", ts.folder / "shards"
+    make = Disk.make_directory
+
+    def full_at(name: str) -> Callable[[Disk, Path], None]:
+        def make_directory(disk: Disk, where: Path) -> None:
+            if where.name == name:
+                raise FullError("make directory", where=where)
+            make(disk, where)
+
+        return make_directory
+
+    for words, name in (([path], "timerstore"), ([shards_path, "--shards", "2"], "shard-00001")):
+        with monkeypatch.context() as full:
+            full.setattr(Disk, "make_directory", full_at(name))
+            assert ts("init", *words).code == Exit.LATER
+    assert [one.name for one in path.iterdir()] == ["lock"]
+    (shards_path / ".cluster.json.17.0a0b0c0d.tmp").touch()  # of one killed a step later
+    for words in ([path], [shards_path, "--shards", "2"]):
+        ts.fine("init", *words)
+        ts.fine("put", words[0], "orders", "a")
+    (ts.folder / "other" / "shard-00000" / "commitlog").mkdir(parents=True)
+    assert "shards with something in them" in ts("init", ts.folder / "other", "--shards", "2").err
 
 
 def test_no_path_at_all_is_not_the_working_directory(

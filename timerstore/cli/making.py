@@ -21,11 +21,12 @@ from timerstore.cli.progress import progress
 from timerstore.cli.stopping import stopping
 from timerstore.cli.words import plural, size_text
 from timerstore.config import StoreConfig
-from timerstore.files.disk import Disk
+from timerstore.files.disk import Disk, is_left_of
 from timerstore.layout.tree import Tree, segment_name
 from timerstore.message import BackupReport
 from timerstore.shards import open_shards
 from timerstore.shards.kinds import Kind, kind_of
+from timerstore.shards.tree import ShardsTree, shard_number
 
 _GEOMETRY = (
     "precision_ms",
@@ -54,7 +55,7 @@ def init_command(
         raise CommandError(
             "there is one already", where=path, wanted="a new or empty folder", got=kind_of(path)
         )
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if path.exists() and (not path.is_dir() or _others_in(path, shard_count)):
         raise CommandError("cannot make a store there", where=path, wanted="a new or empty folder")
     config = config_of(settings)
     with stopping():
@@ -66,6 +67,22 @@ def init_command(
                 made = store.config
             _keep_sizes(path, made)
     _tell_made(path, shard_count, made, as_json=as_json)
+
+
+def _others_in(path: Path, shard_count: int | None) -> list[str]:
+    """Name what is in a folder, but for what an init leaves that was killed, or found the disk full
+    or the store locked, before there was a store: it may be given again.
+    """
+    disk = Disk()
+    if shard_count is None:
+        return [name for name in disk.list(path) if name != "lock"]
+    # A shard's folder that is not empty is refused where the others are made (cluster.py).
+    cluster_json = ShardsTree(path).cluster_json
+    return [
+        name
+        for name in disk.list(path)
+        if shard_number(name) is None and not is_left_of(name, cluster_json)
+    ]
 
 
 def _keep_sizes(path: Path, config: StoreConfig) -> None:

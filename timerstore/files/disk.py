@@ -66,6 +66,11 @@ def _followed_no_link(path: Path) -> FailedError:
     )
 
 
+def is_left_of(name: str, path: Path) -> bool:
+    """Whether a name is one that `write_new` of this path has until it is done: a kill leaves it."""
+    return name.startswith(f".{path.name}.") and name.endswith(".tmp")
+
+
 class File:
     """One open regular file. `dirty` belongs to whoever writes it."""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from timerstore.errors import ConfigError, CorruptError, FormatVersionError
+from timerstore.files.disk import Disk
 from timerstore.spark.jobs.lake import Claim, Lake, LakeFile, check_run_id, day_of, open_lake
 
 DAY, NEXT = date(2026, 11, 21), date(2026, 11, 22)
@@ -40,6 +41,22 @@ def test_a_folder_that_is_no_lake(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not empty"):
         open_lake(tmp_path, create=True)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["thing"]
+
+
+def test_a_lake_that_was_killed_while_it_was_made_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(*_given: object) -> bool:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as killed:
+        killed.setattr(Disk, "link", dies)
+        killed.setattr(Disk, "unlink", dies)
+        with pytest.raises(KeyboardInterrupt):
+            open_lake(tmp_path / "lake", create=True)
+    [left] = (tmp_path / "lake").iterdir()
+    assert left.name.endswith(".tmp")
+    assert open_lake(tmp_path / "lake", create=True).id == open_lake(tmp_path / "lake").id
 
 
 def test_a_lake_of_another_format(lake: Lake) -> None:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from timerstore.errors import ConfigError, CorruptError, FormatVersionError
-from timerstore.files.disk import Disk
+from timerstore.files.disk import Disk, is_left_of
 from timerstore.layout import json_text
 from timerstore.layout.json_text import Json
 
@@ -217,7 +217,9 @@ def open_lake(root: Path, *, create: bool = False, disk: Disk | None = None) -> 
     if text is None:
         if not create:
             raise ConfigError(f"{root}: not a cold lake (no _lake.json); cold-append makes one")
-        if disk.exists(root) and disk.list(root):
+        # Who was killed as he made it left a temporary file; who is quicker now, the lake itself.
+        others = [n for n in disk.list(root) if n != path.name and not is_left_of(n, path)]
+        if others:
             raise ConfigError(f"{root}: not empty and not a cold lake; give a new folder")
         disk.make_directory(root)
         disk.write_new(path, _text({"format": FORMAT, "id": uuid.uuid4().hex}))

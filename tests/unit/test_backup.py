@@ -604,6 +604,22 @@ def test_a_target_is_found_wherever_it_is_named_from(
     assert not list(tmp_path.glob("*ing"))
 
 
+def test_a_mount_point_is_refused_before_anything_is_copied(
+    source: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing can be given the name of a disk of its own: it was told when all had been copied."""
+    source.store.backup(tmp_path / "backup")
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    monkeypatch.setattr(Path, "is_mount", lambda path: path == mounted)
+    with pytest.raises(ConfigError, match="restore: wanted a folder below a mount point"):
+        timerstore.restore(tmp_path / "backup", mounted)
+    with pytest.raises(ConfigError, match="repair: wanted a folder below a mount point"):
+        timerstore.repair(source.root, mounted)
+    assert not list(tmp_path.glob("*ing"))
+    timerstore.restore(tmp_path / "backup", mounted / "store")
+
+
 def test_a_path_that_cannot_be_is_the_callers_fault(source: Bench, tmp_path: Path) -> None:
     backup, loop, nowhere = tmp_path / "backup", tmp_path / "loop", tmp_path / "nowhere"
     loop.symlink_to(loop)

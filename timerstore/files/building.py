@@ -36,6 +36,8 @@ def built(disk: Disk, path: Path, what: str, ending: str) -> Iterator[Tree]:
         raise ConfigError(
             f"{what}: wanted another folder than the one the process is in, got {path}"
         )
+    if path.is_mount():  # told before all is copied: nothing can take the place of such a folder
+        raise ConfigError(f"{what}: wanted a folder below a mount point, got one itself, {path}")
     directory = Directory(disk, path.with_name(path.name + ending))
     try:
         if not directory.is_in_place():  # who built there has given it its name meanwhile

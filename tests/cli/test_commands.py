@@ -16,7 +16,7 @@ import pytest
 
 import timerstore
 from tests.support import broker_fixtures
-from tests.support.command_line import SMALL, CommandLine
+from tests.support.command_line import COMMAND, SMALL, CommandLine
 from timerstore import shards
 from timerstore.cli import main
 from timerstore.cli.command import COMMANDS
@@ -469,6 +469,22 @@ def test_shards(ts: CommandLine) -> None:
     alone = ts("backup", path, ts.folder / "b")
     [shard] = re.findall(r"each shard by itself, as (\S+)", alone.err)
     assert ts.fine("backup", shard, ts.folder / "b", "--json").row["segment_count"] == 1
+
+
+@pytest.mark.parametrize("name", ["w.parquet", "w.jsonl"])
+def test_an_export_that_finds_no_room_says_where_and_may_be_tried_again(
+    ts: CommandLine, name: str
+) -> None:
+    path, file = ts.init(), ts.folder / name
+    ts.fine("put", path, "orders", "b" * 2000, "--in", "1h")
+    words = [*COMMAND, "export", str(path), str(file), "--json"]
+    said = subprocess.run(
+        ["/bin/sh", "-c", 'ulimit -f 1; exec "$@"', "sh", *words], capture_output=True, check=False
+    )
+    error = json.loads(said.stderr.splitlines()[-1])
+    assert (said.returncode, error["do"]) == (Exit.LATER, "make space and try again")
+    assert error["where"] == f"{file}.part"
+    assert list(ts.folder.iterdir()) == [path]
 
 
 def test_export_leaves_nothing_out_that_is_committed(ts: CommandLine) -> None:

@@ -20,6 +20,7 @@ from timerstore.errors import (
     NotWaitingError,
     TimerStoreError,
 )
+from timerstore.files.disk import FULL
 
 
 class Exit(IntEnum):
@@ -149,6 +150,8 @@ def told(error: Exception) -> Told:
         return Told(_without(str(error), *parts), *parts, do, code, kind)
     if isinstance(error, OSError):
         names = " -> ".join(str(one) for one in (error.filename, error.filename2) if one)
+        if error.errno in FULL:  # of a file that is no store's, as one that is exported to
+            code, do = Exit.LATER, "make space and try again"
         return Told(error.strerror or str(error), names, "", "", do, code, kind)
     if isinstance(error, ImportError):
         return Told(str(error) or kind, "", "", "", do, code, kind)

@@ -221,6 +221,10 @@ def export_command(
                 rows += len(batch)
                 stop.check()
         part.replace(target)
+    except OSError as error:
+        if error.filename is None:  # a write's, which has but a descriptor
+            error.filename = str(part)
+        raise
     finally:
         part.unlink(missing_ok=True)
     size = target.stat().st_size

@@ -24,7 +24,8 @@ from timerstore.files.descriptors import keep_standard
 from timerstore.files.guard import GuardedMap
 from timerstore.native import ffi, lib
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""What the system says where there is no room: a disk, a quota, a limit of a file's length."""
 _ZEROS = bytes(1 << 20)
 _MAKE_TRIES = 100
 _SMALL_BYTES_MAX = 64 << 20
@@ -35,7 +36,7 @@ DIRECTORY_MODE = 0o700
 
 def os_error(error: OSError, what: str, where: object) -> TimerStoreError:
     """Make the store's error of the system's."""
-    cls = FullError if error.errno in _FULL else FailedError
+    cls = FullError if error.errno in FULL else FailedError
     name = errno.errorcode.get(error.errno or 0, str(error.errno))
     return cls(f"{what}: {error.strerror} ({name})", where=where)
 
@@ -67,7 +68,7 @@ def _followed_no_link(path: Path) -> FailedError:
 
 
 def is_left_of(name: str, path: Path) -> bool:
-    """Whether a name is one that `write_new` of this path has until it is done: a kill leaves it."""
+    """Whether `write_new` of this path has such a name until it is done: a kill leaves it."""
     return name.startswith(f".{path.name}.") and name.endswith(".tmp")
 
 

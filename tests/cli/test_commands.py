@@ -16,9 +16,9 @@ import pytest
 
 import timerstore
 from tests.support import broker_fixtures
-from tests.support.command_line import COMMAND, SMALL, CommandLine
+from tests.support.command_line import COMMAND, SMALL, Answer, CommandLine, in_shell
 from timerstore import shards
-from timerstore.cli import main
+from timerstore.cli import main, tables
 from timerstore.cli.command import COMMANDS
 from timerstore.cli.exits import TABLE, Exit
 from timerstore.errors import FullError
@@ -485,6 +485,29 @@ def test_an_export_that_finds_no_room_says_where_and_may_be_tried_again(
     assert (said.returncode, error["do"]) == (Exit.LATER, "make space and try again")
     assert error["where"] == f"{file}.part"
     assert list(ts.folder.iterdir()) == [path]
+
+
+def test_two_exports_into_one_file_do_not_mix(
+    ts: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a job that takes longer than its hour: the second is refused, the first is whole."""
+    path, file = ts.init(), ts.folder / "w.jsonl"
+    ts.fine("put", path, "orders", "a", "--in", "1h")
+    said: list[Answer] = []
+    sync = tables._sync
+
+    def meanwhile(part: Path) -> None:
+        said.append(in_shell(["export", path, file]))
+        assert part.exists()
+        sync(part)
+
+    monkeypatch.setattr(tables, "_sync", meanwhile)
+    assert ts.fine("export", path, file, "--json").row["rows"] == 1
+    assert said[0].code == Exit.LATER
+    assert "another export writes the same file" in said[0].err
+    assert file.read_text().count("\n") == 1
+    assert sorted(one.name for one in ts.folder.iterdir()) == [path.name, "w.jsonl"]
+    assert in_shell(["export", path, file]).code == Exit.FINE
 
 
 def test_export_leaves_nothing_out_that_is_committed(ts: CommandLine) -> None:

@@ -1,5 +1,6 @@
 """dump, export: tables of a store's files, as JSON lines or Parquet; read beside its owner."""
 
+import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from timerstore.arguments import is_utf8
-from timerstore.cli.exits import CommandError
+from timerstore.cli.exits import CommandError, Exit
 from timerstore.cli.given import FOLDER, json_option, path_argument
 from timerstore.cli.opening import stores_in
 from timerstore.cli.output import emit, say
@@ -209,29 +210,58 @@ def export_command(
     if table == WAITING:
         refuse_untaken(path, _PATIENCE_S)
     part = target.with_name(f"{target.name}.part")
-    rows = 0
-    try:
-        with (
-            stopping() as stop,
-            progress(f"exporting {table}", stop=stop) as tell,
-            open_writer(part, asked.schema) as write,
-        ):
-            for batch in _batches(path, asked, tell):
-                write(batch)
-                rows += len(batch)
-                stop.check()
-        part.replace(target)
-    except OSError as error:
-        if error.filename is None:  # a write's, which has but a descriptor
-            error.filename = str(part)
-        raise
-    finally:
-        part.unlink(missing_ok=True)
+    with _alone(part):
+        try:
+            rows = _write(path, asked, part, open_writer)
+            part.replace(target)
+        except BaseException as error:
+            if isinstance(error, OSError) and error.filename is None:
+                error.filename = str(part)  # a write's, which has but a descriptor
+            part.unlink(missing_ok=True)
+            raise
     size = target.stat().st_size
     if as_json:
         emit({"file": str(target), "table": table, "rows": rows, "bytes": size})
     else:
         say(f"wrote {plural(rows, 'row')} of {table} to {target}, {size_text(size)}")
+
+
+def _write(path: Path, asked: Asked, part: Path, open_writer: Any) -> int:
+    """Write all rows; how many."""
+    rows = 0
+    with (
+        stopping() as stop,
+        progress(f"exporting {asked.table}", stop=stop) as tell,
+        open_writer(part, asked.schema) as write,
+    ):
+        for batch in _batches(path, asked, tell):
+            write(batch)
+            rows += len(batch)
+            stop.check()
+    return rows
+
+
+@contextmanager
+def _alone(part: Path) -> Iterator[None]:
+    """Hold it: another export into the same file would write among its rows, also behind its end,
+    when it has its name. Where the file system has no such lock there is none.
+    """
+    with part.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_ours = part.exists() and os.path.samestat(part.stat(), os.fstat(file.fileno()))
+        except BlockingIOError:
+            is_ours = False
+        except OSError:
+            is_ours = True
+        if not is_ours:
+            raise CommandError(
+                "another export writes the same file",
+                where=part,
+                do="try again when it is done",
+                code=Exit.LATER,
+            )
+        yield
 
 
 Write = Callable[[Any], None]

@@ -121,7 +121,8 @@ def test_an_answer_that_cannot_be_written_is_no_error_of_the_store(
     ts: CommandLine, store: Path, words: list[str]
 ) -> None:
     """It said "No space left on device" of a message that was put."""
-    for command in (["put", store, "orders", "x"], ["get", store, "orders"], ["ls", store]):
+    put, get = ["put", store, "orders", "x"], ["get", store, "orders"]
+    for command in (put, get, ["ls", store], ["top", store, "--once"]):
         with Path("/dev/full").open("wb") as full:
             done = subprocess.run(
                 [*COMMAND, *map(str, [*command, *words])],
@@ -226,6 +227,14 @@ def test_a_reader_that_goes_ends_it_quietly(store: Path) -> None:
         assert done.stdout.splitlines()[1] == str(int(Exit.READER_GONE)), done
         assert "Traceback" not in done.stderr
         assert "BrokenPipe" not in done.stderr
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as gone:  # before it says a word
+        words = [*COMMAND, "top", str(store), "--once"]
+        status = subprocess.run(
+            words, stdout=gone, env=environment(), timeout=60, check=False
+        ).returncode
+    assert status == Exit.READER_GONE
     assert in_shell(["verify", store]).code == 0
 
 

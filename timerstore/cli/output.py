@@ -31,21 +31,21 @@ def emit(value: Any) -> None:
 
 def say(text: str) -> None:
     """One line of an answer, out at once."""
-    with _answering():
+    with answering():
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
 
 
 def raw(data: bytes) -> None:
     """Bytes as they are, and a line's end."""
-    with _answering():
+    with answering():
         sys.stdout.flush()
         sys.stdout.buffer.write(data + b"\n")
         sys.stdout.buffer.flush()
 
 
 @contextmanager
-def _answering() -> Iterator[None]:
+def answering() -> Iterator[None]:
     """The system's error of standard output is none of the store's."""
     try:
         yield
@@ -77,7 +77,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
         made.add_row(*(Text(_cell(value)) for value in row))
     on_terminal = sys.stdout.isatty()
     console = Console(file=sys.stdout, width=None if on_terminal else _PIPE_WIDTH, highlight=False)
-    with _answering():
+    with answering():
         with console.capture() as captured:
             console.print(made)
         for line in captured.get().splitlines():

@@ -19,7 +19,7 @@ from timerstore.cli.beside import as_json as head
 from timerstore.cli.exits import CommandError
 from timerstore.cli.given import SPAN, json_option, path_argument
 from timerstore.cli.opening import stores_in
-from timerstore.cli.output import emit
+from timerstore.cli.output import answering, emit, say
 from timerstore.cli.screen import TURNS, Turn, make_screen
 from timerstore.cli.stopping import Stop, stopping
 from timerstore.cli.words import iso
@@ -56,7 +56,10 @@ def top_command(
             emit(_fields(pulse))
             return
         height = max(_HEIGHT_MIN, console.height)
-        console.print(make_screen(pulse, str(path), _turn(turn), height=height), height=height)
+        # Captured: rich itself ends the process where its reader has gone.
+        with answering(), console.capture() as screen:
+            console.print(make_screen(pulse, str(path), _turn(turn), height=height), height=height)
+        say(screen.get().removesuffix("\n"))
         return
     wait = max(0.05, every.total_seconds())
     if not as_json and not sys.stdout.isatty():

@@ -154,7 +154,7 @@ class ScheduleDeliver(Service):
         for queue in self._queues:
             room = min(self._room_of(queue.route.queue_id), _BATCH)
             found: list[Entries] = []
-            count, last_ms = 0, now_ms
+            unsorted, last_ms = 0, now_ms
             for run in sorted(queue.runs, key=queue.head_ms):
                 head_ms = queue.head_ms(run)
                 if head_ms > now_ms:
@@ -162,15 +162,16 @@ class ScheduleDeliver(Service):
                     break
                 if room < 1:
                     break  # `durable` wakes
-                if count >= room and head_ms > last_ms:
+                if head_ms > last_ms:
                     break  # none of it is among the first
                 # As many of each: the first of all are among the first of each.
-                found.append(queue.due(run, now_ms, room))
+                found.append(queue.due(run, last_ms, room))
                 found[-1]["run"] = len(runs)
                 runs.append((queue, run))
-                if count < room:
-                    count += len(found[-1])
-                    last_ms = max(int(one["due_ms"][-1]) for one in found)
+                unsorted += len(found[-1])
+                if unsorted >= room:  # what comes later than so many is not looked at any more
+                    found, unsorted = [_first_of(found, room)], 0
+                    last_ms = int(found[0]["due_ms"][-1])
             if found:
                 parts.append(_first_of(found, room))
         return _first_of(parts, _BATCH) if parts else np.empty(0, LEVEL_DUE), runs

@@ -18,6 +18,7 @@ from timerstore.layout.tree import SCHEDULE_TOPIC
 from timerstore.native import lib
 from timerstore.queues.level_cursors import OFFSET_BITS
 from timerstore.queues.levels import parse_level_delays, real_queue
+from timerstore.schedule.runs import Runs
 from timerstore.testing import Stepper
 from timerstore.timer.wheel import SLOT_BYTES
 
@@ -195,6 +196,32 @@ def test_in_order_where_a_clock_was_set_back_and_more_are_due_than_a_batch(
     assert len(due_ms) == late + 10 + (not is_async)
     assert due_ms == sorted(due_ms)
     bench.close()
+
+
+def test_a_clock_that_was_set_back_again_and_again_costs_little(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A level's queue has many ascending parts then; each batch is of the first few."""
+    monkeypatch.setattr("timerstore.schedule.deliver._BATCH", 7)
+    for back in range(40):
+        for k in range(10):
+            bench.clock.set(NOW + 100 * SECOND + 10 * k - back)
+            bench.store.put("t", b"x", level=1)
+    found: list[int] = []
+    real = Runs.due
+
+    def due(runs: Runs, *given: Any) -> Any:
+        entries = real(runs, *given)
+        found.append(len(entries))
+        return entries
+
+    monkeypatch.setattr(Runs, "due", due)
+    bench.clock.set(NOW + 500 * SECOND)
+    bench.turn()
+    due_ms = [m.due_ms for m in bench.out()]
+    assert due_ms == sorted(due_ms)
+    assert len(due_ms) == 400
+    assert sum(found) < 5 * 400
 
 
 def test_due_in_between_when_the_clock_was_set_back(bench: Bench) -> None:

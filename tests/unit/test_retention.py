@@ -478,6 +478,36 @@ def test_a_logging_handler_may_ask_the_consumer_that_is_told(tmp_path: Path) -> 
     bench.store.close()
 
 
+@pytest.mark.parametrize(
+    ("waiting", "told"), [(0, "removed_unread="), (60, "retention='full of what waits")]
+)
+def test_a_logging_handler_may_verify_the_store(tmp_path: Path, waiting: int, told: str) -> None:
+    bench = Bench(tmp_path, config(retention_log_bytes=40 * KIB))
+    bench.fill(1)
+    reader = bench.store.consumer("t", "g")
+    found: list[str] = []
+
+    class Verifying(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            assert bench.store.verify().clean
+            found.append(record.getMessage())
+
+    for _ in range(waiting):
+        bench.store.put("t", bytes(1200), delay=DAY_MS / 1000)
+    handler, logger = Verifying(), logging.getLogger("timerstore")
+    logger.addHandler(handler)
+    try:
+        filling = Thread(target=bench.fill, args=(60,), daemon=True)
+        filling.start()
+        filling.join(60)
+    finally:
+        logger.removeHandler(handler)
+    assert not filling.is_alive(), "it waits for a lock that it has itself"
+    assert any(one.startswith(told) for one in found)
+    reader.close()
+    bench.store.close()
+
+
 # --- what was ingested ----------------------------------------------------------------------------
 
 

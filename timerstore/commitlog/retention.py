@@ -16,8 +16,10 @@ Source:   exactly-once.md section 5, store-format.md 2.7; decision 0041.
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 from timerstore.clock import Clock
@@ -90,6 +92,9 @@ class Retention(Service):
         self._store_ms = ffi.new("int64_t *")
         self._expiry: tuple[int, int] | None = None  # end of a file, store time of what follows it
         self._said = ""
+        self.to_tell: deque[Callable[[], None]] = deque()
+        """What a step has to tell others, or to log: done under no lock, for a handler of logging
+        may have the store verified."""
 
     @contextmanager
     def still(self) -> Iterator[None]:
@@ -112,6 +117,7 @@ class Retention(Service):
             return not self._keeping and (self._drop() or self._retire())
         finally:
             self._lock.release()
+            self._tell()
 
     def idle_s(self) -> float | None:
         """Until the next look, where anything may ever go."""
@@ -144,6 +150,11 @@ class Retention(Service):
         """Let go of all that is retired: nobody reads any more."""
         while self._drop():
             pass
+        self._tell()
+
+    def _tell(self) -> None:
+        while self.to_tell:
+            self.to_tell.popleft()()
 
     # --- which file may go ---
 
@@ -233,10 +244,9 @@ class Retention(Service):
         return 0 < limit < self._disk.used_percent(self._segments.directory)
 
     def _say(self, what: str, about: Any) -> None:
-        """Log an event once."""
+        """Have an event logged, once."""
         text = f"{what} {about}"
         if text != self._said:
             self._said = text
-            logging.getLogger("timerstore.commitlog").warning(
-                "retention=%r begin=%d", text, self._segments.begin
-            )
+            warn = logging.getLogger("timerstore.commitlog").warning
+            self.to_tell.append(partial(warn, "retention=%r begin=%d", text, self._segments.begin))

@@ -229,28 +229,33 @@ class Calendar:
     def _ensure(self, timer_id: int) -> None:
         """Have room for ids up to this one, and for what may be put in one hold."""
         self._ensure_states(timer_id)
+        has_room = True
         with self._grow_lock:
             native = self._log.native
             if native.calendar and not lib.ts_calendar_fits(native, self._room):
-                self._grow(int(native.calendar.mask) + 1)
+                has_room = self._grow(int(native.calendar.mask) + 1)
+        if not has_room:  # under no lock of growing: a handler of logging may put
+            logging.getLogger("timerstore.future").warning(
+                "calendar=off histogram_bytes_max=%d", self._config.histogram_bytes_max
+            )
 
-    def _grow(self, cells: int) -> None:
-        """Go on in a table without the cells that are 0, as large as it must be."""
+    def _grow(self, cells: int) -> bool:
+        """Go on in a table without the cells that are 0, as large as it must be; or without any,
+        where that is too large.
+        """
         while cells * CELL.itemsize <= self._config.histogram_bytes_max:
             table = self._table(cells)
             with self._log.lock:
                 old = self._log.native.calendar
                 if not old:
-                    return
+                    return True
                 used = lib.ts_calendar_move(table[0], old)
                 if 4 * (used + 4 * self._room) <= 3 * int(table[0].limit):
                     table[0].left = old.left
                     self._kept = (*table, *self._kept[_TABLE:])
                     self._log.native.calendar = table[0]
-                    return
+                    return True
             cells *= 2
         self._is_too_big = True
         self._let_go()
-        logging.getLogger("timerstore.future").warning(
-            "calendar=off histogram_bytes_max=%d", self._config.histogram_bytes_max
-        )
+        return False

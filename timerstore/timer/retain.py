@@ -5,7 +5,9 @@ Holds:    nothing that the last completed checkpoint goes on from lies below the
           its end, the records that are linked next, the slots that are read next.
 """
 
+from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from timerstore.clock import Clock
 from timerstore.commitlog.retention import Retention, Seams
@@ -31,6 +33,7 @@ class _Derived:
         self._rooms = rooms
         self._at = 0  # index of route
         self.on_dropped: list[Callable[[Route, int, int], None]] = []  # queue offsets [begin, end)
+        self.to_tell: deque[Callable[[], None]] = deque()  # retention's
 
     def drop(self, log_begin: int) -> bool:
         """Some of it; whether there may be more."""
@@ -39,8 +42,9 @@ class _Derived:
             before = route.queue.min_offset
             while route.queue.drop_below(log_begin):
                 reach("retention_queue_dropped")
-            for listener in self.on_dropped:
-                listener(route, before, route.queue.min_offset)
+            end = route.queue.min_offset
+            if end > before:
+                self.to_tell += [partial(tell, route, before, end) for tell in self.on_dropped]
         self._at += _QUEUES
         if self._at < len(routes):
             return True
@@ -106,7 +110,7 @@ def make_retention(
         move, is_past, checkpoint.raise_begins, derived.drop, past.retire, unlink_timer_log
     )
     retention = Retained(metrics, config, clock, disk, rooms.log, seams)
-    retention.on_dropped = derived.on_dropped
+    retention.on_dropped, derived.to_tell = derived.on_dropped, retention.to_tell
     retention.guards.append(lambda: lowest_waiting(rooms.log, rooms.routes, rooms.levels))
     checkpoint.on_completed.append(retention.wake)
     return retention

@@ -1,5 +1,6 @@
 """The histogram: exact whatever comes, goes or moves, however the counters began or grew."""
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -165,6 +166,25 @@ def test_where_memory_is_short_what_waits_is_read(tmp_path: Path, limit: int) ->
     assert set(days[2:-1].tolist()) == {24}
     assert days.sum() == hours + 10
     assert bench.store._calendar.bytes == 0
+    bench.close()
+
+
+def test_that_is_logged_under_no_lock(tmp_path: Path) -> None:
+    """A handler of logging that puts may need more room for ids, and with it that lock."""
+    bench = Bench(tmp_path / "store", replace(small(), histogram_bytes_max=1 << 20))
+    bench.store.histogram()
+    told: list[bool] = []
+
+    class Looking(logging.Handler):
+        def emit(self, _record: logging.LogRecord) -> None:
+            told.append(bench.store._calendar._grow_lock.locked())
+
+    handler, logger = Looking(), logging.getLogger("timerstore.future")
+    logger.addHandler(handler)
+    hours = 11_000
+    bench.store.put_many("b", [b"x"] * hours, deliver_ms=NOW + 1 + HOUR * np.arange(hours))
+    logger.removeHandler(handler)
+    assert told == [False]
     bench.close()
 
 

@@ -18,7 +18,7 @@ import heapq
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -208,7 +208,15 @@ class ShardedStore(Closing):
             return [self._in(shard, call) for shard, call in calls.items()]
         self.stores[0].topics()  # raises where it is closed, or forked: a pool is gone there
         pool = pool if pool is not None else self._pool
-        futures = [pool.submit(self._in, shard, call) for shard, call in calls.items()]
+        futures: list[Future[Answer]] = []
+        try:
+            for shard, call in calls.items():
+                futures.append(pool.submit(self._in, shard, call))
+        except RuntimeError:
+            for future in futures:
+                future.exception()  # when it has ended
+            self.stores[0].topics()  # closed in between, with the pool
+            raise
         errors = [future.exception() for future in futures]
         for error in errors:
             if error is not None:

@@ -386,6 +386,23 @@ def test_close_ends_who_waits(tmp_path: Path) -> None:
     store.close()
 
 
+def test_close_beside_a_call_that_asks_every_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = timerstore.open_shards(tmp_path / "s", 3, small())
+    first, topics = store.stores[0], store.stores[0].topics
+
+    def close_right_behind() -> dict[str, int]:
+        found = topics()
+        monkeypatch.undo()
+        store.close()
+        return found
+
+    monkeypatch.setattr(first, "topics", close_right_behind)
+    with pytest.raises(ClosedError):
+        store.stats()
+
+
 # --- opening ---
 
 

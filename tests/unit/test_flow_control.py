@@ -315,6 +315,22 @@ def test_reschedule_of_what_does_not_wait_counts_nothing(bench: Bench) -> None:
         fill(bench, 1)
 
 
+@pytest.mark.parametrize("end", ["cancelled", "delivered"])
+def test_reschedule_of_what_does_not_wait_into_a_full_slot_says_that(
+    bench: Bench, end: str
+) -> None:
+    first = bench.store.put("t", b"x", deliver_ms=NOW + 1)
+    fill(bench)
+    if end == "cancelled":
+        bench.store.cancel(first)
+    else:
+        bench.turn(2000)
+    with pytest.raises(NotWaitingError) as refused:
+        bench.store.reschedule(first, deliver_ms=SLOT + 500)
+    assert refused.value.result is timerstore.CancelResult[f"ALREADY_{end.upper()}"]
+    assert bench.store.stats()["flow_control_refused_messages"] == 0
+
+
 @pytest.mark.parametrize("due", [SLOT + 1, np.int64(SLOT + 1)])
 def test_numpy_due_times_count_too(bench: Bench, due: int) -> None:
     for _ in range(LIMIT):

@@ -83,6 +83,10 @@ class Finder:
             except GoneError:
                 continue  # what was found a moment ago was moved: it is found where it is now
 
+    def is_waiting(self, timer_id: int) -> bool:
+        """Whether a message waits under this id at the moment."""
+        return bool(self._states.get(timer_id) == lib.TS_WAITING)
+
     def _find(self, handle: Handle) -> list[Named]:
         if handle.timer_id is not None and handle.timer_id >= 0:
             found = self._source_at(handle, handle.timer_id)

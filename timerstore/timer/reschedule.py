@@ -114,8 +114,8 @@ class Rescheduler:
         return arguments.due_ms_of(now_ms, delay, deliver_at, deliver_ms, self._config)
 
     def _move(self, one: Named, due_ms: int, now_ms: int) -> PutReceipt:
-        if self.slot_counts is None:
-            return self._append(one, due_ms, now_ms)
+        if self.slot_counts is None or not self._finder.is_waiting(one.timer_id):
+            return self._append(one, due_ms, now_ms)  # raises where it waits no more, full or not
         with self.slot_counts.moving(one.out_ms + 1, due_ms):
             return self._append(one, due_ms, now_ms)
 

@@ -249,8 +249,8 @@ def _alone(part: Path) -> Iterator[None]:
     with part.open("ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_ours = part.exists() and os.path.samestat(part.stat(), os.fstat(file.fileno()))
-        except BlockingIOError:
+            is_ours = os.path.samestat(part.stat(), os.fstat(file.fileno()))
+        except (BlockingIOError, FileNotFoundError):  # at work, or just through
             is_ours = False
         except OSError:
             is_ours = True

@@ -354,6 +354,6 @@ def _host_problems(store_host: str) -> list[str]:
         ipaddress.ip_address(host.strip("[]"))
     except ValueError:
         problems.append(f"store_host: wanted an IP address before the port, got {store_host!r}")
-    if not (port.isdecimal() and int(port) <= 65_535):
+    if not (port.isdecimal() and len(port) <= 5 and int(port) <= 65_535):
         problems.append(f"store_host: wanted a port of at most 65535, got {store_host!r}")
     return problems

@@ -75,6 +75,7 @@ def test_everything_wrong_is_said_at_once():
         {"level_delays": "1s  5s"},
         {"store_host": "127.0.0.1"},
         {"store_host": "127.0.0.1:65536"},
+        {"store_host": "127.0.0.1:" + "9" * 5000},
         {"store_host": "host:1"},
         {"store_host": "::1:80"},
         {"broker_name": ""},

@@ -78,8 +78,10 @@ def main(argv: list[str] | None = None) -> int:
     """Run them, then write the report; how many failed is told on standard error."""
     parser = arguments()
     options = parser.parse_args(argv)
-    if options.out.exists() and not options.out.is_dir():
-        parser.error(f"argument --out: {options.out} is not a folder")
+    for name in ("out", "directory"):
+        folder = getattr(options, name)
+        if folder is not None and folder.exists() and not folder.is_dir():
+            parser.error(f"argument --{name}: {folder} is not a folder")
     parts = plan.chosen(options.only, everything=options.all)
     if options.list:
         for part in plan.PARTS:

@@ -106,6 +106,7 @@ def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iter
     rounds, tries = parameters.pop("rounds"), parameters.pop("tries")
     until = time.monotonic() + parameters.pop("seconds_max")
     need(parameters["body"] >= 16, "a body must hold its row and due time: 16 bytes")
+    need(parameters["rate"] * parameters["seconds"] >= 1, "there is not one message to put")
     found = there(parameters.pop("peers"), paced=True)
     if any(peer.key == "timerstore" for peer in found):
         found.insert(1, written())

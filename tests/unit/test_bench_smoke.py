@@ -507,10 +507,14 @@ def test_options_that_name_no_work_are_refused(
         bench_peers.main(["--n", "many"])
     assert "argument --n: invalid int value: 'many'" in capsys.readouterr().err
     (tmp_path / "file").write_text("")
-    for words in (["--rounds", "0"], ["--out", str(tmp_path / "file")]):
+    file = str(tmp_path / "file")
+    for words in (["--rounds", "0"], ["--out", file], ["--directory", file]):
         with pytest.raises(SystemExit):
-            suite.main(["--smoke", *words])
+            suite.main(["--smoke", "--only", "cancel", *words])
         assert f"argument {words[0]}: " in capsys.readouterr().err
+    lateness = importlib.import_module("benchmarks.bench_lateness")
+    with pytest.raises(harness.WorkError, match="not one message"):
+        lateness.main(["--smoke", "--peers", "heapq", "--rate", "1", "--seconds", "0.5"])
 
 
 # ---------------------------------------------------------------- what is said of lines

@@ -42,7 +42,7 @@ TABLE: Mapping[Exit, str] = MappingProxyType(
         Exit.NOT_SO: "damage was found, or what was asked for is not there or no longer waits",
         Exit.ERROR: "a wrong argument, or an error of the files",
         Exit.LOCKED: "another process has the store open; its pid is told",
-        Exit.LATER: "refused for now: the disk is full, or flow control; try again",
+        Exit.LATER: "refused for now: a full disk, flow control, another export; try again",
         Exit.INTERRUPTED: "Ctrl-C",
         Exit.READER_GONE: "who read the output has gone (a broken pipe)",
         Exit.TERMINATED: "SIGTERM",

@@ -46,6 +46,10 @@ class SimPath(str):
         """Itself: nothing leads anywhere else."""
         return self
 
+    def is_mount(self) -> bool:
+        """No disk is mounted in another."""
+        return False
+
     def is_relative_to(self, other: str) -> bool:
         """Whether it lies there, or below."""
         return self == other or self.startswith(f"{other}/")

@@ -427,10 +427,12 @@ typedef struct {
     int64_t end;
 } ts_run;
 
+enum { TS_RUNS_MAX = 128 };
+
 /* The open slot: what came in large batches as runs, what came in small ones as a heap. */
 typedef struct {
     ts_heap heap;
-    ts_run runs[32];
+    ts_run runs[128]; /* TS_RUNS_MAX */
     int64_t run_count;
     int64_t is_full;     /* out: 1 where a pop stopped as the heap had no room */
 } ts_open;
@@ -896,9 +898,9 @@ int32_t ts_timer_link(ts_wheel *wheel, ts_link *link, const ts_states *states,
                       const ts_request *requests, int32_t count, uint8_t *units,
                       int64_t units_bytes, ts_due *late);
 int64_t ts_wheel_next(const ts_wheel *wheel, int64_t from, int64_t to);
-/* The same for as many as there is room for: how many. */
+/* The same for as many as there is room for, and how many units each says it holds: how many. */
 int32_t ts_wheel_next_many(const ts_wheel *wheel, int64_t from, int64_t to, int64_t *slots,
-                           int32_t capacity);
+                           int64_t *units, int32_t capacity);
 int64_t ts_wheel_crowd(const ts_wheel *wheel, int64_t from, int64_t to, int32_t count_min,
                        int32_t *count);
 int32_t ts_wheel_load(ts_view *timer_log, const ts_wheel *wheel, int64_t slot, int64_t *pos,
@@ -960,8 +962,8 @@ void ts_units_check(const uint8_t *units, int64_t count, int64_t pos, uint8_t *i
 void ts_heap_push(ts_heap *heap, const ts_due *in, int64_t count);
 /* in, sorted to out. keys: room for 2 * count. */
 void ts_run_sort(const ts_due *in, int64_t count, ts_heap_key *keys, ts_due *out);
-/* What is left of both, to out. */
-void ts_run_merge(const ts_run *a, const ts_run *b, ts_due *out);
+/* What is left of them, at most TS_RUNS_MAX, to out. */
+void ts_runs_merge(const ts_run *runs, int64_t count, ts_due *out);
 int64_t ts_open_pop(ts_open *open, int64_t until_ms, int64_t frontier, int64_t precision_ms,
                     ts_due *out, int64_t capacity);
 /* The first wake_ms, INT64_MAX where there is nothing. */

@@ -2,8 +2,8 @@
  *
  * A slot is loaded thousands of entries at a time: they are sorted once, by counting, and lie in a
  * run from which they are taken in turn. What comes one by one (late puts, what rolled back) goes to
- * the heap. A pop takes the least of the runs' first entries and the heap's. Sorting and taking cost
- * about 40 ns an entry, a heap of all of them 230 ns (one million, 16,384 a batch).
+ * the heap. A pop takes the least of the runs' first entries and the heap's, and what follows it in
+ * its run as long as that is before all others.
  */
 #include "open_slot.h"
 
@@ -73,84 +73,115 @@ void ts_run_sort(const ts_due *in, int64_t count, ts_heap_key *keys, ts_due *out
         out[i] = in[from[i].at];
 }
 
-void ts_run_merge(const ts_run *a, const ts_run *b, ts_due *out)
-{
-    const ts_due *x = a->entries + a->at, *x_end = a->entries + a->end;
-    const ts_due *y = b->entries + b->at, *y_end = b->entries + b->end;
+/* ---- the first of several ---- */
 
-    while (x < x_end && y < y_end)
-        *out++ = ts_due_before(y, x) ? *y++ : *x++;
-    while (x < x_end)
-        *out++ = *x++;
-    while (y < y_end)
-        *out++ = *y++;
+typedef struct {
+    const ts_due *least;
+    const ts_due *next; /* the least of where else there is something; NULL: nowhere */
+    ts_run *run;        /* where `least` lies; NULL: in the heap */
+} first;
+
+static void look_at(first *found, const ts_due *entry, ts_run *run)
+{
+    if (found->least == NULL || ts_due_before(entry, found->least)) {
+        found->next = found->least;
+        found->least = entry;
+        found->run = run;
+    } else if (found->next == NULL || ts_due_before(entry, found->next)) {
+        found->next = entry;
+    }
+}
+
+static first first_of(const ts_heap *heap, ts_run *runs, int64_t run_count)
+{
+    first found = {NULL, NULL, NULL};
+
+    if (heap != NULL && heap->count > 0)
+        look_at(&found, &heap->entries[heap->keys[0].at], NULL);
+    for (int64_t i = 0; i < run_count; i++) {
+        if (runs[i].at < runs[i].end)
+            look_at(&found, &runs[i].entries[runs[i].at], &runs[i]);
+    }
+    return found;
+}
+
+/* Whether a run has another one that comes before all that lies elsewhere. What was put one after
+ * another lies in one run: of one due time there are many. */
+static int32_t goes_on(const first *found)
+{
+    const ts_run *run = found->run;
+
+    return run->at < run->end &&
+           (found->next == NULL || !ts_due_before(found->next, &run->entries[run->at]));
+}
+
+void ts_runs_merge(const ts_run *runs, int64_t count, ts_due *out)
+{
+    ts_run left[TS_RUNS_MAX];
+    first found;
+
+    memcpy(left, runs, (size_t)count * sizeof *runs);
+    while ((found = first_of(NULL, left, count)).least != NULL) {
+        do
+            *out++ = found.run->entries[found.run->at++];
+        while (goes_on(&found));
+    }
 }
 
 /* ---- taking ---- */
 
-/* The least entry, and the run it lies in; NULL there where it lies in the heap. */
-static const ts_due *least_of(const ts_open *open, ts_run **in, ts_run *runs)
-{
-    const ts_due *least = NULL;
-
-    *in = NULL;
-    if (open->heap.count > 0)
-        least = &open->heap.entries[open->heap.keys[0].at];
-    for (int64_t i = 0; i < open->run_count; i++) {
-        ts_run *run = &runs[i];
-
-        if (run->at < run->end && (least == NULL || ts_due_before(&run->entries[run->at], least))) {
-            least = &run->entries[run->at];
-            *in = run;
-        }
-    }
-    return least;
-}
-
 int64_t ts_open_wake(const ts_open *open)
 {
-    ts_run *in;
-    const ts_due *least = least_of(open, &in, (ts_run *)(uintptr_t)open->runs);
+    first found = first_of(&open->heap, (ts_run *)(uintptr_t)open->runs, open->run_count);
 
-    return least == NULL ? INT64_MAX : least->wake_ms;
+    return found.least == NULL ? INT64_MAX : found.least->wake_ms;
+}
+
+enum { TAKEN, PUT_BACK, NO_ROOM };
+
+/* Takes the first one to `entry`. Put back, to the heap: its own slot has been loaded meanwhile, it
+ * rolls no more, and waits until it is due. */
+static int32_t take(ts_open *open, ts_run *run, int64_t frontier, int64_t precision_ms,
+                    ts_due *entry)
+{
+    ts_heap *heap = &open->heap;
+    int32_t rolls_no_more = (entry->flags & TS_FLAG_ROLL) &&
+                            ts_slot_of(entry->due_ms, precision_ms) < frontier;
+
+    if (rolls_no_more && run != NULL && heap->count == heap->capacity)
+        return NO_ROOM;
+    if (run != NULL)
+        run->at++;
+    else
+        ts_heap_drop(heap);
+    if (!rolls_no_more)
+        return TAKEN;
+    entry->flags &= ~TS_FLAG_ROLL;
+    if (entry->due_ms <= entry->wake_ms)
+        return TAKEN;
+    entry->wake_ms = entry->due_ms;
+    ts_heap_push(heap, entry, 1);
+    return PUT_BACK;
 }
 
 int64_t ts_open_pop(ts_open *open, int64_t until_ms, int64_t frontier, int64_t precision_ms,
                     ts_due *out, int64_t capacity)
 {
-    ts_heap *heap = &open->heap;
+    first found = {NULL, NULL, NULL};
+    int32_t status = PUT_BACK;
     int64_t popped = 0;
 
-    open->is_full = 0;
-    while (popped < capacity) {
-        ts_run *run;
-        const ts_due *least = least_of(open, &run, open->runs);
-        ts_due *entry = &out[popped];
-        int32_t rolls_no_more;
-
-        if (least == NULL || least->wake_ms > until_ms)
-            break;
-        *entry = *least;
-        /* Its own slot has been loaded meanwhile. */
-        rolls_no_more = (entry->flags & TS_FLAG_ROLL) &&
-                        ts_slot_of(entry->due_ms, precision_ms) < frontier;
-        if (rolls_no_more && run != NULL && heap->count == heap->capacity) {
-            open->is_full = 1;
-            break;
-        }
-        if (run != NULL)
-            run->at++;
+    while (popped < capacity && status != NO_ROOM) {
+        if (status == TAKEN && found.run != NULL && goes_on(&found))
+            found.least = &found.run->entries[found.run->at];
         else
-            ts_heap_drop(heap);
-        if (rolls_no_more) {
-            entry->flags &= ~TS_FLAG_ROLL;
-            if (entry->due_ms > entry->wake_ms) {
-                entry->wake_ms = entry->due_ms;
-                ts_heap_push(heap, entry, 1);
-                continue;
-            }
-        }
-        popped++;
+            found = first_of(&open->heap, open->runs, open->run_count);
+        if (found.least == NULL || found.least->wake_ms > until_ms)
+            break;
+        out[popped] = *found.least;
+        status = take(open, found.run, frontier, precision_ms, &out[popped]);
+        popped += status == TAKEN;
     }
+    open->is_full = status == NO_ROOM;
     return popped;
 }

@@ -49,12 +49,16 @@ int64_t ts_wheel_next(const ts_wheel *wheel, int64_t from, int64_t to)
 }
 
 int32_t ts_wheel_next_many(const ts_wheel *wheel, int64_t from, int64_t to, int64_t *slots,
-                           int32_t capacity)
+                           int64_t *units, int32_t capacity)
 {
-    int32_t count = 0;
+    int64_t first, last;
+    int32_t count = 0, held;
 
-    while (count < capacity && (slots[count] = ts_wheel_next(wheel, from, to)) >= 0)
-        from = slots[count++] + 1;
+    while (count < capacity && (slots[count] = ts_wheel_next(wheel, from, to)) >= 0) {
+        from = slots[count] + 1;
+        units[count] = ts_wheel_slot(wheel, slots[count], &first, &last, &held) ? held : 0;
+        count++;
+    }
     return count;
 }
 

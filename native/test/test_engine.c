@@ -143,7 +143,7 @@ static void load_open(store *s, const ts_due *in, int32_t count)
             free((void *)(uintptr_t)open->runs[i].entries);
     }
     open->run_count = kept;
-    if (count < 4 || kept == 32) {
+    if (count < 4 || kept == TS_RUNS_MAX) {
         ts_heap_push(&open->heap, in, count);
         return;
     }
@@ -1288,18 +1288,21 @@ static int64_t open_count(const ts_open *open)
     return count;
 }
 
-/* The last two runs become one. */
-static void open_merge(ts_open *open)
+/* The last few runs become one. */
+static void open_merge(ts_open *open, int64_t run_count)
 {
-    ts_run *a = &open->runs[open->run_count - 2], *b = a + 1;
-    int64_t count = a->end - a->at + b->end - b->at;
-    ts_due *entries = bytes_of((count + 1) * (int64_t)sizeof *entries);
+    ts_run *runs = &open->runs[open->run_count - run_count];
+    int64_t count = 0;
+    ts_due *entries;
 
-    ts_run_merge(a, b, entries);
-    free((void *)(uintptr_t)a->entries);
-    free((void *)(uintptr_t)b->entries);
-    *a = (ts_run){entries, 0, count};
-    open->run_count--;
+    for (int64_t i = 0; i < run_count; i++)
+        count += runs[i].end - runs[i].at;
+    entries = bytes_of((count + 1) * (int64_t)sizeof *entries);
+    ts_runs_merge(runs, run_count, entries);
+    for (int64_t i = 0; i < run_count; i++)
+        free((void *)(uintptr_t)runs[i].entries);
+    *runs = (ts_run){entries, 0, count};
+    open->run_count -= run_count - 1;
 }
 
 static void check_order(const ts_due *out, int64_t got, int64_t until)
@@ -1330,7 +1333,7 @@ static void test_open(void)
                              .id = below(&seed, 1000) * scale};
         open_push(&open, in, count, as_run);
         if (open.run_count > 1 && below(&seed, 3) == 0)
-            open_merge(&open);
+            open_merge(&open, 2 + below(&seed, (int32_t)open.run_count - 1));
         had = open_count(&open);
         got = ts_open_pop(&open, until, 0, 1000, out, 1 + below(&seed, MANY));
         CHECK(open_count(&open) == had - got && !open.is_full);

@@ -26,7 +26,7 @@ from timerstore.timer import (
 )
 
 SMALL: dict[ModuleType, dict[str, int]] = {
-    dequeue_get: {"_BATCH": 5, "_SLOTS": 2, "_LOADED_MAX": 8, "_CROWD": 3},
+    dequeue_get: {"_BATCH": 5, "_SLOTS": 2, "_SIDE_BY_SIDE": 6, "_LOADED_MAX": 8, "_CROWD": 3},
     dequeue_put: {"_BATCH": 7, "_CHUNK": 4, "_SCRATCH_BYTES": 700, "_SORTED": 9},
     enqueue_get: {"_BATCH": 6},
     linker: {"_BATCH": 4},
@@ -47,7 +47,7 @@ SMALL: dict[ModuleType, dict[str, int]] = {
     consumer: {"_AHEAD": 3},
     deliver: {"_BATCH": 5, "_HOLD": 2, "_SCRATCH_BYTES": 700},
     runs: {"_UNITS": 3},
-    due_queue: {"_SIZE_MIN": 2},
+    due_queue: {"_SIZE_MIN": 2, "_FAN": 3},
     open_slot: {"CROWD": 4, "RUN_MIN": 2},
 }
 

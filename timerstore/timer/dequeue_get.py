@@ -24,13 +24,15 @@ from timerstore.native import ffi, lib
 from timerstore.service import IDLE_S_MAX, Handoff, Service
 from timerstore.timer.far import FarWheel
 from timerstore.timer.open_slot import OpenSlot
-from timerstore.timer.request import CHAINED, Loaded
+from timerstore.timer.request import CHAINED, Int64Array, Loaded
 from timerstore.timer.timer_log import TimerLog
 from timerstore.timer.wheel import NO_SLOT, Wheel
 
 _BATCH = 16_384
 _SLOTS = 16  # read side by side when there are many to catch up on
+_SIDE_BY_SIDE = 262_144  # units that these hold at most; one alone may hold more
 _LOADED_MAX = 16_384  # entries in the open slot beyond which no further slot is begun
+_LOADED_AHEAD_MAX = 1 << 20  # and no slot that holds as much as that again
 _HELD_MAX = 1 << 24  # those of crowds, which are in nobody's way, among them
 _CROWD = 65_536  # units for which a slot is begun ahead of its time
 _CROWD_PER_S = 1_000_000  # so many are surely read in a second
@@ -70,6 +72,7 @@ class DequeueGet(Service):
         self._positions = np.empty(0, np.int64)  # and how far
         self._chained = np.empty(_BATCH, CHAINED)
         self._count = 0  # of units in it that were read and not given on
+        self._unread = 0  # units of the slots being read, as those say: a hint
         self._finished: list[int] = []  # slots that were read to their end since
         # Frontier that downstream was told, and how often it had followed the clock back by then.
         self._passed = open_slot.frontier, 0
@@ -90,19 +93,28 @@ class DequeueGet(Service):
         with self._wheel.lock:
             now_slot = self._clock.now_ms // self._config.precision_ms
             last_slot = self._last_slot(self._ahead(now_slot))
-        return self._wheel.frontier > last_slot or self._has_enough
+            return self._wheel.frontier > last_slot or self._has_enough(self._next(last_slot)[1])
 
     def _last_slot(self, now_slot: int) -> int:
         """The last slot that may be begun; under the wheel's lock."""
         return min(now_slot, self._far.first_wheel_slot - 1)
 
-    @property
-    def _has_enough(self) -> bool:
-        """Whether so much is loaded that no further slot is begun; but where what is loaded waits
-        for slots that are not, as after a clock that was set back, reading is what lets it go.
+    def _next(self, last_slot: int) -> tuple[Int64Array, Int64Array]:
+        """The next slots to begin, as many as there is room for, and how many units each says it
+        holds.
+        """
+        room = _SLOTS - len(self._slots)
+        return self._wheel.next_used_many(self._wheel.frontier, last_slot + 1, room)
+
+    def _has_enough(self, units: Int64Array) -> bool:
+        """Whether so much is loaded that no further slot is begun; the next ones hold so many. They
+        are begun while what comes before them leaves, or who hands over would wait for them. And
+        where what is loaded waits for slots that are not, as after a clock that was set back,
+        reading is what lets it go.
         """
         open_slot = self._open_slot
-        is_much = open_slot.rest_count > _LOADED_MAX or len(open_slot) > _HELD_MAX
+        count_max = max(_LOADED_MAX, min(int(units.sum()), _LOADED_AHEAD_MAX))
+        is_much = open_slot.rest_count > count_max or len(open_slot) > _HELD_MAX
         return is_much and open_slot.next_wake_ms() is not None
 
     def _ahead(self, now_slot: int) -> int:
@@ -161,15 +173,25 @@ class DequeueGet(Service):
     def _begin_slots(self, last_slot: int) -> bool:
         """Have slots to read, as far as there are any up to this one."""
         wheel, room = self._wheel, _SLOTS - len(self._slots)
-        if room and wheel.frontier <= last_slot and not self._has_enough:
-            begun = wheel.next_used_many(wheel.frontier, last_slot + 1, room)
-            wheel.earliest = None
-            wheel.frontier = last_slot + 1 if len(begun) < room else int(begun[-1]) + 1
-            self._open_slot.expect((slot, 1) for slot in begun.tolist())  # while they are read
-            if len(begun):
-                reach("dequeue_slot_begun")
-                self._slots = np.append(self._slots, begun)
-                self._positions = np.append(self._positions, np.full(len(begun), -2, np.int64))
+        if not room or wheel.frontier > last_slot:
+            return len(self._slots) > 0
+        found, units = self._next(last_slot)
+        if self._has_enough(units):
+            return len(self._slots) > 0
+        # All that are read side by side are through at about the same time: with a crowd, late.
+        fitting = np.cumsum(units) <= _SIDE_BY_SIDE - self._unread
+        fitting[:1] |= not len(self._slots)
+        begun = found[fitting]
+        if len(begun) == len(found) < room:
+            wheel.frontier, wheel.earliest = last_slot + 1, None
+        elif len(begun):
+            wheel.frontier, wheel.earliest = int(begun[-1]) + 1, None
+        self._open_slot.expect((slot, 1) for slot in begun.tolist())  # while they are read
+        if len(begun):
+            reach("dequeue_slot_begun")
+            self._slots = np.append(self._slots, begun)
+            self._positions = np.append(self._positions, np.full(len(begun), -2, np.int64))
+            self._unread += int(units[fitting].sum())
         return len(self._slots) > 0
 
     def _read(self, view: Any) -> int:
@@ -184,6 +206,7 @@ class DequeueGet(Service):
                 ffi.from_buffer("ts_chained[]", self._chained) + self._count,
             )
             if got >= 0:
+                self._unread = max(0, self._unread - got)
                 return int(got)
             self._timer_log.segments.serve(view, got, "timer log")
 
@@ -195,20 +218,24 @@ class DequeueGet(Service):
         finished: list[int] = self._slots[is_finished].tolist()
         self._slots = self._slots[~is_finished]
         self._positions = self._positions[~is_finished]
+        if not len(self._slots):
+            self._unread = 0
         return finished
 
     def idle_s(self) -> float | None:
         """Until the next used slot's time."""
-        if self._config.stop_dequeue or self._out.is_full or self._has_enough:
+        if self._config.stop_dequeue or self._out.is_full:
             return None
         wheel = self._wheel
         with wheel.lock:
+            now_slot = self._clock.now_ms // self._config.precision_ms
+            if self._has_enough(self._next(self._last_slot(self._ahead(now_slot)))[1]):
+                return None
             if wheel.earliest is None:
                 found = wheel.next_used(wheel.frontier, NO_SLOT)
                 wheel.earliest = NO_SLOT if found is None else found
             earliest = wheel.earliest
             is_held_up = self._last_slot(earliest) < earliest  # who moves that down wakes
-            now_slot = self._clock.now_ms // self._config.precision_ms
             at, end = max(wheel.frontier, now_slot + 1), now_slot + 1 + self._ahead_slots
             has_crowd = wheel.next_crowd(at, end, _CROWD) is not None
         held_s = self._held_s()

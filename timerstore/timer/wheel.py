@@ -222,14 +222,15 @@ class Wheel:
         self._cuts.check()
         return None if slot < 0 else slot
 
-    def next_used_many(self, begin: int, end: int, count_max: int) -> Int64Array:
-        """Give the first used slots in [begin, end), at most so many, ascending."""
-        slots = np.empty(count_max, np.int64)
-        count = lib.ts_wheel_next_many(
-            self.native, begin, end, ffi.from_buffer("int64_t[]", slots), count_max
-        )
+    def next_used_many(self, begin: int, end: int, count_max: int) -> tuple[Int64Array, Int64Array]:
+        """Give the first used slots in [begin, end), at most so many, ascending; and how many units
+        each says it holds: a hint.
+        """
+        slots, units = np.empty(count_max, np.int64), np.empty(count_max, np.int64)
+        natives = (ffi.from_buffer("int64_t[]", one) for one in (slots, units))
+        count = lib.ts_wheel_next_many(self.native, begin, end, *natives, count_max)
         self._cuts.check()
-        return slots[:count]
+        return slots[:count], units[:count].clip(0)
 
     def next_crowd(self, begin: int, end: int, count_min: int) -> tuple[int, int] | None:
         """Give the first slot in [begin, end), at most a lap, that says it holds so many units, and

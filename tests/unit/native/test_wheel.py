@@ -379,10 +379,12 @@ def test_next_used_finds_the_nearest_also_beyond_a_lap(bench: Bench) -> None:
     # Two laps want the same places: what came second went to where nothing was.
     assert found[-2:] == [far + 1, far + 3]
     out = np.empty(64, np.int64)
+    units = np.empty(64, np.int64)
+    natives = [ffi.from_buffer("int64_t[]", one) for one in (out, units)]
     for room in (0, 1, 2, len(found), 64):
-        native = ffi.from_buffer("int64_t[]", out)
-        count = lib.ts_wheel_next_many(bench.wheel, NOW, 2**62, native, room)
+        count = lib.ts_wheel_next_many(bench.wheel, NOW, 2**62, *natives, room)
         assert out[:count].tolist() == found[:room]
+        assert (units[:count] == 1).all()
     assert bench.next_used(NOW, NOW) == -1
     assert bench.next_used(far + 2, far + 3) == -1
 

@@ -1,0 +1,85 @@
+"""Slots that have come at once: which are read side by side, and how far ahead of what leaves."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.bench import NOW, SECOND, Bench, small
+from timerstore.timer import dequeue_get
+
+LOADED_MAX = 8
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Bench]:
+    """A store with so many messages in each slot behind the present one, and a clock past all."""
+    monkeypatch.setattr(dequeue_get, "_BATCH", 5)
+    monkeypatch.setattr(dequeue_get, "_LOADED_MAX", LOADED_MAX)
+    monkeypatch.setattr(dequeue_get, "_LOADED_AHEAD_MAX", 30)
+    monkeypatch.setattr(dequeue_get, "_SIDE_BY_SIDE", 12)
+
+    def make(*counts: int) -> Bench:
+        bench = Bench(tmp_path / "store", small())
+        for slot, count in enumerate(counts):
+            bodies = [b"%d" % slot] * count
+            bench.store.put_many("t", bodies, deliver_ms=NOW + (slot + 2) * SECOND)
+        bench.turn()
+        bench.clock.advance((len(counts) + 1) * SECOND)
+        return bench
+
+    return make
+
+
+def read_all(bench: Bench) -> int:
+    """Read as far as may be while nothing leaves: how many wait in the open slot then."""
+    while any([bench.stepper.step("dequeue_get"), bench.stepper.step("dequeue_get_message")]):
+        pass
+    return int(bench.store.stats()["open_slot_messages"])
+
+
+def assert_comes_out(bench: Bench, *counts: int) -> None:
+    bench.turn()
+    wanted = [b"%d" % slot for slot, count in enumerate(counts) for _ in range(count)]
+    assert [bytes(body) for body in bench.bodies("t")] == wanted
+    bench.close()
+
+
+def test_nothing_is_read_beside_a_crowd(made: Callable[..., Bench]) -> None:
+    """All that are read side by side are through at the same time: the first would be late."""
+    bench = made(20, 20)
+    while not bench.stepper.step("dequeue_put"):
+        bench.stepper.step("dequeue_get")
+        bench.stepper.step("dequeue_get_message")
+    assert bench.store.stats()["dequeue_get_units"] == 20
+    assert_comes_out(bench, 20, 20)
+
+
+def test_few_are_read_side_by_side(made: Callable[..., Bench]) -> None:
+    """Up to the limit together, and not one more."""
+    bench = made(6, 6, 1)
+    bench.stepper.step("dequeue_get")
+    reading = bench.store._opened.pipeline.dequeue_get
+    assert reading._slots.tolist() == [NOW // SECOND + 1, NOW // SECOND + 2]
+    assert_comes_out(bench, 6, 6, 1)
+
+
+@pytest.mark.parametrize(
+    ("counts", "loaded"),
+    [
+        ((40, 20), 40),  # the next one can be read once these have left
+        ((20, 20), 40),
+        ((20, 20, 20), 40),
+        ((25, 60), 85),
+        ((60, 100), 60),  # so many are enough, whatever comes
+        ((40, 1, 1), 42),  # with the crowd's last units
+        ((5, 1, 1), 7),
+        ((20, *[2] * 12), 44),  # as many as are begun at a time
+    ],
+)
+def test_a_crowd_is_read_while_what_comes_before_it_leaves(
+    made: Callable[..., Bench], counts: tuple[int, ...], loaded: int
+) -> None:
+    bench = made(*counts)
+    assert read_all(bench) == loaded
+    assert_comes_out(bench, *counts)

@@ -30,9 +30,10 @@ import timerstore
 from benchmarks import harness
 from benchmarks.harness import START_MS, Result, Stopwatch, Work, need
 from benchmarks.rounds import interleaved
+from benchmarks.turned import TurnedClock
 from benchmarks.warm import warm_bytes_for
 from timerstore import StoreConfig, TimerStore
-from timerstore.testing import ManualClock, Stepper
+from timerstore.testing import Stepper
 
 TOPIC = "bench"
 WAIT_S = 10.0  # for what is being delivered; far more than it takes
@@ -64,7 +65,7 @@ def once(work: Work, config: StoreConfig, parameters: dict[str, Any], root: Path
     turns = np.linspace(0, horizon_ms, stops + 1)[1:].astype(np.int64) + START_MS
     threads = parameters["threads"]
     before = harness.memory(root)
-    clock = ManualClock(START_MS)
+    clock = TurnedClock(START_MS)
     with timerstore.open(root, config, clock=clock, threads=threads) as store:
         settle = partial(_wait_enqueued, store) if threads else Stepper(store).settle
         _put_all(store, work, batch, form, put)

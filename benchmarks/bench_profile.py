@@ -29,6 +29,7 @@ from benchmarks import harness, machine, profile_text, samples
 from benchmarks.harness import START_MS, Result, Spread, Work, need
 from benchmarks.peers.ours import TOPIC, WAIT_S, wait_enqueued
 from benchmarks.rounds import interleaved
+from benchmarks.turned import TurnedClock
 from timerstore import StoreConfig, TimerStore
 from timerstore.testing import ManualClock, Stepper
 
@@ -160,7 +161,7 @@ def _written() -> int:
 def by_thread(work: Work, config: StoreConfig, told: dict[str, Any], root: Path) -> Result:
     """One run with the store's threads: CPU nanoseconds a message of each."""
     batch = told["batch"]
-    clock = ManualClock(START_MS)
+    clock = TurnedClock(START_MS)
     with timerstore.open(root, config, clock=clock) as store:
         before, began = _cpu_by_thread(), time.perf_counter()
         for begin in range(0, work.n, batch):

@@ -861,6 +861,8 @@ int32_t ts_record_store_ms(ts_view *view, int64_t log_offset, int64_t *store_ms)
 int32_t ts_state_get(const ts_states *states, int64_t id);
 int32_t ts_state_set(ts_states *states, int64_t id, int32_t state);
 void ts_states_set_many(ts_states *states, const int64_t *ids, int64_t count, int32_t state);
+/* Of each of these ids whether it waits: 1 or 0. */
+void ts_states_wait(const ts_states *states, const int64_t *ids, int64_t count, uint8_t *waits);
 int32_t ts_states_fold(ts_states *states, ts_route **routes, const ts_scanned *scanned,
                        int32_t count, uint32_t store_id, int64_t *need);
 int64_t ts_states_copy_dirty(ts_states *states, int64_t *chunks, uint8_t *payloads,

@@ -185,6 +185,7 @@ class TimerStore(Closing):
             opened.rooms,
             opened.timer_route,
             opened.pending,
+            opened.pipeline.dequeue_put.lanes,
             opened.level_pending.due_ms,
         )
         self._spreader = Spreader(opened.config, self._clock)

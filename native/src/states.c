@@ -32,6 +32,12 @@ void ts_states_set_many(ts_states *states, const int64_t *ids, int64_t count, in
         ts_state_set(states, ids[i], state);
 }
 
+void ts_states_wait(const ts_states *states, const int64_t *ids, int64_t count, uint8_t *waits)
+{
+    for (int64_t i = 0; i < count; i++)
+        waits[i] = ts_state_get(states, ids[i]) == TS_WAITING;
+}
+
 int32_t ts_states_fold(ts_states *states, ts_route **routes, const ts_scanned *scanned,
                        int32_t count, uint32_t store_id, int64_t *need)
 {

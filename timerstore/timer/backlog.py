@@ -8,7 +8,7 @@ Cost:     `dequeue` grows with what is late, `distribution` and `congestion` wit
 Source:   store-format.md 6.5 (the bounds); 7.3 (the slot of a due time).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -21,8 +21,10 @@ from timerstore.native import ffi, lib
 from timerstore.queues.lookup import route_needed
 from timerstore.queues.routes import Route
 from timerstore.timer.checkpoint import Rooms
+from timerstore.timer.lanes import Lanes
 from timerstore.timer.pending import PendingReader
-from timerstore.timer.request import Int64Array, slots_of
+from timerstore.timer.request import Int64Array, Records, slots_of
+from timerstore.timer.states import which_wait
 
 BOUNDS_S = (5, 60, 300, 900, 3600, 14_400, 28_800, 86_400)
 """Upper bounds of the timing distribution, seconds from now: the ancestor's."""
@@ -45,6 +47,7 @@ class Backlog:
         rooms: Rooms,
         timer_route: Route,
         pending: PendingReader,
+        lanes: Lanes,
         on_levels: Callable[[], Int64Array],
     ) -> None:
         self._precision_ms = config.precision_ms
@@ -52,6 +55,7 @@ class Backlog:
         self._rooms = rooms
         self._timer_route = timer_route
         self._pending = pending
+        self._lanes = lanes
         self._on_levels = on_levels  # when what waits for a fixed level is due
 
     def enqueue(self) -> Behind:
@@ -94,16 +98,25 @@ class Backlog:
                     return int(record["store_ms"][0]) if count else self._clock.now_ms
 
     def dequeue(self) -> Behind:
-        """What is on the wheel, due, and not in its topic: how much, the first how long ago due."""
+        """What is on the wheel, due, and not in its topic: how much, the first how long ago due.
+
+        Looked for in the order in which a message comes through: who moves on meanwhile is met
+        twice, and counts once.
+        """
         now_ms = self._clock.now_ms
-        due = [
-            entries[entries["due_ms"] <= now_ms][["id", "due_ms"]]
-            for entries in self._pending.linked(now_ms // self._precision_ms)
-        ]
-        late = np.concatenate(due) if due else np.empty(0, [("id", "i8"), ("due_ms", "i8")])
-        if not len(late):
-            return Behind(0, 0)
-        return Behind(len(np.unique(late["id"])), now_ms - int(late["due_ms"].min()))
+        ids, first_ms = [np.empty(0, np.int64)], now_ms
+        for entries in self._loading(now_ms):
+            late = entries[entries["due_ms"] <= now_ms]
+            late = late[which_wait(self._rooms.states.native, late["id"])]
+            ids.append(late["id"])
+            first_ms = min(first_ms, int(late["due_ms"].min(initial=first_ms)))
+        return Behind(len(np.unique(np.concatenate(ids))), now_ms - first_ms)
+
+    def _loading(self, now_ms: int) -> Iterator[Records]:
+        """Give what is on the wheel and may be due: in slots, the open slot, the lanes."""
+        yield from self._pending.unloaded(now_ms // self._precision_ms)
+        yield from self._rooms.open_slot.by(now_ms)
+        yield from self._lanes.held()
 
     def distribution(self) -> dict[int | None, int]:
         """How many are due within each of BOUNDS_S but not within the one before; None: later.

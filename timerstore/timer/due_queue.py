@@ -6,6 +6,7 @@ Threads:  one at a time: the open slot's lock.
 Cost:     64 bytes of memory an entry; some 30 ns to sort and take it, 230 ns through the heap.
 """
 
+from bisect import bisect_right
 from typing import Any
 
 import numpy as np
@@ -139,6 +140,16 @@ class DueQueue:
     def wake_ms(self) -> int:
         """When the first entry is to be looked at; 2**63 - 1: there is none."""
         return int(lib.ts_open_wake(self._open))
+
+    def by(self, wake_ms: int) -> list[Records]:
+        """Give what is to be looked at by a time, in parts and in no order; nothing is taken."""
+        heap = self._entries[self._keys["at"][: int(self._open.heap.count)]]
+        parts: list[Records] = [heap[heap["wake_ms"] <= wake_ms]]
+        for i, (run, _) in enumerate(self._runs):
+            at, end = int(self._open.runs[i].at), int(self._open.runs[i].end)
+            times = run["wake_ms"]
+            parts.append(run[at : bisect_right(range(end), wake_ms, at, key=times.item)])
+        return parts
 
     def all(self) -> Records:
         """Give a copy of every entry, in no order."""

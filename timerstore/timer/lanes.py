@@ -33,6 +33,7 @@ from timerstore.native import lib
 from timerstore.queues.lookup import real_routes
 from timerstore.queues.routes import Routes
 from timerstore.timer.request import Records
+from timerstore.timer.states import which_wait
 
 CROWD = 65_536
 """Messages that are read from their slots, and wait: from here on topics take turns."""
@@ -94,6 +95,7 @@ class Lanes:
         self._rates = dict(rates)  # by topic, messages a second
         self._lanes: dict[str, _Lane] = {}
         self._turn = 0
+        self._last_taken: list[Taken] = []
         self.on_rate: Callable[[], None] = lambda: None  # a rate was changed
 
     def __len__(self) -> int:
@@ -170,6 +172,7 @@ class Lanes:
             for topic, lane in list(self._lanes.items()):
                 if not lane.count and topic not in self._rates:
                     del self._lanes[topic]
+            self._last_taken = taken
         return taken
 
     def give_back(self, taken: list[Taken], undone: int) -> None:
@@ -222,16 +225,8 @@ class Lanes:
         side, also with the id `before`.
         """
         is_first: npt.NDArray[np.bool_] = np.diff(part["id"], prepend=before) != 0
-        costing: npt.NDArray[np.bool_] = is_first & self._are_waiting(part)
+        costing: npt.NDArray[np.bool_] = is_first & which_wait(self._log.native.states, part["id"])
         return costing
-
-    def _are_waiting(self, part: Records) -> npt.NDArray[np.bool_]:
-        states = self._log.native.states
-        return np.fromiter(
-            (lib.ts_state_get(states, i) == lib.TS_WAITING for i in part["id"].tolist()),
-            bool,
-            len(part),
-        )
 
     def next_s(self) -> float | None:
         """How long until one may go; None: nothing is held."""
@@ -250,6 +245,14 @@ class Lanes:
         return max(0.0, early_s, (1.0 - lane.tokens) / rate - since_s)
 
     # --- asked ---
+
+    def held(self) -> list[Records]:
+        """Give what is held, in parts; and what was taken last, which may be on its way yet."""
+        with self._lock:
+            parts = [part for _, part in self._last_taken]
+            for lane in self._lanes.values():
+                parts += lane.parts
+        return parts
 
     def place(self, topic: str, timer_id: int) -> tuple[int, float | None] | None:
         """How many of its topic go before it, and the topic's rate; None: it is not held."""

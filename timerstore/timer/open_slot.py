@@ -57,6 +57,7 @@ class OpenSlot:
         self._rest = DueQueue()
         self._rest_hash: int | None = None  # where all of the rest are of one topic
         self._crowds: dict[int, DueQueue] = {}  # by topic hash
+        self._popped: Records = np.empty(0, DUE)  # last
         self._turn = 0
         self.is_mixed: Callable[[], bool] = lambda: False  # more than one topic has timers
         self.frontier = 0
@@ -200,10 +201,12 @@ class OpenSlot:
             until_ms = min(now_ms, self.frontier * self._precision_ms)
             out = np.empty(min(capacity, max(1, len(self))), DUE)
             if not self._crowds:
-                return out[: self._take(self._rest, until_ms, out)], self.frontier
-            count = self._take_shares(until_ms, out)
-            self._crowds = {key: crowd for key, crowd in self._crowds.items() if len(crowd)}
-            return out[:count], self.frontier
+                count = self._take(self._rest, until_ms, out)
+            else:
+                count = self._take_shares(until_ms, out)
+                self._crowds = {key: crowd for key, crowd in self._crowds.items() if len(crowd)}
+            self._popped = out[:count]
+            return self._popped, self.frontier
 
     def _take_shares(self, until_ms: int, out: Records) -> int:
         """Of each queue a share, and of what room some of them leave."""
@@ -220,6 +223,16 @@ class OpenSlot:
 
     def _take(self, queue: DueQueue, until_ms: int, out: Records) -> int:
         return queue.pop(until_ms, self.frontier, self._precision_ms, out) if len(out) else 0
+
+    def by(self, now_ms: int) -> list[Records]:
+        """Give what is to be looked at by a time, in parts; and what was popped last, which may be
+        on its way yet. Nothing is taken.
+        """
+        with self._lock:
+            parts = [self._popped]
+            for queue in (self._rest, *self._crowds.values()):
+                parts += queue.by(now_ms)
+            return parts
 
     def next_wake_ms(self) -> int | None:
         """When the first entry is to be looked at; None: there is none, or its slot not whole."""

@@ -20,6 +20,7 @@ from timerstore.queues.lookup import is_of_topic, real_routes, record_fields
 from timerstore.queues.routes import Route
 from timerstore.timer.checkpoint import Rooms
 from timerstore.timer.request import CHAINED, DUE, REQUEST, Records
+from timerstore.timer.states import which_wait
 from timerstore.timer.wheel import NO_SLOT
 
 _BATCH = 16_384
@@ -93,25 +94,30 @@ class PendingReader:
                 yield self._due_far(part)
         yield from self._backlog(linked_offset)
 
-    def linked(self, last_slot: int) -> Iterator[Records]:
-        """The same of what is on the wheel, in slots up to `last_slot` and in those being read."""
-        last_slot = max(last_slot, self._rooms.open_slot.highest_slot(last_slot))
+    def unloaded(self, last_slot: int) -> Iterator[Records]:
+        """The same of what is on the wheel, in slots up to `last_slot` and in those being read, and
+        was not loaded whole when this was called: the rest is in memory.
+        """
+        open_slot = self._rooms.open_slot
+        begin, last_slot = open_slot.frontier, max(last_slot, open_slot.highest_slot(last_slot))
         with ExitStack() as held:
-            chained, far, _ = self._chained(last_slot + 1, held)
+            chained, far, _ = self._chained(last_slot + 1, held, begin)
             for part in _gathered(chained):
                 yield self._due(part)
             for part in far:
                 yield self._due_far(part)
 
-    def _chained(self, end: int, held: ExitStack) -> tuple[list[Records], Iterator[Records], int]:
-        """Give the units of all slots below `end`; those of the far wheel, which are read later, as
-        they were at the same moment; the timer topic's offset up to which all that went.
+    def _chained(
+        self, end: int, held: ExitStack, begin: int = 0
+    ) -> tuple[list[Records], Iterator[Records], int]:
+        """Give the units of all slots in [begin, end); those of the far wheel, which are read
+        later, as they were at the same moment; the timer topic's offset up to which all that went.
         """
         rooms = self._rooms
         found: list[Records] = []
         with rooms.wheel.lock:
             linked_offset = rooms.timer_log.linked_offset
-            at = rooms.open_slot.lowest_slot(rooms.wheel.frontier)
+            at = max(begin, rooms.open_slot.lowest_slot(rooms.wheel.frontier))
             while (slot := rooms.wheel.next_used(at, end)) is not None:
                 found.extend(self.chain(slot))
                 at = slot + 1
@@ -235,11 +241,8 @@ class PendingReader:
                     else:
                         done += got
             begin += count
-            waits = np.fromiter(
-                (rooms.states.get(int(i)) == lib.TS_WAITING for i in requests["id"]), bool, count
-            )
-            waits &= requests["flags"] == 0
-            yield _as_due(requests[waits])
+            waits = which_wait(rooms.states.native, requests["id"])
+            yield _as_due(requests[waits & (requests["flags"] == 0)])
 
     def _describe(self, entry: Records) -> PendingTimer:
         log = self._rooms.log

@@ -14,6 +14,7 @@ import threading
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from timerstore.files.disk import Disk, File
 from timerstore.layout import state_sector
@@ -37,6 +38,19 @@ class DirtyChunks(NamedTuple):
 
     chunks: Int64Array
     payloads: Bytes
+
+
+def which_wait(native: Any, timer_ids: Int64Array) -> npt.NDArray[np.bool_]:
+    """Of each id, whether it waits; `native`: the table's ts_states."""
+    waits = np.empty(len(timer_ids), np.bool_)
+    ids = np.ascontiguousarray(timer_ids)
+    lib.ts_states_wait(
+        native,
+        ffi.from_buffer("int64_t[]", ids),
+        len(ids),
+        ffi.from_buffer("uint8_t[]", waits, require_writable=True),
+    )
+    return waits
 
 
 class States:

@@ -1,6 +1,7 @@
-"""A clock whose wall time is turned by hand, and whose monotonic time runs: for a store whose services
-have threads. What is due comes when it is wanted; syncs and checkpoints come as often as in
-production.
+"""A clock whose wall time is turned by hand, and whose monotonic time runs.
+
+For a store whose services have threads: what is due comes when it is wanted, syncs and checkpoints
+come as often as in production.
 """
 
 from __future__ import annotations

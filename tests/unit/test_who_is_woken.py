@@ -202,7 +202,7 @@ def test_a_checkpoint_that_was_asked_for_is_made_once_there_is_space(store: Time
     flush, checkpoint = store.services()["flush"], store._opened.checkpoint
     begun, run = checkpoint.begun, checkpoint.run
 
-    def full() -> None:
+    def full(**_given: object) -> None:
         raise FullError("by the test")
 
     checkpoint.run = full  # type: ignore[method-assign, assignment]

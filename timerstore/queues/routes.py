@@ -204,10 +204,9 @@ class Routes:
         """Give an array of all ts_route pointers, by index, for one call."""
         return ffi.new("ts_route *[]", [route.native for route in self.by_index] or [ffi.NULL])
 
-    def sync(self) -> None:
-        """Make every queue file durable that was written since the last time."""
-        for route in list(self.by_index):
-            route.queue.sync()
+    def queues(self) -> list[ConsumeQueue]:
+        """Give the queue of every route."""
+        return [route.queue for route in list(self.by_index)]
 
     def close(self) -> None:
         """Let go of the files."""

@@ -36,6 +36,10 @@ from timerstore.timer.timer_log import TimerLog
 from timerstore.timer.wheel import DirtyPages, Wheel
 
 
+def _go_on() -> None:
+    return None
+
+
 class Rooms(NamedTuple):
     """Whose state a checkpoint writes."""
 
@@ -136,8 +140,16 @@ class Checkpoint:
             )
         )
 
-    def run(self, *, is_clean: bool = False, only_if_beyond: bool = False) -> None:
-        """Complete one checkpoint. `is_clean`: no service runs, nothing comes after it."""
+    def run(
+        self,
+        *,
+        is_clean: bool = False,
+        only_if_beyond: bool = False,
+        pause: Callable[[], None] = _go_on,
+    ) -> None:
+        """Complete one checkpoint. `is_clean`: no service runs, nothing comes after it. `pause` is
+        called between the files, each of which is synced: it may sync the log.
+        """
         with self._lock:
             limit = self._config.checkpoint_log_bytes_max
             if only_if_beyond and self._rooms.log.end - self.completed_log_end <= limit:
@@ -146,7 +158,7 @@ class Checkpoint:
             self._rooms.log.check_alive()
             self.begun += 1
             try:
-                taken, mark = self._taken_and_written(is_clean=is_clean)
+                taken, mark = self._taken_and_written(pause, is_clean=is_clean)
             except TimerStoreError:
                 raise
             except BaseException as error:  # no memory, Ctrl-C: what was copied counts as clean
@@ -161,11 +173,13 @@ class Checkpoint:
         for listener in self.on_completed:
             listener()
 
-    def _taken_and_written(self, *, is_clean: bool) -> tuple[_Snapshot, Watermark]:
+    def _taken_and_written(
+        self, pause: Callable[[], None], *, is_clean: bool
+    ) -> tuple[_Snapshot, Watermark]:
         taken = self._take()
         reach("checkpoint_taken")
         try:
-            return taken, self._write(taken, is_clean=is_clean)
+            return taken, self._write(taken, pause, is_clean=is_clean)
         except TimerStoreError as error:
             with self._rooms.wheel.lock:
                 self._rooms.wheel.mark_dirty(taken.pages)
@@ -232,7 +246,7 @@ class Checkpoint:
             ids,
         )
 
-    def _write(self, taken: _Snapshot, *, is_clean: bool) -> Watermark:
+    def _write(self, taken: _Snapshot, pause: Callable[[], None], *, is_clean: bool) -> Watermark:
         rooms = self._rooms
         rooms.log.sync_through(taken.log_end)
         rooms.log.segments.refuse_strangers()
@@ -243,22 +257,30 @@ class Checkpoint:
             listener()
         rooms.dispatch.through(taken.log_end)
         rooms.timer_log.sync()
-        rooms.routes.sync()
+        for queue in rooms.routes.queues():
+            pause()
+            queue.sync()
         reach("checkpoint_queues_synced")
         if rooms.dispatch.index is not None:
+            pause()
             rooms.dispatch.index.save(rooms.log, is_clean=is_clean)
+        pause()
         chunk_count, digest = rooms.states.write(taken.chunks, taken.past, taken.log_end)
         reach("checkpoint_states_written")
+        pause()
         rooms.wheel.write(taken.pages)
         reach("checkpoint_wheel_written")
+        pause()
         far_number = rooms.far.write(taken.far)
         reach("checkpoint_far_written")
         ids = rooms.ids.save(taken.ids)
+        pause()
         sequence = self._sequence + 1
         counts = taken.counts._replace(ids=ids, past=rooms.states.past_ranges, sequence=sequence)
         entries = [*self._entries[-1:], counts]  # those of the last completed one stay
         self._disk.write_small(self._tree.counts, counts_json.write(entries))
         reach("checkpoint_counts_written")
+        pause()
         mark = Watermark(
             sequence=sequence,
             log_end=taken.log_end,

@@ -2,8 +2,9 @@
 
 Threads:  flush.
 Holds:    what asks for a sync gets one at once; else nothing appended stays unsynced longer than
-          the flush interval; a checkpoint follows when its interval has passed, or the log has
-          grown: then it comes after one sync more, however many are asked for meanwhile.
+          the flush interval, also amid a checkpoint, between its files; a checkpoint follows when
+          its interval has passed, or the log has grown: then it comes after one sync more, however
+          many are asked for meanwhile.
 Fails:    FullError in a checkpoint is retried; the first failed sync is final.
 """
 
@@ -74,10 +75,7 @@ class Flush(Service):
         is_put_off = self._has_synced and self._checkpoint.has_grown
         is_due = wanted or self._is_sync_due()
         if self._log.durable < self._log.end and is_due and not is_put_off:
-            self._has_synced = True
-            self._log.sync_through(self._log.end)
-            self._synced_ns = self._clock.monotonic_ns
-            self.metrics.add("flush_syncs", 1)
+            self._sync()
             return True
         if self._is_checkpoint_due():
             self._run_checkpoint()
@@ -86,11 +84,23 @@ class Flush(Service):
             return True
         return False
 
+    def _sync(self) -> None:
+        self._has_synced = True
+        self._log.sync_through(self._log.end)
+        self._synced_ns = self._clock.monotonic_ns
+        self.metrics.add("flush_syncs", 1)
+
+    def _sync_meanwhile(self) -> None:
+        """Between two files of a checkpoint: who waits for a sync does not wait for all of them."""
+        wanted, self._wanted = self._wanted, False
+        if self._log.durable < self._log.end and (wanted or self._is_sync_due()):
+            self._sync()
+
     def _run_checkpoint(self) -> None:
         was_wanted = self._is_checkpoint_wanted
         self._is_checkpoint_wanted = self._has_synced = False
         try:
-            self._checkpoint.run()
+            self._checkpoint.run(pause=self._sync_meanwhile)
         except BaseException:
             self._is_checkpoint_wanted |= was_wanted  # who waits for it asks once only
             raise

@@ -1,0 +1,84 @@
+"""Who waits for a sync gets it amid a checkpoint, between its files."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.bench import Bench, small
+from timerstore import failpoint
+
+FILES = (
+    "checkpoint_log_synced",
+    "checkpoint_queues_synced",
+    "checkpoint_states_written",
+    "checkpoint_wheel_written",
+    "checkpoint_far_written",
+    "checkpoint_counts_written",
+)
+"""Where it is, in order; behind each it looks."""
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path / "store", small(flush="async"))
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("at", FILES)
+def test_a_sync_that_is_asked_for_amid_a_checkpoint_does_not_wait_for_its_end(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    log, flush = bench.store._opened.rooms.log, bench.store.services()["flush"]
+    behind: dict[str, int] = {}
+
+    def hook(name: str) -> None:
+        if name == at:
+            bench.store.put("t", b"amid", delay=60)
+            flush.request()  # type: ignore[attr-defined]
+        if name.startswith("checkpoint_"):
+            behind[name] = log.end - log.durable
+
+    bench.store.put("t", b"before", delay=60)
+    bench.turn()
+    bench.store.put("t", b"more", delay=60)
+    flush.step()
+    monkeypatch.setattr(failpoint, "hook", hook)
+    bench.turn(bench.config.checkpoint_interval_ms)
+    monkeypatch.undo()
+    assert behind[at] > 0  # it was put there
+    following = (*FILES, "checkpoint_watermark_written")[FILES.index(at) + 1]
+    assert behind[following] == 0
+    assert len(list(bench.store.pending())) == 3
+
+
+def test_what_nobody_asks_for_is_synced_amid_a_checkpoint_when_its_interval_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(
+        tmp_path / "store",
+        small(flush="async", flush_interval_ms=5000, checkpoint_interval_ms=1000),
+    )
+    log, flush = bench.store._opened.rooms.log, bench.store.services()["flush"]
+    behind: dict[str, int] = {}
+
+    def hook(name: str) -> None:
+        if name == "checkpoint_queues_synced":
+            bench.store.put("t", b"amid", delay=60)
+        if name == "checkpoint_wheel_written":
+            bench.clock.advance(5000)
+        if name.startswith("checkpoint_"):
+            behind[name] = log.end - log.durable
+
+    bench.turn()
+    monkeypatch.setattr(flush, "_at_once", False)  # as with threads
+    bench.store.put("t", b"before", delay=60)
+    bench.clock.advance(1000)
+    monkeypatch.setattr(failpoint, "hook", hook)
+    assert flush.step()
+    monkeypatch.undo()
+    assert behind["checkpoint_states_written"] > 0
+    assert behind["checkpoint_wheel_written"] > 0
+    assert behind["checkpoint_far_written"] == 0
+    bench.close()

@@ -117,6 +117,10 @@ class DequeueGet(Service):
         is_much = open_slot.rest_count > count_max or len(open_slot) > _HELD_MAX
         return is_much and open_slot.next_wake_ms() is not None
 
+    def _may_have_enough(self) -> bool:
+        """Whether it is worth to look what the next slots hold."""
+        return self._open_slot.rest_count > _LOADED_MAX or len(self._open_slot) > _HELD_MAX
+
     def _ahead(self, now_slot: int) -> int:
         """The last slot to begin by now: the present one, or one with a crowd that comes soon."""
         wheel, precision_ms = self._wheel, self._config.precision_ms
@@ -229,15 +233,17 @@ class DequeueGet(Service):
         wheel = self._wheel
         with wheel.lock:
             now_slot = self._clock.now_ms // self._config.precision_ms
-            if self._has_enough(self._next(self._last_slot(self._ahead(now_slot)))[1]):
-                return None
+            at, end = max(wheel.frontier, now_slot + 1), now_slot + 1 + self._ahead_slots
+            has_crowd = wheel.next_crowd(at, end, _CROWD) is not None
+            if self._may_have_enough():
+                last_slot = self._last_slot(self._ahead(now_slot) if has_crowd else now_slot)
+                if self._has_enough(self._next(last_slot)[1]):
+                    return None
             if wheel.earliest is None:
                 found = wheel.next_used(wheel.frontier, NO_SLOT)
                 wheel.earliest = NO_SLOT if found is None else found
             earliest = wheel.earliest
             is_held_up = self._last_slot(earliest) < earliest  # who moves that down wakes
-            at, end = max(wheel.frontier, now_slot + 1), now_slot + 1 + self._ahead_slots
-            has_crowd = wheel.next_crowd(at, end, _CROWD) is not None
         held_s = self._held_s()
         if earliest == NO_SLOT or is_held_up:
             return held_s

@@ -143,8 +143,8 @@ class DueQueue:
 
     def by(self, wake_ms: int) -> list[Records]:
         """Give what is to be looked at by a time, in parts and in no order; nothing is taken."""
-        heap = self._entries[self._keys["at"][: int(self._open.heap.count)]]
-        parts: list[Records] = [heap[heap["wake_ms"] <= wake_ms]]
+        keys = self._keys[: int(self._open.heap.count)]
+        parts: list[Records] = [self._entries[keys["at"][keys["wake_ms"] <= wake_ms]]]
         for i, (run, _) in enumerate(self._runs):
             at, end = int(self._open.runs[i].at), int(self._open.runs[i].end)
             times = run["wake_ms"]

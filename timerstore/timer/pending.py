@@ -19,7 +19,7 @@ from timerstore.native import ffi, lib
 from timerstore.queues.lookup import is_of_topic, real_routes, record_fields
 from timerstore.queues.routes import Route
 from timerstore.timer.checkpoint import Rooms
-from timerstore.timer.request import CHAINED, DUE, REQUEST, Records
+from timerstore.timer.request import CHAINED, DUE, REQUEST, Int64Array, Records
 from timerstore.timer.wheel import NO_SLOT
 
 _BATCH = 16_384
@@ -73,7 +73,7 @@ class PendingReader:
         """Describe it; from the copy that waits now where retention has moved it meanwhile."""
         while True:
             try:
-                return self._describe(entry)
+                return self.describe(entry)
             except GoneError:
                 now = self.entries()
                 found = now[now["id"] == entry["id"]]
@@ -235,13 +235,17 @@ class PendingReader:
                     else:
                         done += got
             begin += count
-            waits = np.fromiter(
-                (rooms.states.get(int(i)) == lib.TS_WAITING for i in requests["id"]), bool, count
-            )
+            waits = self.are_waiting(requests["id"])
             waits &= requests["flags"] == 0
             yield _as_due(requests[waits])
 
-    def _describe(self, entry: Records) -> PendingTimer:
+    def are_waiting(self, ids: Int64Array) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+        """Which of these ids wait."""
+        get = self._rooms.states.get
+        return np.fromiter((get(i) == lib.TS_WAITING for i in ids.tolist()), bool, len(ids))
+
+    def describe(self, entry: Records) -> PendingTimer:
+        """Tell what a due entry is; GoneError where its record was removed."""
         log = self._rooms.log
         with log.segments.view(log.written) as view:
             _, _, text = record_fields(log.segments, view, int(entry["log_offset"]))

@@ -29,6 +29,10 @@ class ExplainerBeside(Explainer):
         super().__init__(room.config, clock, opened)
         self._room = room
 
+    def explain(self, name: Name) -> Explanation:
+        """Tell all that is known; GoneError where retention has overtaken it."""
+        return self._explain(name)
+
     def _waiting(self, name: Name, rows: Records, history: tuple[HistoryEntry, ...]) -> Explanation:
         row = rows[-1]
         precision_ms, due_ms = self._config.precision_ms, int(row["due_ms"])

@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from timerstore.beside.segments import SegmentsBeside
+from timerstore.clock import Clock
 from timerstore.columns.snapshot import (
     Snapshot,
     as_of,
@@ -34,6 +35,7 @@ from timerstore.layout.counts_json import Counts
 from timerstore.layout.tree import Tree, segment_name
 from timerstore.layout.watermark import Watermark
 
+_READ_ON_NS = 500_000_000  # between two syncs of a log that a broker has open, as its own
 _TRIES = 5  # a checkpoint may complete between two reads
 
 
@@ -51,8 +53,12 @@ class Moment(NamedTuple):
 class Moments:
     """Looks at one store again and again."""
 
-    def __init__(self, disk: ReadOnlyDisk, tree: Tree, precision_ms: int | None) -> None:
+    def __init__(
+        self, disk: ReadOnlyDisk, tree: Tree, clock: Clock, precision_ms: int | None
+    ) -> None:
         self._disk = disk
+        self._clock = clock
+        self._read_ns: int | None = None  # when a log was read on last
         self._tree = tree
         self._precision_ms = precision_ms
         self._seen: Watermark | None = None
@@ -65,13 +71,25 @@ class Moments:
         mark = read_watermark(self._tree)
         if mark != self._seen:
             self._take(mark)
-        elif mark is not None and self.last.mark is not None and broker_was_here(
-            self.last.store, mark
+        elif (
+            mark is not None
+            and self.last.mark is not None
+            and broker_was_here(self.last.store, mark)
         ):
             self.last = self._anew()
-        if self.last.mark is None or holder_of(self._disk, self._tree) is None:
+        is_held = holder_of(self._disk, self._tree) is not None
+        if not is_held or (self.last.mark is None and self._is_time()):
             self._read_on(records_end)
         return self.last
+
+    def _is_time(self) -> bool:
+        """Whether who has it open is to be given another sync: it slows a broker down."""
+        now_ns = self._clock.monotonic_ns
+        is_early = self._read_ns is not None and now_ns - self._read_ns < _READ_ON_NS
+        if not is_early or self._clock.by_hand:
+            self._read_ns = now_ns
+            return True
+        return False
 
     def _anew(self) -> Moment:
         for _ in range(_TRIES):

@@ -1,6 +1,7 @@
 """Polling: who waits for what a store's owner makes visible looks again and again.
 
-Nothing tells a process that reads beside that a checkpoint was completed: a look is a read of 1 KiB.
+Nothing tells a process that reads beside the owner that a checkpoint was completed; a look is a
+read of 1 KiB, and of two small files.
 
 Threads:  any.
 Holds:    an end of waiting, by the clock or by `end`, is noticed within POLL_S.

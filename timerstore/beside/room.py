@@ -22,7 +22,7 @@ from timerstore.beside.segments import SegmentsBeside
 from timerstore.clock import Clock
 from timerstore.commitlog.recover import scan_batches
 from timerstore.config import StoreConfig
-from timerstore.errors import CorruptError
+from timerstore.errors import CorruptError, FailedError
 from timerstore.files.geometry import adopt_geometry
 from timerstore.files.read_only import ReadOnlyDisk
 from timerstore.layout.tree import Tree
@@ -45,7 +45,8 @@ class Room:
         given = dataclasses.replace(config or StoreConfig(), index_enabled=False)
         default = StoreConfig().precision_ms
         asked_ms = given.precision_ms if given.precision_ms != default else None
-        self._moments = Moments(self.disk, self.tree, asked_ms)
+        self._moments = Moments(self.disk, self.tree, clock, asked_ms)
+        self._anchor = self.disk.anchor(root)
         self.moment: Moment = self._moments.last
         mark = self.moment.mark
         adopted = adopt_geometry(self.disk, self.tree, given, mark)
@@ -54,6 +55,8 @@ class Room:
         self.log = LogBeside(SegmentsBeside(self.disk, self.tree.commit_log, log_bytes))
         self.routes = RoutesBeside(self.disk, self.tree, self.config.queue_segment_bytes)
         self.routes.load()
+        # Who knows the table of delays holds levels' units against it; else they are believed.
+        self._believes_levels = config is None
         delays = parse_level_delays(self.config.level_delays)
         self._level_count, self._delays = len(delays), ffi.new("int64_t[]", delays)
         self._distrusted = -1  # the sequence of the watermark whose queues do not fit
@@ -64,7 +67,12 @@ class Room:
     # --- how far ---
 
     def advance(self) -> None:
-        """Go on to the moment of now."""
+        """Go on to the moment of now. FailedError where another folder has the store's name."""
+        if self._anchor.identity() != self.disk.identity(self.tree.root):
+            raise FailedError(
+                "the store's folder was replaced by another while it was open",
+                where=self.tree.root,
+            )
         moment = self._moments.look(self._records_end)
         self.routes.look()
         if moment != self.moment:
@@ -153,6 +161,8 @@ class Room:
         if self._covered <= begin and not is_done:
             wanted = None  # its units are being read
         queue.settle(self._covered, begin, wanted)
+        if self._believes_levels and route.native.kind == lib.TS_ROUTE_LEVELS:
+            queue.old_count = 0
         return queue
 
     def _read_tail(self) -> None:
@@ -206,3 +216,4 @@ class Room:
         """Let go of the files."""
         self.log.segments.close()
         self.routes.close()
+        self._anchor.close()

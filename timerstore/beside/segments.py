@@ -10,9 +10,9 @@ Fails:    GoneError where a file was removed, CorruptError where one has another
 from pathlib import Path
 from typing import Any
 
-from timerstore.files.read_only import ReadOnlyDisk
 from timerstore.errors import CorruptError, FailedError, GoneError
 from timerstore.files.disk import File
+from timerstore.files.read_only import ReadOnlyDisk
 from timerstore.files.segments import Segments
 
 

@@ -1,4 +1,6 @@
-"""ReadOnlyStore: a store that is read, whoever has it open; `timerstore.open(path, read_only=True)`.
+"""ReadOnlyStore: a store that is read, whoever has it open.
+
+    timerstore.open(path, read_only=True)
 
 Threads:  every method from any thread; calls take turns, who waits does so beside them.
 Holds:    (1) nothing in the directory is made, changed or locked; (2) an answer is as of one moment
@@ -22,6 +24,7 @@ import numpy as np
 
 from timerstore.beside.counting import histogram
 from timerstore.beside.explaining import ExplainerBeside
+from timerstore.beside.moment import Moment
 from timerstore.beside.polling import Polling
 from timerstore.beside.room import Room
 from timerstore.beside.search import query
@@ -40,6 +43,7 @@ from timerstore.errors import (
     GoneError,
     MessageError,
     ReadOnlyError,
+    TimerStoreError,
 )
 from timerstore.files.directory import holder_of
 from timerstore.files.read_only import ReadOnlyDisk
@@ -48,6 +52,7 @@ from timerstore.future.times import buckets_of
 from timerstore.ingest.version_set import VersionSet
 from timerstore.inspect import verify_directory
 from timerstore.layout import recurring_json
+from timerstore.layout.consumer_offset_json import entry_name
 from timerstore.layout.tree import BACKUP_JSON
 from timerstore.message import (
     Explanation,
@@ -56,6 +61,7 @@ from timerstore.message import (
     MessageBatch,
     PendingTimer,
     PullResult,
+    PullStatus,
     PutReceipt,
     Report,
 )
@@ -69,13 +75,12 @@ from timerstore.pull.query import check_query
 from timerstore.pull.reading import Reader, empty_batch
 from timerstore.pull.seek import offset_at
 from timerstore.pull.waiting import WAITING
-from timerstore.layout.consumer_offset_json import entry_name
-from timerstore.message import PullStatus
 from timerstore.queues.level_pending import pending_by_topic
 from timerstore.queues.routes import Route
 from timerstore.recurring import Recurring
 from timerstore.recurring.given import shown
 from timerstore.row_batch import IngestedVersions
+from timerstore.timer.request import Records
 
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
@@ -166,7 +171,7 @@ class ReadOnlyStore(Closing):
                     self._look_again(error, before, turn)
             raise AssertionError("the last turn raises")
 
-    def _look_again(self, error: Exception, before: Any, turn: int) -> None:
+    def _look_again(self, error: TimerStoreError, before: Moment, turn: int) -> None:
         """Where that may help, else raise it."""
         room = self._room
         if turn == _TRIES - 1:
@@ -175,7 +180,7 @@ class ReadOnlyStore(Closing):
         try:
             room.advance()
             if room.moment == before and not is_gone:
-                is_queue = str(error.__dict__.get("where")).startswith(str(room.tree.queues))
+                is_queue = str(error.where).startswith(str(room.tree.queues))
                 if not (is_queue and room.distrust_queues()):
                     raise error
             elif is_gone and turn == _TRIES - 2:
@@ -318,9 +323,7 @@ class ReadOnlyStore(Closing):
         while True:
             found = False
             for queue_id in range(self._queue_count(topic)):
-                got = self._pulled(
-                    topic, queue_id, at.get(queue_id, 0), _FOLLOWED, 0.0, tags, sql
-                )
+                got = self._pulled(topic, queue_id, at.get(queue_id, 0), _FOLLOWED, 0.0, tags, sql)
                 found |= got.next_offset > at.get(queue_id, 0)
                 at[queue_id] = got.next_offset
                 yield from got
@@ -391,7 +394,7 @@ class ReadOnlyStore(Closing):
     def _pending_steps(
         self, begin_ms: int | None, end_ms: int | None, topic: str | None
     ) -> Iterator[PendingTimer]:
-        def read() -> list[Any]:
+        def read() -> tuple[Records, Records]:
             self._timers.catch_up()
             return self._timers.entries(begin_ms, end_ms, topic)
 

@@ -69,7 +69,7 @@ class Timers:
         self.backlog = Backlog(
             room.config,
             self._clock,
-            self.rooms,
+            anything,
             timer_route,
             self.pending,
             self.level_pending.due_ms,
@@ -115,14 +115,10 @@ class Timers:
         on_level = _within(self.level_pending.entries(), begin_ms, end_ms)
         routes, log = self._room.routes, self._log
         if topic is not None and len(timers):
-            real = real_routes(
-                log, routes, timers["log_offset"], timers["size"], is_level=False
-            )
+            real = real_routes(log, routes, timers["log_offset"], timers["size"], is_level=False)
             timers = timers[is_of_topic(routes, real, topic)]
         if len(on_level):
-            real = real_routes(
-                log, routes, on_level["log_offset"], on_level["size"], is_level=True
-            )
+            real = real_routes(log, routes, on_level["log_offset"], on_level["size"], is_level=True)
             is_right = real >= 0 if topic is None else is_of_topic(routes, real, topic)
             on_level = on_level[is_right]
         return timers, on_level
@@ -199,7 +195,7 @@ class Timers:
         room = self._room
         segments, parts = room.log.segments, [np.empty(0, SCAN_DTYPE)]
         reached = begin
-        for part, reached, _ in scan_batches(
+        for part, reached, _ in scan_batches(  # noqa: B007 - the last one counts
             segments,
             lambda: room.routes.native,
             lambda view: route_needed(segments, view, room.routes, self._clock.now_ms),

@@ -5,8 +5,6 @@ Holds:    no file is opened for writing, no name is made or removed, nothing is 
 Fails:    ReadOnlyError, with what was asked and the path.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -61,11 +59,9 @@ class ReadOnlyDisk(Disk):
         """Refuse."""
         _refuse("link", new)
 
-    @contextmanager
-    def locked(self, path: Path, *, alone: bool) -> Iterator[None]:  # noqa: ARG002
+    def locked(self, path: Path, *, alone: bool) -> NoReturn:  # noqa: ARG002
         """Refuse."""
         _refuse("lock", path)
-        yield
 
     def remove_empty(self, path: Path) -> bool:
         """Refuse."""

@@ -177,9 +177,7 @@ class Puller:
         return Texts(batch.properties, batch.properties_offsets)
 
     def _bounds(self, route: Route, offset: int) -> Bounds:
-        return bounds_of(
-            route.queue, offset, self._reader.visible_end, self._log.segments.begin
-        )
+        return bounds_of(route.queue, offset, self._reader.visible_end, self._log.segments.begin)
 
 
 def bounds_of(queue: ConsumeQueue, offset: int, visible_end: int, log_begin: int) -> Bounds:

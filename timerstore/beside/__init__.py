@@ -10,6 +10,8 @@ room.py        these as of one moment
 timers.py      states, levels' cursors, what waits
 search.py, explaining.py, counting.py   query, explain, histogram
 polling.py     waiting for what the store's owner makes visible
+answering.py   a call as of the moment of now; pulling.py, timing.py  what is asked
+refusing.py    what would change something
 store.py       ReadOnlyStore, the face of it all
 
 Holds:    every file is opened by a disk that cannot write (files/read_only.py).

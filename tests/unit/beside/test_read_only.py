@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import timerstore
+import timerstore.aio
 from tests.support.bench import DAY, NOW, Bench, small
 from timerstore import (
     ClosedError,
@@ -154,12 +155,12 @@ def test_a_folder_that_cannot_be_written_to_is_read(bench: Bench) -> None:
     fill(bench)
     bench.close()
     paths = [bench.root, *bench.root.rglob("*")]
+    above = [path for path in bench.root.parents if len(path.parts) > 2]
+    modes = {path: path.stat().st_mode for path in [*paths, *above]}
     for path in paths:
         path.chmod(0o555 if path.is_dir() else 0o444)
-    if os.geteuid() == 0:  # root may write anywhere: the child below is not root
-        for above in bench.root.parents:
-            if above.stat().st_uid == 0 and len(above.parts) > 2:
-                above.chmod(above.stat().st_mode | 0o055)
+    for path in above:  # for root there is nothing that cannot be written to: the child is another
+        path.chmod(modes[path] | 0o055)
     try:
         child = os.fork()
         if not child:
@@ -178,8 +179,8 @@ def test_a_folder_that_cannot_be_written_to_is_read(bench: Bench) -> None:
                 os._exit(status)
         assert os.waitpid(child, 0)[1] == 0
     finally:
-        for path in paths:
-            path.chmod(0o755 if path.is_dir() else 0o644)
+        for path, mode in modes.items():
+            path.chmod(mode)
     bench.open()
 
 
@@ -511,13 +512,128 @@ def test_its_owner_is_not_kept_out(bench: Bench) -> None:
         assert [message.body for message in one.follow("t")] == [b"x"]
 
 
-def test_another_store_in_its_place_is_told(bench: Bench, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_same_folder", [True, False])
+def test_another_store_in_its_place_is_told(bench: Bench, is_same_folder: bool) -> None:
     fill(bench)
     bench.close()
     with timerstore.open(bench.root, bench.config, read_only=True) as one:
-        shutil.rmtree(bench.root)
+        shutil.rmtree(bench.root, onerror=lambda *_: None) if not is_same_folder else None
+        for path in bench.root.iterdir() if is_same_folder else ():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
         bench.open()
         bench.store.put("t", b"other")
         bench.store.flush()
         with pytest.raises(timerstore.FailedError, match="another"):
             one.pull("t", 0, 0)
+
+
+def test_a_link_in_a_store_is_not_followed(bench: Bench, tmp_path: Path) -> None:
+    fill(bench)
+    bench.close()
+    queues = bench.root / "consumequeue"
+    queues.rename(tmp_path / "elsewhere")
+    queues.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(timerstore.FailedError, match="link"):
+        timerstore.open(bench.root, bench.config, read_only=True)
+    queues.unlink()
+    (tmp_path / "elsewhere").rename(queues)
+    bench.open()
+
+
+def test_a_broker_that_went_on_is_followed(bench: Bench, tmp_path: Path) -> None:
+    """Records behind a clean end, by somebody who left no watermark: the log alone is believed."""
+    copy, log = tmp_path / "copy", "commitlog/" + "0" * 20
+    fill(bench)
+    bench.close()
+    shutil.copytree(bench.root, copy)
+    with timerstore.open(copy, bench.config, clock=bench.clock, read_only=True) as one:
+        known = one.stats()["log_end_bytes"]
+        bench.open()
+        more = bench.store.put("t", b"more", keys=("more",))
+        late = bench.store.put("u", b"late", delay=100)
+        bench.turn(63_000)
+        told = [list(bench.store.pending()), bench.out("t")]
+        bench.close()
+        (copy / log).write_bytes((bench.root / log).read_bytes())
+        assert [list(one.pending()), list(one.pull("t", 0, 0).messages)] == told
+        assert one.stats()["log_end_bytes"] > known
+        assert [each.body for each in one.query("t", "more")] == [b"more"]
+        assert (one.explain(more).state, one.explain(late).state) == ("delivered", "waiting")
+        bench.open()
+
+
+def test_a_log_that_a_broker_has_open_is_synced_now_and_then(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(bench)
+    for name in ("watermark", "counts", "state"):
+        (bench.root / "timerstore" / name).rename(bench.root.parent / name)
+    with timerstore.open(bench.root, bench.config, read_only=True) as one:
+        monkeypatch.setattr("timerstore.beside.moment.holder_of", lambda *_: 1)
+        moments = one._room._moments
+        assert moments.last.mark is None
+        assert moments._is_time()
+        assert not moments._is_time()
+        monkeypatch.setattr("timerstore.beside.moment._READ_ON_NS", 0)
+        assert moments._is_time()
+    for name in ("watermark", "counts", "state"):
+        (bench.root.parent / name).rename(bench.root / "timerstore" / name)
+
+
+def test_levels_are_due_as_their_owner_wrote_them(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "s", small(level_delays="7s 9s"))
+    bench.store.put("t", b"x", level=2, keys=("x",))
+    bench.turn()
+    bench.store.flush()
+    with timerstore.open(bench.root, read_only=True, clock=bench.clock) as one:
+        assert [each.due_ms for each in one.pending()] == [NOW + 9000]
+        assert [each.due_ms for each in one.query("t", "x")] == [NOW + 9000]
+    bench.close()
+
+
+@pytest.mark.parametrize("kind", ["own", "shared"])
+def test_what_waits_on_the_far_wheel_is_told(tmp_path: Path, kind: str) -> None:
+    bench = Bench(tmp_path / "s", small(far_wheel=kind))
+    far = [bench.store.put("t", b"%d" % k, delay=3600 * k + 600, keys=("f",)) for k in range(5)]
+    bench.store.cancel(far[1])
+    bench.turn()
+    bench.store.flush()
+    with timerstore.open(bench.root, bench.config, read_only=True, clock=bench.clock) as one:
+        assert list(one.pending()) == list(bench.store.pending())
+        assert one.query("t", "f") == bench.store.query("t", "f")
+        assert one.explain(far[2]).where == bench.store.explain(far[2]).where == "far wheel"
+        assert one.explain(far[1]) == bench.store.explain(far[1])
+        bench.turn(600_000)
+        bench.store.flush()
+        assert list(one.pending()) == list(bench.store.pending())
+        assert [each.body for each in one.follow("t")] == [b"0"]
+    bench.close()
+
+
+def test_versions_that_were_ingested_are_told(bench: Bench) -> None:
+    batch = timerstore.RowBatch("t", b"ab", [0, 1, 2], [0, 0])
+    for version in (0, 1, 3):
+        bench.store.ingest("source", version, [batch])
+    bench.turn()
+    bench.store.flush()
+    with timerstore.open(bench.root, bench.config, read_only=True) as one:
+        assert one.ingested("source").ranges == bench.store.ingested("source").ranges
+        assert one.ingested("other").ranges == ()
+
+
+def test_a_shard_is_read_and_shards_are_not(tmp_path: Path) -> None:
+    config = small()
+    with timerstore.open_shards(tmp_path / "s", 2, config, ingest_every=None) as shards:
+        shards.put("t", b"x", keys="k")
+        folders = [store.path for store in shards.stores]
+        for store in shards.stores:
+            store.flush()
+        found = []
+        for folder in folders:
+            with timerstore.open(folder, config, read_only=True) as one:
+                found += [message.body for message in one.follow("t")]
+        assert found == [b"x"]
+    with pytest.raises(ConfigError, match="one by one"):
+        timerstore.open_shards(tmp_path / "s", read_only=True)
+    with pytest.raises(ConfigError, match=r"timerstore\.open\("):
+        timerstore.aio.open(folders[0], read_only=True)

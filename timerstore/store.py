@@ -1195,8 +1195,8 @@ def open(  # noqa: A001 - read as `timerstore.open`, as in `gzip.open`; no file 
 
     `threads=False`: no service runs until it is stepped (timerstore.testing.Stepper).
     `read_only=True`: a ReadOnlyStore, which reads beside whoever has the store open, as of the last
-    checkpoint (every `flush_interval_ms`, 500, while there is something new), or nobody, with all
-    whole records behind it; of a broker's directory, too. It takes no lock, starts no thread and
+    checkpoint (every `checkpoint_interval_ms`, 500, while there is something new), or nobody, with
+    all whole records behind it; of a broker's directory, too. It takes no lock, starts no thread and
     changes not one byte; ConfigError where there is no store.
     """
     if type(read_only) is not bool:

@@ -23,6 +23,7 @@ from timerstore.clock import Clock
 from timerstore.commitlog.recover import scan_batches
 from timerstore.config import StoreConfig
 from timerstore.errors import CorruptError, FailedError
+from timerstore.files.directory import holder_of
 from timerstore.files.geometry import adopt_geometry
 from timerstore.files.read_only import ReadOnlyDisk
 from timerstore.layout.tree import Tree
@@ -112,7 +113,11 @@ class Room:
             return begin
         if mark is not None:
             return mark.log_end
-        # A broker's: units are made in the log's order, so all were as far as any is.
+        disk, tree = self.disk, self.tree
+        is_unclean = disk.exists(tree.abort) and holder_of(disk, tree) is None
+        if is_unclean or disk.exists(tree.side):  # which one of ours has, that is built anew
+            return begin
+        # A broker makes units in the log's order, one by one: all queues are as far as any is.
         try:
             ends = [queue.end_in_files() for queue in self.routes.queues()]
         except CorruptError:  # a file is missing

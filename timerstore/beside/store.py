@@ -36,7 +36,7 @@ class ReadOnlyStore(Pulling, Timing, Refusing):
     """A store that is only read. `timerstore.open(path, read_only=True)` makes it.
 
     Beside whoever has it open it reads up to the last completed checkpoint: what was put since, for
-    `flush_interval_ms` (500) at most, is not there yet. Of a store that nobody has open, and of a
+    `checkpoint_interval_ms` (500) at most, is not there yet. Of a store that nobody has open, and of a
     broker's, it reads every whole record. What was seen is never taken back.
     """
 

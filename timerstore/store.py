@@ -1196,8 +1196,8 @@ def open(  # noqa: A001 - read as `timerstore.open`, as in `gzip.open`; no file 
     `threads=False`: no service runs until it is stepped (timerstore.testing.Stepper).
     `read_only=True`: a ReadOnlyStore, which reads beside whoever has the store open, as of the last
     checkpoint (every `checkpoint_interval_ms`, 500, while there is something new), or nobody, with
-    all whole records behind it; of a broker's directory, too. It takes no lock, starts no thread and
-    changes not one byte; ConfigError where there is no store.
+    all whole records behind it; of a broker's directory, too. It takes no lock, starts no thread
+    and changes not one byte; ConfigError where there is no store.
     """
     if type(read_only) is not bool:
         raise ConfigError(f"read_only: wanted True or False, got {read_only!r}")

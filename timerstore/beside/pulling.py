@@ -43,8 +43,8 @@ class Pulling(Answering):
 
         `wait`: up to so many seconds for the first that becomes visible: it looks every 50 ms
         (polling.POLL_S), and the store's owner completes a checkpoint every
-        `checkpoint_interval_ms` (500) while there is something new. Closed meanwhile it answers with what it knew. Raises
-        MessageError where there is no such queue.
+        `checkpoint_interval_ms` (500) while there is something new. Closed meanwhile it answers
+        with what it knew. Raises MessageError where there is no such queue.
         """
         return result_of(self._pulled(topic, queue_id, offset, max_count, wait, tags, sql))
 

@@ -35,9 +35,10 @@ from timerstore.row_batch import IngestedVersions
 class ReadOnlyStore(Pulling, Timing, Refusing):
     """A store that is only read. `timerstore.open(path, read_only=True)` makes it.
 
-    Beside whoever has it open it reads up to the last completed checkpoint: what was put since, for
-    `checkpoint_interval_ms` (500) at most, is not there yet. Of a store that nobody has open, and of a
-    broker's, it reads every whole record. What was seen is never taken back.
+    Beside whoever has it open it reads up to the last completed checkpoint, one of which begins
+    every `checkpoint_interval_ms` (500): what was put since is not there yet. Of a store that
+    nobody has open, and of a broker's, it reads every whole record. What was seen is never taken
+    back.
     """
 
     @answered

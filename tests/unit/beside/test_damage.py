@@ -1,0 +1,65 @@
+"""A store read with files that are damaged, or not there."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import timerstore
+import timerstore.aio
+from tests.support.bench import Bench
+from tests.support.beside import fill, trace
+from timerstore import (
+    CorruptError,
+)
+
+
+def test_damage_is_told_with_its_place(bench: Bench) -> None:
+    fill(bench)
+    place = bench.store.pull("t", 0, 1).messages[0].log_offset
+    bench.close()
+    path = bench.root / "commitlog" / ("0" * 20)
+    data = bytearray(path.read_bytes())
+    data[place + 90] ^= 0xFF
+    path.write_bytes(data)
+    with timerstore.open(bench.root, bench.config, read_only=True) as one:
+        assert len(one.pull("t", 0, 0, max_count=1).messages) == 1
+        with pytest.raises(CorruptError, match=rf"{path}.* offset {place}"):
+            one.pull("t", 0, 1)
+        assert not one.verify().clean
+    data[place + 90] ^= 0xFF
+    path.write_bytes(data)
+    bench.open()
+
+
+@pytest.mark.parametrize(
+    "lost", ["consumequeue", "timerstore/state", "timerstore/counts", "timerwheel"]
+)
+def test_what_is_derived_may_be_gone(bench: Bench, lost: str) -> None:
+    fill(bench)
+    told = [list(bench.store.pending()), bench.out("t"), bench.store.query("u", "lev")]
+    bench.close()
+    path = bench.root / lost
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    before = trace(bench.root)
+    with timerstore.open(bench.root, bench.config, clock=bench.clock, read_only=True) as one:
+        assert [
+            list(one.pending()),
+            list(one.pull("t", 0, 0).messages),
+            one.query("u", "lev"),
+        ] == told
+    assert trace(bench.root) == before
+    bench.open()
+
+
+def test_what_was_restored_and_never_opened_is_read(bench: Bench, tmp_path: Path) -> None:
+    fill(bench)
+    told = [list(bench.store.pending()), bench.out("t")]
+    bench.store.backup(tmp_path / "backup")
+    timerstore.restore(tmp_path / "backup", tmp_path / "again")
+    before = trace(tmp_path / "again")
+    with timerstore.open(
+        tmp_path / "again", bench.config, clock=bench.clock, read_only=True
+    ) as one:
+        assert [list(one.pending()), list(one.pull("t", 0, 0).messages)] == told
+    assert trace(tmp_path / "again") == before

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import pytest
 
 import timerstore
-import timerstore.aio
 from tests.support.bench import Bench, small
 from tests.support.beside import fill
 from timerstore import (

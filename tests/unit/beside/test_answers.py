@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 import timerstore
-import timerstore.aio
 from tests.support.bench import NOW, Bench, small
 from tests.support.beside import fill, same
 from timerstore import (

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 import timerstore
-import timerstore.aio
 from tests.support.bench import Bench
 from tests.support.beside import fill, trace
 from timerstore import (

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 import timerstore
-import timerstore.aio
 from tests.support.bench import Bench
 from tests.support.beside import fill, trace
 from timerstore import (
+    FailedError,
     ReadOnlyStore,
 )
+from timerstore.files.disk import File
 
 
 def _killed(bench: Bench, copy: Path) -> None:
@@ -85,8 +86,13 @@ def test_another_store_in_its_place_is_told(bench: Bench, is_same_folder: bool) 
             one.pull("t", 0, 0)
 
 
-def test_a_broker_that_went_on_is_followed(bench: Bench, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_held", [True, False])
+def test_a_broker_that_went_on_is_followed(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_held: bool
+) -> None:
     """Records behind a clean end, by somebody who left no watermark: the log alone is believed."""
+    if is_held:
+        monkeypatch.setattr("timerstore.beside.moment.holder_of", lambda *_: 1)
     copy, log = tmp_path / "copy", "commitlog/" + "0" * 20
     fill(bench)
     bench.close()
@@ -133,3 +139,38 @@ def test_its_owner_is_not_kept_out(bench: Bench) -> None:
         bench.turn()
         bench.store.flush()
         assert [message.body for message in one.follow("t")] == [b"x"]
+
+
+def test_what_the_disk_does_not_say_it_has_is_not_shown(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.store.put("t", b"first")
+    bench.turn()
+    bench.store.flush()
+    bench.store.put("t", b"behind", flush="sync")
+    _killed(bench, tmp_path / "killed")
+    synced: list[str] = []
+
+    def failing(file: File) -> None:
+        synced.append(file.path.name)
+        raise FailedError("sync", where=file.path)
+
+    with timerstore.open(tmp_path / "killed", bench.config, read_only=True) as one:
+        with monkeypatch.context() as patched:
+            patched.setattr(File, "sync", failing)
+            assert [message.body for message in one.follow("t")] == [b"first"]
+        assert synced[0] == "0" * 20
+        assert [message.body for message in one.follow("t")] == [b"first", b"behind"]
+
+
+def test_a_copy_in_its_place_is_told(bench: Bench, tmp_path: Path) -> None:
+    fill(bench)
+    bench.close()
+    shutil.copytree(bench.root, tmp_path / "copy")
+    with timerstore.open(bench.root, bench.config, read_only=True) as one:
+        one.pull("t", 0, 0)
+        bench.root.rename(tmp_path / "before")
+        (tmp_path / "copy").rename(bench.root)
+        with pytest.raises(FailedError, match=f"replaced.*{bench.root}"):
+            one.pull("t", 0, 0)
+    bench.open()

@@ -195,8 +195,10 @@ def test_a_read_only_disk_writes_nothing(tmp_path: Path) -> None:
     before = trace(tmp_path)
     with pytest.raises(ReadOnlyError):
         disk.open(tmp_path / "new", create=True)
+    file = disk.open(path, read_only=False)
     with pytest.raises(OSError, match="Bad file descriptor"):
-        os.pwrite(disk.open(path, read_only=False).fd, b"x", 0)
+        os.pwrite(file.fd, b"x", 0)
+    assert file.read(0, 9) == b"as it was"
     for ask in (
         lambda: disk.make_directory(tmp_path / "new"),
         lambda: disk.unlink(path),

@@ -62,3 +62,32 @@ def test_what_was_restored_and_never_opened_is_read(bench: Bench, tmp_path: Path
     ) as one:
         assert [list(one.pending()), list(one.pull("t", 0, 0).messages)] == told
     assert trace(tmp_path / "again") == before
+
+
+def test_queues_that_an_owner_is_building_anew_are_not_believed(bench: Bench) -> None:
+    fill(bench)
+    told = bench.out("t")
+    bench.close()
+    (bench.root / "timerstore" / "watermark").unlink()
+    shutil.rmtree(bench.root / "consumequeue" / "t")  # the others are there, to the log's end
+    with timerstore.open(bench.root, bench.config, clock=bench.clock, read_only=True) as one:
+        assert list(one.pull("t", 0, 0).messages) == told
+    bench.open()
+
+
+def test_queues_that_are_gone_begin_where_retention_let_them(bench: Bench) -> None:
+    bench.store.put("u", b"once")
+    for turn in range(6):
+        for k in range(40):
+            bench.store.put("t", b"%d %d" % (turn, k) + bytes(20_000))
+        bench.turn(60_000)
+        bench.store.flush()
+    asked = [("t", 0), ("t", bench.store.pull("t", 0, 0).min_offset), ("u", 0), ("u", 1)]
+    told = [bench.store.pull(topic, 0, offset) for topic, offset in asked]
+    assert told[1].min_offset > 0
+    bench.close()
+    shutil.rmtree(bench.root / "consumequeue")
+    with timerstore.open(bench.root, bench.config, clock=bench.clock, read_only=True) as one:
+        found = [one.pull(topic, 0, offset) for topic, offset in asked]
+    assert found == told
+    bench.open()

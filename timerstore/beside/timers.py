@@ -21,6 +21,7 @@ from timerstore.clock import Clock
 from timerstore.commitlog.fold import SCAN_DTYPE, Scan, fold, level_places
 from timerstore.commitlog.recover import scan_batches
 from timerstore.errors import CorruptError, GoneError
+from timerstore.layout import queue_unit
 from timerstore.message import PendingTimer
 from timerstore.native import lib
 from timerstore.queues import level_pending
@@ -237,6 +238,28 @@ class PendingBeside(PendingReader):
     def parts(self) -> Any:
         """Give every copy of a waiting message as a due entry, in the order of the queue."""
         return self._backlog(self._queue.min_offset)
+
+    def entries(self) -> Records:
+        """Give every waiting message as a due entry, in order of (due, id). CorruptError where one
+        waits whose record cannot be made out.
+        """
+        found = super().entries()
+        lost = np.setdiff1d(self._timers.waiting_ids(), found["id"])
+        if len(lost):
+            raise CorruptError(
+                "a message waits that is not to be found",
+                where=self._place(int(lost[0])),
+                wanted=f"a record of timer id {int(lost[0])}",
+            )
+        return found
+
+    def _place(self, timer_id: int) -> str:
+        """Where its record should be, as far as the queue tells: it lies there, or rolled on."""
+        queue, segments = self._queue, self._rooms.log.segments
+        if not queue.min_offset <= timer_id < queue.count:
+            return f"{segments.directory}"
+        at = int(queue_unit.read(queue.read(timer_id, 1))["log_offset"][0])
+        return f"{segments.path(at // segments.segment_bytes)} offset {at}"
 
     def are_waiting(self, ids: Int64Array) -> Any:
         """Which of these ids wait."""

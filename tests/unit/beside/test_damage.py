@@ -91,3 +91,19 @@ def test_queues_that_are_gone_begin_where_retention_let_them(bench: Bench) -> No
         found = [one.pull(topic, 0, offset) for topic, offset in asked]
     assert found == told
     bench.open()
+
+
+def test_a_message_that_waits_and_does_not_read_is_told(bench: Bench) -> None:
+    receipt = bench.store.put("t", b"waits", delay=50)
+    bench.store.put("t", b"waits, too", delay=60)
+    bench.turn()
+    bench.close()
+    path = bench.root / "commitlog" / ("0" * 20)
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"REAL_TOPIC", b"REAL_TOPOC", 1))
+    with timerstore.open(bench.root, bench.config, clock=bench.clock, read_only=True) as one:
+        for ask in (lambda: list(one.pending()), one.histogram, one.congestion):
+            with pytest.raises(CorruptError, match=rf"{path} offset {receipt.log_offset}"):
+                ask()
+    path.write_bytes(data)
+    bench.open()

@@ -140,10 +140,14 @@ class Moments:
             return
         log = self._log(store)
         log.show(begin, limit)
-        end = records_end(log, begin, limit)
-        if end > begin and _sync(log, begin, end):
-            store = replace(store, log_end=end) if last.mark is None else store
-            self.last = last._replace(store=self._with_timers(store, last), log_end=end)
+        try:
+            end = records_end(log, begin, limit)
+            if end == begin or not _sync(log, begin, end):
+                return
+        finally:
+            log.close()
+        store = replace(store, log_end=end) if last.mark is None else store
+        self.last = last._replace(store=self._with_timers(store, last), log_end=end)
 
     def _with_timers(self, store: Snapshot, last: Moment) -> Snapshot:
         """A broker's timer log goes on, too."""

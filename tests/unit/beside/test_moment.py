@@ -1,5 +1,6 @@
 """How far a store is read, and that nobody takes back what was shown."""
 
+import gc
 import shutil
 from pathlib import Path
 
@@ -174,3 +175,32 @@ def test_a_copy_in_its_place_is_told(bench: Bench, tmp_path: Path) -> None:
         with pytest.raises(FailedError, match=f"replaced.*{bench.root}"):
             one.pull("t", 0, 0)
     bench.open()
+
+
+def _held() -> tuple[int, int]:
+    """Descriptors and maps of this process."""
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    return len(list(Path("/proc/self/fd").iterdir())), sum("/commitlog/" in line for line in maps)
+
+
+def test_looking_again_and_again_keeps_nothing_open(bench: Bench, tmp_path: Path) -> None:
+    fill(bench)
+    bench.store.put("t", b"behind", flush="sync")
+    _killed(bench, tmp_path / "killed")
+    before = _held()
+    with timerstore.open(tmp_path / "killed", bench.config, read_only=True) as one:
+        one.pull("t", 0, 0)
+        list(one.pending())
+        gc.disable()
+        try:
+            held = _held()
+            for _ in range(100):
+                one.pull("t", 0, 0)
+                one.pull("t", 0, 100)
+                list(one.pending())
+            assert _held() == held
+        finally:
+            gc.enable()
+    del one
+    gc.collect()
+    assert _held() == before

@@ -5,6 +5,7 @@ store.put("orders", b"close 4711", delay=1800)
 """
 
 from timerstore.backup import check_backup, restore
+from timerstore.beside import ReadOnlyStore
 from timerstore.config import StoreConfig
 from timerstore.converting import ConvertReport, convert
 from timerstore.delay_queue import DelayQueue
@@ -23,6 +24,7 @@ from timerstore.errors import (
     LockedError,
     MessageError,
     NotWaitingError,
+    ReadOnlyError,
     TimerStoreError,
 )
 from timerstore.inspect import repair_directory as repair
@@ -85,6 +87,8 @@ __all__ = [
     "PullStatus",
     "PutBatch",
     "PutReceipt",
+    "ReadOnlyError",
+    "ReadOnlyStore",
     "Recurring",
     "Report",
     "RowBatch",

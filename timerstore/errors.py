@@ -112,6 +112,10 @@ class ForkedError(TimerStoreError):
     """The store was opened by a parent process; a forked child must open its own."""
 
 
+class ReadOnlyError(TimerStoreError):
+    """What was called would change a store that is opened read-only; nothing was changed."""
+
+
 class LockedError(TimerStoreError):
     """The directory is held by another process, or a second time by this one; or a signal handler
     asked for what its own thread, amid a call of the same store, keeps from it.

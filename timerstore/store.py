@@ -17,12 +17,13 @@ from functools import wraps
 from heapq import merge
 from pathlib import Path
 from types import FrameType
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 import numpy as np
 
 from timerstore import arguments
 from timerstore.backup import Copier
+from timerstore.beside import ReadOnlyStore
 from timerstore.clock import Clock, SystemClock
 from timerstore.closing import Closing
 from timerstore.config import StoreConfig
@@ -70,6 +71,7 @@ from timerstore.message import (
     Report,
 )
 from timerstore.opening import Opened, open_directory
+from timerstore.pull.asked import check_asked
 from timerstore.pull.consumer import Consumer, Seams
 from timerstore.pull.filter import Filter, make_filter
 from timerstore.pull.given import check_queues, wait_problems, whole, whole_ms
@@ -479,20 +481,7 @@ class TimerStore(Closing):
             if not 0 <= number < known:
                 raise MessageError(f"queue: topic {topic!r} has {known} queues, got {queue_id!r}")
             route = routes.make(name, number, self._clock.now_ms)
-        problems: list[str] = []
-        if type(offset) is not int or offset < 0:
-            problems.append(f"offset: wanted a whole number from 0 on, got {offset!r}")
-        if type(max_count) is not int or max_count < 1:
-            problems.append(f"max_count: wanted a whole number from 1 on, got {max_count!r}")
-        problems += wait_problems(wait)
-        wanted = None
-        if tags is not None or sql is not None:
-            try:
-                wanted = make_filter(route, tags, sql)
-            except MessageError as error:
-                problems.extend(error.problems)
-        if problems:
-            raise MessageError(problems)
+        wanted = check_asked(route, offset, max_count, wait, tags, sql)
         return route, offset, max_count, wait, wanted
 
     @_counted
@@ -1161,6 +1150,39 @@ def _root_of(path: str | os.PathLike[str]) -> Path:
     return root
 
 
+@overload
+def open(  # noqa: A001
+    path: str | os.PathLike[str],
+    config: StoreConfig | None = None,
+    *,
+    clock: Clock | None = None,
+    threads: bool = True,
+    read_only: Literal[False] = False,
+) -> TimerStore: ...
+
+
+@overload
+def open(  # noqa: A001
+    path: str | os.PathLike[str],
+    config: StoreConfig | None = None,
+    *,
+    clock: Clock | None = None,
+    threads: bool = True,
+    read_only: Literal[True],
+) -> ReadOnlyStore: ...
+
+
+@overload
+def open(  # noqa: A001
+    path: str | os.PathLike[str],
+    config: StoreConfig | None = None,
+    *,
+    clock: Clock | None = None,
+    threads: bool = True,
+    read_only: bool,
+) -> TimerStore | ReadOnlyStore: ...
+
+
 def open(  # noqa: A001 - read as `timerstore.open`, as in `gzip.open`; no file is opened here
     path: str | os.PathLike[str],
     config: StoreConfig | None = None,
@@ -1168,12 +1190,19 @@ def open(  # noqa: A001 - read as `timerstore.open`, as in `gzip.open`; no file 
     clock: Clock | None = None,
     threads: bool = True,
     read_only: bool = False,
-) -> TimerStore:
+) -> TimerStore | ReadOnlyStore:
     """Open the store in a directory, which is made where it is not there; ConfigError on one of
     shards, which `open_shards` opens.
 
     `threads=False`: no service runs until it is stepped (timerstore.testing.Stepper).
+    `read_only=True`: a ReadOnlyStore, which reads beside whoever has the store open, as of the last
+    checkpoint (every `checkpoint_interval_ms`, 500, while there is something new), or nobody, with
+    all whole records behind it; of a broker's directory, too. It takes no lock, starts no thread
+    and changes not one byte; ConfigError where there is no store.
     """
+    if type(read_only) is not bool:
+        raise ConfigError(f"read_only: wanted True or False, got {read_only!r}")
     if read_only:
-        raise MessageError("read_only: not in this release; open the directory for writing")
+        check_given(config, clock)
+        return ReadOnlyStore(_root_of(path), config, clock=clock)
     return TimerStore(path, config, clock=clock, threads=threads)

@@ -536,11 +536,6 @@ def test_a_store_host_of_the_next_version(tmp_path: Path) -> None:
         timerstore.open(tmp_path, small(store_host="[::1]:10911"), threads=False)
 
 
-def test_read_only_is_not_there_yet(tmp_path: Path) -> None:
-    with pytest.raises(MessageError, match="read_only"):
-        timerstore.open(tmp_path, read_only=True)
-
-
 def test_a_path_that_is_a_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"mine")

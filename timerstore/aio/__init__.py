@@ -349,12 +349,16 @@ def open(  # noqa: A001 - read as `timerstore.aio.open`
     `workers`: threads that carry out calls, 1 to 64. Synchronous `put`s share their syncs, however
     many wait, and so does a plain `put_many` (decision 0055); those with a message_id or a key, and
     other lists, as many as there are threads. `threads=False`: step `store.blocking` by hand.
+    `read_only=True` is a ConfigError: timerstore.open has it.
     """
+    if read_only:
+        raise ConfigError(
+            "read_only: a store is read beside its owner by timerstore.open(path, read_only=True), "
+            "in threads; timerstore.aio opens for writing"
+        )
     if type(workers) is not int or not 1 <= workers <= WORKERS_MAX:
         raise ConfigError(f"workers: wanted 1 to {WORKERS_MAX}, got {workers!r}")
     return Opening(
-        partial(
-            blocking_store.open, path, config, clock=clock, threads=threads, read_only=read_only
-        ),
+        partial(blocking_store.open, path, config, clock=clock, threads=threads),
         workers,
     )

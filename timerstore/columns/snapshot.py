@@ -106,6 +106,11 @@ def refreshed(store: Snapshot) -> Snapshot:
     mark = read_watermark(store.tree)
     if mark is None or mark.store_id != store.store_id:
         raise ConfigError(f"path: {store.root} is another store than it was")
+    return as_of(store, mark)
+
+
+def as_of(store: Snapshot, mark: Watermark) -> Snapshot:
+    """Give the same store with the limits of a watermark of its own."""
     return replace(
         store,
         log_begin=min(mark.log_begin, mark.log_end),
@@ -135,8 +140,10 @@ def take(root: Path, precision_ms: int | None = None) -> Snapshot:
         what = "holds no store: no commitlog/" if is_there else "is no directory"
         raise ConfigError(f"path: {tree.root} {what}")
     config = adopt_geometry(disk, tree, StoreConfig(index_enabled=False), mark)
-    if mark is not None and not _broker_was_here(tree, mark, config):
-        return _ours(tree, mark, config)
+    if mark is not None:
+        ours = _ours(tree, mark, config)
+        if not broker_was_here(ours, mark):
+            return ours
     return _foreign(tree, config, precision_ms)
 
 
@@ -182,16 +189,16 @@ def _ours(tree: Tree, mark: Watermark, config: StoreConfig) -> Snapshot:
     )
 
 
-def _broker_was_here(tree: Tree, mark: Watermark, config: StoreConfig) -> bool:
+def broker_was_here(store: Snapshot, mark: Watermark) -> bool:
     """Whether a cleanly closed store goes on behind its end, without our having opened it."""
+    tree, segment_bytes = store.tree, store.log_segment_bytes
     wheel_bytes = Disk().file_bytes(tree.timer_wheel)
-    if not mark.is_clean or wheel_bytes != config.wheel_slot_count * wheel_slot.SLOT_BYTES:
+    if not mark.is_clean or wheel_bytes != store.wheel_slot_count * wheel_slot.SLOT_BYTES:
         return False  # without a wheel, or longer: it is open, and no broker takes it
-    begins = segments_of(tree.commit_log, config.commit_log_segment_bytes)
-    if not begins or mark.log_end >= begins[-1] + config.commit_log_segment_bytes:
+    begins = segments_of(tree.commit_log, segment_bytes)
+    if not begins or mark.log_end >= begins[-1] + segment_bytes:
         return False
-    extent = begins[-1] + config.commit_log_segment_bytes
-    windows = Windows(tree.commit_log, config.commit_log_segment_bytes, extent)
+    windows = Windows(tree.commit_log, segment_bytes, begins[-1] + segment_bytes)
     return is_record(windows, mark.log_end)
 
 

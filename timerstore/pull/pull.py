@@ -21,6 +21,7 @@ from timerstore.pull.filter import Filter
 from timerstore.pull.hold import HoldTable, Texts
 from timerstore.pull.reading import Reader, empty_batch
 from timerstore.pull.waiting import WAITING, Bounds, Waiter, WaitingPull, wait_in_thread
+from timerstore.queues.consume_queue import ConsumeQueue
 from timerstore.queues.dispatch import Dispatch
 from timerstore.queues.routes import Route
 
@@ -106,7 +107,7 @@ class Puller:
         wanted: Filter | None = None,
     ) -> PullResult:
         """Give up to `max_count` messages as objects."""
-        return _result(self.batch(route, offset, max_count, wait_s, wanted))
+        return result_of(self.batch(route, offset, max_count, wait_s, wanted))
 
     def begin_batch(
         self,
@@ -138,7 +139,7 @@ class Puller:
         """As `pull`, for who does the waiting himself; every look is made within a call."""
 
         def look(at: int) -> PullResult:
-            return within(lambda: _result(self._look(route, at, max_count, wanted)))
+            return within(lambda: result_of(self._look(route, at, max_count, wanted)))
 
         return WaitingPull(self._waiter, route, offset, wait_s, wanted, look, _no_result)
 
@@ -176,29 +177,34 @@ class Puller:
         return Texts(batch.properties, batch.properties_offsets)
 
     def _bounds(self, route: Route, offset: int) -> Bounds:
-        queue = route.queue
-        low = queue.min_offset
-        high = queue.visible(self._reader.visible_end)
-        if high == 0:
-            return Bounds(PullStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
-        if offset < low:
-            return Bounds(PullStatus.OFFSET_TOO_SMALL, low, low, high)
-        if offset == high:
-            return Bounds(PullStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
-        if offset > high:
-            return Bounds(PullStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
-        if (following := queue.behind_gap(offset)) != offset:
-            return Bounds(PullStatus.OFFSET_FOUND_NULL, following, low, high)
-        if (following := queue.first_kept(offset, high, self._log.segments.begin)) != offset:
-            return Bounds(PullStatus.MESSAGE_WAS_REMOVING, following, low, high)
-        return Bounds(PullStatus.FOUND, offset, low, high)
+        return bounds_of(route.queue, offset, self._reader.visible_end, self._log.segments.begin)
+
+
+def bounds_of(queue: ConsumeQueue, offset: int, visible_end: int, log_begin: int) -> Bounds:
+    """What a pull from an offset comes to, of what lies in [log_begin, visible_end) of the log."""
+    low = queue.min_offset
+    high = queue.visible(visible_end)
+    if high == 0:
+        return Bounds(PullStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
+    if offset < low:
+        return Bounds(PullStatus.OFFSET_TOO_SMALL, low, low, high)
+    if offset == high:
+        return Bounds(PullStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+    if offset > high:
+        return Bounds(PullStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+    if (following := queue.behind_gap(offset)) != offset:
+        return Bounds(PullStatus.OFFSET_FOUND_NULL, following, low, high)
+    if (following := queue.first_kept(offset, high, log_begin)) != offset:
+        return Bounds(PullStatus.MESSAGE_WAS_REMOVING, following, low, high)
+    return Bounds(PullStatus.FOUND, offset, low, high)
 
 
 def _at_once(look: Callable[[], Answer]) -> Answer:
     return look()
 
 
-def _result(batch: MessageBatch) -> PullResult:
+def result_of(batch: MessageBatch) -> PullResult:
+    """Give the same as objects."""
     return PullResult(
         batch.status, tuple(batch), batch.next_offset, batch.min_offset, batch.max_offset
     )

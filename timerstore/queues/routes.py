@@ -9,6 +9,7 @@ Holds:    (1) a route lives as long as the store; (2) a topic's name and queue c
 """
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -166,14 +167,15 @@ class Routes:
         native.real_size = len(real)
         ffi.memmove(native.topic, name, len(name))
         ffi.memmove(native.real, real, len(real))
-        queue = ConsumeQueue(
-            self._disk, self._tree.queue(topic, queue_id), self._queue_segment_bytes
-        )
+        queue = self._make_queue(self._tree.queue(topic, queue_id))
         queue.load()
         route = Route(topic, queue_id, native, queue)
         self._made_count[topic] = max(self._made_count.get(topic, 0), queue_id + 1)
         self._by_name[topic, queue_id] = route  # last: from here on it is there
         return route
+
+    def _make_queue(self, directory: Path) -> ConsumeQueue:
+        return ConsumeQueue(self._disk, directory, self._queue_segment_bytes)
 
     def _let_find(self, route: Route) -> None:
         """Have C find it, if it does not yet."""
@@ -204,7 +206,7 @@ class Routes:
         """Give an array of all ts_route pointers, by index, for one call."""
         return ffi.new("ts_route *[]", [route.native for route in self.by_index] or [ffi.NULL])
 
-    def queues(self) -> list[ConsumeQueue]:
+    def queues(self) -> Sequence[ConsumeQueue]:
         """Give the queue of every route."""
         return [route.queue for route in list(self.by_index)]
 

@@ -70,7 +70,7 @@ class LevelPending:
             )
             entries = entries[is_of_topic(self._routes, found, topic)]
         for entry in entries:
-            one = self._describe(entry)
+            one = self.describe(entry)
             if one is not None:
                 yield one
 
@@ -121,8 +121,8 @@ class LevelPending:
         entries["due_ms"] = units["tags_code"]
         return entries
 
-    def _describe(self, entry: Entries) -> PendingTimer | None:
-        """None: it can never be delivered, and will be passed over."""
+    def describe(self, entry: Entries) -> PendingTimer | None:
+        """Tell what an entry is; None: it can never be delivered, and will be passed over."""
         segments = self._log.segments
         log_offset = int(entry["log_offset"])
         with segments.view(self._log.written_through(log_offset + 1)) as view:

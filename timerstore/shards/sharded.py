@@ -911,11 +911,18 @@ def open_shards(
     clock: Clock | None = None,
     threads: bool = True,
     ingest_every: float | None = 1.0,
+    read_only: bool = False,
 ) -> ShardedStore:
     """Open a directory of `n` stores as one; it is made where it is not there.
 
     `n` may be left out where it is. ConfigError where it has another number; LockedError, which
     names the shard, where somebody has one of them open: then none stays open. `ingest_every`: how
     often to look for what other processes have committed, seconds; None: `ingest` does when called.
+    `read_only=True` is a ConfigError: timerstore.open opens each shard's folder so.
     """
+    if read_only:
+        raise ConfigError(
+            "read_only: shards are read one by one, by timerstore.open(folder, read_only=True) of "
+            f"each folder in {path}"
+        )
     return ShardedStore(path, n, config, clock=clock, threads=threads, ingest_every=ingest_every)

@@ -74,7 +74,7 @@ class PendingReader:
         """Describe it; from the copy that waits now where retention has moved it meanwhile."""
         while True:
             try:
-                return self._describe(entry)
+                return self.describe(entry)
             except GoneError:
                 now = self.entries()
                 found = now[now["id"] == entry["id"]]
@@ -244,7 +244,8 @@ class PendingReader:
             waits = which_wait(rooms.states.native, requests["id"])
             yield _as_due(requests[waits & (requests["flags"] == 0)])
 
-    def _describe(self, entry: Records) -> PendingTimer:
+    def describe(self, entry: Records) -> PendingTimer:
+        """Tell what a due entry is; GoneError where its record was removed."""
         log = self._rooms.log
         with log.segments.view(log.written) as view:
             _, _, text = record_fields(log.segments, view, int(entry["log_offset"]))

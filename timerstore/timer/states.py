@@ -156,6 +156,10 @@ class States:
             self._crcs = np.zeros(0, np.uint64)
         disk.sync_directory(path.parent)
 
+    def look_into(self, file: File) -> None:
+        """Read from a file that somebody else writes."""
+        self._file = file
+
     def write(self, dirty: DirtyChunks, past: Int64Array, log_end: int) -> tuple[int, int]:
         """Write the chunks' other sectors, durably; (chunk count, digest) for the watermark. Of
         those that are past nothing counts from that watermark on.

@@ -48,7 +48,7 @@ def _no_rate() -> Patches:
 
 @mutant("PC-2", "what was cancelled takes a turn", needs='"pace"')
 def _cancelled_count() -> Patches:
-    yield swap(lanes.Lanes, "_are_waiting", lambda _self, part: np.ones(len(part), bool))
+    yield swap(lanes, "which_wait", lambda _states, ids: np.ones(len(ids), bool))
 
 
 @mutant("PC-3", "what a topic holds goes with its rate", needs='"pace"')

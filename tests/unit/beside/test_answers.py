@@ -1,0 +1,126 @@
+"""A store that is opened read-only says what its owner says."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+import timerstore
+from tests.support.bench import NOW, Bench, small
+from tests.support.beside import fill, same
+from timerstore import (
+    MessageError,
+    ReadOnlyStore,
+)
+
+
+def test_it_says_what_its_owner_says(bench: Bench, read: ReadOnlyStore) -> None:
+    same(read, bench.store)
+    assert read.verify().clean
+    assert read.stats()["open_in"] == os.getpid()
+
+
+def test_explanations_are_those_of_its_owner(bench: Bench) -> None:
+    known = fill(bench)
+    with timerstore.open(bench.root, bench.config, clock=bench.clock, read_only=True) as one:
+        for name in ("waits", "now"):
+            for receipt in known[name]:
+                assert one.explain(receipt) == bench.store.explain(receipt)
+        for name in ("far", "level", "moved", "short"):
+            assert one.explain(known[name]) == bench.store.explain(known[name]), name
+        assert one.explain("none", topic="t").state == "unknown"
+
+
+def test_it_follows_its_owner_over_closing_and_opening(bench: Bench, read: ReadOnlyStore) -> None:
+    bench.reopen()
+    same(read, bench.store)
+    bench.turn(70_000)
+    bench.store.put("later", b"new topic")
+    bench.turn()
+    bench.store.flush()
+    same(read, bench.store)
+    assert [message.body for message in read.follow("later")] == [b"new topic"]
+
+
+def test_retention_moves_on_under_it(bench: Bench) -> None:
+    with timerstore.open(bench.root, bench.config, clock=bench.clock, read_only=True) as one:
+        waits = bench.store.put("t", b"waits", delay=500, keys=("w",))
+        for turn in range(6):
+            for k in range(40):
+                bench.store.put("t", b"%d %d" % (turn, k) + bytes(20_000))
+            bench.turn(60_000)
+            bench.store.flush()
+            assert one.pull("t", 0, 0, max_count=1) == bench.store.pull("t", 0, 0, max_count=1)
+            offset = one.pull("t", 0, 0).min_offset
+            assert one.pull("t", 0, offset) == bench.store.pull("t", 0, offset)
+            assert list(one.pending()) == list(bench.store.pending())
+        assert one.stats()["log_begin_bytes"] > 0
+        assert one.explain(waits) == bench.store.explain(waits)
+        assert [message.body for message in one.query("t", "w")] == [b"waits"]
+
+
+def test_follow_gives_each_message_once_from_where_it_is_told(
+    bench: Bench, read: ReadOnlyStore
+) -> None:
+    every = [message.body for message in read.follow("t")]
+    assert every == bench.bodies("t")
+    assert [message.body for message in read.follow("t", {0: 2})] == every[2:]
+    assert [message.body for message in read.follow("t", tags="g0")] == every[::2]
+    assert list(read.follow("none")) == []
+    for wrong in ({0: "a"}, {"a": 0}):
+        with pytest.raises(MessageError, match="offsets"):
+            read.follow("t", wrong)  # type: ignore[arg-type, dict-item]
+    with pytest.raises(MessageError, match="wait"):
+        read.follow("t", wait=-1)
+
+
+def test_levels_are_due_as_their_owner_wrote_them(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "s", small(level_delays="7s 9s"))
+    bench.store.put("t", b"x", level=2, keys=("x",))
+    bench.turn()
+    bench.store.flush()
+    with timerstore.open(bench.root, read_only=True, clock=bench.clock) as one:
+        assert [each.due_ms for each in one.pending()] == [NOW + 9000]
+        assert [each.due_ms for each in one.query("t", "x")] == [NOW + 9000]
+    bench.close()
+
+
+@pytest.mark.parametrize("kind", ["own", "shared"])
+def test_what_waits_on_the_far_wheel_is_told(tmp_path: Path, kind: str) -> None:
+    bench = Bench(tmp_path / "s", small(far_wheel=kind))
+    far = [bench.store.put("t", b"%d" % k, delay=3600 * k + 600, keys=("f",)) for k in range(5)]
+    bench.store.cancel(far[1])
+    bench.turn()
+    bench.store.flush()
+    with timerstore.open(bench.root, bench.config, read_only=True, clock=bench.clock) as one:
+        assert list(one.pending()) == list(bench.store.pending())
+        assert one.query("t", "f") == bench.store.query("t", "f")
+        assert one.explain(far[2]).where == bench.store.explain(far[2]).where == "far wheel"
+        assert one.explain(far[1]) == bench.store.explain(far[1])
+        bench.turn(600_000)
+        bench.store.flush()
+        assert list(one.pending()) == list(bench.store.pending())
+        assert [each.body for each in one.follow("t")] == [b"0"]
+    bench.close()
+
+
+def test_versions_that_were_ingested_are_told(bench: Bench) -> None:
+    batch = timerstore.RowBatch("t", b"ab", [0, 1, 2], [0, 0])
+    for version in (0, 1, 3):
+        bench.store.ingest("source", version, [batch])
+    bench.turn()
+    bench.store.flush()
+    with timerstore.open(bench.root, bench.config, read_only=True) as one:
+        assert one.ingested("source").ranges == bench.store.ingested("source").ranges
+        assert one.ingested("other").ranges == ()
+
+
+def test_wrong_arguments_are_told_as_by_a_store(read: ReadOnlyStore) -> None:
+    with pytest.raises(MessageError, match="topic 'none' has 0 queues"):
+        read.pull("none", 0, 0)
+    with pytest.raises(MessageError, match=r"offset: .*max_count: .*wait: "):
+        read.pull("t", 0, -1, max_count=0, wait=-1)
+    with pytest.raises(MessageError, match="begin_ms"):
+        read.pending(begin_ms="x")  # type: ignore[arg-type]
+    with pytest.raises(MessageError, match="key"):
+        read.query("t", "")

@@ -1,0 +1,206 @@
+"""How far a store is read, and that nobody takes back what was shown."""
+
+import gc
+import shutil
+from pathlib import Path
+
+import pytest
+
+import timerstore
+from tests.support.bench import Bench
+from tests.support.beside import fill, trace
+from timerstore import (
+    FailedError,
+    ReadOnlyStore,
+)
+from timerstore.files.disk import File
+
+
+def _killed(bench: Bench, copy: Path) -> None:
+    """What a kill would leave, without `lock`, which nobody holds there."""
+    shutil.copytree(bench.root, copy)
+
+
+def test_what_was_killed_is_read_to_the_end_of_its_log(bench: Bench, tmp_path: Path) -> None:
+    fill(bench)
+    bench.store.put("t", b"behind the checkpoint", flush="sync")
+    waits = bench.store.put("t", b"waits behind it", delay=100, keys=("late",), flush="sync")
+    bench.store.cancel(waits)
+    bench.store.put("new", b"of a new topic", flush="sync")
+    _killed(bench, tmp_path / "killed")
+    before = trace(tmp_path / "killed")
+    with timerstore.open(
+        tmp_path / "killed", bench.config, clock=bench.clock, read_only=True
+    ) as one:
+        assert one.stats()["log_end_bytes"] > 0
+        bodies = [message.body for message in one.pull("t", 0, 0).messages]
+        assert bodies[-1] == b"behind the checkpoint"
+        assert [message.body for message in one.pull("new", 0, 0).messages] == [b"of a new topic"]
+        assert one.query("t", "late") == []
+        assert list(one.pending()) == list(bench.store.pending())
+        assert one.explain(waits).state == "cancelled"
+    assert trace(tmp_path / "killed") == before
+
+
+def test_half_a_group_is_not_read(bench: Bench, tmp_path: Path) -> None:
+    bench.store.put("t", b"first", flush="sync")
+    bench.turn()
+    bench.store.flush()
+    end = bench.store.stats()["log_end_bytes"]
+    bench.store.put_many("t", [b"a" * 100, b"b" * 100], atomic=True, flush="sync")
+    whole = bench.store.stats()["log_end_bytes"]
+    _killed(bench, tmp_path / "killed")
+    log = tmp_path / "killed" / "commitlog" / ("0" * 20)
+    with timerstore.open(tmp_path / "killed", bench.config, read_only=True) as one:
+        assert one.stats()["log_end_bytes"] == whole
+        assert len(one.pull("t", 0, 0).messages) == 3
+    data = log.read_bytes()
+    log.write_bytes(data.replace(b"b" * 100, b"b" * 99 + b"c"))
+    with timerstore.open(tmp_path / "killed", bench.config, read_only=True) as one:
+        assert one.stats()["log_end_bytes"] == end
+        assert [message.body for message in one.pull("t", 0, 0).messages] == [b"first"]
+
+
+def test_what_lies_behind_the_checkpoint_of_a_live_owner_is_not_seen(
+    bench: Bench, read: ReadOnlyStore
+) -> None:
+    known = len(read.pull("t", 0, 0).messages)
+    bench.store.put("t", b"more", flush="sync")
+    bench.stepper.step("dispatch")
+    assert len(read.pull("t", 0, 0).messages) == known
+    bench.store.flush()
+    assert len(read.pull("t", 0, 0).messages) == known + 1
+
+
+@pytest.mark.parametrize("is_same_folder", [True, False])
+def test_another_store_in_its_place_is_told(bench: Bench, is_same_folder: bool) -> None:
+    fill(bench)
+    bench.close()
+    with timerstore.open(bench.root, bench.config, read_only=True) as one:
+        shutil.rmtree(bench.root, onerror=lambda *_: None) if not is_same_folder else None
+        for path in bench.root.iterdir() if is_same_folder else ():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        bench.open()
+        bench.store.put("t", b"other")
+        bench.store.flush()
+        with pytest.raises(timerstore.FailedError, match="another"):
+            one.pull("t", 0, 0)
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_a_broker_that_went_on_is_followed(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_held: bool
+) -> None:
+    """Records behind a clean end, by somebody who left no watermark: the log alone is believed."""
+    if is_held:
+        monkeypatch.setattr("timerstore.beside.moment.holder_of", lambda *_: 1)
+    copy, log = tmp_path / "copy", "commitlog/" + "0" * 20
+    fill(bench)
+    bench.close()
+    shutil.copytree(bench.root, copy)
+    with timerstore.open(copy, bench.config, clock=bench.clock, read_only=True) as one:
+        known = one.stats()["log_end_bytes"]
+        bench.open()
+        more = bench.store.put("t", b"more", keys=("more",))
+        late = bench.store.put("u", b"late", delay=100)
+        bench.turn(63_000)
+        told = [list(bench.store.pending()), bench.out("t")]
+        bench.close()
+        (copy / log).write_bytes((bench.root / log).read_bytes())
+        assert [list(one.pending()), list(one.pull("t", 0, 0).messages)] == told
+        assert one.stats()["log_end_bytes"] > known
+        assert [each.body for each in one.query("t", "more")] == [b"more"]
+        assert (one.explain(more).state, one.explain(late).state) == ("delivered", "waiting")
+        bench.open()
+
+
+def test_a_log_that_a_broker_has_open_is_synced_now_and_then(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(bench)
+    for name in ("watermark", "counts", "state"):
+        (bench.root / "timerstore" / name).rename(bench.root.parent / name)
+    with timerstore.open(bench.root, bench.config, read_only=True) as one:
+        monkeypatch.setattr("timerstore.beside.moment.holder_of", lambda *_: 1)
+        moments = one._room._moments
+        assert moments.last.mark is None
+        assert moments._is_time()
+        assert not moments._is_time()
+        monkeypatch.setattr("timerstore.beside.moment._READ_ON_NS", 0)
+        assert moments._is_time()
+    for name in ("watermark", "counts", "state"):
+        (bench.root.parent / name).rename(bench.root / "timerstore" / name)
+
+
+def test_its_owner_is_not_kept_out(bench: Bench) -> None:
+    with timerstore.open(bench.root, bench.config, read_only=True) as one:
+        bench.close()
+        bench.open()
+        bench.store.put("t", b"x")
+        bench.turn()
+        bench.store.flush()
+        assert [message.body for message in one.follow("t")] == [b"x"]
+
+
+def test_what_the_disk_does_not_say_it_has_is_not_shown(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.store.put("t", b"first")
+    bench.turn()
+    bench.store.flush()
+    bench.store.put("t", b"behind", flush="sync")
+    _killed(bench, tmp_path / "killed")
+    synced: list[str] = []
+
+    def failing(file: File) -> None:
+        synced.append(file.path.name)
+        raise FailedError("sync", where=file.path)
+
+    with timerstore.open(tmp_path / "killed", bench.config, read_only=True) as one:
+        with monkeypatch.context() as patched:
+            patched.setattr(File, "sync", failing)
+            assert [message.body for message in one.follow("t")] == [b"first"]
+        assert synced[0] == "0" * 20
+        assert [message.body for message in one.follow("t")] == [b"first", b"behind"]
+
+
+def test_a_copy_in_its_place_is_told(bench: Bench, tmp_path: Path) -> None:
+    fill(bench)
+    bench.close()
+    shutil.copytree(bench.root, tmp_path / "copy")
+    with timerstore.open(bench.root, bench.config, read_only=True) as one:
+        one.pull("t", 0, 0)
+        bench.root.rename(tmp_path / "before")
+        (tmp_path / "copy").rename(bench.root)
+        with pytest.raises(FailedError, match=f"replaced.*{bench.root}"):
+            one.pull("t", 0, 0)
+    bench.open()
+
+
+def _held() -> tuple[int, int]:
+    """Descriptors and maps of this process."""
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    return len(list(Path("/proc/self/fd").iterdir())), sum("/commitlog/" in line for line in maps)
+
+
+def test_looking_again_and_again_keeps_nothing_open(bench: Bench, tmp_path: Path) -> None:
+    fill(bench)
+    bench.store.put("t", b"behind", flush="sync")
+    _killed(bench, tmp_path / "killed")
+    before = _held()
+    with timerstore.open(tmp_path / "killed", bench.config, read_only=True) as one:
+        one.pull("t", 0, 0)
+        list(one.pending())
+        gc.disable()
+        try:
+            held = _held()
+            for _ in range(100):
+                one.pull("t", 0, 0)
+                one.pull("t", 0, 100)
+                list(one.pending())
+            assert _held() == held
+        finally:
+            gc.enable()
+    del one
+    gc.collect()
+    assert _held() == before

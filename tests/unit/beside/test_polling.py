@@ -1,0 +1,50 @@
+"""Who waits for what an owner makes visible."""
+
+import pytest
+
+from tests.support.bench import Bench
+from timerstore import (
+    ClosedError,
+    PullStatus,
+    ReadOnlyStore,
+)
+
+
+def test_a_wait_ends_by_the_clock_and_by_closing(bench: Bench, read: ReadOnlyStore) -> None:
+    assert read.pull("t", 0, 4, wait=0).status is PullStatus.OFFSET_OVERFLOW_ONE
+    bench.clock.subscribe(lambda: None)
+    looks = []
+    pause = read._polling.pause
+
+    def turning(end_ns: int | None) -> bool:
+        looks.append(end_ns)
+        bench.clock.advance(400)
+        return pause(end_ns)
+
+    read._polling.pause = turning  # type: ignore[method-assign]
+    assert read.pull("t", 0, 4, wait=1.0).status is PullStatus.OFFSET_OVERFLOW_ONE
+    assert len(looks) == 3
+
+    def closing(end_ns: int | None) -> bool:
+        read.close()
+        return pause(end_ns)
+
+    read._polling.pause = closing  # type: ignore[method-assign]
+    assert read.pull("t", 0, 4, wait=1.0).status is PullStatus.OFFSET_OVERFLOW_ONE
+    with pytest.raises(ClosedError):
+        read.topics()
+
+
+def test_a_wait_is_answered_by_the_next_checkpoint(bench: Bench, read: ReadOnlyStore) -> None:
+    def checkpointing(_end_ns: int | None) -> bool:
+        bench.store.put("t", b"came", tags="g9")
+        bench.stepper.settle()
+        bench.store.flush()
+        return True
+
+    read._polling.pause = checkpointing  # type: ignore[method-assign]
+    assert read.pull("t", 0, 4, wait=1.0).messages[0].body == b"came"
+    offset = read.pull("t", 0, 100).next_offset
+    assert read.pull_batch("t", 0, offset, wait=1.0, tags="g9").next_offset == offset + 1
+    follower = read.follow("t", {0: offset + 1}, wait=None)
+    assert [next(follower).queue_offset for _ in range(2)] == [offset + 1, offset + 2]

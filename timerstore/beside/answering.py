@@ -1,0 +1,157 @@
+"""Answering: a call of a store that is read, as of the moment of now, and again where it must be.
+
+Threads:  any; calls take turns under `_lock`.
+Holds:    (1) no answer is as of an earlier moment than the one before; (2) what its owner removed
+          or wrote anew meanwhile is no error: it is asked for again.
+Fails:    ClosedError, ForkedError; of the disk what stays so when it is asked again.
+"""
+
+import os
+import threading
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from timerstore.beside.moment import Moment
+from timerstore.beside.polling import Polling
+from timerstore.beside.room import Room
+from timerstore.beside.timers import Timers
+from timerstore.clock import Clock, SystemClock
+from timerstore.closing import Closing
+from timerstore.config import StoreConfig
+from timerstore.errors import (
+    ClosedError,
+    ConfigError,
+    CorruptError,
+    FailedError,
+    ForkedError,
+    GoneError,
+    TimerStoreError,
+)
+from timerstore.files.read_only import ReadOnlyDisk
+from timerstore.layout.tree import BACKUP_JSON
+from timerstore.pull.reading import Reader
+
+Arguments = ParamSpec("Arguments")
+Answer = TypeVar("Answer")
+Store = TypeVar("Store", bound="Answering")
+
+_TRIES = 8
+
+
+def answered(
+    method: Callable[Concatenate[Store, Arguments], Answer],
+) -> Callable[Concatenate[Store, Arguments], Answer]:
+    """A call that is answered as of the moment of now."""
+
+    @wraps(method)
+    def call(self: Store, /, *args: Arguments.args, **given: Arguments.kwargs) -> Answer:
+        return self.answer(lambda: method(self, *args, **given))
+
+    return call
+
+
+class Answering(Closing):
+    """What every part of a store that is read stands on."""
+
+    def __init__(
+        self,
+        root: Path,
+        config: StoreConfig | None = None,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        self._root = root.absolute()
+        self._given = config
+        self._clock = clock if clock is not None else SystemClock()
+        self._pid = os.getpid()
+        self._closed = False
+        self._lock = threading.RLock()  # one call at a time
+        if ReadOnlyDisk().exists(self._root / BACKUP_JSON):
+            raise ConfigError(
+                f"{root}: wanted a store's folder, got a backup; restore it into another folder"
+            )
+        self._room = Room(self._root, config, self._clock)
+        self._timers = Timers(self._room, self._clock)
+        self._polling = Polling(self._clock)
+        log: Any = self._room.log
+        self._reader = Reader(self._room.config, log)
+
+    # --- answering ---
+
+    def check_open(self) -> None:
+        """ClosedError, ForkedError where it cannot be asked."""
+        if os.getpid() != self._pid:
+            raise ForkedError(
+                "a store belongs to the process that opened it",
+                where=self._root,
+                wanted=f"process {self._pid}",
+                got=f"process {os.getpid()}",
+            )
+        if self._closed:
+            raise ClosedError("the store is closed", where=self._root)
+
+    def answer(self, ask: Callable[[], Answer]) -> Answer:
+        """Ask as of the moment of now. What its owner removed or wrote anew meanwhile is asked for
+        again; queues that do not fit the log are read from the log.
+        """
+        if os.getpid() != self._pid:
+            self.check_open()  # the lock may have been held when the process was forked
+        with self._lock:
+            for turn in range(_TRIES):
+                self.check_open()
+                before = self._room.moment
+                try:
+                    self._room.advance()
+                    before = self._room.moment
+                    return ask()
+                except (CorruptError, FailedError) as error:
+                    self._look_again(error, before, turn)
+            raise AssertionError("the last turn raises")
+
+    def _look_again(self, error: TimerStoreError, before: Moment, turn: int) -> None:
+        """Where that may help, else raise it."""
+        room = self._room
+        if turn == _TRIES - 1:
+            raise error
+        is_gone = isinstance(error, GoneError)
+        try:
+            room.advance()
+            if room.moment == before and not is_gone:
+                is_queue = str(error.where).startswith(str(room.tree.queues))
+                if not (is_queue and room.distrust_queues()):
+                    raise error
+            elif is_gone and turn == _TRIES - 2:
+                room.distrust_queues()
+            room.start_over()
+        except (CorruptError, FailedError) as again:
+            raise error from again
+
+    @property
+    def path(self) -> Path:
+        """Its directory."""
+        return self._root
+
+    @property
+    def clock(self) -> Clock:
+        """The clock that it goes by."""
+        return self._clock
+
+    @property
+    def config(self) -> StoreConfig:
+        """What was given, with the sizes that the store's files have."""
+        return self._room.config
+
+    def close(self) -> None:
+        """Let go of the files; who waits is answered. A second call does nothing."""
+        if os.getpid() != self._pid:
+            self.check_open()
+        self._closed = True
+        self._polling.end()
+        with self._lock:
+            self._room.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open"
+        return f"<ReadOnlyStore {str(self._root)!r} {state}>"

@@ -1,0 +1,181 @@
+"""Moment: how far a store is read; what is told of it is as of that.
+
+    whose, and who has it open        it is read up to
+    ours, somebody                    the last completed checkpoint: the watermark's log end
+    ours, nobody                      the same, and the whole records and groups behind it
+    a broker's                        the last whole record
+
+Threads:  one at a time.
+Holds:    (1) everything below a moment's end is on the disk: a watermark says so of what it speaks
+          of, and files that are read beyond one are synced first, by a descriptor that cannot
+          write; so no recovery ends the log before it; (2) a moment never ends before the last one.
+Fails:    ConfigError where there is no store, FailedError where it is another one than it was.
+Source:   decision 0058.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+from timerstore.beside.segments import SegmentsBeside
+from timerstore.clock import Clock
+from timerstore.columns.snapshot import (
+    Snapshot,
+    as_of,
+    broker_was_here,
+    read_watermark,
+    take,
+)
+from timerstore.columns.walk import segments_of, units_end
+from timerstore.errors import FailedError, FullError, GoneError
+from timerstore.files.directory import holder_of
+from timerstore.files.read_only import ReadOnlyDisk
+from timerstore.layout import counts_json
+from timerstore.layout.counts_json import Counts
+from timerstore.layout.tree import Tree, segment_name
+from timerstore.layout.watermark import Watermark
+
+_READ_ON_NS = 500_000_000  # between two syncs of a log that a broker has open, as its own
+_TRIES = 5  # a checkpoint may complete between two reads
+
+
+class Moment(NamedTuple):
+    """One store, as of one moment."""
+
+    store: Snapshot
+    mark: Watermark | None
+    """None: a broker's, or one that has no checkpoint yet."""
+    counts: Counts | None
+    """As of the mark."""
+    log_end: int
+
+
+class Moments:
+    """Looks at one store again and again."""
+
+    def __init__(
+        self, disk: ReadOnlyDisk, tree: Tree, clock: Clock, precision_ms: int | None
+    ) -> None:
+        self._disk = disk
+        self._clock = clock
+        self._read_ns: int | None = None  # when a log was read on last
+        self._tree = tree
+        self._precision_ms = precision_ms
+        self._seen: Watermark | None = None
+        self.last = self._anew()
+
+    def look(self, records_end: Callable[[SegmentsBeside, int, int], int]) -> Moment:
+        """Give the moment of now. `records_end(segments, begin, limit)`: where whole records end
+        that begin there.
+        """
+        mark = read_watermark(self._tree)
+        if mark != self._seen:
+            self._take(mark)
+        elif (
+            mark is not None
+            and self.last.mark is not None
+            and broker_was_here(self.last.store, mark)
+        ):
+            self.last = self._anew()
+        is_held = holder_of(self._disk, self._tree) is not None
+        if not is_held or (self.last.mark is None and self._is_time()):
+            self._read_on(records_end)
+        return self.last
+
+    def _is_time(self) -> bool:
+        """Whether who has it open is to be given another sync: it slows a broker down."""
+        now_ns = self._clock.monotonic_ns
+        is_early = self._read_ns is not None and now_ns - self._read_ns < _READ_ON_NS
+        if not is_early or self._clock.by_hand:
+            self._read_ns = now_ns
+            return True
+        return False
+
+    def _anew(self) -> Moment:
+        for _ in range(_TRIES):
+            self._seen = mark = read_watermark(self._tree)
+            store = take(self._tree.root, self._precision_ms)
+            if mark != read_watermark(self._tree):
+                continue
+            if store.store_id is None:
+                log = self._log(store)
+                _sync(log, store.log_begin, store.log_end)
+                return Moment(store, None, None, store.log_end)
+            assert mark is not None, "a store of ours has one"
+            if (counts := self._counts(mark)) is not None:
+                return Moment(store, mark, counts, mark.log_end)
+        return Moment(store, mark if store.store_id is not None else None, None, store.log_end)
+
+    def _counts(self, mark: Watermark) -> Counts | None:
+        text = self._disk.read_small(self._tree.counts)
+        return counts_json.read_counts(text, mark.log_end, mark.sequence)
+
+    def _take(self, mark: Watermark | None) -> None:
+        """A checkpoint was completed, or there is another owner."""
+        last = self.last
+        if mark is None:
+            return  # it is being built anew: until it is, what was known holds
+        known = last.store.store_id
+        if known is None:
+            found = self._anew()
+            if found.log_end >= last.log_end:
+                self.last = found
+            return
+        if mark.store_id != known:
+            raise FailedError(
+                "the store was replaced by another while it was open",
+                where=self._tree.root,
+                wanted=f"store id {known}",
+                got=mark.store_id,
+            )
+        if mark.log_end >= last.log_end:
+            self._seen = mark
+            self.last = Moment(as_of(last.store, mark), mark, self._counts(mark), mark.log_end)
+
+    def _read_on(self, records_end: Callable[[SegmentsBeside, int, int], int]) -> None:
+        last = self.last
+        store, begin = last.store, last.log_end
+        limit = self._extent(begin)
+        if limit <= begin:
+            return
+        log = self._log(store)
+        log.show(begin, limit)
+        try:
+            end = records_end(log, begin, limit)
+            if end == begin or not _sync(log, begin, end):
+                return
+        finally:
+            log.close()
+        store = replace(store, log_end=end) if last.mark is None else store
+        self.last = last._replace(store=self._with_timers(store, last), log_end=end)
+
+    def _with_timers(self, store: Snapshot, last: Moment) -> Snapshot:
+        """A broker's timer log goes on, too."""
+        if last.mark is not None:
+            return store
+        begins = segments_of(self._tree.timer_log, store.timer_log_segment_bytes)
+        if not begins:
+            return store
+        windows = store.timer_log(end=begins[-1] + store.timer_log_segment_bytes)
+        end = units_end(windows, max(store.timer_log_end, begins[0]))
+        return replace(store, timer_log_begin=begins[0], timer_log_end=end)
+
+    def _log(self, store: Snapshot) -> SegmentsBeside:
+        return SegmentsBeside(self._disk, self._tree.commit_log, store.log_segment_bytes)
+
+    def _extent(self, begin: int) -> int:
+        """Where the files end that lie side by side from the one with `begin` on."""
+        size = self.last.store.log_segment_bytes
+        at = begin - begin % size
+        while self._disk.file_bytes(self._tree.commit_log / segment_name(at)) == size:
+            at += size
+        return at
+
+
+def _sync(log: SegmentsBeside, begin: int, end: int) -> bool:
+    """Have the disk hold what is to be read; False where it does not say so."""
+    try:
+        log.sync_range(begin, end)
+    except (FailedError, FullError, GoneError):
+        return False
+    return True

@@ -1,0 +1,176 @@
+"""Pulling: messages of a queue, or of a topic, of a store that is read; at once, or when they come.
+
+Holds:    as pull/pull.py, of what lies below the moment's end.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from timerstore.beside.answering import Answering, answered
+from timerstore.errors import MessageError
+from timerstore.message import Message, MessageBatch, PullResult, PullStatus
+from timerstore.pull.asked import check_asked
+from timerstore.pull.filter import Filter
+from timerstore.pull.given import wait_problems, whole, whole_ms
+from timerstore.pull.groups import check_name
+from timerstore.pull.pull import bounds_of, result_of
+from timerstore.pull.reading import empty_batch
+from timerstore.pull.seek import offset_at
+from timerstore.pull.waiting import WAITING
+from timerstore.queues.routes import Route
+
+_FOLLOWED = 1024  # messages of a queue that are read at a time
+
+
+class Pulling(Answering):
+    """A store that is pulled from."""
+
+    def pull(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        max_count: int = 32,
+        wait: float = 0.0,
+        tags: str | None = None,
+        sql: str | None = None,
+    ) -> PullResult:
+        """Give messages of one queue from an offset on, as `TimerStore.pull` does.
+
+        `wait`: up to so many seconds for the first that becomes visible: it looks every 50 ms
+        (polling.POLL_S), and the store's owner completes a checkpoint every
+        `checkpoint_interval_ms` (500) while there is something new. Closed meanwhile it answers
+        with what it knew. Raises MessageError where there is no such queue.
+        """
+        return result_of(self._pulled(topic, queue_id, offset, max_count, wait, tags, sql))
+
+    def pull_batch(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        max_count: int = 10_000,
+        wait: float = 0.0,
+        tags: str | None = None,
+        sql: str | None = None,
+    ) -> MessageBatch:
+        """Give messages of one queue as columns; otherwise as `pull`."""
+        return self._pulled(topic, queue_id, offset, max_count, wait, tags, sql)
+
+    def _pulled(
+        self,
+        topic: str,
+        queue_id: Any,
+        offset: Any,
+        max_count: Any,
+        wait: Any,
+        tags: Any,
+        sql: Any,
+    ) -> MessageBatch:
+        queue_id, offset, max_count = (
+            int(one) if isinstance(one, np.integer) else one
+            for one in (queue_id, offset, max_count)
+        )
+
+        def look() -> MessageBatch:
+            route = self._route(topic, queue_id)
+            wanted = check_asked(route, offset, max_count, wait, tags, sql)
+            return self._look(route, offset, max_count, wanted)
+
+        asked, got = offset, self.answer(look)
+        if wait <= 0 or got.status not in WAITING:
+            return got
+        end_ns = self._polling.end_ns(wait)
+        while got.next_offset < got.max_offset or self._polling.pause(end_ns):
+            if self._closed:
+                break
+            got = self.answer(look)
+            if got.status is PullStatus.NO_MATCHED_MESSAGE:
+                offset = got.next_offset  # what came did not match
+            elif got.status not in WAITING:
+                return got
+        if got.status is PullStatus.OFFSET_OVERFLOW_ONE and offset > asked:
+            return replace(got, status=PullStatus.NO_MATCHED_MESSAGE)
+        return got
+
+    def _route(self, topic: Any, queue_id: Any) -> Route:
+        routes, name = self._room.routes, str(topic)
+        number = queue_id if type(queue_id) is int else -1
+        route = routes.find(name, number)
+        if route is None:
+            known = routes.full_queue_count(name)
+            raise MessageError(f"queue: topic {topic!r} has {known} queues, got {queue_id!r}")
+        return self._room.settle(route)
+
+    def _look(
+        self, route: Route, offset: int, max_count: int, wanted: Filter | None
+    ) -> MessageBatch:
+        log = self._room.log
+        bounds = bounds_of(route.queue, offset, log.end, log.segments.begin)
+        if bounds.status is not PullStatus.FOUND:
+            return empty_batch(route, *bounds)
+        return self._reader.read(
+            route, offset, max_count, bounds.min_offset, bounds.max_offset, wanted
+        )
+
+    def follow(
+        self,
+        topic: str,
+        offsets: Mapping[int, int] | None = None,
+        *,
+        wait: float | None = 0.0,
+        tags: str | None = None,
+        sql: str | None = None,
+    ) -> Iterator[Message]:
+        """Give the messages of a topic, queue by queue in turns, from the offsets on.
+
+        `offsets`: by queue; of a queue that is not named, from its beginning. A queue that comes
+        later is followed, too; so is a topic. `wait`: how many seconds to wait for the next, None:
+        for ever; it ends when none came. Nothing is committed: `message.queue_offset + 1` is where
+        to go on. Raises MessageError on bad arguments.
+        """
+        topic = check_name("topic", topic)
+        if wait is not None and (problems := wait_problems(wait)):
+            raise MessageError(problems)
+        at = {whole(queue): whole(offset) for queue, offset in dict(offsets or {}).items()}
+        if None in at or None in at.values():
+            raise MessageError(f"offsets: wanted whole numbers by queue, got {offsets!r}")
+        self.check_open()
+        return self._followed(topic, dict(at), wait, tags, sql)  # type: ignore[arg-type]
+
+    def _followed(
+        self,
+        topic: str,
+        at: dict[int, int],
+        wait: float | None,
+        tags: str | None,
+        sql: str | None,
+    ) -> Iterator[Message]:
+        end_ns = self._polling.end_ns(wait)
+        while True:
+            found = False
+            for queue_id in range(self._queue_count(topic)):
+                got = self._pulled(topic, queue_id, at.get(queue_id, 0), _FOLLOWED, 0.0, tags, sql)
+                found |= got.next_offset > at.get(queue_id, 0)
+                at[queue_id] = got.next_offset
+                yield from got
+                if len(got):
+                    end_ns = self._polling.end_ns(wait)
+            if not found and not self._polling.pause(end_ns):
+                return
+
+    @answered
+    def _queue_count(self, topic: str) -> int:
+        return self._room.routes.full_queue_count(topic)
+
+    def offset_at(self, topic: str, queue_id: int, time_ms: int) -> int:
+        """Give the queue offset of the first message stored at a time (epoch ms) or later."""
+        return offset_at(
+            lambda offset: self.pull_batch(topic, queue_id, offset, max_count=1),
+            whole_ms("time_ms", time_ms),
+        )

@@ -17,12 +17,12 @@ from timerstore.timer import cancel, checkpoint, dequeue_put, linker
 def _checkpoint_first() -> Patches:
     original = checkpoint.Checkpoint._write
 
-    def write(self: Any, taken: Any, *, is_clean: bool) -> Any:
+    def write(self: Any, taken: Any, pause: Any, *, is_clean: bool) -> Any:
         log = self._rooms.log
         with swap(type(log.segments), "sync", nothing):
             log.write_out()
             with swap(commit_log.CommitLog, "sync_through", nothing):
-                found = original(self, taken, is_clean=is_clean)
+                found = original(self, taken, pause, is_clean=is_clean)
         return found
 
     yield swap(checkpoint.Checkpoint, "_write", write)

@@ -67,9 +67,9 @@ def _skip_unreadable() -> Patches:
 def _copies_not_synced() -> Patches:
     original = checkpoint.Checkpoint._write
 
-    def write(self: Any, taken: Any, *, is_clean: bool) -> Any:
+    def write(self: Any, taken: Any, pause: Any, *, is_clean: bool) -> Any:
         with swap(commit_log.CommitLog, "sync_through", lambda log, _end: log.write_out()):
-            return original(self, taken, is_clean=is_clean)
+            return original(self, taken, pause, is_clean=is_clean)
 
     yield swap(checkpoint.Checkpoint, "_write", write)
 

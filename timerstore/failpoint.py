@@ -55,6 +55,7 @@ NAMES = (
     "checkpoint_counts_written",
     "checkpoint_watermark_written",
     "recover_marked_open",
+    "recover_wheel_lengthened",
     "recover_staged_restored",
     "recover_log_settled",
     "recover_queues_cut",

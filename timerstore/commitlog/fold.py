@@ -248,6 +248,28 @@ def ids_most(scan: Scan) -> Int64:
     return most
 
 
+def wild_places(scan: Scan) -> Mask:
+    """Tell of records of the timer topic at a place of its queue that none can have: who folds them
+    has memory for all ids up to it. A TS_ID that none can have had is no such damage: who sends a
+    message to a broker may name any.
+    """
+    queued = np.isin(scan["kind"], (Kind.TIMER, Kind.DELETE, Kind.UNUSABLE))
+    wild: Mask = queued & (scan["queue_offset"] > ids_most(scan))
+    return wild
+
+
+def bears_id_of(scan: Scan, store_id: int) -> Mask:
+    """Tell of timers' records that name an id of this store which they can have had."""
+    return _own_mask(scan, (store_id,), store_id)
+
+
+def foreign(scan: Scan, store_id: int) -> Mask:
+    """Tell of timers' records that this store did not write, as they bear no id of it."""
+    timers = np.isin(scan["kind"], (Kind.TIMER, Kind.DELETE, Kind.UNUSABLE, Kind.DELIVERED))
+    others: Mask = timers & ~bears_id_of(scan, store_id)
+    return others
+
+
 # --- by id ----------------------------------------------------------------------------------------
 
 

@@ -60,3 +60,19 @@ def delayed(
     properties = {**more, **QUEUE, "UNIQ_KEY": key, "TIMER_DELIVER_MS": str(due_ms)}
     properties["TIMER_OUT_MS"] = str(out_ms)
     return write(root, disk.TIMER_TOPIC, properties, store_ms=store_ms, body=body)
+
+
+def rolled(root: Path, of: Written, *, store_ms: int, times: int = 1) -> Written:
+    """A copy that a broker rolled: all properties are kept, and the roll is counted."""
+    source = next(one for one in disk.records(root) if one.position == of.log_offset)
+    properties = {**source.properties, "TIMER_ROLL_TIMES": str(times)}
+    properties |= {"TIMER_ENQUEUE_MS": str(store_ms), "TIMER_DEQUEUE_MS": str(store_ms)}
+    return write(root, disk.TIMER_TOPIC, properties, store_ms=store_ms, body=source.body)
+
+
+def delivered(root: Path, of: Written, *, store_ms: int) -> Written:
+    """What a broker delivered of a message in the timer topic."""
+    source = next(one for one in disk.records(root) if one.position == of.log_offset)
+    properties = {**source.properties, "TIMER_ENQUEUE_MS": str(store_ms)}
+    properties["TIMER_DEQUEUE_MS"] = str(store_ms)
+    return write(root, "orders", properties, store_ms=store_ms, body=source.body)

@@ -114,7 +114,7 @@ def test_a_broker_that_removed_the_first_files_before_an_opening_that_was_killed
 def test_an_id_of_ours_that_none_can_have_had_is_a_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timer_id: int, *, is_cut_off: bool
 ) -> None:
-    """Delayed, at once, and as if it were a delivery: no damage, as it was called, and each comes."""
+    """No damage, as it was called: what it is on comes, delayed or at once."""
     root = tmp_path / "s"
     ours = wild(closed(root), timer_id)
     sent_on.delayed(root, "K1", DUE_MS, store_ms=NOW, TS_ID=ours)

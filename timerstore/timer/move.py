@@ -125,9 +125,8 @@ class Mover:
         """Of these records the newest copies of what waits."""
         found = found[np.isin(found["kind"], _IN_TIMER_TOPIC)]
         is_timer = found["kind"] == lib.TS_KIND_TIMER
-        own = (found["timer_id"] >= 0) & (found["store_id"] == self._store_id)
-        ids = np.where(own, found["timer_id"], found["queue_offset"])
         states = self._rooms.states
+        ids = states.ids_of(found, self._store_id)
         waits = np.fromiter((states.get(i) == lib.TS_WAITING for i in ids.tolist()), bool, len(ids))
         chosen = is_timer & waits
         if not chosen.any():

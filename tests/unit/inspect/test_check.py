@@ -460,8 +460,8 @@ def test_a_delivery_beyond_its_source_is_named(bench: Bench) -> None:
 
 @pytest.mark.parametrize("is_source", [True, False])
 def test_a_timer_id_that_none_can_have_had(tmp_path: Path, *, is_source: bool) -> None:
-    """It is taken for a client's, who may name any: on a source it does no harm; of a delivery it is
-    named that no source waited for it. Folding it would take memory for all ids up to it.
+    """It is taken for a client's, who may name any: on a source it does no harm; a delivery with it
+    is named, as no source waited for it. Folding it would take memory for all ids up to it.
     """
     config = dataclasses.replace(CONFIG, property_crc=False)
     clock = ManualClock(START_MS)

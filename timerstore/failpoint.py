@@ -99,6 +99,7 @@ LEASE_NAMES = (
     "recurring_defined",
     "recurring_run_put",
     "recurring_ended",
+    "recurring_run_cancelled",
     "recurring_saved",
 )
 """Of leases, of puts with a key, of what recurs: timerstore/leases, replacing.py, recurring."""

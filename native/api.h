@@ -262,6 +262,7 @@ typedef struct {
     int32_t count;        /* out */
     uint32_t store_id;
     int64_t precision_ms;
+    const ts_states *states;
 } ts_requests;
 
 /* A timer unit read from a slot's chain. */
@@ -811,8 +812,8 @@ int32_t ts_replace_encode(const ts_log *log, const ts_route *target, const uint8
  * *id, 0 where there is none. */
 int32_t ts_chained_find(ts_view *view, const ts_chained *chained, int32_t count,
                         const uint8_t *topic, int32_t topic_size, const uint8_t *key,
-                        int32_t key_size, int64_t out_ms, uint32_t store_id, int32_t *at,
-                        int64_t *id);
+                        int32_t key_size, int64_t out_ms, const ts_states *states,
+                        uint32_t store_id, int32_t *at, int64_t *id);
 
 /* levels.c: encode needs no lock, place runs under the append lock. */
 int32_t ts_level_encode(ts_view *view, const ts_routes *routes, const ts_log *log,
@@ -891,11 +892,11 @@ int64_t ts_properties_due(const uint8_t *properties, int32_t size, int64_t preci
 
 /* due.c, wheel.c, link.c. link and load under the timer lock. */
 int32_t ts_timer_requests(ts_view *view, const uint8_t *units, int32_t count,
-                          int64_t queue_offset, uint32_t store_id, int64_t precision_ms,
-                          ts_request *out);
+                          int64_t queue_offset, const ts_states *states, uint32_t store_id,
+                          int64_t precision_ms, ts_request *out);
 /* Entries of records that were loaded: the requests that link them once more. */
-int32_t ts_due_requests(ts_view *view, const ts_due *due, int32_t count, uint32_t store_id,
-                        int64_t precision_ms, ts_request *out);
+int32_t ts_due_requests(ts_view *view, const ts_due *due, int32_t count, const ts_states *states,
+                        uint32_t store_id, int64_t precision_ms, ts_request *out);
 int32_t ts_timer_link(ts_wheel *wheel, ts_link *link, const ts_states *states,
                       const ts_request *requests, int32_t count, uint8_t *units,
                       int64_t units_bytes, ts_due *late);

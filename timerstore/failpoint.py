@@ -55,6 +55,7 @@ NAMES = (
     "checkpoint_counts_written",
     "checkpoint_watermark_written",
     "recover_marked_open",
+    "recover_wheel_lengthened",
     "recover_staged_restored",
     "recover_log_settled",
     "recover_queues_cut",
@@ -98,6 +99,7 @@ LEASE_NAMES = (
     "recurring_defined",
     "recurring_run_put",
     "recurring_ended",
+    "recurring_run_cancelled",
     "recurring_saved",
 )
 """Of leases, of puts with a key, of what recurs: timerstore/leases, replacing.py, recurring."""

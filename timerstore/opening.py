@@ -23,7 +23,7 @@ import numpy as np
 
 from timerstore.clock import Clock
 from timerstore.commitlog.commit_log import CommitLog
-from timerstore.commitlog.fold import Fold, Scan, fold, level_places
+from timerstore.commitlog.fold import Fold, Scan, fold, foreign, level_places, wild_places
 from timerstore.commitlog.recover import (
     first_offsets,
     refuse_damage_inside,
@@ -353,6 +353,7 @@ class _Opening:
             config.wheel_slot_count,
             config.precision_ms,
         )
+        reach("recover_wheel_lengthened")
         self._timer_log = TimerLog(
             disk, tree.timer_log, config.timer_log_segment_bytes, config.reserve_bytes
         )
@@ -377,6 +378,7 @@ class _Opening:
             found = None if strangers else self._from_watermark(mark, is_unclean=is_unclean)
             if found is not None:
                 return found
+            is_ours = is_ours and not mark.is_clean  # else a broker wrote what lies behind it
         return self._anew(was_open=was_open, is_ours=is_ours)
 
     def _forget_overtaken(self) -> None:
@@ -429,7 +431,10 @@ class _Opening:
         restore_staged(segments, staged, mark.log_end)
         reach("recover_staged_restored")
         scanned, end, _ = self._scan(mark.log_end)
-        if not is_unclean and len(scanned):
+        if mark.is_clean and len(scanned):  # also where an opening behind him was cut off
+            return None
+        self._refuse_wild_place(scanned)
+        if foreign(scanned, mark.store_id).any():
             return None
         self._states.open_file(self._disk, tree.state, anew=False)
         counts = counts_json.read_counts(
@@ -454,7 +459,6 @@ class _Opening:
                 route.queue.mark_dirty()
         reach("recover_queues_cut")
         recover.set_pending(self._routes, counts.pending, self._clock.now_ms)
-        self._refuse_wild_id(scanned, (mark.store_id,))
         recover.fold_forward(self._states, self._routes, scanned, mark.store_id)
         if not self._timer_from(mark, scanned, is_unclean=is_unclean):
             return None
@@ -565,7 +569,7 @@ class _Opening:
             self._refuse_lost_front(self._mark, end, is_ours=is_ours)
         if not was_open:
             self._refuse_shorter_log(end)
-        self._refuse_wild_id(scanned, ())  # what a client sends on with an id is no damage
+        self._refuse_wild_place(scanned)
         segments.mark_dirty()
         settle_end(segments, end, end)
         if self._mark is not None:
@@ -625,9 +629,9 @@ class _Opening:
                 else f"by {self._tree.counts}, which is to be removed if that is wrong",
             )
 
-    def _refuse_wild_id(self, scanned: Any, store_ids: tuple[int, ...]) -> None:
+    def _refuse_wild_place(self, scanned: Scan) -> None:
         """A timer id that no record can have had is damage, not a reason to have memory for it."""
-        wild = recover.wild_ids(scanned, store_ids)
+        wild = wild_places(scanned)
         if wild.any():
             at = int(scanned["log_offset"][np.argmax(wild)])
             raise CorruptError(

@@ -99,7 +99,7 @@ class RecurringCalls:
     def _thin_out(self, one: Definition, now_ms: int) -> None:
         if one.missed == "skip":
             self._cancel_until(one, now_ms + 1)
-        elif self._waits(one):  # it is the one that comes
+        elif self._waits(one, now_ms):  # it is the one that comes
             self.planner.leave_out(one, now_ms)
 
     # --- the calls ---
@@ -202,26 +202,40 @@ class RecurringCalls:
             None,
         )
 
-    def _waits(self, one: Definition) -> bool:
-        """Whether that run waits."""
+    def _waits(self, one: Definition, now_ms: int) -> bool:
+        """Whether that run waits, and is due by now. One that somebody has rescheduled has another
+        handle: what waits is read where it is gone from its own time, but was not handed out.
+        """
         found = self._opened.finder.find(self._handle(one))
-        states = self._opened.rooms.states
-        return any(states.get(each.timer_id) == lib.TS_WAITING for each in found)
+        states = {self._opened.rooms.states.get(each.timer_id) for each in found}
+        if lib.TS_WAITING in states or lib.TS_HANDED in states:
+            return lib.TS_WAITING in states
+        message_id = one.message_id(one.run_count)
+        due = self._opened.pending.read(None, now_ms + 1, one.topic)
+        return any(run.message_id == message_id for run in due)
 
     def _cancel_until(self, one: Definition, until_ms: int | None) -> None:
         """Cancel all runs that wait and are due before a time, the last one last; by reading what
-        waits, as one that somebody has rescheduled has another handle.
+        waits, as one that somebody has rescheduled has another handle. What he reschedules between
+        being read and being cancelled waits under a new id: then all is read once more.
         """
         prefix = one.message_id(0)[:-1]
-        for run in self._opened.pending.read(None, until_ms, one.topic):
-            if run.message_id.startswith(prefix):
-                self._cancel(decode(run.handle))
+        looked_at: set[int] = set()
+        is_moved = True
+        while is_moved:
+            is_moved = False
+            for run in self._opened.pending.read(None, until_ms, one.topic):
+                if run.message_id.startswith(prefix) and run.timer_id not in looked_at:
+                    looked_at.add(run.timer_id)
+                    result = self._cancel(decode(run.handle))
+                    is_moved |= result is CancelResult.ALREADY_CANCELLED
 
     def _cancel(self, handle: Handle) -> CancelResult:
         result, end = self._opened.canceller.cancel(handle)
         if end:
             self._log.sync_through(end)
         self._putting.appended()
+        reach("recurring_run_cancelled")
         return result
 
 

@@ -341,8 +341,7 @@ class Replacing:
             return None
         if row["kind"] != lib.TS_KIND_TIMER:
             return None
-        is_own = row["timer_id"] >= 0 and row["store_id"] == opened.store_id
-        timer_id = int(row["timer_id"] if is_own else row["queue_offset"])
+        timer_id = opened.rooms.states.id_of(row, opened.store_id)
         route = opened.rooms.routes.by_index[int(row["route"])]
         message_id = properties.get("UNIQ_KEY", "")
         slot_ms, due_ms = int(row["out_ms"]), int(row["due_ms"])

@@ -82,7 +82,7 @@ static void deliver(store *s, fuzz_input *in)
     if (s->count > 1 && fuzz_below(in, 4) == 0)
         chained[1].log_offset = fuzz_number(in);
     (void)ts_chained_find(&s->log.view, chained, s->count, (const uint8_t *)"orders", 6,
-                          (const uint8_t *)"k", 1, 1000, FUZZ_STORE_ID, &at, &id);
+                          (const uint8_t *)"k", 1, 1000, &s->log.states, FUZZ_STORE_ID, &at, &id);
     got = ts_due_load(&s->log.view, &s->log.states, FUZZ_STORE_ID, 1000, frontier, chained,
                       s->count, due);
     count = got > 0 ? (int32_t)s->log.view.need : 0;

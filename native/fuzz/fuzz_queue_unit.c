@@ -83,7 +83,8 @@ static void read_units(fuzz_log *log, const uint8_t *units, int32_t count, int64
     const ts_tags tags = {hashes, (const uint8_t *)"xgreen", text_offsets, 2};
     ts_request requests[UNITS];
 
-    (void)ts_timer_requests(&log->view, units, count, queue_offset, FUZZ_STORE_ID, 1000, requests);
+    (void)ts_timer_requests(&log->view, units, count, queue_offset, &log->states,
+                            FUZZ_STORE_ID, 1000, requests);
     CHECK(ts_units_below(units, count, log->view.end) <= count);
     tagged = ts_units_tagged(units, count, &tags, positions);
     CHECK(tagged >= 0 && tagged <= count);

@@ -152,7 +152,7 @@ static int32_t read_source(ts_view *view, const ts_routes *routes, const ts_log 
     ts_marks_get_timer(source->properties, source->properties_size, &last->tail, marks);
     /* What was loaded from the record's last bytes must be what the whole, checked record says. */
     if (!ts_marks_usable(marks) ||
-        ts_marks_id(marks, log->store_id, source->queue_offset) != due->id ||
+        ts_marks_id(marks, log->states, log->store_id, source->queue_offset) != due->id ||
         ts_marks_due(marks, log->precision_ms) != due->due_ms)
         return ts_view_fault(view, due->log_offset, TS_FAULT_PROPERTIES);
     draft->real = real_route(routes, marks, last);

@@ -110,8 +110,8 @@ int32_t ts_dispatch(ts_view *view, const ts_routes *routes, const int64_t *level
                      ts_tags_code(&record, route, &names, level_delay_ms, level_count), route,
                      record.queue_offset);
             if (requests != NULL && route->kind == TS_ROUTE_TIMER)
-                ts_request_of(&record, requests->store_id, requests->precision_ms, &tail,
-                              &requests->at[requests->count++]);
+                ts_request_of(&record, requests->states, requests->store_id,
+                              requests->precision_ms, &tail, &requests->at[requests->count++]);
         }
         offset += record.size;
         *next = offset;

@@ -15,7 +15,8 @@ enum { PREFETCH = 10 };
 /* ---- from queue units to requests ---- */
 
 static int32_t request_of(ts_view *view, int64_t log_offset, int32_t size, int64_t queue_offset,
-                          uint32_t store_id, int64_t precision_ms, ts_tail *tail, ts_request *out)
+                          const ts_states *states, uint32_t store_id, int64_t precision_ms,
+                          ts_tail *tail, ts_request *out)
 {
     ts_record record;
     int32_t status = ts_view_record(view, log_offset, &record);
@@ -24,13 +25,13 @@ static int32_t request_of(ts_view *view, int64_t log_offset, int32_t size, int64
         return status;
     if (record.size != size || record.queue_offset != queue_offset)
         return ts_view_fault(view, log_offset, TS_FAULT_TOPIC);
-    ts_request_of(&record, store_id, precision_ms, tail, out);
+    ts_request_of(&record, states, store_id, precision_ms, tail, out);
     return TS_OK;
 }
 
 int32_t ts_timer_requests(ts_view *view, const uint8_t *units, int32_t count,
-                          int64_t queue_offset, uint32_t store_id, int64_t precision_ms,
-                          ts_request *out)
+                          int64_t queue_offset, const ts_states *states, uint32_t store_id,
+                          int64_t precision_ms, ts_request *out)
 {
     int64_t log_offset, tags;
     int32_t i, size, status = TS_OK;
@@ -42,8 +43,8 @@ int32_t ts_timer_requests(ts_view *view, const uint8_t *units, int32_t count,
             ts_view_prefetch(view, log_offset, size);
         }
         ts_queue_unit_get(units + (int64_t)i * 20, &log_offset, &size, &tags);
-        status = request_of(view, log_offset, size, queue_offset + i, store_id, precision_ms,
-                            &tail, &out[i]);
+        status = request_of(view, log_offset, size, queue_offset + i, states, store_id,
+                            precision_ms, &tail, &out[i]);
         if (status != TS_OK)
             break;
     }
@@ -52,15 +53,16 @@ int32_t ts_timer_requests(ts_view *view, const uint8_t *units, int32_t count,
 
 /* ---- from due entries back to requests ---- */
 
-static int32_t request_again(ts_view *view, const ts_due *due, uint32_t store_id,
-                             int64_t precision_ms, ts_tail *tail, ts_request *out)
+static int32_t request_again(ts_view *view, const ts_due *due, const ts_states *states,
+                             uint32_t store_id, int64_t precision_ms, ts_tail *tail,
+                             ts_request *out)
 {
     ts_record record;
     int32_t status = ts_view_record(view, due->log_offset, &record);
 
     if (status != TS_OK)
         return status;
-    status = request_of(view, due->log_offset, due->size, record.queue_offset, store_id,
+    status = request_of(view, due->log_offset, due->size, record.queue_offset, states, store_id,
                         precision_ms, tail, out);
     if (status != TS_OK)
         return status;
@@ -69,8 +71,8 @@ static int32_t request_again(ts_view *view, const ts_due *due, uint32_t store_id
     return TS_OK;
 }
 
-int32_t ts_due_requests(ts_view *view, const ts_due *due, int32_t count, uint32_t store_id,
-                        int64_t precision_ms, ts_request *out)
+int32_t ts_due_requests(ts_view *view, const ts_due *due, int32_t count, const ts_states *states,
+                        uint32_t store_id, int64_t precision_ms, ts_request *out)
 {
     int32_t i, status = TS_OK;
     ts_tail tail = {.real_size = 0};
@@ -78,7 +80,7 @@ int32_t ts_due_requests(ts_view *view, const ts_due *due, int32_t count, uint32_
     for (i = 0; i < count; i++) {
         if (i + PREFETCH < count)
             ts_view_prefetch(view, due[i + PREFETCH].log_offset, due[i + PREFETCH].size);
-        status = request_again(view, &due[i], store_id, precision_ms, &tail, &out[i]);
+        status = request_again(view, &due[i], states, store_id, precision_ms, &tail, &out[i]);
         if (status != TS_OK)
             break;
     }
@@ -112,7 +114,7 @@ static int32_t tail_of(ts_view *view, uint32_t store_id, const ts_tail *tail,
 }
 
 static int32_t marks_of(ts_view *view, const ts_chained *chained, ts_tail *tail, ts_marks *marks,
-                        uint32_t store_id)
+                        const ts_states *states, uint32_t store_id)
 {
     ts_record record;
     int32_t status = ts_view_record(view, chained->log_offset, &record);
@@ -124,18 +126,19 @@ static int32_t marks_of(ts_view *view, const ts_chained *chained, ts_tail *tail,
     ts_marks_get_timer(record.properties, record.properties_size, tail, marks);
     if (!ts_marks_usable(marks))
         return ts_view_fault(view, chained->log_offset, TS_FAULT_PROPERTIES);
-    marks->timer_id = ts_marks_id(marks, store_id, record.queue_offset);
+    marks->timer_id = ts_marks_id(marks, states, store_id, record.queue_offset);
     return TS_OK;
 }
 
-static int32_t due_of(ts_view *view, uint32_t store_id, int64_t precision_ms,
-                      int64_t frontier, const ts_chained *chained, ts_tail *tail, ts_due *out)
+static int32_t due_of(ts_view *view, const ts_states *states, uint32_t store_id,
+                      int64_t precision_ms, int64_t frontier, const ts_chained *chained,
+                      ts_tail *tail, ts_due *out)
 {
     ts_marks marks;
     int64_t own_slot;
 
     if (!tail_of(view, store_id, tail, chained, &marks)) {
-        int32_t status = marks_of(view, chained, tail, &marks, store_id);
+        int32_t status = marks_of(view, chained, tail, &marks, states, store_id);
         if (status != TS_OK)
             return status;
     }
@@ -199,7 +202,8 @@ int32_t ts_due_load(ts_view *view, const ts_states *states, uint32_t store_id,
             continue; /* the state table knows */
         if (chained[i].log_offset < view->begin)
             continue; /* what of it waited was moved, and has another unit */
-        status = due_of(view, store_id, precision_ms, frontier, &chained[i], &tail, &out[n]);
+        status = due_of(view, states, store_id, precision_ms, frontier, &chained[i], &tail,
+                        &out[n]);
         if (status != TS_OK)
             break;
         n++;

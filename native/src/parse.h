@@ -87,24 +87,36 @@ static inline int64_t ts_marks_due(const ts_marks *marks, int64_t precision_ms)
     return marks->out_ms + precision_ms;
 }
 
-/* Whether the TS_ID of a record of the timer topic is a leftover: a client that sends a message on
- * keeps our property. A source has its own queue offset there, and what rolled or was moved says
- * so. */
-static inline int32_t ts_marks_left_over(const ts_marks *marks, int64_t queue_offset)
+/* Whether the TS_ID of a record of the timer topic may be a leftover: a client that sends a message
+ * on keeps our property. A source has its own queue offset there, and what rolled or was moved by us
+ * says so. */
+static inline int32_t ts_marks_unsure(const ts_marks *marks, int64_t queue_offset)
 {
-    return marks->timer_id >= 0 && marks->timer_id < queue_offset && marks->roll_times == 0 &&
+    return marks->timer_id >= 0 && marks->timer_id < queue_offset &&
            marks->delete_key.at == NULL &&
            (marks->place_offset != queue_offset || marks->place_store_id != marks->store_id);
 }
 
-/* Which timer a record of the timer topic is of: a broker's place is its id, and so is that of what
- * a client sent on with an id that has still to be given. */
-static inline int64_t ts_marks_id(const ts_marks *marks, uint32_t store_id, int64_t queue_offset)
+/* Whether it is one for certain: a broker counts what it rolls. */
+static inline int32_t ts_marks_left_over(const ts_marks *marks, int64_t queue_offset)
 {
-    return marks->timer_id >= 0 && marks->timer_id <= queue_offset &&
-                   marks->store_id == store_id && !ts_marks_left_over(marks, queue_offset)
-               ? marks->timer_id
-               : queue_offset;
+    return marks->roll_times == 0 && ts_marks_unsure(marks, queue_offset);
+}
+
+/* Which timer a record of the timer topic is of: a broker's place is its id, and so is that of what
+ * a client sent on with an id that has still to be given. Where it may have been sent on with a roll
+ * count, too, the fold of the log has told (commitlog/fold.py): then its own place has a state, as no
+ * copy's has. */
+static inline int64_t ts_marks_id(const ts_marks *marks, const ts_states *states,
+                                  uint32_t store_id, int64_t queue_offset)
+{
+    if (marks->timer_id < 0 || marks->timer_id > queue_offset || marks->store_id != store_id)
+        return queue_offset;
+    if (!ts_marks_unsure(marks, queue_offset))
+        return marks->timer_id;
+    return marks->roll_times == 0 || ts_state_get(states, queue_offset) != TS_NONE
+               ? queue_offset
+               : marks->timer_id;
 }
 
 /* Whether two texts of one size are equal: short ones, for which a call of memcmp is dear. */

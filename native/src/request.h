@@ -5,13 +5,14 @@
 #include "../format/text.h"
 #include "parse.h"
 
-static inline void ts_request_of(const ts_record *record, uint32_t store_id, int64_t precision_ms,
-                                 ts_tail *tail, ts_request *out)
+static inline void ts_request_of(const ts_record *record, const ts_states *states,
+                                 uint32_t store_id, int64_t precision_ms, ts_tail *tail,
+                                 ts_request *out)
 {
     ts_marks marks;
 
     ts_marks_get_timer(record->properties, record->properties_size, tail, &marks);
-    out->id = ts_marks_id(&marks, store_id, record->queue_offset);
+    out->id = ts_marks_id(&marks, states, store_id, record->queue_offset);
     out->log_offset = record->log_offset;
     out->due_ms = ts_marks_due(&marks, precision_ms);
     out->out_ms = marks.out_ms;

@@ -75,8 +75,8 @@ int32_t ts_replace_encode(const ts_log *log, const ts_route *target, const uint8
 
 int32_t ts_chained_find(ts_view *view, const ts_chained *chained, int32_t count,
                         const uint8_t *topic, int32_t topic_size, const uint8_t *key,
-                        int32_t key_size, int64_t out_ms, uint32_t store_id, int32_t *at,
-                        int64_t *id)
+                        int32_t key_size, int64_t out_ms, const ts_states *states,
+                        uint32_t store_id, int32_t *at, int64_t *id)
 {
     for (; *at < count; (*at)++) {
         const ts_chained *one = &chained[*at];
@@ -95,7 +95,7 @@ int32_t ts_chained_find(ts_view *view, const ts_chained *chained, int32_t count,
         if (!ts_marks_usable(&marks) ||
             !ts_marks_named(&marks, topic, topic_size, key, key_size, out_ms))
             continue;
-        *id = ts_marks_id(&marks, store_id, record.queue_offset);
+        *id = ts_marks_id(&marks, states, store_id, record.queue_offset);
         return 1;
     }
     return 0;

@@ -46,14 +46,13 @@ int32_t ts_states_fold(ts_states *states, ts_route **routes, const ts_scanned *s
         int64_t top = record->timer_id;
         int32_t before;
 
-        if (record->kind == TS_KIND_LEVEL || record->kind == TS_KIND_LEVEL_DELIVERED ||
-            record->kind == TS_KIND_LEVEL_UNUSABLE)
-            continue; /* their ids are places in a level's queue */
-        if (record->kind == TS_KIND_TIMER || record->kind == TS_KIND_DELETE)
-            top = record->queue_offset > top ? record->queue_offset : top;
+        if (record->kind != TS_KIND_TIMER && record->kind != TS_KIND_DELETE &&
+            record->kind != TS_KIND_DELIVERED)
+            continue; /* a level's ids are places in its queue; others' are a client's, if any */
         if (record->timer_id < 0 || record->store_id != store_id)
-            top = record->kind == TS_KIND_TIMER || record->kind == TS_KIND_DELETE
-                      ? record->queue_offset : -1;
+            top = -1;
+        if (record->kind != TS_KIND_DELIVERED && record->queue_offset > top)
+            top = record->queue_offset;
         if (top >= states->end) {
             *need = top;
             return i;
@@ -66,8 +65,7 @@ int32_t ts_states_fold(ts_states *states, ts_route **routes, const ts_scanned *s
                 ts_state_set(states, record->timer_id, TS_WAITING);
                 routes[record->route]->pending++;
             }
-        } else if (before == TS_WAITING &&
-                   (record->kind == TS_KIND_DELIVERED || record->kind == TS_KIND_DELETE)) {
+        } else if (before == TS_WAITING) {
             ts_state_set(states, record->timer_id,
                          record->kind == TS_KIND_DELETE ? TS_CANCELLED : TS_HANDED);
             routes[record->route]->pending--;

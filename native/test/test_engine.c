@@ -513,7 +513,7 @@ static void enqueue(store *s, int32_t batch)
     ts_due *late = bytes_of(batch * (int64_t)sizeof *late);
 
     CHECK(ts_timer_requests(&s->view, s->queues[TIMER] + 20 * s->requested, count, s->requested,
-                            STORE_ID, s->is.precision_ms, requests) == count);
+                            &s->states, STORE_ID, s->is.precision_ms, requests) == count);
     for (int32_t i = 0; i < count; i++) {
         if (requests[i].flags & TS_FLAG_DELETE)
             continue;
@@ -1155,12 +1155,12 @@ static void test_needs(void)
     CHECK(ts_dispatch(view, &s->known, NULL, 0, 0, &next, 3, units, indexes, offsets, NULL, NULL, NULL) ==
           TS_NEED_SEGMENT && view->need == 0);
     CHECK(ts_scan(view, &s->known, 1000, 0, &next, 1, &scanned) == TS_NEED_SEGMENT);
-    CHECK(ts_timer_requests(view, units, 1, 0, STORE_ID, 1000, &request) == TS_NEED_SEGMENT);
+    CHECK(ts_timer_requests(view, units, 1, 0, &s->states, STORE_ID, 1000, &request) == TS_NEED_SEGMENT);
     CHECK(ts_due_load(view, &s->states, STORE_ID, 1000, 1, &chained, 1, &due) == TS_NEED_SEGMENT);
     s->segments[0] = (uint8_t *)(uintptr_t)mapped;
-    CHECK(ts_timer_requests(view, units, 1, 0, STORE_ID, 1000, &request) == 1);
-    CHECK(ts_timer_requests(view, units, 1, 1, STORE_ID, 1000, &request) == TS_CORRUPT);
-    CHECK(ts_timer_requests(view, units, 1, 0, 5, 1000, &request) == 1 && request.id == 0);
+    CHECK(ts_timer_requests(view, units, 1, 0, &s->states, STORE_ID, 1000, &request) == 1);
+    CHECK(ts_timer_requests(view, units, 1, 1, &s->states, STORE_ID, 1000, &request) == TS_CORRUPT);
+    CHECK(ts_timer_requests(view, units, 1, 0, &s->states, 5, 1000, &request) == 1 && request.id == 0);
     chained.size = request.size;
     CHECK(ts_due_load(view, &s->states, STORE_ID, 1000, s->now_ms / 1000 + 1, &chained, 1, &due) ==
           1 && view->need == 1 && due.id == 0 && due.due_ms == s->now_ms + 5);
@@ -1238,26 +1238,26 @@ static void test_chained_find(void)
         chained[i] = (ts_chained){.log_offset = s->source_at[i]};
     s->view.end = log_end(s);
     memcpy(key, "7F00000100000000ABCD000000000003", 32);
-    CHECK(ts_chained_find(&s->view, chained, 12, orders, 6, key, 32, out_ms, STORE_ID, &at, &id) ==
+    CHECK(ts_chained_find(&s->view, chained, 12, orders, 6, key, 32, out_ms, &s->states, STORE_ID, &at, &id) ==
           1 && at == 3 && id == 3);
     at++;
-    CHECK(ts_chained_find(&s->view, chained, 12, orders, 6, key, 32, out_ms, STORE_ID, &at, &id) ==
+    CHECK(ts_chained_find(&s->view, chained, 12, orders, 6, key, 32, out_ms, &s->states, STORE_ID, &at, &id) ==
           0 && at == 12);
     at = 0;
-    CHECK(ts_chained_find(&s->view, chained, 12, mail, 6, key, 32, out_ms, STORE_ID, &at, &id) == 0);
+    CHECK(ts_chained_find(&s->view, chained, 12, mail, 6, key, 32, out_ms, &s->states, STORE_ID, &at, &id) == 0);
     at = 0;
-    CHECK(ts_chained_find(&s->view, chained, 12, orders, 6, key, 31, out_ms, STORE_ID, &at, &id) ==
+    CHECK(ts_chained_find(&s->view, chained, 12, orders, 6, key, 31, out_ms, &s->states, STORE_ID, &at, &id) ==
           0);
     at = 0;
     key[31] = '7';
-    CHECK(ts_chained_find(&s->view, chained, 12, orders, 6, key, 32, out_ms, STORE_ID, &at, &id) ==
+    CHECK(ts_chained_find(&s->view, chained, 12, orders, 6, key, 32, out_ms, &s->states, STORE_ID, &at, &id) ==
           0); /* its slot is the next one */
     at = 0;
-    CHECK(ts_chained_find(&s->view, chained, 12, orders, 6, key, 32, out_ms + 1000, 7, &at, &id) ==
+    CHECK(ts_chained_find(&s->view, chained, 12, orders, 6, key, 32, out_ms + 1000, &s->states, 7, &at, &id) ==
           1 && at == 7 && id == 7);
     s->view.end = s->source_at[5];
     at = 0;
-    CHECK(ts_chained_find(&s->view, chained, 12, orders, 6, key, 32, 5, 7, &at, &id) ==
+    CHECK(ts_chained_find(&s->view, chained, 12, orders, 6, key, 32, 5, &s->states, 7, &at, &id) ==
           TS_CORRUPT && at == 5);
     free_store(s);
 }
@@ -1625,7 +1625,7 @@ static void read_timers(reading *r)
                         .roll_slots = ROLL_SLOTS};
 
         got = ts_timer_requests(&b->view, b->queues[TIMER] + 20 * at, b->counts[TIMER] - at, at,
-                                STORE_ID, r->s->is.precision_ms, requests);
+                                &r->states, STORE_ID, r->s->is.precision_ms, requests);
         CHECK(is_status(got) && got <= b->counts[TIMER] - at);
         if (got > 0)
             CHECK(is_status(ts_timer_link(&b->wheel, &link, &r->states, requests, got, units,
@@ -1673,8 +1673,8 @@ static void read_sources(reading *r, uint64_t *seed)
         int32_t first = 0;
 
         CHECK(is_status(ts_chained_find(&r->b.view, &one, 1, r->s->routes[0].topic, 6,
-                                        (const uint8_t *)"k", 1, r->due[at].due_ms, STORE_ID,
-                                        &first, &id)));
+                                        (const uint8_t *)"k", 1, r->due[at].due_ms, &r->states,
+                                        STORE_ID, &first, &id)));
     }
     CHECK(log.filled <= 16384);
     free(scratch);

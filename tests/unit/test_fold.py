@@ -350,9 +350,76 @@ def test_a_copy_of_what_was_sent_on_that_a_broker_rolled() -> None:
     log = SyntheticLog(first_log_offset=5000, first_queue_offset=40)
     own = log.own_timer(OURS, "z")
     log.timer("z", rolls=1, own=(OURS, own))
-    sent_on = log.timer("b")
-    log.timer("b", rolls=1, own=(OURS, 3))
-    assert states(log) == ([own, sent_on], [], [])
+    log.timer("b")
+    rolled = log.timer("b", rolls=1, own=(OURS, 3))
+    assert states(log) == ([own, rolled], [], [])
+
+
+def gone_before() -> tuple[SyntheticLog, int]:
+    """A log whose beginning is removed, and a source of ours that is left."""
+    log = SyntheticLog(first_log_offset=5000, first_queue_offset=40)
+    return log, log.own_timer(OURS, "z")
+
+
+def test_a_roll_count_that_was_left_on_what_was_sent_on(log: SyntheticLog) -> None:
+    """It is no copy of the first one, whose key or time is another."""
+    first = log.own_timer(OURS, "a")
+    log.delivered("a", own=(OURS, first))
+    sent_on = log.timer("a", 2000, rolls=1, own=(OURS, first))
+    assert states(log) == ([sent_on], [first], [])
+    log.delivered("a", 2000, own=(OURS, first))  # by a broker
+    assert states(log) == ([], [first, sent_on], [])
+    assert fold(log.scan).doubled_count == 0
+
+
+def test_the_same_of_what_a_delivery_alone_tells() -> None:
+    log, own = gone_before()
+    log.delivered("a", own=(OURS, 3))
+    sent_on = log.timer("b", rolls=1, own=(OURS, 3))
+    assert states(log) == ([own, sent_on], [3], [])
+
+
+def test_what_a_broker_rolled_of_our_own_stays_so() -> None:
+    """Whatever is left to tell: its source, its delete record, its delivery, or nothing."""
+    for told in ("source", "delete", "delivered", ""):
+        log, own = gone_before()
+        source = log.own_timer(OURS, "a") if told == "source" else 3
+        log.timer("a", rolls=1, own=(OURS, source))
+        if told == "delete":
+            log.delete("T+a", own=(OURS, source))
+        elif told == "delivered":
+            log.delivered("a", own=(OURS, source))
+        found = fold(log.scan)
+        waits = {own} if told.startswith("d") else {own, source}
+        assert set(found.ids_waiting.tolist()) == waits
+        assert found.ids_handed.tolist() == ([source] if told == "delivered" else [])
+        assert found.ids_cancelled.tolist() == ([source] if told == "delete" else [])
+        assert (found.doubled_count, len(found.orphan_rows)) == (0, 0)
+
+
+@pytest.mark.parametrize("is_delete", [False, True])
+def test_a_copy_of_what_was_sent_on_whose_original_is_gone(*, is_delete: bool) -> None:
+    """What became of it says the original's place: the copy does not come once more."""
+    log, own = gone_before()
+    copy = log.timer("b", rolls=1, own=(OURS, 3))
+    if is_delete:
+        log.delete("T+b", own=(OURS, 30))
+        assert states(log) == ([own], [copy], [30])
+    else:
+        log.delivered("b", own=(OURS, 30))
+        assert states(log) == ([own], [30, copy], [])
+    assert (fold(log.scan).doubled_count, len(fold(log.scan).orphan_rows)) == (0, 0)
+
+
+def test_two_that_were_sent_on_alike() -> None:
+    """Of two messages with one key and time, one of which came, the other comes still."""
+    log, own = gone_before()
+    log.timer("b")
+    log.timer("b")
+    one, other = log.timer("b", rolls=1, own=(OURS, 3)), log.timer("b", rolls=1, own=(OURS, 3))
+    assert states(log) == ([own, one, other], [], [])
+    log.delivered("b", own=(OURS, one))
+    assert states(log) == ([own, other], [one], [])
 
 
 def test_an_id_that_we_have_still_to_give(log: SyntheticLog) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from timerstore.beside.moment import Moment
 from timerstore.beside.room import Room
 from timerstore.clock import Clock
-from timerstore.commitlog.fold import SCAN_DTYPE, Scan, fold, level_places
+from timerstore.commitlog.fold import SCAN_DTYPE, Scan, fold, level_places, wild_places
 from timerstore.commitlog.recover import scan_batches
 from timerstore.errors import CorruptError, GoneError
 from timerstore.layout import queue_unit
@@ -175,8 +175,7 @@ class Timers:
         """Fold all there is."""
         room = self._room
         scanned = self._scan(moment.store.log_begin, moment.log_end)
-        own = (self.store_id,) if self.store_id else ()
-        wild = recover.wild_ids(scanned, own)
+        wild = wild_places(scanned)
         if wild.any():
             at = int(scanned["log_offset"][np.argmax(wild)])
             raise CorruptError(

@@ -9,7 +9,8 @@ imported. Two kinds of evidence are folded, in this order:
    or if a source vouches for it: its `q` is its own queue offset, and no source of that store id
    has a `q` above its queue offset. So does a copy that rolled or was moved by retention, where it
    lies where it says (TS_PLACE): its source may be gone. Other store ids count as no TS_ID at all;
-   nor does a TS_ID that a client left on a message that it sent on (native/src/parse.h).
+   nor does a TS_ID that a client left on a message that it sent on (native/src/parse.h), also
+   where a roll count was left beside it, or a broker rolled that message (`_settle_unsure`).
 2. *By matching*, for what a broker wrote: groups of equal (identity, out_ms), read in log order.
 
     | record             | in its group                                                         |
@@ -178,11 +179,10 @@ def fold(scan: Scan, store_id: int | None = None, known_id: int | None = None) -
     own_ids, own_id = _own_store_ids(scan, store_id, known_id)
     own = _own_mask(scan, own_ids, own_id)
     next_id = _next_id(scan, own)
-    strays = _copies_of_sent_on(scan, own)
-    if len(strays):
-        scan = scan.copy()
-        scan["kind"][strays] = Kind.ORDINARY
-        own[strays] = False
+    settled = _settle_unsure(scan, own)
+    if len(settled.foreign_rows):
+        own, scan = settled.own, scan.copy()
+        scan["timer_id"] = settled.timer_id
     families, by_id_doubled, both = _fold_families(scan, own)
     matched = _match_timers(scan, own, families, _maybe_sent_on(scan, own, families, by_id_doubled))
     by_id_doubled = np.setdiff1d(by_id_doubled, matched.sent_on_rows)
@@ -192,13 +192,15 @@ def fold(scan: Scan, store_id: int | None = None, known_id: int | None = None) -
     timers.state[named & (timers.state == _WAITING)] = _CANCELLED
     timers = timers.take(np.argsort(timers.ids, kind="stable"))
     waiting = timers.state == _WAITING
+    # A copy that another id's TS_ID was left on is no copy of that id, whatever its state is.
+    over = np.setdiff1d(scan["queue_offset"][settled.foreign_rows], timers.ids)
     return Fold(
         store_id=own_id,
         store_ids=own_ids,
         ids_waiting=timers.ids[waiting],
         rows_waiting=timers.rows[waiting],
         offsets_waiting=scan["log_offset"][timers.rows[waiting]],
-        ids_handed=timers.ids[timers.state == _HANDED],
+        ids_handed=np.sort(np.concatenate([timers.ids[timers.state == _HANDED], over])),
         ids_cancelled=timers.ids[timers.state == _CANCELLED],
         next_id=next_id,
         doubled_rows=np.sort(
@@ -248,6 +250,28 @@ def ids_most(scan: Scan) -> Int64:
     return most
 
 
+def wild_places(scan: Scan) -> Mask:
+    """Tell of records of the timer topic at a place of its queue that none can have: who folds them
+    has memory for all ids up to it. A TS_ID that none can have had is no such damage: who sends a
+    message to a broker may name any.
+    """
+    queued = np.isin(scan["kind"], (Kind.TIMER, Kind.DELETE, Kind.UNUSABLE))
+    wild: Mask = queued & (scan["queue_offset"] > ids_most(scan))
+    return wild
+
+
+def bears_id_of(scan: Scan, store_id: int) -> Mask:
+    """Tell of timers' records that name an id of this store, and are that timer's for certain."""
+    return _own_mask(scan, (store_id,), store_id) & ~unsure(scan)
+
+
+def foreign(scan: Scan, store_id: int) -> Mask:
+    """Tell of timers' records that this store did not write, as they bear no id of it."""
+    timers = np.isin(scan["kind"], (Kind.TIMER, Kind.DELETE, Kind.UNUSABLE, Kind.DELIVERED))
+    others: Mask = timers & ~bears_id_of(scan, store_id)
+    return others
+
+
 # --- by id ----------------------------------------------------------------------------------------
 
 
@@ -289,24 +313,77 @@ def _own_mask(scan: Scan, own_ids: tuple[int, ...], own_id: int | None) -> Mask:
     return own
 
 
-def _copies_of_sent_on(scan: Scan, own: Mask) -> Rows:
-    """Copies that a broker rolled of what was sent on with our TS_ID, where the original is left:
-    they name the id still, of which neither the source nor a copy of ours is left to tell.
+class _Unsure(NamedTuple):
+    """What became of the records that `_settle_unsure` looked at."""
+
+    own: Mask
+    """Records that belong to a timer by their TS_ID."""
+    timer_id: Int64
+    """Of each record."""
+    foreign_rows: Rows
+    """Those whose TS_ID is another message's."""
+
+
+def unsure(scan: Scan) -> Mask:
+    """Tell of copies whose TS_ID may be left of another message: they rolled and do not vouch, so a
+    broker rolled them, or a client sent them on with a roll count left, or both.
     """
-    timer = scan["kind"] == Kind.TIMER
-    rolled = own & timer & (scan["roll_times"] > 0) & ~_vouches(scan)
-    originals = np.flatnonzero(timer & ~own & (scan["roll_times"] == 0))
-    known = np.concatenate(
-        [scan["timer_id"][own & timer & _vouches(scan)], scan["queue_offset"][timer & ~own]]
-    )
-    rolled &= find(scan["timer_id"], known) < 0
-    group = grouped(
-        scan, np.sort(np.concatenate([np.flatnonzero(rolled), originals])), "out_ms", "identity"
-    )
-    has_original = np.zeros(group.group_count, bool)
-    has_original[group.number[~rolled[group.rows]]] = True
-    strays: Rows = np.sort(group.rows[rolled[group.rows] & has_original[group.number]])
-    return strays
+    rolled = (scan["kind"] == Kind.TIMER) & (scan["timer_id"] >= 0) & (scan["roll_times"] > 0)
+    mask: Mask = rolled & ~_vouches(scan)
+    return mask
+
+
+def _settle_unsure(scan: Scan, own: Mask) -> _Unsure:
+    """Whose the unsure copies are; `q` is the id that one names, its like are of its key and time.
+
+    | what else the log has                                    | the copy is                   |
+    |----------------------------------------------------------|-------------------------------|
+    | a source or sure copy of q, or its delete, that is alike | q's                           |
+    | a source without an id that is alike                     | foreign: matching tells       |
+    | what names another id and is alike                       | that id's                     |
+    | of q a source or a sure copy, or a delivery, none alike  | foreign                       |
+    | nothing                                                  | q's, as far as anybody knows  |
+    """
+    timer_id, kind = scan["timer_id"], scan["kind"]
+    timer = kind == Kind.TIMER
+    rows = np.flatnonzero(own & unsure(scan))
+    if not len(rows):
+        return _Unsure(own, timer_id, rows)
+    source = timer & ~own
+    told = np.flatnonzero((own & ~unsure(scan)) | source)
+    named = np.where(source, scan["queue_offset"], timer_id)
+    group = grouped(scan, np.sort(np.concatenate([rows, told])), "out_ms", "identity")
+    number = np.empty(len(scan), np.intp)
+    number[group.rows] = group.number
+    _, place = numbered(named[group.rows])
+    code = np.empty(len(scan), np.int64)
+    code[group.rows] = place * group.group_count + group.number
+    rows = rows[~np.isin(code[rows], code[told[kind[told] != Kind.DELIVERED]])]
+    if not len(rows):
+        return _Unsure(own, timer_id, rows)
+
+    original = np.zeros(group.group_count, bool)
+    original[number[np.flatnonzero(source & (scan["roll_times"] == 0))]] = True
+    told = told[np.isin(named[told], timer_id[rows]) | np.isin(number[told], number[rows])]
+    known = set(named[told[timer[told]]].tolist())
+    delivered = told[kind[told] == Kind.DELIVERED]
+    handed, handed_alike = set(named[delivered].tolist()), set(code[delivered].tolist())
+    alike: dict[int, set[int]] = {}  # ids that are named, by group
+    for row in told[~source[told]].tolist():
+        alike.setdefault(int(number[row]), set()).add(int(named[row]))
+    own, timer_id, foreign_rows = own.copy(), timer_id.copy(), []
+    for row in rows.tolist():
+        q, at = int(timer_id[row]), int(scan["queue_offset"][row])
+        others = alike.get(int(number[row]), set()) - {q}
+        has_original = original[number[row]]
+        if others and not has_original:
+            timer_id[row] = at if at in others else min(others)
+        elif has_original or q in known or (q in handed and code[row] not in handed_alike):
+            own[row] = False
+        else:
+            continue
+        foreign_rows.append(row)
+    return _Unsure(own, timer_id, np.array(foreign_rows, np.intp))
 
 
 def _fold_families(scan: Scan, own: Mask) -> tuple[_Timers, Rows, int]:

@@ -212,8 +212,7 @@ class Explainer:
             yield HistoryEntry(what, int(row["store_ms"]), offset, due_ms)
 
     def _timer_id(self, row: Records) -> int:
-        is_own = row["timer_id"] >= 0 and row["store_id"] == self._opened.store_id
-        return int(row["timer_id"] if is_own else row["queue_offset"])
+        return self._opened.rooms.states.id_of(row, self._opened.store_id)
 
     # --- where it is ---
 

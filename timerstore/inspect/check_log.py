@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from timerstore.clock import Clock
-from timerstore.commitlog.fold import Scan
+from timerstore.commitlog.fold import Scan, wild_places
 from timerstore.commitlog.recover import scan_batches
 from timerstore.config import StoreConfig
 from timerstore.errors import TimerStoreError
@@ -23,7 +23,6 @@ from timerstore.queues.levels import parse_level_delays
 from timerstore.queues.lookup import route_needed
 from timerstore.queues.routes import Route
 from timerstore.timer.checkpoint import Rooms
-from timerstore.timer.recover import wild_ids
 
 _PIECE_BYTES = 1 << 20
 _LENGTHS_HOLD = (lib.TS_FAULT_POSITION, lib.TS_FAULT_BODY_CRC, lib.TS_FAULT_PROPERTY_CRC)
@@ -119,14 +118,14 @@ class LogCheck:
             return
         self._queues(begin, end, len(part))
         self._timer_units(part[np.isin(part["kind"], _IN_TIMER_TOPIC)])
-        wild = wild_ids(part, (self._fold.store_id,))
+        wild = wild_places(part)
         for row in np.flatnonzero(wild).tolist():
             self.is_damaged = True
             self._findings.add(
                 "timer id of a record",
                 place(self._segments, int(part["log_offset"][row])),
                 "one that it can have had",
-                f"{part['timer_id'][row]}, queue offset {part['queue_offset'][row]}",
+                f"queue offset {part['queue_offset'][row]}",
             )
         self._fold.add(part[~wild])
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from timerstore.commitlog.fold import Fold, Scan
+from timerstore.commitlog.fold import Fold, Scan, bears_id_of
 from timerstore.inspect.level_states import LevelFold
 from timerstore.native import lib
 
@@ -130,8 +130,7 @@ class LogFold:
         self.levels.add(part)
         kind = part["kind"]
         is_evidence = (kind == lib.TS_KIND_DELIVERED) | (kind == lib.TS_KIND_DELETE)
-        own = (part["timer_id"] >= 0) & (part["store_id"] == self.store_id)
-        own &= (kind != lib.TS_KIND_TIMER) | (part["timer_id"] <= part["queue_offset"])
+        own = bears_id_of(part, self.store_id)
         self.foreign += int(np.count_nonzero((is_evidence | (kind == lib.TS_KIND_TIMER)) & ~own))
         self._sources(part[own & (kind == lib.TS_KIND_TIMER)])
         self._evidence(part[own & is_evidence])

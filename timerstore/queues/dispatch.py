@@ -142,6 +142,7 @@ class Dispatch(Service):
         """Take or read the records that come next, below `end`; how many have a unit."""
         self._requests.count = 0
         self._requests.store_id = self._log.native.store_id
+        self._requests.states = self._log.native.states
         with self._log.segments.view(end) as view:
             while True:
                 count = lib.ts_dispatch(

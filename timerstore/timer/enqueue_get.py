@@ -104,6 +104,7 @@ class EnqueueGet(Service):
                     ffi.from_buffer("uint8_t[]", units) + 20 * done,
                     count - done,
                     self.queue_offset + done,
+                    self._log.native.states,
                     self._store_id,
                     self._config.precision_ms,
                     ffi.from_buffer("ts_request[]", requests) + done,

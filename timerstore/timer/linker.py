@@ -338,6 +338,7 @@ class Linker:
                     view,
                     ffi.from_buffer("ts_due[]", living) + done,
                     len(living) - done,
+                    self._states.native,
                     self._store_id,
                     self._config.precision_ms,
                     ffi.from_buffer("ts_request[]", requests) + done,

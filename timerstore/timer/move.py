@@ -35,6 +35,7 @@ from timerstore.queues.lookup import route_needed
 from timerstore.queues.routes import Route
 from timerstore.timer.checkpoint import Rooms
 from timerstore.timer.request import DRAFT, DUE, Records
+from timerstore.timer.states import which_wait
 
 _BATCH = 4096  # records looked at in one step
 _HOLD = 256
@@ -125,11 +126,9 @@ class Mover:
         """Of these records the newest copies of what waits."""
         found = found[np.isin(found["kind"], _IN_TIMER_TOPIC)]
         is_timer = found["kind"] == lib.TS_KIND_TIMER
-        own = (found["timer_id"] >= 0) & (found["store_id"] == self._store_id)
-        ids = np.where(own, found["timer_id"], found["queue_offset"])
         states = self._rooms.states
-        waits = np.fromiter((states.get(i) == lib.TS_WAITING for i in ids.tolist()), bool, len(ids))
-        chosen = is_timer & waits
+        ids = states.ids_of(found, self._store_id)
+        chosen = is_timer & which_wait(states.native, ids)
         if not chosen.any():
             return np.empty(0, DUE)
         chosen &= self._is_newest(found)

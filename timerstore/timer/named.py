@@ -173,6 +173,7 @@ class Finder:
                     key,
                     len(key),
                     handle.out_ms,
+                    self._states.native,
                     self._store_id,
                     at,
                     timer_id,
@@ -235,9 +236,8 @@ class Finder:
         ):
             is_copy = (part["identity"] == identity) & (part["kind"] == lib.TS_KIND_TIMER)
             is_copy &= part["out_ms"] == handle.out_ms
-            for record in part[is_copy]:
-                own = record["timer_id"] >= 0 and record["store_id"] == self._store_id
-                timer_id = int(record["timer_id"] if own else record["queue_offset"])
+            ids = self._states.ids_of(part[is_copy], self._store_id).tolist()
+            for record, timer_id in zip(part[is_copy], ids, strict=True):
                 if self._states.get(timer_id) != lib.TS_NONE:  # else an older copy of a rolled one
                     found[timer_id] = int(record["log_offset"])
         return found

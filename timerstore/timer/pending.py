@@ -232,6 +232,7 @@ class PendingReader:
                         ffi.from_buffer("uint8_t[]", units) + 20 * done,
                         count - done,
                         begin + done,
+                        self._rooms.states.native,
                         self._store_id,
                         self._config.precision_ms,
                         ffi.from_buffer("ts_request[]", requests) + done,

@@ -10,9 +10,8 @@ Source:   exactly-once.md sections 6 and 8.
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from timerstore.commitlog.fold import Fold, Scan, ids_most
+from timerstore.commitlog.fold import Fold, Scan
 from timerstore.failpoint import reach
 from timerstore.layout import counts_json
 from timerstore.layout.watermark import Watermark
@@ -22,8 +21,6 @@ from timerstore.timer.open_slot import OpenSlot
 from timerstore.timer.states import States
 from timerstore.timer.timer_log import TimerLog
 from timerstore.timer.wheel import Wheel
-
-Mask = npt.NDArray[np.bool_]
 
 
 class Start(NamedTuple):
@@ -56,23 +53,10 @@ def start_at(wheel: Wheel, open_slot: OpenSlot, read_slot: int) -> None:
     open_slot.frontier = read_slot
 
 
-def wild_ids(scanned: Scan, store_ids: tuple[int, ...]) -> Mask:
-    """Tell of records that say a timer id, as their own place or one of these stores', which none
-    can have had. An id is a place in the timer topic's queue, so as many records lie before it in
-    the log; who folds them has memory for all up to it.
-    """
-    queued = np.isin(scanned["kind"], (lib.TS_KIND_TIMER, lib.TS_KIND_DELETE, lib.TS_KIND_UNUSABLE))
-    on_level = np.isin(scanned["kind"], (lib.TS_KIND_LEVEL, lib.TS_KIND_LEVEL_DELIVERED,
-                                         lib.TS_KIND_LEVEL_UNUSABLE))  # fmt: skip
-    own = np.isin(scanned["store_id"], np.array(store_ids, np.uint32)) & ~on_level
-    most = ids_most(scanned)
-    wild: Mask = queued & (scanned["queue_offset"] > most)
-    wild |= own & (scanned["timer_id"] > most)
-    return wild
-
-
 def fold_forward(states: States, routes: Routes, scanned: Scan, store_id: int) -> None:
-    """Fold the records behind the watermark into the states and the pending counts."""
+    """Fold the records behind the watermark, all of which are this store's, into the states and the
+    pending counts.
+    """
     need = ffi.new("int64_t *")
     done = 0
     by_index = routes.native_by_index()

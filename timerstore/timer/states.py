@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from timerstore.commitlog.fold import Scan, unsure
 from timerstore.files.disk import Disk, File
 from timerstore.layout import state_sector
 from timerstore.layout.state_sector import CHUNK_IDS, PAYLOAD_BYTES, SECTOR_BYTES
@@ -92,6 +93,21 @@ class States:
     def get(self, timer_id: int) -> int:
         """Give an id's state."""
         return int(lib.ts_state_get(self.native, timer_id))
+
+    def id_of(self, record: Any, store_id: int) -> int:
+        """Give which timer one record of the timer topic is of."""
+        return int(self.ids_of(np.atleast_1d(record), store_id)[0])
+
+    def ids_of(self, records: Scan, store_id: int) -> Int64Array:
+        """Give which timer each record of the timer topic is of, as C does (ts_marks_id)."""
+        places = records["queue_offset"]
+        own = (records["timer_id"] >= 0) & (records["timer_id"] <= places)
+        own &= records["store_id"] == store_id
+        maybe_left = np.flatnonzero(own & unsure(records))
+        for row in maybe_left.tolist():
+            own[row] = self.get(int(places[row])) == lib.TS_NONE
+        ids: Int64Array = np.where(own, records["timer_id"], places)
+        return ids
 
     def copy_dirty(self) -> DirtyChunks:
         """Copy what changed; under the append lock."""

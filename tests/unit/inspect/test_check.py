@@ -458,18 +458,32 @@ def test_a_delivery_beyond_its_source_is_named(bench: Bench) -> None:
     named(report, "a delivery beyond its source", bench.root / "commitlog")
 
 
-def test_a_timer_id_that_none_can_have_had_is_named(tmp_path: Path) -> None:
-    """Folding it would take memory for all ids up to it."""
+@pytest.mark.parametrize("is_source", [True, False])
+def test_a_timer_id_that_none_can_have_had(tmp_path: Path, *, is_source: bool) -> None:
+    """It is taken for a client's, who may name any: on a source it does no harm; a delivery with it
+    is named, as no source waited for it. Folding it would take memory for all ids up to it.
+    """
     config = dataclasses.replace(CONFIG, property_crc=False)
     clock = ManualClock(START_MS)
     store = timerstore.open(tmp_path / "s", config, clock=clock, threads=False)
-    put = store.put("t", b"x", delay=50)
-    Stepper(store).settle()
+    stepper = Stepper(store)
+    store.put("t", b"x", delay=50, queue_id=0)
+    stepper.settle()
     store.flush()
     path = segment(tmp_path / "s", "commitlog", 0, config.commit_log_segment_bytes)
-    at = path.read_bytes().index(b"TS_ID\x01") + 6
-    flip(path, at + 6, ord("A") ^ ord("B"))
-    named(store.verify(), "timer id of a record", f"offset {put.log_offset}")
+    source = path.read_bytes().index(b"TS_ID\x01") + 12
+    if is_source:
+        flip(path, source, ord("A") ^ ord("B"))
+    clock.advance(50_000)
+    stepper.settle()
+    [came] = store.pull("t", 0, 0).messages
+    assert store.verify().clean
+    store.flush()
+    flip(path, path.read_bytes().index(b"TS_ID\x01", source) + 12, ord("A") ^ ord("B"))
+    if is_source:
+        assert store.verify().clean
+    else:
+        named(store.verify(), "a delivery without a source before it", f"offset {came.log_offset}")
     store.close()
 
 

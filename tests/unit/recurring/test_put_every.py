@@ -188,6 +188,76 @@ def test_of_two_runs_that_wait_the_rescheduled_one_is_skipped_too(bench: Bench) 
     assert len(list(bench.store.pending())) == 1
 
 
+@pytest.mark.parametrize("how", ["close", "kill"])
+def test_a_rescheduled_run_that_was_due_while_nobody_had_it_open_is_the_one(
+    bench: Bench, tmp_path: Path, how: str
+) -> None:
+    """It waits under another handle: beside it the last one that was missed came, too."""
+    every(bench, missed="one")
+    bench.turn()
+    bench.store.reschedule(next(bench.store.pending()).handle, delay=150)
+    bench.turn()
+    if how == "close":
+        reopen_after(bench, 5 * MINUTE + 5)
+    else:
+        shutil.copytree(bench.root, tmp_path / "k")
+        abandon(bench.store)
+        bench.root = tmp_path / "k"
+        bench.clock.set(bench.clock.now_ms + 5 * MINUTE + 5)
+        bench.open()
+    bench.turn()
+    assert runs(bench) == [1]
+    reopen_after(bench, 0)
+    bench.turn(MINUTE)
+    assert runs(bench) == [1, 6]
+
+
+def test_a_run_that_was_rescheduled_to_later_is_not_the_one(bench: Bench) -> None:
+    every(bench, missed="one")
+    bench.turn()
+    bench.store.reschedule(next(bench.store.pending()).handle, delay=450)
+    reopen_after(bench, 5 * MINUTE + 5)
+    bench.turn()
+    assert runs(bench) == [5]
+    bench.turn(3 * MINUTE)
+    assert sorted(runs(bench)) == [1, 5, 6, 8]
+
+
+def test_a_run_that_somebody_cancelled_is_not_the_one(bench: Bench) -> None:
+    every(bench, missed="one")
+    bench.turn()
+    bench.store.cancel(next(bench.store.pending()).handle)
+    reopen_after(bench, 5 * MINUTE + 5)
+    bench.turn()
+    assert runs(bench) == [5]
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_an_end_takes_a_run_that_is_rescheduled_meanwhile(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """Between being found and being cancelled: it came though what recurs had ended."""
+    every(bench)
+    bench.clock.set(NOW + 5 * MINUTE)
+    bench.stepper.step("recurring")
+    assert len(list(bench.store.pending())) == 2
+    left = times
+
+    def hook(point: str) -> None:
+        nonlocal left
+        if point == "recurring_run_cancelled" and left:
+            left -= 1
+            for run in list(bench.store.pending()):
+                bench.store.reschedule(run.handle, delay=90 + left)
+
+    monkeypatch.setattr(failpoint, "hook", hook)
+    assert bench.store.cancel_every("beat")
+    monkeypatch.setattr(failpoint, "hook", None)
+    assert list(bench.store.pending()) == []
+    bench.turn(9 * MINUTE)
+    assert runs_of_beat(bench) == [5]  # it was put at once, when it was planned
+
+
 def test_a_definition_beside_others_plans_none_of_theirs(bench: Bench) -> None:
     """As where it is put by who opens a store that another one delivers."""
     every(bench, missed="one")

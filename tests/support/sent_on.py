@@ -1,0 +1,78 @@
+"""Records as a broker writes them behind our log's end: of what its clients sent, or sent on.
+
+Holds:    they lie where a broker puts them, each at the next place of its queue; of the other files
+          nothing is changed.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.support import disk_reader as disk
+
+QUEUE = {"REAL_TOPIC": "orders", "REAL_QID": "0"}
+
+
+class Written(NamedTuple):
+    """Where a record was put."""
+
+    log_offset: int
+    queue_offset: int
+
+
+def write(
+    root: Path,
+    topic: str,
+    properties: Mapping[str, str],
+    *,
+    store_ms: int,
+    body: bytes = b"sent on",
+    queue_id: int = 0,
+) -> Written:
+    """Append one record to a closed store's log; there must be room in its last segment."""
+    there = [one for one in disk.records(root) if (one.topic, one.queue_id) == (topic, queue_id)]
+    queue_offset = there[-1].queue_offset + 1 if there else 0
+    log_offset = disk.log_end(root).position
+    raw = disk.encode_record(
+        topic,
+        body,
+        properties,
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+        log_offset=log_offset,
+        born_ms=store_ms,
+        store_ms=store_ms,
+    )
+    start, path = max(one for one in disk.segments(root / "commitlog") if one[0] <= log_offset)
+    at = log_offset - start
+    data = bytearray(path.read_bytes())
+    assert at + len(raw) + 16 <= len(data), "the segment is full"
+    data[at : at + len(raw)] = raw
+    path.write_bytes(data)
+    return Written(log_offset, queue_offset)
+
+
+def delayed(
+    root: Path, key: str, due_ms: int, *, store_ms: int, body: bytes = b"sent on", **more: str
+) -> Written:
+    """A message that a client sent to `orders` with a delay; `more`: what else it had."""
+    out_ms = (due_ms - 1) // 1000 * 1000
+    properties = {**more, **QUEUE, "UNIQ_KEY": key, "TIMER_DELIVER_MS": str(due_ms)}
+    properties["TIMER_OUT_MS"] = str(out_ms)
+    return write(root, disk.TIMER_TOPIC, properties, store_ms=store_ms, body=body)
+
+
+def rolled(root: Path, of: Written, *, store_ms: int, times: int = 1) -> Written:
+    """A copy that a broker rolled: all properties are kept, and the roll is counted."""
+    source = next(one for one in disk.records(root) if one.position == of.log_offset)
+    properties = {**source.properties, "TIMER_ROLL_TIMES": str(times)}
+    properties |= {"TIMER_ENQUEUE_MS": str(store_ms), "TIMER_DEQUEUE_MS": str(store_ms)}
+    return write(root, disk.TIMER_TOPIC, properties, store_ms=store_ms, body=source.body)
+
+
+def delivered(root: Path, of: Written, *, store_ms: int) -> Written:
+    """What a broker delivered of a message in the timer topic."""
+    source = next(one for one in disk.records(root) if one.position == of.log_offset)
+    properties = {**source.properties, "TIMER_ENQUEUE_MS": str(store_ms)}
+    properties["TIMER_DEQUEUE_MS"] = str(store_ms)
+    return write(root, "orders", properties, store_ms=store_ms, body=source.body)

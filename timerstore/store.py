@@ -638,12 +638,14 @@ class TimerStore(Closing):
         ACKED; EXPIRED: too late, the message came again; SETTLED: this receipt was used before;
         UNKNOWN. Raises MessageError on what is no receipt.
         """
-        return self._leases.ack([receipt])[0]
+        return self._leases.ack_one(receipt)
 
     @_counted
     def ack_many(self, receipts: Iterable[str | LeasedMessage]) -> list[AckResult]:
-        """Settle many leases; one sync for all. None is settled where one is no receipt."""
-        return self._leases.ack(arguments.several("receipts", receipts))
+        """Settle many leases; one sync for all. None is settled where one is no receipt:
+        MessageError names the first that is none.
+        """
+        return self._leases.ack(receipts)
 
     @_counted
     def nack(

@@ -10,6 +10,7 @@ import binascii
 import re
 from typing import NamedTuple
 
+from timerstore.arguments import short, typed
 from timerstore.errors import MessageError
 from timerstore.message import PutReceipt, make_handle, out_ms
 
@@ -55,10 +56,11 @@ def decode(text: str) -> Handle:
     Fields beyond the sixth are left alone, as a broker does; a sixth that is no number is refused.
     """
     if not isinstance(text, str):
-        raise MessageError(f"handle: wanted text, got {type(text).__name__}")
+        raise MessageError(f"handle: wanted text, got {typed(text)}")
     if not 0 < len(text) <= HANDLE_CHARACTERS_MAX:
         raise MessageError(
-            f"handle: wanted 1 to {HANDLE_CHARACTERS_MAX} characters, got {len(text)}"
+            f"handle: wanted 1 to {HANDLE_CHARACTERS_MAX} characters, got {len(text)} in "
+            f"{short(text)}"
         )
     try:
         raw = binascii.a2b_base64(text.replace("-", "+").replace("_", "/"), strict_mode=True)

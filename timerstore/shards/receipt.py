@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from timerstore.arguments import typed
 from timerstore.errors import MessageError
 from timerstore.leases import LeasedMessage
 from timerstore.message import Message, PutBatch, PutReceipt
@@ -39,7 +40,7 @@ def split_receipt(receipt: object, shard_count: int) -> tuple[int, str]:
 
 def _split(name: str, wanted: str, begin: str, given: object, shard_count: int) -> tuple[int, str]:
     if not isinstance(given, str):
-        raise MessageError(f"{name}: wanted {wanted}, got {type(given).__name__}")
+        raise MessageError(f"{name}: wanted {wanted}, got {typed(given)}")
     found = _HANDLE.fullmatch(given)
     if found is None:
         raise MessageError(

@@ -26,6 +26,7 @@ from timerstore.files.paths import path_text
 from timerstore.layout.tree import Tree
 from timerstore.layout.wheel_slot import SLOT_BYTES
 from timerstore.opening import open_directory
+from timerstore.quoted import quoted
 from timerstore.store import check_given
 
 NO_SLOT = (
@@ -59,7 +60,7 @@ def convert(
     `config` as for `open`, but for its `far_wheel`.
     """
     if to not in ("rocketmq", "timerstore"):
-        raise ConfigError(f"to: wanted 'rocketmq' or 'timerstore', got {to!r}")
+        raise ConfigError(f"to: wanted 'rocketmq' or 'timerstore', got {quoted(to)}")
     check_given(config, clock)
     tree, disk = Tree(Path(path_text("convert", path))), Disk()
     if not (disk.is_directory(tree.commit_log) or disk.exists(tree.watermark)):

@@ -35,6 +35,7 @@ from timerstore.errors import ConfigError
 from timerstore.leases import LeasedMessage
 from timerstore.message import MessageBatch, PendingTimer, PullResult, PutBatch, PutReceipt
 from timerstore.pull.waiting import WaitingPull, Waits
+from timerstore.quoted import quoted
 from timerstore.store import TimerStore
 
 __all__ = ["AsyncConsumer", "AsyncLeaseConsumer", "AsyncTimerStore", "open"]
@@ -312,7 +313,7 @@ def open(  # noqa: A001 - read as `timerstore.aio.open`
     other lists, as many as there are threads. `threads=False`: step `store.blocking` by hand.
     """
     if type(workers) is not int or not 1 <= workers <= WORKERS_MAX:
-        raise ConfigError(f"workers: wanted 1 to {WORKERS_MAX}, got {workers!r}")
+        raise ConfigError(f"workers: wanted 1 to {WORKERS_MAX}, got {quoted(workers)}")
     return Opening(
         partial(
             blocking_store.open, path, config, clock=clock, threads=threads, read_only=read_only

@@ -35,6 +35,7 @@ from timerstore.layout.counts_json import NO_IDS, IdsMark
 from timerstore.layout.tree import BACKUP_JSON, Tree, segment_name, segment_offset
 from timerstore.layout.watermark import Watermark
 from timerstore.message import BackupReport
+from timerstore.quoted import typed
 
 CHUNK_BYTES = 8 << 20
 CONFIG_NAMES = ("topics.json", "consumerOffset.json", "timerstoreRecurring.json")
@@ -68,13 +69,15 @@ class Copier:
 
     def run(self, target: Path, progress: Progress | None = None) -> BackupReport:
         """Bring a backup up to the last completed checkpoint; durable on return."""
+        if progress is not None and not callable(progress):
+            raise ConfigError(f"progress: wanted something to call, got {typed(progress)}")
         root, store = led_to("backup", target), led_to("backup", self._tree.root)
         if root == store or store in root.parents or root in store.parents:
             raise ConfigError(f"backup: wanted a folder apart from the store {store}, got {root}")
         refuse_other_folder(self._disk, root)
         directory = Directory(self._disk, root)
         try:
-            return self._copy(directory.tree, progress or _silent)
+            return self._copy(directory.tree, _silent if progress is None else progress)
         finally:
             directory.release()
 

@@ -8,17 +8,22 @@ import os
 from pathlib import Path
 
 from timerstore.errors import ConfigError
+from timerstore.quoted import quoted
 
 
 def path_text(what: str, path: object) -> str:
     """Give a folder's path as text. ConfigError where it is none."""
     text = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(text, str):
-        raise ConfigError(f"{what}: wanted text or a path, got {path!r}")
+        raise ConfigError(f"{what}: wanted text or a path, got {quoted(path)}")
     if not text:  # as a Path it would be the working directory
-        raise ConfigError(f"{what}: wanted a folder, got {path!r}")
+        raise ConfigError(f"{what}: wanted a folder, got {quoted(path)}")
     if "\0" in text:
-        raise ConfigError(f"{what}: wanted a path without NUL, got {text!r}")
+        raise ConfigError(f"{what}: wanted a path without NUL, got {quoted(text)}")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{what}: wanted a path as the system has them, got {text!a}") from error
     return text
 
 

@@ -19,8 +19,9 @@ import binascii
 import zlib
 from typing import NamedTuple
 
-from timerstore.arguments import TOPIC_BYTES_MAX, short, typed
+from timerstore.arguments import TOPIC_BYTES_MAX
 from timerstore.errors import MessageError
+from timerstore.quoted import quoted, typed
 
 LEASE_PROPERTY = "TS_LEASE"
 TOPIC_PROPERTY = "RETRY_TOPIC"
@@ -146,7 +147,7 @@ def read_receipt(text: object) -> Receipt:
     if not 0 < len(text) <= _RECEIPT_CHARACTERS_MAX:
         raise MessageError(
             f"receipt: wanted 1 to {_RECEIPT_CHARACTERS_MAX} characters, got {len(text)} in "
-            f"{short(text)}"
+            f"{quoted(text)}"
         )
     try:
         raw = base64.b64decode(text.encode("ascii"), altchars=b"-_", validate=True)

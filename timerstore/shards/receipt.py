@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from timerstore.arguments import typed
 from timerstore.errors import MessageError
 from timerstore.leases import LeasedMessage
 from timerstore.message import Message, PutBatch, PutReceipt
+from timerstore.quoted import typed
 from timerstore.recurring import Recurring
 from timerstore.shards.routing import Shards
 from timerstore.shards.tree import SHARD_COUNT_MAX

@@ -69,8 +69,7 @@ class Copier:
 
     def run(self, target: Path, progress: Progress | None = None) -> BackupReport:
         """Bring a backup up to the last completed checkpoint; durable on return."""
-        if progress is not None and not callable(progress):
-            raise ConfigError(f"progress: wanted something to call, got {typed(progress)}")
+        check_progress(progress)
         root, store = led_to("backup", target), led_to("backup", self._tree.root)
         if root == store or store in root.parents or root in store.parents:
             raise ConfigError(f"backup: wanted a folder apart from the store {store}, got {root}")
@@ -253,6 +252,12 @@ class _Transfer:
             self._disk.rename(path, self._path(one.offset))
         reach("backup_segment_copied")
         return SavedSegment(one.offset, done, crc)
+
+
+def check_progress(progress: object) -> None:
+    """Refuse what cannot be told how far a copy is."""
+    if progress is not None and not callable(progress):
+        raise ConfigError(f"progress: wanted something to call, got {typed(progress)}")
 
 
 def crc_of(file: File, size: int) -> int:

@@ -510,6 +510,27 @@ def test_two_exports_into_one_file_do_not_mix(
     assert in_shell(["export", path, file]).code == Exit.FINE
 
 
+@pytest.mark.parametrize("name", ["x.jsonl", "x.parquet"])
+@pytest.mark.parametrize("is_read", [False, True])
+def test_an_export_does_not_wait_for_a_fifo_beside_its_target(
+    ts: CommandLine, name: str, is_read: bool
+) -> None:
+    store = ts.init()
+    ts.fine("put", store, "orders", "x", "--in", "1h")
+    part = ts.folder / f"{name}.part"
+    os.mkfifo(part)
+    reader = os.open(part, os.O_RDONLY | os.O_NONBLOCK) if is_read else -1
+    refused = in_shell(["export", store, ts.folder / name])
+    assert refused.code == Exit.ERROR
+    assert "something else stands" in refused.err
+    assert str(part) in refused.err
+    assert part.is_fifo(), "it is somebody's"
+    if is_read:
+        os.close(reader)
+    part.unlink()
+    ts.fine("export", store, ts.folder / name)
+
+
 def test_export_leaves_nothing_out_that_is_committed(ts: CommandLine) -> None:
     path, file = ts.init("--shards", "2"), ts.folder / "w.parquet"
     ts.fine("put", path, "a", "put", "--in", "1h")

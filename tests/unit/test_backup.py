@@ -795,6 +795,32 @@ def test_queues_that_cannot_be_are_refused(
     assert not list(tmp_path.rglob("*evil*"))
 
 
+def test_a_folder_of_the_same_disk_that_is_mounted_is_a_mount_point_too(
+    source: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its device is that of the folder above: only the system's table of mounts tells."""
+    source.store.backup(tmp_path / "backup")
+    mounted = tmp_path / "with space" / "mounted"
+    mounted.mkdir(parents=True)
+    table = tmp_path / "mountinfo"
+    where = str(mounted).replace(" ", r"\040")
+    table.write_text(
+        f"1 0 8:1 / / rw - ext4 /dev/a rw\n60 1 8:1 /from {where} rw - ext4 /dev/a rw\n"
+    )
+    monkeypatch.setattr("timerstore.files.paths.MOUNTS", table)
+    with pytest.raises(ConfigError, match="restore: wanted a folder below a mount point"):
+        timerstore.restore(tmp_path / "backup", mounted)
+    with pytest.raises(ConfigError, match="repair: wanted a folder below a mount point"):
+        timerstore.repair(source.root, mounted)
+    assert not list(mounted.parent.glob("*ing"))
+    timerstore.restore(tmp_path / "backup", mounted / "store")
+    for lost in (b"", b"\xff garbage\n", b"1 2\n"):
+        table.write_bytes(lost)
+        timerstore.restore(tmp_path / "backup", tmp_path / f"restored-{len(lost)}")
+    table.unlink()
+    timerstore.restore(tmp_path / "backup", tmp_path / "restored")
+
+
 def test_a_backup_may_lie_behind_links(source: Bench, tmp_path: Path) -> None:
     """As its log on another disk: locked or not, it is read as it is."""
     fill(source, 10)

@@ -5,6 +5,7 @@ to a folder that the process stands in and that is gone.
 """
 
 import os
+import re
 from pathlib import Path
 
 from timerstore.errors import ConfigError
@@ -25,6 +26,29 @@ def path_text(what: str, path: object) -> str:
     except UnicodeEncodeError as error:
         raise ConfigError(f"{what}: wanted a path as the system has them, got {text!a}") from error
     return text
+
+
+MOUNTS = Path("/proc/self/mountinfo")
+_ESCAPED = re.compile(rb"\\([0-7]{3})")  # blanks and the like, as octal numbers
+
+
+def is_mount_point(path: Path) -> bool:
+    """Whether something is mounted at a path that `led_to` gave; a folder of the same disk, too,
+    where the system says so: its device is no other.
+    """
+    if path.is_mount():
+        return True
+    try:
+        lines = MOUNTS.read_bytes().splitlines()
+    except OSError:
+        return False
+    wanted = os.fsencode(path)
+    places = (line.split(b" ")[4:5] for line in lines)
+    return any(_ESCAPED.sub(_unescaped, one) == wanted for place in places for one in place)
+
+
+def _unescaped(found: re.Match[bytes]) -> bytes:
+    return bytes([int(found[1], 8) & 0xFF])
 
 
 def led_to(what: str, path: Path) -> Path:

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks import harness
 from benchmarks.lines import Line, human, told
 
 TREE = Path(__file__).resolve().parents[1]
@@ -209,6 +210,7 @@ def main(argv: list[str] | None = None) -> int:
     options.json.parent.mkdir(parents=True, exist_ok=True)
     with (
         options.json.open("w", encoding="utf-8") as kept,  # what went wrong here did so at once
+        harness.heeding_sigterm(),
         tempfile.TemporaryDirectory(prefix="timerstore-compare-") as scratch,
     ):
         base = Tree("base", path, Path(scratch))

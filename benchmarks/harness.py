@@ -19,14 +19,16 @@ import multiprocessing
 import os
 import resource
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -254,11 +256,38 @@ def place(directory: Path | None) -> Path:
 
 
 @contextlib.contextmanager
+def heeding_sigterm() -> Iterator[None]:
+    """SIGTERM ends what runs in here as Ctrl-C does, with exit status 143: what is to be removed is
+    removed. Whoever heeds it himself goes on doing so.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _terminated(number: int, _frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_IGN)  # a second one would cut off what the first has begun
+    raise SystemExit(128 + number)
+
+
+@contextlib.contextmanager
 def workspace(directory: Path | None, *, keep: bool = False) -> Iterator[Path]:
     """A directory for a run: the one given, which must be empty or new, or a temporary one.
 
-    It is removed at the end unless keep is set.
+    It is removed at the end, also where that is SIGTERM, unless keep is set.
     """
+    with heeding_sigterm(), _workspace(directory, keep=keep) as root:
+        yield root
+
+
+@contextlib.contextmanager
+def _workspace(directory: Path | None, *, keep: bool) -> Iterator[Path]:
     if directory is None:
         root = Path(tempfile.mkdtemp(prefix="timerstore-bench-"))
     else:
@@ -287,13 +316,22 @@ def small_config(**changes: Any) -> StoreConfig:
     return StoreConfig(**fields)
 
 
-def isolated(job: Callable[[], Result], *, fork: bool = True) -> Result:
+_PATIENCE_S = 10.0  # for a child that is to end and may have servers to stop
+
+
+def isolated(job: Callable[[], Result], *, fork: bool = True, folder: Path | None = None) -> Result:
     """Run the job in a forked child, so that no run inherits another's heap; here if not fork.
 
     The parent must hold no open store. Raises what the job raises, WorkError if the child dies.
+    `folder`: where it works. Whatever ends the parent ends the child, too.
     """
     if not fork:
         return job()
+    with heeding_sigterm():
+        return _in_child(job, folder)
+
+
+def _in_child(job: Callable[[], Result], folder: Path | None) -> Result:
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     child = context.Process(target=_answer, args=(sender, job))
@@ -303,12 +341,32 @@ def isolated(job: Callable[[], Result], *, fork: bool = True) -> Result:
         answer = receiver.recv()
     except EOFError:
         answer = None
+    except BaseException:
+        child.terminate()
+        child.join(_PATIENCE_S)
+        child.kill()
+        child.join()
+        raise
     child.join()
     if isinstance(answer, Result):
         return answer
     if isinstance(answer, BaseException):
         raise answer
-    raise WorkError(f"a child ended with {child.exitcode} and without a result")
+    raise WorkError(_why_ended(child.exitcode or 0, folder))
+
+
+def _why_ended(status: int, folder: Path | None) -> str:
+    """What became of a child that has given no result; below 0: the signal that ended it."""
+    if status >= 0:
+        return f"a child ended with {status} and without a result"
+    what = f"a child was ended by {signal.Signals(-status).name}"
+    if -status == signal.SIGKILL:
+        return f"{what} (as the system does where memory is short)"
+    if -status != signal.SIGBUS:
+        return what
+    what = f"{what} (a file that it had mapped could not be written, as on a full disk)"
+    free = "" if folder is None else f": {shutil.disk_usage(folder).free} bytes are free there"
+    return f"{what}{free}"
 
 
 def _answer(sender: Connection, job: Callable[[], Result]) -> None:

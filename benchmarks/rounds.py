@@ -68,7 +68,7 @@ def watched(
         harness.workspace(directory) as root,
         nullcontext() if smoke else Control() as control,
     ):
-        found = harness.isolated(partial(variant, root), fork=not smoke)
+        found = harness.isolated(partial(variant, root), fork=not smoke, folder=root)
     warmed = {} if page_us is None else {"warmed_page_us": page_us}
     told = {} if control is None else {
         "control_p99_ms": control.stall.p99_ms,

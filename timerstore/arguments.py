@@ -20,6 +20,7 @@ import numpy.typing as npt
 from timerstore.config import RATE_MAX, RATE_MIN, StoreConfig
 from timerstore.errors import MessageError
 from timerstore.native import ffi, join, lib
+from timerstore.quoted import quoted, typed
 
 TOPIC_BYTES_MAX = 127
 QUEUE_COUNT_MAX = 1024
@@ -129,7 +130,7 @@ def _topic_bytes(topic: object) -> bytes:
         wrong = sorted({one for one in topic if not _TOPIC.fullmatch(one)})[:8]
         problems.append(
             "topic: wanted ASCII letters, digits, %, _, - and |, "
-            f"got {', '.join(map(repr, wrong))} in {_short(topic)}"
+            f"got {', '.join(map(repr, wrong))} in {quoted(topic)}"
         )
     if topic in _SYSTEM_TOPICS:
         problems.append(f"topic: {topic} is the engine's own")
@@ -140,9 +141,9 @@ def _topic_bytes(topic: object) -> bytes:
 
 def check_queue_id(queue_id: object) -> int:
     """Give the queue number; MessageError unless it is 0 to QUEUE_COUNT_MAX - 1."""
-    number = _whole(queue_id)
+    number = whole(queue_id)
     if number is None or not 0 <= number < QUEUE_COUNT_MAX:
-        raise MessageError(f"queue_id: wanted 0 to {QUEUE_COUNT_MAX - 1}, got {_short(queue_id)}")
+        raise MessageError(f"queue_id: wanted 0 to {QUEUE_COUNT_MAX - 1}, got {quoted(queue_id)}")
     return number
 
 
@@ -269,9 +270,9 @@ def _joined_keys(keys: object, problems: list[str]) -> str:
         return ""
     for key in parts:
         if not isinstance(key, str):
-            problems.append(f"keys: wanted text, got {type(key).__name__} {_short(key)}")
+            problems.append(f"keys: wanted text, got {type(key).__name__} {quoted(key)}")
         elif not key or key.split() != [key]:
-            problems.append(f"keys: wanted one without spaces, not empty, got {_short(key)}")
+            problems.append(f"keys: wanted one without spaces, not empty, got {quoted(key)}")
     return "" if problems else " ".join(parts)
 
 
@@ -289,7 +290,7 @@ def _own_pairs(properties: object, problems: list[str]) -> list[tuple[str, str]]
         if why is None and isinstance(name, str) and name.startswith(RESERVED_PREFIX):
             why = "the engine's own"
         if why is not None:
-            problems.append(f"property {_short(name)}: this name is reserved; {why}")
+            problems.append(f"property {quoted(name)}: this name is reserved; {why}")
         else:
             pairs.append((name, value))
     return pairs
@@ -300,14 +301,14 @@ def _is_clean(name: object, value: object, problems: list[str]) -> bool:
     for what, text in (("name", name), ("value", value)):
         if not isinstance(text, str):
             problems.append(
-                f"property {_short(name)}: wanted text as {what}, got {type(text).__name__}"
+                f"property {quoted(name)}: wanted text as {what}, got {type(text).__name__}"
             )
         elif not text:
-            problems.append(f"property {_short(name)}: wanted a {what}, got an empty one")
+            problems.append(f"property {quoted(name)}: wanted a {what}, got an empty one")
         elif _CONTROL.search(text):
-            problems.append(f"property {_short(name)}: control characters in its {what}")
+            problems.append(f"property {quoted(name)}: control characters in its {what}")
         elif not is_utf8(text):
-            problems.append(f"property {_short(name)}: half a surrogate pair in its {what}")
+            problems.append(f"property {quoted(name)}: half a surrogate pair in its {what}")
     return len(problems) == before
 
 
@@ -327,7 +328,7 @@ def check_message_id(message_id: object) -> bytes:
     if not message_id or not is_utf8(message_id) or _NO_ID.search(message_id):
         raise MessageError(
             "message_id: wanted text without spaces and control characters, not empty, got "
-            f"{_short(message_id)}"
+            f"{quoted(message_id)}"
         )
     raw = message_id.encode()
     if len(raw) > MESSAGE_ID_BYTES_MAX:
@@ -347,9 +348,9 @@ def check_level(level: object, delay: object, deliver_at: object, deliver_ms: ob
     if names:
         got = ", ".join([*names, "level"])
         raise MessageError(f"time: wanted one of delay, deliver_at, deliver_ms, level, got {got}")
-    number = _whole(level)
+    number = whole(level)
     if number is None or number < 1:
-        raise MessageError(f"level: wanted a whole number from 1 on, got {_short(level)}")
+        raise MessageError(f"level: wanted a whole number from 1 on, got {quoted(level)}")
     return number
 
 
@@ -375,7 +376,7 @@ def resolve_due_ms(
         return None
     if due_ms - now_ms > delay_ms_max:
         raise MessageError(
-            f"{name}: wanted at most {delay_ms_max} ms from now, got {due_ms - now_ms}"
+            f"{name}: wanted at most {delay_ms_max} ms from now, got {quoted(due_ms - now_ms)}"
         )
     return due_ms
 
@@ -416,10 +417,10 @@ def _named_due_ms(
         return "delay", now_ms + _delay_ms(delay)
     if deliver_at is not None:
         return "deliver_at", moment_ms("deliver_at", deliver_at)
-    number = _whole(deliver_ms)
+    number = whole(deliver_ms)
     if number is None:
         raise MessageError(
-            f"deliver_ms: wanted a whole number of ms since 1970, got {_short(deliver_ms)}"
+            f"deliver_ms: wanted a whole number of ms since 1970, got {quoted(deliver_ms)}"
         )
     return "deliver_ms", number
 
@@ -439,12 +440,12 @@ def _delay_ms(delay: object) -> int:
             raise MessageError(f"delay: wanted a finite number of seconds, got {delay}")
         microseconds = round(delay * 1e6) if abs(delay) < 1e15 else int(delay) * 1_000_000
     else:
-        seconds = _whole(delay)
+        seconds = whole(delay)
         if seconds is None:
-            raise MessageError(f"delay: wanted seconds or a timedelta, got {_short(delay)}")
+            raise MessageError(f"delay: wanted seconds or a timedelta, got {quoted(delay)}")
         microseconds = seconds * 1_000_000
     if microseconds < 0:
-        raise MessageError(f"delay: wanted 0 or more, got {_short(delay)}")
+        raise MessageError(f"delay: wanted 0 or more, got {quoted(delay)}")
     return -(-microseconds // 1000)
 
 
@@ -463,7 +464,7 @@ def check_rate(per_second: object) -> float | None:
     is_number = isinstance(per_second, int | float) and not isinstance(per_second, bool)
     if not is_number or not RATE_MIN <= per_second <= RATE_MAX:  # type: ignore[operator]
         raise MessageError(
-            f"per_second: wanted {RATE_MIN} to {RATE_MAX}, or None, got {_short(per_second)}"
+            f"per_second: wanted {RATE_MIN} to {RATE_MAX}, or None, got {quoted(per_second)}"
         )
     return float(per_second)  # type: ignore[arg-type]
 
@@ -471,7 +472,7 @@ def check_rate(per_second: object) -> float | None:
 def moment_ms(name: str, moment: object) -> int:
     """Give a moment in ms since 1970, rounded up: not before it."""
     if not isinstance(moment, datetime):
-        raise MessageError(f"{name}: wanted a datetime, got {_short(moment)}")
+        raise MessageError(f"{name}: wanted a datetime, got {quoted(moment)}")
     if moment.tzinfo is None or moment.utcoffset() is None:
         raise MessageError(f"{name}: wanted a datetime with its time zone, got {moment!r}")
     return -(-((moment - _EPOCH) // _MICROSECOND) // 1000)
@@ -519,15 +520,15 @@ _BOOLS = frozenset({bool, np.bool_})
 
 def _numbers(given: object, count: int, name: str) -> npt.NDArray[np.int64 | np.float64]:
     if isinstance(given, list | tuple) and not _BOOLS.isdisjoint(map(type, given)):
-        raise MessageError(f"{name}: wanted numbers, got a bool in {_short(given)}")
+        raise MessageError(f"{name}: wanted numbers, got a bool in {quoted(given)}")
     try:
         numbers = np.asarray(given)
     except (TypeError, ValueError) as error:
-        raise MessageError(f"{name}: wanted numbers, got {_short(given)}") from error
+        raise MessageError(f"{name}: wanted numbers, got {quoted(given)}") from error
     if numbers.size == 0 and count == 0:
         return np.zeros(0, np.int64)
     if numbers.dtype.kind not in "iuf":
-        raise MessageError(f"{name}: wanted numbers, got {numbers.dtype} from {_short(given)}")
+        raise MessageError(f"{name}: wanted numbers, got {numbers.dtype} from {quoted(given)}")
     if numbers.ndim == 0:
         numbers = np.full(count, numbers)
     if numbers.dtype.kind == "u":
@@ -644,8 +645,8 @@ def _checked_sizes(spans: Spans, body_bytes_max: int) -> Spans:
     return spans
 
 
-def _whole(value: object) -> int | None:
-    """Give a whole number, numpy's too, as int; None for bool and for anything else."""
+def whole(value: object) -> int | None:
+    """Give a whole number, numpy's too, as int; None for a bool and for anything else."""
     if type(value) is int:
         return value
     if isinstance(value, bool | np.bool_):
@@ -656,9 +657,11 @@ def _whole(value: object) -> int | None:
         return None
 
 
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+def check_flag(name: str, value: object) -> bool:
+    """Give a flag; MessageError on what is no truth value, though it may count as one."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    raise MessageError(f"{name}: wanted True or False, got {quoted(value)}")
 
 
 def each_of(what: str, given: object, read: Callable[[Any], _Read]) -> list[_Read]:
@@ -677,7 +680,7 @@ def several(what: str, given: object) -> Iterator[Any]:
     if isinstance(given, Iterable) and not is_one:
         with suppress(TypeError):  # an array of numpy may be one alone, too
             return iter(given)
-    raise MessageError(f"{what}: wanted several, got {type(given).__name__}")
+    raise MessageError(f"{what}: wanted several, got {typed(given)}")
 
 
 def read_of(what: str, at: int, one: object, read: Callable[[Any], _Read]) -> _Read:
@@ -685,4 +688,4 @@ def read_of(what: str, at: int, one: object, read: Callable[[Any], _Read]) -> _R
     try:
         return read(one)
     except MessageError as error:
-        raise MessageError(f"{what}[{at}]: {error}") from error
+        raise MessageError([f"{what}[{at}]: {one}" for one in error.problems]) from error

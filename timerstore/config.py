@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from timerstore.errors import ConfigError
+from timerstore.quoted import quoted, typed
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -224,9 +225,7 @@ class StoreConfig:
             value = getattr(self, one.name)
             wanted = type(one.default)
             if type(value) is not wanted:
-                problems.append(
-                    f"{one.name}: wanted {wanted.__name__}, got {type(value).__name__} {value!r}"
-                )
+                problems.append(f"{one.name}: wanted {wanted.__name__}, got {typed(value)}")
         return problems
 
     def _range_problems(self) -> list[str]:
@@ -234,15 +233,17 @@ class StoreConfig:
         for name, (low, high) in RANGES.items():
             value = getattr(self, name)
             if not low <= value <= high:
-                problems.append(f"{name}: wanted {low} to {high}, got {value}")
+                problems.append(f"{name}: wanted {low} to {high}, got {quoted(value)}")
         for name, choices in _CHOICES.items():
             value = getattr(self, name)
             if value not in choices:
-                problems.append(f"{name}: wanted {' or '.join(map(repr, choices))}, got {value!r}")
+                problems.append(
+                    f"{name}: wanted {' or '.join(map(repr, choices))}, got {quoted(value)}"
+                )
         for name, (pattern, wanted) in _PATTERNS.items():
             value = getattr(self, name)
             if not re.fullmatch(pattern, value):
-                problems.append(f"{name}: wanted {wanted}, got {value!r}")
+                problems.append(f"{name}: wanted {wanted}, got {quoted(value)}")
         return problems
 
     def _relation_problems(self) -> list[str]:
@@ -340,7 +341,7 @@ def _rate_problems(topic_rates: str) -> list[str]:
         return []  # its pattern says so
     problems = []
     if len(rates) < len(topic_rates.split()):
-        problems.append(f"topic_rates: wanted each topic once, got {topic_rates!r}")
+        problems.append(f"topic_rates: wanted each topic once, got {quoted(topic_rates)}")
     for topic, rate in rates.items():
         if not RATE_MIN <= rate <= RATE_MAX:
             problems.append(f"topic_rates: wanted {RATE_MIN} to {RATE_MAX}, got {topic}={rate}")

@@ -8,8 +8,9 @@
 Nothing is delivered meanwhile, and no body is written. Cut off, the directory is as a kill leaves
 it: opened here, or converted again, it goes on.
 
-Fails:    ConfigError where there is no store, LockedError where it is open, FailedError where a
-          broker would refuse what came of it, FullError where the disk is full.
+Fails:    ConfigError where there is no store, or no broker would open one of its sizes; LockedError
+          where it is open, FailedError where a broker would refuse what came of it, FullError where
+          the disk is full.
 Source:   decision 0044.
 """
 
@@ -22,10 +23,12 @@ from timerstore.clock import Clock, SystemClock
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, FailedError
 from timerstore.files.disk import Disk
+from timerstore.files.geometry import queue_bytes
 from timerstore.files.paths import path_text
 from timerstore.layout.tree import Tree
 from timerstore.layout.wheel_slot import SLOT_BYTES
 from timerstore.opening import open_directory
+from timerstore.quoted import quoted
 from timerstore.store import check_given
 
 NO_SLOT = (
@@ -37,6 +40,13 @@ OUT_OF_TURN = (
     "(the clock was set back between the two), which a broker's cursor cannot tell: it would "
     "deliver one of them twice; convert it when both are delivered"
 )
+
+
+_QUEUE_BYTES_MIN = 40
+"""Of a queue's file. A broker that opens (seen: 5.3.3) looks in the last one for units beyond the
+log, and is done with it where its second or a later one says so: where there is but one, it takes
+the same file again, without end.
+"""
 
 
 class ConvertReport(NamedTuple):
@@ -59,11 +69,13 @@ def convert(
     `config` as for `open`, but for its `far_wheel`.
     """
     if to not in ("rocketmq", "timerstore"):
-        raise ConfigError(f"to: wanted 'rocketmq' or 'timerstore', got {to!r}")
+        raise ConfigError(f"to: wanted 'rocketmq' or 'timerstore', got {quoted(to)}")
     check_given(config, clock)
     tree, disk = Tree(Path(path_text("convert", path))), Disk()
     if not (disk.is_directory(tree.commit_log) or disk.exists(tree.watermark)):
         raise ConfigError(f"convert: wanted the directory of a store, got {tree.root}")
+    if to == "rocketmq":
+        _check_queues(disk, tree, config or StoreConfig())
     given = replace(config or StoreConfig(), far_wheel="shared" if to == "rocketmq" else "own")
     opened = open_directory(tree.root, given, clock or SystemClock(), threads=False)
     try:
@@ -84,3 +96,15 @@ def convert(
                 got=f"more, and {far} units on the far wheel",
             )
     return ConvertReport(waiting, opened.metrics.values()["far_moved_messages"], far)
+
+
+def _check_queues(disk: Disk, tree: Tree, config: StoreConfig) -> None:
+    found = queue_bytes(disk, tree)
+    size = config.queue_segment_bytes if found is None else found
+    if size < _QUEUE_BYTES_MIN:
+        where = "" if found is None else f" in {tree.queues}"
+        raise ConfigError(
+            f"queue_segment_bytes: wanted {_QUEUE_BYTES_MIN} or more for a broker, which never "
+            f"finishes opening queues of one unit a file, got {size}{where}; put what waits into "
+            "a store that was made with more"
+        )

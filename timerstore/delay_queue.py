@@ -33,6 +33,7 @@ from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
 from timerstore.errors import MessageError
+from timerstore.quoted import quoted, typed
 
 DUE_MS_MAX = 2**63 - 1
 """Latest due time: what the store's formats hold, eight bytes with a sign."""
@@ -132,7 +133,7 @@ class DelayQueue(Generic[Key, Value]):
         if type(due_ms) is not int or not 0 <= due_ms <= DUE_MS_MAX:
             due_ms = _whole("due_ms", due_ms, low=0)
         if (there := self.find(key)) is not None:
-            raise MessageError(f"key: {key!r} waits already, due at {there[0]}")
+            raise MessageError(f"key: {quoted(key)} waits already, due at {there[0]}")
         self._waiting[key] = entry = (due_ms, key, value)
         number = due_ms // self._width_ms
         bucket = self._buckets.get(number)
@@ -346,9 +347,7 @@ def _whole(name: str, value: object, *, low: int) -> int:
             raise TypeError
         number = operator.index(value)  # type: ignore[arg-type]  # what is none raises TypeError
     except TypeError as error:
-        raise MessageError(
-            f"{name}: wanted a whole number, got {type(value).__name__} {value!r}"
-        ) from error
+        raise MessageError(f"{name}: wanted a whole number, got {typed(value)}") from error
     if not low <= number <= DUE_MS_MAX:
-        raise MessageError(f"{name}: wanted {low} to {DUE_MS_MAX}, got {value!r}")
+        raise MessageError(f"{name}: wanted {low} to {DUE_MS_MAX}, got {quoted(value)}")
     return number

@@ -25,6 +25,7 @@ from timerstore.native import Putter, ffi, lib, pointer
 from timerstore.opening import Opened
 from timerstore.queues.levels import parse_level_delays
 from timerstore.queues.routes import Route
+from timerstore.quoted import quoted
 
 _put_one = lib.ts_put_one
 
@@ -303,7 +304,7 @@ class Putting:
         if flush is None:
             return self._is_sync
         if not isinstance(flush, str) or flush not in ("sync", "async"):
-            raise MessageError(f"flush: wanted 'sync' or 'async', got {flush!r}")
+            raise MessageError(f"flush: wanted 'sync' or 'async', got {quoted(flush)}")
         return flush == "sync"
 
     # --- topics ---

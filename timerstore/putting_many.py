@@ -172,7 +172,7 @@ class ManyPutting(Putting):
         extra = _encode_keys(keys, count)
         ids = gather_ids(message_ids, count)
         call = _Call(topic, name, spans, due, now_ms, text, extra, ids, level, queue_id, is_sync)
-        return self._put_call(call, atomic=atomic)
+        return self._put_call(call, atomic=arguments.check_flag("atomic", atomic))
 
     def _put_call(self, call: "_Call", *, atomic: bool) -> PutBatch:
         """Check the rest, then append."""

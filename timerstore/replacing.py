@@ -43,6 +43,7 @@ from timerstore.putting_many import ManyPutting
 from timerstore.queues.lookup import record_fields, scan_one
 from timerstore.queues.removals import Removals
 from timerstore.queues.routes import Route
+from timerstore.quoted import quoted
 from timerstore.timer.cancel import delete_properties, leaving
 from timerstore.timer.named import Named
 
@@ -355,17 +356,17 @@ def check_replacing(key: object, replace: object, level: object, message_id: obj
     if replace is not True:
         given = "key" if key is not None else "wait_at_most"
         problems.append(
-            f"replace: wanted True with {given}, got {replace!r}"
+            f"replace: wanted True with {given}, got {quoted(replace)}"
             if replace is False
-            else f"replace: wanted True or False, got {replace!r}"
+            else f"replace: wanted True or False, got {quoted(replace)}"
         )
     elif key is None:
         problems.append("key: wanted one with replace=True, got none")
     for name, value in (("level", level), ("message_id", message_id)):
         if value is not None:
-            problems.append(f"{name}: does not go with key and replace, got {value!r:.80}")
+            problems.append(f"{name}: does not go with key and replace, got {quoted(value)}")
     if key is not None and (not isinstance(key, str) or not key or key.split() != [key]):
-        problems.append(f"key: wanted text without spaces, not empty, got {key!r:.80}")
+        problems.append(f"key: wanted text without spaces, not empty, got {quoted(key)}")
     if problems:
         raise MessageError(problems)
     return str(key)

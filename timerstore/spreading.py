@@ -22,6 +22,7 @@ from timerstore import arguments
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import MessageError
+from timerstore.quoted import quoted
 
 
 class Spreader:
@@ -77,5 +78,5 @@ class Spreader:
         if end_ms - now_ms > self._config.delay_ms_max:
             raise MessageError(
                 f"spread: wanted an end at most {self._config.delay_ms_max} ms from now "
-                f"(delay_ms_max), got {end_ms - now_ms}"
+                f"(delay_ms_max), got {quoted(end_ms - now_ms)}"
             )

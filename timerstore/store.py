@@ -19,8 +19,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
-import numpy as np
-
 from timerstore import arguments
 from timerstore.backup import Copier
 from timerstore.beside import ReadOnlyStore
@@ -47,7 +45,7 @@ from timerstore.future.times import buckets_of
 from timerstore.future.used import used
 from timerstore.ingest import Carrier, Ingester
 from timerstore.inspect.check import check_store
-from timerstore.layout.handle import Handle, decode, of_receipt
+from timerstore.layout.handle import Handle, check_receipt, decode, of_receipt
 from timerstore.layout.tree import CLUSTER_JSON
 from timerstore.leases import (
     AckResult,
@@ -74,7 +72,7 @@ from timerstore.opening import Opened, open_directory
 from timerstore.pull.asked import check_asked
 from timerstore.pull.consumer import Consumer, Seams
 from timerstore.pull.filter import Filter, make_filter
-from timerstore.pull.given import check_queues, wait_problems, whole, whole_ms
+from timerstore.pull.given import check_queues, wait_problems, whole_ms
 from timerstore.pull.groups import Filters, Groups, check_name
 from timerstore.pull.line import Watch
 from timerstore.pull.query import check_query
@@ -85,6 +83,7 @@ from timerstore.pull.watcher import Watcher
 from timerstore.putting_many import ManyPutting
 from timerstore.queues.level_pending import pending_by_topic
 from timerstore.queues.routes import Route
+from timerstore.quoted import quoted, typed
 from timerstore.recurring import Recurring
 from timerstore.recurring_calls import RecurringCalls
 from timerstore.replacing import Replacing, check_replacing
@@ -265,6 +264,8 @@ class TimerStore(Closing):
         if spread is not None:
             deliver_ms = self._spreader.one(spread, delay, deliver_at, deliver_ms, level)
             delay = deliver_at = None
+        if replace is not False:
+            replace = arguments.check_flag("replace", replace)
         if replace or key is not None or wait_at_most is not None:
             return self._replacing.put(
                 topic,
@@ -470,16 +471,20 @@ class TimerStore(Closing):
         sql: Any,
     ) -> tuple[Route, int, int, float, Filter | None]:
         queue_id, offset, max_count = (
-            int(one) if isinstance(one, np.integer) else one
+            one if type(one) is int or (number := arguments.whole(one)) is None else number
             for one in (queue_id, offset, max_count)
         )
+        if not isinstance(topic, str):
+            raise MessageError(f"queue: wanted text as topic, got {typed(topic)}")
         routes, name = self._opened.rooms.routes, str(topic)
         number = queue_id if type(queue_id) is int else -1
         route = routes.get(name, number)
         if route is None:
             known = routes.queue_count(name)
             if not 0 <= number < known:
-                raise MessageError(f"queue: topic {topic!r} has {known} queues, got {queue_id!r}")
+                raise MessageError(
+                    f"queue: topic {quoted(topic)} has {known} queues, got {quoted(queue_id)}"
+                )
             route = routes.make(name, number, self._clock.now_ms)
         wanted = check_asked(route, offset, max_count, wait, tags, sql)
         return route, offset, max_count, wait, wanted
@@ -628,12 +633,14 @@ class TimerStore(Closing):
         ACKED; EXPIRED: too late, the message came again; SETTLED: this receipt was used before;
         UNKNOWN. Raises MessageError on what is no receipt.
         """
-        return self._leases.ack([receipt])[0]
+        return self._leases.ack_one(receipt)
 
     @_counted
     def ack_many(self, receipts: Iterable[str | LeasedMessage]) -> list[AckResult]:
-        """Settle many leases; one sync for all. None is settled where one is no receipt."""
-        return self._leases.ack(arguments.several("receipts", receipts))
+        """Settle many leases; one sync for all. None is settled where one is no receipt:
+        MessageError names the first that is none.
+        """
+        return self._leases.ack(receipts)
 
     @_counted
     def nack(
@@ -827,10 +834,13 @@ class TimerStore(Closing):
         self._check_open()
         given: tuple[tuple[str, Any], ...] = (("begin_ms", begin_ms), ("end_ms", end_ms))
         problems = [
-            f"{name}: wanted a whole number of ms since 1970, got {value!r}"
+            f"{name}: wanted a whole number of ms since 1970, got {quoted(value)}"
             for name, value in given
-            if value is not None and whole(value) is None
+            if value is not None and arguments.whole(value) is None
         ]
+        name: object = topic
+        if name is not None and not isinstance(name, str):
+            problems.append(f"topic: wanted text, got {typed(name)}")
         if problems:
             raise MessageError(problems)
         timers = self._opened.pending.read(begin_ms, end_ms, topic)
@@ -1114,6 +1124,7 @@ _WAITED_FOR = frozenset(
 
 def _handle_of(receipt_or_handle: PutReceipt | str) -> Handle:
     if isinstance(receipt_or_handle, PutReceipt):
+        check_receipt(receipt_or_handle)
         if receipt_or_handle.waits_for_level:
             raise MessageError(
                 "receipt: wanted one of a timer, got one of a message with a fixed level, which "

@@ -258,7 +258,7 @@ class SimAnchor:
     def identity(self) -> tuple[int, int]:
         return self._disk.identity(self._root)
 
-    def lock(self) -> bool:
+    def lock(self, *, shared: bool = False) -> bool:
         return True
 
     def unlock(self) -> None:

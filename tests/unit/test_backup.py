@@ -1,6 +1,7 @@
 """Backup and restore: what comes out of a restored store is what the store owed at its backup."""
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -520,6 +521,70 @@ def test_two_at_once_are_refused(source: Bench, tmp_path: Path) -> None:
     source.store.backup(tmp_path / "backup")
 
 
+def test_who_reads_a_backup_and_who_writes_it_keep_each_other_out(
+    source: Bench, tmp_path: Path
+) -> None:
+    fill(source, 100)
+    source.turn()
+    backup = tmp_path / "backup"
+    told: list[str] = []
+    source.store.backup(tmp_path / "other")
+    with pytest.raises(ConfigError, match="progress: wanted something to call, got int 7"):
+        timerstore.restore(tmp_path / "other", tmp_path / "torn", progress=7)  # type: ignore[arg-type]
+
+    def refused(call: Callable[[], object]) -> None:
+        with pytest.raises(LockedError, match="in this process") as caught:
+            call()
+        told.append(str(caught.value))
+
+    def reads(_done: int, _all: int) -> None:
+        refused(lambda: timerstore.restore(backup, tmp_path / "torn"))
+        refused(lambda: timerstore.check_backup(backup))
+
+    def writes(_done: int, _all: int) -> None:
+        refused(lambda: source.store.backup(backup))
+        assert timerstore.check_backup(backup).clean  # who reads keeps out nobody who reads
+
+    source.store.backup(backup, progress=reads)
+    assert not (tmp_path / "torn").exists()
+    names = sorted(backup.iterdir())
+    fill(source, 50, begin=100)
+    source.turn()
+    timerstore.restore(backup, tmp_path / "whole", progress=writes)
+    assert len(told) > 3, "nothing was copied in pieces"
+    assert all(str(backup) in one for one in told)
+    assert sorted(backup.iterdir()) == names, "a backup that is read is not written to"
+    assert timerstore.verify_directory(tmp_path / "whole").clean
+    source.store.backup(backup)
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_does_not_keep_writers_out(source: Bench, tmp_path: Path) -> None:
+    fill(source, 10)
+    source.turn()
+    backup = tmp_path / "backup"
+    source.store.backup(backup)
+    come, go = os.pipe()
+    children = []
+
+    def fork(_done: int, _all: int) -> None:
+        child = os.fork()
+        if child == 0:
+            os.read(come, 1)
+            os._exit(0)
+        children.append(child)
+
+    timerstore.restore(backup, tmp_path / "restored", progress=fork)
+    try:
+        source.store.backup(backup)
+    finally:
+        os.write(go, b"x" * len(children))
+        for child in children:
+            os.waitpid(child, 0)
+        os.close(come)
+        os.close(go)
+
+
 def test_nothing_is_restored_into_the_backup_itself(source: Bench, tmp_path: Path) -> None:
     """One at `timerwheel` made it look like a backup that had been opened as a store."""
     backup = tmp_path / "backup"
@@ -728,3 +793,42 @@ def test_queues_that_cannot_be_are_refused(
         timerstore.restore(tmp_path / "backup", tmp_path / "restored")
     assert not (tmp_path / "restored").exists()
     assert not list(tmp_path.rglob("*evil*"))
+
+
+def test_a_folder_of_the_same_disk_that_is_mounted_is_a_mount_point_too(
+    source: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its device is that of the folder above: only the system's table of mounts tells."""
+    source.store.backup(tmp_path / "backup")
+    mounted = tmp_path / "with space" / "mounted"
+    mounted.mkdir(parents=True)
+    table = tmp_path / "mountinfo"
+    where = str(mounted).replace(" ", r"\040")
+    table.write_text(
+        f"1 0 8:1 / / rw - ext4 /dev/a rw\n60 1 8:1 /from {where} rw - ext4 /dev/a rw\n"
+    )
+    monkeypatch.setattr("timerstore.files.paths.MOUNTS", table)
+    with pytest.raises(ConfigError, match="restore: wanted a folder below a mount point"):
+        timerstore.restore(tmp_path / "backup", mounted)
+    with pytest.raises(ConfigError, match="repair: wanted a folder below a mount point"):
+        timerstore.repair(source.root, mounted)
+    assert not list(mounted.parent.glob("*ing"))
+    timerstore.restore(tmp_path / "backup", mounted / "store")
+    for lost in (b"", b"\xff garbage\n", b"1 2\n"):
+        table.write_bytes(lost)
+        timerstore.restore(tmp_path / "backup", tmp_path / f"restored-{len(lost)}")
+    table.unlink()
+    timerstore.restore(tmp_path / "backup", tmp_path / "restored")
+
+
+def test_a_backup_may_lie_behind_links(source: Bench, tmp_path: Path) -> None:
+    """As its log on another disk: locked or not, it is read as it is."""
+    fill(source, 10)
+    source.turn()
+    backup = tmp_path / "backup"
+    source.store.backup(backup)
+    (backup / "commitlog").rename(tmp_path / "elsewhere")
+    (backup / "commitlog").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "link").symlink_to(backup)
+    assert timerstore.check_backup(tmp_path / "link").clean
+    timerstore.restore(tmp_path / "link", tmp_path / "restored")

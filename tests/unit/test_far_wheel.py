@@ -432,6 +432,31 @@ def test_convert_says_what_is_wrong(tmp_path: Path) -> None:
     at.close()
 
 
+@pytest.mark.parametrize("with_config", [True, False])
+def test_convert_refuses_queue_files_that_a_broker_cannot_open(
+    tmp_path: Path, with_config: bool
+) -> None:
+    """It looks in the last file of a queue for its second unit, again and again."""
+    at = bench(tmp_path, far_wheel="own", queue_segment_bytes=20)
+    at.store.put_many("t", [b"m"] * 3, delay=600)
+    at.turn()
+    at.close()
+    before = {path: path.stat().st_mtime_ns for path in at.root.rglob("*")}
+    with pytest.raises(ConfigError) as caught:
+        timerstore.convert(at.root, "rocketmq", at.config if with_config else None, clock=at.clock)
+    assert str(caught.value).startswith(
+        "queue_segment_bytes: wanted 40 or more for a broker, which never finishes opening queues "
+        f"of one unit a file, got 20 in {tree(at).queues}"
+    )
+    assert {path: path.stat().st_mtime_ns for path in at.root.rglob("*")} == before
+    timerstore.convert(at.root, "timerstore", at.config, clock=at.clock)
+    wide = bench(tmp_path / "wide", far_wheel="own", queue_segment_bytes=40)
+    wide.store.put("t", b"m", delay=600)
+    wide.turn()
+    wide.close()
+    timerstore.convert(wide.root, "rocketmq", wide.config, clock=wide.clock)
+
+
 def test_convert_tells_a_level_out_of_turn_from_a_full_wheel(tmp_path: Path) -> None:
     at = bench(tmp_path, far_wheel="own", level_delays="1h")
     at.store.put("t", b"put first", level=1)

@@ -17,7 +17,6 @@ Source:   decisions 0011, 0017 and 0055.
 
 import asyncio
 import os
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial, wraps
@@ -26,6 +25,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from timerstore import store as blocking_store
+from timerstore.aio.bell import Bell, end_wait
 from timerstore.aio.consumer import AsyncConsumer, Joining
 from timerstore.aio.leases import AsyncLeaseConsumer
 from timerstore.aio.puts import Puts
@@ -35,6 +35,7 @@ from timerstore.errors import ConfigError
 from timerstore.leases import LeasedMessage
 from timerstore.message import MessageBatch, PendingTimer, PullResult, PutBatch, PutReceipt
 from timerstore.pull.waiting import WaitingPull, Waits
+from timerstore.quoted import quoted
 from timerstore.store import TimerStore
 
 __all__ = ["AsyncConsumer", "AsyncLeaseConsumer", "AsyncTimerStore", "open"]
@@ -104,7 +105,7 @@ class AsyncTimerStore:
         self.config = blocking.config
         self._pool = pool
         self._puts = Puts(blocking, self._run)
-        self._bell: _Bell | None = None  # of the loop that awaited last
+        self._bells: dict[asyncio.AbstractEventLoop, Bell] = {}  # of loops in which somebody waits
 
     ingest = _in_pool(TimerStore.ingest)
     ingested = _in_pool(TimerStore.ingested)
@@ -150,15 +151,7 @@ class AsyncTimerStore:
         that comes again when the lease is over.
         """
         waiting = await self._run(partial(self.blocking.begin_receive, topic, group, **asked))
-        try:
-            found = await self._run(waiting.look)
-        except BaseException:
-            waiting.end()
-            raise
-        if waiting.is_done(found):
-            waiting.end()
-            return found
-        return await self._wait(waiting)
+        return await self._wait(waiting, looks_first=True)
 
     def lease_consumer(
         self, topic: str, group: str, *, wait: float | None = None, **asked: Any
@@ -203,30 +196,28 @@ class AsyncTimerStore:
         self.blocking._check_open()  # a pool that is shut, or lost in a fork, takes no work
         return await asyncio.get_running_loop().run_in_executor(self._pool, call)
 
-    async def _wait(self, waiting: Waits[Got, Answer]) -> Answer:
+    async def _wait(self, waiting: Waits[Got, Answer], *, looks_first: bool = False) -> Answer:
         loop = asyncio.get_running_loop()
+        bell = self._bells.get(loop) or Bell(loop, self._bells, self.blocking._check_open)
+        bell.await_(waiting)
         try:
             while True:
                 rung: asyncio.Future[None] = loop.create_future()
-                if waiting.enter(partial(self._bell_of(loop).ring, rung)):
-                    timer = loop.call_later(waiting.left_s, _end_wait, rung)
+                if not looks_first and waiting.enter(partial(bell.ring, rung)):
+                    timer = loop.call_later(waiting.left_s, end_wait, rung)
                     try:
                         await rung
                     finally:
                         timer.cancel()
-                        waiting.leave()
+                        bell.leave(waiting)
                     if waiting.is_closed:
                         return waiting.when_closed()
+                looks_first = False
                 got = await self._run(waiting.look)
                 if waiting.is_done(got):
                     return waiting.final(got)
         finally:
-            waiting.end()
-
-    def _bell_of(self, loop: asyncio.AbstractEventLoop) -> "_Bell":
-        if self._bell is None or self._bell.loop is not loop:
-            self._bell = _Bell(loop)
-        return self._bell
+            bell.end(waiting)
 
     async def close(self) -> None:
         """Answer the pulls that wait, let calls finish, close the store; again: nothing.
@@ -262,35 +253,6 @@ class AsyncTimerStore:
 
     def __repr__(self) -> str:
         return f"<Async{repr(self.blocking)[1:]}"
-
-
-class _Bell:
-    """Rings the futures of one loop from other threads: one call into the loop for many at once."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self._rung: deque[asyncio.Future[None]] = deque()
-        self._is_called = False
-
-    def ring(self, future: "asyncio.Future[None]") -> None:
-        """End the wait for this future; from any thread."""
-        self._rung.append(future)
-        if not self._is_called:
-            self._is_called = True
-            try:
-                self.loop.call_soon_threadsafe(self._end_waits)
-            except RuntimeError:  # the loop is closed: nobody awaits there any more
-                self._rung.clear()
-
-    def _end_waits(self) -> None:
-        self._is_called = False  # first: what is appended from now on calls again
-        while self._rung:
-            _end_wait(self._rung.popleft())
-
-
-def _end_wait(future: "asyncio.Future[None]") -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 class Opening:
@@ -357,7 +319,7 @@ def open(  # noqa: A001 - read as `timerstore.aio.open`
             "in threads; timerstore.aio opens for writing"
         )
     if type(workers) is not int or not 1 <= workers <= WORKERS_MAX:
-        raise ConfigError(f"workers: wanted 1 to {WORKERS_MAX}, got {workers!r}")
+        raise ConfigError(f"workers: wanted 1 to {WORKERS_MAX}, got {quoted(workers)}")
     return Opening(
         partial(blocking_store.open, path, config, clock=clock, threads=threads),
         workers,

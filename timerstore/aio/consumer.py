@@ -19,9 +19,10 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
-from timerstore.errors import ClosedError
+from timerstore.errors import ClosedError, MessageError
 from timerstore.message import Message
 from timerstore.pull.consumer import Consumer
+from timerstore.pull.given import wait_problems
 from timerstore.pull.waiting import Waits
 
 Got = TypeVar("Got")
@@ -54,6 +55,8 @@ class AsyncConsumer:
         """Give the next messages, at most `max_count`, of any of its queues; waits up to `wait`
         seconds for the first. None came, or all was closed meanwhile: an empty list.
         """
+        if problems := wait_problems(wait):  # None as well: that is for iterating
+            raise MessageError(problems)
         return await self._poll(max_count, wait)
 
     async def _poll(self, max_count: int, wait_s: float | None) -> list[Message]:

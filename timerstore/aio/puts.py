@@ -81,5 +81,5 @@ class Puts:
     def _shares(self, named: Mapping[str, Any]) -> bool:
         """Whether the put is to be durable, and nothing but its append is."""
         flush = named.get("flush")
-        is_sync = self._is_sync if flush is None else flush == "sync"
+        is_sync = self._is_sync if flush is None else isinstance(flush, str) and flush == "sync"
         return is_sync and _BY_ITSELF.isdisjoint(named)

@@ -35,6 +35,7 @@ from timerstore.layout.counts_json import NO_IDS, IdsMark
 from timerstore.layout.tree import BACKUP_JSON, Tree, segment_name, segment_offset
 from timerstore.layout.watermark import Watermark
 from timerstore.message import BackupReport
+from timerstore.quoted import typed
 
 CHUNK_BYTES = 8 << 20
 CONFIG_NAMES = ("topics.json", "consumerOffset.json", "timerstoreRecurring.json")
@@ -68,13 +69,14 @@ class Copier:
 
     def run(self, target: Path, progress: Progress | None = None) -> BackupReport:
         """Bring a backup up to the last completed checkpoint; durable on return."""
+        check_progress(progress)
         root, store = led_to("backup", target), led_to("backup", self._tree.root)
         if root == store or store in root.parents or root in store.parents:
             raise ConfigError(f"backup: wanted a folder apart from the store {store}, got {root}")
         refuse_other_folder(self._disk, root)
         directory = Directory(self._disk, root)
         try:
-            return self._copy(directory.tree, progress or _silent)
+            return self._copy(directory.tree, _silent if progress is None else progress)
         finally:
             directory.release()
 
@@ -250,6 +252,12 @@ class _Transfer:
             self._disk.rename(path, self._path(one.offset))
         reach("backup_segment_copied")
         return SavedSegment(one.offset, done, crc)
+
+
+def check_progress(progress: object) -> None:
+    """Refuse what cannot be told how far a copy is."""
+    if progress is not None and not callable(progress):
+        raise ConfigError(f"progress: wanted something to call, got {typed(progress)}")
 
 
 def crc_of(file: File, size: int) -> int:

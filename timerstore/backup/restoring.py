@@ -1,18 +1,20 @@
 """Restore: a backup into a new store directory, every byte checked on the way.
 
 Locks:    `<name>.restoring`, while it is built: another one beside it is refused.
+          The backup, shared, while it is read: no backup goes on there meanwhile.
 Holds:    the directory has its name only when it is whole and durable: one that was cut off is
           `<name>.restoring`, and the next restore begins it anew.
           What is derived is not there: the first opening builds it from the log, in one scan.
 Fails:    ConfigError where the path is taken or the folder is no backup; CorruptError with file and
           offset where the backup's bytes are not what was written, and then there is no store;
-          LockedError where another restore is at it.
+          LockedError where another restore is at it, or a backup.
 Source:   decision 0018.
 """
 
 import os
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from timerstore.backup.copying import (
@@ -20,6 +22,7 @@ from timerstore.backup.copying import (
     CONFIG_NAMES,
     MANIFEST,
     Progress,
+    check_progress,
     crc_of,
     read_manifest,
 )
@@ -29,6 +32,7 @@ from timerstore.dedupe import read_ids, write_ids
 from timerstore.errors import ConfigError, CorruptError, FailedError
 from timerstore.failpoint import reach
 from timerstore.files.building import built
+from timerstore.files.directory import unwritten
 from timerstore.files.disk import Disk
 from timerstore.files.paths import led_to, path_text
 from timerstore.layout import watermark
@@ -48,10 +52,17 @@ def restore(
     """Make a store of a backup, in a folder that is new or empty; durable on return.
 
     `progress` is told how many bytes are copied, and of how many. Raises ConfigError, CorruptError,
-    and LockedError where another restore makes the same folder.
+    and LockedError where another restore makes the same folder, or a backup is being made in that
+    one.
     """
     backup, path = Path(path_text("backup", backup)), Path(path_text("restore", path))
+    check_progress(progress)
     disk = Disk()
+    with _kept(disk, backup):
+        return _restore(disk, backup, path, progress)
+
+
+def _restore(disk: Disk, backup: Path, path: Path, progress: Progress | None) -> BackupReport:
     manifest = _manifest_of(disk, backup)
     root, into = led_to("restore", backup), led_to("restore", path)
     if root in into.parents:  # nor would it be a backup any more, with a `timerwheel` in it
@@ -76,9 +87,16 @@ def restore(
 def check_backup(backup: str | os.PathLike[str]) -> Report:
     """Read a whole backup; tell every segment that is not what was written, and of the others every
     range that is no record: the store was damaged when it was backed up.
+
+    LockedError where a backup is being made there.
     """
     backup = Path(path_text("backup", backup))
     disk = Disk()
+    with _kept(disk, backup):
+        return _check(disk, backup)
+
+
+def _check(disk: Disk, backup: Path) -> Report:
     manifest = _manifest_of(disk, backup)
     problems = []
     records = 0
@@ -125,6 +143,14 @@ def _pieces(
         elif piece.begin < end:  # behind it are the zeros that the file is short of a segment
             where = files.place(piece.begin, min(piece.end, end))
             yield Problem("damaged when it was backed up", where, "records", piece.why)
+
+
+@contextmanager
+def _kept(disk: Disk, backup: Path) -> Iterator[None]:
+    """Keep a backup as it is while it is read: one that goes on meanwhile would be torn."""
+    _manifest_of(disk, backup)  # else there is nothing to keep
+    with unwritten(Disk(), led_to("backup", backup)):
+        yield
 
 
 def _manifest_of(disk: Disk, backup: Path) -> Manifest:

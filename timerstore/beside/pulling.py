@@ -9,18 +9,20 @@ from typing import Any
 
 import numpy as np
 
+from timerstore.arguments import whole
 from timerstore.beside.answering import Answering, answered
 from timerstore.errors import MessageError
 from timerstore.message import Message, MessageBatch, PullResult, PullStatus
 from timerstore.pull.asked import check_asked
 from timerstore.pull.filter import Filter
-from timerstore.pull.given import wait_problems, whole, whole_ms
+from timerstore.pull.given import wait_problems, whole_ms
 from timerstore.pull.groups import check_name
 from timerstore.pull.pull import bounds_of, result_of
 from timerstore.pull.reading import empty_batch
 from timerstore.pull.seek import offset_at
 from timerstore.pull.waiting import WAITING
 from timerstore.queues.routes import Route
+from timerstore.quoted import quoted
 
 _FOLLOWED = 1024  # messages of a queue that are read at a time
 
@@ -104,7 +106,9 @@ class Pulling(Answering):
         route = routes.find(name, number)
         if route is None:
             known = routes.full_queue_count(name)
-            raise MessageError(f"queue: topic {topic!r} has {known} queues, got {queue_id!r}")
+            raise MessageError(
+                f"queue: topic {quoted(topic)} has {known} queues, got {quoted(queue_id)}"
+            )
         return self._room.settle(route)
 
     def _look(
@@ -139,7 +143,7 @@ class Pulling(Answering):
             raise MessageError(problems)
         at = {whole(queue): whole(offset) for queue, offset in dict(offsets or {}).items()}
         if None in at or None in at.values():
-            raise MessageError(f"offsets: wanted whole numbers by queue, got {offsets!r}")
+            raise MessageError(f"offsets: wanted whole numbers by queue, got {quoted(offsets)}")
         self.check_open()
         return self._followed(topic, dict(at), wait, tags, sql)  # type: ignore[arg-type]
 

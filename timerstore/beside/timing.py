@@ -8,6 +8,7 @@ from datetime import datetime
 from heapq import merge
 from typing import Any
 
+from timerstore.arguments import whole
 from timerstore.beside.answering import Answering, answered
 from timerstore.beside.counting import histogram
 from timerstore.beside.explaining import ExplainerBeside
@@ -16,9 +17,9 @@ from timerstore.errors import MessageError
 from timerstore.future.explain import name_of
 from timerstore.future.times import buckets_of
 from timerstore.message import Explanation, Histogram, Message, PendingTimer, PutReceipt
-from timerstore.pull.given import whole
 from timerstore.pull.groups import check_name
 from timerstore.pull.query import check_query
+from timerstore.quoted import quoted
 from timerstore.timer.request import Records
 
 
@@ -34,7 +35,7 @@ class Timing(Answering):
         self.check_open()
         given: tuple[tuple[str, Any], ...] = (("begin_ms", begin_ms), ("end_ms", end_ms))
         problems = [
-            f"{name}: wanted a whole number of ms since 1970, got {value!r}"
+            f"{name}: wanted a whole number of ms since 1970, got {quoted(value)}"
             for name, value in given
             if value is not None and whole(value) is None
         ]

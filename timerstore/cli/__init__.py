@@ -27,19 +27,19 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from timerstore.cli.streams import make_ready
+from timerstore.cli.streams import ready
 
 INSTALL = "pip install 'timerstore[cli]'"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; its exit code (exits.py). Standard streams that are closed are opened."""
-    make_ready()
-    try:
-        command = importlib.import_module("timerstore.cli.command")
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in {"click", "rich"}:
-            raise
-        sys.stderr.write(f"timerstore: {error.name} is not installed; do: {INSTALL}\n")
-        return 2
-    return int(command.main(arguments))
+    with ready():
+        try:
+            command = importlib.import_module("timerstore.cli.command")
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] not in {"click", "rich"}:
+                raise
+            sys.stderr.write(f"timerstore: {error.name} is not installed; do: {INSTALL}\n")
+            return 2
+        return int(command.main(arguments))

@@ -18,7 +18,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from timerstore.cli.exits import TABLE, Exit, Told, told
+from timerstore.cli.exits import TABLE, CommandError, Exit, Told, told
 from timerstore.cli.output import emit_error
 from timerstore.cli.stopping import Stopped, raise_terminated
 
@@ -134,8 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     before = signal.signal(signal.SIGTERM, raise_terminated)
     try:
-        code = _run(given)
-        sys.stdout.flush()
+        code = _flushed(_run(given), given)
     except BrokenPipeError:
         code = Exit.READER_GONE
     finally:
@@ -162,6 +161,16 @@ def _run(given: list[str]) -> int:
             traceback.print_exc()
         return _tell(told(error), given)
     return int(code or Exit.FINE)
+
+
+def _flushed(code: int, given: list[str]) -> int:
+    """Have the whole answer out; the code, where that was an error already or this is none."""
+    try:
+        sys.stdout.flush()
+    except CommandError as error:
+        _forget_output()
+        return code or _tell(told(error), given)
+    return code
 
 
 def _usage(error: click.ClickException) -> Told:

@@ -40,7 +40,7 @@ TABLE: Mapping[Exit, str] = MappingProxyType(
     {
         Exit.FINE: "done",
         Exit.NOT_SO: "damage was found, or what was asked for is not there or no longer waits",
-        Exit.ERROR: "a wrong argument, or an error of the files",
+        Exit.ERROR: "a wrong argument, an error of the files, or an answer that cannot be written",
         Exit.LOCKED: "another process has the store open; its pid is told",
         Exit.LATER: "refused for now: a full disk, flow control, another export; try again",
         Exit.INTERRUPTED: "Ctrl-C",

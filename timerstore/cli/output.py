@@ -5,15 +5,15 @@ Holds:    a table on a terminal is as wide as that; into a pipe it is cut nowher
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from timerstore.cli.exits import CommandError, Told
+from timerstore.cli.exits import Told
+from timerstore.cli.streams import answering
 from timerstore.cli.words import safe
 
 _PIPE_WIDTH = 100_000
@@ -42,22 +42,6 @@ def raw(data: bytes) -> None:
         sys.stdout.flush()
         sys.stdout.buffer.write(data + b"\n")
         sys.stdout.buffer.flush()
-
-
-@contextmanager
-def answering() -> Iterator[None]:
-    """The system's error of standard output is none of the store's."""
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise CommandError(
-            "the answer cannot be written",
-            where="standard output",
-            got=error.strerror,
-            do="what was asked for may be done: look before it is asked for again",
-        ) from error
 
 
 def note(text: str) -> None:

@@ -1,12 +1,14 @@
 """dump, export: tables of a store's files, as JSON lines or Parquet; read beside its owner."""
 
+import errno
 import fcntl
 import json
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import click
 import pyarrow as pa
@@ -246,7 +248,9 @@ def _alone(part: Path) -> Iterator[None]:
     """Hold it: another export into the same file would write among its rows, also behind its end,
     when it has its name. Where the file system has no such lock there is none.
     """
-    with part.open("ab") as file:
+    with _opened(part) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise _no_file(part)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             is_ours = os.path.samestat(part.stat(), os.fstat(file.fileno()))
@@ -262,6 +266,29 @@ def _alone(part: Path) -> Iterator[None]:
                 code=Exit.LATER,
             )
         yield
+
+
+def _opened(part: Path) -> BinaryIO:
+    """Open it without waiting: a FIFO of that name would be one that nobody reads."""
+
+    def without_waiting(path: str, flags: int) -> int:
+        return os.open(path, flags | os.O_NONBLOCK, 0o666)
+
+    try:
+        return open(part, "ab", opener=without_waiting)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise _no_file(part) from error
+        raise
+
+
+def _no_file(part: Path) -> CommandError:
+    return CommandError(
+        "the export is written beside its target, where something else stands",
+        where=part,
+        wanted="a file, or nothing",
+        got="a FIFO, a device or a socket",
+    )
 
 
 Write = Callable[[Any], None]

@@ -19,9 +19,10 @@ from timerstore.cli.beside import as_json as head
 from timerstore.cli.exits import CommandError
 from timerstore.cli.given import SPAN, json_option, path_argument
 from timerstore.cli.opening import stores_in
-from timerstore.cli.output import answering, emit, say
+from timerstore.cli.output import emit, say
 from timerstore.cli.screen import TURNS, Turn, make_screen
 from timerstore.cli.stopping import Stop, stopping
+from timerstore.cli.streams import answering
 from timerstore.cli.words import iso
 from timerstore.clock import SystemClock
 from timerstore.columns.pulse import Pulse, Watch

@@ -15,7 +15,7 @@ from pathlib import Path
 from timerstore.errors import ConfigError, LockedError
 from timerstore.files.directory import Directory
 from timerstore.files.disk import Disk
-from timerstore.files.paths import led_to
+from timerstore.files.paths import is_mount_point, led_to
 from timerstore.layout.tree import Tree
 
 
@@ -36,7 +36,7 @@ def built(disk: Disk, path: Path, what: str, ending: str) -> Iterator[Tree]:
         raise ConfigError(
             f"{what}: wanted another folder than the one the process is in, got {path}"
         )
-    if path.is_mount():  # told before all is copied: nothing can take the place of such a folder
+    if is_mount_point(path):  # told before all is copied: nothing can take its place
         raise ConfigError(f"{what}: wanted a folder below a mount point, got one itself, {path}")
     directory = Directory(disk, path.with_name(path.name + ending))
     try:

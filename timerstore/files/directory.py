@@ -9,6 +9,7 @@ Locks:    three, since each has a hole that another covers (decision 0034):
               this process closes that file, and useless when the file is removed or replaced;
           (3) flock on the directory itself: it cannot be replaced under a holder, and no other
               descriptor drops it. A forked child shares it, so the child closes its copy at once.
+          Who reads one that is not to be written meanwhile shares (3) with all who do so.
 Holds:    one writer for one directory, in this process and among all; kill -9 frees all three.
 Fails:    LockedError, with the holder's process id where it says one; FailedError from
           `check_held` where the directory was taken from under the holder.
@@ -16,6 +17,8 @@ Fails:    LockedError, with the holder's process id where it says one; FailedErr
 
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from timerstore.errors import FailedError, LockedError
@@ -24,6 +27,7 @@ from timerstore.layout.tree import Tree
 
 _held: dict[tuple[int, int], Anchor] = {}
 _held_lock = threading.Lock()
+_read: set[Anchor] = set()  # by this process, each for as long as `unwritten` holds it
 
 
 def _forget_in_child() -> None:
@@ -32,9 +36,10 @@ def _forget_in_child() -> None:
     """
     global _held_lock  # noqa: PLW0603 - another thread may have held it when the process was forked
     _held_lock = threading.Lock()
-    for anchor in _held.values():
+    for anchor in (*_held.values(), *_read):
         anchor.close()
     _held.clear()
+    _read.clear()
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
@@ -68,6 +73,38 @@ def holder_of(disk: Disk, tree: Tree) -> int | None:
     return pid
 
 
+@contextmanager
+def unwritten(disk: Disk, root: Path) -> Iterator[None]:
+    """Keep a directory from being written while it is read; others may read it, too. Nothing is
+    put in it: it may be one that can only be read. LockedError where somebody holds it. Give a disk
+    of its own: what is reached by this one is reached through no link.
+    """
+    anchor = disk.anchor(root)
+    _read.add(anchor)
+    try:
+        if not anchor.lock(shared=True):
+            if anchor.identity() in _held:
+                raise LockedError("the directory is open in this process", where=root)
+            raise _held_by_another(disk, Tree(root))
+        yield
+    finally:
+        _read.discard(anchor)
+        anchor.unlock()
+        anchor.close()
+
+
+def _is_read_here(identity: tuple[int, int]) -> bool:
+    return any(one.identity() == identity for one in list(_read))
+
+
+def _held_by_another(disk: Disk, tree: Tree) -> LockedError:
+    text = disk.read_small(tree.abort)
+    holder = text.decode("ascii", "replace").strip() if text else "unknown"
+    return LockedError(
+        "another process holds the directory", where=tree.lock, got=f"process {holder}"
+    )
+
+
 class Directory:
     """A locked store directory."""
 
@@ -93,21 +130,16 @@ class Directory:
     def _lock(self) -> File:
         path = self.tree.lock
         if not self._anchor.lock():
-            raise self._held_by_another()
+            if _is_read_here(self._identity):
+                raise LockedError("the directory is read in this process", where=self.root)
+            raise _held_by_another(self._disk, self.tree)
         file = self._disk.open(path, create=True)
         if not file.lock_first_byte():
-            raise self._held_by_another()
+            raise _held_by_another(self._disk, self.tree)
         if file.identity() != self._disk.identity(path):
             raise LockedError("the lock file was replaced meanwhile", where=path)
         file.write(b"lock", 0)
         return file
-
-    def _held_by_another(self) -> LockedError:
-        text = self._disk.read_small(self.tree.abort)
-        holder = text.decode("ascii", "replace").strip() if text else "unknown"
-        return LockedError(
-            "another process holds the directory", where=self.tree.lock, got=f"process {holder}"
-        )
 
     def _let_go(self) -> None:
         self._file = None

@@ -316,12 +316,14 @@ class Anchor:
             raise os_error(error, "stat", self.root) from error
         return status.st_dev, status.st_ino
 
-    def lock(self) -> bool:
-        """Take the directory for this descriptor alone (flock); False where another has it. Where
-        the file system has no such lock (NFS wants a file that can be written) there is none.
+    def lock(self, *, shared: bool = False) -> bool:
+        """Take the directory for this descriptor alone, or `shared`, for all who take it so
+        (flock); False where another has it. Where the file system has no such lock (NFS wants a
+        file that can be written) there is none.
         """
+        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         try:
-            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self.fd, kind | fcntl.LOCK_NB)
         except OSError as error:
             return error.errno not in (errno.EACCES, errno.EAGAIN)
         return True

@@ -38,7 +38,8 @@ def _segment_bytes(disk: Disk, directories: Iterable[Path]) -> int | None:
     return sizes[0] if sizes else None
 
 
-def _queue_bytes(disk: Disk, tree: Tree) -> int | None:
+def queue_bytes(disk: Disk, tree: Tree) -> int | None:
+    """Give the size of the queues' files; None where there are none."""
     topics = _folders(disk, tree.queues)
     return _segment_bytes(disk, (queue for topic in topics for queue in _folders(disk, topic)))
 
@@ -121,7 +122,7 @@ def adopt_geometry(
     _check_log(disk, tree)
     shown: dict[str, tuple[int | None, Path]] = {
         "commit_log_segment_bytes": (_segment_bytes(disk, [tree.commit_log]), tree.commit_log),
-        "queue_segment_bytes": (_queue_bytes(disk, tree), tree.queues),
+        "queue_segment_bytes": (queue_bytes(disk, tree), tree.queues),
         "timer_log_segment_bytes": (_segment_bytes(disk, [tree.timer_log]), tree.timer_log),
         "wheel_slot_count": _wheel_slots(disk, tree, mark),
         "precision_ms": (None if mark is None else mark.precision_ms, tree.watermark),

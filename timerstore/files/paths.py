@@ -5,21 +5,50 @@ to a folder that the process stands in and that is gone.
 """
 
 import os
+import re
 from pathlib import Path
 
 from timerstore.errors import ConfigError
+from timerstore.quoted import quoted
 
 
 def path_text(what: str, path: object) -> str:
     """Give a folder's path as text. ConfigError where it is none."""
     text = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(text, str):
-        raise ConfigError(f"{what}: wanted text or a path, got {path!r}")
+        raise ConfigError(f"{what}: wanted text or a path, got {quoted(path)}")
     if not text:  # as a Path it would be the working directory
-        raise ConfigError(f"{what}: wanted a folder, got {path!r}")
+        raise ConfigError(f"{what}: wanted a folder, got {quoted(path)}")
     if "\0" in text:
-        raise ConfigError(f"{what}: wanted a path without NUL, got {text!r}")
+        raise ConfigError(f"{what}: wanted a path without NUL, got {quoted(text)}")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{what}: wanted a path as the system has them, got {text!a}") from error
     return text
+
+
+MOUNTS = Path("/proc/self/mountinfo")
+_ESCAPED = re.compile(rb"\\([0-7]{3})")  # blanks and the like, as octal numbers
+
+
+def is_mount_point(path: Path) -> bool:
+    """Whether something is mounted at a path that `led_to` gave; a folder of the same disk, too,
+    where the system says so: its device is no other.
+    """
+    if path.is_mount():
+        return True
+    try:
+        lines = MOUNTS.read_bytes().splitlines()
+    except OSError:
+        return False
+    wanted = os.fsencode(path)
+    places = (line.split(b" ")[4:5] for line in lines)
+    return any(_ESCAPED.sub(_unescaped, one) == wanted for place in places for one in place)
+
+
+def _unescaped(found: re.Match[bytes]) -> bytes:
+    return bytes([int(found[1], 8) & 0xFF])
 
 
 def led_to(what: str, path: Path) -> Path:

@@ -10,7 +10,7 @@ Fails:    MessageError on what names no message.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -23,13 +23,14 @@ from timerstore.commitlog.fold import SCAN_DTYPE
 from timerstore.commitlog.recover import scan_batches
 from timerstore.config import StoreConfig
 from timerstore.errors import CorruptError, GoneError, MessageError
-from timerstore.layout.handle import decode
+from timerstore.layout.handle import check_receipt, decode
 from timerstore.layout.tree import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from timerstore.message import Explanation, HistoryEntry, Message, PendingTimer, PutReceipt
 from timerstore.native import ffi, lib
 from timerstore.opening import Opened
 from timerstore.pull.groups import check_name
 from timerstore.queues.lookup import route_needed
+from timerstore.quoted import quoted, typed
 from timerstore.timer.request import Records, slots_of
 from timerstore.timer.wheel import NO_SLOT
 
@@ -47,24 +48,37 @@ class Name(NamedTuple):
 
 def name_of(given: object, topic: str | None) -> Name:
     """Give topic and message id of a receipt, a message, a handle, or an id with its topic."""
+    if isinstance(given, PutReceipt):
+        check_receipt(given)
+    if isinstance(given, Message) and not isinstance(given.properties, Mapping):
+        raise MessageError(
+            f"message: wanted a mapping as its properties, got {typed(given.properties)}"
+        )
     if isinstance(given, Message | PendingTimer | PutReceipt):
-        return Name(given.topic, given.message_id)
+        return _name_in(given.topic, given.message_id)
     if not isinstance(given, str) or not given:
         raise MessageError(
             "message: wanted a receipt, a message, a handle, or a message id with topic=, got "
-            f"{type(given).__name__}"
+            f"{typed(given)}"
         )
     if topic is not None:
         if not is_utf8(given):
-            raise MessageError(f"message: half a surrogate pair in its id, got {given!r:.80}")
+            raise MessageError(f"message: half a surrogate pair in its id, got {quoted(given)}")
         return Name(check_name("topic", topic), given)
     try:
         handle = decode(given)
     except MessageError as error:
         raise MessageError(
-            f"message: {given!r:.80} is no handle; with a message id, give topic=, too"
+            f"message: {quoted(given)} is no handle; with a message id, give topic=, too"
         ) from error
     return Name(handle.topic, handle.message_id)
+
+
+def _name_in(topic: object, message_id: object) -> Name:
+    """What it says of itself; a caller may have made it up."""
+    if not isinstance(message_id, str) or not is_utf8(message_id):
+        raise MessageError(f"message: wanted text as its message_id, got {typed(message_id)}")
+    return Name(check_name("topic", topic), message_id)
 
 
 class Explainer:

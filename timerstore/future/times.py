@@ -3,8 +3,9 @@
 from datetime import datetime
 from typing import NamedTuple
 
+from timerstore.arguments import whole
 from timerstore.errors import MessageError
-from timerstore.pull.given import whole
+from timerstore.quoted import quoted
 
 UNIT_S = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}
 BUCKETS_MAX = 1_000_000
@@ -30,7 +31,7 @@ def buckets_of(now_ms: int, begin: object, end: object, by: object) -> Buckets:
     end_ms = begin_ms + _DAY_MS if end is None else _epoch_ms("end", end, problems)
     unit_s = UNIT_S.get(by) if isinstance(by, str) else None
     if unit_s is None:
-        problems.append(f"by: wanted one of {', '.join(UNIT_S)}, got {by!r}")
+        problems.append(f"by: wanted one of {', '.join(UNIT_S)}, got {quoted(by)}")
     if not problems and end_ms < begin_ms:
         problems.append(f"end: wanted a time not before begin ({begin_ms}), got {end_ms}")
     if problems or unit_s is None:
@@ -46,12 +47,12 @@ def buckets_of(now_ms: int, begin: object, end: object, by: object) -> Buckets:
 def _epoch_ms(name: str, given: object, problems: list[str]) -> int:
     if isinstance(given, datetime):
         if given.tzinfo is None:
-            problems.append(f"{name}: wanted a datetime with a time zone, got {given!r}")
+            problems.append(f"{name}: wanted a datetime with a time zone, got {quoted(given)}")
             return 0
         number: int | None = round(given.timestamp() * 1000)
     else:
         number = whole(given)
     if number is None or not 0 <= number <= _MS_MAX:
-        problems.append(f"{name}: wanted ms since 1970 or an aware datetime, got {given!r}")
+        problems.append(f"{name}: wanted ms since 1970 or an aware datetime, got {quoted(given)}")
         return 0
     return number

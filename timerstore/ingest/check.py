@@ -13,6 +13,7 @@ from timerstore import arguments
 from timerstore.config import StoreConfig
 from timerstore.errors import MessageError
 from timerstore.message import Int64Array
+from timerstore.quoted import quoted
 from timerstore.row_batch import RowBatch
 from timerstore.rows import Rows
 from timerstore.texts import Column, check_ids, texts_of
@@ -41,9 +42,11 @@ def check_name(source: object, version: object) -> tuple[str, int]:
         problems.append(
             f"source: wanted 1 to {SOURCE_BYTES_MAX} bytes of UTF-8, got {source[:80]!r}"
         )
-    number = int(version) if isinstance(version, int | np.integer) else None
-    if number is None or isinstance(version, bool) or not 0 <= number <= VERSION_MAX:
-        problems.append(f"version: wanted a whole number, 0 to {VERSION_MAX}, got {version!r}")
+    number = arguments.whole(version)
+    if number is None or not 0 <= number <= VERSION_MAX:
+        problems.append(
+            f"version: wanted a whole number, 0 to {VERSION_MAX}, got {quoted(version)}"
+        )
     if problems:
         raise MessageError(problems)
     assert isinstance(source, str)

@@ -103,9 +103,11 @@ class Ingester:
     def ingest(self, source: str, version: int, batches: Iterable[Any]) -> IngestReceipt:
         """As TimerStore.ingest."""
         source, version = check_name(source, version)
-        if not isinstance(batches, Iterable):
+        given: object = batches
+        is_one = isinstance(given, np.ndarray) and not given.ndim  # which calls itself iterable
+        if is_one or not isinstance(given, Iterable):
             raise MessageError(
-                f"batches: wanted several of RowBatch, got one {type(batches).__name__}"
+                f"batches: wanted several of RowBatch, got one {type(given).__name__}"
             )
         with self.ledger.turn(source):
             self._resolve(source)

@@ -10,8 +10,10 @@ import binascii
 import re
 from typing import NamedTuple
 
+from timerstore.arguments import is_utf8
 from timerstore.errors import MessageError
-from timerstore.message import PutReceipt, make_handle, out_ms
+from timerstore.message import PutReceipt, ReceiptOrigin, make_handle, out_ms
+from timerstore.quoted import quoted, typed
 
 HANDLE_CHARACTERS_MAX = 4096
 """Far above what topic (255), broker (127) and id (any string that fits a property) make."""
@@ -37,6 +39,36 @@ class Handle(NamedTuple):
         return self.timestamp_ms - 1
 
 
+def check_receipt(receipt: PutReceipt) -> None:
+    """Raise MessageError on a receipt that no put has answered: a caller may have made it up."""
+    if len(receipt) != len(PutReceipt._fields):
+        raise MessageError(f"receipt: wanted {len(PutReceipt._fields)} fields, got {len(receipt)}")
+    problems: list[str] = []
+    origin: object = receipt.origin
+    if isinstance(origin, ReceiptOrigin) and len(origin) == len(ReceiptOrigin._fields):
+        for name in ("topic", "id_prefix", "broker_name"):
+            text = getattr(origin, name)
+            if not isinstance(text, str) or not text or not is_utf8(text):
+                problems.append(f"receipt: wanted text as its origin's {name}, got {typed(text)}")
+        _add_number("its origin's precision_ms", origin.precision_ms, 1, problems)
+    else:
+        problems.append(f"receipt: wanted the origin of one of a put, got {typed(origin)}")
+    if receipt.queue_offset is not None:
+        _add_number("queue_offset", receipt.queue_offset, 0, problems)
+    lowest = {"counter": 0, "timer_id": -1, "log_offset": -1, "due_ms": -_INT64_MAX}
+    for name, low in lowest.items():
+        _add_number(name, getattr(receipt, name), low, problems)
+    if problems:
+        raise MessageError(problems)
+
+
+def _add_number(name: str, value: object, low: int, problems: list[str]) -> None:
+    if type(value) is not int or not low <= value <= _INT64_MAX:
+        problems.append(
+            f"receipt: wanted a whole number from {low} on as {name}, got {typed(value)}"
+        )
+
+
 def of_receipt(receipt: PutReceipt) -> Handle:
     """Give a timer's: what `receipt.handle` says, without the way through text."""
     origin = receipt.origin
@@ -55,10 +87,11 @@ def decode(text: str) -> Handle:
     Fields beyond the sixth are left alone, as a broker does; a sixth that is no number is refused.
     """
     if not isinstance(text, str):
-        raise MessageError(f"handle: wanted text, got {type(text).__name__}")
+        raise MessageError(f"handle: wanted text, got {typed(text)}")
     if not 0 < len(text) <= HANDLE_CHARACTERS_MAX:
         raise MessageError(
-            f"handle: wanted 1 to {HANDLE_CHARACTERS_MAX} characters, got {len(text)}"
+            f"handle: wanted 1 to {HANDLE_CHARACTERS_MAX} characters, got {len(text)} in "
+            f"{quoted(text)}"
         )
     try:
         raw = binascii.a2b_base64(text.replace("-", "+").replace("_", "/"), strict_mode=True)

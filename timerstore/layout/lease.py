@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from timerstore.arguments import TOPIC_BYTES_MAX
 from timerstore.errors import MessageError
+from timerstore.quoted import quoted, typed
 
 LEASE_PROPERTY = "TS_LEASE"
 TOPIC_PROPERTY = "RETRY_TOPIC"
@@ -142,10 +143,11 @@ def write_receipt(receipt: Receipt) -> str:
 def read_receipt(text: object) -> Receipt:
     """Read a receipt; MessageError on anything else."""
     if not isinstance(text, str):
-        raise MessageError(f"receipt: wanted text, got {type(text).__name__}")
+        raise MessageError(f"receipt: wanted text, got {typed(text)}")
     if not 0 < len(text) <= _RECEIPT_CHARACTERS_MAX:
         raise MessageError(
-            f"receipt: wanted 1 to {_RECEIPT_CHARACTERS_MAX} characters, got {len(text)}"
+            f"receipt: wanted 1 to {_RECEIPT_CHARACTERS_MAX} characters, got {len(text)} in "
+            f"{quoted(text)}"
         )
     try:
         raw = base64.b64decode(text.encode("ascii"), altchars=b"-_", validate=True)

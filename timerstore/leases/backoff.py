@@ -11,6 +11,7 @@ from datetime import timedelta
 
 from timerstore import arguments
 from timerstore.errors import MessageError
+from timerstore.quoted import quoted
 
 STEPS_MAX = 100
 """Delays that a list may have."""
@@ -58,7 +59,7 @@ class Backoff:
         bounds = [("factor", factor, 1, 100), ("jitter", jitter, 0, 1)]
         for name, value, low, high in bounds:
             if isinstance(value, bool | str) or not _is_within(value, low, high):
-                problems.append(f"backoff: wanted {name} from {low} to {high}, got {value!r}")
+                problems.append(f"backoff: wanted {name} from {low} to {high}, got {quoted(value)}")
         if problems:
             raise MessageError(problems)
         first_ms, longest_ms = delay_ms("backoff", first), delay_ms("backoff", longest)
@@ -68,7 +69,7 @@ class Backoff:
     def steps(cls, delays: Sequence[Seconds]) -> "Backoff":
         """These delays, seconds; the last one for all attempts that follow."""
         if isinstance(delays, str | bytes) or not isinstance(delays, Sequence):
-            raise MessageError(f"backoff: wanted a list of seconds, got {delays!r}")
+            raise MessageError(f"backoff: wanted a list of seconds, got {quoted(delays)}")
         if not 1 <= len(delays) <= STEPS_MAX:
             raise MessageError(f"backoff: wanted 1 to {STEPS_MAX} delays, got {len(delays)}")
         return cls(tuple(delay_ms("backoff", one) for one in delays))

@@ -12,9 +12,10 @@ Source:   decision 0036.
 
 import secrets
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from timerstore import arguments
 from timerstore.clock import Clock
 from timerstore.errors import GoneError, LeaseLostError, MessageError, NotWaitingError
 from timerstore.failpoint import reach
@@ -130,9 +131,15 @@ class Leases:
 
     # --- what becomes of a lease ---
 
+    def ack_one(self, given: Given) -> AckResult:
+        """As TimerStore.ack."""
+        return self._ack([_receipt_of(given)])[0]
+
     def ack(self, given: Iterable[Given]) -> list[AckResult]:
         """As TimerStore.ack_many."""
-        receipts = [_receipt_of(one) for one in given]
+        return self._ack(arguments.each_of("receipts", given, _receipt_of))
+
+    def _ack(self, receipts: Sequence[Receipt]) -> list[AckResult]:
         end, results = 0, []
         for receipt in receipts:
             result, at = self._cancel(receipt)

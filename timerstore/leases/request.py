@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 from timerstore.config import StoreConfig
 from timerstore.errors import MessageError
 from timerstore.leases.backoff import Backoff, backoff_of, delay_ms
+from timerstore.pull.filter import filter_problems
 from timerstore.pull.given import wait_problems, whole_or
 from timerstore.pull.groups import Filters
+from timerstore.quoted import quoted
 
 DEFAULTS: dict[str, Any] = {
     "lease": 30.0,
@@ -42,7 +44,7 @@ def check_loop(asked: Mapping[str, object]) -> None:
     problems = []
     if "max_count" in asked:  # the others of a batch would be leased, and be nobody's
         problems.append(
-            f"max_count: wanted none, a loop leases one at a time, got {asked['max_count']!r}"
+            f"max_count: wanted none, a loop leases one at a time, got {quoted(asked['max_count'])}"
         )
     known = sorted(DEFAULTS.keys() - {"max_count"})
     if unknown := sorted(asked.keys() - DEFAULTS.keys()):
@@ -63,13 +65,15 @@ def check_request(
     backoff: object,
 ) -> Request:
     """Give the request."""
-    problems = wait_problems(wait)
+    problems = wait_problems(wait) + filter_problems(*filters)
     count = whole_or(max_count, 0)
     if not 1 <= count <= COUNT_MAX:
-        problems.append(f"max_count: wanted 1 to {COUNT_MAX}, got {max_count!r}")
+        problems.append(f"max_count: wanted 1 to {COUNT_MAX}, got {quoted(max_count)}")
     attempts = 0 if max_attempts is None else whole_or(max_attempts, -1)
     if max_attempts is not None and not 1 <= attempts <= ATTEMPTS_MAX:
-        problems.append(f"max_attempts: wanted 1 to {ATTEMPTS_MAX} or None, got {max_attempts!r}")
+        problems.append(
+            f"max_attempts: wanted 1 to {ATTEMPTS_MAX} or None, got {quoted(max_attempts)}"
+        )
     lease_ms, policy = 0, None
     try:
         lease_ms = check_lease(config, lease)

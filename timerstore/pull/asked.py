@@ -9,6 +9,7 @@ from timerstore.errors import MessageError
 from timerstore.pull.filter import Filter, make_filter
 from timerstore.pull.given import wait_problems
 from timerstore.queues.routes import Route
+from timerstore.quoted import quoted
 
 
 def check_asked(
@@ -17,9 +18,9 @@ def check_asked(
     """Refuse what is wrong; give the filter, None where everything is asked for."""
     problems: list[str] = []
     if type(offset) is not int or offset < 0:
-        problems.append(f"offset: wanted a whole number from 0 on, got {offset!r}")
+        problems.append(f"offset: wanted a whole number from 0 on, got {quoted(offset)}")
     if type(max_count) is not int or max_count < 1:
-        problems.append(f"max_count: wanted a whole number from 1 on, got {max_count!r}")
+        problems.append(f"max_count: wanted a whole number from 1 on, got {quoted(max_count)}")
     problems += wait_problems(wait)
     wanted = None
     if tags is not None or sql is not None:

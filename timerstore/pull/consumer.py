@@ -16,6 +16,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, NamedTuple, Self
 
+from timerstore.arguments import whole
 from timerstore.clock import Clock
 from timerstore.closing import Closing
 from timerstore.errors import ClosedError, MessageError, TimerStoreError
@@ -27,6 +28,7 @@ from timerstore.pull.offsets import Asked, Offsets
 from timerstore.pull.polling import WaitingPoll
 from timerstore.pull.seek import BEYOND
 from timerstore.pull.waiting import wait_in_thread
+from timerstore.quoted import quoted
 
 _REMOVED = {PullStatus.OFFSET_TOO_SMALL, PullStatus.MESSAGE_WAS_REMOVING}
 _AHEAD = 32  # messages that are fetched at once, at least
@@ -317,13 +319,10 @@ class Consumer(Closing):
         if through is None:
             return {q: one.position for q, one in held.items() if one.position >= 0}
         if isinstance(through, Message):
-            if through.topic != self.topic:
-                raise MessageError(
-                    f"commit: this consumer reads {self.topic!r}, got one of {through.topic!r}"
-                )
-            if through.queue_id not in held and through.queue_id < self._group.queue_count:
+            queue_id, offset = self._place_behind(through)
+            if queue_id not in held and queue_id < self._group.queue_count:
                 return {}
-            through = {through.queue_id: through.queue_offset + 1}
+            through = {queue_id: offset}
         if not isinstance(through, Mapping):
             raise MessageError(
                 f"commit: wanted a Message or a mapping of queues, got {type(through).__name__}"
@@ -338,14 +337,30 @@ class Consumer(Closing):
             elif 0 <= place <= self._member.had.get(number, -1):
                 continue  # it moved meanwhile, or came back since
             elif one is None:
-                problems.append(f"commit: it has the queues {sorted(held)}, got {queue_id!r}")
+                problems.append(f"commit: it has the queues {sorted(held)}, got {quoted(queue_id)}")
             else:
                 problems.append(
-                    f"commit: queue {queue_id} was read to {max(one.position, 0)}, got {offset!r}"
+                    f"commit: queue {queue_id} was read to {max(one.position, 0)}, got "
+                    f"{quoted(offset)}"
                 )
         if problems:
             raise MessageError(problems)
         return wanted
+
+    def _place_behind(self, message: Message) -> tuple[int, int]:
+        """Queue and offset behind a message; what it says of itself a caller may have made up."""
+        topic: object = message.topic
+        if not isinstance(topic, str) or topic != self.topic:
+            raise MessageError(
+                f"commit: this consumer reads {self.topic!r}, got one of {quoted(topic)}"
+            )
+        queue_id, offset = whole(message.queue_id), whole(message.queue_offset)
+        if queue_id is None or offset is None:
+            raise MessageError(
+                "commit: wanted whole numbers as queue_id and queue_offset of the message, got "
+                f"{quoted(message.queue_id)} and {quoted(message.queue_offset)}"
+            )
+        return queue_id, offset + 1
 
     # --- seeking ---
 
@@ -378,7 +393,9 @@ class Consumer(Closing):
         if queue_id is not None:
             one = held.get(whole_or(queue_id, -1))
             if one is None:
-                raise MessageError(f"queue_id: it has the queues {sorted(held)}, got {queue_id!r}")
+                raise MessageError(
+                    f"queue_id: it has the queues {sorted(held)}, got {quoted(queue_id)}"
+                )
             held = {one.queue_id: one}
         if offset is None:
             ms = moment_ms(time) if time is not None else whole_ms("time_ms", time_ms)
@@ -398,7 +415,9 @@ class Consumer(Closing):
             bounds = self._pull(queue_id, BEYOND, 1)
             low, high = bounds.min_offset, bounds.max_offset
             if not low <= place <= high:
-                problems.append(f"offset: queue {queue_id} has {low} to {high}, got {offset!r}")
+                problems.append(
+                    f"offset: queue {queue_id} has {low} to {high}, got {quoted(offset)}"
+                )
         if problems:
             raise MessageError(problems)
         return dict.fromkeys(queues, place)
@@ -432,7 +451,7 @@ def _check_poll(max_count: object, wait: object) -> int:
     problems = []
     count = whole_or(max_count, 0)
     if count < 1:
-        problems.append(f"max_count: wanted a whole number from 1 on, got {max_count!r}")
+        problems.append(f"max_count: wanted a whole number from 1 on, got {quoted(max_count)}")
     problems += wait_problems(wait)
     if problems:
         raise MessageError(problems)

@@ -23,6 +23,7 @@ from timerstore.native import address, ffi, lib
 from timerstore.pull.condition import Condition
 from timerstore.pull.sql import parse_sql
 from timerstore.queues.routes import Route
+from timerstore.quoted import quoted, typed
 
 Mask = npt.NDArray[np.uint8]
 
@@ -125,17 +126,30 @@ class SqlFilter(Filter):
         return np.fromiter(found, np.uint8, len(ends) - 1)
 
 
+def filter_problems(tags: object, sql: object) -> list[str]:
+    """What of the two is no text."""
+    problems = []
+    if tags is not None and not isinstance(tags, str):
+        problems.append(f"tags: wanted text such as 'a || b', got {typed(tags)}")
+    if sql is not None and not isinstance(sql, str):
+        problems.append(f"sql: wanted text such as 'a > 5', got {typed(sql)}")
+    return problems
+
+
 def make_filter(route: Route, tags: object, sql: object = None) -> Filter | None:
     """Give the filter of a pull of one queue; None where everything passes.
 
     `tags`: tags with `||` between them; None, "" and "*" let everything through. `sql`: an
     expression as sql.py reads it. At most one of the two.
     """
+    if problems := filter_problems(tags, sql):
+        raise MessageError(problems)
     if sql is not None:
         if tags is not None:
-            raise MessageError(f"filter: wanted one of tags and sql, got {tags!r} and {sql!r}")
-        if not isinstance(sql, str):
-            raise MessageError(f"sql: wanted text such as 'a > 5', got {type(sql).__name__}")
+            raise MessageError(
+                f"filter: wanted one of tags and sql, got {quoted(tags)} and {quoted(sql)}"
+            )
+        assert isinstance(sql, str), "looked at above"
         return SqlFilter(parse_sql(sql))
     wanted = parse_tags(tags)
     if wanted is None:

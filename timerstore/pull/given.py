@@ -5,18 +5,11 @@ Fails:    MessageError.
 
 from datetime import UTC, datetime, timedelta
 
-import numpy as np
-
+from timerstore.arguments import whole
 from timerstore.errors import MessageError
+from timerstore.quoted import quoted
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def whole(value: object) -> int | None:
-    """Give a whole number, numpy's too, as int; None for a bool and for anything else."""
-    if isinstance(value, int | np.integer) and not isinstance(value, bool):
-        return int(value)
-    return None
 
 
 def whole_or(value: object, otherwise: int) -> int:
@@ -32,13 +25,13 @@ def check_queues(queues: object, count: int) -> tuple[int, ...] | None:
     try:
         given = list(queues)  # type: ignore[call-overload]  # the question is whether it can
     except TypeError as error:
-        raise MessageError(f"queues: wanted whole numbers, got {queues!r}") from error
+        raise MessageError(f"queues: wanted whole numbers, got {quoted(queues)}") from error
     found = tuple(whole_or(one, -1) for one in given)
     if not found or not all(0 <= one < (count or 2**31) for one in found):
         wanted = f"0 to {count - 1}" if count else "whole numbers from 0 on"
-        raise MessageError(f"queues: wanted some of {wanted}, got {given!r}")
+        raise MessageError(f"queues: wanted some of {wanted}, got {quoted(given)}")
     if len(set(found)) < len(found):
-        raise MessageError(f"queues: wanted each once, got {given!r}")
+        raise MessageError(f"queues: wanted each once, got {quoted(given)}")
     return found
 
 
@@ -46,19 +39,19 @@ def wait_problems(wait: object) -> list[str]:
     """What is wrong with seconds to wait."""
     if isinstance(wait, int | float) and not isinstance(wait, bool) and 0 <= wait < 1e9:
         return []
-    return [f"wait: wanted seconds from 0 on, got {wait!r}"]
+    return [f"wait: wanted seconds from 0 on, got {quoted(wait)}"]
 
 
 def whole_ms(name: str, value: object) -> int:
     """Give a time in ms since 1970."""
     number = whole(value)
     if number is None:
-        raise MessageError(f"{name}: wanted a whole number of ms since 1970, got {value!r}")
+        raise MessageError(f"{name}: wanted a whole number of ms since 1970, got {quoted(value)}")
     return number
 
 
 def moment_ms(time: object) -> int:
     """Give a moment in ms since 1970, rounded up: not before it."""
     if not isinstance(time, datetime) or time.utcoffset() is None:
-        raise MessageError(f"time: wanted a datetime with a time zone, got {time!r}")
+        raise MessageError(f"time: wanted a datetime with a time zone, got {quoted(time)}")
     return -((_EPOCH - time) // timedelta(milliseconds=1))

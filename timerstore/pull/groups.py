@@ -25,6 +25,7 @@ from typing import NamedTuple
 from timerstore.errors import MessageError
 from timerstore.message import Message, PullResult
 from timerstore.pull.line import FOR_EVER_NS, Line, Queue
+from timerstore.quoted import quoted
 from timerstore.service import Bell
 
 _NAME = re.compile(r"[A-Za-z0-9%_|-]{1,255}")
@@ -34,10 +35,10 @@ def check_name(what: str, name: object) -> str:
     """Give a topic or group name that the ancestor allows; MessageError else."""
     if isinstance(name, str) and _NAME.fullmatch(name):
         return name
-    shown = repr(name)
-    if len(shown) > 60:
-        shown = f"{shown[:60]}... of {len(name) if isinstance(name, str) else '?'} characters"
-    raise MessageError(f"{what}: wanted 1 to 255 of A-Za-z0-9%_|-, got {shown}")
+    got = quoted(name)
+    if len(got) > 60:
+        got = f"{got[:60]}... of {len(name) if isinstance(name, str) else '?'} characters"
+    raise MessageError(f"{what}: wanted 1 to 255 of A-Za-z0-9%_|-, got {got}")
 
 
 def divide(queues: Iterable[int], held: Sequence[Collection[int]]) -> list[list[int]]:

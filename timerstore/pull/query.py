@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from timerstore.arguments import whole
 from timerstore.commitlog.commit_log import CommitLog
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, CorruptError, GoneError, MessageError
@@ -42,13 +43,13 @@ from timerstore.message import (
     parse_properties,
 )
 from timerstore.native import ffi, lib
-from timerstore.pull.given import whole
 from timerstore.pull.page import PULLED
 from timerstore.pull.reading import Reader
 from timerstore.queues.dispatch import Dispatch
 from timerstore.queues.levels import real_queue
 from timerstore.queues.removals import Reading, Removals
 from timerstore.queues.routes import Routes
+from timerstore.quoted import quoted
 
 KEY_BYTES_MAX = 32_767
 """What a record's properties hold: no key is longer."""
@@ -104,7 +105,7 @@ def check_query(topic: Any, key: Any, begin_ms: Any, end_ms: Any, max_count: Any
         if topic_component(topic) != topic:
             raise AssertionError
     except (TypeError, MessageError):
-        problems.append(f"topic: wanted 1 to 255 of A-Za-z0-9%_|-, got {topic!r:.80}")
+        problems.append(f"topic: wanted 1 to 255 of A-Za-z0-9%_|-, got {quoted(topic)}")
     problems.extend(_key_problems(key))
     times = []
     for name, value, otherwise in (
@@ -113,14 +114,14 @@ def check_query(topic: Any, key: Any, begin_ms: Any, end_ms: Any, max_count: Any
     ):
         number = otherwise if value is None else whole(value)
         if number is None:
-            problems.append(f"{name}: wanted a whole number of ms since 1970, got {value!r:.80}")
+            problems.append(f"{name}: wanted a whole number of ms since 1970, got {quoted(value)}")
             number = otherwise
         times.append(min(max(number, _TIME_MIN), _TIME_MAX))
     if times[0] > times[1]:
         problems.append(f"begin_ms: wanted at most end_ms ({end_ms}), got {begin_ms}")
     count = whole(max_count)
     if count is None or count < 1:
-        problems.append(f"max_count: wanted a whole number from 1 on, got {max_count!r:.80}")
+        problems.append(f"max_count: wanted a whole number from 1 on, got {quoted(max_count)}")
     if problems:
         raise MessageError(problems)
     return Query(topic, key, times[0], times[1], count or 0)
@@ -131,11 +132,11 @@ def _key_problems(key: Any) -> Iterator[str]:
         yield f"key: wanted text, got {type(key).__name__}"
         return
     if not key or key.split() != [key]:
-        yield f"key: wanted one without spaces, not empty, got {key!r:.80}"
+        yield f"key: wanted one without spaces, not empty, got {quoted(key)}"
     try:
         size = len(key.encode())
     except UnicodeEncodeError:
-        yield f"key: half a surrogate pair in {key!r:.80}"
+        yield f"key: half a surrogate pair in {quoted(key)}"
         return
     if size > KEY_BYTES_MAX:
         yield f"key: wanted at most {KEY_BYTES_MAX} bytes, got {size}"

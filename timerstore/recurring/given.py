@@ -14,6 +14,7 @@ from timerstore import arguments
 from timerstore.config import StoreConfig
 from timerstore.errors import MessageError
 from timerstore.layout.recurring_json import Definition
+from timerstore.quoted import quoted
 from timerstore.recurring.rule import CronRule, rule_of
 
 EVERY_MS_MIN = 1000
@@ -115,16 +116,16 @@ def _problems(every: Any, cron: Any, timezone: Any, missed: Any, name: Any) -> l
     if (every is None) == (cron is None):
         got = "both" if every is not None else "none"
         problems.append(f"every, cron: wanted one of them, got {got}")
-    if missed not in MISSED:
-        problems.append(f"missed: wanted one of {', '.join(MISSED)}, got {missed!r:.80}")
+    if not isinstance(missed, str) or missed not in MISSED:
+        problems.append(f"missed: wanted one of {', '.join(MISSED)}, got {quoted(missed)}")
     if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
-        problems.append(f"name: wanted 1 to 64 of A-Za-z0-9._-, got {name!r:.80}")
+        problems.append(f"name: wanted 1 to 64 of A-Za-z0-9._-, got {quoted(name)}")
     if not isinstance(timezone, str):
-        problems.append(f"timezone: wanted an IANA name, got {timezone!r:.80}")
+        problems.append(f"timezone: wanted an IANA name, got {quoted(timezone)}")
     elif cron is None and timezone != "UTC":
         problems.append("timezone: goes with cron; a step of time knows none")
     elif cron is not None and (not isinstance(cron, str) or len(cron) > CRON_BYTES_MAX):
-        problems.append(f"cron: wanted text of at most {CRON_BYTES_MAX} bytes, got {cron!r:.80}")
+        problems.append(f"cron: wanted text of at most {CRON_BYTES_MAX} bytes, got {quoted(cron)}")
     elif cron is not None:
         try:
             CronRule(cron, timezone)

@@ -20,6 +20,7 @@ from timerstore.pull.consumer import Consumer
 from timerstore.pull.given import wait_problems, whole_or
 from timerstore.pull.groups import Held
 from timerstore.pull.polling import WaitingPoll
+from timerstore.quoted import quoted
 from timerstore.service import Bell
 from timerstore.shards.receipt import ShardMessage, in_shard
 
@@ -46,7 +47,7 @@ class ShardConsumer(Closing):
         """
         problems = wait_problems(wait)
         if whole_or(max_count, 0) < 1:
-            problems.append(f"max_count: wanted a whole number from 1 on, got {max_count!r}")
+            problems.append(f"max_count: wanted a whole number from 1 on, got {quoted(max_count)}")
         if problems:
             raise MessageError(problems)
         return self._poll(int(max_count), wait)
@@ -171,7 +172,8 @@ class ShardConsumer(Closing):
             shard = place[0] if isinstance(place, tuple) and len(place) == 2 else None
             if whole_or(shard, -1) not in range(len(self._consumers)):
                 problems.append(
-                    f"commit: wanted (shard, queue) of {len(self._consumers)} shards, got {place!r}"
+                    f"commit: wanted (shard, queue) of {len(self._consumers)} shards, got "
+                    f"{quoted(place)}"
                 )
             else:
                 queues = by_shard.setdefault(int(place[0]), {})

@@ -15,6 +15,7 @@ import numpy as np
 from timerstore.errors import MessageError
 from timerstore.leases import LeasedMessage
 from timerstore.message import Message, PutBatch, PutReceipt
+from timerstore.quoted import typed
 from timerstore.recurring import Recurring
 from timerstore.shards.routing import Shards
 from timerstore.shards.tree import SHARD_COUNT_MAX
@@ -39,7 +40,7 @@ def split_receipt(receipt: object, shard_count: int) -> tuple[int, str]:
 
 def _split(name: str, wanted: str, begin: str, given: object, shard_count: int) -> tuple[int, str]:
     if not isinstance(given, str):
-        raise MessageError(f"{name}: wanted {wanted}, got {type(given).__name__}")
+        raise MessageError(f"{name}: wanted {wanted}, got {typed(given)}")
     found = _HANDLE.fullmatch(given)
     if found is None:
         raise MessageError(

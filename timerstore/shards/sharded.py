@@ -51,6 +51,7 @@ from timerstore.message import (
 )
 from timerstore.pull.waiting import WaitingPull
 from timerstore.putting_many import id_bytes
+from timerstore.quoted import quoted
 from timerstore.recurring import draw_name
 from timerstore.shards import cluster as cluster_json
 from timerstore.shards.consumer import ShardConsumer
@@ -108,7 +109,9 @@ class ShardedStore(Closing):
     ) -> None:
         self.root = Path(path_text("path", path))
         if ingest_every is not None and not _is_interval(ingest_every):
-            raise ConfigError(f"ingest_every: wanted 0.01 to 86400 s or None, got {ingest_every!r}")
+            raise ConfigError(
+                f"ingest_every: wanted 0.01 to 86400 s or None, got {quoted(ingest_every)}"
+            )
         self.tree = ShardsTree(self.root)
         single.check_given(config, clock)
         self._clock = clock if clock is not None else SystemClock()
@@ -255,6 +258,8 @@ class ShardedStore(Closing):
         if spread is not None:
             deliver_ms = self._spreader.one(spread, delay, deliver_at, deliver_ms, level)
             delay = deliver_at = None
+        if replace is not False:
+            replace = arguments.check_flag("replace", replace)
         if replace or key is not None or wait_at_most is not None:
             given |= {"key": key, "replace": replace, "wait_at_most": wait_at_most}
         shard = self._route(keys if key is None else key, message_id)
@@ -316,6 +321,7 @@ class ShardedStore(Closing):
         if not self.config.timer_enabled and bool((due > 0).any()):
             raise arguments.timers_off()
         self._check(topic, offsets, tags, keys, queue_id, ids)
+        atomic = arguments.check_flag("atomic", atomic)
         shards = self._shards_of(keys, ids, count, atomic=atomic)
         chosen: list[int] = [int(one) for one in np.unique(shards)] or [0]
         if atomic and len(chosen) > 1:
@@ -397,7 +403,8 @@ class ShardedStore(Closing):
         sizes = np.diff(offsets)
         extra = np.zeros(1, np.int64)
         if keys is not None:
-            is_row = isinstance(keys, Sequence | np.ndarray) and not isinstance(keys, str | bytes)
+            is_row = isinstance(keys, Sequence) and not isinstance(keys, str | bytes)
+            is_row = is_row or (isinstance(keys, np.ndarray) and keys.ndim > 0)
             if not is_row or len(keys) != len(sizes):
                 got = str(len(keys)) if is_row else type(keys).__name__
                 raise MessageError(
@@ -464,7 +471,7 @@ class ShardedStore(Closing):
 
     def _checked(self, shard: object) -> int:
         if type(shard) is not int or not 0 <= shard < len(self.stores):
-            raise MessageError(f"shard: wanted 0 to {len(self.stores) - 1}, got {shard!r}")
+            raise MessageError(f"shard: wanted 0 to {len(self.stores) - 1}, got {quoted(shard)}")
         return shard
 
     def consumer(
@@ -609,9 +616,10 @@ class ShardedStore(Closing):
         MessageError, too, where another shard has that name: by a call of that shard's store.
         """
         name = draw_name() if name is None else name
+        given: object = name  # what is no text its shard refuses
         shard = self._shard_of_name(name)
         for one in self.recurring():
-            if one.name == name and one.shard != shard:
+            if isinstance(given, str) and one.name == given and one.shard != shard:
                 raise MessageError(
                     f"name: {name!r} recurs in shard {one.shard} already, by a call of its store, "
                     f"and would in shard {shard}, too; cancel_every it first"
@@ -754,8 +762,6 @@ class ShardedStore(Closing):
         if isinstance(message, ShardReceipt) or (isinstance(message, str) and topic is None):
             shard, given = self._place_of(message)
             return self._in(shard, lambda store: store.explain(given))
-        if isinstance(message, PendingTimer | Message):
-            topic, message = message.topic, message.message_id
         name = message
         found = self._in_all(lambda store: store.explain(name, topic=topic))
         return next((one for one in found if one.state != "unknown"), found[0])

@@ -1,0 +1,239 @@
+"""Errors that teach: what, where, wanted, got, what to do, and the exit code."""
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import CommandLine
+from timerstore.cli.command import COMMANDS
+from timerstore.cli.exits import TABLE, Exit
+from timerstore.errors import FullError
+from timerstore.files.disk import Disk
+
+
+def test_where_there_is_no_store_every_command_says_what_to_do(ts: CommandLine) -> None:
+    nowhere, file = ts.folder / "nowhere", ts.folder / "file"
+    file.write_text("x")
+    more = {
+        "put": ["t", "x"],
+        "get": ["t"],
+        "follow": ["t"],
+        "cancel": ["h"],
+        "move": ["h", "--in", "1s"],
+        "repair": [ts.folder / "new"],
+        "export": [ts.folder / "x.parquet"],
+        "explain": ["x", "--topic", "t"],
+        "receive": ["t", "--group", "g"],
+        "ack": ["r"],
+        "nack": ["r"],
+        "extend": ["r"],
+        "pace": ["t=1"],
+        "import": [file],
+        "backup": [ts.folder / "b"],
+        "restore": [ts.folder / "r"],
+        "serve": ["--ui"],
+        "convert": ["--to", "rocketmq"],
+    }
+    for name in COMMANDS.keys() - {"init", "bench", "demo"}:
+        answer = ts(name, nowhere, *more.get(name, []))
+        assert (answer.code, answer.out) == (Exit.ERROR, ""), name
+        assert answer.err.startswith("error: no store there\n"), name
+        assert f"timerstore init {nowhere}" in answer.err, name
+        assert not nowhere.exists(), name
+        assert "got    a file" in ts(name, file, *more.get(name, [])).err, name
+
+
+def _link(path: Path) -> None:
+    path.symlink_to("away")
+
+
+def test_what_stays_as_it_is_is_not_tried_again(ts: CommandLine) -> None:
+    """Opening it once more finds the same."""
+    path, file = ts.init(), ts.folder / "afile"
+    file.write_text("x")
+    answers = [ts("init", file / "x")]
+    for name, makes in (
+        ("lock", (Path.mkdir, _link)),
+        ("timerwheel", (Path.mkdir, _link)),
+        ("timerstore/watermark", (Path.mkdir,)),
+        ("commitlog", (_link, Path.touch)),
+    ):
+        kept = (path / name).rename(ts.folder / "kept")
+        for make in makes:
+            make(path / name)
+            answers.append(ts("put", path, "t", "x"))
+            (path / name).rename(ts.folder / f"away-{len(answers)}")
+        kept.rename(path / name)
+    for answer in answers:
+        assert answer.code == Exit.ERROR, answer
+        assert "try again" not in answer.err, answer.err
+    assert "ENOTDIR" in answers[0].err
+    ts.fine("put", path, "t", "x")
+
+
+def test_what_may_pass_is_tried_again(ts: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    path = ts.init()
+    monkeypatch.setattr(os, "pwrite", failing)
+    answer = ts("put", path, "t", "x")
+    monkeypatch.undo()
+    assert answer.code == Exit.ERROR
+    assert "(EIO)" in answer.err
+    assert "try again: opening reads what is on the disk" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["put", "t", "x", "--in", "soon"], "wanted a span as 250ms, 90s, 30m"),
+        (["put", "t", "x", "--at", "noon"], "wanted a time as 2026-12-24T18:00+01:00"),
+        (["put", "t", "x", "--in", "1s", "--at", "now"], "one of --in and --at"),
+        (["put", "t", "x", "--in", "41w", "--level", "2"], "wanted one of"),
+        (["put", "t", "x", "--in", "9999w"], "delay: wanted at most"),
+        (["put", "t", "x", "--level", "0"], "level: wanted a whole number from 1 on"),
+        (["put", "a/b", "x"], "topic"),
+        (["put", "t", "x", "--property", "TAGS=x"], "TAGS"),
+        (["put", "t", "x", "-c", "flsh=async"], "did you mean flush?"),
+        (["put", "t", "x", "-c", "flush=never"], "flush: wanted 'sync' or 'async', got 'never'"),
+        (["put", "t", "x", "-c", "wheel_slot_count=many"], "wanted a whole number, got 'many'"),
+        (["put", "t", "x", "-c", "wheel_slot_count=64"], "wheel_slot_count"),
+        (["put", "t", "x", "--lines"], "--lines: each line is a message"),
+        (["cancel"], "wanted handles"),
+        (["cancel", "--key", "k"], "--topic and --key go together"),
+        (["move", "h"], "wanted --in or --at"),
+        (["get", "t", "--max", "0"], "0 is not in the range"),
+        (["top"], "top --once"),
+        (["receive", "t"], "Missing option '--group'"),
+        (["receive", "t", "--group", "g", "--lease", "soon"], "wanted a span as 250ms"),
+        (["receive", "t", "--group", "g", "--lease", "0s"], "lease: wanted more than 0"),
+        (["receive", "t", "--group", "a|b"], "group: wanted no |"),
+        (["receive", "t", "--group", "g", "-n", "10001"], "10001 is not in the range"),
+        (["ack"], "Missing argument 'RECEIPTS...'"),
+        (["ack", "nonsense"], "give the receipt as `receive` told it"),
+        (["nack", "nonsense"], "give the receipt as `receive` told it"),
+        (["extend", "nonsense"], "give the receipt as `receive` told it"),
+        (["pace"], "Missing argument 'TOPIC=RATE...'"),
+        (["pace", "t"], "topic_rates: wanted topic=messages a second"),
+        (["pace", "t=0"], "topic_rates: wanted 0.001 to 1000000, got t=0.0"),
+        (["pace", "t=1", "t=2"], "topic_rates: wanted each topic once"),
+        (["every", "t", "x"], "time: wanted one of --every and --cron"),
+        (["every", "t", "x", "--every", "1s", "--cron", "* * * * *"], "one of --every and --cron"),
+        (["every", "t", "x", "--every", "10ms"], "every: wanted at least 1000 ms"),
+        (["every", "t", "x", "--cron", "often"], "cron: wanted minute hour day month weekday"),
+        (["every", "t", "x", "--every", "1m", "--name", "a b"], "name: wanted 1 to 64"),
+        (["every", "--name", "beat"], "wanted TOPIC and BODY"),
+        (["every", "t", "--cancel", "beat"], "--cancel: ends what recurs"),
+        (["every", "--missed", "some"], "'some' is not one of"),
+    ],
+)
+def test_wrong_arguments_say_what_was_wanted(ts: CommandLine, words: list[str], text: str) -> None:
+    path = ts.init()
+    answer = ts(words[0], path, *words[1:])
+    assert (answer.code, answer.out) == (Exit.ERROR, "")
+    assert text in answer.err
+    assert ts.fine("count", path).out == "0\n"
+
+
+def test_sizes_of_init_stay(ts: CommandLine) -> None:
+    path = ts.init()
+    ts.fine("put", path, "orders", "a", "--in", "1s")
+    for folder, size in (("commitlog", 1 << 20), ("timerlog", 1 << 16)):
+        [file] = (path / folder).iterdir()
+        assert file.stat().st_size == size
+    assert (path / "timerwheel").stat().st_size == 2048 * 32
+    told = ts("put", path, "orders", "a", "-c", "commit_log_segment_bytes=2097152")
+    assert "configured 2097152, but" in told.err
+
+
+def test_a_taken_folder_is_left_alone(ts: CommandLine) -> None:
+    path = ts.init()
+    assert "there is one already" in ts("init", path).err
+    full = ts.folder / "full"
+    full.mkdir()
+    (full / "letter").write_text("dear")
+    assert ts("init", full).code == Exit.ERROR
+    assert [one.name for one in full.iterdir()] == ["letter"]
+
+
+def test_an_init_that_was_cut_off_may_be_given_again(
+    ts: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk, here; a kill leaves the same."""
+    path, shards_path = ts.folder / "orders.store", ts.folder / "shards"
+    make = Disk.make_directory
+
+    def full_at(name: str) -> Callable[[Disk, Path], None]:
+        def make_directory(disk: Disk, where: Path) -> None:
+            if where.name == name:
+                raise FullError("make directory", where=where)
+            make(disk, where)
+
+        return make_directory
+
+    for words, name in (([path], "timerstore"), ([shards_path, "--shards", "2"], "shard-00001")):
+        with monkeypatch.context() as full:
+            full.setattr(Disk, "make_directory", full_at(name))
+            assert ts("init", *words).code == Exit.LATER
+    assert [one.name for one in path.iterdir()] == ["lock"]
+    (shards_path / ".cluster.json.17.0a0b0c0d.tmp").touch()  # of one killed a step later
+    for words in ([path], [shards_path, "--shards", "2"]):
+        ts.fine("init", *words)
+        ts.fine("put", words[0], "orders", "a")
+    (ts.folder / "other" / "shard-00000" / "commitlog").mkdir(parents=True)
+    assert "shards with something in them" in ts("init", ts.folder / "other", "--shards", "2").err
+
+
+def test_no_path_at_all_is_not_the_working_directory(
+    ts: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a script whose variable is not set."""
+    path = ts.init()
+    monkeypatch.chdir(path)
+    for words in (["init", ""], ["put", "", "t", "x"], ["count", ""], ["backup", path, ""]):
+        answer = ts(*words)
+        assert (answer.code, answer.out) == (Exit.ERROR, "")
+        assert "wanted a path, got ''" in answer.err
+    assert ts.fine("count", ".").out == "0\n"
+
+
+def test_help_of_every_command_and_the_table_of_codes(ts: CommandLine) -> None:
+    whole = ts.fine("--help").out
+    for code, text in TABLE.items():
+        assert f"{int(code):3}  {text}" in whole
+    for name, (_, text) in COMMANDS.items():
+        assert name in whole
+        assert text
+        assert f"timerstore {name}" in ts.fine(name, "--help").out
+    assert ts("pt").code == Exit.ERROR
+    assert ts().code == Exit.ERROR
+    assert "--json" in ts.fine("bench", "--help").out
+
+
+def test_debug_shows_where_an_error_came_from(ts: CommandLine) -> None:
+    assert "Traceback" in ts("--debug", "ls", ts.folder / "nowhere").err
+    assert "Traceback" not in ts("ls", ts.folder / "nowhere").err
+
+
+@pytest.mark.parametrize("error", [RuntimeError("what?"), MemoryError(), OverflowError("far")])
+def test_what_nobody_foresaw_is_one_message(
+    ts: CommandLine, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def raise_it(*_: object) -> None:
+        raise error
+
+    path = ts.init()
+    monkeypatch.setattr("timerstore.cli.listing.stores_in", raise_it)
+    answer = ts("ls", path)
+    assert (answer.code, answer.out) == (Exit.ERROR, "")
+    first, *rest = answer.err.splitlines()
+    assert first == f"error: nobody foresaw this: {error!r}"
+    assert rest == ["  do     timerstore --debug ... shows where it came from: report it"]
+    assert "Traceback" in ts("--debug", "ls", path).err
+    told = json.loads(ts("ls", path, "--json").err)
+    assert (told["error"], told["exit"]) == (type(error).__name__, 2)

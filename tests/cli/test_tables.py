@@ -1,0 +1,142 @@
+"""dump and export: tables of a store, into files."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.support.command_line import COMMAND, SMALL, Answer, CommandLine, in_shell
+from timerstore import shards
+from timerstore.cli import tables
+from timerstore.cli.exits import Exit
+
+
+@pytest.mark.parametrize("name", ["waiting.parquet", "waiting.jsonl"])
+def test_what_waits_goes_into_another_store(ts: CommandLine, name: str) -> None:
+    path, target = ts.init(), ts.folder / "other.store"
+    for k in range(3):
+        ts.fine(
+            *("put", path, f"t{k % 2}", f"body {k}", "--in", f"{k + 1}h", "--key", f"k{k}"),
+            *("--tag", "x", "--property", "a=b"),
+        )
+    handle = ts.fine("put", path, "t0", "gone", "--in", "1h", "--json").row["handle"]
+    ts.fine("cancel", path, handle)
+    ts.fine("put", path, "t0", "there already")
+    ts.fine("put", path, "t0", "level", "--level", "18")
+    file = ts.folder / name
+    assert ts.fine("export", path, file, "--json").row["rows"] == 4
+    ts.fine("init", target, *SMALL)
+    first = ts.fine("import", target, file, "--json").row
+    assert (first["rows"], first["is_replay"]) == (4, False)
+    again = ts.fine("import", target, file, "--json").row
+    assert (again["rows"], again["is_replay"]) == (4, True)
+    assert ts.fine("count", target).out == "4\n"
+    kept = ("topic", "body", "deliver_ms", "keys", "tags", "message_id", "properties")
+    rows = [
+        [{name: row[name] for name in kept} for row in ts.fine("dump", one, "waiting").rows]
+        for one in (path, target)
+    ]
+    for part in rows:
+        part.sort(key=lambda row: row["message_id"])
+    assert rows[0] == rows[1]
+    assert ts.fine("dump", path, "waiting", "--topic", "t1").rows[0]["body"] == "body 1"
+
+
+def test_tables(ts: CommandLine) -> None:
+    path = ts.init()
+    ts.fine("put", path, "orders", "a", "--in", "1m")
+    ts.fine("put", path, "orders", "b")
+    kinds = [row["kind"] for row in ts.fine("dump", path).rows]
+    assert kinds == ["timer", "ordinary"]
+    assert len(ts.fine("dump", path, "-n", "1").rows) == 1
+    [slot] = ts.fine("dump", path, "slots").rows
+    assert slot["count"] == 1
+    [timer] = ts.fine("dump", path, "timers", "--columns", "cancelled,rolled").rows
+    assert timer == {"cancelled": False, "rolled": False}
+    file = ts.folder / "messages.parquet"
+    assert ts.fine("export", path, file, "--table", "messages", "--json").row["rows"] == 2
+    assert [one.name for one in ts.folder.iterdir() if one.name.startswith("messages")] == [
+        file.name
+    ]
+    assert ts("export", path, ts.folder / "messages.csv").code == Exit.ERROR
+    assert ts("dump", path, "slots", "--topic", "orders").code == Exit.ERROR
+    assert "'slots'" in ts("dump", path, "slot").err
+
+
+@pytest.mark.parametrize("name", ["w.parquet", "w.jsonl"])
+def test_an_export_that_finds_no_room_says_where_and_may_be_tried_again(
+    ts: CommandLine, name: str
+) -> None:
+    path, file = ts.init(), ts.folder / name
+    ts.fine("put", path, "orders", "b" * 2000, "--in", "1h")
+    words = [*COMMAND, "export", str(path), str(file), "--json"]
+    said = subprocess.run(
+        ["/bin/sh", "-c", 'ulimit -f 1; exec "$@"', "sh", *words], capture_output=True, check=False
+    )
+    error = json.loads(said.stderr.splitlines()[-1])
+    assert (said.returncode, error["do"]) == (Exit.LATER, "make space and try again")
+    assert error["where"] == f"{file}.part"
+    assert list(ts.folder.iterdir()) == [path]
+
+
+def test_two_exports_into_one_file_do_not_mix(
+    ts: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a job that takes longer than its hour: the second is refused, the first is whole."""
+    path, file = ts.init(), ts.folder / "w.jsonl"
+    ts.fine("put", path, "orders", "a", "--in", "1h")
+    said: list[Answer] = []
+    sync = tables._sync
+
+    def meanwhile(part: Path) -> None:
+        said.append(in_shell(["export", path, file]))
+        assert part.exists()
+        sync(part)
+
+    monkeypatch.setattr(tables, "_sync", meanwhile)
+    assert ts.fine("export", path, file, "--json").row["rows"] == 1
+    assert said[0].code == Exit.LATER
+    assert "another export writes the same file" in said[0].err
+    assert file.read_text().count("\n") == 1
+    assert sorted(one.name for one in ts.folder.iterdir()) == [path.name, "w.jsonl"]
+    assert in_shell(["export", path, file]).code == Exit.FINE
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.parquet"])
+@pytest.mark.parametrize("is_read", [False, True])
+def test_an_export_does_not_wait_for_a_fifo_beside_its_target(
+    ts: CommandLine, name: str, is_read: bool
+) -> None:
+    store = ts.init()
+    ts.fine("put", store, "orders", "x", "--in", "1h")
+    part = ts.folder / f"{name}.part"
+    os.mkfifo(part)
+    reader = os.open(part, os.O_RDONLY | os.O_NONBLOCK) if is_read else -1
+    refused = in_shell(["export", store, ts.folder / name])
+    assert refused.code == Exit.ERROR
+    assert "something else stands" in refused.err
+    assert str(part) in refused.err
+    assert part.is_fifo(), "it is somebody's"
+    if is_read:
+        os.close(reader)
+    part.unlink()
+    ts.fine("export", store, ts.folder / name)
+
+
+def test_export_leaves_nothing_out_that_is_committed(ts: CommandLine) -> None:
+    path, file = ts.init("--shards", "2"), ts.folder / "w.parquet"
+    ts.fine("put", path, "a", "put", "--in", "1h")
+    rows = {"topic": ["a"] * 9, "body": [b"x"] * 9, "deliver_ms": [2_900_000_000_000] * 9}
+    part = shards.stage(path, "query", 7, "p", pa.table(rows).to_batches())
+    shards.commit(path, "query", 7, [part])
+    refused = ts("export", path, file)
+    assert refused.code == Exit.ERROR
+    assert "1 committed version was not taken in: run ingest first" in refused.err
+    assert "source 'query' version 7 is not in shards [0, 1]" in refused.err
+    assert not file.exists()
+    ts.fine("export", path, file, "--table", "messages")  # a table of the files, as they are
+    shards.ingest(path)
+    assert ts.fine("export", path, file, "--json").row["rows"] == 10

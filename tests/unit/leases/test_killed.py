@@ -1,0 +1,102 @@
+"""Leases over a restart, a kill and a checkpoint that is cut off."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support.bench import DAY, Bench
+from tests.support.driver import abandon
+from tests.support.leasing import RETRY, bodies, put, take
+from timerstore import AckResult, failpoint
+
+
+def test_a_receipt_survives_a_restart_and_a_kill(bench: Bench, tmp_path: Path) -> None:
+    put(bench, b"a", b"b", b"c", b"d")
+    a, b, c, d = take(bench, lease=60)
+    bench.close()
+    bench.open()
+    assert take(bench) == []
+    assert bench.store.ack(a.receipt) is AckResult.ACKED
+    assert bench.store.ack(a.receipt) is AckResult.SETTLED
+    longer = bench.store.extend(b.receipt, lease=100)
+    shutil.copytree(bench.root, tmp_path / "killed")
+    abandon(bench.store)
+    bench.root = tmp_path / "killed"
+    bench.open()
+    assert take(bench) == []
+    assert bench.store.ack(b.receipt) is AckResult.SETTLED
+    assert bench.store.nack(c.receipt, delay=1) is AckResult.NACKED
+    bench.turn(1000)
+    assert bodies(take(bench, lease=1000)) == [b"c"]
+    bench.turn(60_000)
+    assert bodies(take(bench, lease=1000)) == [b"d"]
+    assert bench.store.ack(d.receipt) is AckResult.EXPIRED
+    assert bench.store.ack(longer) is AckResult.ACKED
+    bench.turn(100_000)
+    assert take(bench, lease=1000) == []
+
+
+def killed(bench: Bench, to: Path) -> None:
+    shutil.copytree(bench.root, to)
+    abandon(bench.store)
+    bench.root = to
+    bench.open()
+
+
+def test_a_group_goes_on_where_its_leases_say_after_a_kill(bench: Bench, tmp_path: Path) -> None:
+    """No commit was written: the leases in the log are all there is."""
+    put(bench, *(b"%d" % k for k in range(6)))
+    assert bodies(take(bench, 4, lease=60)) == [b"0", b"1", b"2", b"3"]
+    assert bench.store.committed("t", "g") == {}
+    killed(bench, tmp_path / "a")
+    assert bench.store.committed("t", "g") == {0: 4}
+    assert bodies(take(bench, lease=60)) == [b"4", b"5"]
+    bench.turn(60_000)
+    again = take(bench, 3, lease=60)
+    assert [one.attempt for one in again] == [2, 2, 2]
+    killed(bench, tmp_path / "b")
+    assert bench.store.committed(RETRY, "g") == {0: 3}
+    again += take(bench, lease=60)
+    assert sorted(bodies(again)) == [b"%d" % k for k in range(6)]
+    assert bench.store.ack_many(again) == [AckResult.ACKED] * 6
+    killed(bench, tmp_path / "c")
+    bench.turn(DAY)
+    assert take(bench) == []
+
+
+def test_a_checkpoint_commits_what_its_watermark_covers(bench: Bench, tmp_path: Path) -> None:
+    """Else an acked message would come again after a kill: its lease is not read any more."""
+    put(bench, b"a", b"b")
+    (a,) = take(bench, 1)
+    bench.store.ack(a)
+    assert bench.store.committed("t", "g") == {}
+    bench.store.flush()
+    assert bench.store.committed("t", "g") == {0: 1}
+    killed(bench, tmp_path / "k")
+    assert bodies(take(bench)) == [b"b"]
+
+
+@pytest.mark.parametrize("point", ["checkpoint_taken", "checkpoint_log_synced",
+                                   "lease_progress_committed", "commit_written",
+                                   "checkpoint_watermark_written"])  # fmt: skip
+def test_killed_in_a_checkpoint(bench: Bench, tmp_path: Path, point: str) -> None:
+    put(bench, b"a", b"b")
+    (a,) = take(bench, 1)
+    bench.store.ack(a)
+
+    def hook(name: str) -> None:
+        if name == point and not (tmp_path / "k").exists():
+            shutil.copytree(bench.root, tmp_path / "k")
+
+    failpoint.hook = hook
+    try:
+        bench.store.flush()
+    finally:
+        failpoint.hook = None
+    abandon(bench.store)
+    bench.root = tmp_path / "k"
+    bench.open()
+    assert bodies(take(bench)) == [b"b"]
+    bench.turn(DAY)
+    assert bodies(take(bench)) == [b"b"]

@@ -1,0 +1,68 @@
+"""A loop over leased messages."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.bench import Bench
+from tests.support.leasing import bodies, put, take
+from timerstore import AckResult, MessageError
+from timerstore.errors import FullError
+from timerstore.leases import Leases
+
+
+def test_lease_consumer(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "s")
+    put(bench, b"a", b"b", b"c")
+    seen = []
+    consumer = bench.store.lease_consumer("t", "g", wait=0, lease=30, backoff=0)
+    for message in consumer:
+        seen.append((message.body, message.attempt))
+        try:
+            with consumer.handling(message):
+                if message.body == b"b" and message.attempt < 3:
+                    raise ValueError
+        except ValueError:
+            bench.turn()
+    assert seen[0] == (b"a", 1)
+    assert sorted(seen) == [(b"a", 1), (b"b", 1), (b"b", 2), (b"b", 3), (b"c", 1)]
+    assert bench.store.stats()["pending_messages"] == 0
+    bench.close()
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"max_count": 5}, "max_count: wanted none, a loop leases one at a time, got 5"),
+        ({"wiat": 1.0}, "lease_consumer: wanted some of backoff, .*, wait, got wiat"),
+        ({"max_count": 1, "b": 2, "a": 1}, "max_count: .*, got 1; lease_consumer: .*, got a, b"),
+    ],
+)
+def test_what_a_loop_does_not_take(bench: Bench, asked: dict[str, Any], said: str) -> None:
+    """It hands out one message at a time: others of a batch were leased, and nobody's."""
+    put(bench, b"a")
+    with bench.refused(MessageError, said):
+        bench.store.lease_consumer("t", "g", **asked)
+    assert bodies(take(bench)) == [b"a"]
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt(), ValueError("why")])
+def test_handling_raises_what_its_block_raised(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, raised: BaseException
+) -> None:
+    """Also where giving back fails: the lease ends by itself."""
+
+    def full(*_: Any) -> None:
+        raise FullError("no space")
+
+    put(bench, b"a")
+    consumer = bench.store.lease_consumer("t", "g", wait=0)
+    message = next(consumer)
+    with monkeypatch.context() as patched:
+        patched.setattr(Leases, "nack", full)
+        with pytest.raises(type(raised)) as caught, consumer.handling(message):
+            raise raised
+    assert caught.value is raised
+    assert raised.__notes__ == ["and then, giving it back: FullError('no space')"]
+    assert bench.store.ack(message) is AckResult.ACKED

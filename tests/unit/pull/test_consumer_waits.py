@@ -1,0 +1,148 @@
+"""Consumer: who waits. Real threads and real time."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import timerstore
+from tests.support.bench import Bench, small
+from tests.support.consuming import Running, read
+from timerstore import (
+    Consumer,
+    TimerStore,
+)
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[TimerStore]:
+    store = timerstore.open(tmp_path / "live", small(flush="sync"))
+    yield store
+    store.close()
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+@pytest.mark.parametrize("delay", [None, 0.2])
+def test_who_waits_gets_the_message_whatever_the_queue(
+    live: TimerStore, delay: float | None, flush: str
+) -> None:
+    live.put("t", b"first")
+    consumer = live.consumer("t", "g")
+    assert next(consumer).body == b"first"
+    waiting = Running(lambda: next(consumer))
+    assert not waiting.is_done(within=0.05)
+    live.put("t", b"second", delay=delay, queue_id=3, flush=flush)
+    message = waiting.answer()
+    assert message.body == b"second"
+    assert message.delivered_ms >= message.due_ms
+
+
+def test_who_waits_for_a_topic_that_is_not_there(live: TimerStore) -> None:
+    consumer = live.consumer("new", "g")
+    waiting = Running(lambda: consumer.poll(10, wait=60))
+    assert not waiting.is_done(within=0.05)
+    live.put("other", b"no")
+    assert not waiting.is_done(within=0.05)
+    live.put("new", b"yes")
+    assert [m.body for m in waiting.answer()] == [b"yes"]
+
+
+def test_a_wait_ends_with_its_time(live: TimerStore) -> None:
+    live.put("t", b"x")
+    consumer = live.consumer("t", "g", wait=0.1)
+    assert Running(lambda: read(consumer)).answer() == [b"x"]
+    assert Running(lambda: consumer.poll(1, 0.01)).answer() == []
+
+
+def test_who_waits_gets_the_queues_of_who_leaves(live: TimerStore) -> None:
+    live.put("t", b"0")
+    live.put("t", b"1", queue_id=1)
+    a, b = live.consumer("t", "g"), live.consumer("t", "g")
+    assert len(a.poll(9, wait=30)) == len(b.poll(9, wait=30)) == 1
+    waiting = Running(lambda: b.poll(9, wait=60))
+    assert not waiting.is_done(within=0.05)
+    a.close()
+    assert [m.body for m in waiting.answer()] == [b"0"]
+
+
+@pytest.mark.parametrize("what", ["consumer", "store"])
+def test_close_ends_the_loop_of_who_waits(tmp_path: Path, what: str) -> None:
+    store = timerstore.open(tmp_path, small())
+    store.put("t", b"x", flush="sync")
+    consumer = store.consumer("t", "g")
+    seen: list[bytes] = []
+    loop = Running(lambda: [seen.append(message.body) for message in consumer])
+    while not seen:
+        threading.Event().wait(0.001)
+    assert not loop.is_done(within=0.05)
+    if what == "consumer":
+        consumer.close()
+    else:
+        store.close()
+    assert isinstance(loop.answer(), list)
+    store.close()
+
+
+def test_a_clock_turned_by_hand_ends_a_wait(bench: Bench) -> None:
+    bench.store.put("t", b"x")
+    bench.turn()
+    consumer = bench.store.consumer("t", "g", wait=5)
+    loop = Running(lambda: read(consumer))
+    while not len(consumer._member.line):
+        threading.Event().wait(0.001)
+    bench.clock.advance(5000)
+    assert loop.answer() == [b"x"]
+
+
+class Coming:
+    """Joins a group, reads some, commits, leaves; again and again."""
+
+    def __init__(self, store: TimerStore, stride: int) -> None:
+        self.seen: set[tuple[int, int]] = set()
+        self.wrong: list[str] = []
+        self.is_over = threading.Event()
+        self._store = store
+        self._stride = stride
+        self.running = Running(self._run)
+
+    def _run(self) -> None:
+        while not self.is_over.is_set():
+            before = self._store.committed("t", "g")
+            with self._store.consumer("t", "g", wait=0.005) as consumer:
+                self._read(consumer, before)
+                consumer.commit()
+
+    def _read(self, consumer: Consumer, before: dict[int, int]) -> None:
+        last: dict[int, int] = {}
+        for k, message in enumerate(consumer):
+            queue_id, at = message.queue_id, message.queue_offset
+            if at < before.get(queue_id, 0):
+                self.wrong.append(f"committed, but it came again: {queue_id} {at}")
+            if at > last.get(queue_id, at - 1) + 1:
+                self.wrong.append(f"a gap: {queue_id} {at} after {last[queue_id]}")
+            last[queue_id] = at
+            self.seen.add((queue_id, at))
+            if k % 3 == 0:
+                before = {**before, **consumer.commit()}
+            if k > 5 * self._stride:
+                return
+
+
+@pytest.mark.slow
+def test_consumers_come_and_go_while_messages_come(live: TimerStore) -> None:
+    comers = [Coming(live, stride) for stride in range(4)]
+    for k in range(400):
+        live.put("t", b"%d" % k, queue_id=k % 4, flush="async")
+    for _ in range(6000):
+        if live.committed("t", "g") == dict.fromkeys(range(4), 100):
+            break
+        threading.Event().wait(0.01)
+    for one in comers:
+        one.is_over.set()
+    assert [one.running.answer() for one in comers] == [None] * 4
+    assert [one.wrong for one in comers] == [[]] * 4
+    assert set().union(*(one.seen for one in comers)) == {
+        (q, at) for q in range(4) for at in range(100)
+    }
+    assert live.committed("t", "g") == dict.fromkeys(range(4), 100)

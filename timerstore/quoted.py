@@ -1,0 +1,21 @@
+"""What a caller gave, as an error shows it.
+
+Holds:    it is one short text, whatever was given: an error that cannot be said hides the mistake.
+"""
+
+_CHARACTERS_MAX = 80
+
+
+def quoted(value: object) -> str:
+    """Show a value, in at most 80 characters."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - a caller's own; and a number of thousands of digits has none
+        return f"{type(value).__name__} without a text"
+    return text if len(text) <= _CHARACTERS_MAX else f"{text[: _CHARACTERS_MAX - 3]}..."
+
+
+def typed(value: object) -> str:
+    """Show what stands where another type was wanted: its own, and the value."""
+    kind, text = type(value).__name__, quoted(value)
+    return text if value is None or text.startswith(kind) else f"{kind} {text}"

@@ -87,19 +87,6 @@ PROPERTIES_HEADROOM_BYTES = sum(len(name) + size + 2 for name, size in _ENGINE_P
 
 _RECORD_FIXED_BYTES = 91 + 24  # a record around body, topic and properties; both hosts may be IPv6
 _TIMER_TOPIC_BYTES = len("rmq_sys_wheel_timer")
-_GROUP_PAIR_BYTES = len("TS_GROUP") + 16 + 2
-_DELETE_BYTES = (
-    _RECORD_FIXED_BYTES + _TIMER_TOPIC_BYTES + 1
-    + lib.TS_DELETE_TEXT_BYTES + 2 * MESSAGE_ID_BYTES_MAX
-    + len("TS_ID") + 16 + 2 + _GROUP_PAIR_BYTES + len("__CRC32#") + 10 + 2
-)  # fmt: skip
-_UNMOVED_BYTES = sum(
-    len(name) + _ENGINE_PROPERTIES[name] + 2
-    for name in ("TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TS_PLACE")
-)
-_MOVE_BYTES = _DELETE_BYTES + _GROUP_PAIR_BYTES - _UNMOVED_BYTES
-"""What a message that is given another time needs beside its record, the real topic not counted: a
-delete record, in one group with it, and so in one file of the log."""
 
 
 def check_topic(topic: object) -> bytes:
@@ -177,14 +164,10 @@ def body_bytes_limit(message_bytes_max: int, record_bytes_max: int, topic: bytes
     return min(message_bytes_max, room_bytes(record_bytes_max, topic))
 
 
-def room_bytes(record_bytes_max: int, topic: bytes, *, is_lease: bool = False) -> int:
-    """Give what body and the caller's properties may have together in one record; may be < 0. What
-    a lease has beside is what its message had for being given another time.
-    """
+def room_bytes(record_bytes_max: int, topic: bytes) -> int:
+    """Give what body and the caller's properties may have together in one record; may be < 0."""
     name_bytes = max(len(topic), _TIMER_TOPIC_BYTES)
     headroom = PROPERTIES_HEADROOM_BYTES + len(topic)
-    if not is_lease:
-        headroom += _MOVE_BYTES + 2 * len(topic)
     return record_bytes_max - _RECORD_FIXED_BYTES - name_bytes - headroom
 
 
@@ -195,11 +178,8 @@ def check_sizes(
     *,
     properties_bytes_max: int,
     record_bytes_max: int,
-    is_lease: bool = False,
 ) -> None:
-    """See that body and properties fit, with what the engine will add until delivery, also where it
-    is given another time in between.
-    """
+    """See that body and properties fit, with what the engine will add until delivery."""
     problems = []
     limit = properties_bytes_max - PROPERTIES_HEADROOM_BYTES - len(topic)
     if own_properties_bytes > limit:
@@ -207,7 +187,7 @@ def check_sizes(
             f"properties: wanted at most {limit} bytes with tags and keys "
             f"({properties_bytes_max} less what delivery adds), got {own_properties_bytes}"
         )
-    room = room_bytes(record_bytes_max, topic, is_lease=is_lease)
+    room = room_bytes(record_bytes_max, topic)
     if body_bytes + own_properties_bytes > room:
         problems.append(
             f"message: wanted at most {room} bytes of body and properties "

@@ -88,18 +88,19 @@ class RecurringCalls:
         turn, the next opening decides.
         """
         now_ms, turns = self._clock.now_ms, not self._opened.config.stop_dequeue
+        due: dict[str, set[str]] = {}
         with self.planner.lock:
             for one in self._definitions.all():
                 if one.is_ended:
                     self._end(one)
                 elif turns and one.run_count and one.planned_ms <= now_ms and one.missed != "all":
-                    self._thin_out(one, now_ms)
+                    self._thin_out(one, now_ms, due)
             self._definitions.save()
 
-    def _thin_out(self, one: Definition, now_ms: int) -> None:
+    def _thin_out(self, one: Definition, now_ms: int, due: dict[str, set[str]]) -> None:
         if one.missed == "skip":
             self._cancel_until(one, now_ms + 1)
-        elif self._waits(one, now_ms):  # it is the one that comes
+        elif self._waits(one, now_ms, due):  # it is the one that comes
             self.planner.leave_out(one, now_ms)
 
     # --- the calls ---
@@ -202,17 +203,19 @@ class RecurringCalls:
             None,
         )
 
-    def _waits(self, one: Definition, now_ms: int) -> bool:
+    def _waits(self, one: Definition, now_ms: int, due: dict[str, set[str]]) -> bool:
         """Whether that run waits, and is due by now. One that somebody has rescheduled has another
-        handle: what waits is read where it is gone from its own time, but was not handed out.
+        handle: what waits is read where it is gone from its own time, but was not handed out; once
+        for each topic, whose ids `due` keeps.
         """
         found = self._opened.finder.find(self._handle(one))
         states = {self._opened.rooms.states.get(each.timer_id) for each in found}
         if lib.TS_WAITING in states or lib.TS_HANDED in states:
             return lib.TS_WAITING in states
-        message_id = one.message_id(one.run_count)
-        due = self._opened.pending.read(None, now_ms + 1, one.topic)
-        return any(run.message_id == message_id for run in due)
+        if one.topic not in due:
+            found_due = self._opened.pending.read(None, now_ms + 1, one.topic)
+            due[one.topic] = {run.message_id for run in found_due}
+        return one.message_id(one.run_count) in due[one.topic]
 
     def _cancel_until(self, one: Definition, until_ms: int | None) -> None:
         """Cancel all runs that wait and are due before a time, the last one last; by reading what

@@ -451,7 +451,8 @@ static int enqueue_step(void)
     unlock(&s->given);
     if (count == 0)
         return 0;
-    CHECK(ts_timer_requests(&view, copied, (int32_t)count, from, STORE_ID, PRECISION, requests) ==
+    CHECK(ts_timer_requests(&view, copied, (int32_t)count, from, &s->states, STORE_ID, PRECISION,
+                            requests) ==
           count);
     lock(&s->timer);
     link = (ts_link){.pos = s->timer_end, .segment_bytes = TIMER_SEGMENT,

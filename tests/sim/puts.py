@@ -12,13 +12,13 @@ from tests.sim.world import Attempt
 from tests.support.driver import key_of, named
 from tests.support.model import Put, Queue
 from timerstore import CancelResult, PutReceipt
-from timerstore.errors import FailedError, FullError, TimerStoreError
+from timerstore.errors import FailedError, FullError, MessageError, TimerStoreError
 from timerstore.layout.handle import decode, encode
 from timerstore.queues.levels import parse_level_delays
 
 _OVERHEAD = 330  # of a record beside its body, before the first one told better
 _HEADER_BYTES = 4096 + 300  # kept for the header of a chunk; what else a row has beside its body
-_BESIDE_BYTES = 1200  # of a segment: what a put keeps free beside a body, topics and keys with it
+_DELETE_BYTES = 2000  # of a delete record and of what else a record has beside its body, at most
 
 
 class Puts(Looking):
@@ -47,8 +47,7 @@ class Puts(Looking):
 
     def size(self, spec: Any) -> int:
         """Turn what a schedule says of a size into bytes of the body."""
-        bytes_max = min(self.config.commit_log_segment_bytes - 16, 65_536)
-        bytes_max -= _BESIDE_BYTES + self.spare_bytes
+        bytes_max = min(self.config.commit_log_segment_bytes - 16, 65_536) - 600 - self.spare_bytes
         if isinstance(spec, int):
             return min(spec, bytes_max)
         width = {"page": PAGE, "sector": 512, "segment": self.config.commit_log_segment_bytes}
@@ -225,7 +224,7 @@ class Puts(Looking):
 
     def op_ingest(self, source: str, number: int, items: list[Any], cut: int) -> None:
         """All rows of a version; `items` is what it has when it is named first."""
-        room = self.config.group_bytes_max - _HEADER_BYTES - _BESIDE_BYTES
+        room = self.config.group_bytes_max - _HEADER_BYTES - _OVERHEAD
         if room < _OVERHEAD:
             return  # no segment holds a row and its header
         rows = [(self._once_due(due) or 0, min(self.size(size), room)) for due, size in items]
@@ -298,6 +297,10 @@ class Puts(Looking):
             return
         try:
             receipt = self._reschedule(one, due_ms, how)
+        except MessageError:
+            if len(one.body) > self.config.commit_log_segment_bytes - _DELETE_BYTES:
+                return  # its delete record and itself do not fit into one segment
+            raise
         except (FullError, FailedError, MemoryError) as error:
             if not self._is_nothing_changed(error):
                 one.maybe_moved = (one.receipt, max(due_ms, self.clock.now_ms))

@@ -13,14 +13,7 @@ import timerstore
 from tests.support import disk_reader as disk
 from tests.support.bench import DAY, NOW, YEAR, Bench, small
 from tests.support.driver import abandon
-from timerstore import (
-    CancelResult,
-    MessageError,
-    NotWaitingError,
-    PutReceipt,
-    arguments,
-    failpoint,
-)
+from timerstore import CancelResult, MessageError, NotWaitingError, PutReceipt, failpoint
 from timerstore.errors import FullError
 from timerstore.layout.handle import Handle, decode, encode
 from timerstore.testing import ManualClock
@@ -275,13 +268,8 @@ def test_timers_that_are_off(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_largest_message_and_one_too_large_for_a_group(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A segment holds the delete record, the message, 16 bytes of blank: then none more. As a
-    version before put it: now `put` refuses what is so large.
-    """
-    monkeypatch.setattr(arguments, "_MOVE_BYTES", 0)
+def test_the_largest_message_and_one_too_large_for_a_group(tmp_path: Path) -> None:
+    """A segment holds the delete record, the message, 16 bytes of blank: then none more."""
     bench = Bench(tmp_path / "s", small(commit_log_segment_bytes=8192))
     fits, too_large = 8192 - 1500, 8192 - 680
     while too_large - fits > 1:

@@ -166,7 +166,6 @@ class Leasing:
                 arguments.check_topic(row.target),
                 properties_bytes_max=config.properties_bytes_max,
                 record_bytes_max=config.record_bytes_max,
-                is_lease=True,
             )
         except MessageError as error:
             where = f"receive: message {one.queue_offset} of {one.topic!r}, queue {one.queue_id}"

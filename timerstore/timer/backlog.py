@@ -101,7 +101,8 @@ class Backlog:
         """What is on the wheel, due, and not in its topic: how much, the first how long ago due.
 
         Looked for in the order in which a message comes through: who moves on meanwhile is met
-        twice, and counts once.
+        twice, and counts once. (What is put back on the wheel meanwhile, as it rolls, may not be
+        met.)
         """
         now_ms = self._clock.now_ms
         ids, first_ms = [np.empty(0, np.int64)], now_ms

@@ -35,6 +35,8 @@ from timerstore.timer.states import DirtyChunks, States
 from timerstore.timer.timer_log import TimerLog
 from timerstore.timer.wheel import DirtyPages, Wheel
 
+_PAUSE_S = 0.005  # between two pauses while somebody else completes a checkpoint
+
 
 def _go_on() -> None:
     return None
@@ -113,12 +115,17 @@ class Checkpoint:
         grown = self._rooms.log.end - self.completed_log_end
         return grown >= self._config.checkpoint_log_bytes
 
+    @property
+    def _is_beyond(self) -> bool:
+        grown = self._rooms.log.end - self.completed_log_end
+        return grown > self._config.checkpoint_log_bytes_max
+
     def wait(self) -> None:
         """Keep the log beyond the last checkpoint within its bound; holding no lock.
 
         Who appends has one made in time, so that he need not make it himself.
         """
-        if self._rooms.log.end - self.completed_log_end > self._config.checkpoint_log_bytes_max:
+        if self._is_beyond:
             self.run(only_if_beyond=True)
         elif self.has_grown:
             self.on_grown()
@@ -145,33 +152,44 @@ class Checkpoint:
         *,
         is_clean: bool = False,
         only_if_beyond: bool = False,
-        pause: Callable[[], None] = _go_on,
+        pause: Callable[[], None] | None = None,
     ) -> None:
         """Complete one checkpoint. `is_clean`: no service runs, nothing comes after it. `pause` is
-        called between the files, each of which is synced: it may sync the log.
+        called between the files, each of which is synced, and while somebody else completes his:
+        it may sync the log.
         """
-        with self._lock:
-            limit = self._config.checkpoint_log_bytes_max
-            if only_if_beyond and self._rooms.log.end - self.completed_log_end <= limit:
-                return
-            start_ns = self._clock.monotonic_ns
-            self._rooms.log.check_alive()
-            self.begun += 1
+        if pause is None:
+            with self._lock:
+                if only_if_beyond and not self._is_beyond:
+                    return
+                self._run(_go_on, is_clean=is_clean)
+        else:
+            while not self._lock.acquire(timeout=_PAUSE_S):
+                pause()
             try:
-                taken, mark = self._taken_and_written(pause, is_clean=is_clean)
-            except TimerStoreError:
-                raise
-            except BaseException as error:  # no memory, Ctrl-C: what was copied counts as clean
-                self._rooms.log.fail(as_failure(error, self._tree.watermark))
-                raise
-            self.completed = mark
-            self.completed_number = self.begun
-            self.completed_log_end = mark.log_end
-            self._rooms.wheel.checkpoint_completed(mark.read_slot)
-            self._rooms.far.completed(taken.far, mark.far_number)
-            self.took_ns = self._clock.monotonic_ns - start_ns
+                self._run(pause, is_clean=is_clean)
+            finally:
+                self._lock.release()
         for listener in self.on_completed:
             listener()
+
+    def _run(self, pause: Callable[[], None], *, is_clean: bool) -> None:
+        start_ns = self._clock.monotonic_ns
+        self._rooms.log.check_alive()
+        self.begun += 1
+        try:
+            taken, mark = self._taken_and_written(pause, is_clean=is_clean)
+        except TimerStoreError:
+            raise
+        except BaseException as error:  # no memory, Ctrl-C: what was copied counts as clean
+            self._rooms.log.fail(as_failure(error, self._tree.watermark))
+            raise
+        self.completed = mark
+        self.completed_number = self.begun
+        self.completed_log_end = mark.log_end
+        self._rooms.wheel.checkpoint_completed(mark.read_slot)
+        self._rooms.far.completed(taken.far, mark.far_number)
+        self.took_ns = self._clock.monotonic_ns - start_ns
 
     def _taken_and_written(
         self, pause: Callable[[], None], *, is_clean: bool
@@ -255,7 +273,9 @@ class Checkpoint:
         reach("checkpoint_log_synced")
         for listener in self.before_mark:
             listener()
+        pause()
         rooms.dispatch.through(taken.log_end)
+        pause()
         rooms.timer_log.sync()
         for queue in rooms.routes.queues():
             pause()
@@ -273,6 +293,7 @@ class Checkpoint:
         pause()
         far_number = rooms.far.write(taken.far)
         reach("checkpoint_far_written")
+        pause()
         ids = rooms.ids.save(taken.ids)
         pause()
         sequence = self._sequence + 1

@@ -98,26 +98,28 @@ class PendingReader:
         """The same of what is on the wheel, in slots up to `last_slot` and in those being read, and
         was not loaded whole when this was called: the rest is in memory.
         """
-        open_slot = self._rooms.open_slot
-        begin, last_slot = open_slot.frontier, max(last_slot, open_slot.highest_slot(last_slot))
+        last_slot = max(last_slot, self._rooms.open_slot.highest_slot(last_slot))
         with ExitStack() as held:
-            chained, far, _ = self._chained(last_slot + 1, held, begin)
+            chained, far, _ = self._chained(last_slot + 1, held, has_loaded=False)
             for part in _gathered(chained):
                 yield self._due(part)
             for part in far:
                 yield self._due_far(part)
 
     def _chained(
-        self, end: int, held: ExitStack, begin: int = 0
+        self, end: int, held: ExitStack, *, has_loaded: bool = True
     ) -> tuple[list[Records], Iterator[Records], int]:
-        """Give the units of all slots in [begin, end); those of the far wheel, which are read
-        later, as they were at the same moment; the timer topic's offset up to which all that went.
+        """Give the units of all slots below `end`, or of those alone that are not loaded whole;
+        those of the far wheel, which are read later, as they were at the same moment; the timer
+        topic's offset up to which all that went.
         """
         rooms = self._rooms
         found: list[Records] = []
         with rooms.wheel.lock:
             linked_offset = rooms.timer_log.linked_offset
-            at = max(begin, rooms.open_slot.lowest_slot(rooms.wheel.frontier))
+            at = rooms.open_slot.lowest_slot(rooms.wheel.frontier)
+            if not has_loaded:
+                at = max(at, rooms.open_slot.frontier)
             while (slot := rooms.wheel.next_used(at, end)) is not None:
                 found.extend(self.chain(slot))
                 at = slot + 1

@@ -1,5 +1,6 @@
 """Who waits for a sync gets it amid a checkpoint, between its files."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from tests.support.bench import Bench, small
 from timerstore import failpoint
+from timerstore.queues.consume_queue import ConsumeQueue
 
 FILES = (
     "checkpoint_log_synced",
@@ -82,3 +84,47 @@ def test_what_nobody_asks_for_is_synced_amid_a_checkpoint_when_its_interval_is_o
     assert behind["checkpoint_wheel_written"] > 0
     assert behind["checkpoint_far_written"] == 0
     bench.close()
+
+
+def test_it_is_synced_between_two_queues(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be ten thousand of them."""
+    log, flush = bench.store._opened.rooms.log, bench.store.services()["flush"]
+    behind: list[int] = []
+    original = ConsumeQueue.sync
+
+    def sync(queue: ConsumeQueue) -> None:
+        behind.append(log.end - log.durable)
+        original(queue)
+        bench.store.put("t", b"amid", delay=60)
+        flush.request()  # type: ignore[attr-defined]
+
+    for topic in "abc":
+        bench.store.put(topic, b"x")
+    bench.turn()
+    bench.store.put("a", b"more", delay=60)
+    flush.step()
+    monkeypatch.setattr(ConsumeQueue, "sync", sync)
+    bench.turn(bench.config.checkpoint_interval_ms)
+    assert len(behind) > 3
+    assert not any(behind)
+
+
+def test_it_is_synced_while_somebody_else_completes_a_checkpoint(bench: Bench) -> None:
+    log, flush = bench.store._opened.rooms.log, bench.store.services()["flush"]
+    checkpoint = bench.store._opened.checkpoint
+    bench.turn()
+    bench.store.put("t", b"before", delay=60)
+    flush.step()
+    begun = checkpoint.begun
+    bench.clock.advance(bench.config.checkpoint_interval_ms)
+    thread = threading.Thread(target=flush.step, daemon=True)
+    with checkpoint.still():
+        thread.start()
+        bench.store.put("t", b"amid", delay=60)
+        end = log.end
+        flush.request()  # type: ignore[attr-defined]
+        while log.durable < end:
+            assert thread.is_alive(), "it did not wait for its turn"
+        assert checkpoint.begun == begun
+    thread.join(30.0)
+    assert checkpoint.begun == begun + 1

@@ -8,6 +8,7 @@ import timerstore
 from tests.support import sent_on
 from tests.support.bench import NOW, Bench, copied_at
 from tests.support.beside import fill, same
+from timerstore.columns.snapshot import take
 
 
 def _went_on(bench: Bench) -> None:
@@ -52,3 +53,26 @@ def test_an_opening_behind_a_broker_that_was_killed(
     ) as one:
         assert list(one.pending()) == list(bench.store.pending())
         assert {NOW + 2000 + 40_000, NOW + 2000 + 50_000} <= {each.due_ms for each in one.pending()}
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_broker_whose_first_record_did_not_fit_in_our_last_file(
+    bench: Bench, *, is_open: bool
+) -> None:
+    """A blank at our end, and the record in the next file."""
+    fill(bench)
+    bench.close()
+    before = take(bench.root)
+    if is_open:
+        one = timerstore.open(bench.root, bench.config, clock=bench.clock, read_only=True)
+    sent_on.begin_segment(bench.root)
+    sent_on.write(bench.root, "t", {"UNIQ_KEY": "K"}, store_ms=NOW)
+    if not is_open:
+        one = timerstore.open(bench.root, bench.config, clock=bench.clock, read_only=True)
+    with one:
+        assert one._room._moments.look(one._room._records_end).mark is None
+        assert [message.body for message in one.follow("t")][-1] == b"sent on"
+    found = take(bench.root)
+    assert (found.store_id, found.log_end > before.log_end) == (None, True)
+    bench.open()
+    assert bench.bodies("t")[-1] == b"sent on"

@@ -60,7 +60,8 @@ class Room:
         self._believes_levels = config is None
         delays = parse_level_delays(self.config.level_delays)
         self._level_count, self._delays = len(delays), ffi.new("int64_t[]", delays)
-        self._distrusted = -1  # the sequence of the watermark whose queues do not fit
+        self._distrusted: int | None = None  # as of what the queues' files do not fit: `_version`
+        self._is_torn = False  # a step was cut off, by Ctrl-C too: what is known is to be read anew
         self._covered = 0  # units of what lies below are in files
         self._tail_end = 0  # of what lies below, at least in memory
         self._take(self.moment, anew=True)
@@ -76,40 +77,45 @@ class Room:
             )
         moment = self._moments.look(self._records_end)
         self.routes.look()
-        if moment != self.moment:
+        if moment != self.moment or self._is_torn:
             self._take(moment)
 
     def start_over(self) -> None:
         """Let go of all that is known of files: they may be others by now."""
+        self._is_torn = True
         self.log.segments.start_over()
         for queue in self.routes.queues():
             queue.forget()
         self._take(self.moment, anew=True)
 
     def distrust_queues(self) -> bool:
-        """Read all units from the log, as of this watermark; False where that is so already."""
-        sequence = -2 if self.moment.mark is None else self.moment.mark.sequence
-        if self._distrusted == sequence:
+        """Read all units from the log, as of this watermark, or until a broker's log begins
+        elsewhere; False where that is so already.
+        """
+        version = _version(self.moment)
+        if self._distrusted == version:
             return False
-        self._distrusted = sequence
+        self._distrusted = version
         self._take(self.moment, anew=True)
         return True
 
     def _take(self, moment: Moment, *, anew: bool = False) -> None:
+        anew |= self._is_torn
+        self._is_torn = True
         last, self.moment = self.moment, moment
         begin = moment.store.log_begin
         self.log.segments.show(begin, moment.log_end)
         self.log.end = moment.log_end
-        if not anew and moment.mark == last.mark and begin == last.store.log_begin:
-            return  # the log is longer, and that is all
-        self._covered = self._tail_end = self._covered_by_files(moment)
-        for queue in self.routes.queues():
-            queue.is_settled = False
+        if anew or moment.mark != last.mark or begin != last.store.log_begin:
+            self._covered = self._tail_end = self._covered_by_files(moment)
+            for queue in self.routes.queues():
+                queue.is_settled = False
+        # else the log is longer, and that is all
+        self._is_torn = False
 
     def _covered_by_files(self, moment: Moment) -> int:
         begin, mark = moment.store.log_begin, moment.mark
-        sequence = -2 if mark is None else mark.sequence
-        if self._distrusted == sequence or (mark is not None and mark.is_unbuilt):
+        if self._distrusted == _version(moment) or (mark is not None and mark.is_unbuilt):
             return begin
         if mark is not None:
             return mark.log_end
@@ -174,6 +180,11 @@ class Room:
         """Make the units of what no file is known to have them of."""
         if self._tail_end >= self.log.end:
             return
+        self._is_torn = True
+        self._read_units()
+        self._is_torn = False
+
+    def _read_units(self) -> None:
         units = np.empty(_BATCH * UNIT_BYTES, np.uint8)
         indexes, offsets = np.empty(_BATCH, np.int32), np.empty(_BATCH, np.int64)
         following = ffi.new("int64_t *")
@@ -222,3 +233,10 @@ class Room:
         self.log.segments.close()
         self.routes.close()
         self._anchor.close()
+
+
+def _version(moment: Moment) -> int:
+    """What tells files of one moment from another's: a watermark's sequence, or below zero where
+    the log begins.
+    """
+    return -1 - moment.store.log_begin if moment.mark is None else moment.mark.sequence

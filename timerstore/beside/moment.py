@@ -47,7 +47,11 @@ class Moment(NamedTuple):
     """None: a broker's, or one that has no checkpoint yet."""
     counts: Counts | None
     """As of the mark."""
-    log_end: int
+
+    @property
+    def log_end(self) -> int:
+        """How far the log is read; at the mark's end, or behind it."""
+        return self.store.log_end
 
 
 class Moments:
@@ -103,14 +107,14 @@ class Moments:
                 continue
             if store.store_id is None:
                 self._sync_whole(store)
-                return mark, Moment(store, None, None, store.log_end)
+                return mark, Moment(store, None, None)
             assert mark is not None, "a store of ours has one"
             if (counts := self._counts(mark)) is not None:
-                return mark, Moment(store, mark, counts, mark.log_end)
+                return mark, Moment(store, mark, counts)
         ours = mark if store.store_id is not None else None
         if ours is None:
             self._sync_whole(store)
-        return mark, Moment(store, ours, None, store.log_end)
+        return mark, Moment(store, ours, None)
 
     def _know(self, mark: Watermark | None, found: Moment) -> None:
         """Go on to a moment that does not end before the last. The watermark is noted behind it:
@@ -148,7 +152,7 @@ class Moments:
                 got=mark.store_id,
             )
         if mark.log_end >= last.log_end:
-            found = Moment(as_of(last.store, mark), mark, self._counts(mark), mark.log_end)
+            found = Moment(as_of(last.store, mark), mark, self._counts(mark))
             self._know(mark, found)
 
     def _begun(self, last: Moment) -> Moment:
@@ -158,7 +162,7 @@ class Moments:
             return last
         end = max(begins[0], last.log_end)
         store = replace(last.store, log_begin=begins[0], log_end=end)
-        return last._replace(store=store, log_end=end)
+        return last._replace(store=store)
 
     def _read_on(self, records_end: Callable[[SegmentsBeside, int, int], int]) -> None:
         last = self.last
@@ -174,8 +178,8 @@ class Moments:
                 return
         finally:
             log.close()
-        store = replace(store, log_end=end) if last.mark is None else store
-        self.last = last._replace(store=self._with_timers(store, last), log_end=end)
+        store = self._with_timers(replace(store, log_end=end), last)
+        self.last = last._replace(store=store)
 
     def _with_timers(self, store: Snapshot, last: Moment) -> Snapshot:
         """A broker's timer log goes on, too."""

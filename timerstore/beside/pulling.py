@@ -134,7 +134,7 @@ class Pulling(Answering):
         """Give the messages of a topic, queue by queue in turns, from the offsets on.
 
         `offsets`: by queue; of a queue that is not named, from its beginning. A queue that comes
-        later is followed, too; so is a topic. `wait`: how many seconds to wait for the next, None:
+        later is followed, too; so is a topic; behind its end, what comes there is awaited. `wait`: how many seconds to wait for the next, None:
         for ever; it ends when none came. Nothing is committed: `message.queue_offset + 1` is where
         to go on. Raises MessageError on bad arguments.
         """
@@ -159,9 +159,11 @@ class Pulling(Answering):
         while True:
             found = False
             for queue_id in range(self._queue_count(topic)):
-                got = self._pulled(topic, queue_id, at.get(queue_id, 0), _FOLLOWED, 0.0, tags, sql)
-                found |= got.next_offset > at.get(queue_id, 0)
-                at[queue_id] = got.next_offset
+                before = at.get(queue_id, 0)
+                got = self._pulled(topic, queue_id, before, _FOLLOWED, 0.0, tags, sql)
+                found |= got.next_offset > before
+                # Beyond the end it waits: a reader before this one may have seen what is there.
+                at[queue_id] = max(before, got.next_offset)
                 yield from got
                 if len(got):
                     end_ns = self._polling.end_ns(wait)

@@ -44,6 +44,19 @@ def test_what_was_killed_is_read_to_the_end_of_its_log(bench: Bench, tmp_path: P
     assert trace(tmp_path / "killed") == before
 
 
+def test_versions_behind_the_checkpoint_of_what_was_killed_are_told(
+    bench: Bench, tmp_path: Path
+) -> None:
+    for version in (0, 1):
+        bench.store.ingest("source", version, [timerstore.RowBatch("t", b"ab", [0, 1, 2], [0, 0])])
+        bench.turn()
+        if version == 0:
+            bench.store.flush()
+    _killed(bench, tmp_path / "killed")
+    with timerstore.open(tmp_path / "killed", bench.config, read_only=True) as one:
+        assert one.ingested("source").ranges == bench.store.ingested("source").ranges
+
+
 def test_half_a_group_is_not_read(bench: Bench, tmp_path: Path) -> None:
     bench.store.put("t", b"first", flush="sync")
     bench.turn()

@@ -72,11 +72,14 @@ class Answering(Closing):
             raise ConfigError(
                 f"{root}: wanted a store's folder, got a backup; restore it into another folder"
             )
-        self._room = Room(self._root, config, self._clock)
-        self._timers = Timers(self._room, self._clock)
         self._polling = Polling(self._clock)
-        log: Any = self._room.log
-        self._reader = Reader(self._room.config, log)
+        self._make_rooms()
+
+    def _make_rooms(self) -> None:
+        room = Room(self._root, self._given, self._clock)
+        log: Any = room.log
+        timers, reader = Timers(room, self._clock), Reader(room.config, log)
+        self._timers, self._reader, self._room = timers, reader, room
 
     # --- answering ---
 
@@ -104,6 +107,10 @@ class Answering(Closing):
                 before = self._room.moment
                 try:
                     self._room.advance()
+                    if self._room.is_outgrown():
+                        outgrown = self._room
+                        self._make_rooms()
+                        outgrown.close()
                     before = self._room.moment
                     return ask()
                 except (CorruptError, FailedError) as error:

@@ -24,7 +24,7 @@ from timerstore.commitlog.recover import scan_batches
 from timerstore.config import StoreConfig
 from timerstore.errors import CorruptError, FailedError
 from timerstore.files.directory import holder_of
-from timerstore.files.geometry import adopt_geometry
+from timerstore.files.geometry import adopt_geometry, queue_bytes
 from timerstore.files.read_only import ReadOnlyDisk
 from timerstore.layout.tree import Tree
 from timerstore.native import address, ffi, lib
@@ -46,12 +46,13 @@ class Room:
         given = dataclasses.replace(config or StoreConfig(), index_enabled=False)
         default = StoreConfig().precision_ms
         asked_ms = given.precision_ms if given.precision_ms != default else None
+        self._given = given
+        self._sized: Moment | None = None  # as of when the sizes were held against the files
+        self._has_all_sizes = False  # there are files of each kind
         self._moments = Moments(self.disk, self.tree, clock, asked_ms)
         self._anchor = self.disk.anchor(root)
         self.moment: Moment = self._moments.last
-        mark = self.moment.mark
-        adopted = adopt_geometry(self.disk, self.tree, given, mark)
-        self.config = dataclasses.replace(adopted, precision_ms=self.moment.store.precision_ms)
+        self.config = self._sizes()
         log_bytes = self.config.commit_log_segment_bytes
         self.log = LogBeside(SegmentsBeside(self.disk, self.tree.commit_log, log_bytes))
         self.routes = RoutesBeside(self.disk, self.tree, self.config.queue_segment_bytes)
@@ -79,6 +80,27 @@ class Room:
         self.routes.look()
         if moment != self.moment or self._is_torn:
             self._take(moment)
+
+    def _sizes(self) -> StoreConfig:
+        """What was given, with the sizes that the files have which are there."""
+        adopted = adopt_geometry(self.disk, self.tree, self._given, self.moment.mark)
+        return dataclasses.replace(adopted, precision_ms=self.moment.store.precision_ms)
+
+    def is_outgrown(self) -> bool:
+        """Whether its owner made the first file of a kind since, and of another size than was taken
+        for granted: then another room is to be made.
+        """
+        if self.config.precision_ms != self.moment.store.precision_ms:
+            return True
+        if self._sized is self.moment or self._has_all_sizes:
+            return False
+        if self._sizes() != self.config:
+            return True
+        disk, tree = self.disk, self.tree
+        has_logs = disk.list(tree.commit_log) and disk.list(tree.timer_log)
+        self._has_all_sizes = bool(has_logs) and queue_bytes(disk, tree) is not None
+        self._sized = self.moment
+        return False
 
     def start_over(self) -> None:
         """Let go of all that is known of files: they may be others by now."""

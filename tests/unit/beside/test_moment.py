@@ -16,6 +16,7 @@ from timerstore import (
     ReadOnlyStore,
 )
 from timerstore.files.disk import File
+from timerstore.testing import ManualClock
 
 
 def _killed(bench: Bench, copy: Path) -> None:
@@ -299,3 +300,26 @@ def test_a_look_that_is_cut_off_is_made_again(
             room.start_over() if where == "forget" else read.pull("t", 0, 0)
     same(read, bench.store)
     assert [message.body for message in read.follow("t")][-1] == b"next"
+
+
+@pytest.mark.parametrize("is_made", [True, False])
+def test_sizes_are_taken_from_the_first_files_that_come(tmp_path: Path, *, is_made: bool) -> None:
+    config = small(precision_ms=100)
+    if is_made:
+        bench = Bench(tmp_path / "s", config)
+    else:
+        (tmp_path / "s" / "timerstore").mkdir(parents=True)
+    with timerstore.open(tmp_path / "s", clock=ManualClock(NOW), read_only=True) as one:
+        assert list(one.pending()) == list(one.follow("t")) == []
+        if not is_made:
+            bench = Bench(tmp_path / "s", config)
+        known = fill(bench)
+        one._clock.set(bench.clock.now_ms)  # type: ignore[attr-defined]
+        same(one, bench.store)
+        assert one.explain(known["short"]) == bench.store.explain(known["short"])
+        assert one.explain(known["waits"][3]) == bench.store.explain(known["waits"][3])
+        got = one.config
+        assert (got.precision_ms, got.commit_log_segment_bytes) == (100, 1 << 20)
+        assert (got.queue_segment_bytes, got.timer_log_segment_bytes) == (2000, 64 * 1024)
+        assert not one._room._distrusted
+    bench.close()

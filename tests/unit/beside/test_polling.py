@@ -1,5 +1,7 @@
 """Who waits for what an owner makes visible."""
 
+from typing import Any
+
 import pytest
 
 from tests.support.bench import Bench
@@ -33,6 +35,22 @@ def test_a_wait_ends_by_the_clock_and_by_closing(bench: Bench, read: ReadOnlySto
     assert read.pull("t", 0, 4, wait=1.0).status is PullStatus.OFFSET_OVERFLOW_ONE
     with pytest.raises(ClosedError):
         read.topics()
+
+
+def test_a_wait_answers_what_it_knew_where_it_is_closed_before_it_looks(
+    read: ReadOnlyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer, asked = read.answer, []
+
+    def closing(ask: Any) -> Any:
+        asked.append(ask)
+        if len(asked) == 2:
+            read.close()
+        return answer(ask)
+
+    monkeypatch.setattr(read, "answer", closing)
+    assert read.pull("t", 0, 4, wait=1.0).status is PullStatus.OFFSET_OVERFLOW_ONE
+    assert len(asked) == 2
 
 
 def test_a_wait_is_answered_by_the_next_checkpoint(bench: Bench, read: ReadOnlyStore) -> None:

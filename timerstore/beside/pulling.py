@@ -132,10 +132,11 @@ class Pulling(Answering):
     ) -> Iterator[Message]:
         """Give the messages of a topic, queue by queue in turns, from the offsets on.
 
-        `offsets`: by queue; of a queue that is not named, from its beginning. A queue that comes
-        later is followed, too; so is a topic; behind its end, what comes there is awaited. `wait`: how many seconds to wait for the next, None:
-        for ever; it ends when none came. Nothing is committed: `message.queue_offset + 1` is where
-        to go on. Raises MessageError on bad arguments.
+        `offsets`: by queue; of a queue that is not named, from its beginning; beyond its end, from
+        there on when it has come so far. A queue that comes later is followed, too; so is a topic.
+        `wait`: how many seconds to wait for the next, None: for ever; it ends when none came.
+        Nothing is committed: `message.queue_offset + 1` is where to go on. Raises MessageError on
+        bad arguments.
         """
         topic = check_name("topic", topic)
         if wait is not None and (problems := wait_problems(wait)):

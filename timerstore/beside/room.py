@@ -34,6 +34,7 @@ from timerstore.queues.lookup import route_needed
 from timerstore.queues.routes import Route
 
 _BATCH = 16_384
+_TAIL_UNITS = 65_536  # of a broker's: 1.3 MB in memory, before its files are looked at again
 
 
 class Room:
@@ -62,6 +63,8 @@ class Room:
         delays = parse_level_delays(self.config.level_delays)
         self._level_count, self._delays = len(delays), ffi.new("int64_t[]", delays)
         self._distrusted: int | None = None  # as of what the queues' files do not fit: `_version`
+        self._tail_units = 0  # in memory
+        self._tail_units_max: int | None = None  # as many may be; None: as is found next
         self._is_torn = False  # a step was cut off, by Ctrl-C too: what is known is to be read anew
         self._covered = 0  # units of what lies below are in files
         self._tail_end = 0  # of what lies below, at least in memory
@@ -78,8 +81,11 @@ class Room:
             )
         moment = self._moments.look(self._records_end)
         self.routes.look()
-        if moment != self.moment or self._is_torn:
-            self._take(moment)
+        # No watermark moves a broker's on; what is in memory may be in its files by now.
+        most = self._tail_units_max
+        is_long = moment.mark is None and most is not None and self._tail_units > most
+        if is_long or moment != self.moment or self._is_torn:
+            self._take(moment, anew=is_long)
 
     def _sizes(self) -> StoreConfig:
         """What was given, with the sizes that the files have which are there."""
@@ -130,6 +136,7 @@ class Room:
         self.log.end = moment.log_end
         if anew or moment.mark != last.mark or begin != last.store.log_begin:
             self._covered = self._tail_end = self._covered_by_files(moment)
+            self._tail_units, self._tail_units_max = 0, None
             for queue in self.routes.queues():
                 queue.is_settled = False
         # else the log is longer, and that is all
@@ -201,10 +208,19 @@ class Room:
     def _read_tail(self) -> None:
         """Make the units of what no file is known to have them of."""
         if self._tail_end >= self.log.end:
+            self._bound_tail()
             return
         self._is_torn = True
         self._read_units()
+        self._bound_tail()
         self._is_torn = False
+
+    def _bound_tail(self) -> None:
+        """Behind the files: what is in none now is let grow to twice as much before they are looked
+        at again.
+        """
+        if self._tail_units_max is None:
+            self._tail_units_max = max(_TAIL_UNITS, 2 * self._tail_units)
 
     def _read_units(self) -> None:
         units = np.empty(_BATCH * UNIT_BYTES, np.uint8)
@@ -248,6 +264,7 @@ class Room:
         edges = np.flatnonzero(np.diff(indexes[order])) + 1
         for part in np.split(order, edges) if len(order) else ():
             queue = self._settle(self.routes.by_index[int(indexes[part[0]])], is_done=False)
+            self._tail_units += len(part)
             queue.add(int(offsets[part[0]]), np.ascontiguousarray(rows[part]).data.cast("B"))
 
     def close(self) -> None:

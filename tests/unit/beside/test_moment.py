@@ -323,3 +323,32 @@ def test_sizes_are_taken_from_the_first_files_that_come(tmp_path: Path, *, is_ma
         assert (got.queue_segment_bytes, got.timer_log_segment_bytes) == (2000, 64 * 1024)
         assert not one._room._distrusted
     bench.close()
+
+
+def test_units_of_a_broker_that_are_in_files_by_now_are_let_go_of(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("timerstore.beside.room._TAIL_UNITS", 8)
+    copy = tmp_path / "copy"
+    bench.store.put("t", b"first", queue_id=0)
+    bench.turn()
+    bench.close()
+    shutil.copytree(bench.root, copy)
+    shutil.rmtree(copy / "timerstore")
+    with timerstore.open(copy, bench.config, clock=bench.clock, read_only=True) as one:
+        assert len(one.pull("t", 0, 0).messages) == 1
+        for turn in range(3):
+            bench.open()
+            for k in range(9):
+                bench.store.put("t", b"%d %d" % (turn, k), queue_id=0)
+            bench.turn()
+            told = bench.out("t")
+            bench.close()
+            log = "commitlog/" + "0" * 20
+            (copy / log).write_bytes((bench.root / log).read_bytes())
+            assert list(one.pull("t", 0, 0).messages) == told
+            shutil.copytree(bench.root / "consumequeue", copy / "consumequeue", dirs_exist_ok=True)
+            assert list(one.pull("t", 0, 0).messages) == told
+            assert one._room._tail_units == 0
+            for queue in one._room.routes.queues():
+                assert queue._files.tail_begin is None

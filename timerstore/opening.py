@@ -23,7 +23,7 @@ import numpy as np
 
 from timerstore.clock import Clock
 from timerstore.commitlog.commit_log import CommitLog
-from timerstore.commitlog.fold import Fold, Scan, fold, foreign, level_places, wild_places
+from timerstore.commitlog.fold import Fold, Scan, fold, level_places, strangers_wrote, wild_places
 from timerstore.commitlog.recover import (
     first_offsets,
     refuse_damage_inside,
@@ -431,10 +431,10 @@ class _Opening:
         restore_staged(segments, staged, mark.log_end)
         reach("recover_staged_restored")
         scanned, end, _ = self._scan(mark.log_end)
-        if mark.is_clean and len(scanned):  # also where an opening behind him was cut off
-            return None
-        self._refuse_wild_place(scanned)
-        if foreign(scanned, mark.store_id).any():
+        if not mark.is_clean:
+            self._refuse_wild_place(scanned)
+        # Behind a clean one also where an opening behind a broker was cut off.
+        if strangers_wrote(scanned, mark.store_id, is_clean=bool(mark.is_clean)):
             return None
         self._states.open_file(self._disk, tree.state, anew=False)
         counts = counts_json.read_counts(

@@ -52,6 +52,18 @@ def write(
     return Written(log_offset, queue_offset)
 
 
+def begin_segment(root: Path) -> None:
+    """End the last segment with a blank, and begin the next: as where a record did not fit."""
+    log_offset = disk.log_end(root).position
+    start, path = disk.segments(root / "commitlog")[-1]
+    size = path.stat().st_size
+    data = bytearray(path.read_bytes())
+    raw = disk.encode_blank(start + size - log_offset)
+    data[log_offset - start : log_offset - start + len(raw)] = raw
+    path.write_bytes(data)
+    path.with_name(f"{start + size:020}").write_bytes(bytes(size))
+
+
 def delayed(
     root: Path, key: str, due_ms: int, *, store_ms: int, body: bytes = b"sent on", **more: str
 ) -> Written:

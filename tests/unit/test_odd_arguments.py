@@ -151,12 +151,27 @@ def calls(door: Any) -> list[str]:
     return [
         name
         for name, _ in inspect.getmembers(type(door), callable)
-        if not name.startswith("_") and name not in {"close", "services"}
+        if not name.startswith("_") and name not in {"close", "services", "answer", "turn"}
     ]
 
 
 @pytest.mark.slow
 def test_whatever_is_given_is_taken_or_refused(subject: Subject) -> None:
+    give_all(subject)
+
+
+@pytest.mark.slow
+def test_whatever_a_reader_is_given_is_taken_or_refused(bench: Bench) -> None:
+    receipt = bench.store.put("t", b"x", delay=1000.0)
+    bench.store.put("t", b"y")
+    bench.turn()
+    bench.store.flush()
+    with timerstore.open(bench.root, bench.config, clock=bench.clock, read_only=True) as one:
+        give_all(Subject(one, one, receipt, bench.root))
+
+
+def give_all(subject: Subject) -> None:
+    """Each argument of each call, each value."""
     for name in calls(subject.door):
         call = getattr(subject.door, name)
         for good, beside, which in cases(subject, name):

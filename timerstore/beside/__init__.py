@@ -14,7 +14,8 @@ answering.py   a call as of the moment of now; pulling.py, timing.py  what is as
 refusing.py    what would change something
 store.py       ReadOnlyStore, the face of it all
 
-Holds:    every file is opened by a disk that cannot write (files/read_only.py).
+Holds:    rooms open files by a disk that cannot write (files/read_only.py); columns and verify,
+          which look from outside, call only what reads.
 Source:   decisions 0021, 0058.
 """
 

@@ -3,14 +3,16 @@
 Threads:  any; calls take turns under `_lock`.
 Holds:    (1) no answer is as of an earlier moment than the one before; (2) what its owner removed
           or wrote anew meanwhile is no error: it is asked for again.
-Fails:    ClosedError, ForkedError; of the disk what stays so when it is asked again.
+Fails:    ClosedError, ForkedError, LockedError; of the disk what stays so when it is asked again.
 """
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
+from threading import get_ident
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from timerstore.beside.moment import Moment
@@ -27,6 +29,7 @@ from timerstore.errors import (
     FailedError,
     ForkedError,
     GoneError,
+    LockedError,
     TimerStoreError,
 )
 from timerstore.files.read_only import ReadOnlyDisk
@@ -68,15 +71,19 @@ class Answering(Closing):
         self._pid = os.getpid()
         self._closed = False
         self._lock = threading.RLock()  # one call at a time
+        self._turn_of: int | None = None  # the thread whose call it is; under `_lock`
         if ReadOnlyDisk().exists(self._root / BACKUP_JSON):
             raise ConfigError(
                 f"{root}: wanted a store's folder, got a backup; restore it into another folder"
             )
-        self._room = Room(self._root, config, self._clock)
-        self._timers = Timers(self._room, self._clock)
         self._polling = Polling(self._clock)
-        log: Any = self._room.log
-        self._reader = Reader(self._room.config, log)
+        self._make_rooms()
+
+    def _make_rooms(self) -> None:
+        room = Room(self._root, self._given, self._clock)
+        log: Any = room.log
+        timers, reader = Timers(room, self._clock), Reader(room.config, log)
+        self._timers, self._reader, self._room = timers, reader, room
 
     # --- answering ---
 
@@ -92,18 +99,32 @@ class Answering(Closing):
         if self._closed:
             raise ClosedError("the store is closed", where=self._root)
 
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Have the rooms alone. ClosedError, ForkedError where they cannot be asked."""
+        self.check_open()  # not behind the lock, which a fork may have left locked
+        with self._lock:
+            before, self._turn_of = self._turn_of, get_ident()
+            try:
+                self.check_open()
+                yield
+            finally:
+                self._turn_of = before
+
     def answer(self, ask: Callable[[], Answer]) -> Answer:
         """Ask as of the moment of now. What its owner removed or wrote anew meanwhile is asked for
         again; queues that do not fit the log are read from the log.
         """
-        if os.getpid() != self._pid:
-            self.check_open()  # the lock may have been held when the process was forked
-        with self._lock:
+        with self.turn():
             for turn in range(_TRIES):
                 self.check_open()
                 before = self._room.moment
                 try:
                     self._room.advance()
+                    if self._room.is_outgrown():
+                        outgrown = self._room
+                        self._make_rooms()
+                        outgrown.close()
                     before = self._room.moment
                     return ask()
                 except (CorruptError, FailedError) as error:
@@ -144,9 +165,17 @@ class Answering(Closing):
         return self._room.config
 
     def close(self) -> None:
-        """Let go of the files; who waits is answered. A second call does nothing."""
+        """Let go of the files; who waits is answered. A second call does nothing. LockedError amid
+        another call of the same thread, as from a signal handler.
+        """
         if os.getpid() != self._pid:
             self.check_open()
+        if self._turn_of == get_ident():
+            raise LockedError(
+                "the store cannot be closed amid a call of the same thread, as by a signal handler",
+                where=self._root,
+                wanted="a handler that sets a flag, or raises; and close() after the call",
+            )
         self._closed = True
         self._polling.end()
         with self._lock:

@@ -27,7 +27,7 @@ from timerstore.columns.snapshot import (
     take,
 )
 from timerstore.columns.walk import segments_of, units_end
-from timerstore.errors import FailedError, FullError, GoneError
+from timerstore.errors import FailedError, FullError
 from timerstore.files.directory import holder_of
 from timerstore.files.read_only import ReadOnlyDisk
 from timerstore.layout import counts_json
@@ -47,7 +47,11 @@ class Moment(NamedTuple):
     """None: a broker's, or one that has no checkpoint yet."""
     counts: Counts | None
     """As of the mark."""
-    log_end: int
+
+    @property
+    def log_end(self) -> int:
+        """How far the log is read; at the mark's end, or behind it."""
+        return self.store.log_end
 
 
 class Moments:
@@ -61,8 +65,7 @@ class Moments:
         self._read_ns: int | None = None  # when a log was read on last
         self._tree = tree
         self._precision_ms = precision_ms
-        self._seen: Watermark | None = None
-        self.last = self._anew()
+        self._seen, self.last = self._anew()
 
     def look(self, records_end: Callable[[SegmentsBeside, int, int], int]) -> Moment:
         """Give the moment of now. `records_end(segments, begin, limit)`: where whole records end
@@ -76,7 +79,9 @@ class Moments:
             and self.last.mark is not None
             and broker_was_here(self.last.store, mark)
         ):
-            self.last = self._anew()
+            self._know(*self._anew())
+        if self.last.mark is None:
+            self.last = self._begun(self.last)
         is_held = holder_of(self._disk, self._tree) is not None
         if not is_held or (self.last.mark is None and self._is_time()):
             self._read_on(records_end)
@@ -91,20 +96,40 @@ class Moments:
             return True
         return False
 
-    def _anew(self) -> Moment:
+    def _anew(self) -> tuple[Watermark | None, Moment]:
+        """Look at the directory as if nothing was known: its watermark, and the moment. FailedError
+        where the disk does not say that it has what a broker wrote.
+        """
         for _ in range(_TRIES):
-            self._seen = mark = read_watermark(self._tree)
+            mark = read_watermark(self._tree)
             store = take(self._tree.root, self._precision_ms)
             if mark != read_watermark(self._tree):
                 continue
             if store.store_id is None:
-                log = self._log(store)
-                _sync(log, store.log_begin, store.log_end)
-                return Moment(store, None, None, store.log_end)
+                self._sync_whole(store)
+                return mark, Moment(store, None, None)
             assert mark is not None, "a store of ours has one"
             if (counts := self._counts(mark)) is not None:
-                return Moment(store, mark, counts, mark.log_end)
-        return Moment(store, mark if store.store_id is not None else None, None, store.log_end)
+                return mark, Moment(store, mark, counts)
+        ours = mark if store.store_id is not None else None
+        if ours is None:
+            self._sync_whole(store)
+        return mark, Moment(store, ours, None)
+
+    def _know(self, mark: Watermark | None, found: Moment) -> None:
+        """Go on to a moment that does not end before the last. The watermark is noted behind it:
+        who is cut off before, by Ctrl-C too, looks at it again.
+        """
+        if found.log_end >= self.last.log_end:
+            self.last = found
+        self._seen = mark
+
+    def _sync_whole(self, store: Snapshot) -> None:
+        log = self._log(store)
+        try:
+            log.sync_range(store.log_begin, store.log_end)
+        finally:
+            log.close()
 
     def _counts(self, mark: Watermark) -> Counts | None:
         text = self._disk.read_small(self._tree.counts)
@@ -117,9 +142,7 @@ class Moments:
             return  # it is being built anew: until it is, what was known holds
         known = last.store.store_id
         if known is None:
-            found = self._anew()
-            if found.log_end >= last.log_end:
-                self.last = found
+            self._know(*self._anew())
             return
         if mark.store_id != known:
             raise FailedError(
@@ -129,8 +152,17 @@ class Moments:
                 got=mark.store_id,
             )
         if mark.log_end >= last.log_end:
-            self._seen = mark
-            self.last = Moment(as_of(last.store, mark), mark, self._counts(mark), mark.log_end)
+            found = Moment(as_of(last.store, mark), mark, self._counts(mark))
+            self._know(mark, found)
+
+    def _begun(self, last: Moment) -> Moment:
+        """The same from the first file that is there: a broker's retention removes what is old."""
+        begins = segments_of(self._tree.commit_log, last.store.log_segment_bytes)
+        if not begins or begins[0] == last.store.log_begin:
+            return last
+        end = max(begins[0], last.log_end)
+        store = replace(last.store, log_begin=begins[0], log_end=end)
+        return last._replace(store=store)
 
     def _read_on(self, records_end: Callable[[SegmentsBeside, int, int], int]) -> None:
         last = self.last
@@ -146,8 +178,8 @@ class Moments:
                 return
         finally:
             log.close()
-        store = replace(store, log_end=end) if last.mark is None else store
-        self.last = last._replace(store=self._with_timers(store, last), log_end=end)
+        store = self._with_timers(replace(store, log_end=end), last)
+        self.last = last._replace(store=store)
 
     def _with_timers(self, store: Snapshot, last: Moment) -> Snapshot:
         """A broker's timer log goes on, too."""
@@ -176,6 +208,6 @@ def _sync(log: SegmentsBeside, begin: int, end: int) -> bool:
     """Have the disk hold what is to be read; False where it does not say so."""
     try:
         log.sync_range(begin, end)
-    except (FailedError, FullError, GoneError):
+    except (FailedError, FullError):
         return False
     return True

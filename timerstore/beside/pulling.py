@@ -7,11 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from timerstore.arguments import whole
 from timerstore.beside.answering import Answering, answered
-from timerstore.errors import MessageError
+from timerstore.errors import ClosedError, MessageError
 from timerstore.message import Message, MessageBatch, PullResult, PullStatus
 from timerstore.pull.asked import check_asked
 from timerstore.pull.filter import Filter
@@ -75,7 +73,7 @@ class Pulling(Answering):
         sql: Any,
     ) -> MessageBatch:
         queue_id, offset, max_count = (
-            int(one) if isinstance(one, np.integer) else one
+            one if (number := whole(one)) is None else number
             for one in (queue_id, offset, max_count)
         )
 
@@ -89,9 +87,10 @@ class Pulling(Answering):
             return got
         end_ns = self._polling.end_ns(wait)
         while got.next_offset < got.max_offset or self._polling.pause(end_ns):
-            if self._closed:
+            try:
+                got = self.answer(look)
+            except ClosedError:
                 break
-            got = self.answer(look)
             if got.status is PullStatus.NO_MATCHED_MESSAGE:
                 offset = got.next_offset  # what came did not match
             elif got.status not in WAITING:
@@ -101,7 +100,7 @@ class Pulling(Answering):
         return got
 
     def _route(self, topic: Any, queue_id: Any) -> Route:
-        routes, name = self._room.routes, str(topic)
+        routes, name = self._room.routes, topic if isinstance(topic, str) else ""
         number = queue_id if type(queue_id) is int else -1
         route = routes.find(name, number)
         if route is None:
@@ -133,16 +132,19 @@ class Pulling(Answering):
     ) -> Iterator[Message]:
         """Give the messages of a topic, queue by queue in turns, from the offsets on.
 
-        `offsets`: by queue; of a queue that is not named, from its beginning. A queue that comes
-        later is followed, too; so is a topic. `wait`: how many seconds to wait for the next, None:
-        for ever; it ends when none came. Nothing is committed: `message.queue_offset + 1` is where
-        to go on. Raises MessageError on bad arguments.
+        `offsets`: by queue; of a queue that is not named, from its beginning; beyond its end, from
+        there on when it has come so far. A queue that comes later is followed, too; so is a topic.
+        `wait`: how many seconds to wait for the next, None: for ever; it ends when none came.
+        Nothing is committed: `message.queue_offset + 1` is where to go on. Raises MessageError on
+        bad arguments.
         """
         topic = check_name("topic", topic)
         if wait is not None and (problems := wait_problems(wait)):
             raise MessageError(problems)
-        at = {whole(queue): whole(offset) for queue, offset in dict(offsets or {}).items()}
-        if None in at or None in at.values():
+        given: Any = {} if offsets is None else offsets
+        is_mapping = isinstance(given, Mapping)
+        at = {whole(queue): whole(given[queue]) for queue in given} if is_mapping else {}
+        if not is_mapping or None in at or None in at.values():
             raise MessageError(f"offsets: wanted whole numbers by queue, got {quoted(offsets)}")
         self.check_open()
         return self._followed(topic, dict(at), wait, tags, sql)  # type: ignore[arg-type]
@@ -159,9 +161,11 @@ class Pulling(Answering):
         while True:
             found = False
             for queue_id in range(self._queue_count(topic)):
-                got = self._pulled(topic, queue_id, at.get(queue_id, 0), _FOLLOWED, 0.0, tags, sql)
-                found |= got.next_offset > at.get(queue_id, 0)
-                at[queue_id] = got.next_offset
+                before = at.get(queue_id, 0)
+                got = self._pulled(topic, queue_id, before, _FOLLOWED, 0.0, tags, sql)
+                found |= got.next_offset > before
+                # Beyond the end it waits: a reader before this one may have seen what is there.
+                at[queue_id] = max(before, got.next_offset)
                 yield from got
                 if len(got):
                     end_ns = self._polling.end_ns(wait)

@@ -24,7 +24,7 @@ from timerstore.commitlog.recover import scan_batches
 from timerstore.config import StoreConfig
 from timerstore.errors import CorruptError, FailedError
 from timerstore.files.directory import holder_of
-from timerstore.files.geometry import adopt_geometry
+from timerstore.files.geometry import adopt_geometry, queue_bytes
 from timerstore.files.read_only import ReadOnlyDisk
 from timerstore.layout.tree import Tree
 from timerstore.native import address, ffi, lib
@@ -34,6 +34,7 @@ from timerstore.queues.lookup import route_needed
 from timerstore.queues.routes import Route
 
 _BATCH = 16_384
+_TAIL_UNITS = 65_536  # of a broker's: 1.3 MB in memory, before its files are looked at again
 
 
 class Room:
@@ -46,12 +47,13 @@ class Room:
         given = dataclasses.replace(config or StoreConfig(), index_enabled=False)
         default = StoreConfig().precision_ms
         asked_ms = given.precision_ms if given.precision_ms != default else None
+        self._given = given
+        self._sized: Moment | None = None  # as of when the sizes were held against the files
+        self._has_all_sizes = False  # there are files of each kind
         self._moments = Moments(self.disk, self.tree, clock, asked_ms)
         self._anchor = self.disk.anchor(root)
         self.moment: Moment = self._moments.last
-        mark = self.moment.mark
-        adopted = adopt_geometry(self.disk, self.tree, given, mark)
-        self.config = dataclasses.replace(adopted, precision_ms=self.moment.store.precision_ms)
+        self.config = self._sizes()
         log_bytes = self.config.commit_log_segment_bytes
         self.log = LogBeside(SegmentsBeside(self.disk, self.tree.commit_log, log_bytes))
         self.routes = RoutesBeside(self.disk, self.tree, self.config.queue_segment_bytes)
@@ -60,7 +62,10 @@ class Room:
         self._believes_levels = config is None
         delays = parse_level_delays(self.config.level_delays)
         self._level_count, self._delays = len(delays), ffi.new("int64_t[]", delays)
-        self._distrusted = -1  # the sequence of the watermark whose queues do not fit
+        self._distrusted: int | None = None  # as of what the queues' files do not fit: `_version`
+        self._tail_units = 0  # in memory
+        self._tail_units_max: int | None = None  # as many may be; None: as is found next
+        self._is_torn = False  # a step was cut off, by Ctrl-C too: what is known is to be read anew
         self._covered = 0  # units of what lies below are in files
         self._tail_end = 0  # of what lies below, at least in memory
         self._take(self.moment, anew=True)
@@ -76,40 +81,70 @@ class Room:
             )
         moment = self._moments.look(self._records_end)
         self.routes.look()
-        if moment != self.moment:
-            self._take(moment)
+        # No watermark moves a broker's on; what is in memory may be in its files by now.
+        most = self._tail_units_max
+        is_long = moment.mark is None and most is not None and self._tail_units > most
+        if is_long or moment != self.moment or self._is_torn:
+            self._take(moment, anew=is_long)
+
+    def _sizes(self) -> StoreConfig:
+        """What was given, with the sizes that the files have which are there."""
+        adopted = adopt_geometry(self.disk, self.tree, self._given, self.moment.mark)
+        return dataclasses.replace(adopted, precision_ms=self.moment.store.precision_ms)
+
+    def is_outgrown(self) -> bool:
+        """Whether its owner made the first file of a kind since, and of another size than was taken
+        for granted: then another room is to be made.
+        """
+        if self.config.precision_ms != self.moment.store.precision_ms:
+            return True
+        if self._sized is self.moment or self._has_all_sizes:
+            return False
+        if self._sizes() != self.config:
+            return True
+        disk, tree = self.disk, self.tree
+        has_logs = disk.list(tree.commit_log) and disk.list(tree.timer_log)
+        self._has_all_sizes = bool(has_logs) and queue_bytes(disk, tree) is not None
+        self._sized = self.moment
+        return False
 
     def start_over(self) -> None:
         """Let go of all that is known of files: they may be others by now."""
+        self._is_torn = True
         self.log.segments.start_over()
         for queue in self.routes.queues():
             queue.forget()
         self._take(self.moment, anew=True)
 
     def distrust_queues(self) -> bool:
-        """Read all units from the log, as of this watermark; False where that is so already."""
-        sequence = -2 if self.moment.mark is None else self.moment.mark.sequence
-        if self._distrusted == sequence:
+        """Read all units from the log, as of this watermark, or until a broker's log begins
+        elsewhere; False where that is so already.
+        """
+        version = _version(self.moment)
+        if self._distrusted == version:
             return False
-        self._distrusted = sequence
+        self._distrusted = version
         self._take(self.moment, anew=True)
         return True
 
     def _take(self, moment: Moment, *, anew: bool = False) -> None:
+        anew |= self._is_torn
+        self._is_torn = True
         last, self.moment = self.moment, moment
         begin = moment.store.log_begin
         self.log.segments.show(begin, moment.log_end)
         self.log.end = moment.log_end
-        if not anew and moment.mark == last.mark and begin == last.store.log_begin:
-            return  # the log is longer, and that is all
-        self._covered = self._tail_end = self._covered_by_files(moment)
-        for queue in self.routes.queues():
-            queue.is_settled = False
+        if anew or moment.mark != last.mark or begin != last.store.log_begin:
+            self._covered = self._tail_end = self._covered_by_files(moment)
+            self._tail_units, self._tail_units_max = 0, None
+            for queue in self.routes.queues():
+                queue.is_settled = False
+        # else the log is longer, and that is all
+        self._is_torn = False
 
     def _covered_by_files(self, moment: Moment) -> int:
         begin, mark = moment.store.log_begin, moment.mark
-        sequence = -2 if mark is None else mark.sequence
-        if self._distrusted == sequence or (mark is not None and mark.is_unbuilt):
+        if self._distrusted == _version(moment) or (mark is not None and mark.is_unbuilt):
             return begin
         if mark is not None:
             return mark.log_end
@@ -173,7 +208,21 @@ class Room:
     def _read_tail(self) -> None:
         """Make the units of what no file is known to have them of."""
         if self._tail_end >= self.log.end:
+            self._bound_tail()
             return
+        self._is_torn = True
+        self._read_units()
+        self._bound_tail()
+        self._is_torn = False
+
+    def _bound_tail(self) -> None:
+        """Behind the files: what is in none now is let grow to twice as much before they are looked
+        at again.
+        """
+        if self._tail_units_max is None:
+            self._tail_units_max = max(_TAIL_UNITS, 2 * self._tail_units)
+
+    def _read_units(self) -> None:
         units = np.empty(_BATCH * UNIT_BYTES, np.uint8)
         indexes, offsets = np.empty(_BATCH, np.int32), np.empty(_BATCH, np.int64)
         following = ffi.new("int64_t *")
@@ -215,6 +264,7 @@ class Room:
         edges = np.flatnonzero(np.diff(indexes[order])) + 1
         for part in np.split(order, edges) if len(order) else ():
             queue = self._settle(self.routes.by_index[int(indexes[part[0]])], is_done=False)
+            self._tail_units += len(part)
             queue.add(int(offsets[part[0]]), np.ascontiguousarray(rows[part]).data.cast("B"))
 
     def close(self) -> None:
@@ -222,3 +272,10 @@ class Room:
         self.log.segments.close()
         self.routes.close()
         self._anchor.close()
+
+
+def _version(moment: Moment) -> int:
+    """What tells files of one moment from another's: a watermark's sequence, or below zero where
+    the log begins.
+    """
+    return -1 - moment.store.log_begin if moment.mark is None else moment.mark.sequence

@@ -7,6 +7,7 @@ Holds:    (1) nothing outside [begin, end) is read; (2) a map stays while its se
 Fails:    GoneError where a file was removed, CorruptError where one has another size.
 """
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +65,13 @@ class SegmentsBeside(Segments):
         return file
 
     def sync_range(self, begin: int, end: int) -> None:
-        """Have the disk hold these bytes for certain: one sync a file, which changes none."""
+        """Have the disk hold these bytes for certain: one sync a file, which changes none. A file
+        that is gone needs none.
+        """
         size = self.segment_bytes
         for number in range(begin // size, -(-end // size)):
-            self._file(number).sync()
+            with suppress(GoneError):
+                self._file(number).sync()
 
 
 class UnitSegments(SegmentsBeside):

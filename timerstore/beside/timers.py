@@ -1,6 +1,6 @@
 """Timers: which messages wait, as of a moment; from the side files of a checkpoint, or the log.
 
-    ours: states and levels of the watermark, then the log behind it
+    ours: states and levels of the watermark, then the log behind it, as far as we wrote it
     what has no such files, or others' : a fold of the whole log (commitlog/fold.py)
 
 Threads:  one at a time.
@@ -18,10 +18,18 @@ import numpy as np
 from timerstore.beside.moment import Moment
 from timerstore.beside.room import Room
 from timerstore.clock import Clock
-from timerstore.commitlog.fold import SCAN_DTYPE, Scan, fold, level_places, wild_places
+from timerstore.commitlog.fold import (
+    SCAN_DTYPE,
+    Scan,
+    fold,
+    level_places,
+    strangers_wrote,
+    wild_places,
+)
 from timerstore.commitlog.recover import scan_batches
 from timerstore.errors import CorruptError, GoneError
 from timerstore.layout import queue_unit
+from timerstore.layout.watermark import Watermark
 from timerstore.message import PendingTimer
 from timerstore.native import lib
 from timerstore.queues import level_pending
@@ -85,21 +93,40 @@ class Timers:
             return
         last, self._moment = self._moment, None
         self._waiting = None
-        goes_on = last is not None and last.mark is not None and moment.mark is not None
-        if not goes_on or not moment.store.log_begin <= self._at <= moment.log_end:
+        if not self._goes_on(last, moment):
             self._read_anew()
-            if moment.mark is None or not self._from_files(moment):
+            if not self._from_files(moment) or not self._fold_in(moment.mark, moment):
+                self._read_anew()
                 self._from_log(moment)
-        if self._at < moment.log_end:
-            scanned = self._scan(self._at, moment.log_end)
-            recover.fold_forward(self.states, room.routes, scanned, self.store_id)
-            level_pending.fold_forward(room.routes, self.cursors, scanned, self.store_id)
-            self.cursors.done(level_places(scanned, self.store_id))
-            self._at = moment.log_end
         for route in room.routes.by_index:
             if route.native.kind == lib.TS_ROUTE_LEVELS:
                 self.cursors.begin_at(route.queue_id, route.queue.min_offset)
         self._moment = moment
+
+    def _goes_on(self, last: Moment | None, moment: Moment) -> bool:
+        """Have what came since the last moment; False where all is to be read anew."""
+        if last is None or last.mark is None or moment.mark is None:
+            return False
+        if not moment.store.log_begin <= self._at <= moment.log_end:
+            return False
+        return self._fold_in(last.mark, moment)
+
+    def _fold_in(self, mark: Watermark | None, moment: Moment) -> bool:
+        """Fold what lies behind `at`, which was read from a watermark on; False, and nothing is
+        folded, where somebody else wrote of it, too: a broker who had the store meanwhile.
+        """
+        assert mark is not None, "there are no files of none"
+        if self._at == moment.log_end:
+            return True
+        scanned = self._scan(self._at, moment.log_end)
+        if strangers_wrote(scanned, self.store_id, is_clean=bool(mark.is_clean)):
+            return False
+        routes = self._room.routes
+        recover.fold_forward(self.states, routes, scanned, self.store_id)
+        level_pending.fold_forward(routes, self.cursors, scanned, self.store_id)
+        self.cursors.done(level_places(scanned, self.store_id))
+        self._at = moment.log_end
+        return True
 
     def waiting_ids(self) -> Int64Array:
         """Give every timer id that waits, ascending."""
@@ -162,7 +189,6 @@ class Timers:
         finally:
             self.states.close()
         if not fits:
-            self._read_anew()
             return False
         room.routes.clear_counts()
         recover.set_pending(room.routes, counts.pending, 0)

@@ -41,6 +41,8 @@ class Timing(Answering):
         ]
         if problems:
             raise MessageError(problems)
+        if topic is not None:
+            check_name("topic", topic)
         return self._pending_steps(begin_ms, end_ms, topic)
 
     def _pending_steps(
@@ -57,8 +59,7 @@ class Timing(Answering):
         )
         for _, is_level, k in both:
             entry = (on_level if is_level else timers)[k]
-            with self._lock:
-                self.check_open()
+            with self.turn():
                 one = self._timers.describe(entry, is_level=is_level)
             if one is not None and (topic is None or one.topic == topic):
                 yield one

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from timerstore.columns.walk import is_record, records_end, segments_of, units_end
+from timerstore.columns.walk import goes_on, records_end, segments_of, units_end
 from timerstore.columns.windows import Windows
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError
@@ -190,7 +190,9 @@ def _ours(tree: Tree, mark: Watermark, config: StoreConfig) -> Snapshot:
 
 
 def broker_was_here(store: Snapshot, mark: Watermark) -> bool:
-    """Whether a cleanly closed store goes on behind its end, without our having opened it."""
+    """Whether a cleanly closed store goes on behind its end, without our having opened it; with a
+    record, or with a blank, as the first record was too large for what was left of the segment.
+    """
     tree, segment_bytes = store.tree, store.log_segment_bytes
     wheel_bytes = Disk().file_bytes(tree.timer_wheel)
     if not mark.is_clean or wheel_bytes != store.wheel_slot_count * wheel_slot.SLOT_BYTES:
@@ -199,7 +201,7 @@ def broker_was_here(store: Snapshot, mark: Watermark) -> bool:
     if not begins or mark.log_end >= begins[-1] + segment_bytes:
         return False
     windows = Windows(tree.commit_log, segment_bytes, begins[-1] + segment_bytes)
-    return is_record(windows, mark.log_end)
+    return goes_on(windows, mark.log_end)
 
 
 def _foreign(tree: Tree, config: StoreConfig, precision_ms: int | None) -> Snapshot:

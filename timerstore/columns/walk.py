@@ -10,7 +10,7 @@ from typing import Any
 from timerstore.columns.windows import Windows
 from timerstore.errors import CorruptError
 from timerstore.files.disk import Disk
-from timerstore.layout import queue_unit
+from timerstore.layout import filler_record, queue_unit
 from timerstore.layout.tree import Tree, queue_number, segment_name
 from timerstore.native import ffi, lib
 
@@ -83,7 +83,25 @@ def is_record(windows: Windows, offset: int) -> bool:
         return False
 
 
+def goes_on(windows: Windows, offset: int) -> bool:
+    """Whether a record begins there, or a blank that ends the segment, as the next record did not
+    fit into it.
+    """
+    return is_record(windows, offset) or _is_blank(windows, offset)
+
+
+def _is_blank(windows: Windows, offset: int) -> bool:
+    if not 0 <= offset < windows.end:
+        return False
+    left = -offset % windows.segment_bytes or windows.segment_bytes
+    try:
+        return filler_record.is_blank(bytes(windows.read(offset, _BLANK_BYTES)), left)
+    except CorruptError:
+        return False
+
+
 _HEAD_BYTES = 1024
+_BLANK_BYTES = 8
 
 
 class QueueUnits:

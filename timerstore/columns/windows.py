@@ -49,6 +49,11 @@ class Windows:
         """Offset that nothing is read beyond."""
         return int(self.native.end)
 
+    @property
+    def segment_bytes(self) -> int:
+        """Size of each file."""
+        return self._segment_bytes
+
     def path(self, offset: int) -> Path:
         """Give the file that holds an offset."""
         return self.directory / segment_name(offset - offset % self._segment_bytes)

@@ -272,6 +272,13 @@ def foreign(scan: Scan, store_id: int) -> Mask:
     return others
 
 
+def strangers_wrote(scan: Scan, store_id: int, *, is_clean: bool) -> bool:
+    """Whether not all that lies behind a watermark is this store's. Behind a clean one nothing is:
+    who opens a store of ours completes another before he writes.
+    """
+    return len(scan) > 0 if is_clean else bool(foreign(scan, store_id).any())
+
+
 # --- by id ----------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ import zlib
 LOST = "TS_LOST"
 RECORD_FIXED_BYTES = 91
 _MAGIC = 0xDAA320A7
+_BLANK_MAGIC = 0xCBD43194
 _PREPARED = 0x04
 _ZEROS = bytes(1 << 20)
 _PAIR_BYTES = len(LOST) + 3  # with a value of one byte
@@ -55,7 +56,16 @@ def placeholder(
 
 def blank(log_offset: int, size: int) -> bytes:
     """Give what begins a blank over the last `size` bytes of a segment."""
-    return _int(size, 4) + _int(0xCBD43194, 4) + (_int(log_offset, 8) if size >= 16 else b"")
+    return _blank_head(size) + (_int(log_offset, 8) if size >= 16 else b"")
+
+
+def is_blank(raw: bytes, size: int) -> bool:
+    """Whether a blank over the last `size` bytes of a segment begins so: a broker's, too."""
+    return raw[:8] == _blank_head(size)
+
+
+def _blank_head(size: int) -> bytes:
+    return _int(size, 4) + _int(_BLANK_MAGIC, 4)
 
 
 def _head(

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import timerstore
@@ -67,9 +68,9 @@ def test_follow_gives_each_message_once_from_where_it_is_told(
     assert [message.body for message in read.follow("t", {0: 2})] == every[2:]
     assert [message.body for message in read.follow("t", tags="g0")] == every[::2]
     assert list(read.follow("none")) == []
-    for wrong in ({0: "a"}, {"a": 0}):
+    for wrong in ({0: "a"}, {"a": 0}, 5, "t", [1], [], np.array([1, 2])):
         with pytest.raises(MessageError, match="offsets"):
-            read.follow("t", wrong)  # type: ignore[arg-type, dict-item]
+            read.follow("t", wrong)  # type: ignore[arg-type]
     with pytest.raises(MessageError, match="wait"):
         read.follow("t", wait=-1)
 
@@ -122,5 +123,8 @@ def test_wrong_arguments_are_told_as_by_a_store(read: ReadOnlyStore) -> None:
         read.pull("t", 0, -1, max_count=0, wait=-1)
     with pytest.raises(MessageError, match="begin_ms"):
         read.pending(begin_ms="x")  # type: ignore[arg-type]
+    for topic in (np.array(["a", "b"]), "a.b", ""):
+        with pytest.raises(MessageError, match="topic"):
+            read.pending(topic=topic)  # type: ignore[arg-type]
     with pytest.raises(MessageError, match="key"):
         read.query("t", "")

@@ -3,17 +3,20 @@
 import gc
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import timerstore
-from tests.support.bench import Bench
-from tests.support.beside import fill, trace
+from tests.support import sent_on
+from tests.support.bench import NOW, Bench, small
+from tests.support.beside import fill, same, trace
 from timerstore import (
     FailedError,
     ReadOnlyStore,
 )
 from timerstore.files.disk import File
+from timerstore.testing import ManualClock
 
 
 def _killed(bench: Bench, copy: Path) -> None:
@@ -40,6 +43,19 @@ def test_what_was_killed_is_read_to_the_end_of_its_log(bench: Bench, tmp_path: P
         assert list(one.pending()) == list(bench.store.pending())
         assert one.explain(waits).state == "cancelled"
     assert trace(tmp_path / "killed") == before
+
+
+def test_versions_behind_the_checkpoint_of_what_was_killed_are_told(
+    bench: Bench, tmp_path: Path
+) -> None:
+    for version in (0, 1):
+        bench.store.ingest("source", version, [timerstore.RowBatch("t", b"ab", [0, 1, 2], [0, 0])])
+        bench.turn()
+        if version == 0:
+            bench.store.flush()
+    _killed(bench, tmp_path / "killed")
+    with timerstore.open(tmp_path / "killed", bench.config, read_only=True) as one:
+        assert one.ingested("source").ranges == bench.store.ingested("source").ranges
 
 
 def test_half_a_group_is_not_read(bench: Bench, tmp_path: Path) -> None:
@@ -204,3 +220,135 @@ def test_looking_again_and_again_keeps_nothing_open(bench: Bench, tmp_path: Path
     del one
     gc.collect()
     assert _held() == before
+
+
+def test_a_brokers_retention_moves_on_under_it(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "s", small(commit_log_segment_bytes=64 * 1024, message_bytes_max=9000))
+    for k in range(30):
+        bench.store.put("t", b"%02d" % k + bytes(8000), queue_id=0)
+    bench.turn()
+    bench.close()
+    shutil.rmtree(bench.root / "timerstore")
+    with timerstore.open(bench.root, bench.config, clock=bench.clock, read_only=True) as one:
+        assert one.pull("t", 0, 0).min_offset == 0
+        for gone in (0, 1):
+            one._room.log.segments.start_over()
+            (bench.root / "commitlog" / f"{gone * 65536:020}").unlink()
+            begin = one.pull("t", 0, 0).next_offset
+            assert [message.body[:2] for message in one.follow("t")] == [
+                b"%02d" % k for k in range(begin, 30)
+            ]
+            assert begin > 0
+            assert one.stats()["log_begin_bytes"] == (gone + 1) * 65536
+        assert one._room._distrusted is None
+        (bench.root / "commitlog" / f"{2 * 65536:020}").unlink()
+        synced = one._room._moments._log(one._room.moment.store)
+        synced.sync_range(0, one._room.moment.log_end)  # what is gone needs none
+        synced.close()
+
+
+def test_a_brokers_log_that_the_disk_does_not_say_it_has_is_not_shown(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.store.put("t", b"first")
+    bench.turn()
+    bench.close()
+
+    def failing(file: File) -> None:
+        raise FailedError("sync", where=file.path)
+
+    with timerstore.open(bench.root, bench.config, read_only=True) as one:
+        sent_on.write(bench.root, "t", {"UNIQ_KEY": "K"}, store_ms=NOW)
+        with monkeypatch.context() as patched:
+            patched.setattr(File, "sync", failing)
+            for _ in range(2):
+                with pytest.raises(FailedError, match="sync"):
+                    one.pull("t", 0, 0)
+            with pytest.raises(FailedError, match="sync"):
+                timerstore.open(bench.root, bench.config, read_only=True)
+        assert [message.body for message in one.follow("t")] == [b"first", b"sent on"]
+
+
+@pytest.mark.parametrize("where", ["counts", "show", "covered", "forget", "units"])
+def test_a_look_that_is_cut_off_is_made_again(
+    bench: Bench, read: ReadOnlyStore, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    same(read, bench.store)
+    bench.store.put("t", b"next")
+    bench.turn()
+    bench.store.flush()
+    room = read._room
+    owner, name = {
+        "counts": (room._moments, "_counts"),
+        "show": (room.log.segments, "show"),
+        "covered": (room, "_covered_by_files"),
+        "forget": (room.routes.by_index[0].queue, "forget"),
+        "units": (room, "_add"),
+    }[where]
+    if where in {"forget", "units"}:
+        read.topics()
+        room.distrust_queues()
+    done = getattr(owner, name)
+
+    def interrupt(*given: Any, **how: Any) -> None:
+        done(*given, **how)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            room.start_over() if where == "forget" else read.pull("t", 0, 0)
+    same(read, bench.store)
+    assert [message.body for message in read.follow("t")][-1] == b"next"
+
+
+@pytest.mark.parametrize("is_made", [True, False])
+def test_sizes_are_taken_from_the_first_files_that_come(tmp_path: Path, *, is_made: bool) -> None:
+    config = small(precision_ms=100)
+    if is_made:
+        bench = Bench(tmp_path / "s", config)
+    else:
+        (tmp_path / "s" / "timerstore").mkdir(parents=True)
+    with timerstore.open(tmp_path / "s", clock=ManualClock(NOW), read_only=True) as one:
+        assert list(one.pending()) == list(one.follow("t")) == []
+        if not is_made:
+            bench = Bench(tmp_path / "s", config)
+        known = fill(bench)
+        one._clock.set(bench.clock.now_ms)  # type: ignore[attr-defined]
+        same(one, bench.store)
+        assert one.explain(known["short"]) == bench.store.explain(known["short"])
+        assert one.explain(known["waits"][3]) == bench.store.explain(known["waits"][3])
+        got = one.config
+        assert (got.precision_ms, got.commit_log_segment_bytes) == (100, 1 << 20)
+        assert (got.queue_segment_bytes, got.timer_log_segment_bytes) == (2000, 64 * 1024)
+        assert not one._room._distrusted
+    bench.close()
+
+
+def test_units_of_a_broker_that_are_in_files_by_now_are_let_go_of(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("timerstore.beside.room._TAIL_UNITS", 8)
+    copy = tmp_path / "copy"
+    bench.store.put("t", b"first", queue_id=0)
+    bench.turn()
+    bench.close()
+    shutil.copytree(bench.root, copy)
+    shutil.rmtree(copy / "timerstore")
+    with timerstore.open(copy, bench.config, clock=bench.clock, read_only=True) as one:
+        assert len(one.pull("t", 0, 0).messages) == 1
+        for turn in range(3):
+            bench.open()
+            for k in range(9):
+                bench.store.put("t", b"%d %d" % (turn, k), queue_id=0)
+            bench.turn()
+            told = bench.out("t")
+            bench.close()
+            log = "commitlog/" + "0" * 20
+            (copy / log).write_bytes((bench.root / log).read_bytes())
+            assert list(one.pull("t", 0, 0).messages) == told
+            shutil.copytree(bench.root / "consumequeue", copy / "consumequeue", dirs_exist_ok=True)
+            assert list(one.pull("t", 0, 0).messages) == told
+            assert one._room._tail_units == 0
+            for queue in one._room.routes.queues():
+                assert queue._files.tail_begin is None

@@ -1,5 +1,7 @@
 """Who waits for what an owner makes visible."""
 
+from typing import Any
+
 import pytest
 
 from tests.support.bench import Bench
@@ -35,6 +37,22 @@ def test_a_wait_ends_by_the_clock_and_by_closing(bench: Bench, read: ReadOnlySto
         read.topics()
 
 
+def test_a_wait_answers_what_it_knew_where_it_is_closed_before_it_looks(
+    read: ReadOnlyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer, asked = read.answer, []
+
+    def closing(ask: Any) -> Any:
+        asked.append(ask)
+        if len(asked) == 2:
+            read.close()
+        return answer(ask)
+
+    monkeypatch.setattr(read, "answer", closing)
+    assert read.pull("t", 0, 4, wait=1.0).status is PullStatus.OFFSET_OVERFLOW_ONE
+    assert len(asked) == 2
+
+
 def test_a_wait_is_answered_by_the_next_checkpoint(bench: Bench, read: ReadOnlyStore) -> None:
     def checkpointing(_end_ns: int | None) -> bool:
         bench.store.put("t", b"came", tags="g9")
@@ -48,3 +66,21 @@ def test_a_wait_is_answered_by_the_next_checkpoint(bench: Bench, read: ReadOnlyS
     assert read.pull_batch("t", 0, offset, wait=1.0, tags="g9").next_offset == offset + 1
     follower = read.follow("t", {0: offset + 1}, wait=None)
     assert [next(follower).queue_offset for _ in range(2)] == [offset + 1, offset + 2]
+
+
+def test_who_follows_from_beyond_the_end_is_given_nothing_before(
+    bench: Bench, read: ReadOnlyStore
+) -> None:
+    """A reader that was opened while its owner recovers may see less for a moment."""
+    follower = read.follow("t", {0: 6}, wait=None)
+
+    def checkpointing(_end_ns: int | None) -> bool:
+        for _ in range(2):
+            bench.store.put("t", b"came")
+        bench.stepper.settle()
+        bench.store.flush()
+        return True
+
+    read._polling.pause = checkpointing  # type: ignore[method-assign]
+    assert read.pull("t", 0, 6).status is PullStatus.OFFSET_OVERFLOW_BADLY
+    assert next(follower).queue_offset == 6

@@ -1,6 +1,8 @@
 """What is opened read-only changes nothing, and refuses what would."""
 
 import os
+import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from timerstore import (
     ClosedError,
     ConfigError,
     ForkedError,
+    LockedError,
     ReadOnlyError,
     ReadOnlyStore,
     TimerStore,
@@ -173,6 +176,46 @@ def test_a_forked_child_opens_its_own(bench: Bench, read: ReadOnlyStore) -> None
         finally:
             os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_forked_child_does_not_wait_for_a_lock_of_its_parent(read: ReadOnlyStore) -> None:
+    pending = read.pending()
+    next(pending)
+    is_held, is_over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with read._lock:
+            is_held.set()
+            is_over.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    is_held.wait()
+    child = os.fork()
+    if not child:
+        signal.alarm(10)  # ends it where it hangs
+        status = 1
+        try:
+            with pytest.raises(ForkedError):
+                next(pending)
+            status = 0
+        finally:
+            os._exit(status)
+    is_over.set()
+    holder.join()
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_it_is_not_closed_amid_a_call_of_the_same_thread(
+    read: ReadOnlyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(read._room, "advance", read.close)  # as by a signal handler
+        with pytest.raises(LockedError, match="amid a call"):
+            read.topics()
+    assert read.topics()
+    read.close()
+    read.close()
 
 
 def test_a_link_in_a_store_is_not_followed(bench: Bench, tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 from benchmarks import harness
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run behind a shell
+
 def job(root: Path) -> None:
     (root / "file").write_bytes(b"x")
     print(os.getpid(), flush=True)

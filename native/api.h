@@ -170,6 +170,7 @@ typedef struct {
     ts_states *states;
     ts_calendar *calendar;    /* NULL: nobody counts; too full: TS_NEED_STATES, too */
     ts_notes *notes;          /* NULL: nobody reads them */
+    uint8_t *kept;            /* forms of single puts: src/kept.h, ts_kept_bytes; NULL: none are */
     int32_t flush_armed;      /* flush or dispatch look by themselves within the flush interval: who
                                  puts what is due later need not wake them */
     uint32_t store_id;
@@ -700,7 +701,9 @@ int ts_crc32_rows(const uint8_t *data, int64_t size, const int64_t *offsets, int
 int64_t ts_spans_largest(const int64_t *offsets, int64_t count, int64_t bytes);
 int64_t ts_due_settle(int64_t *due_ms, int64_t count, int64_t now_ms, int64_t latest_ms);
 
-/* append.c: all under the append lock. due_ms at or before now_ms: to the real topic at once. */
+/* append.c: all under the append lock. due_ms at or before now_ms: to the real topic at once. A log
+ * has so many bytes, zeros at first, for the forms it keeps. */
+int64_t ts_kept_bytes(void);
 int64_t ts_put_one(ts_log *log, ts_route *route, const uint8_t *body, int32_t body_size,
                    int64_t due_ms, const uint8_t *properties, int32_t properties_size,
                    int64_t now_ms);

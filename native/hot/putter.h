@@ -22,6 +22,7 @@ typedef struct {
     PyObject *failpoints;     /* dict of the module: its "hook" is None outside tests */
     PyObject *check_alive;    /* of the log: raises where a file was cut */
     PyTypeObject *receipt;    /* PutReceipt, a tuple of nine */
+    PyObject *last;           /* the receipt that was answered last, or NULL: hot.c */
     PyTypeObject *batch;      /* PutBatch, of slots */
     PyObject *empty;          /* numpy.empty */
     const int32_t *hits;      /* how often a map was found cut (src/guard.c) */

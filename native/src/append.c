@@ -3,7 +3,38 @@
  * Everything here runs under the append lock, on the active staging half. A record is complete
  * before the filled mark passes it, so a process killed in mid-copy leaves nothing of it.
  */
-#include "put.h"
+#include "kept.h"
+
+int64_t ts_kept_bytes(void)
+{
+    return TS_KEPT_PLACES * (int64_t)sizeof(ts_kept);
+}
+
+/* One put on a kept form; 1 where there is none for it. */
+static int32_t append_kept(ts_log *log, ts_route *route, const ts_put *put, int64_t now_ms)
+{
+    int32_t is_timer = put->due_ms > now_ms;
+    int64_t out_ms = is_timer ? ts_out_ms_of(put->due_ms, log->precision_ms) : 0;
+    uint8_t *record = log->staging + log->filled;
+    ts_form *form;
+
+    if (put->properties_size > 0 || (is_timer && !ts_form_fits(put->due_ms, out_ms)))
+        return 1;
+    form = ts_kept_form(log, route, put, is_timer, now_ms);
+    if (form == NULL)
+        return 1;
+    if (ts_log_room(log, ts_form_bytes(form, put->body_size)) != TS_OK)
+        return TS_NEED_ROOM;
+    if (is_timer && ts_put_may_wait(log) != TS_OK)
+        return TS_NEED_STATES;
+    ts_form_write(form, log, route, put, out_ms);
+    ts_body_crc_seal(record, TS_RECORD_AT_BODY, put->body_size);
+    if (log->property_crc)
+        ts_property_crc_seal(record, ts_form_bytes(form, put->body_size));
+    log->last_store_ms = now_ms;
+    log->put_count++;
+    return TS_OK;
+}
 
 int64_t ts_put_one(ts_log *log, ts_route *route, const uint8_t *body, int32_t body_size,
                    int64_t due_ms, const uint8_t *properties, int32_t properties_size,
@@ -13,8 +44,10 @@ int64_t ts_put_one(ts_log *log, ts_route *route, const uint8_t *body, int32_t bo
                   .properties_size = properties_size, .due_ms = due_ms,
                   .unique = log->unique_counter, .group_left = -1};
     int64_t log_offset = log->base + log->filled;
-    int32_t status = ts_put_append(log, route, &put, now_ms);
+    int32_t status = append_kept(log, route, &put, now_ms);
 
+    if (status > 0)
+        status = ts_put_append(log, route, &put, now_ms);
     if (status != TS_OK)
         return status;
     log->out[1] = log->unique_counter++;

@@ -1,7 +1,8 @@
-/* Forms: rows that are appended on one are the bytes that they are without. */
+/* Forms: what is appended on one, made for its call or kept, is the bytes that it is without. */
 #include "check.h"
 
 #include "../format/properties.h"
+#include "../src/kept.h"
 #include "../src/rows.h"
 #include "../src/states.h"
 
@@ -9,7 +10,10 @@ enum { ROWS = 40, STAGING = 1 << 16, IDS = 4096, CELLS = 1024, CALLS = 4 * 4 * 3
 
 #define DAY_MS 86400000
 
+enum { QUEUES = 20, PUTS = 400, KEPT_CALLS = 4 * 2 * 2 * 2 * 10 };
+
 static int32_t fitted; /* how often all rows were said to fit */
+static int32_t on_kept, off_kept; /* puts one by one: on a form that was kept, and all others */
 
 /* A log's end, with all that an append changes. */
 typedef struct {
@@ -146,6 +150,83 @@ static void test_rows(const shape *is, uint64_t seed)
     free(without);
 }
 
+/* Where the form of such puts is kept, if it is. */
+static const ts_kept *place_of(const ts_log *log, const ts_route *route, int32_t is_timer)
+{
+    const ts_kept *all = (const ts_kept *)log->kept;
+
+    for (int32_t i = 0; i < TS_KEPT_PLACES; i++)
+        if (all[i].route == route && all[i].form.is_timer == is_timer && all[i].form.text_size > 0)
+            return &all[i];
+    return NULL;
+}
+
+/* The same puts, one by one, where forms are kept and where none are: to one queue for a while, then
+ * to another, more queues than there are places for, at times that change. */
+static void test_kept(const shape *is, uint64_t seed)
+{
+    static ts_route queues[2][QUEUES];
+    end *ends[2] = {make_end(is), make_end(is)};
+    int64_t now_ms = is->now_ms;
+    uint8_t body[300], text[] = "a\001b\002";
+    int32_t q = 0;
+
+    ends[0]->log.kept = calloc(1, (size_t)ts_kept_bytes());
+    CHECK(ends[0]->log.kept != NULL);
+    for (int32_t side = 0; side < 2; side++)
+        for (int32_t i = 0; i < QUEUES; i++) {
+            char topic[] = "topic_a";
+
+            topic[6] = (char)('a' + i);
+            make_route(&queues[side][i], topic, is->topic_size < 7 ? is->topic_size : 7, i);
+            queues[side][i].index = i;
+            queues[side][i].next_offset = queues[side][i].pending = 0;
+        }
+    for (int32_t i = 0; i < PUTS; i++) {
+        int64_t due_ms = due_of(&seed, is), got[2];
+        int32_t size = (int32_t)(check_random(&seed) % sizeof body);
+        int32_t text_size = check_random(&seed) % 8 == 0 ? (int32_t)sizeof text - 1 : 0, is_timer;
+        const ts_kept *kept;
+
+        if (check_random(&seed) % 4 == 0)
+            q = (int32_t)(check_random(&seed) % QUEUES);
+        now_ms += (int64_t)(check_random(&seed) % 3);
+        is_timer = due_ms > now_ms;
+        for (int32_t at = 0; at < size; at++)
+            body[at] = (uint8_t)check_random(&seed);
+        for (int32_t side = 0; side < 2 && i == PUTS - 10; side++) { /* room, states are short */
+            if (seed % 2 == 0)
+                ends[side]->log.room_end = ends[side]->log.base + ends[side]->log.filled + 900;
+            else
+                ends[side]->states.end = ends[side]->timer.next_offset + 2;
+        }
+        for (int32_t side = 0; side < 2; side++) {
+            got[side] = ts_put_one(&ends[side]->log, &queues[side][q], body, size, due_ms, text,
+                                   text_size, now_ms);
+            if (ends[side]->log.staging_bytes - ends[side]->log.filled < 4096) {
+                ends[side]->log.base += ends[side]->log.filled; /* written out */
+                ends[side]->log.room_end += ends[side]->log.filled;
+                ends[side]->log.filled = ends[side]->mark = 0;
+            }
+        }
+        CHECK(got[0] == got[1]);
+        check_same(ends[0], ends[1]);
+        CHECK(queues[0][q].next_offset == queues[1][q].next_offset &&
+              queues[0][q].pending == queues[1][q].pending);
+        CHECK(ends[0]->log.out[1] == ends[1]->log.out[1] &&
+              ends[0]->log.unique_counter == ends[1]->log.unique_counter);
+        kept = place_of(&ends[0]->log, &queues[0][q], is_timer);
+        if (kept != NULL && text_size == 0 && kept->form.now_ms == now_ms && got[0] >= 0)
+            on_kept++;
+        else
+            off_kept++;
+    }
+    for (int32_t side = 0; side < 2; side++) {
+        free(ends[side]->log.kept);
+        free(ends[side]);
+    }
+}
+
 int main(void)
 {
     static const int64_t nows[] = {5, 999999999000, 1700000000123, 9999999999000};
@@ -160,6 +241,13 @@ int main(void)
         test_rows(&is, check_random(&seed));
     }
     CHECK(fitted > CALLS / 8 && fitted < CALLS / 8 * 7); /* both happen, often */
+    for (int32_t i = 0; i < KEPT_CALLS; i++) {
+        shape is = {.now_ms = nows[i % 4], .precision_ms = i / 4 % 2 ? 1000 : 1,
+                    .property_crc = i / 8 % 2, .topic_size = 7, .counts = i / 16 % 2};
+
+        test_kept(&is, check_random(&seed));
+    }
+    CHECK(on_kept > KEPT_CALLS * PUTS / 8 && off_kept > KEPT_CALLS * PUTS / 8);
     puts("test_form: ok");
     return 0;
 }

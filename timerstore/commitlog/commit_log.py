@@ -93,6 +93,8 @@ class CommitLog:
         self._notes = ffi.new("ts_note[]", _NOTES)
         self.notes: Any = ffi.new("ts_notes *", {"at": self._notes, "capacity": _NOTES})
         self.native.notes = self.notes  # dispatch takes them
+        self._kept = ffi.new("uint8_t[]", lib.ts_kept_bytes())
+        self.native.kept = self._kept
         self._out = memoryview(ffi.buffer(ffi.addressof(self.native, "out"), 16)).cast("q")
         self.group_bytes_max = min(staging.half_bytes, segments.segment_bytes) - _BLANK_BYTES
         self.native.staging_bytes = min(config.staging_bytes, staging.half_bytes - _BLANK_BYTES)

@@ -1,0 +1,115 @@
+"""What put answers stays what it was, however many puts follow.
+
+The quick way takes the receipt that nobody has any more for its next answer, and no other.
+"""
+
+import gc
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import timerstore
+from tests.support.bench import small
+from timerstore import PutReceipt, TimerStore
+from timerstore.errors import MessageError
+
+DUE_MS = 4_102_444_800_000  # 2100
+THREADS, EACH = 4, 500
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[TimerStore]:
+    with timerstore.open(
+        tmp_path / "store", small(delay_ms_max=31_557_600_000_000), threads=False
+    ) as made:
+        made.put("t", b"first")
+        assert made.put.__self__ is made._putter  # type: ignore[attr-defined]
+        yield made
+
+
+def test_a_receipt_that_is_kept_stays_as_it_was(store: TimerStore) -> None:
+    kept = [store.put("t", b"x", deliver_ms=DUE_MS + n) for n in range(50)]
+    said = [(tuple(one), one.handle, one.message_id) for one in kept]
+    for n in range(50):
+        store.put("t", b"y")
+        store.put("t", b"z", deliver_ms=DUE_MS + 1000 + n)
+    assert [(tuple(one), one.handle, one.message_id) for one in kept] == said
+    assert len({id(one) for one in kept}) == len({one.counter for one in kept}) == 50
+    assert [one.due_ms for one in kept] == [DUE_MS + n for n in range(50)]
+
+
+def test_one_that_nobody_has_is_the_next_answer(store: TimerStore) -> None:
+    """Else the test above would hold of a way in that never does this."""
+    before = id(store.put("t", b"x", deliver_ms=DUE_MS))
+    after = store.put("t", b"x", deliver_ms=DUE_MS + 1)
+    assert id(after) == before
+    assert type(after) is PutReceipt
+    assert after.due_ms == DUE_MS + 1
+
+
+def test_now_and_later_take_turns(store: TimerStore) -> None:
+    """All of its nine values are those of the put that it answers."""
+    for n in range(10):
+        now = tuple(store.put("t", b"x"))
+        later = tuple(store.put("t", b"x", deliver_ms=DUE_MS + n))
+        assert (now[2], now[4]) == (-1, n + 1)
+        assert (later[2] >= 0, later[4], later[6]) == (True, None, DUE_MS + n)
+        assert now[7:] == later[7:] == (False, False)
+
+
+def test_who_found_it_by_way_of_the_collector_has_it(store: TimerStore) -> None:
+    store.put("t", b"x", deliver_ms=DUE_MS)
+    mine = [one for one in gc.get_objects() if type(one) is PutReceipt and one.due_ms == DUE_MS]
+    said = [tuple(one) for one in mine]
+    assert mine
+    store.put("t", b"x", deliver_ms=DUE_MS + 1)
+    assert [tuple(one) for one in mine] == said
+
+
+def test_what_it_had_is_let_go_of(store: TimerStore) -> None:
+    """What every receipt has in common is counted as often as before."""
+    origin = store.put("t", b"x", deliver_ms=DUE_MS).origin
+    store.put("t", b"x", deliver_ms=DUE_MS)
+    before = sys.getrefcount(origin), sys.getrefcount(None), sys.getrefcount(DUE_MS)
+    for _ in range(1000):
+        store.put("t", b"x", deliver_ms=DUE_MS)
+        store.put("t", b"x")
+    after = sys.getrefcount(origin), sys.getrefcount(None), sys.getrefcount(DUE_MS)
+    assert all(abs(a - b) < 100 for a, b in zip(after, before, strict=True))
+
+
+def test_a_refused_put_takes_no_receipt_with_it(store: TimerStore) -> None:
+    kept = store.put("t", b"x", deliver_ms=DUE_MS)
+    said = tuple(kept)
+    with pytest.raises(MessageError):
+        store.put("t", b"x", deliver_ms="soon")  # type: ignore[arg-type]
+    assert tuple(store.put("t", b"x", deliver_ms=DUE_MS + 1))[6] == DUE_MS + 1
+    assert tuple(kept) == said
+
+
+def test_threads_have_a_receipt_each(store: TimerStore) -> None:
+    found: list[list[PutReceipt]] = [[] for _ in range(THREADS)]
+
+    def call(caller: int) -> None:
+        for n in range(EACH):
+            one = store.put("t", b"x", deliver_ms=DUE_MS + caller * EACH + n)
+            assert one.due_ms == DUE_MS + caller * EACH + n
+            if n % 2:
+                found[caller].append(one)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        callers = [threading.Thread(target=call, args=(caller,)) for caller in range(THREADS)]
+        for one in callers:
+            one.start()
+        for one in callers:
+            one.join()
+    finally:
+        sys.setswitchinterval(before)
+    kept = [one for part in found for one in part]
+    assert len({one.counter for one in kept}) == len({id(one) for one in kept}) == len(kept)
+    assert len(kept) == THREADS * EACH // 2

@@ -158,8 +158,10 @@ typedef struct {
     int64_t need;             /* out, with TS_NEED_* */
     int64_t precision_ms;
     int64_t last_store_ms;    /* out: store time of the newest record */
-    int64_t near_ms;          /* who puts what is due later need not have it dispatched at once */
-    int64_t soon_end;         /* out: log offset behind the last record that is more than that */
+    int64_t near_ms;          /* what is put due later waits for dispatch until it comes by itself */
+    int64_t soon_ms;          /* what is put due later, for it to come within milliseconds */
+    int64_t near_end;         /* out: log offset behind the last record that is due before near_ms */
+    int64_t soon_end;         /* out: the same, before soon_ms */
     int64_t out[2];           /* of a single put: queue offset or timer id, unique counter; of a
                                  cancel or a reschedule: queue offset or timer id, log end */
     int64_t unique_counter;   /* low 48 bits of the next UNIQ_KEY */
@@ -171,6 +173,7 @@ typedef struct {
     ts_calendar *calendar;    /* NULL: nobody counts; too full: TS_NEED_STATES, too */
     ts_notes *notes;          /* NULL: nobody reads them */
     uint8_t *kept;            /* forms of single puts: src/kept.h, ts_kept_bytes; NULL: none are */
+    int32_t dispatch_comes;   /* dispatch looks within milliseconds by itself: soon_ms */
     int32_t flush_armed;      /* flush or dispatch look by themselves within the flush interval: who
                                  puts what is due later need not wake them */
     uint32_t store_id;

@@ -23,6 +23,7 @@ from timerstore.layout.tree import SCHEDULE_TOPIC
 from timerstore.message import PutBatch, PutReceipt, ReceiptOrigin
 from timerstore.native import Putter, ffi, lib, pointer
 from timerstore.opening import Opened
+from timerstore.queues.dispatch import SOON_MS
 from timerstore.queues.levels import parse_level_delays
 from timerstore.queues.routes import Route
 from timerstore.quoted import quoted
@@ -83,9 +84,10 @@ class Putting:
         self._delay_ms_max = self.config.delay_ms_max if self.config.timer_enabled else -1
         self._dispatch = opened.rooms.dispatch
         self._flush = opened.pipeline.flush
-        # What is due later than this need not be dispatched at once: flush or dispatch come by
-        # before.
+        # What is due later than near_ms need not be dispatched at once: flush or dispatch come by
+        # before. What is due later than soon_ms, where dispatch comes within milliseconds.
         self._native.near_ms = 1000 + 2 * self.config.flush_interval_ms
+        self._native.soon_ms = SOON_MS
         self._level_delays = parse_level_delays(self.config.level_delays)
         self._targets: dict[str, _Target] = {}
         self._target_lock = threading.Lock()
@@ -109,6 +111,7 @@ class Putting:
             slow_many=slow_many,
             topics=self._hot_topics,
             wake_dispatch=self._dispatch.wake,
+            is_dispatch_silent=self._dispatch.is_silent,
             wake_flush=self._flush.wake,
             sync=sync if self._is_sync else None,
             left=left,
@@ -201,7 +204,11 @@ class Putting:
         """Wake who must hear of a message that is due then and was not synced, as who syncs wakes
         them for all; `tell` (hot.c) is the same.
         """
-        if due_ms <= now_ms + self._native.near_ms or not self._native.flush_armed:
+        native = self._native
+        if due_ms <= now_ms + native.soon_ms or (
+            not native.dispatch_comes
+            and (due_ms <= now_ms + native.near_ms or not native.flush_armed)
+        ):
             self._dispatch.wake()
         self._flush.note()
 

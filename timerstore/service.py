@@ -30,11 +30,12 @@ class Bell:
     one of C: an exception of a signal handler amid `set` leaves nothing locked.
     """
 
-    __slots__ = ("_silence",)
+    __slots__ = ("_silence", "is_silent")
 
     def __init__(self) -> None:
         self._silence = threading.Lock()  # held until it rings
         self._silence.acquire()
+        self.is_silent = self._silence.locked
 
     def is_set(self) -> bool:
         """Whether it rings."""
@@ -78,6 +79,15 @@ class Service:
         """How long to wait when there is nothing to do, seconds; None: until woken."""
         return None
 
+    def pause_s(self) -> float:
+        """How long to wait behind a step that had work, seconds; a wake ends that."""
+        return 0.0
+
+    @property
+    def is_silent(self) -> Callable[[], bool]:
+        """Tells whether it was not woken since its last step began; one call of C."""
+        return self._event.is_silent
+
     def wake(self) -> None:
         """There is work."""
         if not self._event.is_set():
@@ -115,6 +125,9 @@ class Service:
             try:
                 if self.step():
                     backoff_s = _BACKOFF_S_MIN
+                    pause_s = self.pause_s()
+                    if pause_s > 0.0:
+                        self._event.wait(pause_s)
                     continue
             except TimerStoreError as error:
                 if not error.retryable:

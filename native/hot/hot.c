@@ -207,6 +207,25 @@ static int wait_durable(Putter *self, int64_t log_offset)
     return answer == NULL ? -1 : 0;
 }
 
+/* Whether dispatch, which may come by itself within milliseconds, has to be woken for what is due then. */
+static int wants_dispatch(const ts_log *log, int is_armed, int64_t due_ms, int64_t now_ms)
+{
+    if (due_ms <= now_ms + log->soon_ms)
+        return 1;
+    return !__atomic_load_n(&log->dispatch_comes, __ATOMIC_RELAXED) &&
+           (!is_armed || due_ms <= now_ms + log->near_ms);
+}
+
+static int ring_dispatch(Putter *self)
+{
+    PyObject *is_silent = PyObject_CallNoArgs(self->is_dispatch_silent);
+
+    if (is_silent == NULL)
+        return -1;
+    Py_DECREF(is_silent);
+    return is_silent == Py_False ? 0 : ts_call(self->wake_dispatch);
+}
+
 static int tell(Putter *self, int64_t due_ms, int64_t now_ms)
 {
     int32_t hits = __atomic_load_n(self->hits, __ATOMIC_RELAXED), is_armed;
@@ -217,7 +236,7 @@ static int tell(Putter *self, int64_t due_ms, int64_t now_ms)
         self->hits_seen = hits;
     }
     is_armed = __atomic_load_n(&self->log->flush_armed, __ATOMIC_RELAXED);
-    if ((!is_armed || due_ms <= now_ms + self->log->near_ms) && ts_call(self->wake_dispatch) < 0)
+    if (wants_dispatch(self->log, is_armed, due_ms, now_ms) && ring_dispatch(self) < 0)
         return -1;
     if (is_armed)
         return 0;
@@ -296,15 +315,15 @@ static PyObject *Putter_begin_put(Putter *self, PyObject *const *args, Py_ssize_
 
 static int Putter_init(Putter *self, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"log", "slow", "slow_many", "topics", "wake_dispatch", "wake_flush",
+    static char *names[] = {"log", "slow", "slow_many", "topics", "wake_dispatch", "is_dispatch_silent", "wake_flush",
                             "sync", "left", "failpoints", "check_alive", "receipt", "batch",
                             "empty", "hits", "delay_ms_max", NULL};
     Putter given = {0}; /* borrowed: `self` holds only what it owns, for a collector may look */
     unsigned long long log, hits;
 
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KOOO!OOOOO!OO!O!OKL", names, &log,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KOOO!OOOOOO!OO!O!OKL", names, &log,
                                      &given.slow, &given.slow_many, &PyDict_Type, &given.topics,
-                                     &given.wake_dispatch, &given.wake_flush,
+                                     &given.wake_dispatch, &given.is_dispatch_silent, &given.wake_flush,
                                      &given.sync, &given.left, &PyDict_Type, &given.failpoints,
                                      &given.check_alive, &PyType_Type, &given.receipt,
                                      &PyType_Type, &given.batch, &given.empty, &hits,
@@ -318,6 +337,7 @@ static int Putter_init(Putter *self, PyObject *args, PyObject *kwargs)
     Py_XSETREF(self->slow_many, Py_NewRef(given.slow_many));
     Py_XSETREF(self->topics, Py_NewRef(given.topics));
     Py_XSETREF(self->wake_dispatch, Py_NewRef(given.wake_dispatch));
+    Py_XSETREF(self->is_dispatch_silent, Py_NewRef(given.is_dispatch_silent));
     Py_XSETREF(self->wake_flush, Py_NewRef(given.wake_flush));
     Py_XSETREF(self->sync, Py_NewRef(given.sync));
     Py_XSETREF(self->left, Py_NewRef(given.left));
@@ -335,6 +355,7 @@ static int Putter_traverse(Putter *self, visitproc visit, void *arg)
     Py_VISIT(self->slow_many);
     Py_VISIT(self->topics);
     Py_VISIT(self->wake_dispatch);
+    Py_VISIT(self->is_dispatch_silent);
     Py_VISIT(self->wake_flush);
     Py_VISIT(self->sync);
     Py_VISIT(self->left);
@@ -354,6 +375,7 @@ static int Putter_clear(Putter *self)
     Py_CLEAR(self->slow_many);
     Py_CLEAR(self->topics);
     Py_CLEAR(self->wake_dispatch);
+    Py_CLEAR(self->is_dispatch_silent);
     Py_CLEAR(self->wake_flush);
     Py_CLEAR(self->sync);
     Py_CLEAR(self->left);

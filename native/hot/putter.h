@@ -16,6 +16,7 @@ typedef struct {
     PyObject *topics;         /* dict: topic -> (address of its ts_route, origin, body_bytes_max,
                                * dict: level -> (address of its ts_route, property text, delay ms)) */
     PyObject *wake_dispatch;
+    PyObject *is_dispatch_silent; /* whether it was not woken since it began to look */
     PyObject *wake_flush;
     PyObject *sync;           /* None, or TimerStore's: makes the log durable below an offset */
     PyObject *left;           /* tells who closes that nobody is within */

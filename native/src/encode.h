@@ -148,17 +148,23 @@ static inline void ts_log_publish_far(ts_log *log)
 /* As above; what is in it may be wanted soon. */
 static inline void ts_log_publish(ts_log *log)
 {
-    __atomic_store_n(&log->soon_end, log->base + log->filled, __ATOMIC_RELAXED);
+    int64_t end = log->base + log->filled;
+
+    __atomic_store_n(&log->near_end, end, __ATOMIC_RELAXED);
+    __atomic_store_n(&log->soon_end, end, __ATOMIC_RELAXED);
     ts_log_publish_far(log);
 }
 
 /* As above, for puts of which the first is due then (0: now). */
 static inline void ts_log_publish_due(ts_log *log, int64_t soonest_ms, int64_t now_ms)
 {
-    if (soonest_ms > now_ms + log->near_ms)
-        ts_log_publish_far(log);
-    else
+    if (soonest_ms <= now_ms + log->soon_ms) {
         ts_log_publish(log);
+        return;
+    }
+    if (soonest_ms <= now_ms + log->near_ms)
+        __atomic_store_n(&log->near_end, log->base + log->filled, __ATOMIC_RELAXED);
+    ts_log_publish_far(log);
 }
 
 #endif

@@ -1,5 +1,6 @@
 """Who puts what is due far ahead wakes nobody, but only while somebody comes by before long."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,10 +13,14 @@ import timerstore
 from tests.support.bench import DAY, Bench, small
 from timerstore import TimerStore
 from timerstore.errors import FullError
+from timerstore.metrics import Metrics
+from timerstore.service import Service
 from timerstore.testing import Stepper
 from timerstore.timer.request import REQUEST
 
 HOUR_S = 3600
+PAUSE_S = 0.005
+PATIENCE_S = 30.0
 Put = Callable[[TimerStore], Any]
 PUTS: dict[str, Put] = {
     "put": lambda store: store.put("t", b"x", delay=HOUR_S),
@@ -217,29 +222,151 @@ def test_a_checkpoint_that_was_asked_for_is_made_once_there_is_space(store: Time
 
 
 @pytest.mark.parametrize(
-    ("call", "is_soon"),
+    ("call", "when"),
     [
-        (lambda store: store.put("t", b"x", delay=3600), False),
-        (lambda store: store.put("t", b"x", delay=1), True),
-        (lambda store: store.put("t", b"x"), True),
-        (lambda store: store.put("t", b"x", delay=3600, tags="a"), False),
-        (lambda store: store.put_many("t", [b"x"] * 3, delay=3600), False),
-        (lambda store: store.put_many("t", [b"x"] * 2000, delay=3600), False),
-        (lambda store: store.put_many("t", [b"x"] * 3), True),
-        (lambda store: store.put_many("t", [b"x"] * 3, deliver_ms=_ms(1000, DAY, DAY)), True),
-        (lambda store: store.put_many("t", [b"x"] * 3, deliver_ms=_ms(DAY, DAY, DAY)), False),
-        (lambda store: store.put_many("t", [b"x"] * 3, delay=3600, atomic=True), True),
-        (lambda store: store.cancel(store.put("t", b"x", delay=3600)), True),
+        (lambda store: store.put("t", b"x", delay=3600), "far"),
+        (lambda store: store.put("t", b"x", delay=1), "near"),
+        (lambda store: store.put("t", b"x", delay=0.02), "soon"),
+        (lambda store: store.put("t", b"x"), "soon"),
+        (lambda store: store.put("t", b"x", delay=3600, tags="a"), "far"),
+        (lambda store: store.put("t", b"x", delay=1, tags="a"), "near"),
+        (lambda store: store.put_many("t", [b"x"] * 3, delay=3600), "far"),
+        (lambda store: store.put_many("t", [b"x"] * 2000, delay=3600), "far"),
+        (lambda store: store.put_many("t", [b"x"] * 2000, delay=1), "near"),
+        (lambda store: store.put_many("t", [b"x"] * 3), "soon"),
+        (lambda store: store.put_many("t", [b"x"] * 3, deliver_ms=_ms(1000, DAY, DAY)), "near"),
+        (lambda store: store.put_many("t", [b"x"] * 3, deliver_ms=_ms(DAY, 20, DAY)), "soon"),
+        (lambda store: store.put_many("t", [b"x"] * 3, deliver_ms=_ms(DAY, DAY, DAY)), "far"),
+        (lambda store: store.put_many("t", [b"x"] * 3, delay=3600, atomic=True), "soon"),
+        (lambda store: store.cancel(store.put("t", b"x", delay=3600)), "soon"),
     ],
 )
-def test_the_log_says_what_is_soon(synced: TimerStore, call: Put, *, is_soon: bool) -> None:
+def test_the_log_says_what_is_soon(synced: TimerStore, call: Put, when: str) -> None:
     """So that a sync wakes dispatch for that alone; what no put wrote is soon."""
     log = synced._opened.rooms.log
     begin = log.end
     assert log.native.soon_end <= begin
+    assert log.native.near_end <= begin
     call(synced)
-    assert (log.native.soon_end == log.end) is is_soon
-    assert (log.native.soon_end > begin) is is_soon
+    assert (log.native.soon_end == log.end) is (when == "soon")
+    assert (log.native.soon_end > begin) is (when == "soon")
+    assert (log.native.near_end == log.end) is (when != "far")
+    assert (log.native.near_end > begin) is (when != "far")
+
+
+NEAR: dict[str, Put] = {
+    "put": lambda store: store.put("t", b"x", delay=1),
+    "put_many": lambda store: store.put_many("t", [b"x", b"y"], delay=1),
+    "put with a key": lambda store: store.put("t", b"x", delay=1, keys="k"),
+    "level": lambda store: store.put("t", b"x", level=1),
+}
+SOON: dict[str, Put] = {
+    "now": lambda store: store.put("t", b"x"),
+    "put": lambda store: store.put("t", b"x", delay=0.02),
+    "put_many": lambda store: store.put_many("t", [b"x"], delay=0.02),
+    "put with a key": lambda store: store.put("t", b"x", delay=0.02, keys="k"),
+}
+
+
+@pytest.mark.parametrize("name", list(NEAR))
+@pytest.mark.parametrize("is_armed", [0, 1])
+def test_who_puts_what_is_near_wakes_a_dispatch_that_does_not_come(
+    store: TimerStore, name: str, is_armed: int
+) -> None:
+    dispatch = store._opened.rooms.dispatch
+    flush = set() if is_armed else {"flush"}
+    assert dispatch.pause_s() == PAUSE_S
+    armed(store, is_armed)
+    woken(store)
+    NEAR[name](store)
+    assert woken(store) == flush
+    while dispatch.step():
+        pass
+    dispatch.idle_s()
+    armed(store, is_armed)
+    NEAR[name](store)
+    assert woken(store) == flush | {"dispatch"}
+
+
+@pytest.mark.parametrize("name", list(SOON))
+def test_who_puts_what_is_soon_wakes_it_whether_it_comes_or_not(
+    store: TimerStore, name: str
+) -> None:
+    dispatch = store._opened.rooms.dispatch
+    armed(store, 1)
+    for _ in range(2):
+        woken(store)
+        SOON[name](store)
+        assert woken(store) == {"dispatch"}
+        assert dispatch.pause_s() == 0.0, "it goes on with what is soon"
+        while dispatch.step():
+            pass
+        assert dispatch.pause_s() == PAUSE_S
+
+
+def test_dispatch_does_not_pause_with_half_a_staging_before_it(store: TimerStore) -> None:
+    dispatch = store._opened.rooms.dispatch
+    store.put("t", bytes(1000), delay=HOUR_S)
+    assert dispatch.pause_s() == PAUSE_S
+    dispatch.dispatched -= 1 << 20
+    assert dispatch.pause_s() == 0.0
+    dispatch.dispatched += 1 << 20
+
+
+def test_what_came_near_as_dispatch_went_idle_is_seen(store: TimerStore) -> None:
+    """Who put it saw that it comes, and woke nobody."""
+    dispatch = store._opened.rooms.dispatch
+    native = store._opened.rooms.log.native
+    dispatch.pause_s()
+    armed(store, 1)
+    woken(store)
+    NEAR["put"](store)
+    assert woken(store) == set()
+    assert dispatch.idle_s() == PAUSE_S
+    assert native.dispatch_comes == 1
+    assert dispatch.step()
+    dispatch.idle_s()
+    assert native.dispatch_comes == 0
+
+
+def test_a_sync_of_what_is_near_wakes_a_dispatch_that_does_not_come(synced: TimerStore) -> None:
+    Stepper(synced).settle()
+    dispatch = synced._opened.rooms.dispatch
+    dispatch.pause_s()
+    woken(synced)
+    NEAR["put"](synced)
+    assert "dispatch" not in woken(synced)
+    SOON["put"](synced)
+    assert "dispatch" in woken(synced)
+    while dispatch.step():
+        pass
+    dispatch.idle_s()
+    NEAR["put"](synced)
+    assert "dispatch" in woken(synced)
+
+
+def test_a_service_pauses_behind_work_until_it_is_woken() -> None:
+    """Its thread is the subject: it would go on an hour later else."""
+    began, goes_on = threading.Event(), threading.Event()
+
+    class Pausing(Service):
+        steps = 0
+
+        def step(self) -> bool:
+            self.steps += 1
+            (began if self.steps == 1 else goes_on).set()
+            return self.steps == 1
+
+        def pause_s(self) -> float:
+            return 3600.0
+
+    service = Pausing(Metrics())
+    service.start()
+    assert began.wait(PATIENCE_S)
+    assert not goes_on.is_set()
+    service.wake()
+    assert goes_on.wait(PATIENCE_S)
+    service.stop()
 
 
 def _ms(*delays_ms: int) -> list[int]:

@@ -29,6 +29,11 @@ from timerstore.queues.routes import Routes
 from timerstore.service import Service
 
 _BATCH = 16_384
+_PAUSE_S = 0.005
+_PAUSE_BYTES_MAX = 1 << 20  # half of what is staged while the other half is written
+
+SOON_MS = 50
+"""What is due within so many ms of its put is dispatched at once, whoever puts more beside it."""
 _REQUEST_BYTES = ffi.sizeof("ts_request")
 
 
@@ -81,16 +86,34 @@ class Dispatch(Service):
 
     def note_synced(self) -> None:
         """Somebody synced: what may be wanted soon is dispatched now, else within the interval."""
-        is_wanted = self._log.native.soon_end > self.dispatched
-        if is_wanted or not self._is_coming or self._log.failed is not None:
+        native = self._log.native
+        is_wanted = native.soon_end > self.dispatched or (
+            not native.dispatch_comes and (native.near_end > self.dispatched or not self._is_coming)
+        )
+        if is_wanted or self._log.failed is not None:
             self.wake()
+
+    def pause_s(self) -> float:
+        """Some milliseconds, so that more may come, unless what has come must go on at once. Who
+        puts what is due later than that need not wake it: each batch costs five threads a step.
+        """
+        native = self._log.native
+        native.dispatch_comes = 1
+        behind = self._log.end - self.dispatched
+        if native.soon_end > self.dispatched or behind > _PAUSE_BYTES_MAX:
+            return 0.0
+        return _PAUSE_S
 
     def idle_s(self) -> float | None:
         """As long as something came lately, until the flush interval is over: who puts what is due
         later wakes nobody, and flush may be busy with a checkpoint.
         """
+        native = self._log.native
+        native.dispatch_comes = 0  # before the look: who puts from here on wakes it
+        if native.near_end > self.dispatched:
+            return self.pause_s()
         if self._was_idle:
-            self._log.native.flush_armed = 0  # from here on he does
+            native.flush_armed = 0  # from here on he does
             self._is_coming = False  # before the look at the end
             if self.dispatched == self._log.end:
                 return None

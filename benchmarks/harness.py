@@ -236,11 +236,16 @@ class Disk(NamedTuple):
 
 
 def disk(root: Path) -> Disk:
-    """Walk the tree once; links are not followed."""
+    """Walk the tree once; links are not followed. What goes meanwhile, as what a running server
+    replaces, does not count.
+    """
     files = apparent = allocated = 0
     for folder, _, names in os.walk(root):
         for name in names:
-            status = Path(folder, name).lstat()
+            try:
+                status = Path(folder, name).lstat()
+            except FileNotFoundError:
+                continue
             files += 1
             apparent += status.st_size
             allocated += status.st_blocks * 512

@@ -139,8 +139,8 @@ static PyObject *make_receipt(Putter *self, PyObject *origin, const appended *do
 static int append(const Putter *self, PyObject *entry, PyObject *level, PyObject *body,
                   appended *done)
 {
-    ts_route *route = PyLong_AsVoidPtr(PyTuple_GET_ITEM(level != NULL ? level : entry, 0));
     ts_route *real = PyLong_AsVoidPtr(PyTuple_GET_ITEM(entry, 0));
+    ts_route *route = level != NULL ? PyLong_AsVoidPtr(PyTuple_GET_ITEM(level, 0)) : real;
     PyObject *text = level != NULL ? PyTuple_GET_ITEM(level, 1) : NULL;
     int64_t delay_ms = level != NULL ? PyLong_AsLongLong(PyTuple_GET_ITEM(level, 2)) : 0;
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import shutil
 import subprocess
 import zipfile
@@ -149,6 +150,16 @@ def test_memory_and_disk_of_this_process(tmp_path: Path) -> None:
     found = harness.memory(tmp_path)
     assert found.root_bytes == 0
     assert 0 < found.anonymous_bytes <= found.rss_bytes <= harness.peak_rss_bytes() * 2
+
+
+def test_a_file_that_goes_amid_the_walk_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker replaces its files of counts while its folder is measured."""
+    (tmp_path / "a").write_bytes(b"x" * 5000)
+    walked = [(folder, names, [*files, "gone"]) for folder, names, files in os.walk(tmp_path)]
+    monkeypatch.setattr(os, "walk", lambda _root: walked)
+    assert harness.disk(tmp_path)[:2] == (1, 5000)
 
 
 def test_control_answers() -> None:

@@ -329,6 +329,26 @@ def test_what_came_near_as_dispatch_went_idle_is_seen(store: TimerStore) -> None
     assert native.dispatch_comes == 0
 
 
+def test_a_dispatch_that_found_no_room_does_not_come(
+    store: TimerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It tries again after a while, or as soon as it is woken."""
+    dispatch = store._opened.rooms.dispatch
+    dispatch.pause_s()
+    NEAR["put"](store)
+    woken(store)
+
+    def full(_written: int) -> bool:
+        raise FullError("by the test")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dispatch, "_dispatch", full)
+        with pytest.raises(FullError):
+            dispatch.step()
+    NEAR["put"](store)
+    assert "dispatch" in woken(store)
+
+
 def test_a_sync_of_what_is_near_wakes_a_dispatch_that_does_not_come(synced: TimerStore) -> None:
     Stepper(synced).settle()
     dispatch = synced._opened.rooms.dispatch

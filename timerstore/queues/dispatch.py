@@ -79,8 +79,12 @@ class Dispatch(Service):
 
     def step(self) -> bool:
         """Dispatch one batch of what was appended."""
-        with self._lock:
-            is_busy = self._dispatch(self._log.write_behind())
+        try:
+            with self._lock:
+                is_busy = self._dispatch(self._log.write_behind())
+        except BaseException:
+            self._log.native.dispatch_comes = 0  # tried again later, or by who wakes it
+            raise
         self._was_idle &= not is_busy
         return is_busy
 

@@ -710,6 +710,10 @@ int64_t ts_kept_bytes(void);
 int64_t ts_put_one(ts_log *log, ts_route *route, const uint8_t *body, int32_t body_size,
                    int64_t due_ms, const uint8_t *properties, int32_t properties_size,
                    int64_t now_ms);
+/* The same to a level's queue, for who is to have it at wanted_ms. */
+int64_t ts_put_level(ts_log *log, ts_route *route, const uint8_t *body, int32_t body_size,
+                     const uint8_t *properties, int32_t properties_size, int64_t now_ms,
+                     int64_t wanted_ms);
 /* What the id was (enum ts_state): where it waited, it does so no more. out[1] is the log's end,
  * below which what decided that state lies. */
 int32_t ts_cancel(ts_log *log, ts_route *real, int64_t id, const uint8_t *properties,

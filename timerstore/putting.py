@@ -28,7 +28,7 @@ from timerstore.queues.levels import parse_level_delays
 from timerstore.queues.routes import Route
 from timerstore.quoted import quoted
 
-_put_one = lib.ts_put_one
+_put_one, _put_level = lib.ts_put_one, lib.ts_put_level
 
 
 class _Target:
@@ -238,10 +238,11 @@ class Putting:
                 return int(lib.TS_NEED_STATES)
             now_ms = self._clock.now_ms
             got = int(
-                _put_one(
-                    native, waiting.route.native, source, len(source), 0, text, len(text), now_ms
+                _put_level(
+                    native, waiting.route.native, source, len(source), text, len(text), now_ms,
+                    now_ms + waiting.delay_ms,
                 )
-            )
+            )  # fmt: skip
             if got >= 0:
                 real.native.level_pending += 1
                 lib.ts_calendar_count(native, real.native, now_ms + waiting.delay_ms, 1)

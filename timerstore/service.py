@@ -1,7 +1,8 @@
 """Service: one thread, one loop around a step. Handoff: a bounded queue between two services.
 
 Threads:  a Service's `step` runs in its own thread, or in whoever steps it by hand, never in both.
-Holds:    (1) `step` never sleeps and does a bounded amount; (2) nobody polls: who makes work wakes;
+Holds:    (1) `step` never sleeps and does a bounded amount; (2) nobody polls: who makes work wakes,
+          or knows that who does it comes by itself (pause_s, idle_s);
           (3) an error that may pass is tried again, with back-off and a count, until it passes or
           the store stops; any other stops the store.
 """
@@ -126,7 +127,7 @@ class Service:
                 if self.step():
                     backoff_s = _BACKOFF_S_MIN
                     pause_s = self.pause_s()
-                    if pause_s > 0.0:
+                    if pause_s > 0.0 and not self._stopping:
                         self._event.wait(pause_s)
                     continue
             except TimerStoreError as error:

@@ -97,10 +97,15 @@ static PyObject *take_receipt(Putter *self)
     PyObject *last = self->last;
 
     self->last = NULL;
-    if (last != NULL && Py_REFCNT(last) == 1)
-        return last;
-    Py_XDECREF(last);
-    return self->receipt->tp_alloc(self->receipt, RECEIPT_ITEMS);
+    if (last == NULL || Py_REFCNT(last) != 1) {
+        Py_XDECREF(last);
+        last = self->receipt->tp_alloc(self->receipt, RECEIPT_ITEMS);
+    }
+#if PY_VERSION_HEX >= 0x030E0000 /* a tuple remembers its hash */
+    if (last != NULL)
+        ((PyTupleObject *)last)->ob_hash = -1;
+#endif
+    return last;
 }
 
 /* `due`: the caller's own number of done->due_ms where he gave one, else NULL. */
@@ -141,7 +146,8 @@ static int append(const Putter *self, PyObject *entry, PyObject *level, PyObject
 {
     ts_route *real = PyLong_AsVoidPtr(PyTuple_GET_ITEM(entry, 0));
     ts_route *route = level != NULL ? PyLong_AsVoidPtr(PyTuple_GET_ITEM(level, 0)) : real;
-    PyObject *text = level != NULL ? PyTuple_GET_ITEM(level, 1) : NULL;
+    const uint8_t *bytes = (const uint8_t *)PyBytes_AS_STRING(body);
+    int32_t size = (int32_t)PyBytes_GET_SIZE(body);
     int64_t delay_ms = level != NULL ? PyLong_AsLongLong(PyTuple_GET_ITEM(level, 2)) : 0;
 
     if (!ts_log_try_hold(self->log))
@@ -155,10 +161,13 @@ static int append(const Putter *self, PyObject *entry, PyObject *level, PyObject
         done->due_ms = done->now_ms + delay_ms;
     }
     done->log_offset =
-        ts_put_one(self->log, route, (const uint8_t *)PyBytes_AS_STRING(body),
-                   (int32_t)PyBytes_GET_SIZE(body), done->is_timer ? done->due_ms : 0,
-                   (const uint8_t *)(text != NULL ? PyBytes_AS_STRING(text) : ""),
-                   text != NULL ? (int32_t)PyBytes_GET_SIZE(text) : 0, done->now_ms);
+        level == NULL
+            ? ts_put_one(self->log, route, bytes, size, done->is_timer ? done->due_ms : 0, NULL, 0,
+                         done->now_ms)
+            : ts_put_level(self->log, route, bytes, size,
+                           (const uint8_t *)PyBytes_AS_STRING(PyTuple_GET_ITEM(level, 1)),
+                           (int32_t)PyBytes_GET_SIZE(PyTuple_GET_ITEM(level, 1)), done->now_ms,
+                           done->due_ms);
     if (level != NULL && done->log_offset >= 0)
         real->level_pending++;
     done->number = self->log->out[0];
@@ -207,7 +216,7 @@ static int wait_durable(Putter *self, int64_t log_offset)
     return answer == NULL ? -1 : 0;
 }
 
-/* Whether dispatch, which may come by itself within milliseconds, has to be woken for what is due then. */
+/* Whether dispatch has to be woken for what is due then: it may come by itself within milliseconds. */
 static int wants_dispatch(const ts_log *log, int is_armed, int64_t due_ms, int64_t now_ms)
 {
     if (due_ms <= now_ms + log->soon_ms)
@@ -265,7 +274,6 @@ static int put_plain(Putter *self, PyObject *const *args, Py_ssize_t count, PyOb
     if (entry != NULL) {
         PyObject *level = level_entry(entry, args + count, names);
         appended done = {.now_ms = ts_now_ms_of_system()};
-
         PyObject *due = NULL;
 
         if (level == NULL) {
@@ -323,7 +331,8 @@ static int Putter_init(Putter *self, PyObject *args, PyObject *kwargs)
 
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KOOO!OOOOOO!OO!O!OKL", names, &log,
                                      &given.slow, &given.slow_many, &PyDict_Type, &given.topics,
-                                     &given.wake_dispatch, &given.is_dispatch_silent, &given.wake_flush,
+                                     &given.wake_dispatch, &given.is_dispatch_silent,
+                                     &given.wake_flush,
                                      &given.sync, &given.left, &PyDict_Type, &given.failpoints,
                                      &given.check_alive, &PyType_Type, &given.receipt,
                                      &PyType_Type, &given.batch, &given.empty, &hits,

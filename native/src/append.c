@@ -13,32 +13,24 @@ int64_t ts_kept_bytes(void)
 /* One put on a kept form; 1 where there is none for it. */
 static int32_t append_kept(ts_log *log, ts_route *route, const ts_put *put, int64_t now_ms)
 {
-    int32_t is_timer = put->due_ms > now_ms;
-    int64_t out_ms = is_timer ? ts_out_ms_of(put->due_ms, log->precision_ms) : 0;
     uint8_t *record = log->staging + log->filled;
-    ts_form *form;
+    ts_form *form = put->properties_size > 0
+                        ? NULL
+                        : ts_kept_form(log, route, put, put->due_ms > now_ms, now_ms);
+    int32_t status = form == NULL ? 1 : ts_form_append(form, log, route, put);
 
-    if (put->properties_size > 0 || (is_timer && !ts_form_fits(put->due_ms, out_ms)))
-        return 1;
-    form = ts_kept_form(log, route, put, is_timer, now_ms);
-    if (form == NULL)
-        return 1;
-    if (ts_log_room(log, ts_form_bytes(form, put->body_size)) != TS_OK)
-        return TS_NEED_ROOM;
-    if (is_timer && ts_put_may_wait(log) != TS_OK)
-        return TS_NEED_STATES;
-    ts_form_write(form, log, route, put, out_ms);
+    if (status != TS_OK)
+        return status;
     ts_body_crc_seal(record, TS_RECORD_AT_BODY, put->body_size);
     if (log->property_crc)
         ts_property_crc_seal(record, ts_form_bytes(form, put->body_size));
-    log->last_store_ms = now_ms;
-    log->put_count++;
     return TS_OK;
 }
 
-int64_t ts_put_one(ts_log *log, ts_route *route, const uint8_t *body, int32_t body_size,
-                   int64_t due_ms, const uint8_t *properties, int32_t properties_size,
-                   int64_t now_ms)
+/* wanted_ms: when it is to be handed over. */
+static int64_t put_one(ts_log *log, ts_route *route, const uint8_t *body, int32_t body_size,
+                       int64_t due_ms, const uint8_t *properties, int32_t properties_size,
+                       int64_t now_ms, int64_t wanted_ms)
 {
     ts_put put = {.body = body, .body_size = body_size, .properties = properties,
                   .properties_size = properties_size, .due_ms = due_ms,
@@ -51,8 +43,23 @@ int64_t ts_put_one(ts_log *log, ts_route *route, const uint8_t *body, int32_t bo
     if (status != TS_OK)
         return status;
     log->out[1] = log->unique_counter++;
-    ts_log_publish_due(log, due_ms, now_ms);
+    ts_log_publish_due(log, wanted_ms, now_ms);
     return log_offset;
+}
+
+int64_t ts_put_one(ts_log *log, ts_route *route, const uint8_t *body, int32_t body_size,
+                   int64_t due_ms, const uint8_t *properties, int32_t properties_size,
+                   int64_t now_ms)
+{
+    return put_one(log, route, body, body_size, due_ms, properties, properties_size, now_ms,
+                   due_ms);
+}
+
+int64_t ts_put_level(ts_log *log, ts_route *route, const uint8_t *body, int32_t body_size,
+                     const uint8_t *properties, int32_t properties_size, int64_t now_ms,
+                     int64_t wanted_ms)
+{
+    return put_one(log, route, body, body_size, 0, properties, properties_size, now_ms, wanted_ms);
 }
 
 /* A delete record is the broker's: it honours it too. Of a group, `left` bytes are still to come. */

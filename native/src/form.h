@@ -6,7 +6,8 @@
  *
  * The second line is filled in. A form is for puts whose texts are the same but for their bodies,
  * whose ids the store makes, and whose times have 13 digits; it is made by what writes any other
- * put, so its records are the same bytes. It holds as long as the hold of the append lock.
+ * put, so its records are the same bytes. It holds for the time of its puts, now_ms, which may be
+ * set anew; all else that it is made of, the log and the route have for as long as they are there.
  */
 #ifndef TS_FORM_H
 #define TS_FORM_H
@@ -56,7 +57,7 @@ static inline void ts_form_note(ts_form *form, const ts_log *log, int32_t topic_
     form->key_prefix = ts_note_id_prefix(log, form->target);
 }
 
-/* The form of a hold's puts; `any` is one of them, its body and time do not matter. */
+/* The form of puts like `any`; `any` is one of them, its body and time do not matter. */
 static inline void ts_form_make(ts_form *form, const ts_log *log, ts_route *route,
                                 const ts_put *any, int32_t is_timer, int64_t now_ms)
 {
@@ -96,8 +97,18 @@ static inline int32_t ts_form_bytes(const ts_form *form, int32_t body_size)
     return TS_RECORD_AT_BODY + body_size + form->text_size;
 }
 
+/* The time of the puts from here on. */
+static inline void ts_form_set_now(ts_form *form, int64_t now_ms)
+{
+    if (form->now_ms == now_ms)
+        return;
+    ts_put_i64(form->head + TS_RECORD_AT_BORN_MS, now_ms);
+    ts_put_i64(form->head + TS_RECORD_AT_BORN_HOST + 8, now_ms);
+    form->now_ms = now_ms;
+}
+
 /* The record at the log's end, but for its CRCs. There is room for it, and its timer id has a state. */
-static inline void ts_form_write(const ts_form *form, ts_log *log, ts_route *route,
+static inline void form_write(const ts_form *form, ts_log *log, ts_route *route,
                                  const ts_put *put, int64_t out_ms)
 {
     uint8_t *out = log->staging + log->filled, *text;
@@ -131,7 +142,30 @@ static inline void ts_form_write(const ts_form *form, ts_log *log, ts_route *rou
         ts_note_added(log);
     }
     log->filled += size;
+    log->last_store_ms = form->now_ms;
+    log->put_count++;
     log->out[0] = number;
+}
+
+/* A put on a form, but for its CRCs; 1 where there is no form, or it does not fit. */
+static inline int32_t ts_form_append(const ts_form *form, ts_log *log, ts_route *route,
+                                     const ts_put *put)
+{
+    int64_t out_ms = 0;
+
+    if (form->text_size == 0)
+        return 1;
+    if (form->is_timer) {
+        out_ms = ts_out_ms_of(put->due_ms, log->precision_ms);
+        if (!ts_form_fits(put->due_ms, out_ms))
+            return 1;
+    }
+    if (ts_log_room(log, ts_form_bytes(form, put->body_size)) != TS_OK)
+        return TS_NEED_ROOM;
+    if (form->is_timer && ts_put_may_wait(log) != TS_OK)
+        return TS_NEED_STATES;
+    form_write(form, log, route, put, out_ms);
+    return TS_OK;
 }
 
 #endif

@@ -36,13 +36,7 @@ static inline ts_form *ts_kept_form(ts_log *log, ts_route *route, const ts_put *
         kept->route = route;
     }
     kept->missed = NULL;
-    if (kept->form.text_size == 0)
-        return NULL;
-    if (kept->form.now_ms != now_ms) {
-        ts_put_i64(kept->form.head + TS_RECORD_AT_BORN_MS, now_ms);
-        ts_put_i64(kept->form.head + TS_RECORD_AT_BORN_HOST + 8, now_ms);
-        kept->form.now_ms = now_ms;
-    }
+    ts_form_set_now(&kept->form, now_ms);
     return &kept->form;
 }
 

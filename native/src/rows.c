@@ -70,27 +70,12 @@ static void make_forms(ts_form forms[2], const ts_log *log, ts_route *route, con
 static int32_t append_on_form(ts_log *log, ts_route *route, const ts_form forms[2],
                               const ts_rows *rows, int32_t i, int64_t now_ms)
 {
-    int64_t due_ms = rows->due_ms == NULL ? 0 : rows->due_ms[i], out_ms = 0;
-    const ts_form *form = &forms[due_ms > now_ms];
+    int64_t due_ms = rows->due_ms == NULL ? 0 : rows->due_ms[i];
     ts_given body = body_of(rows, i);
     ts_put put = {.body = body.at, .body_size = body.size, .unique = rows->first_unique + i,
                   .due_ms = due_ms};
 
-    if (form->text_size == 0)
-        return 1;
-    if (form->is_timer) {
-        out_ms = ts_out_ms_of(due_ms, log->precision_ms);
-        if (!ts_form_fits(due_ms, out_ms))
-            return 1;
-    }
-    if (ts_log_room(log, ts_form_bytes(form, put.body_size)) != TS_OK)
-        return TS_NEED_ROOM;
-    if (form->is_timer && ts_put_may_wait(log) != TS_OK)
-        return TS_NEED_STATES;
-    ts_form_write(form, log, route, &put, out_ms);
-    log->last_store_ms = now_ms;
-    log->put_count++;
-    return TS_OK;
+    return ts_form_append(&forms[due_ms > now_ms], log, route, &put);
 }
 
 /* How far rows have their CRCs. */

@@ -10,7 +10,7 @@ enum { ROWS = 40, STAGING = 1 << 16, IDS = 4096, CELLS = 1024, CALLS = 4 * 4 * 3
 
 #define DAY_MS 86400000
 
-enum { QUEUES = 20, PUTS = 400, KEPT_CALLS = 4 * 2 * 2 * 2 * 10 };
+enum { TOPIC_MAX = 200, QUEUES = 20, PUTS = 400, KEPT_CALLS = 4 * 2 * 2 * 2 * 10 };
 
 static int32_t fitted; /* how often all rows were said to fit */
 static int32_t on_kept, off_kept; /* puts one by one: on a form that was kept, and all others */
@@ -161,27 +161,49 @@ static const ts_kept *place_of(const ts_log *log, const ts_route *route, int32_t
     return NULL;
 }
 
+/* Notes of two ends are of the same records and of routes that are each end's own. */
+static void check_same_notes(const ts_notes *a, const ts_notes *b)
+{
+    CHECK(a->tail == b->tail);
+    for (int64_t i = 0; i < a->tail; i++) {
+        const ts_note *x = &a->at[i], *y = &b->at[i];
+
+        CHECK(x->log_offset == y->log_offset && x->queue_offset == y->queue_offset);
+        CHECK(x->store_ms == y->store_ms && x->due_ms == y->due_ms && x->size == y->size);
+        CHECK(x->key_hash == y->key_hash && x->tags == y->tags && x->has_tags == y->has_tags);
+        CHECK(x->route->queue_id == y->route->queue_id && !x->real == !y->real);
+        CHECK(x->real == NULL || x->real->queue_id == y->real->queue_id);
+    }
+}
+
 /* The same puts, one by one, where forms are kept and where none are: to one queue for a while, then
  * to another, more queues than there are places for, at times that change. */
 static void test_kept(const shape *is, uint64_t seed)
 {
     static ts_route queues[2][QUEUES];
-    end *ends[2] = {make_end(is), make_end(is)};
+    static ts_note noted[2][512];
+    ts_notes notes[2] = {{.at = noted[0], .capacity = 512}, {.at = noted[1], .capacity = 512}};
+    const shape one = {.now_ms = is->now_ms, .precision_ms = is->precision_ms,
+                       .property_crc = is->property_crc, .topic_size = 1, .counts = is->counts};
+    end *ends[2] = {make_end(&one), make_end(&one)};
     int64_t now_ms = is->now_ms;
     uint8_t body[300], text[] = "a\001b\002";
     int32_t q = 0;
 
     ends[0]->log.kept = calloc(1, (size_t)ts_kept_bytes());
     CHECK(ends[0]->log.kept != NULL);
-    for (int32_t side = 0; side < 2; side++)
+    for (int32_t side = 0; side < 2; side++) {
+        ends[side]->log.notes = &notes[side];
         for (int32_t i = 0; i < QUEUES; i++) {
-            char topic[] = "topic_a";
+            char topic[TOPIC_MAX];
 
-            topic[6] = (char)('a' + i);
-            make_route(&queues[side][i], topic, is->topic_size < 7 ? is->topic_size : 7, i);
+            memset(topic, 'a' + i, sizeof topic);
+            make_route(&queues[side][i], topic, is->topic_size, i);
             queues[side][i].index = i;
             queues[side][i].next_offset = queues[side][i].pending = 0;
+            queues[side][i].key_prefix = 0;
         }
+    }
     for (int32_t i = 0; i < PUTS; i++) {
         int64_t due_ms = due_of(&seed, is), got[2];
         int32_t size = (int32_t)(check_random(&seed) % sizeof body);
@@ -215,6 +237,7 @@ static void test_kept(const shape *is, uint64_t seed)
               queues[0][q].pending == queues[1][q].pending);
         CHECK(ends[0]->log.out[1] == ends[1]->log.out[1] &&
               ends[0]->log.unique_counter == ends[1]->log.unique_counter);
+        check_same_notes(&notes[0], &notes[1]);
         kept = place_of(&ends[0]->log, &queues[0][q], is_timer);
         if (kept != NULL && text_size == 0 && kept->form.now_ms == now_ms && got[0] >= 0)
             on_kept++;
@@ -243,7 +266,8 @@ int main(void)
     CHECK(fitted > CALLS / 8 && fitted < CALLS / 8 * 7); /* both happen, often */
     for (int32_t i = 0; i < KEPT_CALLS; i++) {
         shape is = {.now_ms = nows[i % 4], .precision_ms = i / 4 % 2 ? 1000 : 1,
-                    .property_crc = i / 8 % 2, .topic_size = 7, .counts = i / 16 % 2};
+                    .property_crc = i / 8 % 2, .topic_size = i / 32 % 3 == 2 ? TOPIC_MAX : 7,
+                    .counts = i / 16 % 2};
 
         test_kept(&is, check_random(&seed));
     }

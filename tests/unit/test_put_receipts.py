@@ -23,7 +23,9 @@ THREADS, EACH = 4, 500
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[TimerStore]:
     with timerstore.open(
-        tmp_path / "store", small(delay_ms_max=31_557_600_000_000), threads=False
+        tmp_path / "store",
+        small(delay_ms_max=31_557_600_000_000, staging_bytes=1 << 20),
+        threads=False,
     ) as made:
         made.put("t", b"first")
         assert made.put.__self__ is made._putter  # type: ignore[attr-defined]
@@ -43,11 +45,64 @@ def test_a_receipt_that_is_kept_stays_as_it_was(store: TimerStore) -> None:
 
 def test_one_that_nobody_has_is_the_next_answer(store: TimerStore) -> None:
     """Else the test above would hold of a way in that never does this."""
-    before = id(store.put("t", b"x", deliver_ms=DUE_MS))
-    after = store.put("t", b"x", deliver_ms=DUE_MS + 1)
-    assert id(after) == before
-    assert type(after) is PutReceipt
-    assert after.due_ms == DUE_MS + 1
+    for n in range(3):
+        mine = store.put("t", b"x", deliver_ms=DUE_MS + n)
+        mine_id = id(mine)
+        assert any(one is mine for one in gc.get_referents(store._putter)), "it has it, too"
+        del mine
+        again = store.put("t", b"x", deliver_ms=DUE_MS + 10 + n)
+        assert id(again) == mine_id
+        assert type(again) is PutReceipt
+        assert again.due_ms == DUE_MS + 10 + n
+        del again
+
+
+def test_one_that_was_hashed_is_told_from_the_next(store: TimerStore) -> None:
+    for n in range(3):
+        mine = store.put("t", b"x", deliver_ms=DUE_MS + n)
+        assert hash(mine) == hash(tuple(mine))
+
+
+def test_receipts_of_puts_that_wait_for_a_sync(tmp_path: Path) -> None:
+    """Others put while one waits."""
+    with timerstore.open(tmp_path / "synced", small(flush="sync"), threads=False) as synced:
+        synced.put("t", b"first")
+        found: list[list[tuple[object, ...]]] = [[] for _ in range(THREADS)]
+
+        def call(caller: int) -> None:
+            for _ in range(50):
+                found[caller].append(tuple(synced.put("t", b"x", delay=3600)))
+
+        callers = [threading.Thread(target=call, args=(caller,)) for caller in range(THREADS)]
+        for one in callers:
+            one.start()
+        for one in callers:
+            one.join()
+        counters = {one[1] for part in found for one in part}
+        assert len(counters) == THREADS * 50
+
+
+def test_a_put_amid_the_making_of_a_receipt(store: TimerStore) -> None:
+    """A collection may come as one is made; what it calls may put. All fits what is staged."""
+    inner: list[PutReceipt] = []
+
+    def put(phase: str, _info: dict[str, int]) -> None:
+        if phase == "start" and len(inner) < 20:
+            inner.append(store.put("t", b"inner", deliver_ms=DUE_MS + 1))
+
+    kept, before = [], gc.get_threshold()
+    gc.callbacks.append(put)
+    gc.set_threshold(5)
+    try:
+        for _ in range(50):
+            kept.append(store.put("t", b"outer", deliver_ms=DUE_MS))  # noqa: PERF401 - one each
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(put)
+    assert len(inner) > 3
+    assert {one.due_ms for one in kept} == {DUE_MS}
+    assert {one.due_ms for one in inner} == {DUE_MS + 1}
+    assert len({one.counter for one in [*kept, *inner]}) == len(kept) + len(inner)
 
 
 def test_now_and_later_take_turns(store: TimerStore) -> None:

@@ -230,6 +230,8 @@ def test_a_checkpoint_that_was_asked_for_is_made_once_there_is_space(store: Time
         (lambda store: store.put("t", b"x"), "soon"),
         (lambda store: store.put("t", b"x", delay=3600, tags="a"), "far"),
         (lambda store: store.put("t", b"x", delay=1, tags="a"), "near"),
+        (lambda store: store.put("t", b"x", level=1), "near"),
+        (lambda store: store.put("t", b"x", level=18), "far"),
         (lambda store: store.put_many("t", [b"x"] * 3, delay=3600), "far"),
         (lambda store: store.put_many("t", [b"x"] * 2000, delay=3600), "far"),
         (lambda store: store.put_many("t", [b"x"] * 2000, delay=1), "near"),
@@ -268,6 +270,29 @@ SOON: dict[str, Put] = {
 }
 
 
+def pauses(store: TimerStore) -> None:
+    """Have dispatch pause behind something near."""
+    dispatch = store._opened.rooms.dispatch
+    NEAR["put"](store)
+    assert dispatch.step()
+    assert dispatch.pause_s() == PAUSE_S
+
+
+@pytest.mark.parametrize("name", list(PUTS))
+def test_dispatch_does_not_pause_behind_what_is_far(store: TimerStore, name: str) -> None:
+    """It comes when the flush interval is over, however many put meanwhile."""
+    dispatch = store._opened.rooms.dispatch
+    for _ in range(3):
+        armed(store, 1)
+        woken(store)
+        PUTS[name](store)
+        assert dispatch.step()
+        assert dispatch.pause_s() == 0.0
+        assert not dispatch.step()
+        assert dispatch.idle_s() == store.config.flush_interval_ms / 1000
+        assert store._opened.rooms.log.native.dispatch_comes == 0
+
+
 @pytest.mark.parametrize("name", list(NEAR))
 @pytest.mark.parametrize("is_armed", [0, 1])
 def test_who_puts_what_is_near_wakes_a_dispatch_that_does_not_come(
@@ -275,7 +300,7 @@ def test_who_puts_what_is_near_wakes_a_dispatch_that_does_not_come(
 ) -> None:
     dispatch = store._opened.rooms.dispatch
     flush = set() if is_armed else {"flush"}
-    assert dispatch.pause_s() == PAUSE_S
+    pauses(store)
     armed(store, is_armed)
     woken(store)
     NEAR[name](store)
@@ -299,15 +324,15 @@ def test_who_puts_what_is_soon_wakes_it_whether_it_comes_or_not(
         SOON[name](store)
         assert woken(store) == {"dispatch"}
         assert dispatch.pause_s() == 0.0, "it goes on with what is soon"
+        assert dispatch.step()
+        assert dispatch.pause_s() == PAUSE_S
         while dispatch.step():
             pass
-        assert dispatch.pause_s() == PAUSE_S
 
 
 def test_dispatch_does_not_pause_with_half_a_staging_before_it(store: TimerStore) -> None:
     dispatch = store._opened.rooms.dispatch
-    store.put("t", bytes(1000), delay=HOUR_S)
-    assert dispatch.pause_s() == PAUSE_S
+    pauses(store)
     dispatch.dispatched -= 1 << 20
     assert dispatch.pause_s() == 0.0
     dispatch.dispatched += 1 << 20
@@ -317,7 +342,7 @@ def test_what_came_near_as_dispatch_went_idle_is_seen(store: TimerStore) -> None
     """Who put it saw that it comes, and woke nobody."""
     dispatch = store._opened.rooms.dispatch
     native = store._opened.rooms.log.native
-    dispatch.pause_s()
+    pauses(store)
     armed(store, 1)
     woken(store)
     NEAR["put"](store)
@@ -334,7 +359,7 @@ def test_a_dispatch_that_found_no_room_does_not_come(
 ) -> None:
     """It tries again after a while, or as soon as it is woken."""
     dispatch = store._opened.rooms.dispatch
-    dispatch.pause_s()
+    pauses(store)
     NEAR["put"](store)
     woken(store)
 
@@ -352,7 +377,7 @@ def test_a_dispatch_that_found_no_room_does_not_come(
 def test_a_sync_of_what_is_near_wakes_a_dispatch_that_does_not_come(synced: TimerStore) -> None:
     Stepper(synced).settle()
     dispatch = synced._opened.rooms.dispatch
-    dispatch.pause_s()
+    pauses(synced)
     woken(synced)
     NEAR["put"](synced)
     assert "dispatch" not in woken(synced)
@@ -366,7 +391,9 @@ def test_a_sync_of_what_is_near_wakes_a_dispatch_that_does_not_come(synced: Time
 
 
 def test_a_service_pauses_behind_work_until_it_is_woken() -> None:
-    """Its thread is the subject: it would go on an hour later else."""
+    """Its thread is the subject: it would go on an hour later else. What it does when nobody wakes
+    it is for pause_s to say.
+    """
     began, goes_on = threading.Event(), threading.Event()
 
     class Pausing(Service):
@@ -383,7 +410,7 @@ def test_a_service_pauses_behind_work_until_it_is_woken() -> None:
     service = Pausing(Metrics())
     service.start()
     assert began.wait(PATIENCE_S)
-    assert not goes_on.is_set()
+    assert not goes_on.wait(0.05)
     service.wake()
     assert goes_on.wait(PATIENCE_S)
     service.stop()

@@ -3,6 +3,7 @@
 Threads:  the dispatch thread, and flush, which brings it up to a checkpoint: one at a time,
           `_lock`.
 Locks:    _lock, then the commit log's or the index's.
+Pauses:   for some milliseconds behind work (decision 0061); in a thread of its own alone.
 Holds:    (1) only bytes that are written out are dispatched; (2) units and entries are in their
           files before `dispatched` passes their records; (3) a queue has no gap.
 Fails:    CorruptError where the log does not read; FullError, retried.
@@ -30,7 +31,7 @@ from timerstore.service import Service
 
 _BATCH = 16_384
 _PAUSE_S = 0.005
-_PAUSE_BYTES_MAX = 1 << 20  # half of what is staged while the other half is written
+_PAUSE_BYTES_MAX = 1 << 20  # half of what one half of the staging takes, by default
 
 SOON_MS = 50
 """What is due within so many ms of its put is dispatched at once, whoever puts more beside it."""
@@ -63,6 +64,7 @@ class Dispatch(Service):
         self._was_idle = True
         self._is_coming = False  # by itself, within the interval
         self.dispatched = start
+        self._began = start  # of the last step: dispatched before it
         self.index = index
         self.listeners: list[Callable[[set[int]], None]] = []  # called with indexes of routes
         delays = parse_level_delays(level_delays)
@@ -79,6 +81,7 @@ class Dispatch(Service):
 
     def step(self) -> bool:
         """Dispatch one batch of what was appended."""
+        self._began = self.dispatched
         try:
             with self._lock:
                 is_busy = self._dispatch(self._log.write_behind())
@@ -98,10 +101,13 @@ class Dispatch(Service):
             self.wake()
 
     def pause_s(self) -> float:
-        """Some milliseconds, so that more may come, unless what has come must go on at once. Who
-        puts what is due later than that need not wake it: each batch costs five threads a step.
+        """Some milliseconds behind what was near, so that more may come, unless what has come must
+        go on at once. Who puts what is due later need not wake it: a batch costs five threads a
+        step. Where nothing was near, idle_s says how long.
         """
         native = self._log.native
+        if native.near_end <= self._began:
+            return 0.0
         native.dispatch_comes = 1
         behind = self._log.end - self.dispatched
         if native.soon_end > self.dispatched or behind > _PAUSE_BYTES_MAX:

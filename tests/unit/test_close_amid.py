@@ -3,7 +3,6 @@ damaged. Threads are the subject.
 """
 
 import random
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ import pytest
 
 import timerstore
 from tests.support.bench import small
+from tests.support.switching import many_switches
 from timerstore import ClosedError, NotWaitingError, TimerStore
 
 Call = Callable[[TimerStore, Path], object]
@@ -60,10 +60,8 @@ CALLS: dict[str, Call] = {
 
 @pytest.fixture(autouse=True)
 def _many_switches() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(before)
+    with many_switches():
+        yield
 
 
 class Callers:

@@ -5,14 +5,15 @@ The quick way takes the receipt that nobody has any more for its next answer, an
 
 import gc
 import sys
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 import timerstore
 from tests.support.bench import small
+from tests.support.switching import many_switches
 from timerstore import PutReceipt, TimerStore
 from timerstore.errors import MessageError
 
@@ -73,11 +74,8 @@ def test_receipts_of_puts_that_wait_for_a_sync(tmp_path: Path) -> None:
             for _ in range(50):
                 found[caller].append(tuple(synced.put("t", b"x", delay=3600)))
 
-        callers = [threading.Thread(target=call, args=(caller,)) for caller in range(THREADS)]
-        for one in callers:
-            one.start()
-        for one in callers:
-            one.join()
+        with ThreadPoolExecutor(THREADS) as pool:
+            list(pool.map(call, range(THREADS)))
         counters = {one[1] for part in found for one in part}
         assert len(counters) == THREADS * 50
 
@@ -155,16 +153,8 @@ def test_threads_have_a_receipt_each(store: TimerStore) -> None:
             if n % 2:
                 found[caller].append(one)
 
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        callers = [threading.Thread(target=call, args=(caller,)) for caller in range(THREADS)]
-        for one in callers:
-            one.start()
-        for one in callers:
-            one.join()
-    finally:
-        sys.setswitchinterval(before)
+    with many_switches(), ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(call, range(THREADS)))
     kept = [one for part in found for one in part]
     assert len({one.counter for one in kept}) == len({id(one) for one in kept}) == len(kept)
     assert len(kept) == THREADS * EACH // 2

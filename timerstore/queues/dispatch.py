@@ -32,10 +32,10 @@ from timerstore.service import Service
 _BATCH = 16_384
 _PAUSE_S = 0.005
 _PAUSE_BYTES_MAX = 1 << 20  # half of what one half of the staging takes, by default
+_REQUEST_BYTES = ffi.sizeof("ts_request")
 
 SOON_MS = 50
 """What is due within so many ms of its put is dispatched at once, whoever puts more beside it."""
-_REQUEST_BYTES = ffi.sizeof("ts_request")
 
 
 class Dispatch(Service):

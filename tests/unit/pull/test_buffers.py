@@ -1,6 +1,5 @@
 """Memory of pages is used again, but never while anybody may still look at it."""
 
-import sys
 import threading
 import time
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 
 import timerstore
 from tests.support.bench import small
+from tests.support.switching import many_switches
 from timerstore.pull.buffers import Buffers
 from timerstore.pull.page import Page
 from timerstore.testing import Stepper
@@ -61,9 +61,7 @@ def test_what_somebody_has_is_not(name: str) -> None:
 
 def test_two_who_ask_at_once_get_two() -> None:
     buffers, wrong = Buffers(), []
-    old = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
+    with many_switches(1e-6):
 
         def ask(value: int) -> None:
             for _ in range(5000):
@@ -82,8 +80,6 @@ def test_two_who_ask_at_once_get_two() -> None:
             one.start()
         for one in threads:
             one.join()
-    finally:
-        sys.setswitchinterval(old)
     assert not wrong
 
 

@@ -118,8 +118,17 @@ class ReadOnlyError(TimerStoreError):
 
 class LockedError(TimerStoreError):
     """The directory is held by another process, or a second time by this one; or a signal handler
-    asked for what its own thread, amid a call of the same store, keeps from it.
+    or a finalizer asked for what its own thread, amid a step of a store, keeps from it.
     """
+
+
+def amid_own_step() -> LockedError:
+    """Say that who asks would wait for himself, and so was not served."""
+    return LockedError(
+        "a signal handler or a finalizer called a store amid a step of its own thread, which has a "
+        "lock of a store: it might wait for itself",
+        wanted="a handler that sets a flag, for the program to act on",
+    )
 
 
 class FailedError(TimerStoreError):

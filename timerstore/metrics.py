@@ -4,12 +4,13 @@ Threads:  any; a count may miss a unit when two threads add at once, gauges are 
           owner.
 """
 
-import threading
 from bisect import bisect_left
 from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
+
+from timerstore.native import Lock
 
 COUNTERS = {
     "flow_control_refused_messages": "messages that were not put, for their slot was full",
@@ -121,7 +122,7 @@ class Metrics:
     """The counters of one store."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._values = dict.fromkeys(COUNTERS, 0)
         self._distributions = {
             name: Distribution(bounds) for name, (_, bounds) in DISTRIBUTIONS.items()

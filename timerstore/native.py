@@ -9,21 +9,34 @@ from typing import Any, NoReturn
 import numpy as np
 
 from timerstore._hot import AppendLock as _AppendLock
+from timerstore._hot import Lock as _Lock
 from timerstore._hot import Putter as _Putter
+from timerstore._hot import held_locks as _held_locks
 from timerstore._hot import join as _join
 from timerstore._hot import read_named as _read_named
+from timerstore._hot import refuse_by as _refuse_by
 from timerstore._hot import split as _split
 from timerstore._native import ffi as _ffi
 from timerstore._native import lib as _lib
-from timerstore.errors import CLASS_OF_CODE, CorruptError, FailedError, GoneError
+from timerstore.errors import (
+    CLASS_OF_CODE,
+    CorruptError,
+    FailedError,
+    GoneError,
+    amid_own_step,
+)
 
 ffi: Any = _ffi
 lib: Any = _lib
 AppendLock: Any = _AppendLock  # native/hot/append_lock.c
+Lock: Any = _Lock  # native/hot/lock.c: what everything under a store takes for threading.Lock
+held_locks: Any = _held_locks  # how many of both kinds this thread has
 Putter: Any = _Putter
 join: Any = _join  # native/hot/lists.h
 read_named: Any = _read_named
 split: Any = _split
+
+_refuse_by(amid_own_step)
 
 FAULTS = {
     _lib.TS_FAULT_END: "nothing is there",

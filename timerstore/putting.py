@@ -7,7 +7,6 @@ Holds:    (1) everything is checked before anything is made: a put that is refus
 Fails:    MessageError on bad arguments, FullError where there is no room.
 """
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from time import time_ns
@@ -21,7 +20,7 @@ from timerstore.errors import MessageError
 from timerstore.failpoint import reach
 from timerstore.layout.tree import SCHEDULE_TOPIC
 from timerstore.message import PutBatch, PutReceipt, ReceiptOrigin
-from timerstore.native import Putter, ffi, lib, pointer
+from timerstore.native import Lock, Putter, ffi, lib, pointer
 from timerstore.opening import Opened
 from timerstore.queues.dispatch import SOON_MS
 from timerstore.queues.levels import parse_level_delays
@@ -90,7 +89,7 @@ class Putting:
         self._native.soon_ms = SOON_MS
         self._level_delays = parse_level_delays(self.config.level_delays)
         self._targets: dict[str, _Target] = {}
-        self._target_lock = threading.Lock()
+        self._target_lock = Lock()
         self._hot_topics: dict[str, tuple[int, ReceiptOrigin, int, dict[int, Level]]] = {}
 
     def make_putter(

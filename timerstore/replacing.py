@@ -16,7 +16,6 @@ Fails:    MessageError on arguments, ConfigError without an index, FullError, Fl
 Source:   decisions 0009 and 0037.
 """
 
-import threading
 import zlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -36,7 +35,7 @@ from timerstore.message import (
     parse_properties,
     unique_key,
 )
-from timerstore.native import ffi, lib, raise_status
+from timerstore.native import Lock, ffi, lib, raise_status
 from timerstore.opening import Opened
 from timerstore.putting import check_queue
 from timerstore.putting_many import ManyPutting
@@ -88,9 +87,9 @@ class Replacing:
         self._log = opened.rooms.log
         self._states = opened.rooms.states
         self._removals: Removals = opened.rescheduler.removals
-        self._locks = [threading.Lock() for _ in range(_LOCKS)]
+        self._locks = [Lock(wide=True) for _ in range(_LOCKS)]
         self._known: OrderedDict[tuple[str, str], _Waiting] = OrderedDict()
-        self._known_lock = threading.Lock()
+        self._known_lock = Lock()
 
     def put(
         self,

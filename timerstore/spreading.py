@@ -11,7 +11,6 @@ Fails:    MessageError; also where the window ends beyond `delay_ms_max`.
 """
 
 import random
-import threading
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -22,6 +21,7 @@ from timerstore import arguments
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import MessageError
+from timerstore.native import Lock
 from timerstore.quoted import quoted
 
 
@@ -32,7 +32,7 @@ class Spreader:
         self._config = config
         self._clock = clock
         self._random = random.Random(config.spread_seed or None)  # noqa: S311 - no secret
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def one(
         self,

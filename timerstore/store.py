@@ -8,7 +8,6 @@ Fails:    each error says what, where, wanted and got; after FailedError only re
 
 import os
 import sys
-import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,6 +32,7 @@ from timerstore.errors import (
     ForkedError,
     LockedError,
     MessageError,
+    amid_own_step,
 )
 from timerstore.failpoint import reach
 from timerstore.files.disk import Disk
@@ -68,6 +68,7 @@ from timerstore.message import (
     PutReceipt,
     Report,
 )
+from timerstore.native import Lock, held_locks
 from timerstore.opening import Opened, open_directory
 from timerstore.pull.asked import check_asked
 from timerstore.pull.consumer import Consumer, Seams
@@ -121,6 +122,8 @@ def _counted(
     def call(self: "TimerStore", /, *args: Arguments.args, **given: Arguments.kwargs) -> Answer:
         if self._blocked:
             self._check_open()
+        if held_locks():
+            raise amid_own_step()
         calls, mine = self._calls, object()
         try:
             calls.add(mine)  # and below taken out: in one step each, so no signal comes amid it
@@ -160,7 +163,7 @@ class TimerStore(Closing):
         self._threads = threads
         self._pid = os.getpid()
         self._closed = False
-        self._close_lock = threading.Lock()
+        self._close_lock = Lock(wide=True)
         self._calls: set[object] = set()  # that run, but for the quick ways of put
         self._left = Bell()  # one of them has ended
         opened = open_directory(_root_of(path), config, self._clock, threads=threads)
@@ -1025,18 +1028,28 @@ class TimerStore(Closing):
 
     def _refuse_amid_call(self) -> None:
         """A signal handler, or what a call was given to call back, cannot close: it would wait for
-        that call, which waits for it.
+        that call, which waits for it. Nor can a thread of the store, amid whose step the files
+        would be closed, as by a finalizer that the collector runs there.
         """
         frame: FrameType | None = sys._getframe(2)  # beneath the `close` that asks
         while frame is not None:
-            if frame.f_code in _WAITED_FOR and frame.f_locals.get("self") is self:
+            if self._is_mine(frame):
                 raise LockedError(
                     "the store cannot be closed amid a call of the same thread, as by a signal "
-                    "handler: it would wait for itself",
+                    "handler, nor by a thread of its own: it would wait for itself",
                     where=self._opened.directory.root,
                     wanted="a handler that sets a flag, or raises; and close() after the call",
                 )
             frame = frame.f_back
+        if held_locks():
+            raise amid_own_step()
+
+    def _is_mine(self, frame: FrameType) -> bool:
+        """Whether it is a call that `close` waits for, or the loop of a service."""
+        owner = frame.f_locals.get("self")
+        if frame.f_code is _SERVICE_LOOP:
+            return isinstance(owner, Service) and owner.metrics is self._opened.metrics
+        return frame.f_code in _WAITED_FOR and owner is self
 
     def _block(self) -> None:
         """Every call looks from now on whether it may."""
@@ -1115,6 +1128,8 @@ class TimerStore(Closing):
         state = "closed" if self._closed else "open"
         return f"<TimerStore {str(self._opened.directory.root)!r} {state}>"
 
+
+_SERVICE_LOOP = Service._loop.__code__
 
 # Code that `close` waits for: of all counted calls (it is one), where a quick put waits, its own.
 _WAITED_FOR = frozenset(

@@ -1,11 +1,13 @@
 /* The append lock for Python: as threading.Lock where it is free, but C can take it without the GIL.
  *
  * Whoever waits for it lets go of the GIL first, so that nobody waits for the GIL who is waited for.
- * Taking it twice is an error instead of a wait without end. */
+ * Who has it and asks again is refused, as by lock.c. */
 #include "append_lock.h"
 
 #include <errno.h>
 #include <pthread.h>
+
+#include "lock.h"
 
 typedef struct {
     PyObject_HEAD
@@ -46,8 +48,13 @@ static PyObject *AppendLock_enter(AppendLock *self, PyObject *unused)
         status = pthread_mutex_lock(&self->mutex);
         Py_END_ALLOW_THREADS
     }
+    if (status == EDEADLK) {
+        (void)ts_refuse();
+        return NULL;
+    }
     if (status != 0)
-        return PyErr_Format(PyExc_RuntimeError, "append lock: this thread has it (errno %d)", status);
+        return PyErr_Format(PyExc_RuntimeError, "append lock: cannot be taken (errno %d)", status);
+    ts_held_locks++;
     Py_RETURN_NONE;
 }
 
@@ -60,6 +67,7 @@ static PyObject *AppendLock_exit(AppendLock *self, PyObject *const *args, Py_ssi
     if (status != 0)
         return PyErr_Format(PyExc_RuntimeError, "append lock: this thread has it not (errno %d)",
                             status);
+    ts_held_locks--;
     Py_RETURN_NONE;
 }
 

@@ -15,6 +15,7 @@
 #include "../src/hold.h"
 #include "append_lock.h"
 #include "lists.h"
+#include "lock.h"
 
 PyObject *ts_name_deliver_ms, *ts_name_hook, *ts_zero;
 static PyObject *name_delay, *name_level;
@@ -442,6 +443,8 @@ static PyTypeObject Putter_type = {
 static PyMethodDef functions[] = {
     {"join", (PyCFunction)(void (*)(void))ts_join, METH_FASTCALL, "See lists.h."},
     {"split", (PyCFunction)(void (*)(void))ts_split, METH_FASTCALL, "See lists.h."},
+    {"refuse_by", (PyCFunction)ts_refuse_by, METH_O, "Say what makes the error for who waits for himself."},
+    {"held_locks", (PyCFunction)ts_count_held, METH_NOARGS, "How many locks of a store this thread has."},
     {"read_named", (PyCFunction)(void (*)(void))ts_read_named, METH_FASTCALL, "See lists.h."},
     {NULL, NULL, 0, NULL},
 };
@@ -465,11 +468,12 @@ PyMODINIT_FUNC PyInit__hot(void)
     ts_zero = PyLong_FromLong(0);
     if (!ts_name_deliver_ms || !name_delay || !name_level || !ts_name_hook || !ts_zero ||
         ts_many_prepare() < 0 || PyType_Ready(&Putter_type) < 0 ||
-        PyType_Ready(&ts_append_lock_type) < 0)
+        PyType_Ready(&ts_append_lock_type) < 0 || PyType_Ready(&ts_lock_type) < 0)
         return NULL;
     made = PyModule_Create(&module);
     if (made != NULL &&
         (PyModule_AddObjectRef(made, "Putter", (PyObject *)&Putter_type) < 0 ||
+         PyModule_AddObjectRef(made, "Lock", (PyObject *)&ts_lock_type) < 0 ||
          PyModule_AddObjectRef(made, "AppendLock", (PyObject *)&ts_append_lock_type) < 0))
         Py_CLEAR(made);
     return made;

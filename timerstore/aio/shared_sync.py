@@ -10,12 +10,12 @@ Source:   decision 0055.
 """
 
 import asyncio
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import NamedTuple
 
 from timerstore.errors import ClosedError
+from timerstore.native import Lock
 from timerstore.store import TimerStore
 
 
@@ -31,7 +31,7 @@ class SharedSync:
 
     def __init__(self, store: TimerStore) -> None:
         self._store = store
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._waiting: list[_Waiting] = []
         self._is_running = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="timerstore-aio-sync")

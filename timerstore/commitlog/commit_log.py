@@ -15,7 +15,6 @@ Fails:    FullError before anything was appended; FailedError for good after a f
 Source:   exactly-once.md section 3, perf.md advice 1 and 7; decisions 0002, 0003, 0056.
 """
 
-import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -33,7 +32,7 @@ from timerstore.errors import (
 from timerstore.failpoint import reach
 from timerstore.files.guard import CutWatch
 from timerstore.files.segments import Segments
-from timerstore.native import AppendLock, ffi, lib, raise_status
+from timerstore.native import AppendLock, Lock, ffi, held_locks, lib, raise_status
 
 _BLANK_BYTES = 16
 _NOTES = 1 << 14  # three staging halves of small messages: 1 MiB
@@ -72,7 +71,7 @@ class CommitLog:
         self.segments = segments
         self._staging = staging
         self.lock = AppendLock()
-        self._write_lock = threading.Lock()
+        self._write_lock = Lock()
         self._rounds = SyncRounds()
         self.written = end
         self.durable = end
@@ -266,9 +265,9 @@ class CommitLog:
 
     def sync_through(self, offset: int) -> None:
         """Return when the log is durable below `offset`; one sync serves all who wait."""
-        if self._rounds.is_led_here:
+        if self._rounds.is_led_here or held_locks():
             raise LockedError(
-                "a signal handler cannot wait for a sync amid which it came: it would wait for "
+                "a signal handler cannot wait for a sync amid which it came: it might wait for "
                 "itself; what it put is in the log, and durable with the next sync",
                 where=self.segments.directory,
                 wanted="a handler that sets a flag, for the program to act on; or flush='async'",

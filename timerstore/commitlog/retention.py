@@ -15,7 +15,6 @@ Source:   exactly-once.md section 5, store-format.md 2.7; decision 0041.
 """
 
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,7 +28,7 @@ from timerstore.errors import CorruptError, MessageError
 from timerstore.failpoint import reach
 from timerstore.files.disk import Disk
 from timerstore.metrics import Metrics
-from timerstore.native import ffi, lib
+from timerstore.native import Lock, ffi, lib
 from timerstore.service import Service
 
 _CHECK_S = 10.0  # between two looks at the clock and at the disk, as in the ancestor
@@ -82,7 +81,7 @@ class Retention(Service):
         self.carriers: list[Callable[[int], bool]] = []
         """Told the end of a file that goes: to append what of it has to stay; whether that is so.
         """
-        self._lock = threading.Lock()
+        self._lock = Lock(wide=True)
         self._keeping: set[object] = set()  # who keeps it still; entered under `_lock`
         self._is_derived_behind = True  # an opening does not know what was dropped
         self._begun_end = 0  # of the file that is being emptied

@@ -12,7 +12,6 @@ Holds:    (1) what is in the log below a completed checkpoint and in the window 
 Fails:    BusyError where more ids would be needed; works again when some are out of the window.
 """
 
-import threading
 import zlib
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -27,7 +26,7 @@ from timerstore.files.disk import Disk, File
 from timerstore.files.segments import Segments
 from timerstore.layout.counts_json import NO_IDS, IdsMark
 from timerstore.layout.tree import Tree
-from timerstore.native import ffi, lib
+from timerstore.native import Lock, ffi, lib
 
 ENTRY_DTYPE = np.dtype([("hash", "<u8"), ("log_offset", "<i8"), ("store_ms", "<i8")])
 assert ENTRY_DTYPE.itemsize == ffi.sizeof("ts_id"), "api.h and the side file disagree"
@@ -63,8 +62,8 @@ class Ids:
         self._tree = tree
         self._clock = clock
         self._ids_max = ids_max
-        self.lock = threading.Lock()  # the append lock, once there is a log
-        self._grow_lock = threading.Lock()
+        self.lock = Lock()  # the append lock, once there is a log
+        self._grow_lock = Lock()
         self.native: Any = ffi.new("ts_ids *")
         self.native.window_ms = window_ms
         self._tables: list[_Table] = []

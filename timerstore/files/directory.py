@@ -16,7 +16,6 @@ Fails:    LockedError, with the holder's process id where it says one; FailedErr
 """
 
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,9 +23,10 @@ from pathlib import Path
 from timerstore.errors import FailedError, LockedError
 from timerstore.files.disk import Anchor, Disk, File, os_error
 from timerstore.layout.tree import Tree
+from timerstore.native import Lock
 
 _held: dict[tuple[int, int], Anchor] = {}
-_held_lock = threading.Lock()
+_held_lock = Lock(wide=True)
 _read: set[Anchor] = set()  # by this process, each for as long as `unwritten` holds it
 
 
@@ -35,7 +35,7 @@ def _forget_in_child() -> None:
     keep its flock alive when the parent is gone.
     """
     global _held_lock  # noqa: PLW0603 - another thread may have held it when the process was forked
-    _held_lock = threading.Lock()
+    _held_lock = Lock(wide=True)
     for anchor in (*_held.values(), *_read):
         anchor.close()
     _held.clear()

@@ -8,7 +8,6 @@ Fails:    CorruptError on names and lengths that do not belong there, FullError 
 """
 
 import re
-import threading
 from collections.abc import Iterator
 from mmap import mmap
 from pathlib import Path
@@ -20,7 +19,7 @@ from timerstore.files.disk import Disk, File
 from timerstore.files.epochs import Epochs
 from timerstore.files.guard import CutWatch
 from timerstore.layout import tree
-from timerstore.native import ffi, lib, raise_fault, raise_status
+from timerstore.native import Lock, ffi, lib, raise_fault, raise_status
 
 _MAPS_MAX = 512
 _OPEN_MAX = 16
@@ -77,7 +76,7 @@ class Segments:
         self._table_size = 0
         self._holders = Epochs()
         self._forgotten: list[int] = []  # epochs of holders that are no more
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._cuts = CutWatch(directory)
 
     # --- names ---

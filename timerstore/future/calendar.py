@@ -19,7 +19,6 @@ found, and is crossed off the copy; one that leaves before it is found is crosse
 """
 
 import logging
-import threading
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ from timerstore.config import StoreConfig
 from timerstore.errors import CorruptError
 from timerstore.future.times import Buckets
 from timerstore.message import Histogram
-from timerstore.native import ffi, lib
+from timerstore.native import Lock, ffi, lib
 from timerstore.opening import Opened
 from timerstore.queues.lookup import is_of_topic, real_routes
 from timerstore.schedule.pending import Gaps
@@ -53,8 +52,8 @@ class Calendar:
         self._opened = opened
         self._log = opened.rooms.log
         self._routes = opened.rooms.routes
-        self._fill_lock = threading.Lock()
-        self._grow_lock = threading.Lock()
+        self._fill_lock = Lock(wide=True)
+        self._grow_lock = Lock()
         self._kept: tuple[Any, ...] = ()  # what C points at
         self._is_filled = False
         self._room = self._log.group_bytes_max // _RECORD_BYTES_MIN + _FILL_HOLD

@@ -7,14 +7,13 @@ Holds:    what is saved is a fold of records that are durable: never of what an 
 Fails:    nothing: without room on the disk it stays as it was, and the next checkpoint tries again.
 """
 
-import threading
-
 from timerstore.errors import FullError
 from timerstore.failpoint import reach
 from timerstore.ingest.ledger import Ledger
 from timerstore.layout import ledger_cache, queue_unit
 from timerstore.layout.ledger_cache import LedgerCache
 from timerstore.layout.tree import INGEST_TOPIC
+from timerstore.native import Lock
 from timerstore.opening import Opened
 from timerstore.queues.routes import Route
 
@@ -27,7 +26,7 @@ class Cache:
 
     def __init__(self, opened: Opened) -> None:
         self._opened = opened
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._path = opened.directory.tree.ingest_ledger
         self._saved_offset = 0
 

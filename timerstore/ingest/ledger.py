@@ -9,13 +9,13 @@ Fails:    FormatVersionError on a record of a later release.
 """
 
 import logging
-import threading
 from collections import OrderedDict
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from timerstore.errors import CorruptError, FormatVersionError
 from timerstore.ingest.version_set import VersionSet
 from timerstore.layout.ledger_json import Begun, ChunkHeader, Done, SourceState, read
+from timerstore.native import Lock
 from timerstore.row_batch import IngestedVersions
 
 _log = logging.getLogger("timerstore.ingest")
@@ -40,7 +40,7 @@ NOTHING = Known(is_complete=False)
 
 class _Source:
     def __init__(self) -> None:
-        self.turn = threading.Lock()
+        self.turn = Lock(wide=True)
         self.complete = VersionSet()
         self.details: OrderedDict[int, Known] = OrderedDict()  # of the last complete versions
         self.begun: dict[int, Known] = {}
@@ -69,10 +69,10 @@ class Ledger:
     """Every source of one store."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._sources: dict[str, _Source] = {}
 
-    def turn(self, source: str) -> threading.Lock:
+    def turn(self, source: str) -> Any:
         """Give the lock that an ingest of this source holds: one at a time."""
         with self._lock:
             return self._sources.setdefault(source, _Source()).turn

@@ -11,7 +11,6 @@ Source:   decision 0036.
 """
 
 import secrets
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -27,6 +26,7 @@ from timerstore.leases.message import RESULTS, AckResult, LeasedMessage
 from timerstore.leases.reader import MakeConsumer, Reader, WaitingReceive
 from timerstore.leases.request import DEFAULTS, Request, check_lease, check_request
 from timerstore.message import CancelResult, PutReceipt, out_ms
+from timerstore.native import Lock
 from timerstore.opening import Opened
 from timerstore.pull.filter import make_filter
 from timerstore.pull.groups import Filters, Groups, check_name
@@ -58,7 +58,7 @@ class Leases:
         self._make_consumer = make_consumer
         self._opening = secrets.randbits(32)
         self._leasing = Leasing(opened, clock, putting, self._opening)
-        self._lock = threading.Lock()
+        self._lock = Lock(wide=True)
         self._readers: dict[tuple[str, str], Reader] = {}
 
     # --- receiving ---

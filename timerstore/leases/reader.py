@@ -11,7 +11,6 @@ Fails:    MessageError where the group is read by a consumer, or waits with anot
 Source:   decision 0036.
 """
 
-import threading
 from collections.abc import Callable, Sequence
 from weakref import WeakSet
 
@@ -19,6 +18,7 @@ from timerstore.errors import MessageError, TimerStoreError
 from timerstore.leases.leasing import Leasing, Reads
 from timerstore.leases.message import LeasedMessage
 from timerstore.leases.request import Request
+from timerstore.native import Lock
 from timerstore.pull.consumer import Consumer
 from timerstore.pull.groups import Filters
 from timerstore.pull.polling import WaitingPoll
@@ -43,7 +43,7 @@ class Reader:
         self._leasing = leasing
         self._make_consumer = make_consumer
         self._commit = commit
-        self._lock = threading.Lock()
+        self._lock = Lock(wide=True)
         self._filters: Filters | None = None
         self._consumers: list[Consumer] = []
         self._waiting: WeakSet[WaitingReceive] = WeakSet()  # who is dropped waits no more

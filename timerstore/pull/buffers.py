@@ -9,10 +9,11 @@ Cost:     _KEPT_BYTES_MAX, once larger pages were asked for.
 """
 
 import sys
-import threading
 from typing import Any
 
 import numpy as np
+
+from timerstore.native import Lock
 
 _SMALL_BYTES = 1 << 16  # below that the allocator has it at hand
 _KEPT_MAX = 8  # of the last page and of the one before: rows, bodies, properties
@@ -23,7 +24,7 @@ class Buffers:
     """The buffers of one store."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._kept: list[Any] = []
 
     def take(self, size: int) -> Any:

@@ -16,7 +16,6 @@ Source:   decisions 0012, 0017 and 0036.
 """
 
 import re
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -24,6 +23,7 @@ from typing import NamedTuple
 
 from timerstore.errors import MessageError
 from timerstore.message import Message, PullResult
+from timerstore.native import Lock
 from timerstore.pull.line import FOR_EVER_NS, Line, Queue
 from timerstore.quoted import quoted
 from timerstore.service import Bell
@@ -158,7 +158,7 @@ class Group:
         self.topic = topic
         self.name = name
         self._count_queues = count_queues
-        self.lock = threading.Lock()
+        self.lock = Lock()
         self.members: list[Member] = []
         self.filters = Filters(None, None)
         self.queue_count = 0
@@ -268,7 +268,7 @@ class Groups:
     ) -> None:
         self._count_queues = count_queues
         self._topic_of = topic_of
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._by_topic: dict[str, tuple[Group, ...]] = {}  # tuples: read without the lock
         # Topic and name, to the topic whose messages it leases there; once in, for good.
         self._leasing: dict[tuple[str, str], str] = {}

@@ -18,13 +18,13 @@ as in the ancestor; the consumers of a group, of which each queue has one, share
 wakes no other.
 """
 
-import threading
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from timerstore.errors import TimerStoreError
 from timerstore.message import Int64Array
 from timerstore.metrics import Metrics
+from timerstore.native import Lock
 from timerstore.pull.filter import Filter
 from timerstore.queues.routes import Route
 
@@ -124,7 +124,7 @@ class HoldTable:
         self._request_sync = request_sync
         self._read_texts = read_texts
         self._wakes = wakes
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._queues: dict[int, _Queue] = {}  # by index of route, those with a hold
         self._behind: set[int] = set()  # of these, the ones with units that may not be seen yet
         self.count = 0  # holds that wait; written under the lock, read by any

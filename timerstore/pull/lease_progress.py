@@ -17,7 +17,6 @@ Fails:    FullError: nothing is forgotten, the checkpoint comes again.
 Source:   decision 0036.
 """
 
-import threading
 from collections.abc import Iterable, Iterator
 
 from timerstore.commitlog.commit_log import CommitLog
@@ -31,6 +30,7 @@ from timerstore.layout.lease import (
     retry_topic,
 )
 from timerstore.message import parse_properties
+from timerstore.native import Lock
 from timerstore.pull.offsets import Key, Offsets
 
 Places = dict[Key, dict[int, int]]
@@ -43,7 +43,7 @@ class LeaseProgress:
     def __init__(self, log: CommitLog, offsets: Offsets) -> None:
         self._log = log
         self._offsets = offsets
-        self._commit_lock = threading.Lock()
+        self._commit_lock = Lock(wide=True)
         self._noted: Places = {}  # and not committed yet
 
     def note(self, topic: str, group: str, places: dict[int, int]) -> None:

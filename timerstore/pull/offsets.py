@@ -12,7 +12,6 @@ Fails:    FullError: nothing changed, ask again; FailedError for good; CorruptEr
 Source:   store-format.md 5.3; exactly-once.md 6.3; decision 0012.
 """
 
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -23,6 +22,7 @@ from timerstore.files.disk import Disk
 from timerstore.layout import consumer_offset_json, json_text
 from timerstore.layout.consumer_offset_json import SEPARATOR, ConsumerOffsets, entry_name
 from timerstore.layout.tree import Tree, backup_of
+from timerstore.native import Lock
 from timerstore.queues.routes import Routes
 
 Key = tuple[str, str]
@@ -88,8 +88,8 @@ class Offsets:
         self._clock = clock
         self._check_alive = check_alive
         self._fail = fail
-        self._lock = threading.Lock()
-        self._write_lock = threading.Lock()
+        self._lock = Lock()
+        self._write_lock = Lock(wide=True)
         self._asked: list[Asked] = []  # under `_lock`, in order; and the last ones that are done
         path = tree.consumer_offset_json
         try:

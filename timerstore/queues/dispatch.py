@@ -9,7 +9,6 @@ Holds:    (1) only bytes that are written out are dispatched; (2) units and entr
 Fails:    CorruptError where the log does not read; FullError, retried.
 """
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,7 +20,7 @@ from timerstore.commitlog.commit_log import CommitLog
 from timerstore.errors import CorruptError
 from timerstore.failpoint import reach
 from timerstore.metrics import Metrics
-from timerstore.native import address, ffi, lib
+from timerstore.native import Lock, address, ffi, lib
 from timerstore.queues.consume_queue import UNIT_BYTES
 from timerstore.queues.index import Index
 from timerstore.queues.levels import parse_level_delays
@@ -59,7 +58,7 @@ class Dispatch(Service):
         self._clock = clock
         self._log = log
         self._routes = routes
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._interval_s = interval_s
         self._was_idle = True
         self._is_coming = False  # by itself, within the interval

@@ -10,7 +10,6 @@ Fails:    CorruptError where a look-up meets what cannot be: then `restart`, and
 Source:   exactly-once.md section 5, store-format.md section 4; decision 0014.
 """
 
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,7 +24,7 @@ from timerstore.files.segments import Segments
 from timerstore.layout import index_position
 from timerstore.layout.index_position import IndexFileState, IndexPosition
 from timerstore.layout.tree import Tree, index_name, is_index_name
-from timerstore.native import ffi, lib
+from timerstore.native import Lock, ffi, lib
 from timerstore.queues.index_file import ENTRY_BYTES, Geometry, IndexFile, Int64Array
 
 KEYS_MAX = 16_385
@@ -58,8 +57,8 @@ class Index:
         self.geometry = geometry
         self._lag_bytes = lag_bytes
         self._store_id = 0
-        self.lock = threading.Lock()
-        self._saving = threading.Lock()  # the position file is written
+        self.lock = Lock()
+        self._saving = Lock()  # the position file is written
         self._restarts = 0
         self.files: list[IndexFile] = []
         self.begin = 0  # log offset from which on records are in the index

@@ -8,7 +8,6 @@ Holds:    (1) a route lives as long as the store; (2) a topic's name and queue c
           step; where something came between that and C's finding it, the next who asks sees to it.
 """
 
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +25,7 @@ from timerstore.layout.tree import (
     is_topic,
     queue_number,
 )
-from timerstore.native import ffi, lib
+from timerstore.native import Lock, ffi, lib
 from timerstore.queues.consume_queue import ConsumeQueue
 
 _KINDS = {WHEEL_TIMER_TOPIC: lib.TS_ROUTE_TIMER, SCHEDULE_TOPIC: lib.TS_ROUTE_LEVELS}
@@ -48,7 +47,7 @@ class Routes:
         self._disk = disk
         self._tree = tree
         self._queue_segment_bytes = queue_segment_bytes
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._by_name: dict[tuple[str, int], Route] = {}
         self._listed: list[Route] = []  # the same, as far as it was asked for
         self.topic_numbers: dict[str, int] = {}  # of topics that have a route, from 1

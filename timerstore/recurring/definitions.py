@@ -11,7 +11,6 @@ Fails:    FullError: ask again; CorruptError on opening.
 Source:   decision 0038.
 """
 
-import threading
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -25,7 +24,7 @@ from timerstore.layout import recurring_json
 from timerstore.layout.recurring_json import Definition
 from timerstore.layout.tree import Tree
 from timerstore.message import parse_properties
-from timerstore.native import lib
+from timerstore.native import Lock, lib
 
 PROPERTY = "TS_EVERY"
 """On each run's message: `<name> <time of the run, ms>`."""
@@ -38,7 +37,7 @@ class Definitions:
         self._disk = disk
         self._tree = tree
         self._log = log
-        self._save_lock = threading.Lock()
+        self._save_lock = Lock(wide=True)
         self._is_changed = False
         try:
             read = recurring_json.read(disk.read_small(tree.recurring_json))

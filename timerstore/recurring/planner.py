@@ -11,13 +11,13 @@ Fails:    FullError, FlowControlError are tried again.
 Source:   decision 0038.
 """
 
-import threading
 from collections.abc import Callable
 
 from timerstore.clock import Clock
 from timerstore.commitlog.commit_log import CommitLog
 from timerstore.layout.recurring_json import Definition
 from timerstore.metrics import Metrics
+from timerstore.native import Lock
 from timerstore.recurring.definitions import Definitions
 from timerstore.recurring.rule import Rule, rule_of
 from timerstore.service import IDLE_S_MAX, Service
@@ -46,7 +46,7 @@ class Planner(Service):
         self._definitions = definitions
         self._delay_ms_max = delay_ms_max
         self._put_runs = put_runs
-        self.lock = threading.Lock()
+        self.lock = Lock(wide=True)
         self._wake_ms: int | None = None
         self._following: dict[str, tuple[Definition, int | None]] = {}  # the run behind, by name
 

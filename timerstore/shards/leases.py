@@ -13,7 +13,6 @@ Fails:    as TimerStore's; errors name the shard.
 Source:   decisions 0016 and 0036.
 """
 
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import methodcaller
 from typing import Any, Protocol
@@ -24,6 +23,7 @@ from timerstore.errors import MessageError, TimerStoreError
 from timerstore.layout.lease import read_receipt, retry_topic
 from timerstore.leases import AckResult, LeasedMessage, WaitingReceive
 from timerstore.leases.request import DEFAULTS, check_request
+from timerstore.native import Lock
 from timerstore.pull.groups import Filters, check_name
 from timerstore.pull.together import WaitingTogether
 from timerstore.pull.waiting import wait_in_thread
@@ -53,7 +53,7 @@ class ShardLeases:
         self._stores = stores
         self._call = call
         self._call_some = call_some
-        self._lock = threading.Lock()
+        self._lock = Lock(wide=True)
         self._turns: dict[tuple[str, str], int] = {}
 
     # --- receiving ---

@@ -8,7 +8,6 @@ Source:   decision 0016.
 """
 
 import itertools
-import threading
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from timerstore.errors import MessageError
-from timerstore.native import address, ffi, lib
+from timerstore.native import Lock, address, ffi, lib
 
 Shards = npt.NDArray[np.int32]
 
@@ -61,7 +60,7 @@ class Turns:
     def __init__(self, shard_count: int, first: int = 0) -> None:
         self._next = itertools.count(first)
         self._count = shard_count
-        self._lock = threading.Lock()
+        self._lock = Lock(wide=True)
 
     def take(self) -> int:
         """Give the shard whose turn it is."""

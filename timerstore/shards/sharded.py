@@ -16,7 +16,6 @@ Source:   decision 0016.
 
 import heapq
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -49,6 +48,7 @@ from timerstore.message import (
     PutBatch,
     Report,
 )
+from timerstore.native import Lock
 from timerstore.pull.waiting import WaitingPull
 from timerstore.putting_many import id_bytes
 from timerstore.quoted import quoted
@@ -132,7 +132,7 @@ class ShardedStore(Closing):
         self._ingesters = [
             Ingester(self.root, {shard: store}) for shard, store in enumerate(self.stores)
         ]
-        self._ingest_lock = threading.Lock()
+        self._ingest_lock = Lock(wide=True)
         self._clean_ns = 0  # when to, by the machine's clock; only the background looks
         self._ingest_service: IngestService | None = None
         if threads and ingest_every is not None:

@@ -10,7 +10,6 @@ Holds:    exactly-once.md section 5: between two enqueue steps note T, Q, R and 
 Fails:    FullError: nothing is lost, what was copied counts as dirty again; FailedError for good.
 """
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -25,6 +24,7 @@ from timerstore.files.disk import Disk, File
 from timerstore.layout import counts_json, watermark
 from timerstore.layout.tree import WHEEL_TIMER_TOPIC, Tree
 from timerstore.layout.watermark import Watermark
+from timerstore.native import Lock
 from timerstore.queues.dispatch import Dispatch
 from timerstore.queues.level_cursors import LevelCursors
 from timerstore.queues.routes import Routes
@@ -91,7 +91,7 @@ class Checkpoint:
         self._tree = tree
         self._rooms = rooms
         self._store_id = store_id
-        self._lock = threading.Lock()
+        self._lock = Lock(wide=True)
         self._file: File | None = disk.open(tree.watermark, create=True)
         disk.sync_directory(tree.side)
         self._sequence = last.sequence if last is not None else 0

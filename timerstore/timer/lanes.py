@@ -19,7 +19,6 @@ Cost:     64 bytes of memory for each message held.
 Source:   decision 0043.
 """
 
-import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 
@@ -29,7 +28,7 @@ import numpy.typing as npt
 from timerstore.clock import Clock
 from timerstore.commitlog.commit_log import CommitLog
 from timerstore.errors import GoneError
-from timerstore.native import lib
+from timerstore.native import Lock, lib
 from timerstore.queues.lookup import real_routes
 from timerstore.queues.routes import Routes
 from timerstore.timer.request import Records
@@ -91,7 +90,7 @@ class Lanes:
         self._clock = clock
         self._log = log
         self._routes = routes
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._rates = dict(rates)  # by topic, messages a second
         self._lanes: dict[str, _Lane] = {}
         self._turn = 0

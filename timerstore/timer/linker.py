@@ -18,7 +18,6 @@ Fails:    FullError before anything is linked; FailedError where units could not
 Source:   decisions 0044 and 0048.
 """
 
-import threading
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,7 @@ from timerstore.failpoint import reach
 from timerstore.layout import queue_unit, timer_unit
 from timerstore.layout.timer_unit import UNIT_BYTES
 from timerstore.metrics import Metrics
-from timerstore.native import ffi, lib, raise_status
+from timerstore.native import Lock, ffi, lib, raise_status
 from timerstore.queues.routes import Route
 from timerstore.timer import far as far_wheel
 from timerstore.timer.checkpoint import Rooms
@@ -61,7 +60,7 @@ class Linker:
         self._open_slot = rooms.open_slot
         self._store_id = store_id
         self._has_far = config.far_wheel != "off"
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self.refused: TimerStoreError | None = None  # what kept a closing from linking all
         self._link: Any = ffi.new("ts_link *")
         self._units = np.empty((_BATCH + 1) * UNIT_BYTES, np.uint8)

@@ -18,11 +18,11 @@ Holds:    (1) nothing leaves before its time; (2) nothing leaves while a slot th
 Source:   decision 0046 for the crowds.
 """
 
-import threading
 from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from timerstore.native import Lock
 from timerstore.timer.due_queue import RUN_MIN, DueQueue
 from timerstore.timer.request import DUE, Int64Array, Records
 
@@ -51,7 +51,7 @@ class OpenSlot:
 
     def __init__(self, precision_ms: int) -> None:
         self._precision_ms = precision_ms
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._outstanding: dict[int, int] = {}
         self.parked = 0  # the same of what is linked in no slot
         self._rest = DueQueue()

@@ -14,7 +14,6 @@ Source:   store-format.md 7.3, without its chance: there a put is less likely re
           slot is.
 """
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -24,6 +23,7 @@ from timerstore.clock import Clock
 from timerstore.delay_queue import DelayQueue
 from timerstore.errors import FlowControlError
 from timerstore.metrics import Metrics
+from timerstore.native import Lock
 from timerstore.timer.request import Int64Array, slots_of
 from timerstore.timer.wheel import Wheel
 
@@ -48,7 +48,7 @@ class SlotCounts:
         self._wheel = wheel
         self._waiting = waiting  # due times of all that waits
         self._precision_ms = wheel.precision_ms
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._count_all()
 
     def _count_all(self) -> None:

@@ -10,7 +10,6 @@ Holds:    (1) ids below `native.end` have memory; a record with a new id is appe
 Fails:    the side file never: what does not fit is answered with None, and the log is folded anew.
 """
 
-import threading
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +19,7 @@ from timerstore.commitlog.fold import Scan, unsure
 from timerstore.files.disk import Disk, File
 from timerstore.layout import state_sector
 from timerstore.layout.state_sector import CHUNK_IDS, PAYLOAD_BYTES, SECTOR_BYTES
-from timerstore.native import ffi, lib
+from timerstore.native import Lock, ffi, lib
 from timerstore.timer.request import Bytes, Int64Array
 
 BLOCK_CHUNKS = 128
@@ -63,7 +62,7 @@ class States:
         self.native: Any = ffi.new("ts_states *")
         self._table: Any = None
         self._size = 0
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._which = np.zeros(0, np.int8)  # of a chunk's sectors: the one that counts
         self._crcs = np.zeros(0, np.uint64)
         self._completed = self._which  # `_which` as of the last completed checkpoint

@@ -14,7 +14,6 @@ Fails:    ConfigError on a file of another size; FullError where its blocks cann
           CorruptError where its slots are counted, and one holds noise.
 """
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +25,7 @@ from timerstore.files.disk import Disk
 from timerstore.files.guard import CutWatch
 from timerstore.layout import timer_unit, wheel_checks, wheel_slot
 from timerstore.layout.wheel_checks import SECTOR_BYTES
-from timerstore.native import ffi, lib
+from timerstore.native import Lock, ffi, lib
 from timerstore.timer.request import Bytes, Int64Array
 from timerstore.timer.wheel_checks import WheelChecks
 
@@ -73,7 +72,7 @@ class Wheel:
         self.path = path
         self.slot_count = slot_count
         self.precision_ms = precision_ms
-        self.lock = threading.Lock()
+        self.lock = Lock()
         self.frontier = 0
         self._ahead_slot = 0  # the last that was begun before its time
         self._ahead_from = 0  # unless it is earlier than this slot by now

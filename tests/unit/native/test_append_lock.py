@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from timerstore.errors import FailedError
+from timerstore.errors import FailedError, LockedError
 from timerstore.native import AppendLock, ffi, lib, raise_status
 
 PATIENCE_S = 30.0
@@ -28,7 +28,7 @@ def test_an_error_lets_go_of_it() -> None:
 def test_taken_twice_it_is_an_error_and_still_held() -> None:
     lock = AppendLock()
     with lock:
-        with pytest.raises(RuntimeError, match="this thread has it"), lock:
+        with pytest.raises(LockedError, match="amid a step of its own thread"), lock:
             raise AssertionError("it was taken twice")
         assert lock.locked()
     assert not lock.locked()

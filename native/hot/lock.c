@@ -1,0 +1,179 @@
+/* A lock as threading.Lock, but that a thread which has it already is told so, at once.
+ *
+ * A signal handler, a finalizer or a callback of the collector runs amid any step of Python's, so also
+ * under a lock of its own thread; where it calls the store it would wait for itself. Nobody but who took
+ * the lock lets go of it. Under a wide one calls of the store come, or code of a caller's: it is not counted
+ * among those a thread has. All of it runs under the GIL, so that no signal comes between its steps. */
+#include "lock.h"
+
+#include <pythread.h>
+
+typedef struct {
+    PyObject_HEAD
+    PyThread_type_lock lock;
+    unsigned long owner; /* the thread's; of no meaning while the lock is free */
+    int is_held;
+    int is_wide;
+} Lock;
+
+_Thread_local int ts_held_locks;
+static PyObject *make_refusal;
+
+int ts_refuse(void)
+{
+    PyObject *error = make_refusal == NULL ? NULL : PyObject_CallNoArgs(make_refusal);
+
+    if (error != NULL) {
+        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+        Py_DECREF(error);
+    } else if (!PyErr_Occurred()) {
+        PyErr_SetString(PyExc_RuntimeError, "this thread has the lock already");
+    }
+    return -1;
+}
+
+PyObject *ts_refuse_by(PyObject *module, PyObject *make_error)
+{
+    (void)module;
+    Py_XSETREF(make_refusal, Py_NewRef(make_error));
+    Py_RETURN_NONE;
+}
+
+PyObject *ts_count_held(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return PyLong_FromLong(ts_held_locks);
+}
+
+static int is_mine(const Lock *self)
+{
+    return self->is_held && self->owner == PyThread_get_thread_ident();
+}
+
+/* Waits for it, or for so many microseconds (-1: without end): 1 where it is taken, 0 where not, -1 with
+ * what a signal handler raised. A signal begins the time anew. */
+static int wait_for(Lock *self, PY_TIMEOUT_T wait_us)
+{
+    PyLockStatus got = PyThread_acquire_lock_timed(self->lock, 0, 0);
+
+    while (got != PY_LOCK_ACQUIRED && wait_us != 0) {
+        if (is_mine(self))
+            return ts_refuse();
+        Py_BEGIN_ALLOW_THREADS
+        got = PyThread_acquire_lock_timed(self->lock, wait_us, 1);
+        Py_END_ALLOW_THREADS
+        if (got == PY_LOCK_FAILURE)
+            return 0;
+        if (got == PY_LOCK_INTR && PyErr_CheckSignals() < 0)
+            return -1;
+    }
+    if (got != PY_LOCK_ACQUIRED)
+        return 0;
+    self->owner = PyThread_get_thread_ident();
+    self->is_held = 1;
+    ts_held_locks += !self->is_wide;
+    return 1;
+}
+
+static PyObject *Lock_enter(Lock *self, PyObject *unused)
+{
+    (void)unused;
+    return wait_for(self, -1) < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *Lock_acquire(Lock *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"blocking", "timeout", NULL};
+    int blocking = 1, got;
+    double timeout_s = -1.0;
+
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|pd", names, &blocking, &timeout_s))
+        return NULL;
+    if (timeout_s > 1e9)
+        timeout_s = -1.0;
+    got = wait_for(self, !blocking ? 0 : timeout_s < 0 ? -1 : (PY_TIMEOUT_T)(timeout_s * 1e6));
+    return got < 0 ? NULL : PyBool_FromLong(got);
+}
+
+static int let_go(Lock *self)
+{
+    if (!is_mine(self)) {
+        PyErr_SetString(PyExc_RuntimeError, "this thread does not have the lock");
+        return -1;
+    }
+    self->is_held = 0;
+    ts_held_locks -= !self->is_wide;
+    PyThread_release_lock(self->lock);
+    return 0;
+}
+
+static PyObject *Lock_release(Lock *self, PyObject *unused)
+{
+    (void)unused;
+    return let_go(self) < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *Lock_exit(Lock *self, PyObject *const *args, Py_ssize_t count)
+{
+    (void)args;
+    (void)count;
+    return let_go(self) < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *Lock_locked(Lock *self, PyObject *unused)
+{
+    (void)unused;
+    return PyBool_FromLong(self->is_held);
+}
+
+static PyObject *Lock_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"wide", NULL};
+    int is_wide = 0;
+    Lock *self;
+
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$p", names, &is_wide))
+        return NULL;
+    self = (Lock *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->is_wide = is_wide;
+    self->lock = PyThread_allocate_lock();
+    if (self->lock == NULL) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    return (PyObject *)self;
+}
+
+static void Lock_dealloc(Lock *self)
+{
+    if (is_mine(self))
+        (void)let_go(self);
+    if (self->lock != NULL)
+        PyThread_free_lock(self->lock);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyMethodDef Lock_methods[] = {
+    {"__enter__", (PyCFunction)Lock_enter, METH_NOARGS, "Take it."},
+    {"__exit__", (PyCFunction)(void (*)(void))Lock_exit, METH_FASTCALL, "Let go of it."},
+    {"acquire", (PyCFunction)(void (*)(void))Lock_acquire, METH_VARARGS | METH_KEYWORDS,
+     "acquire($self, blocking=True, timeout=-1.0)\n--\n\nTake it, at most `timeout` seconds later; "
+     "whether it is taken."},
+    {"release", (PyCFunction)Lock_release, METH_NOARGS, "Let go of it."},
+    {"locked", (PyCFunction)Lock_locked, METH_NOARGS, "Whether somebody has it."},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject ts_lock_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "timerstore._hot.Lock",
+    .tp_doc = "Lock(*, wide=False)\n--\n\nAs threading.Lock, but that who has it and asks again is refused.",
+    .tp_basicsize = sizeof(Lock),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = Lock_new,
+    .tp_dealloc = (destructor)Lock_dealloc,
+    .tp_methods = Lock_methods,
+};

@@ -1,0 +1,19 @@
+/* Lock, a type of Python's; and what it shares with the append lock. */
+#ifndef TS_LOCK_H
+#define TS_LOCK_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+extern PyTypeObject ts_lock_type;
+
+/* How many locks of both types this thread has, without the wide ones. */
+extern _Thread_local int ts_held_locks;
+
+/* Raises what was given to refuse_by, for a thread that asked for a lock which it has; -1. */
+int ts_refuse(void);
+
+PyObject *ts_refuse_by(PyObject *module, PyObject *make_error);
+PyObject *ts_count_held(PyObject *module, PyObject *unused);
+
+#endif

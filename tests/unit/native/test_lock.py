@@ -1,0 +1,173 @@
+"""The lock of everything under a store: as threading.Lock, but nobody waits for himself."""
+
+import gc
+import signal
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from timerstore.errors import LockedError
+from timerstore.native import AppendLock, Lock, held_locks
+
+PATIENCE_S = 30.0
+
+
+def elsewhere(act: Callable[[], object]) -> object:
+    """What another thread finds; an error of its is the answer, too."""
+    answers: list[object] = []
+
+    def run() -> None:
+        try:
+            answers.append(act())
+        except Exception as error:  # noqa: BLE001 - an answer
+            answers.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(PATIENCE_S)
+    return answers[0]
+
+
+def test_it_is_taken_and_let_go() -> None:
+    lock = Lock()
+    assert not lock.locked()
+    with lock:
+        assert lock.locked()
+        assert not elsewhere(lambda: lock.acquire(blocking=False))
+        assert not elsewhere(lambda: lock.acquire(timeout=0.001))
+    assert not lock.locked()
+    assert elsewhere(lambda: (lock.acquire(timeout=5), lock.release()))
+    assert lock.acquire()
+    lock.release()
+
+
+def test_an_error_lets_go_of_it() -> None:
+    lock = Lock()
+    with pytest.raises(KeyError), lock:
+        raise KeyError
+    assert not lock.locked()
+    assert held_locks() == 0
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_who_has_it_and_asks_again_is_refused(wide: bool) -> None:
+    lock = Lock(wide=wide)
+    with lock:
+        with pytest.raises(LockedError, match="amid a step of its own thread"), lock:
+            raise AssertionError("it was taken twice")
+        with pytest.raises(LockedError):
+            lock.acquire(timeout=1e12)
+        assert not lock.acquire(blocking=False)
+        assert lock.locked()
+        assert held_locks() == (not wide)
+    assert not lock.locked()
+    assert held_locks() == 0
+
+
+def test_each_thread_counts_its_own() -> None:
+    first, second, append = Lock(), Lock(), AppendLock()
+    with first, append:
+        assert held_locks() == 2
+        assert elsewhere(held_locks) == 0
+        with second:
+            assert held_locks() == 3
+    assert held_locks() == 0
+
+
+def test_only_who_has_it_lets_go() -> None:
+    lock = Lock()
+    with pytest.raises(RuntimeError, match="does not have"):
+        lock.release()
+    with lock:
+        assert isinstance(elsewhere(lock.release), RuntimeError)
+        assert lock.locked()
+    assert held_locks() == 0
+
+
+def test_who_waits_is_served_in_the_end() -> None:
+    lock, begun, got = Lock(), threading.Event(), threading.Event()
+
+    def take() -> None:
+        begun.set()
+        with lock:
+            got.set()
+
+    thread = threading.Thread(target=take, daemon=True)
+    with lock:
+        thread.start()
+        assert begun.wait(PATIENCE_S)
+        assert not got.wait(0.01), "two have it"
+    assert got.wait(PATIENCE_S)
+    thread.join(PATIENCE_S)
+
+
+def test_many_take_it_one_after_the_other() -> None:
+    lock, inside, most, total = Lock(), [0], [0], [0]
+
+    def take() -> None:
+        for _ in range(2_000):
+            with lock:
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+                total[0] += 1
+                inside[0] -= 1
+
+    threads = [threading.Thread(target=take) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert most == [1]
+    assert total == [8_000]
+
+
+def test_a_signal_ends_a_wait_where_its_handler_raises() -> None:
+    """And where it does not, the wait goes on."""
+    lock, seen, go = Lock(), [], threading.Event()
+
+    def handle(*_: object) -> None:
+        seen.append(held_locks())
+        if len(seen) == 2:
+            raise InterruptedError
+
+    def hold() -> None:
+        with lock:
+            begun.set()
+            go.wait(PATIENCE_S)
+
+    begun = threading.Event()
+    holder = threading.Thread(target=hold, daemon=True)
+    holder.start()
+    assert begun.wait(PATIENCE_S)
+    before = signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+    try:
+        with pytest.raises(InterruptedError), lock:
+            raise AssertionError("two have it")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        go.set()
+        holder.join(PATIENCE_S)
+    assert seen == [0, 0]
+    assert held_locks() == 0
+    with lock:
+        pass
+
+
+def test_one_that_is_dropped_while_it_is_held_counts_no_more() -> None:
+    lock = Lock()
+    lock.acquire()
+    del lock
+    gc.collect()
+    assert held_locks() == 0
+
+
+def test_it_takes_nothing_else() -> None:
+    with pytest.raises(TypeError):
+        Lock(1)
+    with pytest.raises(TypeError):
+        Lock(narrow=True)
+    with pytest.raises(TypeError):
+        Lock().acquire(timeout="long")

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from timerstore import arguments, failpoint
 from timerstore.clock import Clock
 from timerstore.dedupe import Firsts, Once
-from timerstore.errors import FullError, MessageError
+from timerstore.errors import FullError, MessageError, amid_own_step
 from timerstore.failpoint import reach
 from timerstore.layout.tree import SCHEDULE_TOPIC
 from timerstore.message import GivenIds, Int64Array, PutBatch, PutReceipt, ReceiptOrigin
@@ -199,9 +199,16 @@ class ManyPutting(Putting):
         batch = self._batch(target.origin, way, rows, call, places, once)
         if count and call.is_sync:
             self._log.sync_through(int(places.log_offsets.max()) + 1)
-        else:
-            self.appended()
+        elif count:
+            self._tell(self._soonest_ms(call), call.now_ms)
         return batch
+
+    def _soonest_ms(self, call: "_Call") -> int:
+        """When the first of them is due; 0: now."""
+        if call.level is None:
+            return int(call.due.min())
+        at = min(call.level, len(self._level_delays)) - 1
+        return call.now_ms + self._level_delays[at]
 
     def _admit_new(self, call: "_Call", once: Once | None) -> Int64Array:
         """Flow control for what is not known yet: who only asks again takes no place. The due times
@@ -249,7 +256,11 @@ class ManyPutting(Putting):
         begin: int = 0,
         end: int | None = None,
     ) -> None:
-        """Append rows that are not known, in holds of some."""
+        """Append rows that are not known, in holds of some; LockedError amid a sync of the same
+        thread, which could end it between two of them.
+        """
+        if self._log.is_synced_here:
+            raise amid_own_step()
         done, end = begin, rows.count if end is None else end
         is_plain = once is None and way.level is None and not isinstance(places, NotedPlaces)
         while done < end:

@@ -159,6 +159,8 @@ class TimerStore(Closing):
         threads: bool = True,
     ) -> None:
         check_given(config, clock)
+        if held_locks():
+            raise amid_own_step()
         self._clock = clock if clock is not None else SystemClock()
         self._threads = threads
         self._pid = os.getpid()

@@ -55,6 +55,7 @@ static PyObject *AppendLock_enter(AppendLock *self, PyObject *unused)
     if (status != 0)
         return PyErr_Format(PyExc_RuntimeError, "append lock: cannot be taken (errno %d)", status);
     ts_held_locks++;
+    ts_short_locks++;
     Py_RETURN_NONE;
 }
 
@@ -68,6 +69,7 @@ static PyObject *AppendLock_exit(AppendLock *self, PyObject *const *args, Py_ssi
         return PyErr_Format(PyExc_RuntimeError, "append lock: this thread has it not (errno %d)",
                             status);
     ts_held_locks--;
+    ts_short_locks--;
     Py_RETURN_NONE;
 }
 

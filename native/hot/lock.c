@@ -2,21 +2,23 @@
  *
  * A signal handler, a finalizer or a callback of the collector runs amid any step of Python's, so also
  * under a lock of its own thread; where it calls the store it would wait for itself. Nobody but who took
- * the lock lets go of it. Under a wide one calls of the store come, or code of a caller's: it is not counted
- * among those a thread has. All of it runs under the GIL, so that no signal comes between its steps. */
+ * the lock lets go of it. A long one may be held over a sync. Under a wide one calls of the store come, or
+ * code of a caller's: it is not counted among those a thread has. All of it runs under the GIL, so that no signal comes between its steps. */
 #include "lock.h"
 
+#include <math.h>
 #include <pythread.h>
+#include <time.h>
 
 typedef struct {
     PyObject_HEAD
     PyThread_type_lock lock;
     unsigned long owner; /* the thread's; of no meaning while the lock is free */
     int is_held;
-    int is_wide;
+    int is_long, is_wide;
 } Lock;
 
-_Thread_local int ts_held_locks;
+_Thread_local int ts_held_locks, ts_short_locks;
 static PyObject *make_refusal;
 
 int ts_refuse(void)
@@ -46,16 +48,32 @@ PyObject *ts_count_held(PyObject *module, PyObject *unused)
     return PyLong_FromLong(ts_held_locks);
 }
 
+PyObject *ts_count_short(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return PyLong_FromLong(ts_short_locks);
+}
+
 static int is_mine(const Lock *self)
 {
     return self->is_held && self->owner == PyThread_get_thread_ident();
 }
 
+static PY_TIMEOUT_T now_us(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (PY_TIMEOUT_T)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
 /* Waits for it, or for so many microseconds (-1: without end): 1 where it is taken, 0 where not, -1 with
- * what a signal handler raised. A signal begins the time anew. */
+ * an error: a refusal, or what a signal handler raised. */
 static int wait_for(Lock *self, PY_TIMEOUT_T wait_us)
 {
     PyLockStatus got = PyThread_acquire_lock_timed(self->lock, 0, 0);
+    PY_TIMEOUT_T end_us = wait_us > 0 && got != PY_LOCK_ACQUIRED ? now_us() + wait_us : 0;
 
     while (got != PY_LOCK_ACQUIRED && wait_us != 0) {
         if (is_mine(self))
@@ -67,12 +85,17 @@ static int wait_for(Lock *self, PY_TIMEOUT_T wait_us)
             return 0;
         if (got == PY_LOCK_INTR && PyErr_CheckSignals() < 0)
             return -1;
+        if (got == PY_LOCK_INTR && wait_us > 0) {
+            wait_us = end_us - now_us();
+            wait_us = wait_us > 0 ? wait_us : 0;
+        }
     }
     if (got != PY_LOCK_ACQUIRED)
         return 0;
     self->owner = PyThread_get_thread_ident();
     self->is_held = 1;
     ts_held_locks += !self->is_wide;
+    ts_short_locks += !self->is_wide && !self->is_long;
     return 1;
 }
 
@@ -90,9 +113,13 @@ static PyObject *Lock_acquire(Lock *self, PyObject *args, PyObject *kwargs)
 
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|pd", names, &blocking, &timeout_s))
         return NULL;
+    if (!(timeout_s == -1.0 || (blocking && timeout_s >= 0.0))) { /* also where it is no number */
+        PyErr_SetString(PyExc_ValueError, "acquire: wanted a timeout of 0 or more seconds, of one that waits");
+        return NULL;
+    }
     if (timeout_s > 1e9)
         timeout_s = -1.0;
-    got = wait_for(self, !blocking ? 0 : timeout_s < 0 ? -1 : (PY_TIMEOUT_T)(timeout_s * 1e6));
+    got = wait_for(self, !blocking ? 0 : timeout_s < 0 ? -1 : (PY_TIMEOUT_T)ceil(timeout_s * 1e6));
     return got < 0 ? NULL : PyBool_FromLong(got);
 }
 
@@ -104,6 +131,7 @@ static int let_go(Lock *self)
     }
     self->is_held = 0;
     ts_held_locks -= !self->is_wide;
+    ts_short_locks -= !self->is_wide && !self->is_long;
     PyThread_release_lock(self->lock);
     return 0;
 }
@@ -129,15 +157,16 @@ static PyObject *Lock_locked(Lock *self, PyObject *unused)
 
 static PyObject *Lock_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"wide", NULL};
-    int is_wide = 0;
+    static char *names[] = {"long", "wide", NULL};
+    int is_long = 0, is_wide = 0;
     Lock *self;
 
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$p", names, &is_wide))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$pp", names, &is_long, &is_wide))
         return NULL;
     self = (Lock *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
+    self->is_long = is_long;
     self->is_wide = is_wide;
     self->lock = PyThread_allocate_lock();
     if (self->lock == NULL) {
@@ -170,7 +199,7 @@ static PyMethodDef Lock_methods[] = {
 PyTypeObject ts_lock_type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "timerstore._hot.Lock",
-    .tp_doc = "Lock(*, wide=False)\n--\n\nAs threading.Lock, but that who has it and asks again is refused.",
+    .tp_doc = "Lock(*, long=False, wide=False)\n--\n\nAs threading.Lock, but that who has it and asks again is refused.",
     .tp_basicsize = sizeof(Lock),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = Lock_new,

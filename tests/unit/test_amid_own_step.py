@@ -4,9 +4,11 @@ served, or refused by LockedError; never a hang, and nothing is lost or doubled 
 
 import random
 import threading
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ import pytest
 import timerstore
 from tests.support.bench import small
 from tests.support.collecting import at_collections
-from timerstore import LockedError, PutReceipt, TimerStore
+from timerstore import FailedError, LockedError, PutReceipt, TimerStore
 from timerstore.errors import NotWaitingError
 from timerstore.testing import Stepper
 
@@ -178,11 +180,38 @@ def test_a_quick_put_under_a_lock_is_served_where_it_needs_nothing(store: TimerS
 
 
 def test_under_a_wide_lock_calls_are_served(store: TimerStore) -> None:
-    with store._opened.checkpoint._lock:
+    with store._close_lock, store._opened.retention.still():
         store.put("t", b"amid", tags="slow")
         with pytest.raises(LockedError):
-            store.flush()
+            store.close()
     store.flush()
+
+
+def test_under_a_long_lock_calls_are_refused_and_syncs_are_not(store: TimerStore) -> None:
+    log = store._opened.rooms.log
+    with store._opened.checkpoint._lock:
+        with pytest.raises(LockedError):
+            store.put("t", b"amid", tags="slow")
+        store.put("t", b"quick")
+        log.sync_through(log.end)
+    store.flush()
+
+
+def test_two_who_replace_amid_each_others_replacing(store: TimerStore) -> None:
+    """Each would wait for the other's key for ever."""
+    meet = threading.Barrier(2)
+    refused = []
+
+    def replacing(mine: str, other: str) -> None:
+        with store._replacing._locks[zlib.crc32(f"t {mine}".encode()) % 64]:
+            meet.wait(PATIENCE_S)
+            with pytest.raises(LockedError):
+                store.put("t", b"x", delay=9, key=other, replace=True)
+            refused.append(mine)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(replacing, ("a", "b"), ("b", "a")))
+    assert sorted(refused) == ["a", "b"]
 
 
 def test_a_store_is_not_closed_by_its_own_thread(tmp_path: Path) -> None:
@@ -207,3 +236,108 @@ def test_a_store_is_not_closed_by_its_own_thread(tmp_path: Path) -> None:
         assert asked.wait(PATIENCE_S)
         assert "nor by a thread of its own" in str(told[0])
         assert store.pull("t", 0, 0, wait=PATIENCE_S).messages
+
+
+def test_shards_amid_their_own_pool(tmp_path: Path) -> None:
+    """A thread of the pool, and who hands it something, would wait for the pool."""
+    with timerstore.open_shards(tmp_path / "shards", 2, config=small()) as shards:
+        with pytest.raises(LockedError):
+            shards._in_all(lambda _: shards.stats())
+        with pytest.raises(LockedError):
+            shards._in_all(lambda _: shards.close())
+        with shards._here(shards._pool), pytest.raises(LockedError):
+            shards.flush()
+        assert shards._in_all(lambda one: one.stats()["log_end_bytes"]) == [0, 0]
+        shards.put_many("t", [b"x"] * 9)
+
+
+def test_none_is_opened_under_a_lock(store: TimerStore, tmp_path: Path) -> None:
+    with store._opened.rooms.log.lock, pytest.raises(LockedError):
+        timerstore.open(tmp_path / "other", small(), threads=False)
+    assert not (tmp_path / "other").exists()
+
+
+@contextmanager
+def amid_a_sync_of_its_own(store: TimerStore) -> Iterator[None]:
+    """As a signal handler that comes amid it."""
+    rounds = store._opened.rooms.log._rounds
+    assert rounds.lead(1)
+    try:
+        yield
+    finally:
+        rounds.leave()
+
+
+def test_a_list_amid_a_sync_is_stored_whole_or_not_at_all(store: TimerStore) -> None:
+    end = store._opened.rooms.log.end
+    for given in ({"keys": [["k"]] * 600}, {"message_ids": [f"m{n}" for n in range(600)]}):
+        with amid_a_sync_of_its_own(store), pytest.raises(LockedError):
+            store.put_many("t", [bytes(500)] * 600, flush="async", **given)  # type: ignore[arg-type]
+        assert store._opened.rooms.log.end == end
+
+
+def test_a_put_that_needs_a_checkpoint_amid_a_sync_stores_nothing(tmp_path: Path) -> None:
+    config = small(checkpoint_log_bytes=1 << 16, checkpoint_log_bytes_max=1 << 17)
+    with timerstore.open(tmp_path / "s", config, threads=False) as store:
+        store.put("t", b"first")
+        log = store._opened.rooms.log
+        refused = None
+        with amid_a_sync_of_its_own(store):
+            for _ in range(400):
+                end = log.end
+                try:
+                    store.put("t", bytes(2000))
+                except LockedError as error:
+                    refused = error
+                    break
+        assert "what it put is in the log" not in str(refused)
+        assert log.end == end
+        store.put("t", b"after")
+
+
+def test_a_commit_that_is_refused_is_none(store: TimerStore) -> None:
+    offsets = store._opened.offsets
+    with offsets._write_lock, pytest.raises(LockedError):
+        offsets.settle(offsets.ask("t", "refused", {0: 1}))
+    offsets.settle(offsets.ask("t", "other", {0: 1}))
+    assert not offsets.committed("t", "refused")
+    assert offsets.committed("t", "other") == {0: 1}
+
+
+def test_who_is_rung_may_call_the_store(store: TimerStore) -> None:
+    """Also where dispatch rings: it is amid its step then."""
+    told: list[object] = []
+
+    def ring() -> None:
+        told.append(store.stats()["log_end_bytes"])
+
+    stepper = Stepper(store)
+    stepper.settle()
+    waiting = store.begin_pull("t", 0, 1, wait=60)
+    assert waiting.enter(ring)
+    store.put("t", b"second")
+    stepper.settle()
+    waiting.leave()
+    assert told
+
+
+def test_a_handler_that_ends_the_taking_of_a_checkpoint_ends_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was copied by then counts as clean: another checkpoint would leave it out."""
+    with timerstore.open(tmp_path / "s", small(), threads=False) as store:
+        store.put("t", b"x", delay=5)
+        rooms = store._opened.rooms
+
+        def copy_dirty() -> None:
+            store.stats()  # a handler's: refused, and it does not keep that to itself
+
+        with monkeypatch.context() as patched:
+            patched.setattr(rooms.states, "copy_dirty", copy_dirty)
+            with pytest.raises(LockedError):
+                store.flush()
+        with pytest.raises(FailedError):
+            store.flush()
+    with timerstore.open(tmp_path / "s", small(), threads=False) as store:
+        assert store.verify().clean
+        assert len(list(store.pending())) == 1

@@ -32,7 +32,7 @@ from timerstore.errors import (
 from timerstore.failpoint import reach
 from timerstore.files.guard import CutWatch
 from timerstore.files.segments import Segments
-from timerstore.native import AppendLock, Lock, ffi, held_locks, lib, raise_status
+from timerstore.native import AppendLock, Lock, ffi, lib, raise_status, short_locks
 
 _BLANK_BYTES = 16
 _NOTES = 1 << 14  # three staging halves of small messages: 1 MiB
@@ -263,9 +263,14 @@ class CommitLog:
         with self._write_lock:
             return self.segments.read_data(max(offset, self.written), size)
 
+    @property
+    def is_synced_here(self) -> bool:
+        """Whether who asks is amid a sync of its own thread: a signal handler or a finalizer."""
+        return self._rounds.is_led_here
+
     def sync_through(self, offset: int) -> None:
         """Return when the log is durable below `offset`; one sync serves all who wait."""
-        if self._rounds.is_led_here or held_locks():
+        if self.is_synced_here or short_locks():
             raise LockedError(
                 "a signal handler cannot wait for a sync amid which it came: it might wait for "
                 "itself; what it put is in the log, and durable with the next sync",

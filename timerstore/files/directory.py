@@ -26,7 +26,7 @@ from timerstore.layout.tree import Tree
 from timerstore.native import Lock
 
 _held: dict[tuple[int, int], Anchor] = {}
-_held_lock = Lock(wide=True)
+_held_lock = Lock()
 _read: set[Anchor] = set()  # by this process, each for as long as `unwritten` holds it
 
 
@@ -35,7 +35,7 @@ def _forget_in_child() -> None:
     keep its flock alive when the parent is gone.
     """
     global _held_lock  # noqa: PLW0603 - another thread may have held it when the process was forked
-    _held_lock = Lock(wide=True)
+    _held_lock = Lock()
     for anchor in (*_held.values(), *_read):
         anchor.close()
     _held.clear()

@@ -43,7 +43,7 @@ class LeaseProgress:
     def __init__(self, log: CommitLog, offsets: Offsets) -> None:
         self._log = log
         self._offsets = offsets
-        self._commit_lock = Lock(wide=True)
+        self._commit_lock = Lock(long=True)
         self._noted: Places = {}  # and not committed yet
 
     def note(self, topic: str, group: str, places: dict[int, int]) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from timerstore.clock import Clock
-from timerstore.errors import CorruptError, FailedError, TimerStoreError
+from timerstore.errors import CorruptError, FailedError, LockedError, TimerStoreError
 from timerstore.failpoint import reach
 from timerstore.files.disk import Disk
 from timerstore.layout import consumer_offset_json, json_text
@@ -89,7 +89,7 @@ class Offsets:
         self._check_alive = check_alive
         self._fail = fail
         self._lock = Lock()
-        self._write_lock = Lock(wide=True)
+        self._write_lock = Lock(long=True)
         self._asked: list[Asked] = []  # under `_lock`, in order; and the last ones that are done
         path = tree.consumer_offset_json
         try:
@@ -127,6 +127,13 @@ class Offsets:
 
     def settle(self, asked: Asked) -> None:
         """Return when a commit is durable; one write serves all that were asked for before it."""
+        try:
+            self._settle(asked)
+        except LockedError:
+            asked.is_done = True  # who is refused has not committed
+            raise
+
+    def _settle(self, asked: Asked) -> None:
         with self._write_lock:
             if asked.is_done:
                 return

@@ -2,7 +2,8 @@
 
 Threads:  the dispatch thread, and flush, which brings it up to a checkpoint: one at a time,
           `_lock`.
-Locks:    _lock, then the commit log's or the index's.
+Locks:    _lock, then the commit log's or the index's. Who listens is told under none of them: by
+          both threads at once, it may be, and asks the queues what there is.
 Pauses:   for some milliseconds behind work (decision 0061); in a thread of its own alone.
 Holds:    (1) only bytes that are written out are dispatched; (2) units and entries are in their
           files before `dispatched` passes their records; (3) a queue has no gap.
@@ -82,8 +83,7 @@ class Dispatch(Service):
         """Dispatch one batch of what was appended."""
         self._began = self.dispatched
         try:
-            with self._lock:
-                is_busy = self._dispatch(self._log.write_behind())
+            is_busy = self._dispatch(self._log.write_behind)
         except BaseException:
             self._log.native.dispatch_comes = 0  # tried again later, or by who wakes it
             raise
@@ -132,8 +132,7 @@ class Dispatch(Service):
     def through(self, offset: int) -> None:
         """Dispatch up to a log offset at least."""
         while self.dispatched < offset:
-            with self._lock:
-                self._dispatch(self._log.write_out())
+            self._dispatch(self._log.write_out)
 
     def index_anew(self, store_id: int) -> None:
         """Build the index anew from the log; what is dispatched meanwhile waits."""
@@ -148,26 +147,32 @@ class Dispatch(Service):
         with self._lock:
             yield
 
-    def _dispatch(self, written: int) -> bool:
+    def _dispatch(self, write: Callable[[], int]) -> bool:
+        """Dispatch one batch of what `write` has written; then whoever waits hears of it."""
+        touched: set[int] = set()
+        try:
+            with self._lock:
+                return self._dispatch_held(write(), touched)
+        finally:  # on a full disk, too: pulls see what a queue has got
+            if touched:
+                for listener in self.listeners:
+                    listener(touched)
+
+    def _dispatch_held(self, written: int, touched: set[int]) -> bool:
         if self.dispatched >= written:
             return False
         count = self._read(written)
-        touched: set[int] = set()
-        try:
-            if count:
-                self._append(count, touched)
-            reach("dispatch_queues_written")
-            if self.index is not None:
-                self.index.take(self._next[0])
-            self.dispatched = self._next[0]
-            if self._requests.count and self.hand_on is not None:
-                self.hand_on(
-                    bytes(ffi.buffer(self._requests.at, self._requests.count * _REQUEST_BYTES))
-                )
-            self.metrics.add("dispatch_records", count)
-        finally:  # on a full disk, too: pulls see what a queue has got
-            for listener in self.listeners:
-                listener(touched)
+        if count:
+            self._append(count, touched)
+        reach("dispatch_queues_written")
+        if self.index is not None:
+            self.index.take(self._next[0])
+        self.dispatched = self._next[0]
+        if self._requests.count and self.hand_on is not None:
+            self.hand_on(
+                bytes(ffi.buffer(self._requests.at, self._requests.count * _REQUEST_BYTES))
+            )
+        self.metrics.add("dispatch_records", count)
         return True
 
     def _read(self, end: int) -> int:

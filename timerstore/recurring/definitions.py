@@ -37,7 +37,7 @@ class Definitions:
         self._disk = disk
         self._tree = tree
         self._log = log
-        self._save_lock = Lock(wide=True)
+        self._save_lock = Lock(long=True)
         self._is_changed = False
         try:
             read = recurring_json.read(disk.read_small(tree.recurring_json))

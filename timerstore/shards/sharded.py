@@ -16,8 +16,10 @@ Source:   decision 0016.
 
 import heapq
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -32,7 +34,14 @@ from timerstore import store as single
 from timerstore.clock import Clock, SystemClock
 from timerstore.closing import Closing
 from timerstore.config import StoreConfig
-from timerstore.errors import ClosedError, ConfigError, FullError, MessageError, TimerStoreError
+from timerstore.errors import (
+    ClosedError,
+    ConfigError,
+    FullError,
+    MessageError,
+    TimerStoreError,
+    amid_own_step,
+)
 from timerstore.files.disk import Disk
 from timerstore.files.paths import path_text
 from timerstore.layout.handle import decode
@@ -127,6 +136,7 @@ class ShardedStore(Closing):
         self._spreader = Spreader(self.config, self._clock)
         self._leases = ShardLeases(self.config, self.stores, self._in, self._in_some)
         workers = min(len(self.stores), _WORKERS_MAX)
+        self._thread = threading.local()
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="timerstore-shards")
         self._ingest_pool = ThreadPoolExecutor(workers, thread_name_prefix="timerstore-ingest")
         self._ingesters = [
@@ -197,6 +207,26 @@ class ShardedStore(Closing):
         except TimerStoreError as error:
             raise named(error, shard) from error.__cause__
 
+    def _pools_here(self) -> tuple[ThreadPoolExecutor, ...]:
+        """The pools that this thread is of, or hands something to just now."""
+        pools: tuple[ThreadPoolExecutor, ...] = getattr(self._thread, "pools", ())
+        return pools
+
+    @contextmanager
+    def _here(self, pool: ThreadPoolExecutor) -> Iterator[None]:
+        before = self._pools_here()
+        self._thread.pools = (*before, pool)
+        try:
+            yield
+        finally:
+            self._thread.pools = before
+
+    def _in_pool(
+        self, pool: ThreadPoolExecutor, shard: int, call: Callable[[TimerStore], Answer]
+    ) -> Answer:
+        with self._here(pool):
+            return self._in(shard, call)
+
     def _in_all(self, call: Callable[[TimerStore], Answer]) -> list[Answer]:
         """Do something in every shard at once; the first error after all have ended."""
         return self._in_some(dict.fromkeys(range(len(self.stores)), call))
@@ -211,10 +241,13 @@ class ShardedStore(Closing):
             return [self._in(shard, call) for shard, call in calls.items()]
         self.stores[0].topics()  # raises where it is closed, or forked: a pool is gone there
         pool = pool if pool is not None else self._pool
+        if pool in self._pools_here():
+            raise amid_own_step()  # amid submit, which has a lock, or while we are waited for
         futures: list[Future[Answer]] = []
         try:
-            for shard, call in calls.items():
-                futures.append(pool.submit(self._in, shard, call))
+            with self._here(pool):
+                for shard, call in calls.items():
+                    futures.append(pool.submit(self._in_pool, pool, shard, call))
         except RuntimeError:
             for future in futures:
                 future.exception()  # when it has ended
@@ -855,6 +888,8 @@ class ShardedStore(Closing):
         """
         for store in self.stores:
             store._refuse_amid_call()
+        if self._pools_here():
+            raise amid_own_step()
         for one in self._ingesters:
             one.stop()
         if self._ingest_service is not None and os.getpid() == self._pid:

@@ -18,7 +18,7 @@ from timerstore.clock import Clock
 from timerstore.commitlog.commit_log import CommitLog
 from timerstore.config import StoreConfig
 from timerstore.dedupe import Ids, Taken
-from timerstore.errors import FailedError, TimerStoreError, as_failure
+from timerstore.errors import FailedError, TimerStoreError, amid_own_step, as_failure
 from timerstore.failpoint import reach
 from timerstore.files.disk import Disk, File
 from timerstore.layout import counts_json, watermark
@@ -91,7 +91,7 @@ class Checkpoint:
         self._tree = tree
         self._rooms = rooms
         self._store_id = store_id
-        self._lock = Lock(wide=True)
+        self._lock = Lock(long=True)
         self._file: File | None = disk.open(tree.watermark, create=True)
         disk.sync_directory(tree.side)
         self._sequence = last.sequence if last is not None else 0
@@ -126,6 +126,8 @@ class Checkpoint:
         Who appends has one made in time, so that he need not make it himself.
         """
         if self._is_beyond:
+            if self._rooms.log.is_synced_here:
+                raise amid_own_step()  # before anything is appended
             self.run(only_if_beyond=True)
         elif self.has_grown:
             self.on_grown()
@@ -194,7 +196,11 @@ class Checkpoint:
     def _taken_and_written(
         self, pause: Callable[[], None], *, is_clean: bool
     ) -> tuple[_Snapshot, Watermark]:
-        taken = self._take()
+        try:
+            taken = self._take()
+        except BaseException as error:  # what was copied counts as clean
+            self._rooms.log.fail(as_failure(error, self._tree.watermark))
+            raise
         reach("checkpoint_taken")
         try:
             return taken, self._write(taken, pause, is_clean=is_clean)

@@ -1,6 +1,7 @@
 """The lock of everything under a store: as threading.Lock, but nobody waits for himself."""
 
 import gc
+import math
 import signal
 import threading
 from collections.abc import Callable
@@ -154,6 +155,34 @@ def test_a_signal_ends_a_wait_where_its_handler_raises() -> None:
     assert held_locks() == 0
     with lock:
         pass
+
+
+def test_signals_do_not_make_a_wait_longer() -> None:
+    lock, begun, go = Lock(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            begun.set()
+            go.wait(PATIENCE_S)
+
+    holder = threading.Thread(target=hold, daemon=True)
+    holder.start()
+    assert begun.wait(PATIENCE_S)
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+    try:
+        assert not lock.acquire(timeout=0.05)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        go.set()
+        holder.join(PATIENCE_S)
+
+
+@pytest.mark.parametrize("given", [(True, -2.0), (True, math.nan), (False, 1.0)])
+def test_a_time_that_is_none(given: tuple[bool, float]) -> None:
+    with pytest.raises(ValueError, match="wanted a timeout of 0 or more"):
+        Lock().acquire(*given)
 
 
 def test_one_that_is_dropped_while_it_is_held_counts_no_more() -> None:

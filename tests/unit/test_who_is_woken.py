@@ -25,6 +25,7 @@ Put = Callable[[TimerStore], Any]
 PUTS: dict[str, Put] = {
     "put": lambda store: store.put("t", b"x", delay=HOUR_S),
     "put_many": lambda store: store.put_many("t", [b"x", b"y"], delay=HOUR_S),
+    "put_many with keys": lambda store: store.put_many("t", [b"x"], delay=HOUR_S, keys=["k"]),
     "put with a key": lambda store: store.put("t", b"x", delay=HOUR_S, keys="k"),
     "level": lambda store: store.put("t", b"x", level=18),
 }
@@ -71,6 +72,25 @@ def test_both_are_woken_unless_one_comes_by_itself(store: TimerStore, name: str)
         woken(store)
         PUTS[name](store)
         assert woken(store) == (set() if is_armed else {"dispatch", "flush"})
+
+
+@pytest.mark.parametrize(
+    ("given", "is_soon"),
+    [
+        ({"level": 18}, False),
+        ({"level": 99}, False),
+        ({"delay": HOUR_S, "atomic": True}, False),
+        ({"delay": [HOUR_S, 0.02], "keys": ["k", "k"]}, True),
+        ({"keys": ["k", "k"]}, True),
+    ],
+)
+def test_lists_wake_dispatch_for_what_is_soon(
+    store: TimerStore, given: dict[str, Any], is_soon: bool
+) -> None:
+    armed(store, 1)
+    woken(store)
+    store.put_many("t", [b"x", b"y"], **given)
+    assert woken(store) == ({"dispatch"} if is_soon else set())
 
 
 def test_what_is_due_soon_wakes_dispatch(store: TimerStore) -> None:

@@ -3,10 +3,10 @@
 Threads:  any thread may turn or read a ManualClock; listeners run in the thread that turned it.
 """
 
+import threading
 from collections.abc import Callable
 
 from timerstore.clock import Clock
-from timerstore.native import Lock
 from timerstore.store import TimerStore
 
 
@@ -16,7 +16,7 @@ class ManualClock(Clock):
     __slots__ = ("_listeners", "_lock", "_monotonic_ns", "_now_ms")
 
     def __init__(self, now_ms: int) -> None:
-        self._lock = Lock(wide=True)
+        self._lock = threading.Lock()
         self._now_ms = now_ms
         self._monotonic_ns = 0
         self._listeners: list[Callable[[], None]] = []

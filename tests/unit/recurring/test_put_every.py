@@ -12,6 +12,7 @@ import pytest
 import timerstore
 from tests.support.bench import DAY, NOW, Bench, small
 from tests.support.driver import abandon
+from tests.support.elsewhere import elsewhere
 from timerstore import ConfigError, CorruptError, MessageError, Recurring, StoreConfig, failpoint
 from timerstore.errors import FullError
 from timerstore.layout import recurring_json
@@ -243,12 +244,15 @@ def test_an_end_takes_a_run_that_is_rescheduled_meanwhile(
     assert len(list(bench.store.pending())) == 2
     left = times
 
+    def move_all() -> None:
+        for run in list(bench.store.pending()):
+            bench.store.reschedule(run.handle, delay=90 + left)
+
     def hook(point: str) -> None:
         nonlocal left
         if point == "recurring_run_cancelled" and left:
             left -= 1
-            for run in list(bench.store.pending()):
-                bench.store.reschedule(run.handle, delay=90 + left)
+            elsewhere(move_all)
 
     monkeypatch.setattr(failpoint, "hook", hook)
     assert bench.store.cancel_every("beat")

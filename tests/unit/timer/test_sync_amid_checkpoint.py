@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.bench import Bench, small
+from tests.support.elsewhere import elsewhere
 from timerstore import failpoint
 from timerstore.queues.consume_queue import ConsumeQueue
 
@@ -37,7 +38,7 @@ def test_a_sync_that_is_asked_for_amid_a_checkpoint_does_not_wait_for_its_end(
 
     def hook(name: str) -> None:
         if name == at:
-            bench.store.put("t", b"amid", delay=60)
+            elsewhere(lambda: bench.store.put("t", b"amid", delay=60))
             flush.request()  # type: ignore[attr-defined]
         if name.startswith("checkpoint_"):
             behind[name] = log.end - log.durable
@@ -67,7 +68,7 @@ def test_what_nobody_asks_for_is_synced_amid_a_checkpoint_when_its_interval_is_o
 
     def hook(name: str) -> None:
         if name == "checkpoint_queues_synced":
-            bench.store.put("t", b"amid", delay=60)
+            elsewhere(lambda: bench.store.put("t", b"amid", delay=60))
         if name == "checkpoint_wheel_written":
             bench.clock.advance(5000)
         if name.startswith("checkpoint_"):
@@ -95,7 +96,7 @@ def test_it_is_synced_between_two_queues(bench: Bench, monkeypatch: pytest.Monke
     def sync(queue: ConsumeQueue) -> None:
         behind.append(log.end - log.durable)
         original(queue)
-        bench.store.put("t", b"amid", delay=60)
+        elsewhere(lambda: bench.store.put("t", b"amid", delay=60))
         flush.request()  # type: ignore[attr-defined]
 
     for topic in "abc":
@@ -120,7 +121,7 @@ def test_it_is_synced_while_somebody_else_completes_a_checkpoint(bench: Bench) -
     thread = threading.Thread(target=flush.step, daemon=True)
     with checkpoint.still():
         thread.start()
-        bench.store.put("t", b"amid", delay=60)
+        elsewhere(lambda: bench.store.put("t", b"amid", delay=60))
         end = log.end
         flush.request()  # type: ignore[attr-defined]
         while log.durable < end:

@@ -16,6 +16,7 @@ import pytest
 import timerstore
 from tests.support.bench import small
 from tests.support.collecting import at_collections
+from tests.support.elsewhere import elsewhere
 from timerstore import FailedError, LockedError, PutReceipt, TimerStore
 from timerstore.errors import NotWaitingError
 from timerstore.testing import Stepper
@@ -266,6 +267,21 @@ def amid_a_sync_of_its_own(store: TimerStore) -> Iterator[None]:
         yield
     finally:
         rounds.leave()
+
+
+def test_who_leads_a_sync_waits_for_nobody_who_may_wait_for_it(store: TimerStore) -> None:
+    planner = store._recurring.planner
+
+    def recur() -> None:
+        with amid_a_sync_of_its_own(store), pytest.raises(LockedError):
+            store.put_every("t", b"x", every=60, name="beat")
+
+    with planner.lock:
+        elsewhere(recur)
+    store.put_every("t", b"x", every=60, name="beat")
+    with amid_a_sync_of_its_own(store), pytest.raises(LockedError):
+        store.flush()  # its sync
+    store.flush()
 
 
 def test_a_list_amid_a_sync_is_stored_whole_or_not_at_all(store: TimerStore) -> None:

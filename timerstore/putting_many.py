@@ -200,7 +200,7 @@ class ManyPutting(Putting):
         if count and call.is_sync:
             self._log.sync_through(int(places.log_offsets.max()) + 1)
         elif count:
-            self._tell(self._soonest_ms(call), call.now_ms)
+            self._tell(self._soonest_ms(call), self._clock.now_ms)  # it may have waited for room
         return batch
 
     def _soonest_ms(self, call: "_Call") -> int:

@@ -445,7 +445,7 @@ static PyMethodDef functions[] = {
     {"split", (PyCFunction)(void (*)(void))ts_split, METH_FASTCALL, "See lists.h."},
     {"refuse_by", (PyCFunction)ts_refuse_by, METH_O, "Say what makes the error for who waits for himself."},
     {"held_locks", (PyCFunction)ts_count_held, METH_NOARGS, "How many locks of a store this thread has."},
-    {"set_leading", (PyCFunction)ts_set_leading, METH_O, "Whether this thread leads a sync."},
+    {"count_syncs", (PyCFunction)ts_count_syncs, METH_O, "So many more syncs are this thread's."},
     {"short_locks", (PyCFunction)ts_count_short, METH_NOARGS, "The same without those a sync may come under."},
     {"read_named", (PyCFunction)(void (*)(void))ts_read_named, METH_FASTCALL, "See lists.h."},
     {NULL, NULL, 0, NULL},

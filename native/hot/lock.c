@@ -2,7 +2,7 @@
  *
  * A signal handler, a finalizer or a callback of the collector runs amid any step of Python's, so also
  * under a lock of its own thread; where it calls the store it would wait for itself. Nobody but who took
- * the lock lets go of it. A long one may be held over a sync, and so may a wide one: who leads a sync, and
+ * the lock lets go of it. A long one may be held over a sync, and so may a wide one: who is amid a sync, and
  * asks for one that another has, is refused as well, for that one may wait for this sync. Under a wide one calls of the store come, or
  * code of a caller's: it is not counted among those a thread has. All of it runs under the GIL, so that no signal comes between its steps. */
 #include "lock.h"
@@ -20,7 +20,7 @@ typedef struct {
 } Lock;
 
 _Thread_local int ts_held_locks, ts_short_locks;
-static _Thread_local int is_leading; /* a sync, for which who has a long or a wide lock may wait */
+static _Thread_local int syncing; /* syncs that it leads, or would lead next: who has a lock may sleep until then */
 static PyObject *make_refusal;
 
 int ts_refuse(void)
@@ -57,14 +57,14 @@ PyObject *ts_count_short(PyObject *module, PyObject *unused)
     return PyLong_FromLong(ts_short_locks);
 }
 
-PyObject *ts_set_leading(PyObject *module, PyObject *given)
+PyObject *ts_count_syncs(PyObject *module, PyObject *more)
 {
-    int leads = PyObject_IsTrue(given);
+    long count = PyLong_AsLong(more);
 
     (void)module;
-    if (leads < 0)
+    if (count == -1 && PyErr_Occurred())
         return NULL;
-    is_leading = leads;
+    syncing += (int)count;
     Py_RETURN_NONE;
 }
 
@@ -89,7 +89,7 @@ static int wait_for(Lock *self, PY_TIMEOUT_T wait_us)
     PY_TIMEOUT_T end_us = wait_us > 0 && got != PY_LOCK_ACQUIRED ? now_us() + wait_us : 0;
 
     while (got != PY_LOCK_ACQUIRED && wait_us != 0) {
-        if (is_mine(self) || (is_leading && (self->is_long || self->is_wide)))
+        if (is_mine(self) || (syncing > 0 && (self->is_long || self->is_wide)))
             return ts_refuse();
         Py_BEGIN_ALLOW_THREADS
         got = PyThread_acquire_lock_timed(self->lock, wait_us, 1);

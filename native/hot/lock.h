@@ -16,6 +16,6 @@ int ts_refuse(void);
 PyObject *ts_refuse_by(PyObject *module, PyObject *make_error);
 PyObject *ts_count_held(PyObject *module, PyObject *unused);
 PyObject *ts_count_short(PyObject *module, PyObject *unused);
-PyObject *ts_set_leading(PyObject *module, PyObject *given);
+PyObject *ts_count_syncs(PyObject *module, PyObject *more);
 
 #endif

@@ -3,6 +3,7 @@ served, or refused by LockedError; never a hang, and nothing is lost or doubled 
 """
 
 import random
+import signal
 import threading
 import zlib
 from collections import Counter
@@ -19,10 +20,12 @@ from tests.support.collecting import at_collections
 from tests.support.elsewhere import elsewhere
 from timerstore import FailedError, LockedError, PutReceipt, TimerStore
 from timerstore.errors import NotWaitingError
+from timerstore.native import count_syncs
 from timerstore.testing import Stepper
 
 PATIENCE_S = 120.0
 ROUNDS = 120
+IN_THE_LOG = "what it put, cancelled or moved is in the log"
 
 
 def in_time(act: Callable[[], object]) -> None:
@@ -157,7 +160,7 @@ def test_any_call_amid_any_other(tmp_path: Path, flush: str, threads: bool, seed
     with timerstore.open(tmp_path / "s", small(flush=flush), threads=False) as one:
         Stepper(one).settle()
         came = Counter(m.body for m in one.pull("t", 0, 0, max_count=9_999).messages)
-    doubtful = sum("what it put is in the log" in str(error) for error in refused)
+    doubtful = sum(IN_THE_LOG in str(error) for error in refused)
     assert not Counter(put) - came, "what was acknowledged is lost"
     assert max(came.values()) == 1
     assert (came - Counter(put)).total() <= doubtful
@@ -168,7 +171,10 @@ def test_what_waits_for_a_sync_under_a_lock_is_refused_before_it_harms(store: Ti
     for lock in (log._write_lock, log.lock):
         with lock, pytest.raises(LockedError):
             store.put("t", b"x", flush="sync")
-        with lock, pytest.raises(LockedError, match="what it put is in the log"):
+        with (
+            lock,
+            pytest.raises(LockedError, match=IN_THE_LOG),
+        ):
             log.sync_through(log.end)
     assert store.put("t", b"after", flush="sync")
 
@@ -262,11 +268,63 @@ def test_none_is_opened_under_a_lock(store: TimerStore, tmp_path: Path) -> None:
 def amid_a_sync_of_its_own(store: TimerStore) -> Iterator[None]:
     """As a signal handler that comes amid it."""
     rounds = store._opened.rooms.log._rounds
+    count_syncs(1)
     assert rounds.lead(1)
     try:
         yield
     finally:
         rounds.leave()
+        count_syncs(-1)
+
+
+def test_who_sleeps_through_a_sync_waits_for_nobody_who_may_wait_for_it(store: TimerStore) -> None:
+    """He may be the one to lead the next."""
+    log, planner = store._opened.rooms.log, store._recurring.planner
+    told: list[object] = []
+
+    def handle(*_: object) -> None:
+        try:
+            store.put_every("t", b"x", every=60, name="beat")
+        except LockedError as error:
+            told.append(error)
+
+    def lead_and_wake() -> None:
+        with planner.lock:
+            assert log._rounds.lead(log.end)
+            leading.set()
+            assert asleep.wait(PATIENCE_S)
+            while not told:
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+                asleep.wait(0)
+            log.durable = log.end
+            log._rounds.end(log.end)
+
+    leading, asleep = threading.Event(), threading.Event()
+    before = signal.signal(signal.SIGUSR1, handle)
+    thread = threading.Thread(target=lead_and_wake, daemon=True)
+    try:
+        thread.start()
+        assert leading.wait(PATIENCE_S)
+        asleep.set()
+        log.sync_through(log.end)
+        thread.join(PATIENCE_S)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert not thread.is_alive()
+    assert told
+
+
+def test_a_sync_of_another_store_does_not_end_that(store: TimerStore, tmp_path: Path) -> None:
+    with timerstore.open(tmp_path / "other", small(flush="sync"), threads=False) as other:
+
+        def recur() -> None:
+            with amid_a_sync_of_its_own(store):
+                other.put("t", b"x")
+                with pytest.raises(LockedError):
+                    store.put_every("t", b"x", every=60, name="beat")
+
+        with store._recurring.planner.lock:
+            elsewhere(recur)
 
 
 def test_who_leads_a_sync_waits_for_nobody_who_may_wait_for_it(store: TimerStore) -> None:
@@ -306,7 +364,7 @@ def test_a_put_that_needs_a_checkpoint_amid_a_sync_stores_nothing(tmp_path: Path
                 except LockedError as error:
                     refused = error
                     break
-        assert "what it put is in the log" not in str(refused)
+        assert IN_THE_LOG not in str(refused)
         assert log.end == end
         store.put("t", b"after")
 

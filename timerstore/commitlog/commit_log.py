@@ -32,7 +32,7 @@ from timerstore.errors import (
 from timerstore.failpoint import reach
 from timerstore.files.guard import CutWatch
 from timerstore.files.segments import Segments
-from timerstore.native import AppendLock, Lock, ffi, lib, raise_status, short_locks
+from timerstore.native import AppendLock, Lock, count_syncs, ffi, lib, raise_status, short_locks
 
 _BLANK_BYTES = 16
 _NOTES = 1 << 14  # three staging halves of small messages: 1 MiB
@@ -273,24 +273,36 @@ class CommitLog:
         if self.is_synced_here or short_locks():
             raise LockedError(
                 "a signal handler cannot wait for a sync amid which it came: it might wait for "
-                "itself; what it put is in the log, and durable with the next sync",
+                "itself; what it put, cancelled or moved is in the log, and durable with the next "
+                "sync",
                 where=self.segments.directory,
                 wanted="a handler that sets a flag, for the program to act on; or flush='async'",
             )
         try:
             while self.durable < offset:
-                if self._rounds.lead(offset):
-                    self._lead_round(offset)
+                took_ns = self._round(offset)
+                if took_ns is not None:
+                    self.on_synced(took_ns)
+                    reach("log_synced")
+                    self._tell_durable()
         except BaseException:
             self._rounds.leave()
             self._tell_durable()  # Ctrl-C behind the sync: those whom it served count on that
             raise
 
-    def _lead_round(self, offset: int) -> None:
+    def _round(self, offset: int) -> int | None:
+        """Lead a round, or sleep through one: how long its sync took, None where it led none."""
+        count_syncs(1)
+        try:
+            return self._lead_round(offset) if self._rounds.lead(offset) else None
+        finally:
+            count_syncs(-1)
+
+    def _lead_round(self, offset: int) -> int | None:
         self.check_alive()
         if self.durable >= offset:
             self._rounds.end(self.durable)
-            return
+            return None
         try:
             written = self.write_out()
             start_ns = self._clock.monotonic_ns
@@ -302,9 +314,7 @@ class CommitLog:
             raise
         took_ns = self._clock.monotonic_ns - start_ns
         self._rounds.end(written)
-        self.on_synced(took_ns)
-        reach("log_synced")
-        self._tell_durable()
+        return took_ns
 
     def _tell_durable(self) -> None:
         for listener in self.on_durable:

@@ -12,8 +12,6 @@ import threading
 from contextlib import suppress
 from typing import NamedTuple
 
-from timerstore.native import set_leading
-
 
 class _Sleeper(NamedTuple):
     """One who waits for others' syncs."""
@@ -41,7 +39,6 @@ class SyncRounds:
         with self._lock:
             self._inside = me = threading.get_ident()
             if self._leader is None:
-                set_leading(True)
                 self._leader, self._inside = me, None
                 return True
             bell = threading.Lock()
@@ -60,14 +57,12 @@ class SyncRounds:
                 one.bell.release()
             self._sleepers = left[1:]
             self._leader = None  # last: until then a signal handler is told that it leads
-            set_leading(False)
 
     def leave(self) -> None:
         """Go with an error, wherever it struck: leading, ending or asleep."""
         with self._lock:
             me = threading.get_ident()
             self._leader = None if self._leader == me else self._leader
-            set_leading(False)
             self._inside = None
             for one in self._sleepers:
                 with suppress(RuntimeError):  # woken already, by an end that was cut short

@@ -78,7 +78,7 @@ class Hold:
         self.entered_at = offset  # the queue's visible end then
         self.end_ns = end_ns
         self.filter = message_filter
-        self.ring = ring  # called when it is answered, from any thread, under no lock of ours
+        self.ring = ring  # called when it is answered, from any thread, under no lock of holds
         self.wakes = wakes  # when messages come; else when its time is over only
         self.answered = False
 

@@ -118,7 +118,8 @@ class WaitingPull(Generic[Answer]):
         """Begin to wait; False where there is something to look at, or no time left.
 
         `ring` is called, once or more, from any thread, when it is time to `leave` and look; it
-        must be left after `left_s` in any case.
+        must be left after `left_s` in any case. It should do no more than ring: a call of a store
+        may be LockedError there, as a service may call it amid a step.
         """
         if self.left_s <= 0:
             return False

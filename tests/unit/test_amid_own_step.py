@@ -28,24 +28,6 @@ ROUNDS = 120
 IN_THE_LOG = "what it put, cancelled or moved is in the log"
 
 
-def in_time(act: Callable[[], object]) -> None:
-    """Do something that might hang, in a thread that nobody has to wait for."""
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            act()
-        except BaseException as error:  # noqa: BLE001 - handed on
-            errors.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(PATIENCE_S)
-    assert not thread.is_alive(), "it waits for itself"
-    for error in errors:
-        raise error
-
-
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[TimerStore]:
     with timerstore.open(tmp_path / "s", small(), threads=False) as one:
@@ -73,7 +55,7 @@ def test_a_put_amid_making_room_for_another(store: TimerStore) -> None:
             put.append(body)
 
     with at_collections(inner, each=5):
-        in_time(outer)
+        elsewhere(outer, PATIENCE_S)
     assert any(one.startswith(b"inner") for one in put)
     assert refused, "no collection came under a lock: the test shows nothing"
     Stepper(store).settle()
@@ -154,7 +136,7 @@ def test_any_call_amid_any_other(tmp_path: Path, flush: str, threads: bool, seed
             one.flush()
 
         with at_collections(inner, each=20):
-            in_time(outer)
+            elsewhere(outer, PATIENCE_S)
         assert refused, "no collection came under a lock: the test shows nothing"
         assert one.verify().clean
     with timerstore.open(tmp_path / "s", small(flush=flush), threads=False) as one:

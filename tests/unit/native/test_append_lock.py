@@ -1,4 +1,4 @@
-"""The append lock: as threading.Lock, but C takes it, too, and nobody waits for himself."""
+"""The append lock, which C takes, too; what it has in common with the others: test_lock.py."""
 
 import threading
 
@@ -8,21 +8,6 @@ from timerstore.errors import FailedError, LockedError
 from timerstore.native import AppendLock, ffi, lib, raise_status
 
 PATIENCE_S = 30.0
-
-
-def test_it_is_taken_and_let_go() -> None:
-    lock = AppendLock()
-    assert not lock.locked()
-    with lock:
-        assert lock.locked()
-    assert not lock.locked()
-
-
-def test_an_error_lets_go_of_it() -> None:
-    lock = AppendLock()
-    with pytest.raises(KeyError), lock:
-        raise KeyError
-    assert not lock.locked()
 
 
 def test_taken_twice_it_is_an_error_and_still_held() -> None:
@@ -51,43 +36,6 @@ def test_only_who_has_it_lets_go() -> None:
     with pytest.raises(RuntimeError, match="has it not"):
         lock.__exit__(None, None, None)
     assert "has it not" in told[0]
-
-
-def test_who_waits_for_it_lets_others_run() -> None:
-    lock, begun, got = AppendLock(), threading.Event(), threading.Event()
-
-    def take() -> None:
-        begun.set()
-        with lock:
-            got.set()
-
-    with lock:
-        thread = threading.Thread(target=take)
-        thread.start()
-        assert begun.wait(PATIENCE_S)
-        assert not got.wait(0.01), "two have it"
-    assert got.wait(PATIENCE_S)
-    thread.join(PATIENCE_S)
-
-
-def test_many_take_it_one_after_the_other() -> None:
-    lock, inside, most, total = AppendLock(), [0], [0], [0]
-
-    def take() -> None:
-        for _ in range(2_000):
-            with lock:
-                inside[0] += 1
-                most[0] = max(most[0], inside[0])
-                total[0] += 1
-                inside[0] -= 1
-
-    threads = [threading.Thread(target=take) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE_S)
-    assert most == [1]
-    assert total == [8_000]
 
 
 def test_it_takes_no_arguments() -> None:

@@ -4,33 +4,64 @@ import gc
 import math
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
+from tests.support.elsewhere import elsewhere
 from timerstore.errors import LockedError
 from timerstore.native import AppendLock, Lock, held_locks
 
 PATIENCE_S = 30.0
 
 
-def elsewhere(act: Callable[[], object]) -> object:
-    """What another thread finds; an error of its is the answer, too."""
-    answers: list[object] = []
-
-    def run() -> None:
-        try:
-            answers.append(act())
-        except Exception as error:  # noqa: BLE001 - an answer
-            answers.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(PATIENCE_S)
-    return answers[0]
+both = pytest.mark.parametrize("kind", [Lock, AppendLock])
 
 
-def test_it_is_taken_and_let_go() -> None:
+@contextmanager
+def held_elsewhere(lock: Any) -> Iterator[None]:
+    """Another thread has it, within."""
+    begun, go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            begun.set()
+            go.wait(PATIENCE_S)
+
+    holder = threading.Thread(target=hold, daemon=True)
+    holder.start()
+    assert begun.wait(PATIENCE_S)
+    try:
+        yield
+    finally:
+        go.set()
+        holder.join(PATIENCE_S)
+
+
+@contextmanager
+def alarms(handle: Callable[..., object]) -> Iterator[None]:
+    """A signal each hundredth of a second, within."""
+    before = signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@both
+def test_with_takes_it_and_lets_go(kind: Any) -> None:
+    lock = kind()
+    assert not lock.locked()
+    with lock:
+        assert lock.locked()
+    assert not lock.locked()
+
+
+def test_it_is_taken_for_some_time_or_at_once() -> None:
     lock = Lock()
     assert not lock.locked()
     with lock:
@@ -43,8 +74,9 @@ def test_it_is_taken_and_let_go() -> None:
     lock.release()
 
 
-def test_an_error_lets_go_of_it() -> None:
-    lock = Lock()
+@both
+def test_an_error_lets_go_of_it(kind: Any) -> None:
+    lock = kind()
     with pytest.raises(KeyError), lock:
         raise KeyError
     assert not lock.locked()
@@ -81,13 +113,15 @@ def test_only_who_has_it_lets_go() -> None:
     with pytest.raises(RuntimeError, match="does not have"):
         lock.release()
     with lock:
-        assert isinstance(elsewhere(lock.release), RuntimeError)
+        with pytest.raises(RuntimeError):
+            elsewhere(lock.release)
         assert lock.locked()
     assert held_locks() == 0
 
 
-def test_who_waits_is_served_in_the_end() -> None:
-    lock, begun, got = Lock(), threading.Event(), threading.Event()
+@both
+def test_who_waits_for_it_lets_others_run(kind: Any) -> None:
+    lock, begun, got = kind(), threading.Event(), threading.Event()
 
     def take() -> None:
         begun.set()
@@ -103,8 +137,9 @@ def test_who_waits_is_served_in_the_end() -> None:
     thread.join(PATIENCE_S)
 
 
-def test_many_take_it_one_after_the_other() -> None:
-    lock, inside, most, total = Lock(), [0], [0], [0]
+@both
+def test_many_take_it_one_after_the_other(kind: Any) -> None:
+    lock, inside, most, total = kind(), [0], [0], [0]
 
     def take() -> None:
         for _ in range(2_000):
@@ -125,32 +160,15 @@ def test_many_take_it_one_after_the_other() -> None:
 
 def test_a_signal_ends_a_wait_where_its_handler_raises() -> None:
     """And where it does not, the wait goes on."""
-    lock, seen, go = Lock(), [], threading.Event()
+    lock, seen = Lock(), []
 
     def handle(*_: object) -> None:
         seen.append(held_locks())
         if len(seen) == 2:
             raise InterruptedError
 
-    def hold() -> None:
-        with lock:
-            begun.set()
-            go.wait(PATIENCE_S)
-
-    begun = threading.Event()
-    holder = threading.Thread(target=hold, daemon=True)
-    holder.start()
-    assert begun.wait(PATIENCE_S)
-    before = signal.signal(signal.SIGALRM, handle)
-    signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
-    try:
-        with pytest.raises(InterruptedError), lock:
-            raise AssertionError("two have it")
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-        go.set()
-        holder.join(PATIENCE_S)
+    with held_elsewhere(lock), alarms(handle), pytest.raises(InterruptedError), lock:
+        raise AssertionError("two have it")
     assert seen == [0, 0]
     assert held_locks() == 0
     with lock:
@@ -158,25 +176,9 @@ def test_a_signal_ends_a_wait_where_its_handler_raises() -> None:
 
 
 def test_signals_do_not_make_a_wait_longer() -> None:
-    lock, begun, go = Lock(), threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with lock:
-            begun.set()
-            go.wait(PATIENCE_S)
-
-    holder = threading.Thread(target=hold, daemon=True)
-    holder.start()
-    assert begun.wait(PATIENCE_S)
-    before = signal.signal(signal.SIGALRM, lambda *_: None)
-    signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
-    try:
+    lock = Lock()
+    with held_elsewhere(lock), alarms(lambda *_: None):
         assert not lock.acquire(timeout=0.05)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-        go.set()
-        holder.join(PATIENCE_S)
 
 
 @pytest.mark.parametrize("given", [(True, -2.0), (True, math.nan), (False, 1.0)])

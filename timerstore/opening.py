@@ -10,6 +10,7 @@ Four ways in, told apart by the watermark, `abort` and the wheel's length:
 Holds:    `abort` and the wheel's extra length are durable before anything is changed; they go last.
 """
 
+import logging
 import os
 import secrets
 import time
@@ -32,7 +33,8 @@ from timerstore.commitlog.recover import (
     scan_batches,
     settle_end,
 )
-from timerstore.commitlog.staging import Staging, goes_on, leftovers
+from timerstore.commitlog.staging import Staged, Staging, read_staged
+from timerstore.commitlog.survey import next_record
 from timerstore.config import StoreConfig
 from timerstore.dedupe import Ids
 from timerstore.errors import ConfigError, CorruptError, FailedError, TimerStoreError, as_failure
@@ -83,6 +85,8 @@ from timerstore.timer.retain import Retained, make_retention
 from timerstore.timer.states import States
 from timerstore.timer.timer_log import TimerLog
 from timerstore.timer.wheel import Wheel, has_length, is_left_open
+
+_log = logging.getLogger("timerstore.recovery")
 
 _DELETE_BYTES = 4096
 """Of a half of the staging, beside the largest record: its delete record, in one group with it.
@@ -321,7 +325,8 @@ class _Opening:
         for folder in self._tree.folders:
             disk.refuse_link(folder)
         raw = disk.read_small(self._tree.watermark)
-        self._mark = watermark.read(raw) if raw is not None else None
+        self._raw_mark = raw or b""
+        self._mark = watermark.read(self._raw_mark)
         self._config = adopt_geometry(disk, self._tree, config, self._mark)
         self._clock = clock
         self._metrics = Metrics()
@@ -336,15 +341,12 @@ class _Opening:
             if disk.exists(tree.config):
                 disk.sync_directory(tree.config)
             disk.sync_directory(tree.side)
-            if self._mark is not None:
-                disk.open(tree.watermark).sync()
+            self._rewrite_mark()
         reach("recover_marked_open")
         self._segments = Segments(
             disk, tree.commit_log, config.commit_log_segment_bytes, config.reserve_bytes
         )
         self._segments.load(needed=0 if self._mark is None else self._mark.log_end)
-        if not (was_open and wheel_is_ours):
-            self._forget_overtaken()
         self._drop_misfit_wheel()
         self._wheel = Wheel(
             disk,
@@ -381,18 +383,14 @@ class _Opening:
             is_ours = is_ours and not mark.is_clean  # else a broker wrote what lies behind it
         return self._anew(was_open=was_open, is_ours=is_ours)
 
-    def _forget_overtaken(self) -> None:
-        """Somebody else may have had the store since a kill left something staged: where he went on
-        without that, it goes; durable, before the wheel says that it was us who were here last.
+    def _rewrite_mark(self) -> None:
+        """Write the watermark again and sync it. After a sync that failed the page cache can show
+        one that the disk does not have, and a sync alone would not write it.
         """
-        tree, segments = self._tree, self._segments
-        there = [
-            (base, data) for base, data in leftovers(self._disk, tree.staging)
-            if segments.begin <= base and base + len(data) <= segments.extent
-        ]  # fmt: skip
-        if not goes_on(there, segments.read):
-            self._disk.unlink(tree.staging)
-            self._disk.sync_directory(tree.side)
+        if self._mark is not None:
+            file = self._disk.open(self._tree.watermark)
+            file.write(self._raw_mark, 0)
+            file.sync()
 
     def _drop_misfit_wheel(self) -> None:
         """A wheel of another length than the watermark knows, cut or put there by somebody, is
@@ -419,18 +417,26 @@ class _Opening:
             begin,
         )
 
+    def _scan_with_staged(self, begin: int, staged: Staged) -> Any:
+        """Scan from `begin`, then go on with staged bytes where they continue the log."""
+        scanned, end, fault = self._scan(begin)
+        for base, data in staged.pieces:
+            if restore_staged(self._segments, base, data, end):
+                more, end, fault = self._scan(end)
+                scanned = np.concatenate([scanned, more])
+        reach("recover_staged_restored")
+        return scanned, end, fault
+
     def _from_watermark(self, mark: Watermark, *, is_unclean: bool) -> Recovered | None:
         """Go on from a watermark; None where the side files do not fit it, or a broker was here."""
         tree, segments = self._tree, self._segments
         if mark.is_unbuilt or self._disk.exists(tree.timer_damaged):
             return None
-        staged = leftovers(self._disk, tree.staging) if is_unclean else []
-        segments.remove_below(mark.log_begin)
+        staged = read_staged(self._disk, tree.staging) if is_unclean else Staged()
+        segments.retire(mark.log_begin)  # unlinked once this opening has a checkpoint of its own
         if mark.log_end > segments.extent or segments.begin > mark.log_begin:
             return None
-        restore_staged(segments, staged, mark.log_end)
-        reach("recover_staged_restored")
-        scanned, end, _ = self._scan(mark.log_end)
+        scanned, end, fault = self._scan_with_staged(mark.log_end, staged)
         if not mark.is_clean:
             self._refuse_wild_place(scanned)
         # Behind a clean one also where an opening behind a broker was cut off.
@@ -450,7 +456,9 @@ class _Opening:
             self._states = States()
             return None
         if is_unclean:
-            # Above the watermark nothing is damage: a power cut keeps pages in any order.
+            # Past the known durable end nothing is damage: a power cut keeps pages in any order.
+            self._refuse_damage_below(staged.durable_end, tree.staging, end, fault)
+            self._report_cut(end, fault)
             settle_end(segments, mark.log_end, end)
             reach("recover_log_settled")
         if is_unclean:
@@ -518,8 +526,10 @@ class _Opening:
         past was buried: have all agree; CorruptError where a unit that was written anew is torn.
         """
         self._timer_log.load(mark.timer_log_end)
-        self._timer_log.segments.mark_dirty()  # closing may have died before it synced them
         self._timer_log.check()
+        timer_log = self._timer_log.segments  # closing may have died before its sync, or by it
+        timer_log.rewrite(mark.timer_log_begin, mark.timer_log_end)
+        timer_log.sync()
         rechain.settle(self._wheel, self._timer_log, mark.read_slot, mark.timer_log_end)
 
     def _distrust_timer(self) -> bool:
@@ -558,11 +568,10 @@ class _Opening:
         if self._mark is not None:  # what a power cut brought back has lost its evidence
             segments.remove_below(self._mark.log_begin)
         begin = segments.begin
-        if was_open:  # of one that was closed all is written
-            restore_staged(segments, leftovers(disk, tree.staging), begin)
-        scanned, end, fault = self._scan(begin)
-        durable = self._mark.log_end if self._mark is not None else self._counted_end()
-        self._refuse_damage_below(durable, end, fault)
+        # A store that was closed has written out all that was staged.
+        staged = read_staged(disk, tree.staging) if was_open else Staged()
+        scanned, end, fault = self._scan_with_staged(begin, staged)
+        durable = self._durable_end(staged, end, fault)
         if not is_ours:
             refuse_damage_inside(segments, end, fault)
         if self._mark is not None:
@@ -571,7 +580,9 @@ class _Opening:
             self._refuse_shorter_log(end)
         self._refuse_wild_place(scanned)
         segments.mark_dirty()
-        settle_end(segments, end, end)
+        if was_open:
+            self._report_cut(end, fault)
+        settle_end(segments, max(begin, durable) if was_open else end, end)
         if self._mark is not None:
             self._forget_mark()  # not before the cut: without it a torn tail may look like damage
         if disk.exists(tree.timer_damaged):  # without a watermark nothing of the timer is trusted
@@ -617,16 +628,40 @@ class _Opening:
         self._disk.sync_directory(self._tree.side)
         self._mark = None
 
-    def _refuse_damage_below(self, log_end: int, end: int, fault: int) -> None:
-        """What the watermark says was durable must read."""
-        if end < log_end:
+    def _refuse_damage_below(self, durable_end: int, source: Path, end: int, fault: int) -> None:
+        """Raise CorruptError where the log ends before what was durable, as `source` says."""
+        if end < durable_end:
             raise CorruptError(
                 f"the commit log is damaged: {FAULTS.get(fault, 'unreadable')}",
                 where=f"{self._segments.path(end // self._segments.segment_bytes)} offset {end}",
-                wanted=f"records up to {log_end}, which were durable",
-                got=None
-                if self._mark is not None
-                else f"by {self._tree.counts}, which is to be removed if that is wrong",
+                wanted=f"records up to {durable_end}, which were durable",
+                got=f"the log's end there, but {source} says so; `timerstore repair` keeps what "
+                "reads",
+            )
+
+    def _durable_end(self, staged: Staged, end: int, fault: int) -> int:
+        """Return up to where the log is known to be durable, which it must reach."""
+        if self._mark is not None:
+            durable, source = self._mark.log_end, self._tree.watermark
+        else:
+            durable, source = self._counted_end(), self._tree.counts
+        self._refuse_damage_below(durable, source, end, fault)
+        self._refuse_damage_below(staged.durable_end, self._tree.staging, end, fault)
+        return max(durable, staged.durable_end)
+
+    def _report_cut(self, end: int, fault: int) -> None:
+        """Log a warning where readable records follow the place at which the log is cut: writes
+        that were never synced and reached the disk out of order, or damage among them.
+        """
+        follows = next_record(self._disk, self._tree.commit_log, end, self._config.precision_ms)
+        if follows is not None:
+            _log.warning(
+                "the commit log ends at %s offset %d (%s) and is cut there; a record at log offset "
+                "%d, which was not known to be durable, is dropped",
+                self._segments.path(end // self._segments.segment_bytes),
+                end,
+                FAULTS.get(fault, "unreadable"),
+                follows,
             )
 
     def _refuse_wild_place(self, scanned: Scan) -> None:
@@ -771,6 +806,7 @@ class _Opening:
         log.on_left = rooms.dispatch.wake
         checkpoint.on_completed.append(self._directory.check_held)
         checkpoint.run()
+        self._segments.unlink_all_retired()
         linker = Linker(metrics, config, clock, rooms, found.store_id)
         pipeline = make_pipeline(
             metrics,

@@ -7,9 +7,9 @@ Lives come as JSON lines on stdin, results leave on stdout, as worker.py's.
 Holds:    the child is stopped, then the power is cut, then it is killed: a thread that is amid a
           sync at the cut must not come back from it and acknowledge. XFS did let one return 0 after
           the shutdown, though nothing had reached the image.
-          After each round the file system is mounted anew: nothing of its cache is left. And the
-          boot has another id, so that the staging is not believed; what a child acknowledged
-          before the cut must be there, also in a round that died in recovery from another cut.
+          After each round the file system is mounted again, without a reboot: nothing of its cache
+          is left. What a child acknowledged before the cut must be there, also in a round that died
+          in recovery from another cut.
 """
 
 import json
@@ -23,7 +23,6 @@ from typing import Any
 
 from tests.crash.mount import Mount, cut_power
 from tests.crash.worker import Life
-from timerstore.commitlog import staging
 
 _LIVES_A_FORMAT = 200
 
@@ -57,7 +56,6 @@ class PowerLife(Life):
         super().__init__(mount.path / "life", life | {"only_durable": True}, trouble)
         self._mount = mount
         self._moments = Random(life["seed"])
-        self._boot = 0
 
     def _kill(self, pid: int) -> None:
         self._mount.write_some(self._moments)
@@ -71,9 +69,6 @@ class PowerLife(Life):
 
     def _start_anew(self) -> None:
         self._mount.restart()
-        self._boot += 1
-        boot_id = self._boot.to_bytes(16, "big")
-        staging.boot_id = lambda: boot_id  # of the children, which are forks
 
 
 if __name__ == "__main__":

@@ -116,6 +116,17 @@ class Node:
         self.versions.clear()
         self.sizes = [size]
 
+    def write_back(self, draw: Random) -> None:
+        """Some pages reach the disk as they are now, as the kernel may decide at any time."""
+        self.note_shared()
+        size = len(self.cache)
+        self.platter = self.platter.ljust(size, b"\0")
+        for page in sorted(self.versions):
+            if draw.random() < 0.5:
+                begin, end = page * PAGE, min((page + 1) * PAGE, size)
+                self.platter[begin:end] = self.cache[begin:end]
+                del self.versions[page]
+
     def cut(self, draw: Random | Lottery) -> "Node":
         """The file as the disk may have it after a power cut."""
         self.note_shared()
@@ -276,7 +287,6 @@ class SimDisk(Disk):
     def __init__(self) -> None:
         SimDisk._numbers += 1
         self.number = SimDisk._numbers  # so that no two are one directory to files/directory.py
-        self.boot = 0
         self.names: dict[str, dict[str, Node | None]] = {"/": {}}  # by folder; None: a folder
         self.synced: dict[str, dict[str, Node]] = {}  # the files among them, as of the last sync
         self.count = 0  # of calls
@@ -469,7 +479,7 @@ class SimDisk(Disk):
 
     def _bare(self) -> "SimDisk":
         one = SimDisk()
-        one.boot, one.free_pages = self.boot, self.free_pages
+        one.free_pages = self.free_pages
         one.lottery, one._nodes = self.lottery, self._nodes
         one.crowded_percent = self.crowded_percent
         return one
@@ -500,7 +510,6 @@ class SimDisk(Disk):
     def cut(self, draw: Random | Lottery) -> "SimDisk":
         """The disk as the machine finds it when the power is back."""
         one, copies, lottery = self._bare(), dict[int, Node](), lottery_of(draw)
-        one.boot = self.boot + 1
         for folder in sorted(self.names):
             live, synced = self.names[folder], self.synced.get(folder, {})
             found: dict[str, Node | None] = {}
@@ -517,6 +526,13 @@ class SimDisk(Disk):
             one.names[folder] = found
             one.synced[folder] = {k: node for k, node in found.items() if node is not None}
         return one
+
+    def write_back(self, draw: Random) -> None:
+        """The kernel writes back some pages of some files; nothing is synced."""
+        for folder in sorted(self.names):
+            for _, node in sorted(self.names[folder].items()):
+                if node is not None and draw.random() < 0.5:
+                    node.write_back(draw)
 
     def drop_cache(self, draw: Random) -> None:
         """Clean pages leave the cache; where one only passed for clean, its old bytes are back."""

@@ -39,9 +39,9 @@ OPERATIONS = (
     "to_due", "to_slot", "step", "run", "settle", "reopen", "die", "lose", "fault",
     "fault_in_recovery", "full", "crowd", "backup", "restore", "receive", "settle_lease", "leases",
     "replace", "rounds", "every", "cancel_every", "put_spread", "put_many_spread", "pace",
-    "cancel_many",
+    "cancel_many", "write_back", "failed_sync",
 )  # fmt: skip
-"""What the groups draw; operations.py and what it is made of have a method for each."""
+"""What the groups and schedule.py draw; operations.py and its parts have a method for each."""
 
 
 def log_uniform(draw: Random, low: float, high: float) -> float:

@@ -297,5 +297,9 @@ class Life:
         self._guarded(lambda: self.raise_again([], end[2]))
         self.heal()
 
+    def op_write_back(self, number: int) -> None:
+        """The kernel writes back what it likes. So after a cut pages are of different ages."""
+        self.disk.write_back(Random(number))
+
     def op_full(self, pages: int) -> None:
         self.disk.free_pages = pages if self.disk.free_pages is None else None

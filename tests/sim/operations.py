@@ -4,10 +4,12 @@ Holds:    a number in an operation chooses among what there is at the time, so t
           something when operations before it were left out.
 """
 
+import errno
 from dataclasses import replace
 from random import Random
 from typing import Any
 
+from tests.sim.disk import Fault
 from tests.sim.drawing import DAY_MS, Op
 from tests.sim.images import check_image
 from tests.sim.reading import Reading
@@ -15,7 +17,7 @@ from tests.sim.ticking import Ticking
 from tests.support.driver import START_MS
 from tests.support.model import Queue
 from timerstore import StoreConfig
-from timerstore.errors import TimerStoreError
+from timerstore.errors import FailedError, TimerStoreError
 
 YEAR_MS = 31_557_600_000
 _DERIVED = (
@@ -292,6 +294,29 @@ class Operations(Reading, Ticking):
     def op_lose(self, which: int, kill: bool) -> None:
         """Some of the files that are derived from the log are gone."""
         self._lose(self, self.store.close, which, kill)
+
+    def op_failed_sync(self, op: Any, nth: int, which: int, number: int) -> None:
+        """A sync fails in an operation and the process dies; some derived files are lost. The store
+        is opened and works on. Then the power goes, and pages that only passed for clean since the
+        sync that failed are not on the disk.
+        """
+        self.heal()
+        begin = self.store._opened.rooms.log.segments.begin
+        self.disk.fault = Fault("sync", nth, errno.EIO, once=True)
+        try:
+            getattr(self, f"op_{op[0]}")(*op[1:])
+            self.op_flush()
+        except FailedError:
+            self.count("failed sync, then a kill")
+        self.heal()
+        self.end_now(["kill", number])
+        self.remove_derived(which, begin)
+        self.may_scan_all = True
+        self.raise_again([])
+        self.op_settle()
+        self.end_now(["cut", number])
+        self.may_scan_all = True
+        self.raise_again([])
 
     def remove_derived(self, which: int, begin: int) -> None:
         """Nobody has it open, and some files are gone; `begin`: of the log."""

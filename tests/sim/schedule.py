@@ -54,9 +54,13 @@ def make_schedule(seed: int) -> Schedule:
     _with_cron(Random(f"{seed} cron"), ops)
     if seed % _FULL_EVERY == _FULL_EVERY // 2:
         _with_full_wheel(Random(f"{seed} full"), config, ops)
+    kernel = Random(f"{seed} kernel")
     if not is_sharded:
+        _with_failed_sync(kernel, config, ops)
+        _with_write_back(kernel, ops)
         return Schedule(seed, config, is_small, ops)
     shards = draw_shards(Random(f"{seed} shards"), ops)
+    _with_write_back(kernel, shards.ops)
     return Schedule(seed, config, is_small, shards.ops, shards.made)
 
 
@@ -100,6 +104,21 @@ def _with_full_wheel(draw: Random, config: dict[str, Any], ops: list[Op]) -> Non
         ["back", ahead_ms + draw.choice((0, 0, 1, 150))],
         ["put_many", queue, new, False, False],
     ]
+
+
+def _with_write_back(draw: Random, ops: list[Op]) -> None:
+    """Have the kernel write back pages by itself."""
+    for _ in range(draw.choice((0, 0, 1, 2, 6))):
+        ops.insert(draw.randrange(len(ops) + 1), ["write_back", draw.randrange(1 << 31)])
+
+
+def _with_failed_sync(draw: Random, config: dict[str, Any], ops: list[Op]) -> None:
+    """Have a sync fail, a death, a derived file lost, and a power cut, one soon after the other."""
+    if config["index_enabled"] and draw.random() < 0.2:
+        names = ("put", "put_many", "cancel", "flush", "settle")
+        chosen = [op for op in ops if op[0] in names] or [["settle"]]
+        op = [draw.choice(chosen), draw.choice((1, 1, 2, 3, 8)), 1 << draw.randrange(11)]
+        ops.insert(draw.randrange(len(ops) + 1), ["failed_sync", *op, draw.randrange(1 << 31)])
 
 
 def _fit(draw: Random, config: dict[str, Any], chosen: list[str]) -> None:

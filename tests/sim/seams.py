@@ -1,6 +1,6 @@
 """Everything that could differ between two runs of one seed is replaced here, for a while.
 
-Replaced: the disk, the boot id, process id, random numbers and time of day that make ids; numpy's
+Replaced: the disk, process id, random numbers and time of day that make ids; numpy's
 allocations, which may be told to fail; sizes of batches; the threads that call several shards.
 Nothing else of the engine: Python and C are those that are shipped.
 """
@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 import timerstore.backup.restoring
-import timerstore.commitlog.staging
 import timerstore.files.directory
 import timerstore.files.disk
 import timerstore.leases.leases
@@ -101,7 +100,7 @@ def replaced_seams(
     is what draws for the engine.
     """
     draw = Random(seed)
-    opening, staging = timerstore.opening, timerstore.commitlog.staging
+    opening = timerstore.opening
     chance = SimpleNamespace(
         randbits=draw.getrandbits, token_hex=lambda size: draw.randbytes(size).hex()
     )
@@ -118,7 +117,6 @@ def replaced_seams(
         (timerstore.leases.leases, "secrets", chance),
         (timerstore.recurring.given, "secrets", chance),
         (opening, "time", SimpleNamespace(time=lambda: 1.7e9)),
-        (staging, "boot_id", lambda: disk().boot.to_bytes(16, "big")),
         (timerstore.files.disk, "os", system),
         (sharded, "os", system),
         (sharded, "Disk", disk),

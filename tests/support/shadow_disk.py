@@ -7,8 +7,7 @@
 
 Holds:    (1) of a file, every 512 bytes are as of its last sync or as they are now, and so is its
           length; pages of 4096 bytes mostly stay together; (2) a name made, replaced or removed
-          since its directory was synced is there or not; (3) the same seed gives the same cut; (4)
-          after a cut the boot id is another one.
+          since its directory was synced is there or not; (3) the same seed gives the same cut.
 Not modelled: versions between the last sync and now; directories, which the engine syncs as it
           makes them; a file sync that carries a new name along: the engine must not need it.
 """
@@ -19,7 +18,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import timerstore.commitlog.staging
 import timerstore.files.disk
 import timerstore.opening
 from timerstore.files.disk import Disk, File
@@ -47,11 +45,9 @@ class ShadowDisk:
         self._random = random.Random(seed)
         self._live: dict[Path, _Node] = {}
         self._durable: dict[Path, _Node] = {}
-        self._boot = 0
         self._seams = (
             timerstore.files.disk.File,
             timerstore.opening.Disk,
-            timerstore.commitlog.staging.boot_id,
         )
         self.root: Path | None = None
 
@@ -88,7 +84,6 @@ class ShadowDisk:
 
         timerstore.files.disk.File = ShadowFile  # type: ignore[misc]
         timerstore.opening.Disk = ShadowedDisk  # type: ignore[misc]
-        timerstore.commitlog.staging.boot_id = lambda: self._boot.to_bytes(16, "big")
         return self
 
     def __exit__(
@@ -97,10 +92,9 @@ class ShadowDisk:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        file, disk, boot_id = self._seams
+        file, disk = self._seams
         timerstore.files.disk.File = file  # type: ignore[misc]
         timerstore.opening.Disk = disk  # type: ignore[misc]
-        timerstore.commitlog.staging.boot_id = boot_id
 
     def opened(self, path: Path) -> None:
         """A file was opened, made perhaps."""
@@ -154,7 +148,6 @@ class ShadowDisk:
             node = found[0] if found[0] is found[1] else self._random.choice(found)
             if node is not None:
                 (to / path.relative_to(self.root)).write_bytes(self._compose(node))
-        self._boot += 1
 
     def _compose(self, node: _Node) -> bytes:
         old, new = node.synced, node.now()

@@ -308,6 +308,7 @@ class CommitLog:
             start_ns = self._clock.monotonic_ns
             self.segments.sync()
             self.check_alive()  # the staging may have been cut under those who appended
+            self._staging.note_durable(written)
             self.durable = written
         except BaseException as error:  # Ctrl-C, too: what was to be synced is forgotten
             self.fail(as_failure(error, self.segments.directory))

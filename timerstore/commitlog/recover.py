@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from timerstore.commitlog.fold import SCAN_DTYPE, Scan
-from timerstore.commitlog.staging import Staged
 from timerstore.errors import CorruptError
 from timerstore.files.segments import Segments
 from timerstore.native import FAULTS, ffi, lib
@@ -22,28 +21,27 @@ from timerstore.native import FAULTS, ffi, lib
 assert SCAN_DTYPE.itemsize == ffi.sizeof("ts_scanned"), "fold.py and api.h disagree"
 
 _BATCH = 65_536
-_REWRITE_BYTES = 1 << 20
 
 
-def restore_staged(segments: Segments, staged: Staged, log_end: int) -> int:
-    """Write staged bytes to their place where they reach beyond `log_end`; how many bytes. Raises
-    CorruptError where they claim more than there is space for.
+def restore_staged(segments: Segments, base: int, data: bytes, log_end: int) -> bool:
+    """Write the part of a staged piece that lies past the log's valid end; return whether there is
+    such a part, which still has to be scanned.
+
+    The piece counts only if it continues the log: it begins at or before `log_end`, equals the log
+    up to there, and its segments exist. Otherwise it is of another age than the log: the pages of
+    the staging file are never synced, so a power cut, or a file system that was shut down and
+    mounted again, can bring back any mix of them.
     """
-    restored = 0
-    for base, data in staged:
-        number = base // segments.segment_bytes
-        if base + len(data) > log_end and number in segments.numbers:
-            last = (base + len(data) - 1) // segments.segment_bytes
-            if last not in segments.numbers:  # its space is made before anything is staged for it
-                raise CorruptError(
-                    "the staging claims more than the log has space for",
-                    where=f"{segments.path(number)} offset {base}",
-                    wanted=f"at most {(number + 1) * segments.segment_bytes - base} bytes",
-                    got=len(data),
-                )
-            segments.write(base, data)
-            restored += len(data)
-    return restored
+    end = base + len(data)
+    if not base <= log_end < end:
+        return False
+    segment_bytes = segments.segment_bytes
+    if {base // segment_bytes, (end - 1) // segment_bytes} - set(segments.numbers):
+        return False
+    if segments.read(base, log_end - base) != data[: log_end - base]:
+        return False
+    segments.write(log_end, data[log_end - base :])
+    return True
 
 
 def scan_batches(
@@ -142,15 +140,8 @@ def _starts_validly(segments: Segments, begin: int) -> bool:
 
 
 def settle_end(segments: Segments, trusted: int, end: int) -> None:
-    """Write again what lies in [trusted, end), sync it, then cut the log at `end`; durable."""
-    offset = trusted
-    while offset < end:
-        size = min(
-            _REWRITE_BYTES, end - offset, segments.segment_bytes - offset % segments.segment_bytes
-        )
-        if offset // segments.segment_bytes in segments.numbers:
-            segments.write(offset, segments.read(offset, size))
-        offset += size
+    """Write [trusted, end) again, sync it, then cut the log at `end`; durable on return."""
+    segments.rewrite(trusted, end)
     segments.sync()
     segments.cut(end)
 

@@ -148,6 +148,21 @@ def survey(disk: Disk, files: Files, precision_ms: int) -> Iterator[Records | Ga
         yield from _Segment(disk, files, number, precision_ms).pieces()
 
 
+def next_record(disk: Disk, directory: Path, offset: int, precision_ms: int) -> int | None:
+    """Return the log offset of the first readable record or blank past `offset`, None if there is
+    none. Holes are skipped, so it costs little where nothing was written.
+    """
+    files = look_at_files(disk, directory)
+    size = files.segment_bytes
+    for number in sorted(files.sizes):
+        begin, end = max(number * size, offset + 1), (number + 1) * size
+        if begin < end:
+            found = _Segment(disk, files, number, precision_ms).next_whole(begin)
+            if found < end:
+                return found
+    return None
+
+
 class _Segment:
     """One file: its bytes, with zeros in place of what it has lost."""
 
@@ -184,7 +199,7 @@ class _Segment:
                 yield Records(offset, following, rows, self._data)
                 offset = following
             elif not len(rows) and offset < end:
-                following = self._next_whole(offset + 1)
+                following = self.next_whole(offset + 1)
                 yield Gap(offset, following, self._why(offset), self._is_zero(offset, following))
                 offset = following
         ffi.release(self._view)
@@ -208,7 +223,7 @@ class _Segment:
         )
         return int(following[0]), rows[: max(0, count)]
 
-    def _next_whole(self, offset: int) -> int:
+    def next_whole(self, offset: int) -> int:
         """Where the first record or blank begins that is one for certain; else the end."""
         if offset - self._begin >= self._data_end:
             return self._begin + self._size

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from timerstore.errors import FailedError, LockedError
-from timerstore.files.disk import Anchor, Disk, File, os_error
+from timerstore.files.disk import Anchor, Disk, File
 from timerstore.layout.tree import Tree
 from timerstore.native import Lock
 
@@ -43,16 +43,6 @@ def _forget_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
-
-
-def boot_id() -> bytes:
-    """Give 16 bytes that change with every start of the machine."""
-    path = Path("/proc/sys/kernel/random/boot_id")
-    try:
-        text = path.read_text()
-    except OSError as error:
-        raise os_error(error, "read", path) from error
-    return bytes.fromhex(text.strip().replace("-", ""))
 
 
 def holder_of(disk: Disk, tree: Tree) -> int | None:

@@ -24,6 +24,7 @@ from timerstore.native import Lock, ffi, lib, raise_fault, raise_status
 _MAPS_MAX = 512
 _OPEN_MAX = 16
 _PAGE_BYTES = 4096
+_REWRITE_BYTES = 1 << 20
 _NAME = re.compile(r"\d{20}")
 
 
@@ -273,8 +274,21 @@ class Segments:
                     "the file was moved, or replaced by another, while it was open", where=file.path
                 )
 
+    def rewrite(self, begin: int, end: int) -> None:
+        """Write again what is in [begin, end); `sync` still has to follow.
+
+        After a sync that failed the page cache can show bytes that the disk does not have, and that
+        the next sync will not write, since their pages count as clean.
+        """
+        for number, at, part in self._pieces(begin, end - begin):
+            if number in self.numbers:
+                offset = number * self.segment_bytes + at
+                for done in range(0, part, _REWRITE_BYTES):
+                    size = min(_REWRITE_BYTES, part - done)
+                    self.write(offset + done, self.read(offset + done, size))
+
     def mark_dirty(self) -> None:
-        """After an unclean stop nothing in the cache is trusted to be on the disk."""
+        """Have the next `sync` sync every file."""
         for number in self.numbers:
             self._dirty[number] = self._file(number)
 
@@ -349,11 +363,17 @@ class Segments:
             del self._retired[0]
         return True
 
-    def remove_below(self, offset: int) -> None:
-        """Remove what `retire` would have: what an end amid it left. Nobody may hold a view."""
-        self.retire(offset)
+    def unlink_all_retired(self) -> None:
+        """Unlink every retired file that no view holds; durable on return."""
         while self.unlink_retired():
             pass
+
+    def remove_below(self, offset: int) -> None:
+        """Retire and unlink what lies below `offset`, which a retention that died had begun. No
+        view may be held.
+        """
+        self.retire(offset)
+        self.unlink_all_retired()
 
     def _forget(self, number: int) -> None:
         with self._lock:

@@ -1,7 +1,8 @@
 """A commit log at rest: where it ends, which ranges are damaged, and which are a torn tail.
 
-Holds:    below the watermark every byte must read; behind it, what does not is a tail that was not
-          durable. Without a watermark (a broker's store) damage is what whole records follow.
+Invariant: below the end that is known to be durable every byte must read; past it, bytes that do
+not read are a tail that was not durable. Without a watermark (a broker's store) bytes that whole
+records follow are damage.
 """
 
 from collections.abc import Callable
@@ -35,6 +36,7 @@ def read_log(
     disk: Disk,
     files: Files,
     mark: Watermark | None,
+    durable_end: int | None,
     precision_ms: int,
     *,
     on_records: Callable[[Records], None] | None = None,
@@ -44,7 +46,7 @@ def read_log(
     parts: list[Scan] = [np.empty(0, SCAN_DTYPE)]
     gaps: list[Gap] = []
     end = files.begin
-    durable = 0 if mark is None else mark.log_end
+    durable = durable_end or 0
     if mark is not None and mark.log_begin < files.begin:
         gaps.append(Gap(mark.log_begin, files.begin, "the file is missing", is_zero=False))
     for piece in survey(disk, files, precision_ms):

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from timerstore.commitlog.staging import read_staged
 from timerstore.commitlog.survey import Records, look_at_files
 from timerstore.config import StoreConfig
 from timerstore.dedupe import read_ids
@@ -58,6 +59,8 @@ class Found(NamedTuple):
     tree: Tree
     config: StoreConfig
     mark: Watermark | None
+    durable_end: int | None
+    """Log offset through which every record must read; None without a watermark."""
 
 
 def look_at(disk: Disk, path: str | os.PathLike[str], findings: Findings | None = None) -> Found:
@@ -82,7 +85,11 @@ def look_at(disk: Disk, path: str | os.PathLike[str], findings: Findings | None 
         if findings is not None:
             findings.raised("sizes", tree.root, error)
         config = _DEFAULT
-    return Found(tree, config, mark)
+    durable_end = None
+    if mark is not None:
+        noted = read_staged(disk, tree.staging).durable_end if disk.exists(tree.abort) else 0
+        durable_end = max(mark.log_end, noted)
+    return Found(tree, config, mark, durable_end)
 
 
 def verify_directory(
@@ -126,6 +133,7 @@ def verify_directory(
         disk,
         files,
         found.mark,
+        found.durable_end,
         found.config.precision_ms,
         on_records=check_queues,
         progress=progress,

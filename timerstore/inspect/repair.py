@@ -21,13 +21,12 @@ Source:   decision 0030.
 
 import os
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from timerstore.commitlog.staging import goes_on, leftovers
+from timerstore.commitlog.staging import read_staged
 from timerstore.commitlog.survey import Files, Gap, Records, look_at_files
 from timerstore.dedupe import Entries, read_ids, read_newest, write_ids
 from timerstore.errors import ConfigError, CorruptError, TimerStoreError
@@ -50,7 +49,6 @@ from timerstore.layout import (
 from timerstore.layout.counts_json import NO_IDS
 from timerstore.layout.tree import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC, Tree, backup_of
 from timerstore.message import Report
-from timerstore.timer.wheel import is_left_open
 from timerstore.unbuilt import refuse_ends, write_unbuilt
 
 _CHUNK_BYTES = 4 << 20
@@ -190,7 +188,13 @@ def repair_directory(
             queues.add(run)
 
     log = read_log(
-        disk, files, found.mark, found.config.precision_ms, on_records=take, progress=progress
+        disk,
+        files,
+        found.mark,
+        found.durable_end,
+        found.config.precision_ms,
+        on_records=take,
+        progress=progress,
     )
     topics = sorted({route.topic for route in units.routes.by_index})
     plan = _Plan(log, queues, topics)
@@ -206,22 +210,29 @@ def repair_directory(
 def _staged(
     disk: Disk, findings: Findings, found: Found, files: Files
 ) -> tuple[tuple[int, bytes], ...]:
-    """What a kill left staged, as an opening would take it (opening.py)."""
+    """Return the staged pieces that a kill left and that may go on where the log's files end."""
     was_open, is_clean = disk.exists(found.tree.abort), found.mark is None or found.mark.is_clean
     if is_clean and not was_open:
         return ()
     staged = []
-    for base, data in leftovers(disk, found.tree.staging):
-        if files.begin <= base and base + len(data) <= files.end:
-            staged.append((base, data))
-        elif base >= files.begin:
+    for base, data in read_staged(disk, found.tree.staging).pieces:
+        if base < files.begin:
+            continue
+        if base + len(data) > files.end:
             where = f"{found.tree.staging} log offset {base}"
             wanted = f"a file of the log for {len(data)} bytes"
             findings.add("not taken over: what was staged", where, wanted, f"none from {files.end}")
-    wheel, slot_count = found.tree.timer_wheel, found.config.wheel_slot_count
-    is_alone = was_open and is_left_open(disk, wheel, slot_count)
-    is_ours = is_alone or goes_on(staged, partial(files.read, disk))
-    return tuple(staged) if is_ours else ()
+        elif _fits(data, files.read(disk, base, len(data))):
+            staged.append((base, data))
+    return tuple(staged)
+
+
+def _fits(staged: bytes, there: bytearray) -> bool:
+    """Whether the log's files have these bytes, or zeros in their place. Otherwise the staged bytes
+    are of another age than the log: a broker went on without them, or a power cut mixed pages.
+    """
+    log, piece = np.frombuffer(there, np.uint8), np.frombuffer(staged, np.uint8)
+    return not bool(((log != piece) & (log != 0)).any())
 
 
 class _Copy:

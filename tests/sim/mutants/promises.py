@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from tests.sim.disk import SimFile
 from tests.sim.mutants.planting import Patches, mutant, nothing, swap
 from timerstore import opening
 from timerstore.commitlog import commit_log, staging
@@ -16,23 +17,22 @@ def _sync_retried() -> Patches:
     yield swap(commit_log.CommitLog, "fail", nothing)
 
 
-@mutant("P-2", "staged bytes of another boot count")
-def _any_boot() -> Patches:
-    original = staging.leftovers
+@mutant("P-2", "staged bytes overwrite the log without being compared with it")
+def _staged_not_compared() -> Patches:
+    def restore_staged(segments: Any, base: int, data: bytes, log_end: int) -> bool:
+        end = base + len(data)
+        size = segments.segment_bytes
+        if end <= log_end or {base // size, (end - 1) // size} - set(segments.numbers):
+            return False
+        segments.write(base, data)
+        return True
 
-    def leftovers(disk: Any, path: Any) -> Any:
-        if (disk.file_bytes(path) or 0) < 64:
-            return []
-        written = disk.open(path).read(8, 16)
-        with swap(staging, "boot_id", lambda: written):
-            return original(disk, path)
-
-    yield swap(opening, "leftovers", leftovers)
+    yield swap(opening, "restore_staged", restore_staged)
 
 
 @mutant("P-3", "staged bytes are not restored after a kill")
 def _staging_lost() -> Patches:
-    yield swap(opening, "restore_staged", lambda *_args: 0)
+    yield swap(opening, "restore_staged", lambda *_args: False)
 
 
 @mutant("P-4", "a segment's name is not made durable")
@@ -119,3 +119,28 @@ def _frontier_early() -> Patches:
         return worked
 
     yield swap(dequeue_get.DequeueGet, "step", step)
+
+
+@mutant("P-43", "bytes past the durable end are synced but not written again")
+def _not_rewritten() -> Patches:
+    yield swap(segments.Segments, "rewrite", nothing)
+
+
+@mutant("P-44", "the watermark is synced but not written again after an unclean stop")
+def _watermark_not_rewritten() -> Patches:
+    def rewrite_mark(self: Any) -> None:
+        if self._mark is not None:
+            self._disk.open(self._tree.watermark).sync()
+
+    yield swap(opening._Opening, "_rewrite_mark", rewrite_mark)
+
+
+@mutant("P-45", "records of an earlier owner stay in the staging file")
+def _staging_not_emptied() -> Patches:
+    original = staging.Staging.__init__
+
+    def init(self: Any, disk: Any, path: Any, half_bytes: int) -> None:
+        with swap(SimFile, "zero", nothing):
+            original(self, disk, path, half_bytes)
+
+    yield swap(staging.Staging, "__init__", init)

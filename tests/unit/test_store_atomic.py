@@ -193,7 +193,7 @@ def came(left: Path, to: Path, lose: str) -> int:
     """How many messages come out of a directory that a cut left."""
     shutil.rmtree(to, ignore_errors=True)
     shutil.copytree(left, to)
-    (to / "timerstore" / "staging").write_bytes(b"")  # of another boot
+    (to / "timerstore" / "staging").write_bytes(b"")  # lost
     if lose:
         shutil.rmtree(to / lose)
     clock = ManualClock(NOW)

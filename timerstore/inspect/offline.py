@@ -85,11 +85,22 @@ def look_at(disk: Disk, path: str | os.PathLike[str], findings: Findings | None 
         if findings is not None:
             findings.raised("sizes", tree.root, error)
         config = _DEFAULT
-    durable_end = None
-    if mark is not None:
-        noted = read_staged(disk, tree.staging).durable_end if disk.exists(tree.abort) else 0
-        durable_end = max(mark.log_end, noted)
-    return Found(tree, config, mark, durable_end)
+    return Found(tree, config, mark, _durable_end(disk, tree, mark, findings))
+
+
+def _durable_end(
+    disk: Disk, tree: Tree, mark: Watermark | None, findings: Findings | None
+) -> int | None:
+    if mark is None:
+        return None
+    noted = 0
+    try:
+        if disk.exists(tree.abort):
+            noted = read_staged(disk, tree.staging).durable_end
+    except TimerStoreError as error:
+        if findings is not None:
+            findings.raised("staging", tree.staging, error)
+    return max(mark.log_end, noted)
 
 
 def verify_directory(

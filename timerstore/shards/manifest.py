@@ -3,8 +3,9 @@
 Data:     _ingest/manifests/<source>/<version>.json: format, source, version, rows, digest, files
           (staging.StagedFile), committed_ms, and the text's own CRC-32.
 Holds:    (1) a version is committed when its manifest has its name, by create-if-absent: one commit
-          wins, whoever tries; (2) a manifest never changes and is never taken back; (3) its files
-          are there when it is made, and until every shard has their rows.
+          wins, whoever tries; (2) a manifest never changes and is never taken back: what rests on
+          one that another process made, `load` makes durable first; (3) its files are there when it
+          is made, and until every shard has their rows.
 Fails:    MessageError where one version was committed with other rows, or on parts of another one;
           CorruptError.
 Source:   decision 0019.
@@ -103,9 +104,11 @@ def _file(table: Json) -> StagedFile:
 
 
 def load(disk: Disk, tree: ShardsTree, source: str, version: int) -> Manifest | None:
-    """Read a version's manifest; None where it is not committed."""
+    """Read a version's manifest; None where it is not committed. The manifest is durable on return:
+    whether rows are dropped, or taken, goes by it.
+    """
     path = tree.manifest(source, version)
-    text = disk.read_small(path)
+    text = disk.read_new(path)
     if text is None:
         return None
     manifest = read(text, path)

@@ -235,11 +235,12 @@ class Stager:
             files.append(writer.finish(self._tree.root, shard, synced=self._options.is_synced))
             reach("stage_file_written")
         if files and self._options.is_synced:
-            # Somebody else may have made a folder of these, and not have synced it yet.
+            # Another process may have made a folder of these, and not have synced it yet.
             folder = self._folder
             while folder != self._tree.root:
                 self._disk.sync_directory(folder)
                 folder = folder.parent
+            self._disk.sync_directory(self._tree.root)
         reach("stage_synced")
         self._writers = {}
         self._folder = self._new_folder()  # the other one may be committed by now

@@ -340,7 +340,8 @@ class TimerStore(Closing):
         one entry a body, a key or a sequence of keys.
         `message_ids`: one entry a body, an id as for `put`, or None; or (UTF-8 buffer, array of
         offsets). All are checked before any is stored; after a crash a prefix may be, and after a
-        FullError its `stored_count` first ones are. `atomic`: all or none, at most
+        FullError or BusyError its `stored_count` first ones are, durably where the call is to be
+        (`flush`). `atomic`: all or none, at most
         `StoreConfig.group_bytes_max` bytes of records, else MessageError; of ids all were put
         before or none was.
         """

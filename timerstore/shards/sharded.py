@@ -35,6 +35,7 @@ from timerstore.clock import Clock, SystemClock
 from timerstore.closing import Closing
 from timerstore.config import StoreConfig
 from timerstore.errors import (
+    BusyError,
     ClosedError,
     ConfigError,
     FullError,
@@ -336,8 +337,8 @@ class ShardedStore(Closing):
         `spread`: evenly over the window in the order that is given, whichever shards they go to.
 
         All are checked before any is stored. Where a shard fails, what others took is stored: after
-        a FullError, `stored_count` in all, the first ones of each shard. `atomic`: MessageError
-        where they belong to several shards, which know nothing of one another.
+        a FullError or BusyError, `stored_count` in all, the first ones of each shard. `atomic`:
+        MessageError where they belong to several shards, which know nothing of one another.
         """
         data, offsets, _ = arguments.gather_bodies(bodies, self.config.message_bytes_max)
         count = len(offsets) - 1
@@ -405,7 +406,7 @@ class ShardedStore(Closing):
 
         try:
             self._in_some({shard: counted(shard) for shard in calls})
-        except FullError as error:
+        except (FullError, BusyError) as error:
             # Other shards may have failed alike; their own first ones are not counted then.
             error.stored_count += sum(len(one) for one in done.values())
             raise

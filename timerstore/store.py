@@ -1001,10 +1001,14 @@ class TimerStore(Closing):
         of how many. Raises ConfigError where the folder is not this store's backup.
         """
         into = Path(path_text("backup", target))
-        self.flush()
         opened = self._opened
         copier = Copier(
-            opened.config, opened.clock, opened.disk, opened.directory.tree, self._log.segments
+            opened.config,
+            opened.clock,
+            opened.disk,
+            opened.directory.tree,
+            self._log.segments,
+            opened.checkpoint,
         )
         with opened.retention.still():
             return copier.run(into, progress)

@@ -30,7 +30,7 @@ from timerstore.files.disk import Disk, File
 from timerstore.files.paths import path_text
 from timerstore.message import Int64Array
 from timerstore.native import address, ffi, lib
-from timerstore.row_batch import RowBatch
+from timerstore.row_batch import StagedBatch
 from timerstore.shards.arrow import ipc, pyarrow
 from timerstore.shards.cluster import require
 from timerstore.shards.options import WriteOptions
@@ -445,7 +445,7 @@ def open_staged(disk: Disk, root: Path, one: StagedFile, *, checked: bool = Fals
     return reader
 
 
-def read_staged(disk: Disk, root: Path, files: Iterable[StagedFile]) -> Iterator[RowBatch]:
+def read_staged(disk: Disk, root: Path, files: Iterable[StagedFile]) -> Iterator[StagedBatch]:
     """Give the rows of files, always in the same order; all files are looked through first.
 
     One is open at a time: a version may have more than a process may open.
@@ -464,7 +464,7 @@ def read_staged(disk: Disk, root: Path, files: Iterable[StagedFile]) -> Iterator
             yield _row_batch(batch, metadata)
 
 
-def _row_batch(batch: Any, metadata: Any) -> RowBatch:
+def _row_batch(batch: Any, metadata: Any) -> StagedBatch:
     given = {}
     for name, data, offsets in (
         ("body", "bodies", "body_offsets"),
@@ -477,7 +477,7 @@ def _row_batch(batch: Any, metadata: Any) -> RowBatch:
         if name == "body" or spans[-1] > spans[0]:
             given[data] = bytes_of(column)
             given[offsets] = spans
-    return RowBatch(
+    return StagedBatch(
         topic=metadata[b"topic"].decode(),
         due_ms=batch.column("due_ms").to_numpy(),
         properties=pairs_of(metadata[b"properties"].decode()) or None,

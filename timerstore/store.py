@@ -37,7 +37,7 @@ from timerstore.errors import (
 from timerstore.failpoint import reach
 from timerstore.files.disk import Disk
 from timerstore.files.guard import CutWatch
-from timerstore.files.paths import path_text
+from timerstore.files.paths import anchored
 from timerstore.flow_control import LimitedPutting
 from timerstore.future.calendar import Calendar
 from timerstore.future.explain import Explainer, name_of
@@ -1000,7 +1000,7 @@ class TimerStore(Closing):
         `timerstore.restore` makes a store of it. `progress` is told how many bytes are copied, and
         of how many. Raises ConfigError where the folder is not this store's backup.
         """
-        into = Path(path_text("backup", target))
+        into = anchored("backup", target)
         opened = self._opened
         copier = Copier(
             opened.config,
@@ -1173,7 +1173,7 @@ def check_given(config: object, clock: object) -> None:
 
 def _root_of(path: str | os.PathLike[str]) -> Path:
     """Give the folder; ConfigError where none is named, and on what is no store's."""
-    root = Path(path_text("path", path))
+    root = anchored("path", path)
     if Disk().exists(root / CLUSTER_JSON):
         # What is put into a store there no shard would deliver.
         raise ConfigError(

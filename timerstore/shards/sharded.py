@@ -44,7 +44,7 @@ from timerstore.errors import (
     amid_own_step,
 )
 from timerstore.files.disk import Disk
-from timerstore.files.paths import path_text
+from timerstore.files.paths import anchored
 from timerstore.layout.handle import decode
 from timerstore.leases import AckResult, Backoff, LeaseConsumer, LeasedMessage
 from timerstore.message import (
@@ -117,7 +117,7 @@ class ShardedStore(Closing):
         threads: bool = True,
         ingest_every: float | None = 1.0,
     ) -> None:
-        self.root = Path(path_text("path", path))
+        self.root = anchored("path", path)
         if ingest_every is not None and not _is_interval(ingest_every):
             raise ConfigError(
                 f"ingest_every: wanted 0.01 to 86400 s or None, got {quoted(ingest_every)}"

@@ -27,7 +27,7 @@ from timerstore.clock import Clock, SystemClock
 from timerstore.errors import ConfigError, CorruptError, MessageError
 from timerstore.failpoint import reach
 from timerstore.files.disk import Disk, File
-from timerstore.files.paths import path_text
+from timerstore.files.paths import anchored
 from timerstore.message import Int64Array
 from timerstore.native import address, ffi, lib
 from timerstore.row_batch import StagedBatch
@@ -186,7 +186,7 @@ class Stager:
     ) -> None:
         """`attempt`: says in a folder's name who wrote it; it may be that of another attempt."""
         self._disk = Disk()
-        self._tree = ShardsTree(Path(path_text("root", root)))
+        self._tree = ShardsTree(anchored("root", root))
         self._cluster = require(self._disk, self._tree.root)
         self._options = options if options is not None else WriteOptions()
         self._clock = clock if clock is not None else SystemClock()

@@ -10,16 +10,17 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from timerstore.errors import ConfigError
+from timerstore.files.paths import anchored
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?=/)")
 _FILE = re.compile(r"file:(?://(?:localhost)?)?(/(?!/).*)", re.DOTALL | re.IGNORECASE)
 
 
 def root_of(path: str) -> Path:
-    """Give the directory."""
+    """Give the directory, from the root on: a relative path means what it means here and now."""
     scheme = _SCHEME.match(path)
     if scheme is None and not path.lower().startswith("file:"):
-        return Path(path)
+        return anchored("path", path)
     found = _FILE.fullmatch(path)
     if found is None:
         raise ConfigError(

@@ -227,7 +227,7 @@ class Lake:
 
 def open_lake(root: Path, *, create: bool = False, disk: Disk | None = None) -> Lake:
     """Give the lake in a folder; with `create` make it where there is none."""
-    disk = disk or Disk()
+    disk, root = disk or Disk(), root.absolute()
     path = root / "_lake.json"
     text = disk.read_new(path)
     if text is None:

@@ -19,7 +19,7 @@ from timerstore.columns import arrow  # noqa: E402
 from timerstore.files.paths import anchored  # noqa: E402
 from timerstore.shards import Stager  # noqa: E402
 from timerstore.spark.jobs.lake import open_lake  # noqa: E402
-from timerstore.spark.roots import root_of  # noqa: E402
+from timerstore.spark.options import parse  # noqa: E402
 from timerstore.testing import ManualClock  # noqa: E402
 
 
@@ -134,11 +134,11 @@ def test_readers_stay_where_they_were_made(places: Places) -> None:
     bench.close()
     batches = arrow.read("store")
     lake = open_lake(Path("lake"), create=True)
-    root = root_of("store")
+    options = parse({"path": "store"}), parse({"paths": '["store"]'})
     places.leave()
     assert sum(map(len, batches)) == 1
     assert lake.root == places.home / "lake"
-    assert root == places.home / "store"
+    assert [one.paths for one in options] == [(places.home / "store",)] * 2
 
 
 def test_one_call_finds_a_relative_path(places: Places) -> None:

@@ -41,6 +41,7 @@ from timerstore.columns.damage import ON_CORRUPT
 from timerstore.columns.scan import Bounds, Wanted
 from timerstore.columns.tables import TABLES, chosen
 from timerstore.errors import ConfigError
+from timerstore.files.paths import anchored
 from timerstore.shards.options import OPTION_NAMES
 from timerstore.spark import offsets
 from timerstore.spark.offsets import Position
@@ -161,7 +162,7 @@ class _Parser:
 
     def _paths(self) -> tuple[Path, ...]:
         listed = self._get("paths", _path_list, ())
-        single = self._get("path", lambda text: (root_of(text),) if text else (), ())
+        single = self._get("path", lambda text: (_path(text),) if text else (), ())
         if not listed and not single and not self._problems:
             self._problems.append(
                 "path: none was given; after CREATE TABLE ... USING timerstore Spark forgets all "
@@ -243,7 +244,12 @@ def _path_list(text: str) -> tuple[Path, ...]:
         found = None
     if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found):
         raise ConfigError(f"wanted a JSON list of paths, got {text!r}")
-    return tuple(root_of(one) for one in found)
+    return tuple(_path(one) for one in found)
+
+
+def _path(text: str) -> Path:
+    """Give a directory; a relative path means what it means now, where the options are read."""
+    return anchored("path", root_of(text))
 
 
 def _starting(text: str) -> str:

@@ -10,17 +10,16 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from timerstore.errors import ConfigError
-from timerstore.files.paths import anchored
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?=/)")
 _FILE = re.compile(r"file:(?://(?:localhost)?)?(/(?!/).*)", re.DOTALL | re.IGNORECASE)
 
 
 def root_of(path: str) -> Path:
-    """Give the directory, from the root on: a relative path means what it means here and now."""
+    """Give the directory."""
     scheme = _SCHEME.match(path)
     if scheme is None and not path.lower().startswith("file:"):
-        return anchored("path", path)
+        return Path(path)
     found = _FILE.fullmatch(path)
     if found is None:
         raise ConfigError(

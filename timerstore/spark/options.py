@@ -33,7 +33,7 @@ by all of them, and filters narrow nothing that is read; the options above do.
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -67,7 +67,7 @@ _INT64 = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a reader was told."""
+    """What a reader was told. `anchored`: the same from where the process is now."""
 
     paths: tuple[Path, ...]
     table: str = "messages"
@@ -99,6 +99,10 @@ class ReadOptions:
             batch_rows=self.batch_rows,
             batch_bytes=self.batch_bytes,
         )
+
+    def anchored(self) -> "ReadOptions":
+        """Give the same with absolute paths: a relative one means what it means now."""
+        return replace(self, paths=tuple(anchored("path", one) for one in self.paths))
 
 
 def parse(given: Mapping[str, str]) -> ReadOptions:
@@ -162,7 +166,7 @@ class _Parser:
 
     def _paths(self) -> tuple[Path, ...]:
         listed = self._get("paths", _path_list, ())
-        single = self._get("path", lambda text: (_path(text),) if text else (), ())
+        single = self._get("path", lambda text: (root_of(text),) if text else (), ())
         if not listed and not single and not self._problems:
             self._problems.append(
                 "path: none was given; after CREATE TABLE ... USING timerstore Spark forgets all "
@@ -244,12 +248,7 @@ def _path_list(text: str) -> tuple[Path, ...]:
         found = None
     if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found):
         raise ConfigError(f"wanted a JSON list of paths, got {text!r}")
-    return tuple(_path(one) for one in found)
-
-
-def _path(text: str) -> Path:
-    """Give a directory; a relative path means what it means now, where the options are read."""
-    return anchored("path", root_of(text))
+    return tuple(root_of(one) for one in found)
 
 
 def _starting(text: str) -> str:

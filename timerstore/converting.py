@@ -16,7 +16,6 @@ Source:   decision 0044.
 
 import os
 from dataclasses import replace
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 from timerstore.clock import Clock, SystemClock
@@ -24,7 +23,7 @@ from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, FailedError
 from timerstore.files.disk import Disk
 from timerstore.files.geometry import queue_bytes
-from timerstore.files.paths import path_text
+from timerstore.files.paths import anchored
 from timerstore.layout.tree import Tree
 from timerstore.layout.wheel_slot import SLOT_BYTES
 from timerstore.opening import open_directory
@@ -71,7 +70,7 @@ def convert(
     if to not in ("rocketmq", "timerstore"):
         raise ConfigError(f"to: wanted 'rocketmq' or 'timerstore', got {quoted(to)}")
     check_given(config, clock)
-    tree, disk = Tree(Path(path_text("convert", path))), Disk()
+    tree, disk = Tree(anchored("convert", path)), Disk()
     if not (disk.is_directory(tree.commit_log) or disk.exists(tree.watermark)):
         raise ConfigError(f"convert: wanted the directory of a store, got {tree.root}")
     if to == "rocketmq":

@@ -169,7 +169,8 @@ class FormatVersionError(CorruptError):
 class FullError(TimerStoreError):
     """No space is left on the disk. Works again when space returns.
 
-    Nothing was stored, but for the first `stored_count` messages of a `put_many`.
+    Nothing was stored, but for the first `stored_count` messages of a `put_many`. They are as safe
+    as after a `put_many` that returns: durable with `flush="sync"`.
     """
 
     code = -2
@@ -178,9 +179,14 @@ class FullError(TimerStoreError):
 
 
 class BusyError(TimerStoreError):
-    """Refused by flow control; nothing was stored. Try again later."""
+    """Refused by flow control. Try again later.
+
+    Nothing was stored, but for the first `stored_count` messages of a `put_many` with message ids.
+    They are as safe as after a `put_many` that returns.
+    """
 
     retryable = True
+    stored_count: int = 0
 
 
 class FlowControlError(BusyError):

@@ -13,7 +13,7 @@ import numpy as np
 
 from timerstore.clock import Clock
 from timerstore.dedupe import Once
-from timerstore.errors import FullError
+from timerstore.errors import BusyError, FullError
 from timerstore.opening import Opened
 from timerstore.putting_many import ManyPutting, Places, Way
 from timerstore.queues.routes import Route
@@ -76,7 +76,7 @@ class LimitedPutting(ManyPutting):
         try:
             super()._append_many(way, rows, due, now_ms, places, once, begin=begin, end=end)
         except BaseException as error:
-            stored = error.stored_count if isinstance(error, FullError) else begin
+            stored = error.stored_count if isinstance(error, (FullError, BusyError)) else begin
             self._counts.remove(due[stored:end])
             self._counts.remove(due[begin:stored][places.duplicate[begin:stored]])
             raise

@@ -799,6 +799,7 @@ class _Opening:
         prefix = self._identify(log, timer_route, found.store_id)
         checkpoint = Checkpoint(config, clock, self._disk, tree, rooms, found.store_id, found.mark)
         checkpoint.before_mark += [lease_progress.commit, definitions.save]
+        checkpoint.copy_recurring = definitions.copy
         log.ensure_states = self._states.ensure
         log.on_synced = partial(metrics.took, "sync_ms")
         checkpoint.on_completed.append(lambda: metrics.took("checkpoint_ms", checkpoint.took_ns))

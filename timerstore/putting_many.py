@@ -22,7 +22,7 @@ import numpy.typing as npt
 from timerstore import arguments, failpoint
 from timerstore.clock import Clock
 from timerstore.dedupe import Firsts, Once
-from timerstore.errors import FullError, MessageError, amid_own_step
+from timerstore.errors import BusyError, FullError, MessageError, amid_own_step
 from timerstore.failpoint import reach
 from timerstore.layout.tree import SCHEDULE_TOPIC
 from timerstore.message import GivenIds, Int64Array, PutBatch, PutReceipt, ReceiptOrigin
@@ -192,11 +192,16 @@ class ManyPutting(Putting):
             text += way.level.text if way.level is not None else b""
         rows = call.rows(text, self.take_ids(count))
         places = Places(count)
-        if atomic and count > 1:
-            self._append_whole(way, rows, counted, call.now_ms, places, once)
-        else:
-            self._append_many(way, rows, counted, call.now_ms, places, once)
-        batch = self._batch(target.origin, way, rows, call, places, once)
+        try:
+            if atomic and count > 1:
+                self._append_whole(way, rows, counted, call.now_ms, places, once)
+            else:
+                self._append_many(way, rows, counted, call.now_ms, places, once)
+            batch = self._batch(target.origin, way, rows, call, places, once)
+        except (FullError, BusyError) as error:
+            if call.is_sync and error.stored_count:  # what it says is stored must be durable
+                self._log.sync_through(int(places.log_offsets[: error.stored_count].max()) + 1)
+            raise
         if count and call.is_sync:
             self._log.sync_through(int(places.log_offsets.max()) + 1)
         elif count:
@@ -280,7 +285,7 @@ class ManyPutting(Putting):
                 self.appended()  # room may have to come from the services
                 try:
                     self._log.serve(status, need, "put")
-                except FullError as error:
+                except (FullError, BusyError) as error:
                     error.stored_count = done
                     raise
 

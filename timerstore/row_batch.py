@@ -35,6 +35,17 @@ class RowBatch:
         return len(self.body_offsets) - 1
 
 
+class StagedBatch(RowBatch):
+    """Rows of a committed version: their due times were checked when they were staged.
+
+    `ingest` does not check them again, neither against `delay_ms_max` nor `timer_enabled`. The
+    clock may have been set back since, or the owner's be behind the writer's: a committed row that
+    was refused would hold up its source.
+    """
+
+    __slots__ = ()
+
+
 class IngestReceipt(NamedTuple):
     """What `ingest` answers; durable. `is_replay`: all rows were there, nothing was appended."""
 

@@ -37,7 +37,7 @@ from timerstore.errors import (
 from timerstore.failpoint import reach
 from timerstore.files.disk import Disk
 from timerstore.files.guard import CutWatch
-from timerstore.files.paths import path_text
+from timerstore.files.paths import anchored
 from timerstore.flow_control import LimitedPutting
 from timerstore.future.calendar import Calendar
 from timerstore.future.explain import Explainer, name_of
@@ -340,7 +340,8 @@ class TimerStore(Closing):
         one entry a body, a key or a sequence of keys.
         `message_ids`: one entry a body, an id as for `put`, or None; or (UTF-8 buffer, array of
         offsets). All are checked before any is stored; after a crash a prefix may be, and after a
-        FullError its `stored_count` first ones are. `atomic`: all or none, at most
+        FullError or BusyError its `stored_count` first ones are, durably where the call is to be
+        (`flush`). `atomic`: all or none, at most
         `StoreConfig.group_bytes_max` bytes of records, else MessageError; of ids all were put
         before or none was.
         """
@@ -999,11 +1000,15 @@ class TimerStore(Closing):
         `timerstore.restore` makes a store of it. `progress` is told how many bytes are copied, and
         of how many. Raises ConfigError where the folder is not this store's backup.
         """
-        into = Path(path_text("backup", target))
-        self.flush()
+        into = anchored("backup", target)
         opened = self._opened
         copier = Copier(
-            opened.config, opened.clock, opened.disk, opened.directory.tree, self._log.segments
+            opened.config,
+            opened.clock,
+            opened.disk,
+            opened.directory.tree,
+            self._log.segments,
+            opened.checkpoint,
         )
         with opened.retention.still():
             return copier.run(into, progress)
@@ -1168,7 +1173,7 @@ def check_given(config: object, clock: object) -> None:
 
 def _root_of(path: str | os.PathLike[str]) -> Path:
     """Give the folder; ConfigError where none is named, and on what is no store's."""
-    root = Path(path_text("path", path))
+    root = anchored("path", path)
     if Disk().exists(root / CLUSTER_JSON):
         # What is put into a store there no shard would deliver.
         raise ConfigError(

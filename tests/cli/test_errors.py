@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -237,3 +238,27 @@ def test_what_nobody_foresaw_is_one_message(
     assert "Traceback" in ts("--debug", "ls", path).err
     told = json.loads(ts("ls", path, "--json").err)
     assert (told["error"], told["exit"]) == (type(error).__name__, 2)
+
+
+def test_put_lines_counts_what_is_stored_when_the_disk_is_full(
+    ts: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = ts.init()
+    ts.fine("put", path, "orders", "before")
+    given = ts.folder / "lines"
+    given.write_bytes(b"x" * 2000 + b"\n" + b"".join(b"y" * 2000 + b"\n" for _ in range(1000)))
+    real = Disk.open
+
+    def no_new_segments(disk: Disk, where: Path, *args: Any, **named: Any) -> Any:
+        if where.parent.name == "commitlog" and not where.exists():
+            raise FullError("no space", where=where)
+        return real(disk, where, *args, **named)
+
+    with monkeypatch.context() as full, given.open() as lines:
+        full.setattr(Disk, "open", no_new_segments)
+        full.setattr("sys.stdin", lines)
+        answer = ts("put", path, "orders", "--lines", "--json")
+    assert answer.code == Exit.LATER
+    assert 0 < answer.row["put"] < 1001
+    stored = ts.fine("get", path, "orders", "-n", "2000", "--body").out.splitlines()
+    assert len(stored) == 1 + answer.row["put"]

@@ -475,6 +475,9 @@ class SimDisk(Disk):
         files = self.names[path].items()
         self.synced[path] = {name: node for name, node in files if node is not None}
 
+    def sync_name(self, path: Any) -> None:
+        """No directory is lost here."""
+
     # --- ends ---
 
     def _bare(self) -> "SimDisk":

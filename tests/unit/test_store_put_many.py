@@ -10,6 +10,8 @@ import pytest
 
 from tests.support.bench import NOW, Bench, small
 from timerstore import MessageError, StoreConfig, arguments
+from timerstore.errors import BusyError, FullError
+from timerstore.files.disk import Disk
 
 MAX = StoreConfig().delay_ms_max
 GOOD = [b"a", b"b", b"c"]
@@ -177,3 +179,62 @@ def test_a_batch_into_one_queue_of_its_own(bench: Bench) -> None:
     bench.turn()
     assert bench.bodies("t", 3) == GOOD
     assert bench.store.topics()["t"] == 4
+
+
+# --- what an error says is stored ---
+
+
+def fill_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log's first segment is there, and the disk has no room for another."""
+    real = Disk.open
+
+    def open_file(disk: Disk, path: Path, *args: Any, **given: Any) -> Any:
+        if path.parent.name == "commitlog" and not path.exists():
+            raise FullError("no space", where=path)
+        return real(disk, path, *args, **given)
+
+    monkeypatch.setattr(Disk, "open", open_file)
+
+
+GIVEN: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "due later": {"deliver_ms": NOW + 5000},
+    "level": {"level": 3},
+    "ids": {"message_ids": [f"id-{k}" for k in range(6000)]},
+}
+
+
+@pytest.mark.parametrize("given", GIVEN)
+@pytest.mark.parametrize("flush", ["sync", "async", None])
+@pytest.mark.parametrize("default", ["sync", "async"])
+def test_full_error_counts_only_durable_messages_when_the_call_is_to_be_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, flush: str | None, default: str
+) -> None:
+    bench = Bench(tmp_path / "store", small(flush=default))
+    bench.store.put("t", b"before", flush="sync")
+    log = bench.store._opened.rooms.log
+    with monkeypatch.context() as patched:
+        fill_disk(patched)
+        with pytest.raises(FullError) as caught:
+            bench.store.put_many("t", [bytes(200)] * 6000, flush=flush, **GIVEN[given])
+    assert 0 < caught.value.stored_count < 6000
+    is_sync = (flush or default) == "sync"
+    assert (log.durable == log.end) == is_sync
+    bench.turn(10_000)
+    assert len(bench.bodies()) == 1 + caught.value.stored_count
+    bench.close()
+
+
+def test_busy_error_counts_the_messages_that_are_stored_when_ids_have_no_room(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path / "store", small(flush="sync", dedupe_ids_max=4096))
+    ids = [f"id-{k}" for k in range(5000)]
+    with pytest.raises(BusyError, match="message ids") as caught:
+        bench.store.put_many("t", [b"x"] * 5000, message_ids=ids)
+    log = bench.store._opened.rooms.log
+    assert caught.value.stored_count == 4096
+    assert log.durable == log.end
+    bench.turn()
+    assert len(bench.bodies()) == 4096
+    bench.close()

@@ -32,6 +32,7 @@ from timerstore.aio.puts import Puts
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError
+from timerstore.files.paths import anchored
 from timerstore.leases import LeasedMessage
 from timerstore.message import MessageBatch, PendingTimer, PullResult, PutBatch, PutReceipt
 from timerstore.pull.waiting import WaitingPull, Waits
@@ -321,6 +322,7 @@ def open(  # noqa: A001 - read as `timerstore.aio.open`
     if type(workers) is not int or not 1 <= workers <= WORKERS_MAX:
         raise ConfigError(f"workers: wanted 1 to {WORKERS_MAX}, got {quoted(workers)}")
     return Opening(
-        partial(blocking_store.open, path, config, clock=clock, threads=threads),
+        # Now, not when it is awaited, by which time the process may have gone elsewhere.
+        partial(blocking_store.open, anchored("path", path), config, clock=clock, threads=threads),
         workers,
     )

@@ -2,6 +2,11 @@
 
 Threads:  one caller at a time in one backup, by the lock on its folder; the store's services and
           callers go on.
+Moment:   a backup is of the moment at which a completed checkpoint noted the log's end, in a hold
+          of the append lock. What recurs is copied in that hold. Committed offsets are read before
+          that checkpoint begins: they may lie behind the log, never beyond it, and leases that they
+          do not cover are in the log. Topics are read after it: one that has no message yet does no
+          harm. Where queues end, and message ids, are of the checkpoint.
 Holds:    (1) what backup.json speaks of was durable before it was written: a backup that is cut off
           leaves the one before; (2) a backup is the log's prefix up to a completed checkpoint,
           which is a record's edge; (3) a segment that is in the backup whole is not read again,
@@ -29,19 +34,21 @@ from timerstore.files.directory import Directory
 from timerstore.files.disk import Disk, File
 from timerstore.files.paths import led_to
 from timerstore.files.segments import Segments
-from timerstore.layout import backup_json, counts_json, watermark
+from timerstore.layout import backup_json, counts_json, recurring_json
 from timerstore.layout.backup_json import Manifest, SavedSegment
 from timerstore.layout.counts_json import NO_IDS, IdsMark
+from timerstore.layout.recurring_json import Definition
 from timerstore.layout.tree import BACKUP_JSON, Tree, segment_name, segment_offset
 from timerstore.layout.watermark import Watermark
 from timerstore.message import BackupReport
 from timerstore.quoted import typed
+from timerstore.timer.checkpoint import Checkpoint
 
 CHUNK_BYTES = 8 << 20
 CONFIG_NAMES = ("topics.json", "consumerOffset.json", "timerstoreRecurring.json")
 """Files of config/ that say what the log does not."""
 MANIFEST = BACKUP_JSON
-_TRIES = 100  # a checkpoint may end between reading the watermark and reading the counts
+_TRIES = 100  # a checkpoint may end between reading the counts and reading the message ids
 
 Progress = Callable[[int, int], None]
 """Told how many bytes are copied, and of how many."""
@@ -59,16 +66,23 @@ class Copier:
     """Copies one open store."""
 
     def __init__(
-        self, config: StoreConfig, clock: Clock, disk: Disk, tree: Tree, segments: Segments
+        self,
+        config: StoreConfig,
+        clock: Clock,
+        disk: Disk,
+        tree: Tree,
+        segments: Segments,
+        checkpoint: Checkpoint,
     ) -> None:
         self._config = config
         self._clock = clock
         self._disk = disk
         self._tree = tree
         self._segments = segments
+        self._checkpoint = checkpoint
 
     def run(self, target: Path, progress: Progress | None = None) -> BackupReport:
-        """Bring a backup up to the last completed checkpoint; durable on return."""
+        """Complete a checkpoint and bring a backup up to it; durable on return."""
         check_progress(progress)
         root, store = led_to("backup", target), led_to("backup", self._tree.root)
         if root == store or store in root.parents or root in store.parents:
@@ -81,8 +95,12 @@ class Copier:
             directory.release()
 
     def _copy(self, target: Tree, progress: Progress) -> BackupReport:
-        config = self._config_texts()  # first: an offset may lie behind the log, not beyond it
-        mark, counts, ids = self._mark()
+        config = self._config_texts()
+        self._checkpoint.run()
+        mark, counts, ids, recurring = self._mark()
+        config |= _texts(self._disk, [self._tree.topics_json])
+        if recurring:
+            config[self._tree.recurring_json.name] = recurring_json.write(recurring).decode()
         held = self._hold(mark.log_end)
         begin = held[0].offset if held else mark.log_end
         new = self._manifest(mark, begin, counts.ends, config)
@@ -110,27 +128,26 @@ class Copier:
         self._disk.sync_directory(target.commit_log)
 
     def _config_texts(self) -> dict[str, str]:
-        found = {name: self._disk.read_small(self._tree.config / name) for name in CONFIG_NAMES}
-        return {name: text.decode() for name, text in found.items() if text is not None}
+        """Give the files of config/ that must not be ahead of the log."""
+        return _texts(self._disk, [self._tree.consumer_offset_json])
 
-    def _mark(self) -> tuple[Watermark, counts_json.Counts, Entries | None]:
-        """Give the watermark in force, its counts, and its message ids where they are whole."""
+    def _mark(self) -> tuple[Watermark, counts_json.Counts, Entries | None, list[Definition]]:
+        """Give the last completed checkpoint's watermark, its counts, its message ids where they
+        are whole, and what recurred when it noted the log's end.
+        """
         for _ in range(_TRIES):
-            mark = self._watermark()
-            if mark is None:
-                break
-            counts = counts_json.read_counts(
-                self._disk.read_small(self._tree.counts), mark.log_end, mark.sequence
-            )
+            with self._checkpoint.still():
+                mark, recurring = self._checkpoint.completed, self._checkpoint.recurring
+                assert mark is not None, "opening completes one"
+                counts = counts_json.read_counts(
+                    self._disk.read_small(self._tree.counts), mark.log_end, mark.sequence
+                )
             if counts is None:
-                continue
+                break
             ids = read_ids(self._disk, self._tree, counts.ids)
-            if ids is not None or self._watermark() == mark:
-                return mark, counts, ids
+            if ids is not None or self._checkpoint.completed == mark:
+                return mark, counts, ids, recurring
         raise FailedError("no checkpoint can be read", where=self._tree.watermark)
-
-    def _watermark(self) -> Watermark | None:
-        return watermark.read(self._disk.read_small(self._tree.watermark) or b"")
 
     def _bring_ids(self, target: Tree, saved: IdsMark, ids: Entries | None, begin: int) -> IdsMark:
         """Copy the ids that the segments from `begin` on do not tell. Where they are what is there,
@@ -252,6 +269,12 @@ class _Transfer:
             self._disk.rename(path, self._path(one.offset))
         reach("backup_segment_copied")
         return SavedSegment(one.offset, done, crc)
+
+
+def _texts(disk: Disk, paths: list[Path]) -> dict[str, str]:
+    """Give the small files that are there, by name."""
+    found = {path.name: disk.read_small(path) for path in paths}
+    return {name: text.decode() for name, text in found.items() if text is not None}
 
 
 def check_progress(progress: object) -> None:

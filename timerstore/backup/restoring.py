@@ -34,7 +34,7 @@ from timerstore.failpoint import reach
 from timerstore.files.building import built
 from timerstore.files.directory import unwritten
 from timerstore.files.disk import Disk
-from timerstore.files.paths import led_to, path_text
+from timerstore.files.paths import anchored, led_to
 from timerstore.layout import watermark
 from timerstore.layout.backup_json import Manifest, SavedSegment
 from timerstore.layout.counts_json import IdsMark
@@ -55,7 +55,7 @@ def restore(
     and LockedError where another restore makes the same folder, or a backup is being made in that
     one.
     """
-    backup, path = Path(path_text("backup", backup)), Path(path_text("restore", path))
+    backup, path = anchored("backup", backup), anchored("restore", path)
     check_progress(progress)
     disk = Disk()
     with _kept(disk, backup):
@@ -90,7 +90,7 @@ def check_backup(backup: str | os.PathLike[str]) -> Report:
 
     LockedError where a backup is being made there.
     """
-    backup = Path(path_text("backup", backup))
+    backup = anchored("backup", backup)
     disk = Disk()
     with _kept(disk, backup):
         return _check(disk, backup)

@@ -26,7 +26,7 @@ from timerstore.cli.output import emit, note, say
 from timerstore.cli.stopping import Stop, stopping
 from timerstore.cli.words import iso, plural, time_text
 from timerstore.clock import SystemClock
-from timerstore.errors import MessageError
+from timerstore.errors import BusyError, FullError, MessageError
 
 _LINES_MAX = 10_000
 _READ_BYTES = 1 << 20
@@ -147,7 +147,11 @@ def _put_lines(
             bodies = [one for one in batch if one]
             empty += len(batch) - len(bodies)
             if bodies:
-                put = _put_batch(store, topic, bodies, how, line)
+                try:
+                    put = _put_batch(store, topic, bodies, how, line)
+                except (FullError, BusyError) as error:
+                    done += error.stored_count
+                    raise
                 done += len(put)
                 if given["receipts"]:
                     _tell_receipts(put, as_json=given["as_json"])

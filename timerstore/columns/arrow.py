@@ -98,10 +98,14 @@ def read(
     names = tuple(one.name for one in chosen(table, columns))
     wanted = Wanted(table, names, bounds or Bounds(), **how)
     store = snapshot if snapshot is not None else take(Path(path))
+    return _batches(store, wanted)
+
+
+def _batches(store: Snapshot, wanted: Wanted) -> Iterator[Any]:
     cancelled = None
-    if "cancelled" in names:
+    if "cancelled" in wanted.columns:
         cancelled = cancelled_offsets(store, on_corrupt=wanted.on_corrupt)
-    begin, end = whole(store, table)
+    begin, end = whole(store, wanted.table)
     yield from read_part(Part(0, store, begin, end), wanted, cancelled)
 
 

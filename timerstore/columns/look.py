@@ -68,7 +68,8 @@ class Look:
 
 def look(path: Path, shard: int | None = None) -> Look:
     """Look at one store."""
-    disk, tree = Disk(), Tree(path.absolute())
+    path = path.absolute()
+    disk, tree = Disk(), Tree(path)
     mark, counts = None, None
     for _ in range(_TRIES):
         mark = read_watermark(tree)

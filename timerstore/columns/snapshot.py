@@ -18,6 +18,7 @@ from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError
 from timerstore.files.disk import Disk
 from timerstore.files.geometry import adopt_geometry
+from timerstore.files.paths import anchored
 from timerstore.layout import watermark, wheel_slot
 from timerstore.layout.timer_unit import UNIT_BYTES
 from timerstore.layout.timer_unit import read as read_units
@@ -130,7 +131,7 @@ def take(root: Path, precision_ms: int | None = None) -> Snapshot:
     """Look at a directory: how far it may be read now. `precision_ms`: of a broker's, where its
     files do not show it.
     """
-    tree = Tree(Path(root).absolute())
+    tree = Tree(anchored("path", root))
     mark = read_watermark(tree)
     disk = Disk()
     if mark is None and not disk.is_directory(tree.commit_log):

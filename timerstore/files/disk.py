@@ -499,15 +499,20 @@ class Disk:
             raise os_error(error, "list", path) from error
 
     def make_directory(self, path: Path) -> None:
-        """Make a directory and what lies above it; durable on return.
+        """Make a directory and what lies above it; what is made here is durable on return.
 
-        Another process may meanwhile remove what it finds empty: then it is made again.
+        Another process may meanwhile remove what it finds empty: then it is made again. Each level
+        is durable before the next one is made, also where another process made it and was killed
+        before it synced: so a directory that has another one in it is durable. For the last level,
+        where it was there before, see `sync_name`.
         """
         for is_last in (*[False] * _MAKE_TRIES, True):
             missing, above = [], path
             while not self.is_directory(above):
                 missing.append(above)
                 above = above.parent
+            if missing and self._anchor_of(above) is None:
+                self.sync_name(above)
             if self._make_all(missing[::-1], is_last=is_last):
                 return
 
@@ -518,7 +523,7 @@ class Disk:
                 with self._place(one) as (folder, name):
                     os.mkdir(name, DIRECTORY_MODE, dir_fd=folder)
             except FileExistsError:
-                continue
+                pass  # another process made it, and may not have synced it yet
             except OSError as error:
                 if isinstance(error, FileNotFoundError) and not is_last:
                     return False
@@ -555,6 +560,26 @@ class Disk:
         except OSError as error:
             raise FailedError(f"sync directory: {error.strerror}", where=path) from error
 
+    def sync_name(self, path: Path) -> None:
+        """Make a directory's own name durable, whoever made it, and whether they synced it or not.
+
+        Nothing is done where another file system is mounted there, which keeps no name of it, or
+        where the directory above cannot be opened: who may not read it has made no name in it.
+        """
+        try:
+            fd = os.open(f"{path}/..", _FOLDER)
+        except (FileNotFoundError, PermissionError):
+            return
+        except OSError as error:
+            raise os_error(error, "open", f"{path}/..") from error
+        try:
+            if os.fstat(fd).st_dev == os.stat(path).st_dev:
+                os.fsync(fd)
+        except OSError as error:
+            raise FailedError(f"sync directory: {error.strerror}", where=f"{path}/..") from error
+        finally:
+            _close(fd)
+
     def write_small(self, path: Path, data: bytes) -> None:
         """Replace a small file whole: the old one or the new one, whatever happens; durable."""
         temporary = path.with_name(path.name + ".tmp")
@@ -579,6 +604,17 @@ class Disk:
             return self.link(temporary, path)
         finally:
             self.unlink(temporary)
+
+    def read_new(self, path: Path) -> bytes | None:
+        """Give a file that `write_new` makes, whole; None where there is none.
+
+        Its name is durable on return: the process that made it may have been killed before it
+        synced the directory, and what the file decides must not be taken back by a power cut.
+        """
+        data = self.read_small(path)
+        if data is not None:
+            self.sync_directory(path.parent)
+        return data
 
     def link(self, old: Path, new: Path) -> bool:
         """Give a file a second name, durably; False where the name is taken, which is durable, too.

@@ -28,6 +28,20 @@ def path_text(what: str, path: object) -> str:
     return text
 
 
+def anchored(what: str, path: object) -> Path:
+    """Give a folder's path from the root on: a relative one means what it means now, wherever the
+    process goes later. Links in it are followed at each use, as before. ConfigError where it is
+    not a path, or is relative to a working directory that is gone.
+    """
+    text = path_text(what, path)
+    try:
+        return Path(text).absolute()
+    except OSError as error:
+        raise ConfigError(
+            f"{what}: wanted an absolute path, as the working directory is gone, got {quoted(text)}"
+        ) from error
+
+
 MOUNTS = Path("/proc/self/mountinfo")
 _ESCAPED = re.compile(rb"\\([0-7]{3})")  # blanks and the like, as octal numbers
 

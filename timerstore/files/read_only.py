@@ -47,6 +47,14 @@ class ReadOnlyDisk(Disk):
         """Refuse."""
         _refuse("sync", path)
 
+    def sync_name(self, path: Path) -> None:
+        """Refuse."""
+        _refuse("sync", path)
+
+    def read_new(self, path: Path) -> NoReturn:
+        """Refuse: it makes the name durable."""
+        _refuse("sync", path)
+
     def write_small(self, path: Path, data: bytes) -> None:  # noqa: ARG002
         """Refuse."""
         _refuse("write", path)

@@ -1,9 +1,11 @@
 """Cache: the ledger in a side file, so that an opening reads the last headers only.
 
-Threads:  opening; then whoever completed a checkpoint, one at a time.
+Threads:  opening; then the thread that completed a checkpoint, one at a time.
 Locks:    `_lock` over a save.
-Holds:    what is saved is a fold of records that are durable: never of what an ingest has appended
-          and not synced.
+Holds:    (1) what is saved is a fold of the records below the log end of a completed checkpoint,
+          and so of durable records, whatever `visibility` the store has; (2) a file that does not
+          fit the queue is removed on opening, durably, before anything is appended: records that
+          come later could make it seem to fit.
 Fails:    nothing: without room on the disk it stays as it was, and the next checkpoint tries again.
 """
 
@@ -31,20 +33,32 @@ class Cache:
         self._saved_offset = 0
 
     def load(self, ledger: Ledger) -> int:
-        """Fold everything that is known into an empty ledger; the queue offset behind it."""
-        cache = ledger_cache.read(self._opened.disk.read_small(self._path))
-        offset = 0
-        if cache is not None and self._fits(cache):
-            for state in cache.sources:
-                ledger.restore(state)
-            offset = self._saved_offset = cache.queue_offset
-        return self.read(ledger, offset)
+        """Fold everything that is durable into an empty ledger; the queue offset behind it."""
+        offset = self._saved_offset = self._restore(ledger)
+        if not offset and self._opened.disk.exists(self._path):
+            self._opened.disk.unlink(self._path)
+            self._opened.disk.sync_directory(self._path.parent)
+        return self.read(ledger, offset, self._opened.rooms.log.durable)
 
-    def read(self, ledger: Ledger, offset: int) -> int:
-        """Fold the durable records from a queue offset on; where they end."""
+    def _restore(self, ledger: Ledger) -> int:
+        """Take in what the file says; the queue offset behind it, 0 where it does not fit."""
+        cache = ledger_cache.read(self._opened.disk.read_small(self._path))
+        if cache is None or not self._fits(cache):
+            return 0
+        for state in cache.sources:
+            ledger.restore(state)
+        return cache.queue_offset
+
+    def read(self, ledger: Ledger, offset: int, durable: int) -> int:
+        """Fold the records from a queue offset on that end below `durable`, a log offset below
+        which the log is durable; the queue offset behind them. A pull alone does not bound them:
+        where the store has visibility="written" it gives what no sync has covered.
+        """
         route = self._route
-        while route is not None:
-            page = self._opened.puller.batch(route, offset, _READ_COUNT, 0.0)
+        end = 0 if route is None else route.queue.visible(durable)
+        while route is not None and offset < end:
+            count = min(end - offset, _READ_COUNT)
+            page = self._opened.puller.batch(route, offset, count, 0.0)
             for message in page:
                 ledger.fold(message.body)
             if page.next_offset <= offset:
@@ -76,15 +90,15 @@ class Cache:
         try:
             behind = route.queue.count - self._saved_offset
             if behind > _BEHIND_MAX or (mark.is_clean and behind):
-                self._save(route)
+                self._save(route, mark.log_end)
         except FullError:
             pass
         finally:
             self._lock.release()
 
-    def _save(self, route: Route) -> None:
-        ledger = Ledger()  # a second one: what is known beyond what is durable is not in it
-        offset = self.load(ledger)
+    def _save(self, route: Route, durable: int) -> None:
+        ledger = Ledger()  # a second one: the store's own knows what is not durable, too
+        offset = self.read(ledger, self._restore(ledger), durable)
         if offset <= self._saved_offset:
             return
         units = queue_unit.read(route.queue.read(offset - 1, 1))

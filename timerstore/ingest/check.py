@@ -14,7 +14,7 @@ from timerstore.config import StoreConfig
 from timerstore.errors import MessageError
 from timerstore.message import Int64Array
 from timerstore.quoted import quoted
-from timerstore.row_batch import RowBatch
+from timerstore.row_batch import RowBatch, StagedBatch
 from timerstore.rows import Rows
 from timerstore.texts import Column, check_ids, texts_of
 
@@ -58,7 +58,8 @@ def check_batch(
     batch: object, config: StoreConfig, record_bytes_max: int, now_ms: int, stored: int = 0
 ) -> Checked:
     """Give a batch as columns that C reads; all of its rows fit. `stored`: rows at its beginning
-    that are in the log: their times were checked when they came there, by the clock of then.
+    that are in the log: their times were checked when they came there, by the clock of then. So
+    were those of a StagedBatch, when they were staged.
     """
     if not isinstance(batch, RowBatch):
         raise MessageError(f"batches: wanted RowBatch, got {type(batch).__name__}")
@@ -67,6 +68,8 @@ def check_batch(
         (batch.bodies, np.asarray(batch.body_offsets)), config.message_bytes_max
     )
     count = len(offsets) - 1
+    if isinstance(batch, StagedBatch):
+        stored = count
     due_ms = _due(batch.due_ms, count, config, now_ms, stored)
     text = arguments.encode_properties(None, (), batch.properties)
     own = np.full(count, len(text), np.int64)

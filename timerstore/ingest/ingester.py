@@ -67,8 +67,9 @@ class Ingester:
         """An append was left by an exception (a Ctrl-C): the log tells whether it happened."""
         if source in self._doubted:
             self._log.sync_through(self._log.end)
-            self._opened.rooms.dispatch.through(self._log.durable)
-            self._cache.read(self.ledger, self._opened_offset)
+            durable = self._log.durable
+            self._opened.rooms.dispatch.through(durable)
+            self._cache.read(self.ledger, self._opened_offset, durable)
             self._doubted.discard(source)
 
     def resolve_all(self) -> bool:

@@ -26,7 +26,7 @@ from timerstore.dedupe import read_ids
 from timerstore.errors import ConfigError, TimerStoreError
 from timerstore.files.disk import Disk
 from timerstore.files.geometry import adopt_geometry
-from timerstore.files.paths import path_text
+from timerstore.files.paths import anchored
 from timerstore.inspect.check_log_files import LogState, Progress, read_log
 from timerstore.inspect.check_queue_files import QueueCheck
 from timerstore.inspect.check_side import SideFiles, check_states_file, read_states
@@ -65,7 +65,7 @@ class Found(NamedTuple):
 
 def look_at(disk: Disk, path: str | os.PathLike[str], findings: Findings | None = None) -> Found:
     """Find a store and its sizes; ConfigError where there is none."""
-    tree = Tree(Path(path_text("verify", path)).absolute())
+    tree = Tree(anchored("verify", path))
     if not disk.is_directory(tree.root) or tree.commit_log.is_symlink():
         raise ConfigError(f"verify: wanted a store's folder, got {tree.root}")
     if not (disk.is_directory(tree.commit_log) or disk.exists(tree.watermark)):

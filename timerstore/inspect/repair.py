@@ -32,7 +32,7 @@ from timerstore.dedupe import Entries, read_ids, read_newest, write_ids
 from timerstore.errors import ConfigError, CorruptError, TimerStoreError
 from timerstore.files.building import built, refuse_taken
 from timerstore.files.disk import Disk, File
-from timerstore.files.paths import led_to, path_text
+from timerstore.files.paths import anchored, led_to
 from timerstore.inspect.check_log_files import LogState, Progress, read_log
 from timerstore.inspect.findings import Findings
 from timerstore.inspect.log_units import LogUnits, Run
@@ -171,8 +171,8 @@ def repair_directory(
     The Report has every damaged range and what is known of its loss; it is clean where nothing was
     damaged. `progress` is told how many bytes are read, and of how many. Open the target to use it.
     """
-    disk, source = Disk(), Path(path_text("repair", path)).absolute()
-    into = Path(path_text("repair", target))
+    disk, source = Disk(), anchored("repair", path)
+    into = anchored("repair", target)
     refuse_taken(disk, into, "repair")  # a link that leads nowhere, too
     root, into = led_to("repair", source), led_to("repair", into)
     if into == root or root in into.parents or into in root.parents:

@@ -48,6 +48,7 @@ class Definitions:
                 wanted="the file, or none: then nothing recurs",
             ) from error
         self._by_name = {one.name: one for one in read}
+        self._saved = frozenset(one.token for one in read)  # tokens of those that are in the file
 
     # --- what there is ---
 
@@ -55,6 +56,12 @@ class Definitions:
         """Give every definition, those that end with them."""
         with self._log.lock:
             return list(self._by_name.values())
+
+    def copy(self) -> list[Definition]:
+        """Give every definition that the file has, as it is now: under the append lock. One whose
+        first save is on its way is left out, as that may fail: no run of it is in the log yet.
+        """
+        return [one for one in self._by_name.values() if one.token in self._saved]
 
     def find(self, name: str) -> Definition | None:
         """Give one by its name."""
@@ -92,6 +99,7 @@ class Definitions:
                 self._log.sync_through(log_end)
                 self._disk.make_directory(self._tree.config)
                 self._disk.write_small(self._tree.recurring_json, recurring_json.write(found))
+                self._saved = frozenset(one.token for one in found)
             except BaseException:
                 self._is_changed = True
                 raise

@@ -27,6 +27,7 @@ from timerstore.columns.look import look
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, LockedError, cannot_listen
 from timerstore.files.disk import Disk
+from timerstore.files.paths import anchored
 from timerstore.serve.app import App
 from timerstore.serve.beside import BesideSource
 from timerstore.serve.guard import host_check, is_loopback
@@ -245,7 +246,7 @@ def _source(
         return OpenSource(store, read_only=read_only, every_s=every_s)
     if not isinstance(store, str | os.PathLike):
         raise ConfigError(f"store: wanted a store or a path, got {type(store).__name__}")
-    path = Path(store)
+    path = anchored("store", store)
     kind = kind_of(path)
     if kind not in (Kind.STORE, Kind.SHARDS):
         raise ConfigError(f"no store there; at {path}; wanted a store, or shards; got {kind}")

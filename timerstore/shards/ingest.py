@@ -31,7 +31,7 @@ from timerstore.errors import (
 )
 from timerstore.failpoint import reach
 from timerstore.files.disk import Disk
-from timerstore.files.paths import path_text
+from timerstore.files.paths import anchored
 from timerstore.metrics import Metrics
 from timerstore.row_batch import IngestedVersions, IngestReceipt, RowBatch
 from timerstore.service import Service
@@ -263,7 +263,7 @@ def ingest(
     Shards that others have open are left to them and named in the answer. One whose folder is gone
     is a CorruptError before any is opened.
     """
-    root = Path(path_text("path", path))
+    root = anchored("path", path)
     disk, tree = Disk(), ShardsTree(root)
     cluster = require(disk, root)
     config = replace(config_for(cluster, config, tree.cluster_json), stop_dequeue=True)

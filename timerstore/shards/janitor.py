@@ -15,7 +15,7 @@ from pathlib import Path
 from timerstore.clock import Clock, SystemClock
 from timerstore.errors import CorruptError, MessageError
 from timerstore.files.disk import Disk
-from timerstore.files.paths import path_text
+from timerstore.files.paths import anchored
 from timerstore.shards import manifest as manifests
 from timerstore.shards.cluster import require
 from timerstore.shards.options import is_drawn
@@ -35,7 +35,7 @@ def clean(
     Ages go by the file system's times. A write that stages longer than `old_ms` finds its files
     gone when it commits, and fails; it may be done again.
     """
-    disk, tree = Disk(), ShardsTree(Path(path_text("path", path)))
+    disk, tree = Disk(), ShardsTree(anchored("path", path))
     before_ms = _before_ms(old_ms, clock)
     require(disk, tree.root)
     removed: list[str] = []
@@ -78,7 +78,7 @@ def prune(
     Of a write that was given no name, all: nobody can repeat it. Those that name rows set aside
     stay, or nobody would know of them.
     """
-    disk, tree = Disk(), ShardsTree(Path(path_text("path", path)))
+    disk, tree = Disk(), ShardsTree(anchored("path", path))
     before_ms = _before_ms(old_ms, clock)
     require(disk, tree.root)
     removed = 0

@@ -3,8 +3,9 @@
 Data:     _ingest/manifests/<source>/<version>.json: format, source, version, rows, digest, files
           (staging.StagedFile), committed_ms, and the text's own CRC-32.
 Holds:    (1) a version is committed when its manifest has its name, by create-if-absent: one commit
-          wins, whoever tries; (2) a manifest never changes and is never taken back; (3) its files
-          are there when it is made, and until every shard has their rows.
+          wins, whoever tries; (2) a manifest never changes and is never taken back: what rests on
+          one that another process made, `load` makes durable first; (3) its files are there when it
+          is made, and until every shard has their rows.
 Fails:    MessageError where one version was committed with other rows, or on parts of another one;
           CorruptError.
 Source:   decision 0019.
@@ -19,7 +20,7 @@ from timerstore.clock import Clock, SystemClock
 from timerstore.errors import CorruptError, MessageError
 from timerstore.failpoint import reach
 from timerstore.files.disk import Disk
-from timerstore.files.paths import path_text
+from timerstore.files.paths import anchored
 from timerstore.layout import json_text
 from timerstore.layout.json_text import Json
 from timerstore.shards.cluster import require, sealed, unsealed
@@ -103,9 +104,11 @@ def _file(table: Json) -> StagedFile:
 
 
 def load(disk: Disk, tree: ShardsTree, source: str, version: int) -> Manifest | None:
-    """Read a version's manifest; None where it is not committed."""
+    """Read a version's manifest; None where it is not committed. The manifest is durable on return:
+    whether rows are dropped, or taken, goes by it.
+    """
     path = tree.manifest(source, version)
-    text = disk.read_small(path)
+    text = disk.read_new(path)
     if text is None:
         return None
     manifest = read(text, path)
@@ -169,7 +172,7 @@ def commit(
     MessageError says so where the rows are others. A part that is given twice counts once; one of
     another version is a MessageError, and ConfigError a root that is no directory of shards.
     """
-    root = Path(path_text("root", root))
+    root = anchored("root", root)
     disk, tree = Disk(), ShardsTree(root)
     require(disk, root)
     path = tree.manifest(source, version)
@@ -252,7 +255,7 @@ def drop(
     root: str | os.PathLike[str], source: str, version: int, files: Iterable[StagedFile]
 ) -> int:
     """Remove files that an attempt staged, but for those that are committed; how many went."""
-    root = Path(path_text("root", root))
+    root = anchored("root", root)
     disk, tree = Disk(), ShardsTree(root)
     manifest = load(disk, tree, source, version)
     kept = set() if manifest is None else {one.path for one in manifest.files}
@@ -276,6 +279,7 @@ def remove_empty(disk: Disk, tree: ShardsTree, folders: Iterable[Path]) -> None:
 
 def abort(root: str | os.PathLike[str], parts: Iterable[Staged | None]) -> None:
     """Remove what attempts staged; what is committed stays, whoever asks."""
+    root = anchored("root", root)
     for part in parts:
         if part is not None:
             drop(root, part.source, part.version, part.files)
@@ -283,6 +287,5 @@ def abort(root: str | os.PathLike[str], parts: Iterable[Staged | None]) -> None:
 
 def quarantined(root: str | os.PathLike[str], source: str, version: int) -> Iterator[StagedFile]:
     """Give the files with rows of a version that were set aside."""
-    manifest = load(Disk(), ShardsTree(Path(root)), source, version)
-    if manifest is not None:
-        yield from manifest.of_shard(QUARANTINE)
+    manifest = load(Disk(), ShardsTree(anchored("root", root)), source, version)
+    return iter(() if manifest is None else manifest.of_shard(QUARANTINE))

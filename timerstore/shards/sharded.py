@@ -35,6 +35,7 @@ from timerstore.clock import Clock, SystemClock
 from timerstore.closing import Closing
 from timerstore.config import StoreConfig
 from timerstore.errors import (
+    BusyError,
     ClosedError,
     ConfigError,
     FullError,
@@ -43,7 +44,7 @@ from timerstore.errors import (
     amid_own_step,
 )
 from timerstore.files.disk import Disk
-from timerstore.files.paths import path_text
+from timerstore.files.paths import anchored
 from timerstore.layout.handle import decode
 from timerstore.leases import AckResult, Backoff, LeaseConsumer, LeasedMessage
 from timerstore.message import (
@@ -116,7 +117,7 @@ class ShardedStore(Closing):
         threads: bool = True,
         ingest_every: float | None = 1.0,
     ) -> None:
-        self.root = Path(path_text("path", path))
+        self.root = anchored("path", path)
         if ingest_every is not None and not _is_interval(ingest_every):
             raise ConfigError(
                 f"ingest_every: wanted 0.01 to 86400 s or None, got {quoted(ingest_every)}"
@@ -336,8 +337,8 @@ class ShardedStore(Closing):
         `spread`: evenly over the window in the order that is given, whichever shards they go to.
 
         All are checked before any is stored. Where a shard fails, what others took is stored: after
-        a FullError, `stored_count` in all, the first ones of each shard. `atomic`: MessageError
-        where they belong to several shards, which know nothing of one another.
+        a FullError or BusyError, `stored_count` in all, the first ones of each shard. `atomic`:
+        MessageError where they belong to several shards, which know nothing of one another.
         """
         data, offsets, _ = arguments.gather_bodies(bodies, self.config.message_bytes_max)
         count = len(offsets) - 1
@@ -405,7 +406,7 @@ class ShardedStore(Closing):
 
         try:
             self._in_some({shard: counted(shard) for shard in calls})
-        except FullError as error:
+        except (FullError, BusyError) as error:
             # Other shards may have failed alike; their own first ones are not counted then.
             error.stored_count += sum(len(one) for one in done.values())
             raise

@@ -27,10 +27,10 @@ from timerstore.clock import Clock, SystemClock
 from timerstore.errors import ConfigError, CorruptError, MessageError
 from timerstore.failpoint import reach
 from timerstore.files.disk import Disk, File
-from timerstore.files.paths import path_text
+from timerstore.files.paths import anchored
 from timerstore.message import Int64Array
 from timerstore.native import address, ffi, lib
-from timerstore.row_batch import RowBatch
+from timerstore.row_batch import StagedBatch
 from timerstore.shards.arrow import ipc, pyarrow
 from timerstore.shards.cluster import require
 from timerstore.shards.options import WriteOptions
@@ -186,7 +186,7 @@ class Stager:
     ) -> None:
         """`attempt`: says in a folder's name who wrote it; it may be that of another attempt."""
         self._disk = Disk()
-        self._tree = ShardsTree(Path(path_text("root", root)))
+        self._tree = ShardsTree(anchored("root", root))
         self._cluster = require(self._disk, self._tree.root)
         self._options = options if options is not None else WriteOptions()
         self._clock = clock if clock is not None else SystemClock()
@@ -235,11 +235,12 @@ class Stager:
             files.append(writer.finish(self._tree.root, shard, synced=self._options.is_synced))
             reach("stage_file_written")
         if files and self._options.is_synced:
-            # Somebody else may have made a folder of these, and not have synced it yet.
+            # Another process may have made a folder of these, and not have synced it yet.
             folder = self._folder
             while folder != self._tree.root:
                 self._disk.sync_directory(folder)
                 folder = folder.parent
+            self._disk.sync_directory(self._tree.root)
         reach("stage_synced")
         self._writers = {}
         self._folder = self._new_folder()  # the other one may be committed by now
@@ -444,7 +445,7 @@ def open_staged(disk: Disk, root: Path, one: StagedFile, *, checked: bool = Fals
     return reader
 
 
-def read_staged(disk: Disk, root: Path, files: Iterable[StagedFile]) -> Iterator[RowBatch]:
+def read_staged(disk: Disk, root: Path, files: Iterable[StagedFile]) -> Iterator[StagedBatch]:
     """Give the rows of files, always in the same order; all files are looked through first.
 
     One is open at a time: a version may have more than a process may open.
@@ -463,7 +464,7 @@ def read_staged(disk: Disk, root: Path, files: Iterable[StagedFile]) -> Iterator
             yield _row_batch(batch, metadata)
 
 
-def _row_batch(batch: Any, metadata: Any) -> RowBatch:
+def _row_batch(batch: Any, metadata: Any) -> StagedBatch:
     given = {}
     for name, data, offsets in (
         ("body", "bodies", "body_offsets"),
@@ -476,7 +477,7 @@ def _row_batch(batch: Any, metadata: Any) -> RowBatch:
         if name == "body" or spans[-1] > spans[0]:
             given[data] = bytes_of(column)
             given[offsets] = spans
-    return RowBatch(
+    return StagedBatch(
         topic=metadata[b"topic"].decode(),
         due_ms=batch.column("due_ms").to_numpy(),
         properties=pairs_of(metadata[b"properties"].decode()) or None,

@@ -82,7 +82,7 @@ def refuse_untaken(root: Path, patience_s: float = 0.0) -> None:
     """Raise ConfigError where something is committed by now and not taken in. So long is waited for
     who has the shards open: he takes it in, and his next checkpoint shows it.
     """
-    disk, tree = Disk(), ShardsTree(root)
+    disk, tree = Disk(), ShardsTree(root.absolute())
     shards = _shards(disk, tree)
     if not shards:
         return

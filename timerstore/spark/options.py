@@ -33,7 +33,7 @@ by all of them, and filters narrow nothing that is read; the options above do.
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,6 +41,7 @@ from timerstore.columns.damage import ON_CORRUPT
 from timerstore.columns.scan import Bounds, Wanted
 from timerstore.columns.tables import TABLES, chosen
 from timerstore.errors import ConfigError
+from timerstore.files.paths import anchored
 from timerstore.shards.options import OPTION_NAMES
 from timerstore.spark import offsets
 from timerstore.spark.offsets import Position
@@ -66,7 +67,7 @@ _INT64 = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a reader was told."""
+    """What a reader was told. `anchored`: the same from where the process is now."""
 
     paths: tuple[Path, ...]
     table: str = "messages"
@@ -98,6 +99,10 @@ class ReadOptions:
             batch_rows=self.batch_rows,
             batch_bytes=self.batch_bytes,
         )
+
+    def anchored(self) -> "ReadOptions":
+        """Give the same with absolute paths: a relative one means what it means now."""
+        return replace(self, paths=tuple(anchored("path", one) for one in self.paths))
 
 
 def parse(given: Mapping[str, str]) -> ReadOptions:

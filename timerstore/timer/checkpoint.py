@@ -22,6 +22,7 @@ from timerstore.errors import FailedError, TimerStoreError, amid_own_step, as_fa
 from timerstore.failpoint import reach
 from timerstore.files.disk import Disk, File
 from timerstore.layout import counts_json, watermark
+from timerstore.layout.recurring_json import Definition
 from timerstore.layout.tree import WHEEL_TIMER_TOPIC, Tree
 from timerstore.layout.watermark import Watermark
 from timerstore.native import Lock
@@ -70,6 +71,7 @@ class _Snapshot(NamedTuple):
     past: Int64Array
     counts: counts_json.Counts
     ids: Taken
+    recurring: list[Definition]
 
 
 class Checkpoint:
@@ -104,6 +106,9 @@ class Checkpoint:
         self.on_completed: list[Callable[[], None]] = []
         self.before_mark: list[Callable[[], None]] = []
         """Called before the watermark speaks of a log end, for what has to be durable by then."""
+        self.copy_recurring: Callable[[], list[Definition]] = list
+        """Called in the hold that notes the log's end: gives what recurs at that moment."""
+        self.recurring: list[Definition] = []  # what it gave for the last completed one
         self.on_grown: Callable[[], None] = lambda: None
         """Called while the log has grown by so much that a checkpoint is due."""
         self.completed_log_end = last.log_end if last is not None else 0
@@ -186,7 +191,7 @@ class Checkpoint:
         except BaseException as error:  # no memory, Ctrl-C: what was copied counts as clean
             self._rooms.log.fail(as_failure(error, self._tree.watermark))
             raise
-        self.completed = mark
+        self.completed, self.recurring = mark, taken.recurring
         self.completed_number = self.begun
         self.completed_log_end = mark.log_end
         self._rooms.wheel.checkpoint_completed(mark.read_slot)
@@ -238,6 +243,7 @@ class Checkpoint:
             past = rooms.states.past(timer_route.queue.min_offset)
             levels = rooms.levels.copy()
             ids = rooms.ids.take()
+            recurring = self.copy_recurring()
             counted = [
                 (
                     r,
@@ -268,6 +274,7 @@ class Checkpoint:
             past,
             counts_json.Counts(log_end, pending, ends, levels, level_pending),
             ids,
+            recurring,
         )
 
     def _write(self, taken: _Snapshot, pause: Callable[[], None], *, is_clean: bool) -> Watermark:

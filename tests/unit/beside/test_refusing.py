@@ -247,6 +247,8 @@ def test_a_read_only_disk_writes_nothing(tmp_path: Path) -> None:
         lambda: disk.unlink(path),
         lambda: disk.rename(path, tmp_path / "new"),
         lambda: disk.sync_directory(tmp_path),
+        lambda: disk.sync_name(tmp_path),
+        lambda: disk.read_new(tmp_path / "file"),
         lambda: disk.write_small(path, b"x"),
         lambda: disk.write_new(tmp_path / "new", b"x"),
         lambda: disk.link(path, tmp_path / "new"),

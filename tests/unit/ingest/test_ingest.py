@@ -439,6 +439,108 @@ def test_what_is_not_durable_is_not_saved(bench: Bench, monkeypatch: pytest.Monk
     bench.store.ingest("s", 0, batches())
 
 
+@pytest.mark.parametrize("visibility", ["durable", "written"])
+def test_ledger_cache_names_only_durable_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visibility: str
+) -> None:
+    """A checkpoint completes while a version is appended and not synced. A power cut takes that
+    version, and another one gets its place in the queue and in the log.
+    """
+    from timerstore.ingest import cache
+
+    monkeypatch.setattr(cache, "_BEHIND_MAX", 0)
+    bench = Bench(tmp_path / "store", small(visibility=visibility))
+    bench.store.ingest("a", 0, [batch_of(numbered(0, 3))])
+    platter = tmp_path / "platter"
+
+    def ingest_without_sync() -> None:
+        shutil.copytree(bench.root, platter)
+        stop_at("ingest_appended", 1)
+        with pytest.raises(StopError):
+            bench.store.ingest("a", 1, [batch_of(numbered(3, 6))])
+        failpoint.hook = None
+        bench.stepper.step("dispatch")
+
+    checkpoint = bench.store._opened.checkpoint
+    checkpoint.on_completed.insert(0, ingest_without_sync)  # before the cache is saved
+    checkpoint.run()
+    saved = (bench.root / "timerstore" / "ingest").read_bytes()
+    abandon(bench.store)
+
+    (platter / "timerstore" / "ingest").write_bytes(saved)
+    bench = Bench(platter, small(visibility=visibility))
+    assert bench.store.ingested("a").ranges == (range(1),)
+    assert not bench.store.ingest("b", 1, [batch_of(numbered(6, 9))]).is_replay
+    bench.reopen()
+    assert bench.store.ingested("a").ranges == (range(1),)
+    assert bench.store.ingest("b", 1, [batch_of(numbered(6, 9))]).is_replay
+    assert not bench.store.ingest("a", 1, [batch_of(numbered(3, 6))]).is_replay
+    bench.turn()
+    assert sorted(bench.bodies()) == numbered(0, 9)
+    bench.close()
+
+
+@pytest.mark.parametrize("visibility", ["durable", "written"])
+def test_ledger_cache_is_removed_when_it_does_not_fit_the_queue(
+    tmp_path: Path, visibility: str
+) -> None:
+    """A file that is ahead of the log must not fit when the log has grown to its place."""
+    bench = Bench(tmp_path / "store", small(visibility=visibility))
+    bench.store.ingest("a", 0, [batch_of(numbered(0, 3))])
+    bench.close()
+    older = tmp_path / "older"
+    shutil.copytree(bench.root, older)
+    bench.open()
+    bench.store.ingest("a", 1, [batch_of(numbered(3, 6))])
+    bench.close()
+    path = older / "timerstore" / "ingest"
+    path.write_bytes((bench.root / "timerstore" / "ingest").read_bytes())
+
+    bench = Bench(older, small(visibility=visibility))
+    assert not path.exists()
+    bench.store.ingest("b", 1, [batch_of(numbered(6, 9))])
+    bench.reopen()
+    assert bench.store.ingested("a").ranges == (range(1),)
+    assert bench.store.ingested("b").ranges == (range(1, 2),)
+    assert path.exists()
+    bench.close()
+
+
+def test_interrupted_ingest_leaves_other_sources_versions_not_durable(bench: Bench) -> None:
+    """The next ingest of a source reads the log after an interrupted append; a version of another
+    source that is appended by then, and not synced, must not count as durable.
+    """
+    bench.store.close()
+    bench.config = small(visibility="written")
+    bench.open()
+    stop_at("ingest_chunk_appended", 1)
+    with pytest.raises(StopError):
+        bench.store.ingest("a", 0, [batch_of(numbered(0, 3))])
+    failpoint.hook = None
+    log = bench.store._opened.rooms.log
+
+    def other(name: str) -> None:
+        if name == "log_synced":  # of the look at the log
+            stop_at("ingest_chunk_appended", 1)
+            with pytest.raises(StopError):
+                bench.store.ingest("b", 0, [batch_of(numbered(3, 6))])
+            failpoint.hook = stop_at_append
+            bench.stepper.step("dispatch")
+
+    def stop_at_append(name: str) -> None:
+        if name == "ingest_appended":
+            raise StopError
+
+    failpoint.hook = other
+    with pytest.raises(StopError):
+        bench.store.ingest("a", 1, [batch_of(numbered(6, 9))])
+    failpoint.hook = None
+    assert log.durable < log.end
+    assert bench.store.ingested("b").ranges == ()
+    assert bench.store.ingest("b", 0, [batch_of(numbered(3, 6))]).is_replay
+    assert bench.store.ingested("b").ranges == (range(1),)
+
+
 def test_what_is_kept_of_old_versions(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     from timerstore.ingest import ledger
 

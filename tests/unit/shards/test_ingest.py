@@ -9,6 +9,7 @@ import pytest
 
 pa = pytest.importorskip("pyarrow")
 
+import numpy as np  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
@@ -22,6 +23,7 @@ from timerstore import (  # noqa: E402
     FailedError,
     LockedError,
     MessageError,
+    RowBatch,
     failpoint,
     shards,
 )
@@ -470,4 +472,44 @@ def test_what_staging_lets_through_every_shard_takes(
     bench.turn(20_000)
     came = sum(len(part) for topic in ("t", "u") for part in bench.bodies(topic))
     assert came + bench.store.stats()["pending_messages"] == done.manifest.row_count
+    bench.close()
+
+
+@pytest.mark.parametrize("back_ms", [0, 50_000, 10 * 365 * 86_400_000])
+@pytest.mark.parametrize("owner_has_timers", [True, False])
+@pytest.mark.parametrize("is_open", [False, True])
+def test_committed_rows_are_taken_whatever_the_clock_and_the_owners_settings_say(
+    tmp_path: Path, back_ms: int, owner_has_timers: bool, is_open: bool
+) -> None:
+    """A row that was refused would hold up all later versions of its source."""
+    root = make_root(tmp_path / "s", delay_ms_max=100_000)
+    due_ms = [NOW + 99_000, NOW - 1, 0, NOW + 1]
+    rows = batch_of(4, deliver_at=[], deliver_ms=pa.array(due_ms))
+    write(root, [rows])
+    write(root, [batch_of(4, 4, deliver_at=[], deliver_ms=pa.array([0] * 4))], version=1)
+    config = small(delay_ms_max=100_000, timer_enabled=owner_has_timers)
+    clock = ManualClock(NOW - back_ms)
+    if not is_open:
+        assert ingest(root, config, clock=clock).row_count == 8
+    bench = ShardBench(root, 3, config)
+    bench.close()
+    bench.clock = clock
+    bench.open()
+    if is_open:
+        assert sum(one.row_count for one in bench.store.ingest()) == 8
+    bench.turn()
+    assert sum(bench.counted().values()) == (6 if back_ms == 0 else 5)
+    bench.turn(NOW + 98_999 - clock.now_ms)
+    assert b"body-0" not in bench.counted()
+    bench.turn(1)
+    bench.turn(1000)
+    assert bench.counted() == {b"body-%d" % k: 1 for k in range(8)}
+    bench.close()
+
+
+def test_rows_of_an_ingest_are_still_checked_against_the_clock(tmp_path: Path) -> None:
+    bench = ShardBench(tmp_path / "s", 1, small(delay_ms_max=100_000))
+    row = RowBatch("t", b"x", np.array([0, 1]), np.array([NOW + 100_001]))
+    with pytest.raises(MessageError, match="at most"):
+        bench.store.stores[0].ingest("s", 0, [row])
     bench.close()

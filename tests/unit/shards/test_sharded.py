@@ -4,6 +4,7 @@ import json
 import threading
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,8 @@ from timerstore import (
     TimerStore,
     arguments,
 )
-from timerstore.errors import FailedError, FormatVersionError
+from timerstore.errors import FailedError, FormatVersionError, FullError
+from timerstore.files.disk import Disk
 from timerstore.shards import cluster
 from timerstore.shards.ingest import IngestService
 from timerstore.testing import ManualClock
@@ -605,3 +607,31 @@ def test_wrong_arguments_leave_nothing_behind(tmp_path: Path) -> None:
         timerstore.open_shards(tmp_path / "s", 2, clock=5)  # type: ignore[arg-type]
     assert not (tmp_path / "s").exists()
     assert ManualClock(NOW).now_ms == NOW
+
+
+def test_full_error_of_put_many_counts_what_is_durable_in_all_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shards = ShardBench(tmp_path / "shards", 2, small(flush="sync"))
+    for k in range(8):
+        shards.store.put("t", b"before", keys=f"key-{k}")
+    full = shards.store.stores[1]._opened.directory.tree.commit_log
+    real = Disk.open
+
+    def open_file(disk: Disk, path: Path, *args: Any, **given: Any) -> Any:
+        if path.parent == full and not path.exists():
+            raise FullError("no space", where=path)
+        return real(disk, path, *args, **given)
+
+    keys = [f"key-{k}" for k in range(10_000)]
+    with monkeypatch.context() as patched:
+        patched.setattr(Disk, "open", open_file)
+        with pytest.raises(FullError) as caught:
+            shards.store.put_many("t", [bytes(300)] * 10_000, keys=keys)
+    for one in shards.store.stores:
+        log = one._opened.rooms.log
+        assert log.durable == log.end
+    shards.turn()
+    assert sum(map(len, shards.bodies())) == 8 + caught.value.stored_count
+    assert 4000 < caught.value.stored_count < 10_000
+    shards.close()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.durable_names import DurableNames, killed_before_sync
 from timerstore.errors import ConfigError, CorruptError, FormatVersionError
 from timerstore.files.disk import Disk
 from timerstore.spark.jobs.lake import Claim, Lake, LakeFile, check_run_id, day_of, open_lake
@@ -200,3 +201,35 @@ def test_of_two_processes_that_claim_at_once_one_gets_it(lake: Lake) -> None:
         assert child.exitcode == 0
     assert sorted(map(len, got)) == [0, 50]
     assert len(lake.claims(DAY)) == 1
+
+
+# ---------------------------------------------------------------- power cuts
+
+
+def test_what_a_killed_process_wrote_is_durable_before_anything_is_done_by_it(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim that a power cut took back would be made again, of other files, under its number."""
+    (lake.root / "_runs").mkdir()
+    (lake.root / "_promotions" / DAY.isoformat()).mkdir(parents=True)
+    names = DurableNames(tmp_path, monkeypatch)
+
+    assert killed_before_sync(monkeypatch, lambda: lake.commit_run("one", [file("one-00000")]))
+    assert lake.run("one") == (file("one-00000"),)
+    names.cut()
+    assert lake.run("one") is not None
+
+    assert killed_before_sync(monkeypatch, lambda: lake.commit_run("two", [file("two-00000")]))
+    assert len(list(lake.files())) == 2
+    names.cut()
+    assert len(list(lake.files())) == 2
+
+    assert killed_before_sync(monkeypatch, lambda: claim_all(lake), of="_promotions")
+    [claim] = lake.unfinished()
+    names.cut()
+    assert lake.claims(DAY) == (claim,)
+
+    assert killed_before_sync(monkeypatch, lambda: lake.finish(claim, {}))
+    assert lake.is_done(claim)
+    names.cut()
+    assert lake.is_done(claim)

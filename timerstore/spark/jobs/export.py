@@ -67,7 +67,7 @@ def work(run: Run, args: Args) -> Outcome:
     need_there(args.path)
     disk = Disk()
     record = args.out / "_runs" / f"{check_run_id(run.run_id)}.json"
-    done = disk.read_small(record)
+    done = disk.read_new(record)
     if done is not None:
         run.tell("this run was exported before; nothing to do")
         return Outcome({**json.loads(done), "is_replay": True})

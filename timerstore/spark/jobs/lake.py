@@ -7,7 +7,8 @@ Data:     deliver_day=2026-11-21/<run>-00000.parquet   rows: see COLUMNS
           _tombstones/*.parquet                        message_id: what was cancelled in the lake
           _staging/<run>/                              an append that is not finished
           _lake.json                                   format, and the lake's id
-Threads:  any number of processes; each file that decides something is made by create-if-absent.
+Threads:  any number of processes; each file that decides something is made by create-if-absent,
+          and is durable before anything is done by it.
 Holds:    (1) a file counts from when its run's record is there, and the record names it;
           (2) a file is in at most one claim of its day, so it is promoted once: a claim's rows go
               to the shards under (source, version) = (promote/<lake id>/<day>, number of the
@@ -71,6 +72,12 @@ class Lake:
 
     def run(self, run_id: str) -> tuple[LakeFile, ...] | None:
         """The files of an append that counts, None where it does not (yet)."""
+        found = self._run(run_id)
+        if found is not None:
+            self._disk.sync_directory(self._runs)  # its maker may have been killed before it did
+        return found
+
+    def _run(self, run_id: str) -> tuple[LakeFile, ...] | None:
         path = self._run_path(run_id)
         text = self._disk.read_small(path)
         return None if text is None else tuple(_files_of(_read(text, path), path))
@@ -103,20 +110,25 @@ class Lake:
 
     def files(self) -> Iterator[LakeFile]:
         """Every file that counts."""
-        for name in sorted(self._disk.list(self.root / "_runs")):
+        names = self._disk.list(self._runs)
+        if names:
+            self._disk.sync_directory(self._runs)
+        for name in sorted(names):
             if name.endswith(".json") and not name.startswith("."):
-                yield from self.run(name.removesuffix(".json")) or ()
+                yield from self._run(name.removesuffix(".json")) or ()
 
     # --- promoting ---
 
     def claims(self, day: date) -> tuple[Claim, ...]:
-        """The claims of a day, in order."""
+        """The claims of a day, in order; durable: rows are taken under a claim's number."""
         folder = self._claims_folder(day)
         numbers = sorted(
             int(match[1]) for name in self._disk.list(folder) if (match := _CLAIM.fullmatch(name))
         )
         if numbers != list(range(len(numbers))):
             raise CorruptError("claims with a gap", where=folder, got=numbers)
+        if numbers:
+            self._disk.sync_directory(folder)
         return tuple(self._claim(day, number) for number in numbers)
 
     def unclaimed(self, day: date, files: Iterable[LakeFile]) -> tuple[LakeFile, ...]:
@@ -144,8 +156,8 @@ class Lake:
         return None
 
     def is_done(self, claim: Claim) -> bool:
-        """Whether the shards have its rows."""
-        return self._disk.exists(self._done_path(claim))
+        """Whether the shards have its rows; if so, that is noted durably."""
+        return self._disk.read_new(self._done_path(claim)) is not None
 
     def finish(self, claim: Claim, figures: Json) -> None:
         """Note that the shards have its rows; again does no harm."""
@@ -182,8 +194,12 @@ class Lake:
 
     # --- paths ---
 
+    @property
+    def _runs(self) -> Path:
+        return self.root / "_runs"
+
     def _run_path(self, run_id: str) -> Path:
-        return self.root / "_runs" / f"{check_run_id(run_id)}.json"
+        return self._runs / f"{check_run_id(run_id)}.json"
 
     def _claims_folder(self, day: date) -> Path:
         return self.root / "_promotions" / day.isoformat()
@@ -211,9 +227,9 @@ class Lake:
 
 def open_lake(root: Path, *, create: bool = False, disk: Disk | None = None) -> Lake:
     """Give the lake in a folder; with `create` make it where there is none."""
-    disk = disk or Disk()
+    disk, root = disk or Disk(), root.absolute()
     path = root / "_lake.json"
-    text = disk.read_small(path)
+    text = disk.read_new(path)
     if text is None:
         if not create:
             raise ConfigError(f"{root}: not a cold lake (no _lake.json); cold-append makes one")
@@ -223,7 +239,7 @@ def open_lake(root: Path, *, create: bool = False, disk: Disk | None = None) -> 
             raise ConfigError(f"{root}: not empty and not a cold lake; give a new folder")
         disk.make_directory(root)
         disk.write_new(path, _text({"format": FORMAT, "id": uuid.uuid4().hex}))
-        text = disk.read_small(path)
+        text = disk.read_new(path)
         assert text is not None, "written above, by us or by another"
     table = _read(text, path)
     return Lake(root, _as_text(table.get("id"), "id"), disk)

@@ -42,6 +42,10 @@ class SimPath(str):
         """Another name in the same folder."""
         return _join(self.parent, name)
 
+    def absolute(self) -> "SimPath":
+        """Itself: there is no working directory."""
+        return self
+
     def resolve(self) -> "SimPath":
         """Itself: nothing leads anywhere else."""
         return self

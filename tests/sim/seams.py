@@ -18,6 +18,7 @@ import numpy as np
 import timerstore.backup.restoring
 import timerstore.files.directory
 import timerstore.files.disk
+import timerstore.files.paths
 import timerstore.leases.leases
 import timerstore.opening
 import timerstore.recurring.given
@@ -112,6 +113,7 @@ def replaced_seams(
         (timerstore.backup.restoring, "Disk", disk),
         (timerstore.backup.restoring, "Path", SimPath),
         (timerstore.store, "Path", SimPath),
+        (timerstore.files.paths, "Path", SimPath),
         (opening, "os", SimpleNamespace(getpid=lambda: 4242)),
         (opening, "secrets", chance),
         (timerstore.leases.leases, "secrets", chance),

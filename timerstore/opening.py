@@ -132,7 +132,7 @@ class Opened(NamedTuple):
 
     def start(self) -> None:
         """Start every thread."""
-        for service in self._services:
+        for service in self.services:
             service.on_failure = self._failed
         self.rooms.dispatch.start()
         self.pipeline.start()
@@ -141,7 +141,8 @@ class Opened(NamedTuple):
         self.wake_all()
 
     @property
-    def _services(self) -> tuple[Service, ...]:
+    def services(self) -> tuple[Service, ...]:
+        """All services but the planner of recurring messages."""
         return (self.rooms.dispatch, *self.pipeline, self.schedule, self.retention)
 
     def _failed(self, name: str, error: BaseException) -> None:
@@ -231,7 +232,7 @@ class Opened(NamedTuple):
 
     def _let_go(self, *, is_clean: bool) -> None:
         """Close the files; say that all was closed, where it was."""
-        for service in self._services:
+        for service in self.services:
             service.end(self.directory.root)
         self.checkpoint.close()
         self.rooms.log.close()

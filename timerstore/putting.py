@@ -97,12 +97,13 @@ class Putting:
         slow: Callable[..., PutReceipt],
         slow_many: Callable[..., PutBatch],
         sync: Callable[[int], None],
+        calls: dict[object, int],
         left: Callable[[], None],
     ) -> Any:
         """Make the plain case's quick ways; everything else they give to `slow` and `slow_many`.
 
-        Where puts are to be durable, they wait in `sync(offset)`, and call `left()` behind it if
-        they were blocked meanwhile.
+        Durable puts wait in `sync(offset)`. Each is in `calls`, with the ident of its thread, while
+        it waits, and calls `left()` after that if puts were blocked in the meantime.
         """
         return Putter(
             log=int(ffi.cast("uintptr_t", self._native)),
@@ -113,6 +114,7 @@ class Putting:
             is_dispatch_silent=self._dispatch.is_silent,
             wake_flush=self._flush.wake,
             sync=sync if self._is_sync else None,
+            calls=calls,
             left=left,
             failpoints=vars(failpoint),
             check_alive=self._log.check_alive,

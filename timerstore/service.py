@@ -71,6 +71,7 @@ class Service:
         self._event = Bell()
         self._stopping = False
         self._thread: threading.Thread | None = None
+        self._ident: int | None = None  # of the thread that runs the loop
 
     def step(self) -> bool:
         """Do a bounded amount of work; whether there was any."""
@@ -88,6 +89,11 @@ class Service:
     def is_silent(self) -> Callable[[], bool]:
         """Tells whether it was not woken since its last step began; one call of C."""
         return self._event.is_silent
+
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether the caller runs in this service's thread."""
+        return self._ident == threading.get_ident()
 
     def wake(self) -> None:
         """There is work."""
@@ -120,6 +126,13 @@ class Service:
         self.step = closed  # type: ignore[method-assign]
 
     def _loop(self) -> None:
+        self._ident = threading.get_ident()
+        try:
+            self._run()
+        finally:
+            self._ident = None  # the system may give the same ident to another thread
+
+    def _run(self) -> None:
         backoff_s = _BACKOFF_S_MIN
         while not self._stopping:
             self._event.clear()

@@ -7,7 +7,6 @@ Fails:    each error says what, where, wanted and got; after FailedError only re
 """
 
 import os
-import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from datetime import datetime, timedelta
 from functools import wraps
 from heapq import merge
 from pathlib import Path
-from types import FrameType
+from threading import get_ident
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from timerstore import arguments
@@ -126,7 +125,7 @@ def _counted(
             raise amid_own_step()
         calls, mine = self._calls, object()
         try:
-            calls.add(mine)  # and below taken out: in one step each, so no signal comes amid it
+            calls[mine] = get_ident()  # a single step, as is `pop`: no signal handler runs within
             if self._blocked:
                 self._check_open()
             answer = method(self, *args, **given)
@@ -135,7 +134,7 @@ def _counted(
             self._look_at(error)
             raise
         finally:
-            calls.discard(mine)
+            calls.pop(mine, None)
             if self._blocked:
                 self._tell_left()
         return answer
@@ -166,7 +165,7 @@ class TimerStore(Closing):
         self._pid = os.getpid()
         self._closed = False
         self._close_lock = Lock(wide=True)
-        self._calls: set[object] = set()  # that run, but for the quick ways of put
+        self._calls: dict[object, int] = {}  # running calls, each with the ident of its thread
         self._left = Bell()  # one of them has ended
         opened = open_directory(_root_of(path), config, self._clock, threads=threads)
         try:
@@ -202,7 +201,7 @@ class TimerStore(Closing):
         self._replacing = Replacing(opened, self._clock, self._putting)
         self._ingester = Ingester(opened, self._clock, self._putting)
         self._putter = self._putting.make_putter(
-            self.put, self.put_many, self._sync_through, self._tell_left
+            self.put, self.put_many, self._sync_through, self._calls, self._tell_left
         )
         # Never block, for who waits for the sync himself; None where it is no plain case.
         self._begin_put = self._begin_put_many = _not_plain
@@ -1033,25 +1032,21 @@ class TimerStore(Closing):
         that call, which waits for it. Nor can a thread of the store, amid whose step the files
         would be closed, as by a finalizer that the collector runs there.
         """
-        frame: FrameType | None = sys._getframe(2)  # beneath the `close` that asks
-        while frame is not None:
-            if self._is_mine(frame):
-                raise LockedError(
-                    "the store cannot be closed amid a call of the same thread, as by a signal "
-                    "handler, nor by a thread of its own: it would wait for itself",
-                    where=self._opened.directory.root,
-                    wanted="a handler that sets a flag, or raises; and close() after the call",
-                )
-            frame = frame.f_back
+        is_amid_call = get_ident() in tuple(self._calls.values())
+        if is_amid_call or self._close_lock.is_mine() or self._is_own_thread():
+            raise LockedError(
+                "the store cannot be closed amid a call of the same thread, as by a signal "
+                "handler, nor by a thread of its own: it would wait for itself",
+                where=self._opened.directory.root,
+                wanted="a handler that sets a flag, or raises; and close() after the call",
+            )
         if held_locks():
             raise amid_own_step()
 
-    def _is_mine(self, frame: FrameType) -> bool:
-        """Whether it is a call that `close` waits for, or the loop of a service."""
-        owner = frame.f_locals.get("self")
-        if frame.f_code is _SERVICE_LOOP:
-            return isinstance(owner, Service) and owner.metrics is self._opened.metrics
-        return frame.f_code in _WAITED_FOR and owner is self
+    def _is_own_thread(self) -> bool:
+        """Whether this thread is a service's of this store."""
+        services = (*self._opened.services, self._recurring.planner)
+        return any(one.is_own_thread for one in services)
 
     def _block(self) -> None:
         """Every call looks from now on whether it may."""
@@ -1119,7 +1114,7 @@ class TimerStore(Closing):
             self._block()
             self._unsubscribe()
             self._opened.puller.close()  # whoever waits for a message is answered
-            while self._calls or self._putter.inside:
+            while self._calls:
                 self._left.wait(_LOOK_S)  # a signal may keep one from telling that it has ended
             planner = self._recurring.planner
             planner.stop()
@@ -1129,14 +1124,6 @@ class TimerStore(Closing):
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"
         return f"<TimerStore {str(self._opened.directory.root)!r} {state}>"
-
-
-_SERVICE_LOOP = Service._loop.__code__
-
-# Code that `close` waits for: of all counted calls (it is one), where a quick put waits, its own.
-_WAITED_FOR = frozenset(
-    {TimerStore.put.__code__, TimerStore._sync_through.__code__, TimerStore.close.__code__}
-)
 
 
 def _handle_of(receipt_or_handle: PutReceipt | str) -> Handle:

@@ -198,6 +198,12 @@ static void Lock_dealloc(Lock *self)
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
+static PyObject *Lock_is_mine(Lock *self, PyObject *unused)
+{
+    (void)unused;
+    return PyBool_FromLong(is_mine(self));
+}
+
 static PyMethodDef Lock_methods[] = {
     {"__enter__", (PyCFunction)Lock_enter, METH_NOARGS, "Take it."},
     {"__exit__", (PyCFunction)(void (*)(void))Lock_exit, METH_FASTCALL, "Let go of it."},
@@ -206,6 +212,7 @@ static PyMethodDef Lock_methods[] = {
      "whether it is taken."},
     {"release", (PyCFunction)Lock_release, METH_NOARGS, "Let go of it."},
     {"locked", (PyCFunction)Lock_locked, METH_NOARGS, "Whether somebody has it."},
+    {"is_mine", (PyCFunction)Lock_is_mine, METH_NOARGS, "Return whether this thread has it."},
     {NULL, NULL, 0, NULL},
 };
 

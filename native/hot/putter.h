@@ -19,6 +19,7 @@ typedef struct {
     PyObject *is_dispatch_silent; /* whether it was not woken since it began to look */
     PyObject *wake_flush;
     PyObject *sync;           /* None, or TimerStore's: makes the log durable below an offset */
+    PyObject *calls;          /* dict of TimerStore: running call -> ident of its thread */
     PyObject *left;           /* tells who closes that nobody is within */
     PyObject *failpoints;     /* dict of the module: its "hook" is None outside tests */
     PyObject *check_alive;    /* of the log: raises where a file was cut */
@@ -30,7 +31,7 @@ typedef struct {
     int32_t hits_seen;
     long long delay_ms_max;   /* -1: no timers */
     int blocked;              /* closed, or carried into a child */
-    int inside;               /* calls that wait for a sync: close waits for them */
+    int inside;               /* calls that wait for a sync; each is in `calls`, so close waits for it */
 } Putter;
 
 extern PyObject *ts_name_deliver_ms, *ts_name_hook, *ts_zero;

@@ -8,13 +8,14 @@ Holds:    (1) `step` never sleeps and does a bounded amount; (2) nobody polls: w
 """
 
 import logging
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from timerstore.errors import ClosedError, FailedError, TimerStoreError
+from timerstore.errors import ClosedError, FailedError, TimerStoreError, stopped_at_exit
 from timerstore.metrics import Metrics
 
 IDLE_S_MAX = 10.0
@@ -110,9 +111,14 @@ class Service:
         self._thread = thread
 
     def stop(self) -> None:
-        """Finish the step that runs and end the thread."""
+        """Finish the step that runs and end the thread.
+
+        LockedError if the interpreter is ending and has stopped the thread amid a step.
+        """
         self._stopping = True
         self._event.set()
+        if sys.is_finalizing() and self._ident is not None:
+            raise stopped_at_exit()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
             self._thread = None

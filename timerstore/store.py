@@ -7,6 +7,8 @@ Fails:    each error says what, where, wanted and got; after FailedError only re
 """
 
 import os
+import sys
+import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +23,7 @@ from timerstore import arguments
 from timerstore.backup import Copier
 from timerstore.beside import ReadOnlyStore
 from timerstore.clock import Clock, SystemClock
-from timerstore.closing import Closing
+from timerstore.closing import Closing, close_at_exit
 from timerstore.config import StoreConfig
 from timerstore.errors import (
     ClosedError,
@@ -32,6 +34,7 @@ from timerstore.errors import (
     LockedError,
     MessageError,
     amid_own_step,
+    stopped_at_exit,
 )
 from timerstore.failpoint import reach
 from timerstore.files.disk import Disk
@@ -96,6 +99,7 @@ Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
 
 _LOOK_S = 0.5  # how often who closes looks by himself whether calls have ended
+_EXIT_WAIT_S = 5.0  # how long closing at interpreter exit waits for calls of other threads
 
 _opened_here: "weakref.WeakSet[TimerStore]" = weakref.WeakSet()
 
@@ -213,6 +217,7 @@ class TimerStore(Closing):
                 self.put_many = self._putter.put_many  # type: ignore[method-assign]
                 self._begin_put_many = self._putter.begin_put_many
         _opened_here.add(self)
+        close_at_exit(self)
         self._groups = self._make_groups()
         unread = Unread(opened.metrics, opened.rooms.routes, opened.offsets, self._groups)
         opened.retention.unread = unread.lowest
@@ -1102,12 +1107,29 @@ class TimerStore(Closing):
         A second call does nothing, but where the first was cut off before it let go of anything, by
         a lack of memory or Ctrl-C: then it closes. LockedError amid another call of the same
         thread, as from a signal handler.
+        A store that is open when the interpreter ends is closed by an exit hook (atexit), which
+        waits at most 5 s for calls of other threads; if one still runs, the store stays as after a
+        kill. A close after that, as in `__del__`, does nothing.
         """
+        self._close()
+
+    def _close_at_exit(self) -> None:
+        self._close(time.monotonic() + _EXIT_WAIT_S)
+
+    def _is_released(self) -> bool:
+        return not self._opened.directory.is_held
+
+    def _close(self, end_s: float | None = None) -> None:
+        """Close; LockedError where calls of other threads still run at `end_s` (monotonic), or can
+        never end, as the interpreter has stopped their threads.
+        """
+        if self._is_released():  # first: at exit the modules used below may be gone
+            return
         if os.getpid() != self._pid:
             self._check_open()
         self._refuse_amid_call()
         with self._close_lock:
-            if not self._opened.directory.is_held:
+            if self._is_released():
                 return
             self._groups.close()  # consumers that wait are answered
             self._closed = True
@@ -1115,6 +1137,8 @@ class TimerStore(Closing):
             self._unsubscribe()
             self._opened.puller.close()  # whoever waits for a message is answered
             while self._calls:
+                if sys.is_finalizing() or (end_s is not None and time.monotonic() >= end_s):
+                    raise stopped_at_exit(self._opened.directory.root)
                 self._left.wait(_LOOK_S)  # a signal may keep one from telling that it has ended
             planner = self._recurring.planner
             planner.stop()

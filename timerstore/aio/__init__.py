@@ -226,7 +226,11 @@ class AsyncTimerStore:
         """
         # A thread of its own: all of the loop's may be in calls of the store that this ends.
         loop, closer = asyncio.get_running_loop(), ThreadPoolExecutor(1, "timerstore-aio-close")
-        closing = loop.run_in_executor(closer, self._close)
+        try:
+            closing = loop.run_in_executor(closer, self._close)
+        except RuntimeError:  # no thread starts: the interpreter is ending
+            self._close()
+            return
         try:
             await asyncio.shield(closing)
         except asyncio.CancelledError:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from timerstore.arguments import is_utf8
-from timerstore.closing import Closing
+from timerstore.closing import Closing, close_at_exit
 from timerstore.errors import ClosedError, ConfigError, ForkedError, cannot_listen
 from timerstore.families import FAMILIES, Family, buckets_of, shards_of, topics_of
 
@@ -158,6 +158,7 @@ class Served(Closing):
     def __init__(self, server: Any, thread: Any) -> None:
         self._server = server
         self._thread = thread
+        close_at_exit(self)
 
     @property
     def port(self) -> int:

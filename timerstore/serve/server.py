@@ -22,7 +22,7 @@ from typing import Any
 import uvicorn
 
 from timerstore import store as single
-from timerstore.closing import Closing
+from timerstore.closing import Closing, close_at_exit
 from timerstore.columns.look import look
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, LockedError, cannot_listen
@@ -87,6 +87,7 @@ class Served(Closing):
 
     def start(self) -> None:
         """Begin to answer."""
+        close_at_exit(self)
         self._thread.start()
 
     def _run(self) -> None:

@@ -14,8 +14,10 @@ from types import TracebackType
 from typing import Self
 from weakref import WeakSet
 
+from timerstore.owner import Owner
 
-class Closing:
+
+class Closing(Owner):
     """Closed at the end of its `with` block, whatever ended it."""
 
     __slots__ = ()

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn, SupportsIndex
 
 import numpy as np
 
@@ -49,6 +49,7 @@ from timerstore.layout.unique_key import make_prefix
 from timerstore.layout.watermark import Watermark
 from timerstore.metrics import Metrics
 from timerstore.native import FAULTS, ffi, lib
+from timerstore.owner import Owner, refuse_copy
 from timerstore.pull.lease_progress import LeaseProgress
 from timerstore.pull.offsets import Offsets
 from timerstore.pull.pull import Puller
@@ -129,6 +130,9 @@ class Opened(NamedTuple):
     store_id: int
     id_prefix: str
     imported: Fold | None
+
+    def __reduce_ex__(self, _protocol: SupportsIndex, /) -> NoReturn:
+        refuse_copy(self)
 
     def start(self) -> None:
         """Start every thread."""
@@ -309,7 +313,7 @@ def _refuse_backup(disk: Disk, tree: Tree) -> None:
     raise ConfigError(problem)
 
 
-class _Opening:
+class _Opening(Owner):
     """One opening, step by step."""
 
     def __init__(

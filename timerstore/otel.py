@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 from timerstore.errors import ClosedError, ConfigError, ForkedError
 from timerstore.families import FAMILIES, Family, buckets_of, shards_of, topics_of
+from timerstore.owner import Owner
 
 try:
     from opentelemetry import metrics
@@ -40,7 +41,7 @@ class HasStats(Protocol):
         ...
 
 
-class Instruments:
+class Instruments(Owner):
     """The instruments of one store; after `close` they observe nothing."""
 
     def __init__(self, store: HasStats, name: str, monotonic_s: Callable[[], float]) -> None:

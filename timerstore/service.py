@@ -17,6 +17,7 @@ from typing import Generic, TypeVar
 
 from timerstore.errors import ClosedError, FailedError, TimerStoreError, stopped_at_exit
 from timerstore.metrics import Metrics
+from timerstore.owner import Owner
 
 IDLE_S_MAX = 10.0
 """Longest wait for a wall time: after so long a clock that was set forward is noticed."""
@@ -27,7 +28,7 @@ _BACKOFF_S_MAX = 1.0
 Item = TypeVar("Item")
 
 
-class Bell:
+class Bell(Owner):
     """Rings for one who waits, also if he comes later. As threading.Event, but that each step is
     one of C: an exception of a signal handler amid `set` leaves nothing locked.
     """
@@ -59,7 +60,7 @@ class Bell:
         return self._silence.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s))
 
 
-class Service:
+class Service(Owner):
     """One of the named services. Subclasses give `name`, `step` and, where they wait for a time,
     `idle_s`.
     """

@@ -205,7 +205,7 @@ class TimerStore(Closing):
         self._replacing = Replacing(opened, self._clock, self._putting)
         self._ingester = Ingester(opened, self._clock, self._putting)
         self._putter = self._putting.make_putter(
-            self.put, self.put_many, self._sync_through, self._calls, self._tell_left
+            self.put, self.put_many, self._sync_through, self._tell_left, self._calls
         )
         # Never block, for who waits for the sync himself; None where it is no plain case.
         self._begin_put = self._begin_put_many = _not_plain

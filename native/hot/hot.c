@@ -329,7 +329,7 @@ static PyObject *Putter_put(Putter *self, PyObject *const *args, Py_ssize_t coun
     PyObject *receipt = NULL;
 
     if (put_plain(self, args, count, names, 1, &receipt) == 0)
-        return PyObject_Vectorcall(self->slow, args, (size_t)count, names);
+        return ts_call_slow(self->slow, args, count, names);
     return receipt;
 }
 

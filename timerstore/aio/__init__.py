@@ -34,6 +34,7 @@ from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError
 from timerstore.leases import LeasedMessage
 from timerstore.message import MessageBatch, PendingTimer, PullResult, PutBatch, PutReceipt
+from timerstore.owner import Owner
 from timerstore.pull.waiting import WaitingPull, Waits
 from timerstore.quoted import quoted
 from timerstore.store import TimerStore
@@ -96,7 +97,7 @@ def _as(
     return same
 
 
-class AsyncTimerStore:
+class AsyncTimerStore(Owner):
     """An open store for asyncio; `timerstore.aio.open` makes it."""
 
     def __init__(self, blocking: TimerStore, pool: ThreadPoolExecutor) -> None:
@@ -259,7 +260,7 @@ class AsyncTimerStore:
         return f"<Async{repr(self.blocking)[1:]}"
 
 
-class Opening:
+class Opening(Owner):
     """A store that is being opened: await it, or use it with `async with`."""
 
     def __init__(self, opener: Callable[[], TimerStore], workers: int) -> None:

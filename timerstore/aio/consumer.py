@@ -21,6 +21,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from timerstore.errors import ClosedError, MessageError
 from timerstore.message import Message
+from timerstore.owner import Owner
 from timerstore.pull.consumer import Consumer
 from timerstore.pull.given import wait_problems
 from timerstore.pull.waiting import Waits
@@ -39,7 +40,7 @@ class Host(Protocol):
         """Wait without a thread."""
 
 
-class AsyncConsumer:
+class AsyncConsumer(Owner):
     """One reader of a topic for a group; `AsyncTimerStore.consumer` makes it. Close it, or use
     `async with`. Tasks may share it; so do threads with `blocking`.
     """
@@ -130,7 +131,7 @@ class AsyncConsumer:
         return f"<Async{repr(self.blocking)[1:]}"
 
 
-class Joining:
+class Joining(Owner):
     """A consumer that joins its group: await it, or use it with `async with`."""
 
     def __init__(self, join: Callable[[], Awaitable[AsyncConsumer]]) -> None:

@@ -22,6 +22,7 @@ import numpy as np
 from timerstore.files.directory import boot_id
 from timerstore.files.disk import Disk
 from timerstore.native import ffi
+from timerstore.owner import Owner
 
 Staged = list[tuple[int, bytes]]
 """Log offset and bytes, by offset."""
@@ -30,7 +31,7 @@ _HEAD_BYTES = 4096
 _MAGIC = b"TSSTAGE1"
 
 
-class Staging:
+class Staging(Owner):
     """Two halves and their head."""
 
     def __init__(self, disk: Disk, path: Path, half_bytes: int) -> None:

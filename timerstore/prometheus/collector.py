@@ -16,6 +16,7 @@ from timerstore.arguments import is_utf8
 from timerstore.closing import Closing, close_at_exit
 from timerstore.errors import ClosedError, ConfigError, ForkedError, cannot_listen
 from timerstore.families import FAMILIES, Family, buckets_of, shards_of, topics_of
+from timerstore.owner import Owner
 
 try:
     import prometheus_client
@@ -40,7 +41,7 @@ class HasStats(Protocol):
         ...
 
 
-class StoreCollector(registry.Collector):
+class StoreCollector(Owner, registry.Collector):
     """The metrics of one store."""
 
     def __init__(self, store: HasStats, name: str = "") -> None:
@@ -76,7 +77,7 @@ def _add(metric: Any, family: Family, labels: list[str], told: Any) -> None:
         metric.add_metric(labels, told)
 
 
-class _Stores(registry.Collector):
+class _Stores(Owner, registry.Collector):
     """Several stores in one registry: one family of a name, samples of all."""
 
     def __init__(self) -> None:

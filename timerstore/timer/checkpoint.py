@@ -25,6 +25,7 @@ from timerstore.layout import counts_json, watermark
 from timerstore.layout.tree import WHEEL_TIMER_TOPIC, Tree
 from timerstore.layout.watermark import Watermark
 from timerstore.native import Lock
+from timerstore.owner import Owner
 from timerstore.queues.dispatch import Dispatch
 from timerstore.queues.level_cursors import LevelCursors
 from timerstore.queues.routes import Routes
@@ -72,7 +73,7 @@ class _Snapshot(NamedTuple):
     ids: Taken
 
 
-class Checkpoint:
+class Checkpoint(Owner):
     """Writes checkpoints of one store."""
 
     def __init__(

@@ -14,11 +14,16 @@ from types import TracebackType
 from typing import Self
 from weakref import WeakSet
 
+from timerstore.errors import ForkedError
 from timerstore.owner import Owner
 
 
 class Closing(Owner):
-    """Closed at the end of its `with` block, whatever ended it."""
+    """Closed at the end of its `with` block, whatever ended it.
+
+    A block that a forked child leaves closes nothing, as what is open belongs to its parent. What
+    the child raised there, as by `sys.exit`, comes out of it; ForkedError if it raised nothing.
+    """
 
     __slots__ = ()
 
@@ -39,7 +44,46 @@ class Closing(Owner):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except ForkedError:
+            if error is None:
+                raise
+
+
+class AsyncClosing(Owner):
+    """The same for `async with`."""
+
+    __slots__ = ()
+
+    async def close(self) -> None:
+        """Let go of what it has."""
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            await self.close()
+        except ForkedError:
+            if error is None:
+                raise
+
+
+def forked_error(where: object, pid: int) -> ForkedError:
+    """Make the error of a forked child that uses what process `pid` opened."""
+    return ForkedError(
+        "what a process opened belongs to it",
+        where=where,
+        wanted=f"process {pid}",
+        got=f"process {os.getpid()}",
+    )
 
 
 _open: WeakSet[Closing] = WeakSet()

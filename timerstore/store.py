@@ -1090,7 +1090,7 @@ class TimerStore(Closing):
         """Let who closes look again."""
         self._left.set()
 
-    def _check_open(self) -> None:
+    def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise ForkedError(
                 "a store belongs to the process that opened it",
@@ -1098,6 +1098,9 @@ class TimerStore(Closing):
                 wanted=f"process {self._pid}",
                 got=f"process {os.getpid()}",
             )
+
+    def _check_open(self) -> None:
+        self._check_process()
         if self._closed:
             raise ClosedError("the store is closed", where=self._opened.directory.root)
 
@@ -1125,8 +1128,7 @@ class TimerStore(Closing):
         """
         if self._is_released():  # first: at exit the modules used below may be gone
             return
-        if os.getpid() != self._pid:
-            self._check_open()
+        self._check_process()
         self._refuse_amid_call()
         with self._close_lock:
             if self._is_released():

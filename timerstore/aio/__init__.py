@@ -22,7 +22,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial, wraps
 from itertools import islice
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from timerstore import store as blocking_store
 from timerstore.aio.bell import Bell, end_wait
@@ -30,6 +30,7 @@ from timerstore.aio.consumer import AsyncConsumer, Joining
 from timerstore.aio.leases import AsyncLeaseConsumer
 from timerstore.aio.puts import Puts
 from timerstore.clock import Clock
+from timerstore.closing import AsyncClosing
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError
 from timerstore.leases import LeasedMessage
@@ -97,7 +98,7 @@ def _as(
     return same
 
 
-class AsyncTimerStore(Owner):
+class AsyncTimerStore(AsyncClosing):
     """An open store for asyncio; `timerstore.aio.open` makes it."""
 
     def __init__(self, blocking: TimerStore, pool: ThreadPoolExecutor) -> None:
@@ -225,6 +226,7 @@ class AsyncTimerStore(Owner):
 
         It is carried out also where the task that awaits it is cancelled.
         """
+        self._check_process()
         # A thread of its own: all of the loop's may be in calls of the store that this ends.
         loop, closer = asyncio.get_running_loop(), ThreadPoolExecutor(1, "timerstore-aio-close")
         try:
@@ -240,21 +242,13 @@ class AsyncTimerStore(Owner):
         finally:
             closer.shutdown(wait=closing.done())
 
+    def _check_process(self) -> None:
+        self.blocking._check_process()
+
     def _close(self) -> None:
         self.blocking.close()
         self._puts.shared.shut()
         self._pool.shutdown()  # calls have ended, or end now with ClosedError
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     def __repr__(self) -> str:
         return f"<Async{repr(self.blocking)[1:]}"
@@ -294,7 +288,7 @@ class Opening(Owner):
         trace: TracebackType | None,
     ) -> None:
         assert self._store is not None, "left without having been entered"
-        await self._store.close()
+        await self._store.__aexit__(kind, error, trace)
 
 
 def _close_unwanted(opening: Future[TimerStore]) -> None:

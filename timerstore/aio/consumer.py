@@ -19,6 +19,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
+from timerstore.closing import AsyncClosing
 from timerstore.errors import ClosedError, MessageError
 from timerstore.message import Message
 from timerstore.owner import Owner
@@ -39,8 +40,11 @@ class Host(Protocol):
     async def _wait(self, waiting: Waits[Got, Answer]) -> Answer:
         """Wait without a thread."""
 
+    def _check_process(self) -> None:
+        """Raise ForkedError in a forked child."""
 
-class AsyncConsumer(Owner):
+
+class AsyncConsumer(AsyncClosing):
     """One reader of a topic for a group; `AsyncTimerStore.consumer` makes it. Close it, or use
     `async with`. Tasks may share it; so do threads with `blocking`.
     """
@@ -108,6 +112,7 @@ class AsyncConsumer(Owner):
 
         It is carried out also where the task that awaits it is cancelled.
         """
+        self._host._check_process()
         await asyncio.shield(self._close())
 
     async def _close(self) -> None:
@@ -115,17 +120,6 @@ class AsyncConsumer(Owner):
             await self._host._run(self.blocking.close)
         except ClosedError:
             return  # with the store
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     def __repr__(self) -> str:
         return f"<Async{repr(self.blocking)[1:]}"
@@ -152,4 +146,4 @@ class Joining(Owner):
         trace: TracebackType | None,
     ) -> None:
         assert self._consumer is not None, "left without having been entered"
-        await self._consumer.close()
+        await self._consumer.__aexit__(kind, error, trace)

@@ -8,12 +8,13 @@ Fails:    ConfigError on what is given wrongly, a port in use among it, and with
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from timerstore.arguments import is_utf8
-from timerstore.closing import Closing, close_at_exit
+from timerstore.closing import Closing, close_at_exit, forked_error
 from timerstore.errors import ClosedError, ConfigError, ForkedError, cannot_listen
 from timerstore.families import FAMILIES, Family, buckets_of, shards_of, topics_of
 from timerstore.owner import Owner
@@ -159,6 +160,7 @@ class Served(Closing):
     def __init__(self, server: Any, thread: Any) -> None:
         self._server = server
         self._thread = thread
+        self._pid = os.getpid()
         close_at_exit(self)
 
     @property
@@ -167,7 +169,9 @@ class Served(Closing):
         return int(self._server.server_port)
 
     def close(self) -> None:
-        """Serve no more."""
+        """Serve no more. ForkedError in a forked child, which has no thread that serves."""
+        if os.getpid() != self._pid:
+            raise forked_error(f"port {self.port}", self._pid)
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -908,8 +908,7 @@ class ShardedStore(Closing):
         """
         if self._is_closed:  # first: at exit the modules used below may be gone
             return
-        if os.getpid() != self._pid:
-            self.stores[0].topics()  # raises ForkedError
+        self.stores[0]._check_process()
         for store in self.stores:
             store._refuse_amid_call()
         if self._pools_here():

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 from timerstore.arguments import is_utf8
 from timerstore.closing import Closing, close_at_exit, forked_error
 from timerstore.errors import ClosedError, ConfigError, ForkedError, cannot_listen
-from timerstore.families import FAMILIES, Family, buckets_of, shards_of, topics_of
+from timerstore.families import FAMILIES, Family, buckets_of, has_ended, shards_of, topics_of
 from timerstore.owner import Owner
 
 try:
@@ -48,6 +48,11 @@ class StoreCollector(Owner, registry.Collector):
     def __init__(self, store: HasStats, name: str = "") -> None:
         self._store = store
         self._name = name
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the store was closed: another one may have its name."""
+        return has_ended(self._store.stats)
 
     def collect(self) -> Iterable[core.Metric]:
         """Give every family with its samples."""
@@ -130,7 +135,8 @@ def register(
 ) -> StoreCollector:
     """Let a registry, the process's own without one, scrape a store; `name` is its label `store`.
 
-    Raises ConfigError where another store of that name is on it, and on what no scrape could tell.
+    It takes the place of a closed store of that name. Raises ConfigError if an open one has the
+    name, and on what no scrape could tell.
     """
     if problems := _problems([(name, store)]):
         raise ConfigError(problems)
@@ -140,8 +146,12 @@ def register(
         stores = _Stores()
         registry_.register(stores)
         _of_registries[registry_] = stores
-    if name in stores.collectors:
-        raise ConfigError(f"name: a store named {name!r} is registered already; wanted another")
+    before = stores.collectors.get(name)
+    if before is not None and not before.has_ended:
+        raise ConfigError(
+            f"name: a store named {name!r} is registered already, and open; wanted another name, "
+            "or that store closed, or its name unregistered"
+        )
     made = stores.collectors[name] = StoreCollector(store, name)
     return made
 

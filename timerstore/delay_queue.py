@@ -33,6 +33,7 @@ from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
 from timerstore.errors import MessageError
+from timerstore.owner import Owner
 from timerstore.quoted import quoted, typed
 
 DUE_MS_MAX = 2**63 - 1
@@ -97,7 +98,7 @@ class _Open(Generic[Key, Value]):
             yield heapq.heappop(late)[2]
 
 
-class DelayQueue(Generic[Key, Value]):
+class DelayQueue(Owner, Generic[Key, Value]):
     """Keys that wait for their time; in memory, without a thread.
 
     queue = DelayQueue[str, Order]()

@@ -6,6 +6,7 @@ Source:   the tree is style.md section 6; the codes are enum ts_status of native
           native.py compares the two when it is imported.
 """
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import ClassVar
@@ -122,8 +123,20 @@ class LockedError(TimerStoreError):
     """
 
 
+def stopped_at_exit(where: object = None) -> LockedError:
+    """Say that a thread of the program stopped in a call when the interpreter began to end."""
+    return LockedError(
+        "the interpreter is ending, and has stopped another thread amid a call of the store, which "
+        "stays as after a kill: nothing that was acknowledged is lost",
+        where=where,
+        wanted="threads that end, or a store that is closed, before the interpreter ends",
+    )
+
+
 def amid_own_step() -> LockedError:
     """Say that who asks would wait for himself, and so was not served."""
+    if sys.is_finalizing():
+        return stopped_at_exit()
     return LockedError(
         "a signal handler or a finalizer called a store amid a step of its own thread, which has a "
         "lock of a store: it might wait for itself",

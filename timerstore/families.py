@@ -6,9 +6,10 @@ Threads:  any.
 Holds:    every name in metrics.py is one family, and there is no other.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from timerstore.errors import ClosedError, ForkedError
 from timerstore.metrics import COUNTERS, DISTRIBUTIONS, GAUGES, SINCE_OPENING
 
 TOPICS_MAX = 500
@@ -60,6 +61,15 @@ def buckets_of(told: Mapping[Any, float]) -> list[tuple[str, float]]:
             total += count
             sums.append(("+Inf" if bound is None else f"{float(bound)}", total))
     return sums
+
+
+def has_ended(read: Callable[[], object]) -> bool:
+    """Return whether a store, whose `stats` this is, was closed, or belongs to a parent process."""
+    try:
+        read()
+    except (ClosedError, ForkedError):
+        return True
+    return False
 
 
 def shards_of(stats: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from timerstore.native import Lock
+from timerstore.owner import Owner
 
 COUNTERS = {
     "flow_control_refused_messages": "messages that were not put, for their slot was full",
@@ -118,7 +119,7 @@ class Distribution:
         return {**counted, "sum": self._sum}
 
 
-class Metrics:
+class Metrics(Owner):
     """The counters of one store."""
 
     def __init__(self) -> None:

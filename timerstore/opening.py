@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn, SupportsIndex
 
 import numpy as np
 
@@ -51,6 +51,7 @@ from timerstore.layout.unique_key import make_prefix
 from timerstore.layout.watermark import Watermark
 from timerstore.metrics import Metrics
 from timerstore.native import FAULTS, ffi, lib
+from timerstore.owner import Owner, refuse_copy
 from timerstore.pull.lease_progress import LeaseProgress
 from timerstore.pull.offsets import Offsets
 from timerstore.pull.pull import Puller
@@ -134,9 +135,12 @@ class Opened(NamedTuple):
     id_prefix: str
     imported: Fold | None
 
+    def __reduce_ex__(self, _protocol: SupportsIndex, /) -> NoReturn:
+        refuse_copy(self)
+
     def start(self) -> None:
         """Start every thread."""
-        for service in self._services:
+        for service in self.services:
             service.on_failure = self._failed
         self.rooms.dispatch.start()
         self.pipeline.start()
@@ -145,7 +149,8 @@ class Opened(NamedTuple):
         self.wake_all()
 
     @property
-    def _services(self) -> tuple[Service, ...]:
+    def services(self) -> tuple[Service, ...]:
+        """All services but the planner of recurring messages."""
         return (self.rooms.dispatch, *self.pipeline, self.schedule, self.retention)
 
     def _failed(self, name: str, error: BaseException) -> None:
@@ -235,7 +240,7 @@ class Opened(NamedTuple):
 
     def _let_go(self, *, is_clean: bool) -> None:
         """Close the files; say that all was closed, where it was."""
-        for service in self._services:
+        for service in self.services:
             service.end(self.directory.root)
         self.checkpoint.close()
         self.rooms.log.close()
@@ -312,7 +317,7 @@ def _refuse_backup(disk: Disk, tree: Tree) -> None:
     raise ConfigError(problem)
 
 
-class _Opening:
+class _Opening(Owner):
     """One opening, step by step."""
 
     def __init__(

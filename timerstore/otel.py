@@ -19,9 +19,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 from timerstore.errors import ClosedError, ConfigError, ForkedError
-from timerstore.families import FAMILIES, Family, buckets_of, shards_of, topics_of
+from timerstore.families import FAMILIES, Family, buckets_of, has_ended, shards_of, topics_of
+from timerstore.owner import Owner
 
 try:
     from opentelemetry import metrics
@@ -40,7 +42,7 @@ class HasStats(Protocol):
         ...
 
 
-class Instruments:
+class Instruments(Owner):
     """The instruments of one store; after `close` they observe nothing."""
 
     def __init__(self, store: HasStats, name: str, monotonic_s: Callable[[], float]) -> None:
@@ -74,6 +76,12 @@ class Instruments:
                     self._store, self._stats = None, None
             return self._stats
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether they, or the store, were closed: another store may have the name."""
+        store = self._store
+        return store is None or has_ended(store.stats)
+
     def close(self) -> None:
         """Let go of the store."""
         with self._lock:
@@ -91,6 +99,42 @@ def _observed(family: Family, told: Any, attributes: Mapping[str, str]) -> Itera
         yield Observation(told, attributes)
 
 
+class _Meter(Owner):
+    """The instruments of one meter provider, which keeps one of a name: all stores share it."""
+
+    def __init__(self, provider: MeterProvider | None) -> None:
+        self._lock = threading.Lock()
+        self._made: dict[str, Instruments] = {}
+        meter = metrics.get_meter("timerstore", meter_provider=provider)
+        for family in FAMILIES:
+
+            def observe(_: CallbackOptions, family: Family = family) -> Iterable[Observation]:
+                return [found for one in list(self._made.values()) for found in one.observe(family)]
+
+            make = (
+                meter.create_observable_gauge
+                if family.kind == "gauge"
+                else meter.create_observable_counter
+            )
+            make(f"timerstore.{family.stat}", callbacks=[observe], description=family.help)
+
+    def add(self, name: str, made: Instruments) -> None:
+        """Observe one more store; ConfigError if an open one has the name."""
+        with self._lock:
+            before = self._made.get(name)
+            if before is not None and not before.has_ended:
+                raise ConfigError(
+                    f"name: a store named {name!r} has instruments already, and is open; wanted "
+                    "another name, or that store closed, or its instruments"
+                )
+            self._made[name] = made
+
+
+_lock = threading.Lock()
+_of_providers: WeakKeyDictionary[MeterProvider, _Meter] = WeakKeyDictionary()
+_of_process: list[_Meter] = []  # of the provider that is set for the process, now or later
+
+
 def instrument(
     store: HasStats,
     name: str = "",
@@ -98,18 +142,20 @@ def instrument(
     meter_provider: MeterProvider | None = None,
     monotonic_s: Callable[[], float] = time.monotonic,
 ) -> Instruments:
-    """Make a store's instruments; `name` is their attribute `store`."""
+    """Make a store's instruments; `name` is their attribute `store`.
+
+    They take the place of those of a closed store of that name. Raises ConfigError if an open one
+    has the name.
+    """
     made = Instruments(store, name, monotonic_s)
-    meter = metrics.get_meter("timerstore", meter_provider=meter_provider)
-    for family in FAMILIES:
-
-        def observe(_: CallbackOptions, family: Family = family) -> Iterable[Observation]:
-            return made.observe(family)
-
-        make = (
-            meter.create_observable_gauge
-            if family.kind == "gauge"
-            else meter.create_observable_counter
-        )
-        make(f"timerstore.{family.stat}", callbacks=[observe], description=family.help)
+    with _lock:
+        if meter_provider is None or meter_provider is metrics.get_meter_provider():
+            if not _of_process:
+                _of_process.append(_Meter(None))
+            meter = _of_process[0]
+        elif (known := _of_providers.get(meter_provider)) is not None:
+            meter = known
+        else:
+            meter = _of_providers[meter_provider] = _Meter(meter_provider)
+    meter.add(name, made)
     return made

@@ -22,6 +22,7 @@ from timerstore.layout.tree import SCHEDULE_TOPIC
 from timerstore.message import PutBatch, PutReceipt, ReceiptOrigin
 from timerstore.native import Lock, Putter, ffi, lib, pointer
 from timerstore.opening import Opened
+from timerstore.owner import Owner
 from timerstore.queues.dispatch import SOON_MS
 from timerstore.queues.levels import parse_level_delays
 from timerstore.queues.routes import Route
@@ -68,7 +69,7 @@ class Level(NamedTuple):
     route: Route
 
 
-class Putting:
+class Putting(Owner):
     """The way in."""
 
     def __init__(self, opened: Opened, clock: Clock) -> None:
@@ -98,11 +99,12 @@ class Putting:
         slow_many: Callable[..., PutBatch],
         sync: Callable[[int], None],
         left: Callable[[], None],
+        calls: dict[object, int] | None = None,
     ) -> Any:
         """Make the plain case's quick ways; everything else they give to `slow` and `slow_many`.
 
-        Where puts are to be durable, they wait in `sync(offset)`, and call `left()` behind it if
-        they were blocked meanwhile.
+        Durable puts wait in `sync(offset)`. Each is in `calls`, with the ident of its thread, while
+        it waits, and calls `left()` after that if puts were blocked in the meantime.
         """
         return Putter(
             log=int(ffi.cast("uintptr_t", self._native)),
@@ -113,6 +115,7 @@ class Putting:
             is_dispatch_silent=self._dispatch.is_silent,
             wake_flush=self._flush.wake,
             sync=sync if self._is_sync else None,
+            calls={} if calls is None else calls,
             left=left,
             failpoints=vars(failpoint),
             check_alive=self._log.check_alive,

@@ -28,6 +28,7 @@ from timerstore.layout.tree import SCHEDULE_TOPIC
 from timerstore.message import GivenIds, Int64Array, PutBatch, PutReceipt, ReceiptOrigin
 from timerstore.native import ffi, lib
 from timerstore.opening import Opened
+from timerstore.owner import Owner
 from timerstore.putting import Level, Putting, check_queue
 from timerstore.queues.routes import Route
 from timerstore.rows import Part, Rows
@@ -56,7 +57,7 @@ class Way(NamedTuple):
         return self.real if self.level is None else self.level.route
 
 
-class Places:
+class Places(Owner):
     """Where each row of a call is, or the first one with its id: `log_offsets`; `numbers`, which
     are queue offsets or timer ids; `now_ms`, when it was appended. `none`: -1 for each.
     """

@@ -26,6 +26,7 @@ from timerstore.layout.recurring_json import Definition
 from timerstore.message import CancelResult, out_ms
 from timerstore.native import lib
 from timerstore.opening import Opened
+from timerstore.owner import Owner
 from timerstore.putting_many import ManyPutting, NotedPlaces, Way
 from timerstore.recurring import Definitions, Planner, Recurring, define, shown
 from timerstore.recurring.definitions import PROPERTY
@@ -46,7 +47,7 @@ class _Noted(NotedPlaces):
         self._definitions.note(self._one.name, self._one.run_count + end, self._runs[end - 1])
 
 
-class RecurringCalls:
+class RecurringCalls(Owner):
     """Of one store."""
 
     def __init__(

@@ -37,6 +37,7 @@ from timerstore.message import (
 )
 from timerstore.native import Lock, ffi, lib, raise_status
 from timerstore.opening import Opened
+from timerstore.owner import Owner
 from timerstore.putting import check_queue
 from timerstore.putting_many import ManyPutting
 from timerstore.queues.lookup import record_fields, scan_one
@@ -76,7 +77,7 @@ class _Waiting(NamedTuple):
     limit_ms: int  # -1: none
 
 
-class Replacing:
+class Replacing(Owner):
     """Puts with a key, in one store."""
 
     def __init__(self, opened: Opened, clock: Clock, putting: ManyPutting) -> None:

@@ -8,14 +8,16 @@ Holds:    (1) `step` never sleeps and does a bounded amount; (2) nobody polls: w
 """
 
 import logging
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from timerstore.errors import ClosedError, FailedError, TimerStoreError
+from timerstore.errors import ClosedError, FailedError, TimerStoreError, stopped_at_exit
 from timerstore.metrics import Metrics
+from timerstore.owner import Owner
 
 IDLE_S_MAX = 10.0
 """Longest wait for a wall time: after so long a clock that was set forward is noticed."""
@@ -26,7 +28,7 @@ _BACKOFF_S_MAX = 1.0
 Item = TypeVar("Item")
 
 
-class Bell:
+class Bell(Owner):
     """Rings for one who waits, also if he comes later. As threading.Event, but that each step is
     one of C: an exception of a signal handler amid `set` leaves nothing locked.
     """
@@ -58,7 +60,7 @@ class Bell:
         return self._silence.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s))
 
 
-class Service:
+class Service(Owner):
     """One of the named services. Subclasses give `name`, `step` and, where they wait for a time,
     `idle_s`.
     """
@@ -71,6 +73,7 @@ class Service:
         self._event = Bell()
         self._stopping = False
         self._thread: threading.Thread | None = None
+        self._ident: int | None = None  # of the thread that runs the loop
 
     def step(self) -> bool:
         """Do a bounded amount of work; whether there was any."""
@@ -89,6 +92,11 @@ class Service:
         """Tells whether it was not woken since its last step began; one call of C."""
         return self._event.is_silent
 
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether the caller runs in this service's thread."""
+        return self._ident == threading.get_ident()
+
     def wake(self) -> None:
         """There is work."""
         if not self._event.is_set():
@@ -104,9 +112,14 @@ class Service:
         self._thread = thread
 
     def stop(self) -> None:
-        """Finish the step that runs and end the thread."""
+        """Finish the step that runs and end the thread.
+
+        LockedError if the interpreter is ending and has stopped the thread amid a step.
+        """
         self._stopping = True
         self._event.set()
+        if sys.is_finalizing() and self._ident is not None:
+            raise stopped_at_exit()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
             self._thread = None
@@ -120,6 +133,13 @@ class Service:
         self.step = closed  # type: ignore[method-assign]
 
     def _loop(self) -> None:
+        self._ident = threading.get_ident()
+        try:
+            self._run()
+        finally:
+            self._ident = None  # the system may give the same ident to another thread
+
+    def _run(self) -> None:
         backoff_s = _BACKOFF_S_MIN
         while not self._stopping:
             self._event.clear()

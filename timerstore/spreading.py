@@ -22,10 +22,11 @@ from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import MessageError
 from timerstore.native import Lock
+from timerstore.owner import Owner
 from timerstore.quoted import quoted
 
 
-class Spreader:
+class Spreader(Owner):
     """Draws due times for one store."""
 
     def __init__(self, config: StoreConfig, clock: Clock) -> None:

@@ -8,6 +8,7 @@ Fails:    each error says what, where, wanted and got; after FailedError only re
 
 import os
 import sys
+import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,14 +16,14 @@ from datetime import datetime, timedelta
 from functools import wraps
 from heapq import merge
 from pathlib import Path
-from types import FrameType
+from threading import get_ident
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from timerstore import arguments
 from timerstore.backup import Copier
 from timerstore.beside import ReadOnlyStore
 from timerstore.clock import Clock, SystemClock
-from timerstore.closing import Closing
+from timerstore.closing import Closing, close_at_exit
 from timerstore.config import StoreConfig
 from timerstore.errors import (
     ClosedError,
@@ -33,6 +34,7 @@ from timerstore.errors import (
     LockedError,
     MessageError,
     amid_own_step,
+    stopped_at_exit,
 )
 from timerstore.failpoint import reach
 from timerstore.files.disk import Disk
@@ -97,6 +99,7 @@ Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
 
 _LOOK_S = 0.5  # how often who closes looks by himself whether calls have ended
+_EXIT_WAIT_S = 5.0  # how long closing at interpreter exit waits for calls of other threads
 
 _opened_here: "weakref.WeakSet[TimerStore]" = weakref.WeakSet()
 
@@ -126,7 +129,7 @@ def _counted(
             raise amid_own_step()
         calls, mine = self._calls, object()
         try:
-            calls.add(mine)  # and below taken out: in one step each, so no signal comes amid it
+            calls[mine] = get_ident()  # a single step, as is `pop`: no signal handler runs within
             if self._blocked:
                 self._check_open()
             answer = method(self, *args, **given)
@@ -135,7 +138,7 @@ def _counted(
             self._look_at(error)
             raise
         finally:
-            calls.discard(mine)
+            calls.pop(mine, None)
             if self._blocked:
                 self._tell_left()
         return answer
@@ -166,7 +169,7 @@ class TimerStore(Closing):
         self._pid = os.getpid()
         self._closed = False
         self._close_lock = Lock(wide=True)
-        self._calls: set[object] = set()  # that run, but for the quick ways of put
+        self._calls: dict[object, int] = {}  # running calls, each with the ident of its thread
         self._left = Bell()  # one of them has ended
         opened = open_directory(_root_of(path), config, self._clock, threads=threads)
         try:
@@ -202,7 +205,7 @@ class TimerStore(Closing):
         self._replacing = Replacing(opened, self._clock, self._putting)
         self._ingester = Ingester(opened, self._clock, self._putting)
         self._putter = self._putting.make_putter(
-            self.put, self.put_many, self._sync_through, self._tell_left
+            self.put, self.put_many, self._sync_through, self._tell_left, self._calls
         )
         # Never block, for who waits for the sync himself; None where it is no plain case.
         self._begin_put = self._begin_put_many = _not_plain
@@ -214,6 +217,7 @@ class TimerStore(Closing):
                 self.put_many = self._putter.put_many  # type: ignore[method-assign]
                 self._begin_put_many = self._putter.begin_put_many
         _opened_here.add(self)
+        close_at_exit(self)
         self._groups = self._make_groups()
         unread = Unread(opened.metrics, opened.rooms.routes, opened.offsets, self._groups)
         opened.retention.unread = unread.lowest
@@ -1038,25 +1042,21 @@ class TimerStore(Closing):
         that call, which waits for it. Nor can a thread of the store, amid whose step the files
         would be closed, as by a finalizer that the collector runs there.
         """
-        frame: FrameType | None = sys._getframe(2)  # beneath the `close` that asks
-        while frame is not None:
-            if self._is_mine(frame):
-                raise LockedError(
-                    "the store cannot be closed amid a call of the same thread, as by a signal "
-                    "handler, nor by a thread of its own: it would wait for itself",
-                    where=self._opened.directory.root,
-                    wanted="a handler that sets a flag, or raises; and close() after the call",
-                )
-            frame = frame.f_back
+        is_amid_call = get_ident() in tuple(self._calls.values())
+        if is_amid_call or self._close_lock.is_mine() or self._is_own_thread():
+            raise LockedError(
+                "the store cannot be closed amid a call of the same thread, as by a signal "
+                "handler, nor by a thread of its own: it would wait for itself",
+                where=self._opened.directory.root,
+                wanted="a handler that sets a flag, or raises; and close() after the call",
+            )
         if held_locks():
             raise amid_own_step()
 
-    def _is_mine(self, frame: FrameType) -> bool:
-        """Whether it is a call that `close` waits for, or the loop of a service."""
-        owner = frame.f_locals.get("self")
-        if frame.f_code is _SERVICE_LOOP:
-            return isinstance(owner, Service) and owner.metrics is self._opened.metrics
-        return frame.f_code in _WAITED_FOR and owner is self
+    def _is_own_thread(self) -> bool:
+        """Whether this thread is a service's of this store."""
+        services = (*self._opened.services, self._recurring.planner)
+        return any(one.is_own_thread for one in services)
 
     def _block(self) -> None:
         """Every call looks from now on whether it may."""
@@ -1095,7 +1095,7 @@ class TimerStore(Closing):
         """Let who closes look again."""
         self._left.set()
 
-    def _check_open(self) -> None:
+    def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise ForkedError(
                 "a store belongs to the process that opened it",
@@ -1103,6 +1103,9 @@ class TimerStore(Closing):
                 wanted=f"process {self._pid}",
                 got=f"process {os.getpid()}",
             )
+
+    def _check_open(self) -> None:
+        self._check_process()
         if self._closed:
             raise ClosedError("the store is closed", where=self._opened.directory.root)
 
@@ -1112,19 +1115,37 @@ class TimerStore(Closing):
         A second call does nothing, but where the first was cut off before it let go of anything, by
         a lack of memory or Ctrl-C: then it closes. LockedError amid another call of the same
         thread, as from a signal handler.
+        A store that is open when the interpreter ends is closed by an exit hook (atexit), which
+        waits at most 5 s for calls of other threads; if one still runs, the store stays as after a
+        kill. A close after that, as in `__del__`, does nothing.
         """
-        if os.getpid() != self._pid:
-            self._check_open()
+        self._close()
+
+    def _close_at_exit(self) -> None:
+        self._close(time.monotonic() + _EXIT_WAIT_S)
+
+    def _is_released(self) -> bool:
+        return not self._opened.directory.is_held
+
+    def _close(self, end_s: float | None = None) -> None:
+        """Close; LockedError where calls of other threads still run at `end_s` (monotonic), or can
+        never end, as the interpreter has stopped their threads.
+        """
+        if self._is_released():  # first: at exit the modules used below may be gone
+            return
+        self._check_process()
         self._refuse_amid_call()
         with self._close_lock:
-            if not self._opened.directory.is_held:
+            if self._is_released():
                 return
             self._groups.close()  # consumers that wait are answered
             self._closed = True
             self._block()
             self._unsubscribe()
             self._opened.puller.close()  # whoever waits for a message is answered
-            while self._calls or self._putter.inside:
+            while self._calls:
+                if sys.is_finalizing() or (end_s is not None and time.monotonic() >= end_s):
+                    raise stopped_at_exit(self._opened.directory.root)
                 self._left.wait(_LOOK_S)  # a signal may keep one from telling that it has ended
             planner = self._recurring.planner
             planner.stop()
@@ -1134,14 +1155,6 @@ class TimerStore(Closing):
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"
         return f"<TimerStore {str(self._opened.directory.root)!r} {state}>"
-
-
-_SERVICE_LOOP = Service._loop.__code__
-
-# Code that `close` waits for: of all counted calls (it is one), where a quick put waits, its own.
-_WAITED_FOR = frozenset(
-    {TimerStore.put.__code__, TimerStore._sync_through.__code__, TimerStore.close.__code__}
-)
 
 
 def _handle_of(receipt_or_handle: PutReceipt | str) -> Handle:

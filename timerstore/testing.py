@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 
 from timerstore.clock import Clock
+from timerstore.owner import Owner
 from timerstore.store import TimerStore
 
 
@@ -68,7 +69,7 @@ class ManualClock(Clock):
             listener()
 
 
-class Stepper:
+class Stepper(Owner):
     """Steps the services of a store that was opened with `threads=False`.
 
     Names: dispatch, enqueue_get, enqueue_put, dequeue_get, dequeue_get_message, dequeue_put,

@@ -43,6 +43,8 @@ static PyObject *AppendLock_enter(AppendLock *self, PyObject *unused)
     int status = pthread_mutex_trylock(&self->mutex);
 
     (void)unused;
+    if (status == EBUSY && ts_is_exiting())
+        status = EDEADLK;
     if (status == EBUSY) {
         Py_BEGIN_ALLOW_THREADS
         status = pthread_mutex_lock(&self->mutex);

@@ -189,30 +189,52 @@ static PyObject *plain_entry(const Putter *self, PyObject *const *args, Py_ssize
     return entry;
 }
 
+/* Enters a call in `calls`, under an address on this thread's stack, before any code of Python runs in
+ * it: close() of a signal handler must find it there. The new key, or NULL with an exception set. */
+static PyObject *enter_call(const Putter *self, const void *place)
+{
+    PyObject *call = PyLong_FromVoidPtr((void *)(uintptr_t)place);
+    PyObject *thread = PyLong_FromUnsignedLong(PyThread_get_thread_ident());
+
+    if (call != NULL && (thread == NULL || PyDict_SetItem(self->calls, call, thread) < 0))
+        Py_CLEAR(call);
+    Py_XDECREF(thread);
+    return call;
+}
+
+/* Takes a call out again and releases its key; -1 with an exception set. */
+static int leave_call(const Putter *self, PyObject *call)
+{
+    int status = self->calls == NULL ? 0 : PyDict_DelItem(self->calls, call); /* NULL: collected */
+
+    Py_DECREF(call);
+    return status;
+}
+
 /* Waits for a sync; whoever syncs wakes the services.
  *
  * Between the append and here an allocation may have run a finalizer, and somebody closed: then all is
  * durable, or the log has failed and says so. */
 static int wait_durable(Putter *self, int64_t log_offset)
 {
-    PyObject *end = PyLong_FromLongLong(log_offset + 1), *answer;
+    PyObject *end = PyLong_FromLongLong(log_offset + 1), *answer = NULL;
+    PyObject *call = enter_call(self, &end), *type, *value, *trace;
 
-    if (end == NULL)
-        return -1;
-    self->inside++;
-    answer = PyObject_CallOneArg(self->sync, end);
-    self->inside--;
-    Py_DECREF(end);
-    if (self->blocked) { /* with what the call raised put aside */
-        PyObject *type, *value, *trace;
-
-        PyErr_Fetch(&type, &value, &trace);
-        if (ts_call(self->left) < 0 && answer != NULL) {
+    if (end != NULL && call != NULL) {
+        self->inside++;
+        answer = PyObject_CallOneArg(self->sync, end);
+        self->inside--;
+    }
+    Py_XDECREF(end);
+    PyErr_Fetch(&type, &value, &trace);
+    if (call != NULL && (leave_call(self, call) < 0 || (self->blocked && ts_call(self->left) < 0))) {
+        if (answer != NULL) {
             Py_DECREF(answer);
             return -1;
         }
-        PyErr_Restore(type, value, trace);
+        PyErr_Clear(); /* the first error counts */
     }
+    PyErr_Restore(type, value, trace);
     Py_XDECREF(answer);
     return answer == NULL ? -1 : 0;
 }
@@ -307,7 +329,7 @@ static PyObject *Putter_put(Putter *self, PyObject *const *args, Py_ssize_t coun
     PyObject *receipt = NULL;
 
     if (put_plain(self, args, count, names, 1, &receipt) == 0)
-        return PyObject_Vectorcall(self->slow, args, (size_t)count, names);
+        return ts_call_slow(self->slow, args, count, names);
     return receipt;
 }
 
@@ -325,16 +347,17 @@ static PyObject *Putter_begin_put(Putter *self, PyObject *const *args, Py_ssize_
 static int Putter_init(Putter *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"log", "slow", "slow_many", "topics", "wake_dispatch", "is_dispatch_silent", "wake_flush",
-                            "sync", "left", "failpoints", "check_alive", "receipt", "batch",
+                            "sync", "calls", "left", "failpoints", "check_alive", "receipt", "batch",
                             "empty", "hits", "delay_ms_max", NULL};
     Putter given = {0}; /* borrowed: `self` holds only what it owns, for a collector may look */
     unsigned long long log, hits;
 
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KOOO!OOOOOO!OO!O!OKL", names, &log,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KOOO!OOOOO!OO!OO!O!OKL", names, &log,
                                      &given.slow, &given.slow_many, &PyDict_Type, &given.topics,
                                      &given.wake_dispatch, &given.is_dispatch_silent,
                                      &given.wake_flush,
-                                     &given.sync, &given.left, &PyDict_Type, &given.failpoints,
+                                     &given.sync, &PyDict_Type, &given.calls,
+                                     &given.left, &PyDict_Type, &given.failpoints,
                                      &given.check_alive, &PyType_Type, &given.receipt,
                                      &PyType_Type, &given.batch, &given.empty, &hits,
                                      &given.delay_ms_max))
@@ -350,6 +373,7 @@ static int Putter_init(Putter *self, PyObject *args, PyObject *kwargs)
     Py_XSETREF(self->is_dispatch_silent, Py_NewRef(given.is_dispatch_silent));
     Py_XSETREF(self->wake_flush, Py_NewRef(given.wake_flush));
     Py_XSETREF(self->sync, Py_NewRef(given.sync));
+    Py_XSETREF(self->calls, Py_NewRef(given.calls));
     Py_XSETREF(self->left, Py_NewRef(given.left));
     Py_XSETREF(self->failpoints, Py_NewRef(given.failpoints));
     Py_XSETREF(self->check_alive, Py_NewRef(given.check_alive));
@@ -368,6 +392,7 @@ static int Putter_traverse(Putter *self, visitproc visit, void *arg)
     Py_VISIT(self->is_dispatch_silent);
     Py_VISIT(self->wake_flush);
     Py_VISIT(self->sync);
+    Py_VISIT(self->calls);
     Py_VISIT(self->left);
     Py_VISIT(self->failpoints);
     Py_VISIT(self->check_alive);
@@ -388,6 +413,7 @@ static int Putter_clear(Putter *self)
     Py_CLEAR(self->is_dispatch_silent);
     Py_CLEAR(self->wake_flush);
     Py_CLEAR(self->sync);
+    Py_CLEAR(self->calls);
     Py_CLEAR(self->left);
     Py_CLEAR(self->failpoints);
     Py_CLEAR(self->check_alive);

@@ -68,6 +68,15 @@ PyObject *ts_count_syncs(PyObject *module, PyObject *more)
     Py_RETURN_NONE;
 }
 
+int ts_is_exiting(void)
+{
+#if PY_VERSION_HEX >= 0x030d0000
+    return Py_IsFinalizing();
+#else
+    return _Py_IsFinalizing();
+#endif
+}
+
 static int is_mine(const Lock *self)
 {
     return self->is_held && self->owner == PyThread_get_thread_ident();
@@ -89,7 +98,7 @@ static int wait_for(Lock *self, PY_TIMEOUT_T wait_us)
     PY_TIMEOUT_T end_us = wait_us > 0 && got != PY_LOCK_ACQUIRED ? now_us() + wait_us : 0;
 
     while (got != PY_LOCK_ACQUIRED && wait_us != 0) {
-        if (is_mine(self) || (syncing > 0 && (self->is_long || self->is_wide)))
+        if (is_mine(self) || (syncing > 0 && (self->is_long || self->is_wide)) || ts_is_exiting())
             return ts_refuse();
         Py_BEGIN_ALLOW_THREADS
         got = PyThread_acquire_lock_timed(self->lock, wait_us, 1);
@@ -198,6 +207,12 @@ static void Lock_dealloc(Lock *self)
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
+static PyObject *Lock_is_mine(Lock *self, PyObject *unused)
+{
+    (void)unused;
+    return PyBool_FromLong(is_mine(self));
+}
+
 static PyMethodDef Lock_methods[] = {
     {"__enter__", (PyCFunction)Lock_enter, METH_NOARGS, "Take it."},
     {"__exit__", (PyCFunction)(void (*)(void))Lock_exit, METH_FASTCALL, "Let go of it."},
@@ -206,6 +221,7 @@ static PyMethodDef Lock_methods[] = {
      "whether it is taken."},
     {"release", (PyCFunction)Lock_release, METH_NOARGS, "Let go of it."},
     {"locked", (PyCFunction)Lock_locked, METH_NOARGS, "Whether somebody has it."},
+    {"is_mine", (PyCFunction)Lock_is_mine, METH_NOARGS, "Return whether this thread has it."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -13,6 +13,9 @@ extern _Thread_local int ts_held_locks, ts_short_locks;
 /* Raises what was given to refuse_by, for a thread that asked for a lock which it has; -1. */
 int ts_refuse(void);
 
+/* Whether the interpreter is ending: a lock that is not free stays so, for its thread was stopped. */
+int ts_is_exiting(void);
+
 PyObject *ts_refuse_by(PyObject *module, PyObject *make_error);
 PyObject *ts_count_held(PyObject *module, PyObject *unused);
 PyObject *ts_count_short(PyObject *module, PyObject *unused);

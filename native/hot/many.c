@@ -255,7 +255,7 @@ PyObject *ts_putter_put_many(Putter *self, PyObject *const *args, Py_ssize_t cou
     PyObject *batch = NULL;
 
     if (put_plain(self, args, count, names, 1, &batch) == 0)
-        return PyObject_Vectorcall(self->slow_many, args, (size_t)count, names);
+        return ts_call_slow(self->slow_many, args, count, names);
     return batch;
 }
 

@@ -19,6 +19,7 @@ typedef struct {
     PyObject *is_dispatch_silent; /* whether it was not woken since it began to look */
     PyObject *wake_flush;
     PyObject *sync;           /* None, or TimerStore's: makes the log durable below an offset */
+    PyObject *calls;          /* dict of TimerStore: running call -> ident of its thread */
     PyObject *left;           /* tells who closes that nobody is within */
     PyObject *failpoints;     /* dict of the module: its "hook" is None outside tests */
     PyObject *check_alive;    /* of the log: raises where a file was cut */
@@ -30,7 +31,7 @@ typedef struct {
     int32_t hits_seen;
     long long delay_ms_max;   /* -1: no timers */
     int blocked;              /* closed, or carried into a child */
-    int inside;               /* calls that wait for a sync: close waits for them */
+    int inside;               /* calls that wait for a sync; each is in `calls`, so close waits for it */
 } Putter;
 
 extern PyObject *ts_name_deliver_ms, *ts_name_hook, *ts_zero;
@@ -50,6 +51,23 @@ static inline int64_t ts_now_ms_of_system(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
+/* Calls `slow` or `slow_many`, which one that was never initialised, or was collected, does not have. */
+static inline PyObject *ts_call_slow(PyObject *slow, PyObject *const *args, Py_ssize_t count,
+                                     PyObject *names)
+{
+    PyObject *answer;
+
+    if (slow == NULL) {
+        PyErr_SetString(PyExc_ReferenceError,
+                        "Putter: wanted one of an open store, got one without a store");
+        return NULL;
+    }
+    Py_INCREF(slow); /* a collector may clear it amid the call */
+    answer = PyObject_Vectorcall(slow, args, (size_t)count, names);
+    Py_DECREF(slow);
+    return answer;
+}
+
 static inline int ts_call(PyObject *callable)
 {
     PyObject *answer = PyObject_CallNoArgs(callable);
@@ -63,7 +81,7 @@ static inline PyObject *ts_topic_entry(const Putter *self, PyObject *topic)
 {
     PyObject *entry;
 
-    if (self->blocked || !PyUnicode_CheckExact(topic))
+    if (self->blocked || self->topics == NULL || !PyUnicode_CheckExact(topic))
         return NULL;
     entry = PyDict_GetItemWithError(self->topics, topic);
     if (entry == NULL || PyDict_GetItemWithError(self->failpoints, ts_name_hook) != Py_None)

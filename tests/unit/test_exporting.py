@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import timerstore
 from tests.support.bench import NOW, Bench, small
 from timerstore import ConfigError, families
 from timerstore.families import FAMILIES, OTHER_TOPICS, TOPICS_MAX, metrics_page
@@ -389,3 +390,57 @@ def test_a_forked_child_observes_nothing(bench: Bench) -> None:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert made.observe(FAMILIES[0])
+
+
+def test_a_store_is_registered_again_after_it_was_reopened(bench: Bench, tmp_path: Path) -> None:
+    registry = prometheus_client.CollectorRegistry()
+    prometheus.register(bench.store, "orders", on=registry)
+    bench.store.put("t", b"x")
+    bench.reopen()
+    prometheus.register(bench.store, "orders", on=registry)
+    labels = {"store": "orders", "shard": ""}
+    assert registry.get_sample_value("timerstore_put_messages_total", labels) == 0
+    bench.store.put("t", b"x")
+    assert registry.get_sample_value("timerstore_put_messages_total", labels) == 1
+    with pytest.raises(ConfigError, match="'orders' is registered already, and open"):
+        prometheus.register(bench.store, "orders", on=registry)
+    with timerstore.open_shards(tmp_path / "shards", 2) as shards:
+        prometheus.register(shards, "shards", on=registry)
+    with timerstore.open_shards(tmp_path / "shards", 2) as shards:
+        prometheus.register(shards, "shards", on=registry)
+
+
+def test_a_store_is_instrumented_again_after_it_was_reopened(bench: Bench, tmp_path: Path) -> None:
+    pytest.importorskip("opentelemetry.sdk")
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+    from timerstore import otel
+
+    reader = InMemoryMetricReader()
+    provider = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
+
+    def instrument(store: Any, name: str) -> Any:
+        return otel.instrument(store, name, meter_provider=provider, monotonic_s=lambda: 0.0)
+
+    def put_counts() -> dict[str, int]:
+        data = reader.get_metrics_data()
+        if data is None:
+            return {}
+        (scope,) = data.resource_metrics[0].scope_metrics
+        (found,) = [one for one in scope.metrics if one.name == "timerstore.put_messages"]
+        return {one.attributes["store"]: one.value for one in found.data.data_points}
+
+    instrument(bench.store, "orders")
+    bench.reopen()
+    bench.store.put("t", b"x")
+    made = instrument(bench.store, "orders")
+    other = Bench(tmp_path / "other")
+    with pytest.raises(ConfigError, match="'orders' has instruments already, and is open"):
+        instrument(other.store, "orders")
+    instrument(other.store, "other")
+    assert put_counts() == {"orders": 1, "other": 0}
+    made.close()
+    instrument(other.store, "orders")
+    assert put_counts() == {"orders": 0, "other": 0}
+    other.close()

@@ -22,7 +22,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial, wraps
 from itertools import islice
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from timerstore import store as blocking_store
 from timerstore.aio.bell import Bell, end_wait
@@ -30,11 +30,13 @@ from timerstore.aio.consumer import AsyncConsumer, Joining
 from timerstore.aio.leases import AsyncLeaseConsumer
 from timerstore.aio.puts import Puts
 from timerstore.clock import Clock
+from timerstore.closing import AsyncClosing
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError
 from timerstore.files.paths import anchored
 from timerstore.leases import LeasedMessage
 from timerstore.message import MessageBatch, PendingTimer, PullResult, PutBatch, PutReceipt
+from timerstore.owner import Owner
 from timerstore.pull.waiting import WaitingPull, Waits
 from timerstore.quoted import quoted
 from timerstore.store import TimerStore
@@ -97,7 +99,7 @@ def _as(
     return same
 
 
-class AsyncTimerStore:
+class AsyncTimerStore(AsyncClosing):
     """An open store for asyncio; `timerstore.aio.open` makes it."""
 
     def __init__(self, blocking: TimerStore, pool: ThreadPoolExecutor) -> None:
@@ -225,9 +227,14 @@ class AsyncTimerStore:
 
         It is carried out also where the task that awaits it is cancelled.
         """
+        self._check_process()
         # A thread of its own: all of the loop's may be in calls of the store that this ends.
         loop, closer = asyncio.get_running_loop(), ThreadPoolExecutor(1, "timerstore-aio-close")
-        closing = loop.run_in_executor(closer, self._close)
+        try:
+            closing = loop.run_in_executor(closer, self._close)
+        except RuntimeError:  # no thread starts: the interpreter is ending
+            self._close()
+            return
         try:
             await asyncio.shield(closing)
         except asyncio.CancelledError:
@@ -236,27 +243,19 @@ class AsyncTimerStore:
         finally:
             closer.shutdown(wait=closing.done())
 
+    def _check_process(self) -> None:
+        self.blocking._check_process()
+
     def _close(self) -> None:
         self.blocking.close()
         self._puts.shared.shut()
         self._pool.shutdown()  # calls have ended, or end now with ClosedError
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
-
     def __repr__(self) -> str:
         return f"<Async{repr(self.blocking)[1:]}"
 
 
-class Opening:
+class Opening(Owner):
     """A store that is being opened: await it, or use it with `async with`."""
 
     def __init__(self, opener: Callable[[], TimerStore], workers: int) -> None:
@@ -290,7 +289,7 @@ class Opening:
         trace: TracebackType | None,
     ) -> None:
         assert self._store is not None, "left without having been entered"
-        await self._store.close()
+        await self._store.__aexit__(kind, error, trace)
 
 
 def _close_unwanted(opening: Future[TimerStore]) -> None:

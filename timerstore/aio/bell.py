@@ -17,12 +17,13 @@ from collections.abc import Callable
 from typing import Any
 
 from timerstore.errors import TimerStoreError
+from timerstore.owner import Owner
 from timerstore.pull.waiting import Waits
 
 _NEVER_S = 1e9  # three decades
 
 
-class Bell:
+class Bell(Owner):
     """One loop's."""
 
     def __init__(
@@ -93,7 +94,7 @@ class Bell:
             self._waits.popitem()[0].end()
 
 
-class _Left:
+class _Left(Owner):
     """What is to be called at a time that never comes, so that the loop holds it."""
 
     __slots__ = ("_tell",)
@@ -105,7 +106,9 @@ class _Left:
         """Never."""
 
     def __del__(self) -> None:
-        self._tell()
+        tell = getattr(self, "_tell", None)
+        if tell is not None:
+            tell()
 
 
 def end_wait(future: "asyncio.Future[None]") -> None:

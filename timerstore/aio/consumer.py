@@ -19,8 +19,10 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
+from timerstore.closing import AsyncClosing
 from timerstore.errors import ClosedError, MessageError
 from timerstore.message import Message
+from timerstore.owner import Owner
 from timerstore.pull.consumer import Consumer
 from timerstore.pull.given import wait_problems
 from timerstore.pull.waiting import Waits
@@ -38,8 +40,11 @@ class Host(Protocol):
     async def _wait(self, waiting: Waits[Got, Answer]) -> Answer:
         """Wait without a thread."""
 
+    def _check_process(self) -> None:
+        """Raise ForkedError in a forked child."""
 
-class AsyncConsumer:
+
+class AsyncConsumer(AsyncClosing):
     """One reader of a topic for a group; `AsyncTimerStore.consumer` makes it. Close it, or use
     `async with`. Tasks may share it; so do threads with `blocking`.
     """
@@ -107,6 +112,7 @@ class AsyncConsumer:
 
         It is carried out also where the task that awaits it is cancelled.
         """
+        self._host._check_process()
         await asyncio.shield(self._close())
 
     async def _close(self) -> None:
@@ -115,22 +121,11 @@ class AsyncConsumer:
         except ClosedError:
             return  # with the store
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
-
     def __repr__(self) -> str:
         return f"<Async{repr(self.blocking)[1:]}"
 
 
-class Joining:
+class Joining(Owner):
     """A consumer that joins its group: await it, or use it with `async with`."""
 
     def __init__(self, join: Callable[[], Awaitable[AsyncConsumer]]) -> None:
@@ -151,4 +146,4 @@ class Joining:
         trace: TracebackType | None,
     ) -> None:
         assert self._consumer is not None, "left without having been entered"
-        await self._consumer.close()
+        await self._consumer.__aexit__(kind, error, trace)

@@ -14,9 +14,10 @@ from timerstore.errors import ClosedError, TimerStoreError
 from timerstore.leases import AckResult, LeasedMessage
 from timerstore.leases.consumer import LOOK_S
 from timerstore.leases.request import check_loop
+from timerstore.owner import Owner
 
 
-class AsyncLeaseConsumer:
+class AsyncLeaseConsumer(Owner):
     """Iterates over a topic for a group, one lease at a time; as LeaseConsumer."""
 
     def __init__(

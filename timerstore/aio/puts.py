@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from timerstore.aio.shared_sync import SharedSync
 from timerstore.message import PutBatch, PutReceipt
+from timerstore.owner import Owner
 from timerstore.store import TimerStore
 
 _TURN = 64  # puts that are answered without a wait, before others have their turn
@@ -32,7 +33,7 @@ class Run(Protocol):
         ...
 
 
-class Puts:
+class Puts(Owner):
     """The way in for coroutines."""
 
     def __init__(self, store: TimerStore, run: Run) -> None:

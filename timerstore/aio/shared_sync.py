@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from timerstore.errors import ClosedError
 from timerstore.native import Lock
+from timerstore.owner import Owner
 from timerstore.store import TimerStore
 
 
@@ -26,7 +27,7 @@ class _Waiting(NamedTuple):
     future: "asyncio.Future[None] | None"  # None: nobody waits, it is to be so all the same
 
 
-class SharedSync:
+class SharedSync(Owner):
     """What coroutines wait for that put."""
 
     def __init__(self, store: TimerStore) -> None:

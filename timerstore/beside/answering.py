@@ -7,6 +7,7 @@ Fails:    ClosedError, ForkedError, LockedError; of the disk what stays so when 
 """
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from timerstore.beside.polling import Polling
 from timerstore.beside.room import Room
 from timerstore.beside.timers import Timers
 from timerstore.clock import Clock, SystemClock
-from timerstore.closing import Closing
+from timerstore.closing import Closing, close_at_exit
 from timerstore.config import StoreConfig
 from timerstore.errors import (
     ClosedError,
@@ -31,6 +32,7 @@ from timerstore.errors import (
     GoneError,
     LockedError,
     TimerStoreError,
+    stopped_at_exit,
 )
 from timerstore.files.read_only import ReadOnlyDisk
 from timerstore.layout.tree import BACKUP_JSON
@@ -41,6 +43,7 @@ Answer = TypeVar("Answer")
 Store = TypeVar("Store", bound="Answering")
 
 _TRIES = 8
+_EXIT_WAIT_S = 5.0  # how long closing at interpreter exit waits for a call of another thread
 
 
 def answered(
@@ -70,6 +73,7 @@ class Answering(Closing):
         self._clock = clock if clock is not None else SystemClock()
         self._pid = os.getpid()
         self._closed = False
+        self._is_released = False
         self._lock = threading.RLock()  # one call at a time
         self._turn_of: int | None = None  # the thread whose call it is; under `_lock`
         if ReadOnlyDisk().exists(self._root / BACKUP_JSON):
@@ -78,6 +82,7 @@ class Answering(Closing):
             )
         self._polling = Polling(self._clock)
         self._make_rooms()
+        close_at_exit(self)
 
     def _make_rooms(self) -> None:
         room = Room(self._root, self._given, self._clock)
@@ -168,6 +173,15 @@ class Answering(Closing):
         """Let go of the files; who waits is answered. A second call does nothing. LockedError amid
         another call of the same thread, as from a signal handler.
         """
+        self._close(-1)
+
+    def _close_at_exit(self) -> None:
+        self._close(_EXIT_WAIT_S)
+
+    def _close(self, within_s: float) -> None:
+        """Close; LockedError where a call of another thread takes longer (-1: any time)."""
+        if self._is_released:  # first: at exit the modules used below may be gone
+            return
         if os.getpid() != self._pid:
             self.check_open()
         if self._turn_of == get_ident():
@@ -178,8 +192,13 @@ class Answering(Closing):
             )
         self._closed = True
         self._polling.end()
-        with self._lock:
+        if not self._lock.acquire(timeout=0 if sys.is_finalizing() else within_s):
+            raise stopped_at_exit(self._root)
+        try:
             self._room.close()
+            self._is_released = True
+        finally:
+            self._lock.release()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"

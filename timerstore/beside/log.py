@@ -8,9 +8,10 @@ import threading
 from types import SimpleNamespace
 
 from timerstore.beside.segments import SegmentsBeside
+from timerstore.owner import Owner
 
 
-class LogBeside:
+class LogBeside(Owner):
     """One store's log."""
 
     def __init__(self, segments: SegmentsBeside) -> None:

@@ -11,12 +11,13 @@ import threading
 from collections.abc import Callable
 
 from timerstore.clock import Clock
+from timerstore.owner import Owner
 
 POLL_S = 0.05
 """How often who waits looks, seconds: a tenth of what lies between two checkpoints."""
 
 
-class Polling:
+class Polling(Owner):
     """What those who wait at one store wait by."""
 
     def __init__(self, clock: Clock) -> None:

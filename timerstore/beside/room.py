@@ -28,6 +28,7 @@ from timerstore.files.geometry import adopt_geometry, queue_bytes
 from timerstore.files.read_only import ReadOnlyDisk
 from timerstore.layout.tree import Tree
 from timerstore.native import address, ffi, lib
+from timerstore.owner import Owner
 from timerstore.queues.consume_queue import UNIT_BYTES
 from timerstore.queues.levels import parse_level_delays
 from timerstore.queues.lookup import route_needed
@@ -37,7 +38,7 @@ _BATCH = 16_384
 _TAIL_UNITS = 65_536  # of a broker's: 1.3 MB in memory, before its files are looked at again
 
 
-class Room:
+class Room(Owner):
     """One store."""
 
     def __init__(self, root: Path, config: StoreConfig | None, clock: Clock) -> None:

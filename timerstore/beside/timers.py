@@ -32,6 +32,7 @@ from timerstore.layout import queue_unit
 from timerstore.layout.watermark import Watermark
 from timerstore.message import PendingTimer
 from timerstore.native import lib
+from timerstore.owner import Owner
 from timerstore.queues import level_pending
 from timerstore.queues.level_cursors import LevelCursors
 from timerstore.queues.lookup import is_of_topic, real_routes, route_needed
@@ -45,7 +46,7 @@ from timerstore.timer.states import States
 _TRIES = 5
 
 
-class Timers:
+class Timers(Owner):
     """What waits in one store."""
 
     def __init__(self, room: Room, clock: Clock) -> None:

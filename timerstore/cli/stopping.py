@@ -15,6 +15,7 @@ from datetime import timedelta
 from types import FrameType
 
 from timerstore.cli.exits import Exit
+from timerstore.owner import Owner
 
 _CODES = {signal.SIGINT: Exit.INTERRUPTED, signal.SIGTERM: Exit.TERMINATED}
 
@@ -27,7 +28,7 @@ class Stopped(BaseException):
         self.code = code
 
 
-class Stop:
+class Stop(Owner):
     """Whether the end was asked for: by a signal, or by the command itself."""
 
     def __init__(self) -> None:

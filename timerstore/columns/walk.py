@@ -13,6 +13,7 @@ from timerstore.files.disk import Disk
 from timerstore.layout import filler_record, queue_unit
 from timerstore.layout.tree import Tree, queue_number, segment_name
 from timerstore.native import ffi, lib
+from timerstore.owner import Owner
 
 _COUNT_MAX = 2**62
 _QUEUES_LOOKED_AT = 8
@@ -104,7 +105,7 @@ _HEAD_BYTES = 1024
 _BLANK_BYTES = 8
 
 
-class QueueUnits:
+class QueueUnits(Owner):
     """The units of one consume queue, by number; read where they are asked for."""
 
     def __init__(self, directory: Path, segment_bytes: int) -> None:

@@ -14,11 +14,12 @@ from timerstore.errors import ConfigError, CorruptError, FailedError
 from timerstore.files.disk import Disk, File
 from timerstore.layout.tree import segment_name
 from timerstore.native import FAULTS, ffi, lib
+from timerstore.owner import Owner
 
 WINDOW_BYTES = 8 << 20
 
 
-class Windows:
+class Windows(Owner):
     """The bytes of one log below `end`, as `ts_window`s."""
 
     def __init__(

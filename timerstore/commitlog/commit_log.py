@@ -33,6 +33,7 @@ from timerstore.failpoint import reach
 from timerstore.files.guard import CutWatch
 from timerstore.files.segments import Segments
 from timerstore.native import AppendLock, Lock, count_syncs, ffi, lib, raise_status, short_locks
+from timerstore.owner import Owner
 
 _BLANK_BYTES = 16
 _NOTES = 1 << 14  # three staging halves of small messages: 1 MiB
@@ -60,7 +61,7 @@ class _Left(NamedTuple):
     half: int
 
 
-class CommitLog:
+class CommitLog(Owner):
     """The log's end: appending, writing out, syncing."""
 
     def __init__(

@@ -33,6 +33,7 @@ import numpy as np
 
 from timerstore.files.disk import Disk
 from timerstore.native import ffi
+from timerstore.owner import Owner
 
 _HEAD_BYTES = 4096
 _MAGIC = b"TSSTAGE2"
@@ -49,7 +50,7 @@ class Staged(NamedTuple):
     """The log was synced through this offset; 0 if that is not known."""
 
 
-class Staging:
+class Staging(Owner):
     """Two halves and their head."""
 
     def __init__(self, disk: Disk, path: Path, half_bytes: int) -> None:

@@ -28,6 +28,7 @@ from timerstore.commitlog.fold import SCAN_DTYPE, Scan
 from timerstore.files.disk import Disk, File
 from timerstore.layout.tree import segment_name
 from timerstore.native import FAULTS, ffi, lib
+from timerstore.owner import Owner
 
 _ZEROS = bytes(1 << 20)
 _BATCH = 16_384
@@ -163,7 +164,7 @@ def next_record(disk: Disk, directory: Path, offset: int, precision_ms: int) -> 
     return None
 
 
-class _Segment:
+class _Segment(Owner):
     """One file: its bytes, with zeros in place of what it has lost."""
 
     def __init__(self, disk: Disk, files: Files, number: int, precision_ms: int) -> None:

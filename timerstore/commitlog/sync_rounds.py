@@ -12,6 +12,8 @@ import threading
 from contextlib import suppress
 from typing import NamedTuple
 
+from timerstore.owner import Owner
+
 
 class _Sleeper(NamedTuple):
     """One who waits for others' syncs."""
@@ -20,7 +22,7 @@ class _Sleeper(NamedTuple):
     bell: threading.Lock  # held until he is woken
 
 
-class SyncRounds:
+class SyncRounds(Owner):
     """Whose turn it is to sync."""
 
     def __init__(self) -> None:

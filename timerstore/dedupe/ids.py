@@ -27,6 +27,7 @@ from timerstore.files.segments import Segments
 from timerstore.layout.counts_json import NO_IDS, IdsMark
 from timerstore.layout.tree import Tree
 from timerstore.native import Lock, ffi, lib
+from timerstore.owner import Owner
 
 ENTRY_DTYPE = np.dtype([("hash", "<u8"), ("log_offset", "<i8"), ("store_ms", "<i8")])
 assert ENTRY_DTYPE.itemsize == ffi.sizeof("ts_id"), "api.h and the side file disagree"
@@ -54,7 +55,7 @@ class _Table(NamedTuple):
     slots: Any
 
 
-class Ids:
+class Ids(Owner):
     """The ids of one store."""
 
     def __init__(self, disk: Disk, tree: Tree, clock: Clock, window_ms: int, ids_max: int) -> None:

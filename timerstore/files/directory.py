@@ -24,6 +24,7 @@ from timerstore.errors import FailedError, LockedError
 from timerstore.files.disk import Anchor, Disk, File
 from timerstore.layout.tree import Tree
 from timerstore.native import Lock
+from timerstore.owner import Owner
 
 _held: dict[tuple[int, int], Anchor] = {}
 _held_lock = Lock()
@@ -95,7 +96,7 @@ def _held_by_another(disk: Disk, tree: Tree) -> LockedError:
     )
 
 
-class Directory:
+class Directory(Owner):
     """A locked store directory."""
 
     def __init__(self, disk: Disk, root: Path) -> None:

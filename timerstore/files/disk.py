@@ -23,6 +23,7 @@ from timerstore.errors import CorruptError, FailedError, FullError, TimerStoreEr
 from timerstore.files.descriptors import keep_standard
 from timerstore.files.guard import GuardedMap
 from timerstore.native import ffi, lib
+from timerstore.owner import Owner
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """What the system says where there is no room: a disk, a quota, a limit of a file's length."""
@@ -72,7 +73,7 @@ def is_left_of(name: str, path: Path) -> bool:
     return name.startswith(f".{path.name}.") and name.endswith(".tmp")
 
 
-class File:
+class File(Owner):
     """One open regular file. `dirty` belongs to whoever writes it."""
 
     __slots__ = ("fd", "path")
@@ -82,7 +83,9 @@ class File:
         self.fd = fd
 
     def __del__(self) -> None:
-        _close(self.fd)
+        fd = getattr(self, "fd", -1)
+        if fd >= 0:
+            _close(fd)
 
     def write(self, data: bytes | memoryview, offset: int) -> None:
         """Write all of data; in the page cache on return."""
@@ -285,7 +288,7 @@ class File:
         return None if kind == fcntl.F_UNLCK else max(0, pid)
 
 
-class Anchor:
+class Anchor(Owner):
     """A root directory, open: what is reached from here is in it, whatever its path leads to."""
 
     __slots__ = ("fd", "prefix", "root")
@@ -337,7 +340,7 @@ class Anchor:
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Disk:
+class Disk(Owner):
     """Files and directories by name."""
 
     _anchors: tuple[Anchor, ...] = ()

@@ -7,8 +7,10 @@ Holds:    what was given up before `turn` is used by nobody once `is_over` says 
           come meanwhile.
 """
 
+from timerstore.owner import Owner
 
-class Epochs:
+
+class Epochs(Owner):
     """Counts readers by the epoch in which they came."""
 
     __slots__ = ("_counts", "now")

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from timerstore.errors import FailedError
 from timerstore.native import ffi, lib
+from timerstore.owner import Owner
 
 _lock = threading.RLock()  # a collection may unmap while its own thread holds it
 _paths: dict[int, Path] = {}  # by number in C's table
@@ -37,7 +38,7 @@ hits = memoryview(ffi.buffer(lib.ts_guard_hits(), 4)).cast("i")
 """One number: how often a map was found cut, in this process."""
 
 
-class GuardedMap(mmap.mmap):
+class GuardedMap(Owner, mmap.mmap):
     """A map of a file; `watch` is called once, right after it is made."""
 
     _number = -1
@@ -80,7 +81,7 @@ def cut_below(root: Path) -> Path | None:
         return next((path for path in (*found, *_cut) if path.is_relative_to(root)), None)
 
 
-class CutWatch:
+class CutWatch(Owner):
     """Raises once where a file below a folder was found cut since the last look."""
 
     __slots__ = ("_root", "_seen")

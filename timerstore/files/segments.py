@@ -20,6 +20,7 @@ from timerstore.files.epochs import Epochs
 from timerstore.files.guard import CutWatch
 from timerstore.layout import tree
 from timerstore.native import Lock, ffi, lib, raise_fault, raise_status
+from timerstore.owner import Owner
 
 _MAPS_MAX = 512
 _OPEN_MAX = 16
@@ -33,7 +34,7 @@ class _Map(NamedTuple):
     view: Any
 
 
-class View:
+class View(Owner):
     """A held view. A class of its own, since a generator costs a microsecond more each time."""
 
     __slots__ = ("_segments", "end", "epoch")
@@ -52,11 +53,12 @@ class View:
     def __del__(self) -> None:
         # An error from outside, as Ctrl-C or a time limit's, came before `with` knew of it, or amid
         # its end.
-        if self.epoch is not None:
-            self._segments.forget(self.epoch)
+        epoch = getattr(self, "epoch", None)
+        if epoch is not None:
+            self._segments.forget(epoch)
 
 
-class Segments:
+class Segments(Owner):
     """The files of one space. Offsets are bytes from the space's start."""
 
     def __init__(self, disk: Disk, directory: Path, segment_bytes: int, reserve_bytes: int) -> None:

@@ -30,6 +30,7 @@ from timerstore.future.times import Buckets
 from timerstore.message import Histogram
 from timerstore.native import Lock, ffi, lib
 from timerstore.opening import Opened
+from timerstore.owner import Owner
 from timerstore.queues.lookup import is_of_topic, real_routes
 from timerstore.schedule.pending import Gaps
 from timerstore.schedule.runs import Entries
@@ -43,7 +44,7 @@ _FILL_HOLD = 1024  # messages that are added in one hold
 _RECORD_BYTES_MIN = 160  # of a timer: as many as fit a group need room at once
 
 
-class Calendar:
+class Calendar(Owner):
     """The counters of one store."""
 
     def __init__(self, config: StoreConfig, clock: Clock, opened: Opened) -> None:

@@ -17,13 +17,14 @@ from timerstore.layout.ledger_cache import LedgerCache
 from timerstore.layout.tree import INGEST_TOPIC
 from timerstore.native import Lock
 from timerstore.opening import Opened
+from timerstore.owner import Owner
 from timerstore.queues.routes import Route
 
 _READ_COUNT = 4096
 _BEHIND_MAX = 1024  # records that an opening may find behind the file
 
 
-class Cache:
+class Cache(Owner):
     """The side file of one store's ledger."""
 
     def __init__(self, opened: Opened) -> None:

@@ -24,6 +24,7 @@ from timerstore.layout.ledger_json import ChunkHeader, write_chunk
 from timerstore.layout.tree import INGEST_TOPIC
 from timerstore.native import lib
 from timerstore.opening import Opened
+from timerstore.owner import Owner
 from timerstore.putting_many import ManyPutting
 from timerstore.queues.routes import Route
 from timerstore.row_batch import IngestedVersions, IngestReceipt
@@ -44,7 +45,7 @@ class _Piece(NamedTuple):
     begin: int
 
 
-class Ingester:
+class Ingester(Owner):
     """Ingests into one store."""
 
     def __init__(self, opened: Opened, clock: Clock, putting: ManyPutting) -> None:

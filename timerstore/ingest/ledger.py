@@ -16,6 +16,7 @@ from timerstore.errors import CorruptError, FormatVersionError
 from timerstore.ingest.version_set import VersionSet
 from timerstore.layout.ledger_json import Begun, ChunkHeader, Done, SourceState, read
 from timerstore.native import Lock
+from timerstore.owner import Owner
 from timerstore.row_batch import IngestedVersions
 
 _log = logging.getLogger("timerstore.ingest")
@@ -38,7 +39,7 @@ class Known(NamedTuple):
 NOTHING = Known(is_complete=False)
 
 
-class _Source:
+class _Source(Owner):
     def __init__(self) -> None:
         self.turn = Lock(wide=True)
         self.complete = VersionSet()
@@ -65,7 +66,7 @@ class _Source:
             del self.details[min(one for one in self.details if one != version)]
 
 
-class Ledger:
+class Ledger(Owner):
     """Every source of one store."""
 
     def __init__(self) -> None:

@@ -11,6 +11,7 @@ from timerstore.errors import TimerStoreError
 from timerstore.inspect.findings import Findings, at_offset
 from timerstore.layout.index_position import IndexFileState
 from timerstore.native import address, ffi, lib
+from timerstore.owner import Owner
 from timerstore.queues.index import KEYS_MAX
 from timerstore.queues.index_file import ENTRY_BYTES, HEADER_BYTES, Geometry, IndexFile
 from timerstore.timer.checkpoint import Rooms
@@ -32,7 +33,7 @@ def check_index(findings: Findings, rooms: Rooms) -> None:
     findings.count("index entries", remake.entries)
 
 
-class _Remake:
+class _Remake(Owner):
     def __init__(
         self,
         findings: Findings,

@@ -19,6 +19,7 @@ from timerstore.inspect.unit_order import UnitOrder
 from timerstore.layout import queue_unit, timer_unit
 from timerstore.layout.tree import Tree, segment_name
 from timerstore.native import FAULTS, address, ffi, lib
+from timerstore.owner import Owner
 from timerstore.queues.levels import parse_level_delays
 from timerstore.queues.lookup import route_needed
 from timerstore.queues.routes import Route
@@ -36,7 +37,7 @@ class TimerEnd(NamedTuple):
     linked_offset: int
 
 
-class LogCheck:
+class LogCheck(Owner):
     """One walk over the commit log."""
 
     def __init__(

@@ -14,10 +14,11 @@ from timerstore.inspect.findings import Findings, at_offset
 from timerstore.inspect.log_units import Run, Units
 from timerstore.layout.queue_unit import UNIT_BYTES, read, text
 from timerstore.layout.tree import SCHEDULE_TOPIC, Tree, segment_name
+from timerstore.owner import Owner
 from timerstore.queues.routes import Route
 
 
-class QueueCheck:
+class QueueCheck(Owner):
     """Compares the queues' files with the records, run after run of units."""
 
     def __init__(

@@ -16,6 +16,7 @@ from timerstore.inspect.findings import Findings, at_offset, first_byte, place
 from timerstore.inspect.id_states import Packed
 from timerstore.layout import timer_unit, wheel_slot
 from timerstore.native import FAULTS, ffi, lib
+from timerstore.owner import Owner
 from timerstore.timer.checkpoint import Rooms
 from timerstore.timer.pending import PendingReader
 from timerstore.timer.request import CHAINED
@@ -158,7 +159,7 @@ def _check_tail(findings: Findings, rooms: Rooms) -> None:
         offset += len(data)
 
 
-class ChainCheck:
+class ChainCheck(Owner):
     """Walks the chains of a copied wheel."""
 
     def __init__(self, findings: Findings, rooms: Rooms, copy: WheelCopy) -> None:

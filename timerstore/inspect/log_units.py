@@ -16,6 +16,7 @@ from timerstore.files.disk import Disk
 from timerstore.layout.queue_unit import UNIT_BYTES
 from timerstore.layout.tree import Tree, can_have_queue
 from timerstore.native import address, ffi, lib
+from timerstore.owner import Owner
 from timerstore.queues.levels import parse_level_delays
 from timerstore.queues.lookup import queues_named
 from timerstore.queues.routes import Route, Routes
@@ -34,7 +35,7 @@ class Run(NamedTuple):
     """Rows of 20 bytes."""
 
 
-class LogUnits:
+class LogUnits(Owner):
     """What dispatch would write."""
 
     def __init__(self, tree: Tree, files: Files, config: StoreConfig) -> None:

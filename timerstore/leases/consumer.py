@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 from timerstore.errors import ClosedError, TimerStoreError
 from timerstore.leases.message import AckResult, LeasedMessage
 from timerstore.leases.request import check_loop
+from timerstore.owner import Owner
 
 Leased = TypeVar("Leased", bound=LeasedMessage)
 
@@ -22,7 +23,7 @@ LOOK_S = 3600.0
 """One wait of a loop that waits for ever."""
 
 
-class LeaseConsumer(Generic[Leased]):
+class LeaseConsumer(Owner, Generic[Leased]):
     """Iterates over a topic for a group, one lease at a time; `TimerStore.lease_consumer`.
 
         for message in consumer:

@@ -28,6 +28,7 @@ from timerstore.leases.request import DEFAULTS, Request, check_lease, check_requ
 from timerstore.message import CancelResult, PutReceipt, out_ms
 from timerstore.native import Lock
 from timerstore.opening import Opened
+from timerstore.owner import Owner
 from timerstore.pull.filter import make_filter
 from timerstore.pull.groups import Filters, Groups, check_name
 from timerstore.pull.waiting import wait_in_thread
@@ -38,7 +39,7 @@ Given = str | LeasedMessage
 """A receipt, or the message that came with it."""
 
 
-class Leases:
+class Leases(Owner):
     """Leases of one store."""
 
     def __init__(

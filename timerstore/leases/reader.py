@@ -19,6 +19,7 @@ from timerstore.leases.leasing import Leasing, Reads
 from timerstore.leases.message import LeasedMessage
 from timerstore.leases.request import Request
 from timerstore.native import Lock
+from timerstore.owner import Owner
 from timerstore.pull.consumer import Consumer
 from timerstore.pull.groups import Filters
 from timerstore.pull.polling import WaitingPoll
@@ -28,7 +29,7 @@ _NO_FILTERS = Filters(None, None)
 MakeConsumer = Callable[[str, str, Filters], Consumer]
 
 
-class Reader:
+class Reader(Owner):
     """Of one topic and group."""
 
     def __init__(

@@ -8,14 +8,16 @@ Fails:    ConfigError on what is given wrongly, a port in use among it, and with
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from timerstore.arguments import is_utf8
-from timerstore.closing import Closing
+from timerstore.closing import Closing, close_at_exit, forked_error
 from timerstore.errors import ClosedError, ConfigError, ForkedError, cannot_listen
-from timerstore.families import FAMILIES, Family, buckets_of, shards_of, topics_of
+from timerstore.families import FAMILIES, Family, buckets_of, has_ended, shards_of, topics_of
+from timerstore.owner import Owner
 
 try:
     import prometheus_client
@@ -40,12 +42,17 @@ class HasStats(Protocol):
         ...
 
 
-class StoreCollector(registry.Collector):
+class StoreCollector(Owner, registry.Collector):
     """The metrics of one store."""
 
     def __init__(self, store: HasStats, name: str = "") -> None:
         self._store = store
         self._name = name
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the store was closed: another one may have its name."""
+        return has_ended(self._store.stats)
 
     def collect(self) -> Iterable[core.Metric]:
         """Give every family with its samples."""
@@ -76,7 +83,7 @@ def _add(metric: Any, family: Family, labels: list[str], told: Any) -> None:
         metric.add_metric(labels, told)
 
 
-class _Stores(registry.Collector):
+class _Stores(Owner, registry.Collector):
     """Several stores in one registry: one family of a name, samples of all."""
 
     def __init__(self) -> None:
@@ -128,7 +135,8 @@ def register(
 ) -> StoreCollector:
     """Let a registry, the process's own without one, scrape a store; `name` is its label `store`.
 
-    Raises ConfigError where another store of that name is on it, and on what no scrape could tell.
+    It takes the place of a closed store of that name. Raises ConfigError if an open one has the
+    name, and on what no scrape could tell.
     """
     if problems := _problems([(name, store)]):
         raise ConfigError(problems)
@@ -138,8 +146,12 @@ def register(
         stores = _Stores()
         registry_.register(stores)
         _of_registries[registry_] = stores
-    if name in stores.collectors:
-        raise ConfigError(f"name: a store named {name!r} is registered already; wanted another")
+    before = stores.collectors.get(name)
+    if before is not None and not before.has_ended:
+        raise ConfigError(
+            f"name: a store named {name!r} is registered already, and open; wanted another name, "
+            "or that store closed, or its name unregistered"
+        )
     made = stores.collectors[name] = StoreCollector(store, name)
     return made
 
@@ -158,6 +170,8 @@ class Served(Closing):
     def __init__(self, server: Any, thread: Any) -> None:
         self._server = server
         self._thread = thread
+        self._pid = os.getpid()
+        close_at_exit(self)
 
     @property
     def port(self) -> int:
@@ -165,7 +179,9 @@ class Served(Closing):
         return int(self._server.server_port)
 
     def close(self) -> None:
-        """Serve no more."""
+        """Serve no more. ForkedError in a forked child, which has no thread that serves."""
+        if os.getpid() != self._pid:
+            raise forked_error(f"port {self.port}", self._pid)
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

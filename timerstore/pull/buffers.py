@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 
 from timerstore.native import Lock
+from timerstore.owner import Owner
 
 _SMALL_BYTES = 1 << 16  # below that the allocator has it at hand
 _KEPT_MAX = 8  # of the last page and of the one before: rows, bodies, properties
 _KEPT_BYTES_MAX = 32 << 20
 
 
-class Buffers:
+class Buffers(Owner):
     """The buffers of one store."""
 
     def __init__(self) -> None:

@@ -20,6 +20,7 @@ from timerstore import arguments
 from timerstore.errors import MessageError
 from timerstore.message import Int32Array, Int64Array, parse_properties
 from timerstore.native import address, ffi, lib
+from timerstore.owner import Owner
 from timerstore.pull.condition import Condition
 from timerstore.pull.sql import parse_sql
 from timerstore.queues.routes import Route
@@ -60,7 +61,7 @@ class Filter(ABC):
         """
 
 
-class TagFilter(Filter):
+class TagFilter(Owner, Filter):
     """Messages with one of some tags: by hash, then exactly."""
 
     units_max = 65_536  # about a third of a millisecond, where none has the hash

@@ -24,6 +24,7 @@ from typing import NamedTuple
 from timerstore.errors import MessageError
 from timerstore.message import Message, PullResult
 from timerstore.native import Lock
+from timerstore.owner import Owner
 from timerstore.pull.line import FOR_EVER_NS, Line, Queue
 from timerstore.quoted import quoted
 from timerstore.service import Bell
@@ -119,7 +120,7 @@ class Held:
         return found
 
 
-class Member:
+class Member(Owner):
     """One consumer, as its group sees it."""
 
     def __init__(self, queues: tuple[int, ...] | None, line: Line) -> None:
@@ -151,7 +152,7 @@ class Member:
         return {one: one.fetch_at for one in self.held.values()}
 
 
-class Group:
+class Group(Owner):
     """The consumers of one topic and group in this process."""
 
     def __init__(self, topic: str, name: str, count_queues: Callable[[str], int]) -> None:
@@ -258,7 +259,7 @@ class Group:
                 member.line.ring_all(until_ns)
 
 
-class Groups:
+class Groups(Owner):
     """The groups of one store."""
 
     def __init__(

@@ -25,6 +25,7 @@ from timerstore.errors import TimerStoreError
 from timerstore.message import Int64Array
 from timerstore.metrics import Metrics
 from timerstore.native import Lock
+from timerstore.owner import Owner
 from timerstore.pull.filter import Filter
 from timerstore.queues.routes import Route
 
@@ -104,7 +105,7 @@ class _Look:
         self.is_behind = False  # a queue has units that may not be seen yet
 
 
-class HoldTable:
+class HoldTable(Owner):
     """The pulls of one store that wait."""
 
     def __init__(

@@ -31,13 +31,14 @@ from timerstore.layout.lease import (
 )
 from timerstore.message import parse_properties
 from timerstore.native import Lock
+from timerstore.owner import Owner
 from timerstore.pull.offsets import Key, Offsets
 
 Places = dict[Key, dict[int, int]]
 """By topic and group, then by queue: the offset of the next message."""
 
 
-class LeaseProgress:
+class LeaseProgress(Owner):
     """Of all groups of one store."""
 
     def __init__(self, log: CommitLog, offsets: Offsets) -> None:

@@ -23,6 +23,7 @@ from timerstore.layout import consumer_offset_json, json_text
 from timerstore.layout.consumer_offset_json import SEPARATOR, ConsumerOffsets, entry_name
 from timerstore.layout.tree import Tree, backup_of
 from timerstore.native import Lock
+from timerstore.owner import Owner
 from timerstore.queues.routes import Routes
 
 Key = tuple[str, str]
@@ -72,7 +73,7 @@ class Asked:
         self.is_done = False  # written under `_write_lock`
 
 
-class Offsets:
+class Offsets(Owner):
     """The committed offsets of one store."""
 
     def __init__(

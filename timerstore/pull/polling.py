@@ -14,6 +14,7 @@ from typing import Protocol
 from timerstore.clock import Clock
 from timerstore.errors import ClosedError
 from timerstore.message import Message
+from timerstore.owner import Owner
 from timerstore.pull.groups import Group, Groups, Held, Member
 from timerstore.pull.line import FOR_EVER_NS, Place
 
@@ -28,7 +29,7 @@ class Source(Protocol):
         """Give what is at hand."""
 
 
-class WaitingPoll:
+class WaitingPoll(Owner):
     """One poll."""
 
     def __init__(

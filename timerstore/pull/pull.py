@@ -17,6 +17,7 @@ from timerstore.config import StoreConfig
 from timerstore.errors import GoneError, TimerStoreError
 from timerstore.message import MessageBatch, PullResult, PullStatus
 from timerstore.metrics import Metrics
+from timerstore.owner import Owner
 from timerstore.pull.filter import Filter
 from timerstore.pull.hold import HoldTable, Texts
 from timerstore.pull.reading import Reader, empty_batch
@@ -31,7 +32,7 @@ Within = Callable[[Callable[[], Answer]], Answer]
 _TEXTS_MAX = 1024  # messages that are read to find out whom to wake; of more the pulls read
 
 
-class Puller:
+class Puller(Owner):
     """Pulls from the queues of one store."""
 
     def __init__(

@@ -43,6 +43,7 @@ from timerstore.message import (
     parse_properties,
 )
 from timerstore.native import ffi, lib
+from timerstore.owner import Owner
 from timerstore.pull.page import PULLED
 from timerstore.pull.reading import Reader
 from timerstore.queues.dispatch import Dispatch
@@ -142,7 +143,7 @@ def _key_problems(key: Any) -> Iterator[str]:
         yield f"key: wanted at most {KEY_BYTES_MAX} bytes, got {size}"
 
 
-class Querier:
+class Querier(Owner):
     """Looks up messages of one store."""
 
     def __init__(

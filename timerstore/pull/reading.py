@@ -19,6 +19,7 @@ from timerstore.layout.queue_unit import UNIT_BYTES
 from timerstore.layout.queue_unit import read as read_units
 from timerstore.message import Int32Array, MessageBatch, PullStatus
 from timerstore.native import ffi, lib
+from timerstore.owner import Owner
 from timerstore.pull.buffers import Buffers
 from timerstore.pull.filter import Filter
 from timerstore.pull.page import Page
@@ -30,7 +31,7 @@ _STEP_UNITS_MAX = 16_384  # 320 KiB of units read at a time
 _NONE = Buffers()  # of pages without rows
 
 
-class Reader:
+class Reader(Owner):
     """Reads the messages of one store's queues."""
 
     def __init__(self, config: StoreConfig, log: CommitLog) -> None:

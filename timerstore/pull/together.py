@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from timerstore.errors import ClosedError
+from timerstore.owner import Owner
 from timerstore.pull.waiting import Waits
 
 One = TypeVar("One")
 
 
-class WaitingTogether(Generic[One]):
+class WaitingTogether(Owner, Generic[One]):
     """A call that may wait for any of its parts, without the waiting; its answer is a list."""
 
     def __init__(self, parts: Sequence[Waits[Any, Any]], take: Callable[[], list[One]]) -> None:

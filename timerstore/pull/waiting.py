@@ -16,6 +16,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from timerstore.clock import Clock
 from timerstore.message import MessageBatch, PullResult, PullStatus
+from timerstore.owner import Owner
 from timerstore.pull.filter import Filter
 from timerstore.pull.hold import Hold, HoldTable
 from timerstore.queues.routes import Route
@@ -73,7 +74,7 @@ class Waiter(NamedTuple):
         return self.clock.monotonic_ns + wait_ns
 
 
-class WaitingPull(Generic[Answer]):
+class WaitingPull(Owner, Generic[Answer]):
     """One pull."""
 
     def __init__(

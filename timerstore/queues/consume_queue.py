@@ -12,6 +12,7 @@ from pathlib import Path
 from timerstore.files.disk import Disk
 from timerstore.files.segments import Segments
 from timerstore.native import lib
+from timerstore.owner import Owner
 
 UNIT_BYTES = 20
 _BLANK_UNIT_SIZE = (0x7FFFFFFF).to_bytes(4, "big")
@@ -20,7 +21,7 @@ _APPENDS_KEPT = 8
 _BLOCK_UNITS = 1024  # read at a time where they are looked through
 
 
-class ConsumeQueue:
+class ConsumeQueue(Owner):
     """One queue of one topic."""
 
     def __init__(self, disk: Disk, directory: Path, segment_bytes: int) -> None:

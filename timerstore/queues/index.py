@@ -25,6 +25,7 @@ from timerstore.layout import index_position
 from timerstore.layout.index_position import IndexFileState, IndexPosition
 from timerstore.layout.tree import Tree, index_name, is_index_name
 from timerstore.native import Lock, ffi, lib
+from timerstore.owner import Owner
 from timerstore.queues.index_file import ENTRY_BYTES, Geometry, IndexFile, Int64Array
 
 KEYS_MAX = 16_385
@@ -38,7 +39,7 @@ _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 assert _KEY.itemsize == ffi.sizeof("ts_key"), "index.py and api.h disagree"
 
 
-class Index:
+class Index(Owner):
     """The index of one store."""
 
     def __init__(

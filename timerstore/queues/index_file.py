@@ -21,6 +21,7 @@ from timerstore.errors import CorruptError
 from timerstore.files.disk import Disk, File
 from timerstore.layout.index_position import IndexFileState
 from timerstore.native import address, ffi, lib
+from timerstore.owner import Owner
 
 HEADER_BYTES = 40
 SLOT_BYTES = 4
@@ -55,7 +56,7 @@ class Geometry(NamedTuple):
         return self.entries_at + ENTRY_BYTES * number
 
 
-class IndexFile:
+class IndexFile(Owner):
     """One file. Made by `make` or `load`."""
 
     def __init__(self, path: Path, file: File, geometry: Geometry) -> None:

@@ -16,6 +16,7 @@ from timerstore.errors import CorruptError
 from timerstore.layout import queue_unit
 from timerstore.layout.queue_unit import UNIT_BYTES
 from timerstore.native import ffi, lib
+from timerstore.owner import Owner
 from timerstore.queues.routes import Route
 
 
@@ -53,7 +54,7 @@ def wrong_tags(route: Route, offset: int) -> CorruptError:
     )
 
 
-class LevelUnits:
+class LevelUnits(Owner):
     """Reads the units of the levels' topic."""
 
     def __init__(self, log: CommitLog, delays: Sequence[int]) -> None:

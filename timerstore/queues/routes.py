@@ -26,6 +26,7 @@ from timerstore.layout.tree import (
     queue_number,
 )
 from timerstore.native import Lock, ffi, lib
+from timerstore.owner import Owner
 from timerstore.queues.consume_queue import ConsumeQueue
 
 _KINDS = {WHEEL_TIMER_TOPIC: lib.TS_ROUTE_TIMER, SCHEDULE_TOPIC: lib.TS_ROUTE_LEVELS}
@@ -40,7 +41,7 @@ class Route(NamedTuple):
     queue: ConsumeQueue
 
 
-class Routes:
+class Routes(Owner):
     """All queues of a store."""
 
     def __init__(self, disk: Disk, tree: Tree, queue_segment_bytes: int) -> None:

@@ -25,12 +25,13 @@ from timerstore.layout.recurring_json import Definition
 from timerstore.layout.tree import Tree
 from timerstore.message import parse_properties
 from timerstore.native import Lock, lib
+from timerstore.owner import Owner
 
 PROPERTY = "TS_EVERY"
 """On each run's message: `<name> <time of the run, ms>`."""
 
 
-class Definitions:
+class Definitions(Owner):
     """Of one store."""
 
     def __init__(self, disk: Disk, tree: Tree, log: CommitLog) -> None:

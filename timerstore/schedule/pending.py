@@ -16,6 +16,7 @@ from timerstore.commitlog.commit_log import CommitLog
 from timerstore.config import StoreConfig
 from timerstore.message import PendingTimer, parse_properties
 from timerstore.native import lib
+from timerstore.owner import Owner
 from timerstore.queues.dispatch import Dispatch
 from timerstore.queues.level_cursors import LevelCursors
 from timerstore.queues.levels import parse_level_delays, real_queue
@@ -34,7 +35,7 @@ class Gaps(NamedTuple):
     gaps: list[tuple[Route, tuple[int, int]]]  # of a level's queue: offsets [begin, end)
 
 
-class LevelPending:
+class LevelPending(Owner):
     """Reads what waits on the levels of one store."""
 
     def __init__(

@@ -26,6 +26,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from timerstore.errors import ConfigError, MessageError, TimerStoreError
+from timerstore.owner import Owner
 from timerstore.serve.events import STREAMS_MAX, Bell, stream
 from timerstore.serve.guard import Guard
 from timerstore.serve.open_store import OpenSource
@@ -35,7 +36,7 @@ _MS_MAX = 1 << 62
 _ROWS = 100
 
 
-class App:
+class App(Owner):
     """The pages and calls of one source."""
 
     def __init__(

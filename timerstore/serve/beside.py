@@ -14,11 +14,12 @@ from timerstore.clock import SystemClock
 from timerstore.columns.pulse import Pulse, Watch
 from timerstore.errors import MessageError
 from timerstore.metrics import LATE_MS
+from timerstore.owner import Owner
 from timerstore.serve.rates import lateness_of
 from timerstore.serve.source import TOPICS_SHOWN, Json, Source, ring_of, topics_of, turn_of
 
 
-class BesideSource(Source):
+class BesideSource(Owner, Source):
     """Stores that another process may have open: their files, as of the last checkpoint."""
 
     def __init__(

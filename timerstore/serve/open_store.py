@@ -18,6 +18,7 @@ from timerstore.errors import ConfigError, MessageError
 from timerstore.layout.handle import decode
 from timerstore.message import CancelResult, Explanation, Histogram, make_handle, out_ms
 from timerstore.metrics import LATE_MS
+from timerstore.owner import Owner
 from timerstore.serve.messages import content, row_of_message, row_of_pending
 from timerstore.serve.rates import Rates, reading_of
 from timerstore.serve.source import Json, Source, ring_of, topics_of, turn_of
@@ -44,7 +45,7 @@ _BEHIND = (
 )
 
 
-class OpenSource(Source):
+class OpenSource(Owner, Source):
     """A store, or shards, that this process has open."""
 
     def __init__(self, store: Store, *, read_only: bool, every_s: float) -> None:

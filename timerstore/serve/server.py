@@ -22,7 +22,7 @@ from typing import Any
 import uvicorn
 
 from timerstore import store as single
-from timerstore.closing import Closing
+from timerstore.closing import Closing, close_at_exit, forked_error
 from timerstore.columns.look import look
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, LockedError, cannot_listen
@@ -56,6 +56,7 @@ class Served(Closing):
         self._app = app
         self._source = source
         self._host = host
+        self._pid = os.getpid()
         self._socket = at
         self.port: int = at.getsockname()[1]
         self.token = token
@@ -88,6 +89,7 @@ class Served(Closing):
 
     def start(self) -> None:
         """Begin to answer."""
+        close_at_exit(self)
         self._thread.start()
 
     def _run(self) -> None:
@@ -104,7 +106,9 @@ class Served(Closing):
         return not self._thread.is_alive()
 
     def close(self) -> None:
-        """Serve no more; a second call does nothing."""
+        """Serve no more; a second call does nothing. ForkedError in a forked child."""
+        if os.getpid() != self._pid:
+            raise forked_error(f"http://{self._host}:{self.port}/", self._pid)
         self._app.bell.end()
         self._server.should_exit = True
         if self._thread.ident is not None:

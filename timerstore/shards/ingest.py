@@ -33,6 +33,7 @@ from timerstore.failpoint import reach
 from timerstore.files.disk import Disk
 from timerstore.files.paths import anchored
 from timerstore.metrics import Metrics
+from timerstore.owner import Owner
 from timerstore.row_batch import IngestedVersions, IngestReceipt, RowBatch
 from timerstore.service import Service
 from timerstore.shards import manifest as manifests
@@ -79,7 +80,7 @@ class IngestReport(NamedTuple):
         return sum(one.row_count for one in self.ingested)
 
 
-class Ingester:
+class Ingester(Owner):
     """Takes what is committed into shards that are open here."""
 
     def __init__(self, root: Path, stores: Mapping[int, Taker]) -> None:

@@ -24,6 +24,7 @@ from timerstore.layout.lease import read_receipt, retry_topic
 from timerstore.leases import AckResult, LeasedMessage, WaitingReceive
 from timerstore.leases.request import DEFAULTS, check_request
 from timerstore.native import Lock
+from timerstore.owner import Owner
 from timerstore.pull.groups import Filters, check_name
 from timerstore.pull.together import WaitingTogether
 from timerstore.pull.waiting import wait_in_thread
@@ -39,7 +40,7 @@ class CallSome(Protocol):
     def __call__(self, calls: Mapping[int, Call]) -> list[Any]: ...  # noqa: D102
 
 
-class ShardLeases:
+class ShardLeases(Owner):
     """Leases of one directory of shards."""
 
     def __init__(

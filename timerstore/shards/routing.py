@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from timerstore.errors import MessageError
 from timerstore.native import Lock, address, ffi, lib
+from timerstore.owner import Owner
 
 Shards = npt.NDArray[np.int32]
 
@@ -54,7 +55,7 @@ def shards_of_rows(data: Any, offsets: npt.NDArray[np.int64], shard_count: int) 
     return shards
 
 
-class Turns:
+class Turns(Owner):
     """Whose turn it is. Threads: any."""
 
     def __init__(self, shard_count: int, first: int = 0) -> None:

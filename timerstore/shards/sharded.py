@@ -32,7 +32,7 @@ import numpy as np
 from timerstore import arguments
 from timerstore import store as single
 from timerstore.clock import Clock, SystemClock
-from timerstore.closing import Closing
+from timerstore.closing import Closing, close_at_exit
 from timerstore.config import StoreConfig
 from timerstore.errors import (
     BusyError,
@@ -146,6 +146,8 @@ class ShardedStore(Closing):
         self._ingest_lock = Lock(wide=True)
         self._clean_ns = 0  # when to, by the machine's clock; only the background looks
         self._ingest_service: IngestService | None = None
+        self._is_closed = False
+        close_at_exit(self)
         if threads and ingest_every is not None:
             self._ingest_service = IngestService(self._look, ingest_every)
             try:
@@ -244,11 +246,17 @@ class ShardedStore(Closing):
         pool = pool if pool is not None else self._pool
         if pool in self._pools_here():
             raise amid_own_step()  # amid submit, which has a lock, or while we are waited for
+        # Pools take no work once the main thread has ended, though other threads may go on.
+        has_pool = threading.main_thread().is_alive()
         futures: list[Future[Answer]] = []
         try:
             with self._here(pool):
                 for shard, call in calls.items():
-                    futures.append(pool.submit(self._in_pool, pool, shard, call))
+                    futures.append(
+                        pool.submit(self._in_pool, pool, shard, call)
+                        if has_pool
+                        else _done(partial(self._in, shard, call))
+                    )
         except RuntimeError:
             for future in futures:
                 future.exception()  # when it has ended
@@ -883,23 +891,36 @@ class ShardedStore(Closing):
 
     # --- closing ---
 
+    def _close_at_exit(self) -> None:
+        self._stop_ingest()
+        for store in self.stores:
+            store._close_at_exit()
+        self.close()
+
+    def _stop_ingest(self) -> None:
+        for one in self._ingesters:
+            one.stop()
+        if self._ingest_service is not None:
+            self._ingest_service.stop()
+
     def close(self) -> None:
         """Close every shard; a second call does nothing. The first error after all are closed;
         LockedError, and nothing is, amid a call of the same thread, as from a signal handler.
         """
+        if self._is_closed:  # first: at exit the modules used below may be gone
+            return
+        self.stores[0]._check_process()
         for store in self.stores:
             store._refuse_amid_call()
         if self._pools_here():
             raise amid_own_step()
-        for one in self._ingesters:
-            one.stop()
-        if self._ingest_service is not None and os.getpid() == self._pid:
-            self._ingest_service.stop()
+        self._stop_ingest()
         errors = _close_all(self.stores)
         self._pool.shutdown()
         self._ingest_pool.shutdown()
         if errors:
             raise errors[0]
+        self._is_closed = True
 
     def __repr__(self) -> str:
         return f"<ShardedStore {str(self.root)!r} shards={len(self.stores)}>"
@@ -916,6 +937,16 @@ def _close_all(stores: Iterable[TimerStore]) -> list[BaseException]:
         except BaseException as error:  # noqa: BLE001 - the caller raises it
             errors.append(error)
     return errors
+
+
+def _done(call: Callable[[], Answer]) -> "Future[Answer]":
+    """Call in this thread; give what came of it as a pool would."""
+    future: Future[Answer] = Future()
+    try:
+        future.set_result(call())
+    except Exception as error:  # noqa: BLE001 - of one shard: the others are called as well
+        future.set_exception(error)
+    return future
 
 
 def _named_pending(shard: int, found: Iterator[PendingTimer]) -> Iterator[PendingTimer]:

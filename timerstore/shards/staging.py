@@ -30,6 +30,7 @@ from timerstore.files.disk import Disk, File
 from timerstore.files.paths import anchored
 from timerstore.message import Int64Array
 from timerstore.native import address, ffi, lib
+from timerstore.owner import Owner
 from timerstore.row_batch import StagedBatch
 from timerstore.shards.arrow import ipc, pyarrow
 from timerstore.shards.cluster import require
@@ -85,7 +86,7 @@ class Staged(NamedTuple):
         return sum(one.rows for one in self.files if one.shard != QUARANTINE)
 
 
-class _Sink:
+class _Sink(Owner):
     """What pyarrow writes to: a file, its size and CRC-32 so far."""
 
     closed = False
@@ -127,7 +128,7 @@ class _Sink:
         return self.size
 
 
-class _Writer:
+class _Writer(Owner):
     """One file that is being written."""
 
     def __init__(self, disk: Disk, path: Path, schema: Any) -> None:
@@ -171,7 +172,7 @@ class _Writer:
         )
 
 
-class Stager:
+class Stager(Owner):
     """Writes the rows of one attempt. `add` batches, then `finish`; or `abandon`."""
 
     def __init__(

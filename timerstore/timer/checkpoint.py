@@ -26,6 +26,7 @@ from timerstore.layout.recurring_json import Definition
 from timerstore.layout.tree import WHEEL_TIMER_TOPIC, Tree
 from timerstore.layout.watermark import Watermark
 from timerstore.native import Lock
+from timerstore.owner import Owner
 from timerstore.queues.dispatch import Dispatch
 from timerstore.queues.level_cursors import LevelCursors
 from timerstore.queues.routes import Routes
@@ -74,7 +75,7 @@ class _Snapshot(NamedTuple):
     recurring: list[Definition]
 
 
-class Checkpoint:
+class Checkpoint(Owner):
     """Writes checkpoints of one store."""
 
     def __init__(

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from timerstore.native import ffi, lib
+from timerstore.owner import Owner
 from timerstore.timer.request import DUE, KEY, Int64Array, Records
 
 _SIZE_MIN = 1024
@@ -21,7 +22,7 @@ RUN_MIN = 512
 """Entries that are worth a run of their own."""
 
 
-class DueQueue:
+class DueQueue(Owner):
     """Entries, the next to be looked at first."""
 
     def __init__(self) -> None:

@@ -35,6 +35,7 @@ from timerstore.layout import far_table
 from timerstore.layout.far_table import ROW, UNIT_BYTES, FarTable
 from timerstore.layout.tree import Tree
 from timerstore.native import ffi, lib
+from timerstore.owner import Owner
 from timerstore.timer.request import FAR, Int64Array, Records
 from timerstore.timer.wheel import NO_SLOT
 
@@ -64,7 +65,7 @@ class Chains(NamedTuple):
     ordered_from: int
 
 
-class FarWheel:
+class FarWheel(Owner):
     """The far wheel of one store."""
 
     def __init__(self, disk: Disk, tree: Tree, segment_bytes: int, reserve_bytes: int) -> None:

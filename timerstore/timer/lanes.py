@@ -29,6 +29,7 @@ from timerstore.clock import Clock
 from timerstore.commitlog.commit_log import CommitLog
 from timerstore.errors import GoneError
 from timerstore.native import Lock, lib
+from timerstore.owner import Owner
 from timerstore.queues.lookup import real_routes
 from timerstore.queues.routes import Routes
 from timerstore.timer.request import Records
@@ -81,7 +82,7 @@ class _Lane:
         return taken
 
 
-class Lanes:
+class Lanes(Owner):
     """The lanes of one store."""
 
     def __init__(

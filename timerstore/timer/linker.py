@@ -31,6 +31,7 @@ from timerstore.layout import queue_unit, timer_unit
 from timerstore.layout.timer_unit import UNIT_BYTES
 from timerstore.metrics import Metrics
 from timerstore.native import Lock, ffi, lib, raise_status
+from timerstore.owner import Owner
 from timerstore.queues.routes import Route
 from timerstore.timer import far as far_wheel
 from timerstore.timer.checkpoint import Rooms
@@ -43,7 +44,7 @@ BLOCKED = -1
 """Every slot that could take the first one holds what may be needed yet."""
 
 
-class Linker:
+class Linker(Owner):
     """Links the messages of one store."""
 
     def __init__(

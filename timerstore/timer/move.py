@@ -31,6 +31,7 @@ from timerstore.failpoint import reach
 from timerstore.layout import timer_unit
 from timerstore.metrics import Metrics
 from timerstore.native import FAULTS, ffi, lib
+from timerstore.owner import Owner
 from timerstore.queues.lookup import route_needed
 from timerstore.queues.routes import Route
 from timerstore.timer.checkpoint import Rooms
@@ -43,7 +44,7 @@ _SCRATCH_BYTES = 1 << 16
 _IN_TIMER_TOPIC = (lib.TS_KIND_TIMER, lib.TS_KIND_DELETE, lib.TS_KIND_UNUSABLE)
 
 
-class Mover:
+class Mover(Owner):
     """Empties parts of one store's log."""
 
     def __init__(

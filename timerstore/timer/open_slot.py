@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from timerstore.native import Lock
+from timerstore.owner import Owner
 from timerstore.timer.due_queue import RUN_MIN, DueQueue
 from timerstore.timer.request import DUE, Int64Array, Records
 
@@ -46,7 +47,7 @@ def by_slot(slots: Int64Array) -> list[tuple[int, int]]:
     return list(zip(values.tolist(), counts.tolist(), strict=True))
 
 
-class OpenSlot:
+class OpenSlot(Owner):
     """What has been read from the wheel and waits for its millisecond."""
 
     def __init__(self, precision_ms: int) -> None:

@@ -24,6 +24,7 @@ from timerstore.delay_queue import DelayQueue
 from timerstore.errors import FlowControlError
 from timerstore.metrics import Metrics
 from timerstore.native import Lock
+from timerstore.owner import Owner
 from timerstore.timer.request import Int64Array, slots_of
 from timerstore.timer.wheel import Wheel
 
@@ -31,7 +32,7 @@ Due = int | Int64Array
 """One due time in ms, or many."""
 
 
-class SlotCounts:
+class SlotCounts(Owner):
     """Counts of one store whose slots have a limit."""
 
     def __init__(

@@ -20,6 +20,7 @@ from timerstore.files.disk import Disk, File
 from timerstore.layout import state_sector
 from timerstore.layout.state_sector import CHUNK_IDS, PAYLOAD_BYTES, SECTOR_BYTES
 from timerstore.native import Lock, ffi, lib
+from timerstore.owner import Owner
 from timerstore.timer.request import Bytes, Int64Array
 
 BLOCK_CHUNKS = 128
@@ -53,7 +54,7 @@ def which_wait(native: Any, timer_ids: Int64Array) -> npt.NDArray[np.bool_]:
     return waits
 
 
-class States:
+class States(Owner):
     """The table of one store."""
 
     def __init__(self) -> None:

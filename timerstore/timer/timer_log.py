@@ -17,6 +17,7 @@ from timerstore.files.disk import Disk
 from timerstore.files.segments import Segments
 from timerstore.layout import timer_unit
 from timerstore.layout.timer_unit import BLANK_BYTES, UNIT_BYTES
+from timerstore.owner import Owner
 
 _PIECE_UNITS = 16_384
 
@@ -31,7 +32,7 @@ def pieces(segments: Segments, end: int) -> Iterator[tuple[int, int]]:
             yield begin + at * UNIT_BYTES, min(_PIECE_UNITS, count - at)
 
 
-class TimerLog:
+class TimerLog(Owner):
     """The timer log of one store."""
 
     def __init__(self, disk: Disk, directory: Path, segment_bytes: int, reserve_bytes: int) -> None:

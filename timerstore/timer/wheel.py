@@ -26,6 +26,7 @@ from timerstore.files.guard import CutWatch
 from timerstore.layout import timer_unit, wheel_checks, wheel_slot
 from timerstore.layout.wheel_checks import SECTOR_BYTES
 from timerstore.native import Lock, ffi, lib
+from timerstore.owner import Owner
 from timerstore.timer.request import Bytes, Int64Array
 from timerstore.timer.wheel_checks import WheelChecks
 
@@ -62,7 +63,7 @@ class Reading(NamedTuple):
     outstanding: Int64Array
 
 
-class Wheel:
+class Wheel(Owner):
     """The wheel of one store."""
 
     def __init__(

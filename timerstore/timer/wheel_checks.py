@@ -14,12 +14,13 @@ import numpy as np
 from timerstore.files.disk import Disk
 from timerstore.layout import wheel_checks
 from timerstore.layout.wheel_checks import ENTRY_BYTES, SECTOR_BYTES, Checks
+from timerstore.owner import Owner
 from timerstore.timer.request import Bytes, Int64Array
 
 _ENTRIES_A_SECTOR = SECTOR_BYTES // ENTRY_BYTES
 
 
-class WheelChecks:
+class WheelChecks(Owner):
     """The checks of one wheel's file."""
 
     def __init__(self, disk: Disk, path: Path, held: Checks) -> None:

@@ -29,6 +29,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from timerstore.errors import ConfigError, TimerStoreError
+from timerstore.owner import Owner
 from timerstore.spark.jobs.names import JOBS
 from timerstore.spark.session import SETTINGS, register
 
@@ -86,7 +87,7 @@ class Outcome:
     problems: tuple[str, ...] = ()
 
 
-class Run:
+class Run(Owner):
     """One run of a job: its id, its session (made when it is first asked for), its voice."""
 
     def __init__(self, name: str, common: Common) -> None:

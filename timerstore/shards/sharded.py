@@ -246,27 +246,32 @@ class ShardedStore(Closing):
         pool = pool if pool is not None else self._pool
         if pool in self._pools_here():
             raise amid_own_step()  # amid submit, which has a lock, or while we are waited for
-        # Pools take no work once the main thread has ended, though other threads may go on.
-        has_pool = threading.main_thread().is_alive()
         futures: list[Future[Answer]] = []
         try:
             with self._here(pool):
                 for shard, call in calls.items():
-                    futures.append(
-                        pool.submit(self._in_pool, pool, shard, call)
-                        if has_pool
-                        else _done(partial(self._in, shard, call))
-                    )
-        except RuntimeError:
+                    futures.append(self._start(pool, shard, call))
+        except ClosedError:
             for future in futures:
                 future.exception()  # when it has ended
-            self.stores[0].topics()  # closed in between, with the pool
             raise
         errors = [future.exception() for future in futures]
         for error in errors:
             if error is not None:
                 raise error
         return [future.result() for future in futures]
+
+    def _start(
+        self, pool: ThreadPoolExecutor, shard: int, call: Callable[[TimerStore], Answer]
+    ) -> "Future[Answer]":
+        """Call in the pool. Once the interpreter is ending, pools take no work though other threads
+        still run: then call in this thread. Raise ClosedError if the store was closed in between.
+        """
+        try:
+            return pool.submit(self._in_pool, pool, shard, call)
+        except RuntimeError:
+            self.stores[0].topics()
+            return _done(partial(self._in, shard, call))
 
     # --- putting ---
 

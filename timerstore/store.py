@@ -77,7 +77,6 @@ from timerstore.pull.given import check_queues, wait_problems, whole_ms
 from timerstore.pull.groups import Filters, Groups, check_name
 from timerstore.pull.line import Watch
 from timerstore.pull.query import check_query
-from timerstore.pull.seek import offset_at
 from timerstore.pull.unread import Unread
 from timerstore.pull.waiting import WaitingPull
 from timerstore.pull.watcher import Watcher
@@ -678,12 +677,16 @@ class TimerStore(Closing):
     def offset_at(self, topic: str, queue_id: int, time_ms: int) -> int:
         """Give the queue offset of the first message stored at a time (epoch ms) or later.
 
-        A time before all messages gives the queue's beginning, one behind all its end.
+        No message before that offset was stored at or after the time, even if the clock was set
+        back in between. A time before all messages gives the queue's beginning, one after all
+        its end.
+
+        Cost: the first call for a queue reads the store time of every message before the answer
+        (about 0.1 us a message in memory; else the disk reads that part of the log). Later calls
+        read at most 16,384 messages, and what was stored since.
         """
-        return offset_at(
-            lambda offset: self.pull_batch(topic, queue_id, offset, max_count=1),
-            whole_ms("time_ms", time_ms),
-        )
+        route = self._pull_arguments(topic, queue_id, 0, 1, 0.0, None, None)[0]
+        return self._opened.puller.first_stored(route, whole_ms("time_ms", time_ms))
 
     @_counted
     def _call(self, function: Callable[..., Any], *args: Any) -> Any:

@@ -450,11 +450,21 @@ def check_rate(per_second: object) -> float | None:
 
 
 def moment_ms(name: str, moment: object) -> int:
-    """Give a moment in ms since 1970, rounded up: not before it."""
+    """Give a moment in ms since 1970, rounded up: not before it.
+
+    A time that comes twice, as clocks go back, is the first or the second one as its `fold` says.
+    One that a change of clocks skips is read with the offset from before the change, whatever its
+    `fold`: the other reading would be early.
+    """
     if not isinstance(moment, datetime):
         raise MessageError(f"{name}: wanted a datetime, got {quoted(moment)}")
-    if moment.tzinfo is None or moment.utcoffset() is None:
+    offset = moment.utcoffset()
+    if offset is None:
         raise MessageError(f"{name}: wanted a datetime with its time zone, got {moment!r}")
+    if moment.fold:
+        before = moment.replace(fold=0)
+        if offset > (before.utcoffset() or offset):  # clocks went forward: this time is skipped
+            moment = before
     return -(-((moment - _EPOCH) // _MICROSECOND) // 1000)
 
 

@@ -251,7 +251,8 @@ class TimerStore(Closing):
         """Store one message; it is in its topic when its time has come, now where none is given.
 
         On return it is durable (`flush="sync"`) or will survive the process (`"async"`). At most
-        one of delay (seconds or timedelta), deliver_at (aware datetime), deliver_ms (epoch ms),
+        one of delay (seconds or timedelta), deliver_at (aware datetime; one that a change of clocks
+        skips counts from the offset before the change), deliver_ms (epoch ms),
         level (1 and on: the n-th of `level_delays`, beyond the last the last; such a message has no
         handle and cannot be cancelled). `spread`: due at some moment of so many seconds from its
         time on, each as likely. With a `message_id` that was put to the topic within

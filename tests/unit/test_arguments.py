@@ -1,5 +1,6 @@
 import array
 from datetime import UTC, datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -237,6 +238,17 @@ def test_moments():
     east = timezone(timedelta(hours=9))
     assert due(deliver_at=(moment + timedelta(hours=1)).astimezone(east)) == NOW + 3_600_000
     assert due(deliver_at=datetime(1, 1, 1, tzinfo=UTC)) is None
+
+
+def test_deliver_at_that_a_change_of_clocks_skips_is_never_early() -> None:
+    berlin = ZoneInfo("Europe/Berlin")
+    gap_end = datetime(2027, 3, 28, 1, tzinfo=UTC)  # 02:00 +01:00 is 03:00 +02:00
+    for fold in (0, 1):
+        skipped = datetime(2027, 3, 28, 2, 30, tzinfo=berlin, fold=fold)
+        assert arguments.moment_ms("deliver_at", skipped) == (gap_end.timestamp() + 1800) * 1000
+        twice = datetime(2026, 10, 25, 2, 30, tzinfo=berlin, fold=fold)
+        first = datetime(2026, 10, 25, 0, 30, tzinfo=UTC)
+        assert arguments.moment_ms("deliver_at", twice) == (first.timestamp() + 3600 * fold) * 1000
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ Fails:    click's usage errors, exit code 2: what, wanted, got.
 """
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 
 import click
 
+from timerstore.arguments import moment_ms
 from timerstore.config import StoreConfig
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
@@ -52,6 +54,25 @@ class Span(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.3
             self.fail(f"wanted less than a million days, got {value!r}", param)
 
 
+def local_moment(wall: datetime) -> datetime:
+    """Give the moment at which this machine's wall clock shows a time.
+
+    As cron rules do: of a time that comes twice (clocks go back) the first; instead of a time that
+    never comes (clocks go forward) the end of the gap, as 03:00 for 02:30.
+    """
+    first, second = (int(wall.replace(fold=fold, microsecond=0).timestamp()) for fold in (0, 1))
+    if first <= second:
+        return datetime.fromtimestamp(first, UTC) + timedelta(microseconds=wall.microsecond)
+    # In a gap fold 0 counts with the offset from before it, and lies after the gap; fold 1 before.
+    seconds = range(second, first + 1)
+    end = bisect_right(seconds, wall.replace(fold=0, microsecond=0), key=_wall)
+    return datetime.fromtimestamp(seconds[end], UTC)
+
+
+def _wall(second: int) -> datetime:
+    return datetime.fromtimestamp(second, UTC).astimezone().replace(tzinfo=None, fold=0)
+
+
 class Moment(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.3 on
     """A time: ISO 8601 (without a zone: this machine's), epoch ms, `now`; aware datetime."""
 
@@ -73,7 +94,7 @@ class Moment(click.ParamType):  # type: ignore[type-arg]  # generic from click 8
             if text.isascii() and text.isdigit():
                 return _EPOCH + timedelta(milliseconds=int(text))
             found = datetime.fromisoformat(text)
-            return found if found.tzinfo is not None else found.astimezone()
+            return found if found.tzinfo is not None else local_moment(found)
         except (ValueError, OverflowError, OSError):
             self.fail(
                 "wanted a time as 2026-12-24T18:00+01:00, 2026-12-24 18:00 (this machine's zone), "
@@ -181,7 +202,12 @@ def config_of(settings: Sequence[tuple[str, Any]]) -> StoreConfig | None:
 def when_options(command: Function) -> Function:
     """Add --in and --at."""
     command = click.option(
-        "--at", "at", type=MOMENT, help="Due at a time: 2026-12-24T18:00+01:00, epoch ms."
+        "--at",
+        "at",
+        type=MOMENT,
+        help="Due at a time: 2026-12-24T18:00+01:00, epoch ms; without a zone this machine's. Of a "
+        "time that comes twice as clocks go back the first; of one that they skip the end of the "
+        "gap.",
     )(command)
     return click.option("--in", "within", type=SPAN, help="Due after a span: 90s, 30m, 1h30m, 2d.")(
         command
@@ -197,11 +223,6 @@ def due_arguments(within: timedelta | None, at: datetime | None) -> dict[str, An
     return {} if at is None else {"deliver_at": at}
 
 
-def moment_ms(moment: datetime) -> int:
-    """Epoch ms of a time, rounded up: never early."""
-    return -((_EPOCH - moment) // timedelta(milliseconds=1))
-
-
 def ms_of(moment: datetime | None) -> int | None:
-    """The same; none stays none."""
-    return None if moment is None else moment_ms(moment)
+    """Epoch ms of a time, rounded up: never early. None stays None."""
+    return None if moment is None else moment_ms("time", moment)

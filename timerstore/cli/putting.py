@@ -17,7 +17,7 @@ from timerstore.cli.given import (
     config_option,
     due_arguments,
     json_option,
-    moment_ms,
+    ms_of,
     path_argument,
     when_options,
 )
@@ -179,7 +179,7 @@ def _put_many(store: Store, topic: str, bodies: list[bytes], how: dict[str, Any]
     if isinstance(due.get("delay"), timedelta):
         due["delay"] = due["delay"].total_seconds()
     if isinstance(how.get("deliver_at"), datetime):
-        due["deliver_ms"] = moment_ms(how["deliver_at"])
+        due["deliver_ms"] = ms_of(how["deliver_at"])
     return store.put_many(
         topic, bodies, **due, tags=how["tags"], queue_id=how["queue_id"], flush="async"
     )

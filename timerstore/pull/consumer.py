@@ -16,12 +16,12 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, NamedTuple, Self
 
-from timerstore.arguments import whole
+from timerstore.arguments import moment_ms, whole
 from timerstore.clock import Clock
 from timerstore.closing import Closing
 from timerstore.errors import ClosedError, MessageError, TimerStoreError
 from timerstore.message import Message, PullResult, PullStatus
-from timerstore.pull.given import moment_ms, wait_problems, whole_ms, whole_or
+from timerstore.pull.given import wait_problems, whole_ms, whole_or
 from timerstore.pull.groups import Filters, Group, Groups, Held, Member
 from timerstore.pull.line import Line, Unwatch, Watch
 from timerstore.pull.offsets import Asked, Offsets
@@ -398,7 +398,7 @@ class Consumer(Closing):
                 )
             held = {one.queue_id: one}
         if offset is None:
-            ms = moment_ms(time) if time is not None else whole_ms("time_ms", time_ms)
+            ms = moment_ms("time", time) if time is not None else whole_ms("time_ms", time_ms)
             places = {q: self._seams.offset_at(self.topic, q, ms) for q in held}
         else:
             places = self._checked_places(held, offset)

@@ -24,6 +24,7 @@ from timerstore.cli.given import (
 from timerstore.cli.opening import Store, opened
 from timerstore.cli.output import emit, note, say
 from timerstore.cli.stopping import Stop, stopping
+from timerstore.cli.streams import input_descriptor
 from timerstore.cli.words import iso, plural, time_text
 from timerstore.clock import SystemClock
 from timerstore.errors import MessageError
@@ -187,7 +188,7 @@ def _put_many(store: Store, topic: str, bodies: list[bytes], how: dict[str, Any]
 
 def _lines(stop: Stop) -> Iterator[list[bytes]]:
     """Lines of standard input without their ends, as many at a time as there are."""
-    rest, stdin = b"", sys.stdin.fileno()
+    rest, stdin = b"", input_descriptor()
     while not stop.is_asked:
         if not select.select([stdin], [], [], _LOOK_S)[0]:
             continue  # was the end asked for meanwhile?

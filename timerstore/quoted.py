@@ -10,7 +10,11 @@ def quoted(value: object) -> str:
     """Show a value, in at most 80 characters."""
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001 - a caller's own; and a number of thousands of digits has none
+    except ValueError:
+        if type(value) is int:
+            return f"a whole number of {value.bit_length()} bits"
+        return f"{type(value).__name__} without a text"
+    except Exception:  # noqa: BLE001 - a caller's own
         return f"{type(value).__name__} without a text"
     return text if len(text) <= _CHARACTERS_MAX else f"{text[: _CHARACTERS_MAX - 3]}..."
 

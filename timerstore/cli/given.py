@@ -3,6 +3,7 @@
 Fails:    click's usage errors, exit code 2: what, wanted, got.
 """
 
+import math
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -160,6 +161,22 @@ class Pair(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.3
         return name, text
 
 
+class Seconds(click.FloatRange):
+    """Seconds within bounds; NaN is within none, though no comparison says so."""
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:
+        """Read them."""
+        found = super().convert(value, param, ctx)
+        if math.isnan(found):
+            self.fail(f"{value!r} is not a number of seconds", param, ctx)
+        return found
+
+
 class Named(click.Path):
     """A path; an empty one is none: it would be the working directory."""
 
@@ -180,6 +197,8 @@ class Named(click.Path):
 
 SPAN, MOMENT, SETTING, PAIR = Span(), Moment(), Setting(), Pair()
 FOLDER = Named()
+WHOLE_MAX = 2**63 - 1
+COUNT, PLACE = click.IntRange(1, WHOLE_MAX), click.IntRange(0, WHOLE_MAX)
 
 path_argument = click.argument("path", type=FOLDER)
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON, one object a line.")

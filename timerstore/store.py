@@ -732,12 +732,14 @@ class TimerStore(Closing):
         `every`: seconds or timedelta, from 1 s on, counted from `start` (aware datetime; none: the
         first run is one step from now). Or `cron`: five fields (six: with seconds), by the wall
         clock of `timezone` (recurring/rule.py tells what a change of clocks does), not before
-        `start`; needs timerstore[cron]. `missed`, of runs whose time passed while nobody had the
-        store open, or its process stood still: "skip", none comes; "one", one comes, at once;
-        "all", each does. `name` (A-Za-z0-9._-, at most 64): with the same name and the same
-        arguments again nothing changes, so a program may say at each start what recurs; with
-        others it is a MessageError. Durable on return. Raises MessageError on bad arguments,
-        ConfigError for cron without cronsim, FullError.
+        `start`; needs timerstore[cron]. A `start` that has passed sets the times of the steps
+        alone: the first run is the next one that `every` or `cron` gives from now on, whatever
+        `missed` says, and none comes at once. `missed`, of runs whose time passed after this
+        call, while the store was not open or its process stood still: "skip", none comes; "one",
+        one comes, at once; "all", each does. `name` (A-Za-z0-9._-, at most 64): with the same name
+        and the same arguments again nothing changes, so a program may say at each start what
+        recurs; with others it is a MessageError. Durable on return. Raises MessageError on bad
+        arguments, ConfigError for cron without cronsim, FullError.
         """
         return self._recurring.put_every(
             topic,

@@ -98,9 +98,9 @@ def define(
     every_ms = _every_ms(every, config) if every is not None else 0
     start_ms = -1
     if start is not None:
-        start_ms = arguments.moment_ms("start", start)
-    begin_ms = start_ms
-    if begin_ms < 0:
+        start_ms = _start_ms(arguments.moment_ms("start", start), every_ms)
+        begin_ms = max(start_ms, now_ms)  # runs from before it was made were never missed
+    else:
         begin_ms = now_ms + every_ms if every_ms else now_ms + 1
     made = Definition(
         name or draw_name(), secrets.token_hex(4), topic, number, raw, text, every_ms,
@@ -109,6 +109,15 @@ def define(
     if rule_of(made).after(begin_ms - 1) is None:
         raise MessageError(f"cron: {cron!r} never comes in 50 years")
     return made
+
+
+def _start_ms(start_ms: int, every_ms: int) -> int:
+    """Give a start that the file can hold: -1 there says that none was given. Of one before 1970
+    the first step in 1970 or later, which begins the same runs from then on.
+    """
+    if start_ms >= 0:
+        return start_ms
+    return start_ms % every_ms if every_ms else 0
 
 
 def _problems(every: Any, cron: Any, timezone: Any, missed: Any, name: Any) -> list[str]:

@@ -334,6 +334,13 @@ def check_level(level: object, delay: object, deliver_at: object, deliver_ms: ob
     return number
 
 
+SANE_MS_MIN = 946_684_800_000
+"""The year 2000: due times before it are most often seconds, given as milliseconds."""
+
+_SANE = "wanted 0 (now), or a time from 2000-01-01 on in ms since 1970"
+MANY_SECONDS = "if these are seconds, multiply them by 1000"
+
+
 def resolve_due_ms(
     now_ms: int,
     delay: timedelta | float | None,
@@ -345,20 +352,42 @@ def resolve_due_ms(
 
     Parts of a millisecond round up: never early. `delay` below zero, NaN, infinite or of another
     type, a naive `deliver_at`, two times at once, more than `delay_ms_max` ahead: MessageError.
+    So is a time from 1970 to the year 2000 where the clock is past that: most such times are
+    seconds that were given as milliseconds. 0 and less mean now.
     """
     if delay is None and deliver_at is None:
         if deliver_ms is None:
             return None
-        if type(deliver_ms) is int and deliver_ms - now_ms <= delay_ms_max:
-            return deliver_ms if deliver_ms > now_ms else None
+        if type(deliver_ms) is int and now_ms < deliver_ms <= now_ms + delay_ms_max:
+            return deliver_ms
     name, due_ms = _named_due_ms(now_ms, delay, deliver_at, deliver_ms)
     if due_ms <= now_ms:
+        if 0 < due_ms < SANE_MS_MIN <= now_ms:
+            raise _too_early(name, due_ms)
         return None
     if due_ms - now_ms > delay_ms_max:
         raise MessageError(
             f"{name}: wanted at most {delay_ms_max} ms from now, got {quoted(due_ms - now_ms)}"
         )
     return due_ms
+
+
+def _too_early(name: str, due_ms: int) -> MessageError:
+    """Make the error for a due time before the year 2000."""
+    hint = "0 means now"
+    if SANE_MS_MIN <= due_ms * 1000 < 2**43:
+        hint = f"it looks like seconds; use {name}={due_ms} * 1000"
+        if name == "deliver_at":
+            hint = "it looks like seconds that were read as milliseconds"
+    return MessageError(f"{name}: {_SANE}, got {quoted(due_ms)} ms since 1970; {hint}")
+
+
+def is_too_early(due_ms: Int64Array, now_ms: int) -> npt.NDArray[np.bool_] | None:
+    """Tell which due times are above 0, and before the year 2000; None: none of them is."""
+    if now_ms < SANE_MS_MIN or not len(due_ms) or due_ms.min() >= SANE_MS_MIN:
+        return None
+    wrong: npt.NDArray[np.bool_] = (due_ms < SANE_MS_MIN) & (due_ms > 0)
+    return wrong if wrong.any() else None
 
 
 def due_ms_of(
@@ -494,6 +523,8 @@ def resolve_due_array(
         if numbers.dtype.kind == "f":
             raise MessageError("deliver_ms: wanted whole numbers of ms since 1970, got fractions")
         due = numbers.astype(np.int64)  # a copy: what has passed becomes 0 in it
+        if (wrong := is_too_early(due, now_ms)) is not None:
+            _refuse(wrong, f"{name}: {_SANE}; {MANY_SECONDS}", due)
     latest_ms = now_ms + delay_ms_max
     native_due = ffi.from_buffer("int64_t[]", due)
     if lib.ts_due_settle(native_due, len(due), now_ms, latest_ms) >= 0:

@@ -7,16 +7,17 @@ import operator
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowBatch:
     """Rows for one topic. Text k of a column is `texts[offsets[k]:offsets[k + 1]]`, in UTF-8.
 
-    Offsets are int64, row count + 1 of them; `due_ms` is int64 a row: epoch ms, 0 or past: now. In
-    `keys` one space stands between two keys of a row. An empty key, tag or id: the row has none,
-    and an id is made. `properties` are those of every row.
+    Offsets are int64, row count + 1 of them; `due_ms` is int64 a row: epoch ms; 0, less or past:
+    now; of times above 0 and before the year 2000 `ingest` raises MessageError: they are most often
+    seconds. In `keys` one space stands between two keys of a row. An empty key, tag or id: the row
+    has none, and an id is made. `properties` are those of every row.
     """
 
     topic: str
@@ -30,6 +31,9 @@ class RowBatch:
     message_ids: Any = None
     message_id_offsets: Any = None
     properties: Mapping[str, str] | None = None
+
+    is_staged: ClassVar[bool] = False
+    """Whether it was read from staged files: their rows were checked when they were written."""
 
     def __len__(self) -> int:
         return len(self.body_offsets) - 1

@@ -252,9 +252,11 @@ class TimerStore(Closing):
 
         On return it is durable (`flush="sync"`) or will survive the process (`"async"`). At most
         one of delay (seconds or timedelta), deliver_at (aware datetime; one that a change of clocks
-        skips counts from the offset before the change), deliver_ms (epoch ms),
-        level (1 and on: the n-th of `level_delays`, beyond the last the last; such a message has no
-        handle and cannot be cancelled). `spread`: due at some moment of so many seconds from its
+        skips counts from the offset before the change), deliver_ms (epoch ms), level (1 and on: the
+        n-th of `level_delays`, beyond the last the last; such a message has no handle and cannot be
+        cancelled). A time that has passed means now, and so do 0 and less. A time above 0 and
+        before the year 2000 raises MessageError, as it is most often seconds, unless the store's
+        clock is before 2000, too. `spread`: due at some moment of so many seconds from its
         time on, each as likely. With a `message_id` that was put to the topic within
         `dedupe_window_ms` nothing is stored: the answer is the first one's receipt, `duplicate`,
         and that one is durable.
@@ -335,9 +337,10 @@ class TimerStore(Closing):
         """Store many messages of one topic and queue, in their order.
 
         `bodies`: a list of bytes-likes, or (buffer, array of count + 1 offsets). `deliver_ms`
-        (epoch ms) or `delay` (seconds): one value, or one a body; 0 or past: now. `level`: as in
-        `put`, the same for all. `spread`: evenly over so many seconds from their times on. `keys`:
-        one entry a body, a key or a sequence of keys.
+        (epoch ms) or `delay` (seconds): one value, or one a body; 0, less or past: now (above 0
+        and before 2000: MessageError, as in `put`; it names the index). `level`: as in `put`, the
+        same for all. `spread`: evenly over so many seconds from their times on. `keys`: one entry a
+        body, a key or a sequence of keys.
         `message_ids`: one entry a body, an id as for `put`, or None; or (UTF-8 buffer, array of
         offsets). All are checked before any is stored; after a crash a prefix may be, and after a
         FullError its `stored_count` first ones are. `atomic`: all or none, at most

@@ -12,7 +12,7 @@ import pytest
 from tests.support.command_line import CommandLine
 from timerstore.cli.command import COMMANDS, cli
 from timerstore.cli.exits import Exit
-from timerstore.cli.given import MOMENT, SETTING, SPAN
+from timerstore.cli.given import DUE, MOMENT, SETTING, SPAN
 
 HUGE = "9" * 20
 NUMBERS = ["-1", "0", "2147483648", "9223372036854775807", "9223372036854775808", HUGE,
@@ -41,7 +41,7 @@ WAITS = {"--wait", "--for"}
 def values_of(kind: click.ParamType) -> list[str]:  # type: ignore[type-arg]
     if kind is SPAN:
         return SPANS
-    if kind is MOMENT:
+    if kind in (MOMENT, DUE):
         return TIMES
     if kind is SETTING:
         return SETTINGS

@@ -276,7 +276,7 @@ def test_due_times_of_a_batch():
     assert many() == [0, 0, 0]
     assert many(deliver_ms=NOW + 5) == [NOW + 5] * 3
     assert many(deliver_ms=[NOW - 1, NOW, NOW + 1]) == [0, 0, NOW + 1]
-    assert many(deliver_ms=np.array([1, NOW + MAX, 3], np.uint64)) == [0, NOW + MAX, 0]
+    assert many(deliver_ms=np.array([0, NOW + MAX, NOW], np.uint64)) == [0, NOW + MAX, 0]
     assert many(delay=1) == [NOW + 1000] * 3
     assert many(delay=[0, 16.1, 0.0001]) == [0, NOW + 16_100, NOW + 1]
     assert many(delay=timedelta(seconds=2)) == [NOW + 2000] * 3

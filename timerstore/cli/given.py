@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import click
 
-from timerstore.arguments import moment_ms
+from timerstore.arguments import SANE_MS_MIN, moment_ms
 from timerstore.config import StoreConfig
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
@@ -102,6 +102,26 @@ class Moment(click.ParamType):  # type: ignore[type-arg]  # generic from click 8
                 f"epoch ms, or now; got {value!r}",
                 param,
             )
+
+
+class Due(Moment):
+    """A time to come, or that has passed. A small number of digits is most often seconds."""
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> datetime:
+        """Read it."""
+        found, text = super().convert(value, param, ctx), str(value).strip()
+        if text.isdigit() and 0 < int(text) < SANE_MS_MIN:
+            self.fail(
+                f"wanted epoch ms from 2000 on ({SANE_MS_MIN}), or 0 for now, got {text}; if these "
+                f"are seconds, give {text}000",
+                param,
+            )
+        return found
 
 
 class Setting(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.3 on
@@ -195,7 +215,7 @@ class Named(click.Path):
         return super().convert(value, param, ctx)
 
 
-SPAN, MOMENT, SETTING, PAIR = Span(), Moment(), Setting(), Pair()
+SPAN, MOMENT, DUE, SETTING, PAIR = Span(), Moment(), Due(), Setting(), Pair()
 FOLDER = Named()
 WHOLE_MAX = 2**63 - 1
 COUNT, PLACE = click.IntRange(1, WHOLE_MAX), click.IntRange(0, WHOLE_MAX)
@@ -223,7 +243,7 @@ def when_options(command: Function) -> Function:
     command = click.option(
         "--at",
         "at",
-        type=MOMENT,
+        type=DUE,
         help="Due at a time: 2026-12-24T18:00+01:00, epoch ms; without a zone this machine's. Of a "
         "time that comes twice as clocks go back the first; of one that they skip the end of the "
         "gap.",

@@ -13,7 +13,7 @@ import click
 
 from timerstore.cli.exits import Exit
 from timerstore.cli.given import (
-    MOMENT,
+    DUE,
     PAIR,
     SPAN,
     config_of,
@@ -48,7 +48,7 @@ _PUT_ONLY = (
 @click.option("--timezone", help="Of --cron, as Europe/Berlin.  [default: UTC]")
 @click.option(
     "--start",
-    type=MOMENT,
+    type=DUE,
     help="Not before this time; steps count from it. Of one that has passed: from the next step.",
 )
 @click.option(

@@ -67,7 +67,7 @@ def check_batch(
         (batch.bodies, np.asarray(batch.body_offsets)), config.message_bytes_max
     )
     count = len(offsets) - 1
-    due_ms = _due(batch.due_ms, count, config, now_ms, stored)
+    due_ms = _due(batch, count, config, now_ms, stored)
     text = arguments.encode_properties(None, (), batch.properties)
     own = np.full(count, len(text), np.int64)
     rows = Rows(bodies, offsets, due_ms, text)
@@ -94,8 +94,8 @@ def check_batch(
     return Checked(batch.topic, name, rows, due_ms)
 
 
-def _due(given: object, count: int, config: StoreConfig, now_ms: int, stored: int) -> Int64Array:
-    due_ms = np.array(given)  # a copy: what is checked is what is put
+def _due(batch: RowBatch, count: int, config: StoreConfig, now_ms: int, stored: int) -> Int64Array:
+    due_ms = np.array(batch.due_ms)  # a copy: what is checked is what is put
     if due_ms.shape != (count,) or (due_ms.dtype.kind not in "iu" and count):
         raise MessageError(
             f"due_ms: wanted {count} whole numbers of ms since 1970, got {due_ms.dtype} of shape "
@@ -103,6 +103,8 @@ def _due(given: object, count: int, config: StoreConfig, now_ms: int, stored: in
         )
     # As put_many checks it; but what C gets is as it was given, so that a digest is the same later.
     asked = np.where(np.arange(count) < stored, 0, due_ms) if stored > 0 else due_ms
+    if batch.is_staged:  # an earlier release staged times before 2000, too: they mean now
+        asked = np.where(asked < arguments.SANE_MS_MIN, 0, asked)
     waiting = arguments.resolve_due_array(now_ms, count, None, asked, config.delay_ms_max)
     if not config.timer_enabled and bool((waiting > 0).any()):
         raise arguments.timers_off()

@@ -223,6 +223,10 @@ class Reader:
         due_ms = _milliseconds(column)
         most = now_ms + self._config.delay_ms_max
         _refuse(due_ms > most, f"{name}: wanted at most {most} ms", reasons)
+        if (wrong := arguments.is_too_early(due_ms, now_ms)) is not None:
+            low = arguments.SANE_MS_MIN
+            why = f"wanted 0 (now), or {low} ms (2000-01-01) and more; {arguments.MANY_SECONDS}"
+            _refuse(wrong, f"{name}: {why}", reasons)
         if self._options.past == "fail":
             _refuse(due_ms <= now_ms, f"{name}: has passed (past=deliver takes it)", reasons)
         if not self._config.timer_enabled:

@@ -463,6 +463,11 @@ def read_staged(disk: Disk, root: Path, files: Iterable[StagedFile]) -> Iterator
             yield _row_batch(batch, metadata)
 
 
+class _StagedRows(RowBatch):
+    __slots__ = ()
+    is_staged = True
+
+
 def _row_batch(batch: Any, metadata: Any) -> RowBatch:
     given = {}
     for name, data, offsets in (
@@ -476,7 +481,7 @@ def _row_batch(batch: Any, metadata: Any) -> RowBatch:
         if name == "body" or spans[-1] > spans[0]:
             given[data] = bytes_of(column)
             given[offsets] = spans
-    return RowBatch(
+    return _StagedRows(
         topic=metadata[b"topic"].decode(),
         due_ms=batch.column("due_ms").to_numpy(),
         properties=pairs_of(metadata[b"properties"].decode()) or None,

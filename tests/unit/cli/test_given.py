@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore.cli.given import MOMENT, PAIR, SETTING, SPAN, ms_of
+from timerstore.cli.given import DUE, MOMENT, PAIR, SETTING, SPAN, ms_of
 from timerstore.cli.stopping import Stop
 from timerstore.cli.words import (
     body_fields,
@@ -133,6 +133,14 @@ def test_a_time_is_never_early_by_a_part_of_a_millisecond(moment: datetime) -> N
     assert ms is not None
     microseconds = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
     assert (ms - 1) * 1000 < microseconds <= ms * 1000
+
+
+def test_due_time_in_seconds_is_an_error_that_says_milliseconds() -> None:
+    for text in ("1790003600", "1", "946684799999"):
+        with pytest.raises(click.BadParameter, match=f"give {text}000"):
+            DUE.convert(text, None, None)
+    assert ms_of(DUE.convert("0", None, None)) == 0
+    assert ms_of(DUE.convert("946684800000", None, None)) == 946_684_800_000
 
 
 def test_settings() -> None:

@@ -42,6 +42,8 @@ PAIRS = pa.map_(pa.string(), pa.string())
         ({"topic": ["rmq_sys_wheel_timer", "t"]}, "engine's own"),
         ({"body": pa.array([None, b""], pa.binary())}, "body: NULL"),
         ({"deliver_at": pa.array([None, NOW * 1000], UTC_US)}, "deliver_at: NULL"),
+        ({"deliver_at": pa.array([NOW // 1000, 0])}, "deliver_at: wanted 0 (now), or 946684800000"),
+        ({"deliver_at": pa.array([1, -1])}, "if these are seconds, multiply them by 1000"),
         ({"deliver_at": pa.array([FAR + 1, FAR])}, "deliver_at: wanted at most"),
         ({"key": ["two words", "one"]}, "key: wanted text without spaces"),
         ({"key": ["a\u3000b", "\u00e9"]}, "key: wanted text without spaces"),

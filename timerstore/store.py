@@ -624,6 +624,11 @@ class TimerStore(Closing):
         self._check_open()
         return self._leases.begin(topic, group, asked, self._within)
 
+    @_counted
+    def _give_up_unseen(self) -> None:
+        """Give back leases of callers that were cancelled (timerstore.aio)."""
+        self._leases.give_up_unseen()
+
     def lease_consumer(
         self, topic: str, group: str, *, wait: float | None = None, **asked: Any
     ) -> LeaseConsumer[LeasedMessage]:

@@ -228,6 +228,11 @@ class Consumer(Closing):
                 return []
             return self._take(queues, count)
 
+    def wake(self) -> None:
+        """Have all who wait look again."""
+        with self._group.lock:
+            self._member.line.ring_all()
+
     def _in_turn(self) -> list[Held]:
         held = list(self._member.held.values())
         first = self._turn % max(len(held), 1)

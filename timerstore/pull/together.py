@@ -54,9 +54,7 @@ class WaitingTogether(Generic[One]):
             one.leave()
 
     def look(self) -> list[One]:
-        """Take what there is now. Whoever awaits this and is cancelled has let go of what it
-        takes: it comes again.
-        """
+        """Take what there is now."""
         try:
             return self.within(self._take)
         except ClosedError:

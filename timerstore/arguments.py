@@ -108,11 +108,13 @@ _TOPICS_CHECKED_MAX = 4096
 
 def _topic_bytes(topic: object) -> bytes:
     if not isinstance(topic, str):
-        raise MessageError(f"topic: wanted text, got {type(topic).__name__}")
+        raise MessageError(f"topic: wanted text, got {typed(topic)}")
     problems = []
     raw = topic.encode("utf-8", "surrogatepass")
     if not 1 <= len(raw) <= TOPIC_BYTES_MAX:
-        problems.append(f"topic: wanted 1 to {TOPIC_BYTES_MAX} bytes, got {len(raw)}")
+        problems.append(
+            f"topic: wanted 1 to {TOPIC_BYTES_MAX} bytes, got {len(raw)}: {quoted(topic)}"
+        )
     if topic and not _TOPIC.fullmatch(topic):
         wrong = sorted({one for one in topic if not _TOPIC.fullmatch(one)})[:8]
         problems.append(
@@ -149,9 +151,9 @@ def _view_of(data: object, what: str) -> memoryview:
         view = memoryview(data)  # type: ignore[arg-type]  # the question is whether it is a buffer
     except TypeError as error:
         hint = "; encode it first" if isinstance(data, str) else ""
-        raise MessageError(f"{what}: wanted bytes, got {type(data).__name__}{hint}") from error
+        raise MessageError(f"{what}: wanted bytes, got {typed(data)}{hint}") from error
     except (ValueError, BufferError) as error:  # released, or of a type that has no bytes to show
-        raise MessageError(f"{what}: wanted bytes, got {type(data).__name__}: {error}") from error
+        raise MessageError(f"{what}: wanted bytes, got {typed(data)}: {error}") from error
     if not view.c_contiguous:
         raise MessageError(f"{what}: wanted contiguous bytes, got a view with steps")
     if not view.nbytes:
@@ -208,19 +210,40 @@ def encode_properties(
         return b""
     problems: list[str] = []
     pairs: list[tuple[str, str]] = []
-    if tags is not None:
-        pairs.append(("TAGS", tags))
-    joined = _joined_keys(keys, problems)
-    if joined:
-        pairs.append(("KEYS", joined))
-    pairs.extend(_own_pairs(properties, problems))
     text = []
+    if tags is not None:
+        problems += tags_problems(tags)
+        text.append(f"TAGS\x01{tags}\x02" if not problems else "")
+    if joined := _joined_keys(keys, problems):
+        text.append(f"KEYS\x01{joined}\x02")
+    pairs.extend(_own_pairs(properties, problems))
     for name, value in pairs:
         if _is_clean(name, value, problems):
             text.append(f"{name}\x01{value}\x02")
     if problems:
         raise MessageError(problems)
     return "".join(text).encode()
+
+
+def tags_problems(tags: object) -> list[str]:
+    """Say what is wrong with the tag of a message. One that no filter can name is wrong, too."""
+    if not isinstance(tags, str):
+        return [f"tags: wanted text, as property TAGS, or None, got {typed(tags)}"]
+    if not tags:
+        return ["tags: wanted text that is not empty, as property TAGS, or None, got ''"]
+    if _CONTROL.search(tags):
+        return [
+            f"tags: wanted text without control characters, as property TAGS, got {quoted(tags)}"
+        ]
+    if not is_utf8(tags):
+        return [f"tags: {_HALF}, got {quoted(tags)}"]
+    if "||" in tags or tags != tags.strip(" ") or tags == "*":
+        return [f"tags: {UNFILTERED}, got {quoted(tags)}"]
+    return []
+
+
+UNFILTERED = "wanted one tag that a filter can name: no || in it, no space at either end, not *"
+_HALF = "wanted text without half a surrogate pair, which UTF-8 does not have"
 
 
 def is_nothing(given: object) -> bool:
@@ -235,32 +258,41 @@ def is_nothing(given: object) -> bool:
 
 def list_of_keys(keys: object) -> list[Any]:
     """Give one key or several as a list, not looked at yet; MessageError on what is neither."""
+    if isinstance(keys, bytes | bytearray | memoryview):
+        raise MessageError(f"keys: wanted text or several texts, got {typed(keys)}; decode it")
     try:
         return [keys] if isinstance(keys, str) else list(keys)  # type: ignore[call-overload]
     except TypeError as error:
-        got = type(keys).__name__
-        raise MessageError(f"keys: wanted text or several, got {got}") from error
+        raise MessageError(f"keys: wanted text or several texts, got {typed(keys)}") from error
 
 
 def _joined_keys(keys: object, problems: list[str]) -> str:
+    if is_nothing(keys):
+        return ""
     try:
         parts = list_of_keys(keys)
     except MessageError as error:
         problems += error.problems
         return ""
+    before = len(problems)
     for key in parts:
         if not isinstance(key, str):
-            problems.append(f"keys: wanted text, got {type(key).__name__} {quoted(key)}")
-        elif not key or key.split() != [key]:
-            problems.append(f"keys: wanted one without spaces, not empty, got {quoted(key)}")
-    return "" if problems else " ".join(parts)
+            problems.append(f"keys: wanted text, got {typed(key)}")
+        elif not key or key.split() != [key] or _CONTROL.search(key):
+            problems.append(
+                "keys: wanted text without spaces and control characters, not empty, got "
+                f"{quoted(key)}"
+            )
+        elif not is_utf8(key):
+            problems.append(f"keys: {_HALF}, got {quoted(key)}")
+    return "" if len(problems) > before else " ".join(parts)
 
 
 def _own_pairs(properties: object, problems: list[str]) -> list[tuple[str, str]]:
     if is_nothing(properties) and properties is not False and properties != 0:
         return []
     if not isinstance(properties, Mapping):
-        problems.append(f"properties: wanted a mapping, got {type(properties).__name__}")
+        problems.append(f"properties: wanted a mapping, got {typed(properties)}")
         return []
     pairs = []
     for name, value in properties.items():
@@ -280,15 +312,16 @@ def _is_clean(name: object, value: object, problems: list[str]) -> bool:
     before = len(problems)
     for what, text in (("name", name), ("value", value)):
         if not isinstance(text, str):
-            problems.append(
-                f"property {quoted(name)}: wanted text as {what}, got {type(text).__name__}"
-            )
+            problems.append(f"property {quoted(name)}: wanted text as {what}, got {typed(text)}")
         elif not text:
             problems.append(f"property {quoted(name)}: wanted a {what}, got an empty one")
         elif _CONTROL.search(text):
-            problems.append(f"property {quoted(name)}: control characters in its {what}")
+            problems.append(
+                f"property {quoted(name)}: wanted a {what} without control characters, got "
+                f"{quoted(text)}"
+            )
         elif not is_utf8(text):
-            problems.append(f"property {quoted(name)}: half a surrogate pair in its {what}")
+            problems.append(f"property {quoted(name)}: {_HALF}, as {what}, got {quoted(text)}")
     return len(problems) == before
 
 
@@ -304,8 +337,10 @@ def is_utf8(text: str) -> bool:
 def check_message_id(message_id: object) -> bytes:
     """Give a caller's message id as it is stored: UTF-8 without spaces and control characters."""
     if not isinstance(message_id, str):
-        raise MessageError(f"message_id: wanted text, got {type(message_id).__name__}")
-    if not message_id or not is_utf8(message_id) or _NO_ID.search(message_id):
+        raise MessageError(f"message_id: wanted text, got {typed(message_id)}")
+    if not is_utf8(message_id):
+        raise MessageError(f"message_id: {_HALF}, got {quoted(message_id)}")
+    if not message_id or _NO_ID.search(message_id):
         raise MessageError(
             "message_id: wanted text without spaces and control characters, not empty, got "
             f"{quoted(message_id)}"
@@ -313,7 +348,8 @@ def check_message_id(message_id: object) -> bytes:
     raw = message_id.encode()
     if len(raw) > MESSAGE_ID_BYTES_MAX:
         raise MessageError(
-            f"message_id: wanted at most {MESSAGE_ID_BYTES_MAX} bytes, got {len(raw)}"
+            f"message_id: wanted at most {MESSAGE_ID_BYTES_MAX} bytes, got {len(raw)}: "
+            f"{quoted(message_id)}"
         )
     return raw
 
@@ -610,7 +646,7 @@ def gather_bodies(bodies: object, body_bytes_max: int) -> Spans:
     if isinstance(bodies, str | bytes | bytearray | memoryview) or not isinstance(bodies, Sequence):
         raise MessageError(
             "bodies: wanted a sequence of bytes-likes, or (buffer, array of offsets), "
-            f"got {type(bodies).__name__}"
+            f"got {typed(bodies)}"
         )
     offsets = np.zeros(len(bodies) + 1, np.int64)
     try:

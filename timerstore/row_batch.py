@@ -17,7 +17,7 @@ class RowBatch:
     Offsets are int64, row count + 1 of them; `due_ms` is int64 a row: epoch ms; 0, less or past:
     now; of times above 0 and before the year 2000 `ingest` raises MessageError: they are most often
     seconds. In `keys` one space stands between two keys of a row. An empty key, tag or id: the row
-    has none, and an id is made. `properties` are those of every row.
+    has none, and an id is made. Tags are as for `put`. `properties` are those of every row.
     """
 
     topic: str

@@ -265,6 +265,8 @@ class TimerStore(Closing):
         newest alone comes; `wait_at_most`: no later than so many seconds (0 to `delay_ms_max`)
         after the first of those that took each other's place, whatever the delays (the shortest
         bound that was given counts). It comes to that one's queue.
+        `tags`: one tag, which `pull(tags=...)` can name: no "||" in it, no space at either end, no
+        control characters, and not "*".
         Raises MessageError on bad arguments, FullError, BusyError where too many ids are
         remembered, ClosedError, ForkedError, FailedError.
         """

@@ -16,7 +16,7 @@ from timerstore.message import Int64Array
 from timerstore.quoted import quoted
 from timerstore.row_batch import RowBatch
 from timerstore.rows import Rows
-from timerstore.texts import Column, check_ids, texts_of
+from timerstore.texts import Column, check_ids, check_tags, texts_of
 
 SOURCE_BYTES_MAX = 255
 VERSION_MAX = 2**63 - 1
@@ -72,6 +72,8 @@ def check_batch(
     own = np.full(count, len(text), np.int64)
     rows = Rows(bodies, offsets, due_ms, text)
     if (tags := texts_of("tags", batch.tags, batch.tag_offsets, count)) is not None:
+        if not batch.is_staged:  # an earlier release staged tags that no filter can name, too
+            check_tags(tags)
         rows.with_tags(*tags)
         own += _pair_bytes(tags)
     if (keys := texts_of("keys", batch.keys, batch.key_offsets, count)) is not None:

@@ -147,9 +147,15 @@ def _every_ms(every: timedelta | float, config: StoreConfig) -> int:
     try:
         found = arguments.resolve_due_ms(0, every, None, None, config.delay_ms_max) or 0
     except MessageError as error:
-        raise MessageError(
-            [one.replace("delay:", "every:", 1) for one in error.problems]
-        ) from error
+        texts = [
+            one.removeprefix("delay: ").replace(" ms from now,", " ms,") for one in error.problems
+        ]
+        if any(one.startswith("wanted 0 or more") for one in texts):
+            found = 0
+        else:
+            raise MessageError([f"every: {one}" for one in texts]) from error
     if found < EVERY_MS_MIN:
-        raise MessageError(f"every: wanted at least {EVERY_MS_MIN} ms, got {found} ms")
+        raise MessageError(
+            f"every: wanted at least {EVERY_MS_MIN} ms, 1 second, got {quoted(every)}"
+        )
     return found

@@ -4,10 +4,13 @@ Holds:    it is one short text, whatever was given: an error that cannot be said
 """
 
 _CHARACTERS_MAX = 80
+_TEXTS = (str, bytes, bytearray)
 
 
 def quoted(value: object) -> str:
     """Show a value, in at most 80 characters."""
+    if type(value) in _TEXTS and len(value) > _CHARACTERS_MAX:  # type: ignore[arg-type]
+        value = value[:_CHARACTERS_MAX]  # type: ignore[index]  # not all of some MB
     try:
         text = repr(value)
     except ValueError:

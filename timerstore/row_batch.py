@@ -9,8 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+from timerstore.quoted import quoted
 
-@dataclass(frozen=True, slots=True, eq=False)
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class RowBatch:
     """Rows for one topic. Text k of a column is `texts[offsets[k]:offsets[k + 1]]`, in UTF-8.
 
@@ -37,6 +39,11 @@ class RowBatch:
 
     def __len__(self) -> int:
         return len(self.body_offsets) - 1
+
+    def __repr__(self) -> str:
+        is_sized = hasattr(self.body_offsets, "__len__")  # nothing is checked here
+        rows = len(self.body_offsets) - 1 if is_sized else "?"
+        return f"RowBatch(topic={quoted(self.topic)}, <{rows} rows>)"
 
 
 class IngestReceipt(NamedTuple):

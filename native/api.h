@@ -997,11 +997,14 @@ int32_t ts_pull_one(ts_view *view, int64_t log_offset, int64_t precision_ms, ts_
 /* old_units.c: units of [queue_offset, + count) against the log. check: how many say of tags what their
  * records do, from the first on; TS_CORRUPT where that one does not, with TS_FAULT_NONE where its
  * record is whole. mend: a level's times, in place; an earlier time that the table may have given
- * stays. How many were looked at. */
+ * stays. How many were looked at. store_ms: when each record was stored; how many were read, from the
+ * first on, or a status where the first does not read. */
 int32_t ts_old_units_check(ts_view *view, const ts_route *route, const uint8_t *units,
                            int32_t count, int64_t queue_offset);
 int32_t ts_old_units_mend(ts_view *view, const ts_route *route, uint8_t *units, int32_t count,
                           int64_t queue_offset, const int64_t *level_delay_ms, int32_t level_count);
+int32_t ts_units_store_ms(ts_view *view, const ts_route *route, const uint8_t *units, int32_t count,
+                          int64_t queue_offset, int64_t *store_ms);
 
 /* filter.c: pure. Each answers how many it lets through. Not for units of the levels' topic, whose
  * tags code is a due time. keep: 0 or 1 a message; the rows that stay move together. */

@@ -108,11 +108,13 @@ _TOPICS_CHECKED_MAX = 4096
 
 def _topic_bytes(topic: object) -> bytes:
     if not isinstance(topic, str):
-        raise MessageError(f"topic: wanted text, got {type(topic).__name__}")
+        raise MessageError(f"topic: wanted text, got {typed(topic)}")
     problems = []
     raw = topic.encode("utf-8", "surrogatepass")
     if not 1 <= len(raw) <= TOPIC_BYTES_MAX:
-        problems.append(f"topic: wanted 1 to {TOPIC_BYTES_MAX} bytes, got {len(raw)}")
+        problems.append(
+            f"topic: wanted 1 to {TOPIC_BYTES_MAX} bytes, got {len(raw)}: {quoted(topic)}"
+        )
     if topic and not _TOPIC.fullmatch(topic):
         wrong = sorted({one for one in topic if not _TOPIC.fullmatch(one)})[:8]
         problems.append(
@@ -149,9 +151,9 @@ def _view_of(data: object, what: str) -> memoryview:
         view = memoryview(data)  # type: ignore[arg-type]  # the question is whether it is a buffer
     except TypeError as error:
         hint = "; encode it first" if isinstance(data, str) else ""
-        raise MessageError(f"{what}: wanted bytes, got {type(data).__name__}{hint}") from error
+        raise MessageError(f"{what}: wanted bytes, got {typed(data)}{hint}") from error
     except (ValueError, BufferError) as error:  # released, or of a type that has no bytes to show
-        raise MessageError(f"{what}: wanted bytes, got {type(data).__name__}: {error}") from error
+        raise MessageError(f"{what}: wanted bytes, got {typed(data)}: {error}") from error
     if not view.c_contiguous:
         raise MessageError(f"{what}: wanted contiguous bytes, got a view with steps")
     if not view.nbytes:
@@ -208,19 +210,40 @@ def encode_properties(
         return b""
     problems: list[str] = []
     pairs: list[tuple[str, str]] = []
-    if tags is not None:
-        pairs.append(("TAGS", tags))
-    joined = _joined_keys(keys, problems)
-    if joined:
-        pairs.append(("KEYS", joined))
-    pairs.extend(_own_pairs(properties, problems))
     text = []
+    if tags is not None:
+        problems += tags_problems(tags)
+        text.append(f"TAGS\x01{tags}\x02" if not problems else "")
+    if joined := _joined_keys(keys, problems):
+        text.append(f"KEYS\x01{joined}\x02")
+    pairs.extend(_own_pairs(properties, problems))
     for name, value in pairs:
         if _is_clean(name, value, problems):
             text.append(f"{name}\x01{value}\x02")
     if problems:
         raise MessageError(problems)
     return "".join(text).encode()
+
+
+def tags_problems(tags: object) -> list[str]:
+    """Say what is wrong with the tag of a message. One that no filter can name is wrong, too."""
+    if not isinstance(tags, str):
+        return [f"tags: wanted text, as property TAGS, or None, got {typed(tags)}"]
+    if not tags:
+        return ["tags: wanted text that is not empty, as property TAGS, or None, got ''"]
+    if _CONTROL.search(tags):
+        return [
+            f"tags: wanted text without control characters, as property TAGS, got {quoted(tags)}"
+        ]
+    if not is_utf8(tags):
+        return [f"tags: {_HALF}, got {quoted(tags)}"]
+    if "||" in tags or tags != tags.strip(" ") or tags == "*":
+        return [f"tags: {UNFILTERED}, got {quoted(tags)}"]
+    return []
+
+
+UNFILTERED = "wanted one tag that a filter can name: no || in it, no space at either end, not *"
+_HALF = "wanted text without half a surrogate pair, which UTF-8 does not have"
 
 
 def is_nothing(given: object) -> bool:
@@ -235,32 +258,41 @@ def is_nothing(given: object) -> bool:
 
 def list_of_keys(keys: object) -> list[Any]:
     """Give one key or several as a list, not looked at yet; MessageError on what is neither."""
+    if isinstance(keys, bytes | bytearray | memoryview):
+        raise MessageError(f"keys: wanted text or several texts, got {typed(keys)}; decode it")
     try:
         return [keys] if isinstance(keys, str) else list(keys)  # type: ignore[call-overload]
     except TypeError as error:
-        got = type(keys).__name__
-        raise MessageError(f"keys: wanted text or several, got {got}") from error
+        raise MessageError(f"keys: wanted text or several texts, got {typed(keys)}") from error
 
 
 def _joined_keys(keys: object, problems: list[str]) -> str:
+    if is_nothing(keys):
+        return ""
     try:
         parts = list_of_keys(keys)
     except MessageError as error:
         problems += error.problems
         return ""
+    before = len(problems)
     for key in parts:
         if not isinstance(key, str):
-            problems.append(f"keys: wanted text, got {type(key).__name__} {quoted(key)}")
-        elif not key or key.split() != [key]:
-            problems.append(f"keys: wanted one without spaces, not empty, got {quoted(key)}")
-    return "" if problems else " ".join(parts)
+            problems.append(f"keys: wanted text, got {typed(key)}")
+        elif not key or key.split() != [key] or _CONTROL.search(key):
+            problems.append(
+                "keys: wanted text without spaces and control characters, not empty, got "
+                f"{quoted(key)}"
+            )
+        elif not is_utf8(key):
+            problems.append(f"keys: {_HALF}, got {quoted(key)}")
+    return "" if len(problems) > before else " ".join(parts)
 
 
 def _own_pairs(properties: object, problems: list[str]) -> list[tuple[str, str]]:
     if is_nothing(properties) and properties is not False and properties != 0:
         return []
     if not isinstance(properties, Mapping):
-        problems.append(f"properties: wanted a mapping, got {type(properties).__name__}")
+        problems.append(f"properties: wanted a mapping, got {typed(properties)}")
         return []
     pairs = []
     for name, value in properties.items():
@@ -280,15 +312,16 @@ def _is_clean(name: object, value: object, problems: list[str]) -> bool:
     before = len(problems)
     for what, text in (("name", name), ("value", value)):
         if not isinstance(text, str):
-            problems.append(
-                f"property {quoted(name)}: wanted text as {what}, got {type(text).__name__}"
-            )
+            problems.append(f"property {quoted(name)}: wanted text as {what}, got {typed(text)}")
         elif not text:
             problems.append(f"property {quoted(name)}: wanted a {what}, got an empty one")
         elif _CONTROL.search(text):
-            problems.append(f"property {quoted(name)}: control characters in its {what}")
+            problems.append(
+                f"property {quoted(name)}: wanted a {what} without control characters, got "
+                f"{quoted(text)}"
+            )
         elif not is_utf8(text):
-            problems.append(f"property {quoted(name)}: half a surrogate pair in its {what}")
+            problems.append(f"property {quoted(name)}: {_HALF}, as {what}, got {quoted(text)}")
     return len(problems) == before
 
 
@@ -304,8 +337,10 @@ def is_utf8(text: str) -> bool:
 def check_message_id(message_id: object) -> bytes:
     """Give a caller's message id as it is stored: UTF-8 without spaces and control characters."""
     if not isinstance(message_id, str):
-        raise MessageError(f"message_id: wanted text, got {type(message_id).__name__}")
-    if not message_id or not is_utf8(message_id) or _NO_ID.search(message_id):
+        raise MessageError(f"message_id: wanted text, got {typed(message_id)}")
+    if not is_utf8(message_id):
+        raise MessageError(f"message_id: {_HALF}, got {quoted(message_id)}")
+    if not message_id or _NO_ID.search(message_id):
         raise MessageError(
             "message_id: wanted text without spaces and control characters, not empty, got "
             f"{quoted(message_id)}"
@@ -313,7 +348,8 @@ def check_message_id(message_id: object) -> bytes:
     raw = message_id.encode()
     if len(raw) > MESSAGE_ID_BYTES_MAX:
         raise MessageError(
-            f"message_id: wanted at most {MESSAGE_ID_BYTES_MAX} bytes, got {len(raw)}"
+            f"message_id: wanted at most {MESSAGE_ID_BYTES_MAX} bytes, got {len(raw)}: "
+            f"{quoted(message_id)}"
         )
     return raw
 
@@ -334,6 +370,13 @@ def check_level(level: object, delay: object, deliver_at: object, deliver_ms: ob
     return number
 
 
+SANE_MS_MIN = 946_684_800_000
+"""The year 2000: due times before it are most often seconds, given as milliseconds."""
+
+_SANE = "wanted 0 (now), or a time from 2000-01-01 on in ms since 1970"
+MANY_SECONDS = "if these are seconds, multiply them by 1000"
+
+
 def resolve_due_ms(
     now_ms: int,
     delay: timedelta | float | None,
@@ -345,20 +388,42 @@ def resolve_due_ms(
 
     Parts of a millisecond round up: never early. `delay` below zero, NaN, infinite or of another
     type, a naive `deliver_at`, two times at once, more than `delay_ms_max` ahead: MessageError.
+    So is a time from 1970 to the year 2000 where the clock is past that: most such times are
+    seconds that were given as milliseconds. 0 and less mean now.
     """
     if delay is None and deliver_at is None:
         if deliver_ms is None:
             return None
-        if type(deliver_ms) is int and deliver_ms - now_ms <= delay_ms_max:
-            return deliver_ms if deliver_ms > now_ms else None
+        if type(deliver_ms) is int and now_ms < deliver_ms <= now_ms + delay_ms_max:
+            return deliver_ms
     name, due_ms = _named_due_ms(now_ms, delay, deliver_at, deliver_ms)
     if due_ms <= now_ms:
+        if 0 < due_ms < SANE_MS_MIN <= now_ms:
+            raise _too_early(name, due_ms)
         return None
     if due_ms - now_ms > delay_ms_max:
         raise MessageError(
             f"{name}: wanted at most {delay_ms_max} ms from now, got {quoted(due_ms - now_ms)}"
         )
     return due_ms
+
+
+def _too_early(name: str, due_ms: int) -> MessageError:
+    """Make the error for a due time before the year 2000."""
+    hint = "0 means now"
+    if SANE_MS_MIN <= due_ms * 1000 < 2**43:
+        hint = f"it looks like seconds; use {name}={due_ms} * 1000"
+        if name == "deliver_at":
+            hint = "it looks like seconds that were read as milliseconds"
+    return MessageError(f"{name}: {_SANE}, got {quoted(due_ms)} ms since 1970; {hint}")
+
+
+def is_too_early(due_ms: Int64Array, now_ms: int) -> npt.NDArray[np.bool_] | None:
+    """Tell which due times are above 0, and before the year 2000; None: none of them is."""
+    if now_ms < SANE_MS_MIN or not len(due_ms) or due_ms.min() >= SANE_MS_MIN:
+        return None
+    wrong: npt.NDArray[np.bool_] = (due_ms < SANE_MS_MIN) & (due_ms > 0)
+    return wrong if wrong.any() else None
 
 
 def due_ms_of(
@@ -450,11 +515,21 @@ def check_rate(per_second: object) -> float | None:
 
 
 def moment_ms(name: str, moment: object) -> int:
-    """Give a moment in ms since 1970, rounded up: not before it."""
+    """Give a moment in ms since 1970, rounded up: not before it.
+
+    A time that comes twice, as clocks go back, is the first or the second one as its `fold` says.
+    One that a change of clocks skips is read with the offset from before the change, whatever its
+    `fold`: the other reading would be early.
+    """
     if not isinstance(moment, datetime):
         raise MessageError(f"{name}: wanted a datetime, got {quoted(moment)}")
-    if moment.tzinfo is None or moment.utcoffset() is None:
+    offset = moment.utcoffset()
+    if offset is None:
         raise MessageError(f"{name}: wanted a datetime with its time zone, got {moment!r}")
+    if moment.fold:
+        before = moment.replace(fold=0)
+        if offset > (before.utcoffset() or offset):  # clocks went forward: this time is skipped
+            moment = before
     return -(-((moment - _EPOCH) // _MICROSECOND) // 1000)
 
 
@@ -484,6 +559,8 @@ def resolve_due_array(
         if numbers.dtype.kind == "f":
             raise MessageError("deliver_ms: wanted whole numbers of ms since 1970, got fractions")
         due = numbers.astype(np.int64)  # a copy: what has passed becomes 0 in it
+        if (wrong := is_too_early(due, now_ms)) is not None:
+            _refuse(wrong, f"{name}: {_SANE}; {MANY_SECONDS}", due)
     latest_ms = now_ms + delay_ms_max
     native_due = ffi.from_buffer("int64_t[]", due)
     if lib.ts_due_settle(native_due, len(due), now_ms, latest_ms) >= 0:
@@ -569,7 +646,7 @@ def gather_bodies(bodies: object, body_bytes_max: int) -> Spans:
     if isinstance(bodies, str | bytes | bytearray | memoryview) or not isinstance(bodies, Sequence):
         raise MessageError(
             "bodies: wanted a sequence of bytes-likes, or (buffer, array of offsets), "
-            f"got {type(bodies).__name__}"
+            f"got {typed(bodies)}"
         )
     offsets = np.zeros(len(bodies) + 1, np.int64)
     try:

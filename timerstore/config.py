@@ -250,17 +250,23 @@ class StoreConfig:
         problems = []
         if self.queue_segment_bytes % 20:
             problems.append(
-                f"queue_segment_bytes: wanted a multiple of 20, got {self.queue_segment_bytes}"
+                "queue_segment_bytes: wanted a multiple of 20, got "
+                f"{quoted(self.queue_segment_bytes)}"
             )
         if self.wheel_slot_count % 2:
-            problems.append(f"wheel_slot_count: wanted an even number, got {self.wheel_slot_count}")
+            problems.append(
+                f"wheel_slot_count: wanted an even number, got {quoted(self.wheel_slot_count)}"
+            )
         if self.checkpoint_log_bytes_max < self.checkpoint_log_bytes:
             problems.append(
                 "checkpoint_log_bytes_max: wanted at least checkpoint_log_bytes "
-                f"({self.checkpoint_log_bytes}), got {self.checkpoint_log_bytes_max}"
+                f"({quoted(self.checkpoint_log_bytes)}), got "
+                f"{quoted(self.checkpoint_log_bytes_max)}"
             )
         if 0 < self.retention_ms < 1000:
-            problems.append(f"retention_ms: wanted 0, or 1000 and more, got {self.retention_ms}")
+            problems.append(
+                f"retention_ms: wanted 0, or 1000 and more, got {quoted(self.retention_ms)}"
+            )
         if self.level_delays.count(" ") >= 64:
             problems.append(
                 f"level_delays: wanted at most 64, got {self.level_delays.count(' ') + 1}"
@@ -270,7 +276,8 @@ class StoreConfig:
         if reach_ms > _INT32_MAX:
             problems.append(
                 "precision_ms x roll window: a timer unit holds its distance in 32 bits; "
-                f"wanted at most {_INT32_MAX} ms, got {self.precision_ms} x {self.roll_slots}"
+                f"wanted at most {_INT32_MAX} ms, got {quoted(self.precision_ms)} x "
+                f"{quoted(self.roll_slots)}"
             )
         problems.extend(_host_problems(self.store_host))
         return problems

@@ -13,7 +13,7 @@ import importlib
 import ipaddress
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, overload
 
@@ -36,6 +36,7 @@ SYS_FLAG_BORN_HOST_V6 = 0x10
 SYS_FLAG_STORE_HOST_V6 = 0x20
 _COMPRESSION_NAMES = {1: "LZ4", 2: "ZSTD"}  # bits 8-10 of the system flag; 0 and 3 are zlib
 _COUNTER_MASK = (1 << 48) - 1
+_SHOWN_MAX = 400  # characters of one field in a message's repr
 
 
 def parse_properties(text: bytes) -> dict[str, str]:
@@ -88,7 +89,7 @@ def inflate_body(raw: bytes, sys_flag: int, body_bytes_max: int = BODY_BYTES_MAX
     return body
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Message:
     """One stored message. A message that never waited has due_ms == delivered_ms == store_ms.
 
@@ -116,6 +117,16 @@ class Message:
     handle: str = ""
     body_bytes_max: int = field(default=BODY_BYTES_MAX, repr=False, compare=False)
     _inflated: bytes | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        """Show each field, of the body how long it is."""
+        shown = []
+        for one in fields(self):
+            if one.name == "raw_body":
+                shown.append(f"raw_body=<{len(self.raw_body)} bytes>")
+            elif one.repr:
+                shown.append(f"{one.name}={_shortened(repr(getattr(self, one.name)))}")
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     @property
     def body(self) -> bytes:
@@ -147,6 +158,10 @@ class Message:
     def keys(self) -> tuple[str, ...]:
         """The keys that it can be looked up by."""
         return tuple(self.properties.get("KEYS", "").split())
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _SHOWN_MAX else f"{text[: _SHOWN_MAX - 3]}..."
 
 
 def unique_key(prefix: str, counter: int) -> str:
@@ -254,7 +269,7 @@ class PutReceipt(_ReceiptFields):
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class GivenIds:
     """Of a `put_many` with message ids, by message; an empty id: it was made."""
 
@@ -263,8 +278,11 @@ class GivenIds:
     duplicate: npt.NDArray[np.bool_]
     cancelled: npt.NDArray[np.bool_]
 
+    def __repr__(self) -> str:
+        return f"GivenIds(<{len(self.ids)} ids>)"
 
-@dataclass(frozen=True, slots=True, eq=False)
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PutBatch:
     """What `put_many` answers: the receipts as arrays.
 
@@ -280,6 +298,12 @@ class PutBatch:
     due_ms: Int64Array
     timer_ids: Int64Array
     given: GivenIds | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"PutBatch(topic={self.origin.topic!r}, queue_id={self.queue_id}, "
+            f"<{len(self)} receipts>)"
+        )
 
     def __len__(self) -> int:
         return len(self.log_offsets)
@@ -354,7 +378,7 @@ class PullStatus(StrEnum):
     NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class PullResult:
     """What `pull` answers; go on from `next_offset`, whatever the status."""
 
@@ -364,8 +388,19 @@ class PullResult:
     min_offset: int
     max_offset: int
 
+    def __repr__(self) -> str:
+        return (
+            f"PullResult(status={self.status.value}, <{len(self.messages)} messages>, "
+            f"{_bounds_shown(self)})"
+        )
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+
+def _bounds_shown(one: PullResult | MessageBatch) -> str:
+    names = ("next_offset", "min_offset", "max_offset")
+    return ", ".join(f"{name}={getattr(one, name)}" for name in names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class MessageBatch:
     """Messages of one queue as columns; indexing and iteration give Message.
 
@@ -398,6 +433,13 @@ class MessageBatch:
     min_offset: int
     max_offset: int
     body_bytes_max: int = BODY_BYTES_MAX
+
+    def __repr__(self) -> str:
+        return (
+            f"MessageBatch(topic={self.topic!r}, queue_id={self.queue_id}, "
+            f"status={self.status.value}, <{len(self)} messages, {len(self.bodies)} bytes>, "
+            f"{_bounds_shown(self)})"
+        )
 
     def __len__(self) -> int:
         return len(self.queue_offset)

@@ -4,13 +4,20 @@ Holds:    it is one short text, whatever was given: an error that cannot be said
 """
 
 _CHARACTERS_MAX = 80
+_TEXTS = (str, bytes, bytearray)
 
 
 def quoted(value: object) -> str:
     """Show a value, in at most 80 characters."""
+    if type(value) in _TEXTS and len(value) > _CHARACTERS_MAX:  # type: ignore[arg-type]
+        value = value[:_CHARACTERS_MAX]  # type: ignore[index]  # not all of some MB
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001 - a caller's own; and a number of thousands of digits has none
+    except ValueError:
+        if type(value) is int:
+            return f"a whole number of {value.bit_length()} bits"
+        return f"{type(value).__name__} without a text"
+    except Exception:  # noqa: BLE001 - a caller's own
         return f"{type(value).__name__} without a text"
     return text if len(text) <= _CHARACTERS_MAX else f"{text[: _CHARACTERS_MAX - 3]}..."
 

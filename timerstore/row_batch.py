@@ -9,14 +9,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from timerstore.quoted import quoted
 
-@dataclass(frozen=True, slots=True, eq=False)
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class RowBatch:
     """Rows for one topic. Text k of a column is `texts[offsets[k]:offsets[k + 1]]`, in UTF-8.
 
-    Offsets are int64, row count + 1 of them; `due_ms` is int64 a row: epoch ms, 0 or past: now. In
-    `keys` one space stands between two keys of a row. An empty key, tag or id: the row has none,
-    and an id is made. `properties` are those of every row.
+    Offsets are int64, row count + 1 of them; `due_ms` is int64 a row: epoch ms; 0, less or past:
+    now; of times above 0 and before the year 2000 `ingest` raises MessageError: they are most often
+    seconds. In `keys` one space stands between two keys of a row. An empty key, tag or id: the row
+    has none, and an id is made. Tags are as for `put`. `properties` are those of every row.
     """
 
     topic: str
@@ -33,6 +36,11 @@ class RowBatch:
 
     def __len__(self) -> int:
         return len(self.body_offsets) - 1
+
+    def __repr__(self) -> str:
+        is_sized = hasattr(self.body_offsets, "__len__")  # nothing is checked here
+        rows = len(self.body_offsets) - 1 if is_sized else "?"
+        return f"RowBatch(topic={quoted(self.topic)}, <{rows} rows>)"
 
 
 class StagedBatch(RowBatch):

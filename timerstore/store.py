@@ -79,7 +79,6 @@ from timerstore.pull.given import check_queues, wait_problems, whole_ms
 from timerstore.pull.groups import Filters, Groups, check_name
 from timerstore.pull.line import Watch
 from timerstore.pull.query import check_query
-from timerstore.pull.seek import offset_at
 from timerstore.pull.unread import Unread
 from timerstore.pull.waiting import WaitingPull
 from timerstore.pull.watcher import Watcher
@@ -256,9 +255,12 @@ class TimerStore(Closing):
         """Store one message; it is in its topic when its time has come, now where none is given.
 
         On return it is durable (`flush="sync"`) or will survive the process (`"async"`). At most
-        one of delay (seconds or timedelta), deliver_at (aware datetime), deliver_ms (epoch ms),
-        level (1 and on: the n-th of `level_delays`, beyond the last the last; such a message has no
-        handle and cannot be cancelled). `spread`: due at some moment of so many seconds from its
+        one of delay (seconds or timedelta), deliver_at (aware datetime; one that a change of clocks
+        skips counts from the offset before the change), deliver_ms (epoch ms), level (1 and on: the
+        n-th of `level_delays`, beyond the last the last; such a message has no handle and cannot be
+        cancelled). A time that has passed means now, and so do 0 and less. A time above 0 and
+        before the year 2000 raises MessageError, as it is most often seconds, unless the store's
+        clock is before 2000, too. `spread`: due at some moment of so many seconds from its
         time on, each as likely. With a `message_id` that was put to the topic within
         `dedupe_window_ms` nothing is stored: the answer is the first one's receipt, `duplicate`,
         and that one is durable.
@@ -267,6 +269,8 @@ class TimerStore(Closing):
         newest alone comes; `wait_at_most`: no later than so many seconds (0 to `delay_ms_max`)
         after the first of those that took each other's place, whatever the delays (the shortest
         bound that was given counts). It comes to that one's queue.
+        `tags`: one tag, which `pull(tags=...)` can name: no "||" in it, no space at either end, no
+        control characters, and not "*".
         Raises MessageError on bad arguments, FullError, BusyError where too many ids are
         remembered, ClosedError, ForkedError, FailedError.
         """
@@ -339,9 +343,10 @@ class TimerStore(Closing):
         """Store many messages of one topic and queue, in their order.
 
         `bodies`: a list of bytes-likes, or (buffer, array of count + 1 offsets). `deliver_ms`
-        (epoch ms) or `delay` (seconds): one value, or one a body; 0 or past: now. `level`: as in
-        `put`, the same for all. `spread`: evenly over so many seconds from their times on. `keys`:
-        one entry a body, a key or a sequence of keys.
+        (epoch ms) or `delay` (seconds): one value, or one a body; 0, less or past: now (above 0
+        and before 2000: MessageError, as in `put`; it names the index). `level`: as in `put`, the
+        same for all. `spread`: evenly over so many seconds from their times on. `keys`: one entry a
+        body, a key or a sequence of keys.
         `message_ids`: one entry a body, an id as for `put`, or None; or (UTF-8 buffer, array of
         offsets). All are checked before any is stored; after a crash a prefix may be, and after a
         FullError or BusyError its `stored_count` first ones are, durably where the call is to be
@@ -626,6 +631,11 @@ class TimerStore(Closing):
         self._check_open()
         return self._leases.begin(topic, group, asked, self._within)
 
+    @_counted
+    def _give_up_unseen(self) -> None:
+        """Give back leases of callers that were cancelled (timerstore.aio)."""
+        self._leases.give_up_unseen()
+
     def lease_consumer(
         self, topic: str, group: str, *, wait: float | None = None, **asked: Any
     ) -> LeaseConsumer[LeasedMessage]:
@@ -683,12 +693,16 @@ class TimerStore(Closing):
     def offset_at(self, topic: str, queue_id: int, time_ms: int) -> int:
         """Give the queue offset of the first message stored at a time (epoch ms) or later.
 
-        A time before all messages gives the queue's beginning, one behind all its end.
+        No message before that offset was stored at or after the time, even if the clock was set
+        back in between. A time before all messages gives the queue's beginning, one after all
+        its end.
+
+        Cost: the first call for a queue reads the store time of every message before the answer
+        (about 0.1 us a message in memory; else the disk reads that part of the log). Later calls
+        read at most 16,384 messages, and what was stored since.
         """
-        return offset_at(
-            lambda offset: self.pull_batch(topic, queue_id, offset, max_count=1),
-            whole_ms("time_ms", time_ms),
-        )
+        route = self._pull_arguments(topic, queue_id, 0, 1, 0.0, None, None)[0]
+        return self._opened.puller.first_stored(route, whole_ms("time_ms", time_ms))
 
     @_counted
     def _call(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -733,12 +747,14 @@ class TimerStore(Closing):
         `every`: seconds or timedelta, from 1 s on, counted from `start` (aware datetime; none: the
         first run is one step from now). Or `cron`: five fields (six: with seconds), by the wall
         clock of `timezone` (recurring/rule.py tells what a change of clocks does), not before
-        `start`; needs timerstore[cron]. `missed`, of runs whose time passed while nobody had the
-        store open, or its process stood still: "skip", none comes; "one", one comes, at once;
-        "all", each does. `name` (A-Za-z0-9._-, at most 64): with the same name and the same
-        arguments again nothing changes, so a program may say at each start what recurs; with
-        others it is a MessageError. Durable on return. Raises MessageError on bad arguments,
-        ConfigError for cron without cronsim, FullError.
+        `start`; needs timerstore[cron]. A `start` that has passed sets the times of the steps
+        alone: the first run is the next one that `every` or `cron` gives from now on, whatever
+        `missed` says, and none comes at once. `missed`, of runs whose time passed after this
+        call, while the store was not open or its process stood still: "skip", none comes; "one",
+        one comes, at once; "all", each does. `name` (A-Za-z0-9._-, at most 64): with the same name
+        and the same arguments again nothing changes, so a program may say at each start what
+        recurs; with others it is a MessageError. Durable on return. Raises MessageError on bad
+        arguments, ConfigError for cron without cronsim, FullError.
         """
         return self._recurring.put_every(
             topic,

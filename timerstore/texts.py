@@ -13,8 +13,11 @@ import numpy.typing as npt
 from timerstore import arguments
 from timerstore.errors import MessageError
 from timerstore.message import Int64Array
+from timerstore.quoted import quoted
 
 Column = tuple[Any, Int64Array]
+
+_SPACE, _STAR, _BAR = b" *|"
 
 
 def texts_of(what: str, texts: object, given: object, count: int) -> Column | None:
@@ -33,11 +36,11 @@ def texts_of(what: str, texts: object, given: object, count: int) -> Column | No
     text = bytes(memoryview(data)[spans[0] : spans[-1]])  # a copy: what is checked is what is put
     spans = spans - spans[0]
     used = np.frombuffer(text, np.uint8)
-    _refuse(what, used < 0x20, spans, "no control characters")
+    _refuse(what, used < 0x20, (text, spans), "no control characters")
     starts = spans[:-1][np.diff(spans) > 0]
     split = np.zeros(len(used), bool)
     split[starts] = used[starts] & 0xC0 == 0x80
-    _refuse(what, split, spans, "whole characters of UTF-8")
+    _refuse(what, split, (text, spans), "whole characters of UTF-8")
     try:
         text.decode()
     except UnicodeDecodeError as error:
@@ -47,11 +50,26 @@ def texts_of(what: str, texts: object, given: object, count: int) -> Column | No
     return text, spans
 
 
+def check_tags(column: Column) -> None:
+    """See that a filter can name each tag: as arguments.tags_problems."""
+    data, spans = column
+    used, sizes = np.frombuffer(data, np.uint8), np.diff(spans)
+    first, last = spans[:-1][sizes > 0], spans[1:][sizes > 0] - 1
+    wrong = np.zeros(len(used), bool)
+    wrong[first[used[first] == _SPACE]] = True
+    wrong[last[used[last] == _SPACE]] = True
+    wrong[first[(used[first] == _STAR) & (first == last)]] = True
+    is_second = (used[1:] == _BAR) & (used[:-1] == _BAR)
+    is_second[first[first > 0] - 1] = False  # of another row
+    wrong[1:] |= is_second
+    _refuse("tags", wrong, column, arguments.UNFILTERED.removeprefix("wanted "))
+
+
 def check_ids(column: Column) -> None:
     """See that the texts can be message ids."""
     data, spans = column
     used = np.frombuffer(data, np.uint8)
-    _refuse("message_ids", (used == 0x20) | (used == 0x7F), spans, "no spaces")
+    _refuse("message_ids", (used == 0x20) | (used == 0x7F), column, "no spaces")
     long = np.flatnonzero(np.diff(spans) > arguments.MESSAGE_ID_BYTES_MAX)
     if len(long):
         raise MessageError(
@@ -88,10 +106,12 @@ def gather_ids(message_ids: object, count: int) -> Column | None:
     return b"".join(raw), offsets
 
 
-def _refuse(what: str, wrong: npt.NDArray[np.bool_], spans: Int64Array, wanted: str) -> None:
+def _refuse(what: str, wrong: npt.NDArray[np.bool_], column: Column, wanted: str) -> None:
     if wrong.any():
+        data, spans = column
         row = _row(spans, int(np.argmax(wrong)))
-        raise MessageError(f"{what}: wanted {wanted}, row {row} has")
+        text = bytes(data[spans[row] : spans[row + 1]]).decode("utf-8", "replace")
+        raise MessageError(f"{what}: wanted {wanted}, row {row} has {quoted(text)}")
 
 
 def _row(spans: Int64Array, at: int) -> int:

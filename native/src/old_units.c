@@ -1,5 +1,6 @@
 /* Units of queues that were there before the store was opened: what they say of tags and of times
  * has no checksum, so it is held against the records before anything hangs on it (decision 0051).
+ * Also: when the messages of units were stored, which only their records say.
  */
 #include "../format/queue_unit.h"
 #include "hash.h"
@@ -101,4 +102,22 @@ int32_t ts_old_units_mend(ts_view *view, const ts_route *route, uint8_t *units, 
                               wanted);
     }
     return i;
+}
+
+int32_t ts_units_store_ms(ts_view *view, const ts_route *route, const uint8_t *units, int32_t count,
+                          int64_t queue_offset, int64_t *store_ms)
+{
+    int32_t i, status = TS_OK;
+
+    for (i = 0; i < count; i++) {
+        unit one = unit_at(units, i);
+        ts_record record;
+
+        ask_ahead(view, units, i, count);
+        status = record_of(view, route, &one, queue_offset + i, &record);
+        if (status != TS_OK)
+            break;
+        store_ms[i] = record.store_ms;
+    }
+    return i > 0 || count == 0 ? i : status;
 }

@@ -222,7 +222,7 @@ def test_debug_shows_where_an_error_came_from(ts: CommandLine) -> None:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("what?"), MemoryError(), OverflowError("far")])
-def test_what_nobody_foresaw_is_one_message(
+def test_unexpected_error_is_one_message(
     ts: CommandLine, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def raise_it(*_: object) -> None:
@@ -233,8 +233,8 @@ def test_what_nobody_foresaw_is_one_message(
     answer = ts("ls", path)
     assert (answer.code, answer.out) == (Exit.ERROR, "")
     first, *rest = answer.err.splitlines()
-    assert first == f"error: nobody foresaw this: {error!r}"
-    assert rest == ["  do     timerstore --debug ... shows where it came from: report it"]
+    assert first == f"error: unexpected error: {error!r}"
+    assert rest == ["  do     report it as a bug, with what `timerstore --debug ...` prints"]
     assert "Traceback" in ts("--debug", "ls", path).err
     told = json.loads(ts("ls", path, "--json").err)
     assert (told["error"], told["exit"]) == (type(error).__name__, 2)

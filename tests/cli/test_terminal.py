@@ -238,30 +238,63 @@ def test_a_reader_that_goes_ends_it_quietly(store: Path) -> None:
     assert in_shell(["verify", store]).code == 0
 
 
-def test_closed_streams_are_as_dev_null(store: Path) -> None:
-    """As a daemon's are, or a job's of cron."""
+def run_closed(closed: str, *words: object) -> Answer:
+    done = subprocess.run(
+        ["bash", "-c", f'"$@" {closed}', "bash", *COMMAND, *map(str, words)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        env=environment(),
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return Answer(done.returncode, done.stdout, done.stderr)
 
-    def run(closed: str, *words: object) -> Answer:
-        done = subprocess.run(
-            ["bash", "-c", f'"$@" {closed}', "bash", *COMMAND, *map(str, words)],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            env=environment(),
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        return Answer(done.returncode, done.stdout, done.stderr)
 
-    none, quiet = "<&- >&- 2>&-", Answer(0, "", "")
-    assert run(">&-", "put", store, "t", "x") == quiet
-    for words in (["put", store, "t"], ["put", store, "t", "--lines"], ["ack", store, "-"]):
-        assert run(none, *words) == quiet, words
-    assert run("<&- >&-", "--help") == quiet
-    nowhere = run("<&- >&-", "ls", store.with_name("nowhere"))
-    assert (nowhere.code, nowhere.err.splitlines()[0]) == (Exit.ERROR, "error: no store there")
-    rows = in_shell(["get", store, "t", "--json"]).rows
-    assert [row["body"] for row in rows] == ["x", ""]
+@pytest.mark.parametrize(
+    "words",
+    [["put", "STORE", "t", "x"], ["get", "STORE", "t", "--group", "g", "--body"],
+     ["get", "STORE", "t", "--json"], ["receive", "STORE", "t", "--group", "g"],
+     ["receive", "STORE", "t", "--group", "g", "--json"], ["follow", "STORE", "t", "--all"],
+     ["ack", "STORE", "-"], ["ls", "STORE"], ["--help"], ["nothing-such"], []],
+)  # fmt: skip
+def test_closed_output_is_an_error_and_nothing_is_done(store: Path, words: list[str]) -> None:
+    in_shell(["put", store, "t", "work"])
+    given: list[object] = [one.replace("STORE", str(store)) for one in words]
+    answer = run_closed(">&-", *given)
+    assert (answer.code, answer.out) == (Exit.ERROR, "")
+    if "--json" in words:
+        assert json.loads(answer.err)["where"] == "standard output"
+    else:
+        assert answer.err.startswith("error: standard output is closed")
+    assert run_closed("<&- >&- 2>&-", *given) == Answer(Exit.ERROR, "", "")
+    for group in ("g", "other"):  # nothing was committed, leased or put
+        rows = in_shell(["get", store, "t", "--group", group, "--json"]).rows
+        assert [row["body"] for row in rows] == ["work"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["put", "STORE", "t"], ["put", "STORE", "t", "-"], ["put", "STORE", "t", "--lines"],
+     ["ack", "STORE", "-"], ["nack", "STORE", "-"], ["extend", "STORE", "-"],
+     ["cancel", "STORE", "-"], ["import", "STORE", "-"],
+     ["every", "STORE", "t", "--every", "5s"]],
+)  # fmt: skip
+def test_closed_input_is_an_error_where_it_is_read(store: Path, words: list[str]) -> None:
+    answer = run_closed("<&-", *[one.replace("STORE", str(store)) for one in words])
+    assert answer.code == Exit.ERROR
+    assert answer.out == ("put 0 messages to t\n" if "--lines" in words else "")
+    assert answer.err.startswith("error: standard input is closed")
+    assert in_shell(["ls", store]).code == Exit.FINE
+    assert in_shell(["get", store, "t"]).code == Exit.NOT_SO  # nothing was put
+
+
+def test_closed_input_and_error_change_nothing_where_they_are_not_needed(store: Path) -> None:
+    assert run_closed("<&-", "put", store, "t", "x").code == Exit.FINE
+    for closed in ("2>&-", "<&- 2>&-"):
+        assert run_closed(closed, "get", store, "t", "--body") == Answer(Exit.FINE, "x\n", "")
+        assert run_closed(closed, "get", store, "none") == Answer(Exit.NOT_SO, "", "")
+        assert run_closed(closed, "ls", store / "none") == Answer(Exit.ERROR, "", "")
 
 
 # --- signals --------------------------------------------------------------------------------------

@@ -131,9 +131,7 @@ class Operations(Reading, Ticking):
         assert found == [m for m in everything if begin_ms <= m.store_ms < end_ms]
 
     def op_offset_at(self, number: int) -> None:
-        """The first message of a time has none of an earlier one behind it, where the clock stood
-        on its feet; else it is such a place.
-        """
+        """It is the first message stored at a time or later, also where the clock was set back."""
         for queue in self.model.seen if not self.is_dead else ():
             if self.store.topics().get(queue[0], 0) <= queue[1]:
                 continue
@@ -142,7 +140,7 @@ class Operations(Reading, Ticking):
             wanted_ms = (times[number % len(times)] if times else 0) + number % 3 - 1
             at = self.store.offset_at(*queue, wanted_ms) - begin
             assert 0 <= at <= len(times), f"{queue}: beyond {begin} to {begin + len(times)}"
-            assert at == 0 or times[at - 1] < wanted_ms, f"{queue}: there is one before"
+            assert max(times[:at], default=wanted_ms - 1) < wanted_ms, f"{queue}: one lies before"
             assert at == len(times) or times[at] >= wanted_ms, f"{queue}: it is from before"
 
     def op_query_one(self, number: int) -> None:

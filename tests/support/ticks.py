@@ -38,7 +38,7 @@ class _Job:
     body: bytes
     every_ms: int
     begin_ms: int  # of its first run
-    is_begin_given: bool
+    start_ms: int | None  # as it was given
     missed: str
     made_ms: int
     mark: int  # of the clock, when it was made
@@ -103,10 +103,12 @@ class Ticks:
         is_again = job is not None
         if job is None:
             begin = now_ms + every_ms if begin_ms is None else begin_ms
+            if begin < now_ms:  # of a start that has passed the first run is the next one
+                begin = now_ms + (begin - now_ms) % every_ms
             if is_cron:
                 begin = now_ms - now_ms % every_ms + every_ms
             job = _Job(
-                name, body, every_ms, begin, begin_ms is not None, missed, now_ms, clock.mark(),
+                name, body, every_ms, begin, begin_ms, missed, now_ms, clock.mark(),
                 is_cron,
             )  # fmt: skip
             self._jobs.append(job)
@@ -130,7 +132,8 @@ class Ticks:
                 TOPIC, job.body, cron=_CRON[job.every_ms], missed=job.missed, name=job.name,
                 queue_id=0,
             )  # fmt: skip
-        start = _EPOCH + timedelta(milliseconds=job.begin_ms) if job.is_begin_given else None
+        ms = job.start_ms
+        start = None if ms is None else _EPOCH + timedelta(milliseconds=ms)
         return store.put_every(
             TOPIC, job.body, every=timedelta(milliseconds=job.every_ms), start=start,
             missed=job.missed, name=job.name, queue_id=0,

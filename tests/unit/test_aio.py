@@ -37,6 +37,7 @@ NOT_AWAITED = {
     "begin_poll": "what an awaited poll is made of",
     "begin_receive": "what an awaited receive is made of",
     "peek": "a part of it",
+    "wake": "a part of it",
     "fetch": "a part of it",
     "hand_out": "a part of it",
     "at_hand": "a part of it",

@@ -97,3 +97,9 @@ def test_every_field_is_described_beside_it():
         if isinstance(one, ast.AnnAssign):
             described = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
             assert described, ast.unparse(one)
+
+
+@pytest.mark.parametrize("field", dataclasses.fields(StoreConfig), ids=lambda one: one.name)
+def test_number_of_thousands_of_digits_is_a_config_error(field):
+    with pytest.raises(ConfigError, match=field.name):
+        StoreConfig(**{field.name: 10**5000})

@@ -4,13 +4,17 @@ import json
 import pickle
 import sys
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from timerstore import message
+import timerstore
+from timerstore import RowBatch, message
 from timerstore.errors import ConfigError, CorruptError, MessageError
 from timerstore.message import Message, MessageBatch, PutBatch, PutReceipt, ReceiptOrigin
+from timerstore.quoted import quoted
+from timerstore.testing import Stepper
 
 ORIGIN = ReceiptOrigin("orders", "7F000001ABCD01234567", "timerstore", 1000)
 
@@ -201,3 +205,43 @@ def test_report():
     assert not bad.clean
     assert "size at f offset 0: wanted 52, got 0" in str(bad)
     assert "3 units" in str(bad)
+
+
+def test_repr_shows_how_long_a_body_is_and_not_the_body(tmp_path: Path) -> None:
+    body = b"secret" * 100_000
+    with timerstore.open(tmp_path / "s", threads=False) as store:
+        stepper = Stepper(store)
+        store.put("t", body, tags="a", keys="k", properties={"long": "y" * 20_000})
+        store.put("t", body, delay=1000, keys="k")
+        batch = store.put_many("t", [body] * 50, message_ids=[f"i{k}" for k in range(50)])
+        stepper.settle()
+        page = store.pull("t", 0, 0, max_count=100)
+        leased = store.receive("t", "g", max_count=10)
+        shown = [
+            page, page.messages[0], store.pull_batch("t", 0, 0, max_count=100), batch, batch.given,
+            store.query("t", "k"), leased[0], leased, store.put("t", b"x"), list(store.pending()),
+            RowBatch("t", body * 9, np.arange(1_000_000), np.zeros(5)),
+            RowBatch("t", None, None, 0),
+        ]  # fmt: skip
+    with timerstore.open_shards(tmp_path / "shards", 2, threads=False) as shards:
+        shown.append(shards.put_many("t", [body] * 50))
+        for one in shards.stores:
+            Stepper(one).settle()
+        shown.append(shards.receive("t", "g"))
+    for one in shown:
+        text = repr(one)
+        assert "secret" not in text
+        assert "yyy" * 200 not in text
+        assert len(text) < 12_000, text
+    text = repr(page.messages[0])
+    assert text.startswith("Message(topic='t', queue_id=0, queue_offset=0, log_offset=0, ")
+    assert "raw_body=<600000 bytes>" in text
+    assert "'TAGS': 'a'" in text
+    assert repr(leased[0]).startswith("LeasedMessage(")
+    assert "attempt=1" in repr(leased[0])
+    assert repr(page).startswith("PullResult(status=FOUND, <51 messages>, next_offset=51")
+
+
+def test_error_shows_the_beginning_of_what_is_long() -> None:
+    assert len(quoted("x" * 10_000_000)) == len(quoted(b"x" * 10_000_000)) == 80
+    assert quoted("x" * 81).endswith("x...")

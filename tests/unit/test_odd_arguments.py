@@ -334,7 +334,7 @@ def test_what_is_shown_is_short_and_always_there() -> None:
         assert 0 < len(quoted.typed(value)) <= 140
     assert quoted.typed(None) == "None"
     assert quoted.typed(7) == "int 7"
-    assert quoted.quoted(10**5000) == "int without a text"
+    assert quoted.quoted(10**5000) == "a whole number of 16610 bits"
     assert quoted.typed(Odd()) == "Odd without a text"
     nested: list[Any] = []
     for _ in range(100_000):

@@ -9,8 +9,9 @@ Threads:  calls run in a small pool, `workers` threads. A plain put has none (pu
           rung on the loop that awaits it. Any loop may await; the store lives as long as it is
           open, not as long as a loop.
 Holds:    (1) cancelling a pull that waits takes it out of the table, and takes no message from
-          anybody: pulls only read; (2) any other call that is cancelled is carried out all the same
-          once it has begun: its caller just does not hear of it.
+          anybody: pulls only read; (2) what a cancelled receive has leased is handed to the next
+          one; (3) any other call that is cancelled is carried out all the same once it has begun:
+          its caller just does not hear of it.
 Fails:    as the calls of TimerStore.
 Source:   decisions 0011, 0017 and 0055.
 """
@@ -18,7 +19,8 @@ Source:   decisions 0011, 0017 and 0055.
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from functools import partial, wraps
 from itertools import islice
 from types import TracebackType
@@ -32,7 +34,7 @@ from timerstore.aio.puts import Puts
 from timerstore.clock import Clock
 from timerstore.closing import AsyncClosing
 from timerstore.config import StoreConfig
-from timerstore.errors import ConfigError
+from timerstore.errors import ConfigError, TimerStoreError
 from timerstore.files.paths import anchored
 from timerstore.leases import LeasedMessage
 from timerstore.message import MessageBatch, PendingTimer, PullResult, PutBatch, PutReceipt
@@ -108,6 +110,7 @@ class AsyncTimerStore(AsyncClosing):
         self.config = blocking.config
         self._pool = pool
         self._puts = Puts(blocking, self._run)
+        self._dropped: set[Future[Any]] = set()  # looks whose callers were cancelled
         self._bells: dict[asyncio.AbstractEventLoop, Bell] = {}  # of loops in which somebody waits
 
     ingest = _in_pool(TimerStore.ingest)
@@ -150,11 +153,12 @@ class AsyncTimerStore(AsyncClosing):
 
     @_as(TimerStore.receive)
     async def receive(self, topic: str, group: str, **asked: Any) -> list[LeasedMessage]:
-        """The same call; while it waits it has no thread. Cancelled, it lets go of what it leased:
-        that comes again when the lease is over.
+        """The same call; while it waits it has no thread. Cancelled, it leaves what it leased to
+        the next `receive` of the group with the same filters, which gets it at once, as the same
+        attempt. Where none comes before `close`, it is given back then.
         """
         waiting = await self._run(partial(self.blocking.begin_receive, topic, group, **asked))
-        return await self._wait(waiting, looks_first=True)
+        return await self._wait(waiting, looks_first=True, unwanted=waiting.give_back)
 
     def lease_consumer(
         self, topic: str, group: str, *, wait: float | None = None, **asked: Any
@@ -199,7 +203,32 @@ class AsyncTimerStore(AsyncClosing):
         self.blocking._check_open()  # a pool that is shut, or lost in a fork, takes no work
         return await asyncio.get_running_loop().run_in_executor(self._pool, call)
 
-    async def _wait(self, waiting: Waits[Got, Answer], *, looks_first: bool = False) -> Answer:
+    async def _run_or(
+        self, call: Callable[[], Answer], unwanted: Callable[[Answer], None]
+    ) -> Answer:
+        """The same; an answer that a cancelled caller does not get goes to `unwanted`."""
+        self.blocking._check_open()
+        work = self._pool.submit(call)
+
+        def drop(done: Future[Answer]) -> None:
+            if not done.cancelled() and done.exception() is None:
+                unwanted(done.result())
+            self._dropped.discard(done)
+
+        try:
+            return await asyncio.wrap_future(work)
+        except BaseException:
+            self._dropped.add(work)
+            work.add_done_callback(drop)
+            raise
+
+    async def _wait(
+        self,
+        waiting: Waits[Got, Answer],
+        *,
+        looks_first: bool = False,
+        unwanted: Callable[[Got], None] | None = None,
+    ) -> Answer:
         loop = asyncio.get_running_loop()
         bell = self._bells.get(loop) or Bell(loop, self._bells, self.blocking._check_open)
         bell.await_(waiting)
@@ -216,7 +245,10 @@ class AsyncTimerStore(AsyncClosing):
                     if waiting.is_closed:
                         return waiting.when_closed()
                 looks_first = False
-                got = await self._run(waiting.look)
+                if unwanted is None:
+                    got = await self._run(waiting.look)
+                else:
+                    got = await self._run_or(waiting.look, unwanted)
                 if waiting.is_done(got):
                     return waiting.final(got)
         finally:
@@ -247,6 +279,9 @@ class AsyncTimerStore(AsyncClosing):
         self.blocking._check_process()
 
     def _close(self) -> None:
+        wait(list(self._dropped))
+        with suppress(TimerStoreError):  # else it comes again when its lease is over
+            self.blocking._give_up_unseen()
         self.blocking.close()
         self._puts.shared.shut()
         self._pool.shutdown()  # calls have ended, or end now with ClosedError

@@ -156,8 +156,18 @@ def _kept(disk: Disk, backup: Path) -> Iterator[None]:
 def _manifest_of(disk: Disk, backup: Path) -> Manifest:
     manifest = read_manifest(disk, backup)
     if manifest is None:
-        raise ConfigError(f"restore: wanted a backup with {MANIFEST}, got {backup}")
+        raise ConfigError(
+            f"backup: wanted a folder that `backup` made, with {MANIFEST} in it, got "
+            f"{_what_is_there(disk, backup)}"
+        )
     return manifest
+
+
+def _what_is_there(disk: Disk, path: Path) -> str:
+    if disk.is_directory(path):
+        what = "a folder without one" if disk.list(path) else "an empty folder"
+        return f"{what}: {path}"
+    return f"a file: {path}" if disk.exists(path) else f"nothing: there is no {path}"
 
 
 def _segment_path(backup: Path, one: SavedSegment) -> Path:

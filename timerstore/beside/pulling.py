@@ -15,9 +15,9 @@ from timerstore.pull.asked import check_asked
 from timerstore.pull.filter import Filter
 from timerstore.pull.given import wait_problems, whole_ms
 from timerstore.pull.groups import check_name
-from timerstore.pull.pull import bounds_of, result_of
+from timerstore.pull.pull import bounds_of, kept_range, result_of
 from timerstore.pull.reading import empty_batch
-from timerstore.pull.seek import offset_at
+from timerstore.pull.seek import first_stored
 from timerstore.pull.waiting import WAITING
 from timerstore.queues.routes import Route
 from timerstore.quoted import quoted
@@ -177,8 +177,16 @@ class Pulling(Answering):
         return self._room.routes.full_queue_count(topic)
 
     def offset_at(self, topic: str, queue_id: int, time_ms: int) -> int:
-        """Give the queue offset of the first message stored at a time (epoch ms) or later."""
-        return offset_at(
-            lambda offset: self.pull_batch(topic, queue_id, offset, max_count=1),
-            whole_ms("time_ms", time_ms),
-        )
+        """Give the queue offset of the first message stored at a time (epoch ms) or later.
+
+        As `TimerStore.offset_at`, and at its cost.
+        """
+        wanted_ms = whole_ms("time_ms", time_ms)
+        queue_id = queue_id if (number := whole(queue_id)) is None else number
+
+        def look() -> int:
+            route, log = self._route(topic, queue_id), self._room.log
+            low, high = kept_range(route.queue, log.end, log.segments.begin)
+            return first_stored(self._reader, route, low, high, wanted_ms)
+
+        return self.answer(look)

@@ -21,6 +21,7 @@ from click.shell_completion import CompletionItem
 from timerstore.cli.exits import TABLE, CommandError, Exit, Told, told
 from timerstore.cli.output import emit_error
 from timerstore.cli.stopping import Stopped, raise_terminated
+from timerstore.cli.streams import check_output
 
 COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
@@ -146,6 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(given: list[str]) -> int:
     try:
+        check_output()
         code = cli.main(given, prog_name="timerstore", standalone_mode=False)
     except Stopped as stopped:
         return stopped.code
@@ -156,7 +158,7 @@ def _run(given: list[str]) -> int:
         return Exit.ERROR
     except click.ClickException as error:
         return _tell(_usage(error), given)
-    except Exception as error:  # noqa: BLE001 - a door: what nobody foresaw, too, is told
+    except Exception as error:  # noqa: BLE001 - the outermost call: each error is told
         if "--debug" in given:
             traceback.print_exc()
         return _tell(told(error), given)

@@ -155,8 +155,8 @@ def told(error: Exception) -> Told:
         return Told(error.strerror or str(error), names, "", "", do, code, kind)
     if isinstance(error, ImportError):
         return Told(str(error) or kind, "", "", "", do, code, kind)
-    do = "timerstore --debug ... shows where it came from: report it"
-    return Told(f"nobody foresaw this: {error!r}", "", "", "", do, code, kind)
+    do = "report it as a bug, with what `timerstore --debug ...` prints"
+    return Told(f"unexpected error: {error!r}", "", "", "", do, code, kind)
 
 
 def _without(text: str, where: str, wanted: str, got: str) -> str:

@@ -3,7 +3,9 @@
 Fails:    click's usage errors, exit code 2: what, wanted, got.
 """
 
+import math
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
@@ -13,6 +15,7 @@ from typing import Any, TypeVar
 
 import click
 
+from timerstore.arguments import SANE_MS_MIN, moment_ms
 from timerstore.config import StoreConfig
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
@@ -52,6 +55,25 @@ class Span(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.3
             self.fail(f"wanted less than a million days, got {value!r}", param)
 
 
+def local_moment(wall: datetime) -> datetime:
+    """Give the moment at which this machine's wall clock shows a time.
+
+    As cron rules do: of a time that comes twice (clocks go back) the first; instead of a time that
+    never comes (clocks go forward) the end of the gap, as 03:00 for 02:30.
+    """
+    first, second = (int(wall.replace(fold=fold, microsecond=0).timestamp()) for fold in (0, 1))
+    if first <= second:
+        return datetime.fromtimestamp(first, UTC) + timedelta(microseconds=wall.microsecond)
+    # In a gap fold 0 counts with the offset from before it, and lies after the gap; fold 1 before.
+    seconds = range(second, first + 1)
+    end = bisect_right(seconds, wall.replace(fold=0, microsecond=0), key=_wall)
+    return datetime.fromtimestamp(seconds[end], UTC)
+
+
+def _wall(second: int) -> datetime:
+    return datetime.fromtimestamp(second, UTC).astimezone().replace(tzinfo=None, fold=0)
+
+
 class Moment(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.3 on
     """A time: ISO 8601 (without a zone: this machine's), epoch ms, `now`; aware datetime."""
 
@@ -73,13 +95,33 @@ class Moment(click.ParamType):  # type: ignore[type-arg]  # generic from click 8
             if text.isascii() and text.isdigit():
                 return _EPOCH + timedelta(milliseconds=int(text))
             found = datetime.fromisoformat(text)
-            return found if found.tzinfo is not None else found.astimezone()
+            return found if found.tzinfo is not None else local_moment(found)
         except (ValueError, OverflowError, OSError):
             self.fail(
                 "wanted a time as 2026-12-24T18:00+01:00, 2026-12-24 18:00 (this machine's zone), "
                 f"epoch ms, or now; got {value!r}",
                 param,
             )
+
+
+class Due(Moment):
+    """A time to come, or that has passed. A small number of digits is most often seconds."""
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> datetime:
+        """Read it."""
+        found, text = super().convert(value, param, ctx), str(value).strip()
+        if text.isdigit() and 0 < int(text) < SANE_MS_MIN:
+            self.fail(
+                f"wanted epoch ms from 2000 on ({SANE_MS_MIN}), or 0 for now, got {text}; if these "
+                f"are seconds, give {text}000",
+                param,
+            )
+        return found
 
 
 class Setting(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.3 on
@@ -139,6 +181,22 @@ class Pair(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.3
         return name, text
 
 
+class Seconds(click.FloatRange):
+    """Seconds within bounds; NaN is within none, though no comparison says so."""
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:
+        """Read them."""
+        found = super().convert(value, param, ctx)
+        if math.isnan(found):
+            self.fail(f"{value!r} is not a number of seconds", param, ctx)
+        return found
+
+
 class Named(click.Path):
     """A path; an empty one is none: it would be the working directory."""
 
@@ -157,8 +215,10 @@ class Named(click.Path):
         return super().convert(value, param, ctx)
 
 
-SPAN, MOMENT, SETTING, PAIR = Span(), Moment(), Setting(), Pair()
+SPAN, MOMENT, DUE, SETTING, PAIR = Span(), Moment(), Due(), Setting(), Pair()
 FOLDER = Named()
+WHOLE_MAX = 2**63 - 1
+COUNT, PLACE = click.IntRange(1, WHOLE_MAX), click.IntRange(0, WHOLE_MAX)
 
 path_argument = click.argument("path", type=FOLDER)
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON, one object a line.")
@@ -181,7 +241,12 @@ def config_of(settings: Sequence[tuple[str, Any]]) -> StoreConfig | None:
 def when_options(command: Function) -> Function:
     """Add --in and --at."""
     command = click.option(
-        "--at", "at", type=MOMENT, help="Due at a time: 2026-12-24T18:00+01:00, epoch ms."
+        "--at",
+        "at",
+        type=DUE,
+        help="Due at a time: 2026-12-24T18:00+01:00, epoch ms; without a zone this machine's. Of a "
+        "time that comes twice as clocks go back the first; of one that they skip the end of the "
+        "gap.",
     )(command)
     return click.option("--in", "within", type=SPAN, help="Due after a span: 90s, 30m, 1h30m, 2d.")(
         command
@@ -197,11 +262,6 @@ def due_arguments(within: timedelta | None, at: datetime | None) -> dict[str, An
     return {} if at is None else {"deliver_at": at}
 
 
-def moment_ms(moment: datetime) -> int:
-    """Epoch ms of a time, rounded up: never early."""
-    return -((_EPOCH - moment) // timedelta(milliseconds=1))
-
-
 def ms_of(moment: datetime | None) -> int | None:
-    """The same; none stays none."""
-    return None if moment is None else moment_ms(moment)
+    """Epoch ms of a time, rounded up: never early. None stays None."""
+    return None if moment is None else moment_ms("time", moment)

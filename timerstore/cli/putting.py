@@ -17,13 +17,14 @@ from timerstore.cli.given import (
     config_option,
     due_arguments,
     json_option,
-    moment_ms,
+    ms_of,
     path_argument,
     when_options,
 )
 from timerstore.cli.opening import Store, opened
 from timerstore.cli.output import emit, note, say
 from timerstore.cli.stopping import Stop, stopping
+from timerstore.cli.streams import input_descriptor
 from timerstore.cli.words import iso, plural, time_text
 from timerstore.clock import SystemClock
 from timerstore.errors import BusyError, FullError, MessageError
@@ -183,7 +184,7 @@ def _put_many(store: Store, topic: str, bodies: list[bytes], how: dict[str, Any]
     if isinstance(due.get("delay"), timedelta):
         due["delay"] = due["delay"].total_seconds()
     if isinstance(how.get("deliver_at"), datetime):
-        due["deliver_ms"] = moment_ms(how["deliver_at"])
+        due["deliver_ms"] = ms_of(how["deliver_at"])
     return store.put_many(
         topic, bodies, **due, tags=how["tags"], queue_id=how["queue_id"], flush="async"
     )
@@ -191,7 +192,7 @@ def _put_many(store: Store, topic: str, bodies: list[bytes], how: dict[str, Any]
 
 def _lines(stop: Stop) -> Iterator[list[bytes]]:
     """Lines of standard input without their ends, as many at a time as there are."""
-    rest, stdin = b"", sys.stdin.fileno()
+    rest, stdin = b"", input_descriptor()
     while not stop.is_asked:
         if not select.select([stdin], [], [], _LOOK_S)[0]:
             continue  # was the end asked for meanwhile?

@@ -13,7 +13,9 @@ import click
 
 from timerstore.cli.exits import Exit
 from timerstore.cli.given import (
+    COUNT,
     MOMENT,
+    PLACE,
     SPAN,
     config_of,
     config_option,
@@ -71,9 +73,9 @@ def _teller(*, as_json: bool, only_body: bool) -> Tell:
 @click.command("get")
 @path_argument
 @click.argument("topic")
-@click.option("-n", "--max", "max_count", type=click.IntRange(1), default=32, show_default=True)
-@click.option("--queue", "queue_id", type=click.IntRange(0), help="Of this queue only.")
-@click.option("--offset", type=click.IntRange(0), default=0, help="From this place in each queue.")
+@click.option("-n", "--max", "max_count", type=COUNT, default=32, show_default=True)
+@click.option("--queue", "queue_id", type=PLACE, help="Of this queue only.")
+@click.option("--offset", type=PLACE, default=0, help="From this place in each queue.")
 @click.option("--key", help="Those with this key or message id, those that wait, too.")
 @click.option("--wait", type=SPAN, help="With --group: wait so long for the first one.")
 @_reading_options
@@ -197,7 +199,7 @@ def settle(store: Store, stop: Stop) -> None:
 @click.command("follow")
 @path_argument
 @click.argument("topic")
-@click.option("-n", "--max", "max_count", type=click.IntRange(1), help="End after so many.")
+@click.option("-n", "--max", "max_count", type=COUNT, help="End after so many.")
 @click.option("--from", "begin", type=MOMENT, help="Begin with what came at this time.")
 @click.option("--all", "from_start", is_flag=True, help="Begin with the first that is kept.")
 @click.option("--for", "within", type=SPAN, help="End after this time.")

@@ -13,7 +13,7 @@ import click
 
 from timerstore.cli.exits import Exit
 from timerstore.cli.given import (
-    MOMENT,
+    DUE,
     PAIR,
     SPAN,
     config_of,
@@ -46,7 +46,11 @@ _PUT_ONLY = (
 @click.option("--every", "step", type=SPAN, help="A step of time, from 1s on: 90s, 1h, 1d.")
 @click.option("--cron", help='Or five fields: "30 2 * * *" (timerstore[cron]).')
 @click.option("--timezone", help="Of --cron, as Europe/Berlin.  [default: UTC]")
-@click.option("--start", type=MOMENT, help="Not before this time; steps count from it.")
+@click.option(
+    "--start",
+    type=DUE,
+    help="Not before this time; steps count from it. Of one that has passed: from the next step.",
+)
 @click.option(
     "--missed",
     type=click.Choice(MISSED),

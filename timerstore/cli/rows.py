@@ -24,8 +24,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from timerstore.arguments import moment_ms
 from timerstore.cli.exits import CommandError
-from timerstore.cli.given import moment_ms
 from timerstore.cli.opening import opened_single, require
 from timerstore.cli.progress import Tell
 from timerstore.clock import SystemClock
@@ -237,7 +237,7 @@ def _when(given: dict[str, Any]) -> int:
         moment = datetime.fromisoformat(value)
         if moment.tzinfo is None:
             raise ValueError(f"{found[0]}: wanted a time with its zone, got {value!r}")
-        return moment_ms(moment)
+        return moment_ms(found[0], moment)
     if type(value) is not int or not -(1 << 63) <= value < 1 << 63:
         raise TypeError(f"{found[0]}: wanted a time, or epoch ms, got {value!r:.80}")
     return value

@@ -1,15 +1,18 @@
 """Standard input, output and error: open, and such that no text fails.
 
 Threads:  the main one, around a command.
-Holds:    (1) one that is closed is as /dev/null, so that no file gets its number and nothing that
-          is said raises; (2) a character that the encoding of an answer does not have is escaped,
-          a euro sign as its number; (3) bytes of standard input that are no text come as halves of
-          surrogate pairs, which whoever takes the line refuses; (4) an answer that cannot be
-          written is told as such, whoever writes it; what is said beside it is not worth an error;
-          (5) who called `main` in a process of his own has his streams again.
+Holds:    (1) no file gets the number of one that is closed: standard error then drops what is
+          written, standard input raises CommandError where it is read, and a command does not start
+          without a standard output (`check_output`); (2) a character that the encoding of an
+          answer does not have is escaped, a euro sign as its number; (3) bytes of standard input
+          that are no text come as halves of surrogate pairs, which whoever takes the line refuses;
+          (4) an answer that cannot be written is told as such, whoever writes it; what is said
+          beside it is not worth an error; (5) who called `main` in a process of his own has his
+          streams again.
 """
 
 import io
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -24,11 +27,12 @@ _ESCAPED, _AS_HALVES = "backslashreplace", "surrogateescape"
 @contextmanager
 def ready() -> Iterator[None]:
     """Have all three so."""
+    closed = [fd for fd, one in enumerate((sys.stdin, sys.stdout, sys.stderr)) if _is_shut(one, fd)]
     keep_standard()
-    sys.stdin = _made(sys.stdin, 0, "r", _AS_HALVES)
+    sys.stdin = _made(None if 0 in closed else sys.stdin, 0, "r", _AS_HALVES)
     own = sys.stdout, sys.stderr = (
-        _made(sys.stdout, 1, "w", _ESCAPED),
-        _made(sys.stderr, 2, "w", _ESCAPED),
+        _made(None if 1 in closed else sys.stdout, 1, "w", _ESCAPED),
+        _made(None if 2 in closed else sys.stderr, 2, "w", _ESCAPED),
     )
     sys.stdout, sys.stderr = _within(own[0], 1, _Answers), _within(own[1], 2, _Notes)
     try:
@@ -55,10 +59,52 @@ def answering() -> Iterator[None]:
         ) from error
 
 
+def check_output() -> None:
+    """CommandError where standard output is closed, before a command changes anything."""
+    if _is_closed(sys.stdout):
+        raise CommandError(
+            "standard output is closed, so no answer can be written; nothing was done",
+            where="standard output",
+            wanted="a file, a pipe or a terminal",
+            got="a closed descriptor",
+            do="add > /dev/null to throw the answer away",
+        )
+
+
+def input_descriptor() -> int:
+    """Give the descriptor of standard input; CommandError where that is closed."""
+    if _is_closed(sys.stdin):
+        sys.stdin.read()  # raises
+    return sys.stdin.fileno()
+
+
+def _is_closed(stream: Any) -> bool:
+    return isinstance(getattr(getattr(stream, "buffer", None), "raw", None), _Closed)
+
+
+def _is_shut(stream: Any, fd: int) -> bool:
+    """Whether a stream was closed: Python has none where it found the descriptor so."""
+    if stream is None or getattr(stream, "closed", False):
+        return True
+    try:
+        number = stream.fileno()
+    except (AttributeError, OSError, ValueError):  # in memory
+        return False
+    try:
+        os.fstat(number)
+    except OSError:
+        return bool(number == fd)
+    return False
+
+
 def _made(stream: Any, fd: int, mode: str, errors: str) -> Any:
-    """Have it take any text; Python has none where it found the descriptor closed."""
-    if stream is None:
+    """Have it take any text; None: it is closed."""
+    if stream is None and fd == 2:
         return open(fd, mode, errors=errors, closefd=False)
+    if stream is None:
+        raw = _Closed(is_input=mode == "r")
+        kind: Any = io.BufferedReader if mode == "r" else io.BufferedWriter
+        return io.TextIOWrapper(kind(raw), "utf-8", errors, write_through=True)
     if isinstance(stream, io.TextIOWrapper):  # else somebody's own, in memory
         stream.reconfigure(errors=errors)
     return stream
@@ -78,6 +124,40 @@ def _is_at(stream: io.TextIOWrapper, fd: int) -> bool:
         return stream.fileno() == fd
     except (OSError, ValueError):  # in memory, or closed
         return False
+
+
+class _Closed(io.RawIOBase):
+    """Standard input or output that is closed."""
+
+    def __init__(self, *, is_input: bool) -> None:
+        self._is_input = is_input
+
+    def readable(self) -> bool:
+        """Whether it is read."""
+        return self._is_input
+
+    def writable(self) -> bool:
+        """Whether it is written."""
+        return not self._is_input
+
+    def readinto(self, buffer: Any, /) -> int:
+        """CommandError."""
+        del buffer
+        raise self._error()
+
+    def write(self, data: Any, /) -> int:
+        """CommandError."""
+        del data
+        raise self._error()
+
+    def _error(self) -> CommandError:
+        name = "input" if self._is_input else "output"
+        return CommandError(
+            f"standard {name} is closed",
+            where=f"standard {name}",
+            got="a closed descriptor",
+            do="add < /dev/null to read nothing" if self._is_input else "add > /dev/null",
+        )
 
 
 class _Answers(io.TextIOWrapper):

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from timerstore.arguments import is_utf8
 from timerstore.cli.exits import CommandError, Exit
-from timerstore.cli.given import FOLDER, json_option, path_argument
+from timerstore.cli.given import COUNT, FOLDER, json_option, path_argument
 from timerstore.cli.opening import stores_in
 from timerstore.cli.output import emit, say
 from timerstore.cli.progress import Tell, progress
@@ -146,7 +146,7 @@ def row_fields(row: dict[str, Any]) -> dict[str, Any]:
 @click.command("dump")
 @path_argument
 @click.argument("table", type=click.Choice([*TABLES, WAITING]), default="messages")
-@click.option("-n", "--max", "max_count", type=click.IntRange(1), help="End after so many rows.")
+@click.option("-n", "--max", "max_count", type=COUNT, help="End after so many rows.")
 @_table_options
 @click.option("--json", "as_json", is_flag=True, help="It is always JSON.")
 def dump_command(

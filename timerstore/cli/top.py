@@ -17,7 +17,7 @@ from rich.live import Live
 
 from timerstore.cli.beside import as_json as head
 from timerstore.cli.exits import CommandError
-from timerstore.cli.given import SPAN, json_option, path_argument
+from timerstore.cli.given import COUNT, SPAN, json_option, path_argument
 from timerstore.cli.opening import stores_in
 from timerstore.cli.output import emit, say
 from timerstore.cli.screen import TURNS, Turn, make_screen
@@ -34,7 +34,7 @@ _HEIGHT_MIN = 24
 @path_argument
 @click.option("--every", type=SPAN, default="1s", show_default=True, help="Between two looks.")
 @click.option("--turn", type=click.Choice(list(TURNS)), help="The ring: seconds, minutes, hours.")
-@click.option("-n", "--max", "max_count", type=click.IntRange(1), help="End after so many looks.")
+@click.option("-n", "--max", "max_count", type=COUNT, help="End after so many looks.")
 @click.option("--once", is_flag=True, help="One screen as text, and end.")
 @json_option
 def top_command(

@@ -15,7 +15,7 @@ from rich.live import Live
 
 from timerstore import store as single
 from timerstore.cli.exits import Exit
-from timerstore.cli.given import FOLDER, json_option
+from timerstore.cli.given import FOLDER, Seconds, json_option
 from timerstore.cli.opening import stores_in
 from timerstore.cli.output import emit, note, say, table
 from timerstore.cli.progress import progress
@@ -24,6 +24,7 @@ from timerstore.cli.stopping import Stop, stopping
 from timerstore.clock import SystemClock
 from timerstore.columns.pulse import Watch
 from timerstore.config import StoreConfig
+from timerstore.message import BODY_BYTES_MAX
 from timerstore.store import TimerStore
 
 _TOPIC = "demo"
@@ -58,8 +59,12 @@ class Measured(NamedTuple):
 
 
 @click.command("bench")
-@click.option("-n", "count", type=click.IntRange(1000), default=200_000, show_default=True)
-@click.option("--bytes", "size", type=click.IntRange(8), default=128, show_default=True)
+@click.option(
+    "-n", "count", type=click.IntRange(1000, 100_000_000), default=200_000, show_default=True
+)
+@click.option(
+    "--bytes", "size", type=click.IntRange(8, BODY_BYTES_MAX), default=128, show_default=True
+)
 @click.option("--directory", type=FOLDER, help="Where: the disk that is measured; it must be new.")
 @json_option
 def bench_command(count: int, size: int, directory: Path | None, as_json: bool) -> None:
@@ -168,7 +173,7 @@ class Audit:
 
 @click.command("demo")
 @click.option("-n", "count", type=click.IntRange(1, 10_000_000), default=20_000, show_default=True)
-@click.option("--seconds", type=click.FloatRange(0.5, 3600), default=10.0, show_default=True)
+@click.option("--seconds", type=Seconds(0.5, 3600), default=10.0, show_default=True)
 @click.option("--directory", type=FOLDER, help="Keep the store there; it must be new.")
 @click.option("--plain", is_flag=True, help="No live screen.")
 @json_option

@@ -39,7 +39,21 @@ def os_error(error: OSError, what: str, where: object) -> TimerStoreError:
     """Make the store's error of the system's."""
     cls = FullError if error.errno in FULL else FailedError
     name = errno.errorcode.get(error.errno or 0, str(error.errno))
-    return cls(f"{what}: {error.strerror} ({name})", where=where)
+    wanted = got = None
+    if error.errno in (errno.EACCES, errno.EPERM):
+        wanted, got = f"access for user {os.geteuid()}", _access_of(where)
+    return cls(f"{what}: {error.strerror} ({name})", where=where, wanted=wanted, got=got)
+
+
+def _access_of(where: object) -> str | None:
+    """Say whose a path is, or the nearest folder above it that can be looked at."""
+    path = Path(str(where))
+    for one in (path, *path.parents):
+        with suppress(OSError, ValueError):
+            status = one.stat()
+            mode = stat.filemode(status.st_mode)
+            return f"{one} of user {status.st_uid}, group {status.st_gid}, mode {mode}"
+    return None
 
 
 def _close(fd: int) -> None:

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import NamedTuple
 
-from timerstore.arguments import whole
+from timerstore.arguments import moment_ms, whole
 from timerstore.errors import MessageError
 from timerstore.quoted import quoted
 
@@ -46,10 +46,11 @@ def buckets_of(now_ms: int, begin: object, end: object, by: object) -> Buckets:
 
 def _epoch_ms(name: str, given: object, problems: list[str]) -> int:
     if isinstance(given, datetime):
-        if given.tzinfo is None:
-            problems.append(f"{name}: wanted a datetime with a time zone, got {quoted(given)}")
+        try:
+            number: int | None = moment_ms(name, given)
+        except MessageError as error:
+            problems.extend(error.problems)
             return 0
-        number: int | None = round(given.timestamp() * 1000)
     else:
         number = whole(given)
     if number is None or not 0 <= number <= _MS_MAX:

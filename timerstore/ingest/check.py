@@ -16,7 +16,7 @@ from timerstore.message import Int64Array
 from timerstore.quoted import quoted
 from timerstore.row_batch import RowBatch, StagedBatch
 from timerstore.rows import Rows
-from timerstore.texts import Column, check_ids, texts_of
+from timerstore.texts import Column, check_ids, check_tags, texts_of
 
 SOURCE_BYTES_MAX = 255
 VERSION_MAX = 2**63 - 1
@@ -68,13 +68,14 @@ def check_batch(
         (batch.bodies, np.asarray(batch.body_offsets)), config.message_bytes_max
     )
     count = len(offsets) - 1
-    if isinstance(batch, StagedBatch):
-        stored = count
-    due_ms = _due(batch.due_ms, count, config, now_ms, stored)
+    is_staged = isinstance(batch, StagedBatch)
+    due_ms = _due(batch.due_ms, count, config, now_ms, count if is_staged else stored)
     text = arguments.encode_properties(None, (), batch.properties)
     own = np.full(count, len(text), np.int64)
     rows = Rows(bodies, offsets, due_ms, text)
     if (tags := texts_of("tags", batch.tags, batch.tag_offsets, count)) is not None:
+        if not is_staged:  # an earlier release staged tags that no filter can name, too
+            check_tags(tags)
         rows.with_tags(*tags)
         own += _pair_bytes(tags)
     if (keys := texts_of("keys", batch.keys, batch.key_offsets, count)) is not None:

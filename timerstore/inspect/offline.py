@@ -24,7 +24,7 @@ from timerstore.commitlog.survey import Records, look_at_files
 from timerstore.config import StoreConfig
 from timerstore.dedupe import read_ids
 from timerstore.errors import ConfigError, TimerStoreError
-from timerstore.files.disk import Disk
+from timerstore.files.disk import Disk, os_error
 from timerstore.files.geometry import adopt_geometry
 from timerstore.files.paths import anchored
 from timerstore.inspect.check_log_files import LogState, Progress, read_log
@@ -63,10 +63,17 @@ class Found(NamedTuple):
     """Log offset through which every record must read; None without a watermark."""
 
 
+def _is_link(path: Path) -> bool:
+    try:
+        return path.is_symlink()
+    except OSError as error:  # no access to the folder
+        raise os_error(error, "stat", path) from error
+
+
 def look_at(disk: Disk, path: str | os.PathLike[str], findings: Findings | None = None) -> Found:
     """Find a store and its sizes; ConfigError where there is none."""
     tree = Tree(anchored("verify", path))
-    if not disk.is_directory(tree.root) or tree.commit_log.is_symlink():
+    if not disk.is_directory(tree.root) or _is_link(tree.commit_log):
         raise ConfigError(f"verify: wanted a store's folder, got {tree.root}")
     if not (disk.is_directory(tree.commit_log) or disk.exists(tree.watermark)):
         raise ConfigError(f"verify: {tree.root} holds no store: no commitlog/, no watermark")

@@ -87,7 +87,9 @@ def decode(text: str) -> Handle:
     Fields beyond the sixth are left alone, as a broker does; a sixth that is no number is refused.
     """
     if not isinstance(text, str):
-        raise MessageError(f"handle: wanted text, got {typed(text)}")
+        raise MessageError(
+            f"handle: wanted a receipt of a put, or the text of its handle, got {typed(text)}"
+        )
     if not 0 < len(text) <= HANDLE_CHARACTERS_MAX:
         raise MessageError(
             f"handle: wanted 1 to {HANDLE_CHARACTERS_MAX} characters, got {len(text)} in "
@@ -103,7 +105,8 @@ def decode(text: str) -> Handle:
         fields = whole.split(" ")
     except ValueError as error:  # also of what is no base64, no ASCII, no UTF-8
         raise MessageError(
-            f"handle: wanted URL-safe base64 of text ({error}), got {text!r}"
+            f"handle: wanted URL-safe base64 of text, whole as put gave it ({error}), got "
+            f"{quoted(text)}"
         ) from error
     return _from_fields(fields, text)
 

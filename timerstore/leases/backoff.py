@@ -37,6 +37,16 @@ class Backoff:
     longest_ms: int = _LONGEST_MS
     jitter: float = 0.0  # a delay is drawn from [delay * (1 - jitter), delay]
 
+    def __post_init__(self) -> None:
+        given: object = self.steps_ms
+        times = [*given, self.longest_ms] if isinstance(given, tuple) else []
+        if len(times) < 2 or not all(_is_within(one, 0, _LONGEST_MS) for one in times):
+            raise MessageError(
+                f"backoff: wanted delays of 0 to {_LONGEST_MS} ms, got steps_ms="
+                f"{quoted(self.steps_ms)}, longest_ms={quoted(self.longest_ms)}; make it with "
+                "Backoff.fixed, Backoff.exponential or Backoff.steps"
+            )
+
     @classmethod
     def fixed(cls, delay: Seconds) -> "Backoff":
         """Always the same delay, seconds; 0: at once."""

@@ -12,11 +12,18 @@ Source:   decision 0036.
 
 import secrets
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from timerstore import arguments
 from timerstore.clock import Clock
-from timerstore.errors import GoneError, LeaseLostError, MessageError, NotWaitingError
+from timerstore.errors import (
+    GoneError,
+    LeaseLostError,
+    MessageError,
+    NotWaitingError,
+    TimerStoreError,
+)
 from timerstore.failpoint import reach
 from timerstore.layout.handle import Handle
 from timerstore.layout.lease import Receipt, read_receipt, retry_topic, write_receipt
@@ -116,11 +123,47 @@ class Leases(Owner):
             return reader
 
     def _take(self, reader: Reader, request: Request) -> list[LeasedMessage]:
-        found = reader.take(request)
+        found = self._take_unseen(reader, request)
+        try:
+            if (left := request.max_count - len(found)) > 0:
+                found += reader.take(request._replace(max_count=left) if found else request)
+        except TimerStoreError as error:
+            if not found:
+                raise
+            if not (error.retryable or isinstance(error, MessageError)):
+                reader.give_back(request.filters, found)
+                raise
         if found:
             self._settle(self._log.end)
             reach("receive_answered")
         return found
+
+    def _take_unseen(self, reader: Reader, request: Request) -> list[LeasedMessage]:
+        """Hand over what was leased to callers that were cancelled, for as long as is asked now."""
+        found: list[LeasedMessage] = []
+        while len(found) < request.max_count:
+            one = reader.next_unseen(request.filters)
+            if one is None:
+                break
+            try:
+                longer = self._extend(read_receipt(one.receipt), request.lease_ms)
+            except TimerStoreError:
+                reader.give_back(request.filters, [one, *found])
+                raise
+            if isinstance(longer, Receipt):  # else its lease was over, and it comes again
+                text = write_receipt(longer)
+                found.append(replace(one, receipt=text, lease_until_ms=longer.until_ms))
+        return found
+
+    def give_up_unseen(self) -> None:
+        """Give back what no caller has seen, before the store is closed: after the next opening it
+        comes at once, one attempt later. Of a last attempt nothing is given back: it would be a
+        dead letter at once, not when its lease is over.
+        """
+        for reader in list(self._readers.values()):
+            while (one := reader.next_unseen(None)) is not None:
+                if not one.is_last_attempt:
+                    self.nack(one, 0)
 
     def _waiting(self, reader: Reader, request: Request) -> WaitingReceive:
         return reader.begin(request, lambda: self._take(reader, request))
@@ -175,25 +218,29 @@ class Leases(Owner):
 
     def extend(self, given: Given, lease: object) -> str:
         """As TimerStore.extend."""
-        receipt = _receipt_of(given)
-        until_ms = self._clock.now_ms + check_lease(self._config, lease)
-        moved = self._move(receipt, until_ms)
-        if isinstance(moved, PutReceipt) and moved.timer_id < 0:
-            moved = AckResult.EXPIRED  # the new one is over already: its message came again
-        if not isinstance(moved, PutReceipt):
+        longer = self._extend(_receipt_of(given), check_lease(self._config, lease))
+        if isinstance(longer, AckResult):
             raise LeaseLostError(
                 "extend: the lease is not held any more",
                 wanted="one that is neither over nor settled",
-                got=moved,
-                result=moved,
+                got=longer,
+                result=longer,
             )
-        return write_receipt(
-            receipt._replace(
-                opening=self._opening,
-                until_ms=until_ms,
-                timer_id=moved.timer_id,
-                log_offset=moved.log_offset,
-            )
+        return write_receipt(longer)
+
+    def _extend(self, receipt: Receipt, lease_ms: int) -> Receipt | AckResult:
+        """Give the receipt of a longer lease; or what became of this one before."""
+        until_ms = self._clock.now_ms + lease_ms
+        moved = self._move(receipt, until_ms)
+        if isinstance(moved, AckResult):
+            return moved
+        if moved.timer_id < 0:
+            return AckResult.EXPIRED  # the new one is over already: its message came again
+        return receipt._replace(
+            opening=self._opening,
+            until_ms=until_ms,
+            timer_id=moved.timer_id,
+            log_offset=moved.log_offset,
         )
 
     def _move(self, receipt: Receipt, deliver_ms: int) -> PutReceipt | AckResult:

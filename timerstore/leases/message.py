@@ -9,7 +9,7 @@ from enum import StrEnum
 from timerstore.message import CancelResult, Message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LeasedMessage(Message):
     """A message that is leased: `ack` it by its receipt before `lease_until_ms`, or it comes again.
 

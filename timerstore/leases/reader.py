@@ -2,10 +2,11 @@
 
 Threads:  any; one at a time takes, any number wait.
 Locks:    `_lock` over reading and leasing, never over a sync or a wait.
-Holds:    (1) a message is leased to one caller; (2) neither what comes again nor the topic keeps
-          the other waiting: they take turns; (3) what was leased is not read again, what was not is
-          next, whatever was raised; (4) all who wait read with one filter, and no other caller's
-          ends their wait.
+Holds:    (1) a message is leased to one caller; one whose caller was cancelled before it got the
+          message (`give_back`) is the next caller's, with the same attempt; (2) neither what comes
+          again nor the topic keeps the other waiting: they take turns; (3) what was leased is not
+          read again, what was not is next, whatever was raised; (4) all who wait read with one
+          filter, and no other caller's ends their wait.
 Fails:    MessageError where the group is read by a consumer, or waits with another filter; what
           reading and leasing raise.
 Source:   decision 0036.
@@ -48,6 +49,7 @@ class Reader(Owner):
         self._filters: Filters | None = None
         self._consumers: list[Consumer] = []
         self._waiting: WeakSet[WaitingReceive] = WeakSet()  # who is dropped waits no more
+        self._unseen: list[tuple[Filters, LeasedMessage]] = []  # leased, and seen by no caller
         self._turn = 0
 
     def take(self, request: Request) -> list[LeasedMessage]:
@@ -80,12 +82,37 @@ class Reader(Owner):
             if len(leased) > before:
                 consumer.hand_out(queues, len(leased) - before)
 
+    # --- what no caller has seen ---
+
+    def give_back(self, filters: Filters, messages: Sequence[LeasedMessage]) -> None:
+        """Keep leased messages, read with these filters, for the next caller; wake all who wait."""
+        with self._lock:
+            self._unseen += [(filters, one) for one in messages]
+            consumers = list(self._consumers)
+        for one in consumers:
+            one.wake()
+
+    def has_unseen(self, filters: Filters) -> bool:
+        """Whether there are any for a caller with these filters."""
+        return any(known == filters for known, _ in self._unseen)
+
+    def next_unseen(self, filters: Filters | None) -> LeasedMessage | None:
+        """Take one for a caller with these filters; None: whatever its filters were."""
+        with self._lock:
+            for at, (known, one) in enumerate(self._unseen):
+                if filters is None or known == filters:
+                    del self._unseen[at]
+                    return one
+            return None
+
+    # --- waiting ---
+
     def begin(self, request: Request, take: Callable[[], list[LeasedMessage]]) -> "WaitingReceive":
         """Begin to wait at both; `take` looks."""
         with self._lock:
             self._read_with(request.filters)
             polls = [one.begin_poll(request.max_count, request.wait_s) for one in self._consumers]
-            waiting = WaitingReceive(polls, take, self._waiting)
+            waiting = WaitingReceive(polls, take, self, request.filters, self._waiting)
             if request.wait_s > 0:
                 self._waiting.add(waiting)
             return waiting
@@ -117,10 +144,28 @@ class WaitingReceive(WaitingTogether[LeasedMessage]):
         self,
         polls: Sequence[WaitingPoll],
         take: Callable[[], list[LeasedMessage]],
+        reader: Reader,
+        filters: Filters,
         waiting: "WeakSet[WaitingReceive]",
     ) -> None:
         super().__init__(polls, take)
+        self._reader = reader
+        self._filters = filters
         self._waiting = waiting
+
+    def enter(self, ring: Callable[[], None]) -> bool:
+        """Begin to wait; False where there is something to look at, or no time left."""
+        if not super().enter(ring):
+            return False
+        if self._reader.has_unseen(self._filters):  # given back before this could be rung for it
+            self.leave()
+            return False
+        return True
+
+    def give_back(self, messages: Sequence[LeasedMessage]) -> None:
+        """Have what this leased, and its caller did not get, be the next caller's."""
+        if messages:
+            self._reader.give_back(self._filters, messages)
 
     def end(self) -> None:
         """Leave the lines; whoever began comes here at last, or drops it."""

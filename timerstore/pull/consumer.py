@@ -16,12 +16,12 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, NamedTuple, Self
 
-from timerstore.arguments import whole
+from timerstore.arguments import moment_ms, whole
 from timerstore.clock import Clock
 from timerstore.closing import Closing
 from timerstore.errors import ClosedError, MessageError, TimerStoreError
 from timerstore.message import Message, PullResult, PullStatus
-from timerstore.pull.given import moment_ms, wait_problems, whole_ms, whole_or
+from timerstore.pull.given import wait_problems, whole_ms, whole_or
 from timerstore.pull.groups import Filters, Group, Groups, Held, Member
 from timerstore.pull.line import Line, Unwatch, Watch
 from timerstore.pull.offsets import Asked, Offsets
@@ -228,6 +228,11 @@ class Consumer(Closing):
                 return []
             return self._take(queues, count)
 
+    def wake(self) -> None:
+        """Have all who wait look again."""
+        with self._group.lock:
+            self._member.line.ring_all()
+
     def _in_turn(self) -> list[Held]:
         held = list(self._member.held.values())
         first = self._turn % max(len(held), 1)
@@ -398,7 +403,7 @@ class Consumer(Closing):
                 )
             held = {one.queue_id: one}
         if offset is None:
-            ms = moment_ms(time) if time is not None else whole_ms("time_ms", time_ms)
+            ms = moment_ms("time", time) if time is not None else whole_ms("time_ms", time_ms)
             places = {q: self._seams.offset_at(self.topic, q, ms) for q in held}
         else:
             places = self._checked_places(held, offset)

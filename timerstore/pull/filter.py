@@ -175,7 +175,9 @@ def parse_tags(tags: object) -> list[str] | None:
             place = at + part.index("*") + 1
             raise MessageError(f"tags: * stands alone, got it at character {place} of {tags!r}")
         if not arguments.is_utf8(tag):
-            raise MessageError(f"tags: half a surrogate pair in {tag!r}")
+            raise MessageError(
+                f"tags: wanted text without half a surrogate pair, got {quoted(tag)}"
+            )
         found.append(tag)
         at += len(part) + 2
     return found

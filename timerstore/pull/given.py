@@ -3,13 +3,9 @@
 Fails:    MessageError.
 """
 
-from datetime import UTC, datetime, timedelta
-
 from timerstore.arguments import whole
 from timerstore.errors import MessageError
 from timerstore.quoted import quoted
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def whole_or(value: object, otherwise: int) -> int:
@@ -48,10 +44,3 @@ def whole_ms(name: str, value: object) -> int:
     if number is None:
         raise MessageError(f"{name}: wanted a whole number of ms since 1970, got {quoted(value)}")
     return number
-
-
-def moment_ms(time: object) -> int:
-    """Give a moment in ms since 1970, rounded up: not before it."""
-    if not isinstance(time, datetime) or time.utcoffset() is None:
-        raise MessageError(f"time: wanted a datetime with a time zone, got {quoted(time)}")
-    return -((_EPOCH - time) // timedelta(milliseconds=1))

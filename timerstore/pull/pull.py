@@ -21,6 +21,7 @@ from timerstore.owner import Owner
 from timerstore.pull.filter import Filter
 from timerstore.pull.hold import HoldTable, Texts
 from timerstore.pull.reading import Reader, empty_batch
+from timerstore.pull.seek import first_stored
 from timerstore.pull.waiting import WAITING, Bounds, Waiter, WaitingPull, wait_in_thread
 from timerstore.queues.consume_queue import ConsumeQueue
 from timerstore.queues.dispatch import Dispatch
@@ -110,6 +111,17 @@ class Puller(Owner):
         """Give up to `max_count` messages as objects."""
         return result_of(self.batch(route, offset, max_count, wait_s, wanted))
 
+    def first_stored(self, route: Route, time_ms: int) -> int:
+        """Give the first queue offset stored at a time or later; the end where none was."""
+        while True:
+            begin = self._log.segments.begin
+            try:
+                low, high = kept_range(route.queue, self._reader.visible_end, begin)
+                return first_stored(self._reader, route, low, high, time_ms)
+            except GoneError:
+                if begin == self._log.segments.begin:  # retention has removed nothing since
+                    raise
+
     def begin_batch(
         self,
         route: Route,
@@ -198,6 +210,12 @@ def bounds_of(queue: ConsumeQueue, offset: int, visible_end: int, log_begin: int
     if (following := queue.first_kept(offset, high, log_begin)) != offset:
         return Bounds(PullStatus.MESSAGE_WAS_REMOVING, following, low, high)
     return Bounds(PullStatus.FOUND, offset, low, high)
+
+
+def kept_range(queue: ConsumeQueue, visible_end: int, log_begin: int) -> tuple[int, int]:
+    """Give the queue offsets [low, high) that can be pulled."""
+    low, high = queue.min_offset, queue.visible(visible_end)
+    return (queue.first_kept(low, high, log_begin), high) if low < high else (low, low)
 
 
 def _at_once(look: Callable[[], Answer]) -> Answer:

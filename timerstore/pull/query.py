@@ -50,7 +50,7 @@ from timerstore.queues.dispatch import Dispatch
 from timerstore.queues.levels import real_queue
 from timerstore.queues.removals import Reading, Removals
 from timerstore.queues.routes import Routes
-from timerstore.quoted import quoted
+from timerstore.quoted import quoted, typed
 
 KEY_BYTES_MAX = 32_767
 """What a record's properties hold: no key is longer."""
@@ -130,14 +130,14 @@ def check_query(topic: Any, key: Any, begin_ms: Any, end_ms: Any, max_count: Any
 
 def _key_problems(key: Any) -> Iterator[str]:
     if not isinstance(key, str):
-        yield f"key: wanted text, got {type(key).__name__}"
+        yield f"key: wanted text, got {typed(key)}"
         return
     if not key or key.split() != [key]:
         yield f"key: wanted one without spaces, not empty, got {quoted(key)}"
     try:
         size = len(key.encode())
     except UnicodeEncodeError:
-        yield f"key: half a surrogate pair in {quoted(key)}"
+        yield f"key: wanted text without half a surrogate pair, got {quoted(key)}"
         return
     if size > KEY_BYTES_MAX:
         yield f"key: wanted at most {KEY_BYTES_MAX} bytes, got {size}"

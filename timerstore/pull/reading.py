@@ -17,7 +17,7 @@ from timerstore.config import StoreConfig
 from timerstore.errors import CorruptError
 from timerstore.layout.queue_unit import UNIT_BYTES
 from timerstore.layout.queue_unit import read as read_units
-from timerstore.message import Int32Array, MessageBatch, PullStatus
+from timerstore.message import Int32Array, Int64Array, MessageBatch, PullStatus
 from timerstore.native import ffi, lib
 from timerstore.owner import Owner
 from timerstore.pull.buffers import Buffers
@@ -79,6 +79,29 @@ class Reader(Owner):
             body_bytes_max=self._config.message_bytes_max,
             **work.page.columns(),
         )
+
+    def store_times(self, route: Route, begin: int, end: int) -> Int64Array:
+        """Give when the messages [begin, end) of a queue were stored, epoch ms."""
+        units = route.queue.read(begin, end - begin)
+        count, done = len(units) // UNIT_BYTES, 0
+        times = np.empty(count, np.int64)
+        native_units = ffi.from_buffer("uint8_t[]", units)
+        native_times = ffi.from_buffer("int64_t[]", times)
+        with self._log.segments.view(self._log.written) as view:
+            while done < count:
+                got = lib.ts_units_store_ms(
+                    view,
+                    route.native,
+                    native_units + done * UNIT_BYTES,
+                    count - done,
+                    begin + done,
+                    native_times + done,
+                )
+                if got > 0:
+                    done += got
+                else:
+                    self._log.segments.serve(view, got, "offset_at")
+        return times
 
 
 class _Reading:

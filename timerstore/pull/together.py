@@ -55,9 +55,7 @@ class WaitingTogether(Owner, Generic[One]):
             one.leave()
 
     def look(self) -> list[One]:
-        """Take what there is now. Whoever awaits this and is cancelled has let go of what it
-        takes: it comes again.
-        """
+        """Take what there is now."""
         try:
             return self.within(self._take)
         except ClosedError:

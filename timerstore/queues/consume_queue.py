@@ -33,6 +33,8 @@ class ConsumeQueue(Owner):
         self._seen = 0, 0, False
         # Of the last appends, each: where its last record ends in the log, and the units up to it.
         self._appends: tuple[tuple[int, int], ...] = ()
+        # By number of a whole block of units: no message of it was stored later. See pull/seek.py.
+        self.latest_store_ms: dict[int, int] = {}
 
     def load(self) -> None:
         """Look at the files; `recover` finds out how far they count, where they are whole."""
@@ -81,6 +83,7 @@ class ConsumeQueue(Owner):
         self.old_count = 0
         self._seen = 0, 0, False
         self._appends = ()
+        self.latest_store_ms = {}
         self.count = self.min_offset = offset
         if offset:
             # What a broker writes before the first unit of a queue that does not start at 0.

@@ -98,9 +98,9 @@ def define(
     every_ms = _every_ms(every, config) if every is not None else 0
     start_ms = -1
     if start is not None:
-        start_ms = arguments.moment_ms("start", start)
-    begin_ms = start_ms
-    if begin_ms < 0:
+        start_ms = _start_ms(arguments.moment_ms("start", start), every_ms)
+        begin_ms = max(start_ms, now_ms)  # runs from before it was made were never missed
+    else:
         begin_ms = now_ms + every_ms if every_ms else now_ms + 1
     made = Definition(
         name or draw_name(), secrets.token_hex(4), topic, number, raw, text, every_ms,
@@ -109,6 +109,15 @@ def define(
     if rule_of(made).after(begin_ms - 1) is None:
         raise MessageError(f"cron: {cron!r} never comes in 50 years")
     return made
+
+
+def _start_ms(start_ms: int, every_ms: int) -> int:
+    """Give a start that the file can hold: -1 there says that none was given. Of one before 1970
+    the first step in 1970 or later, which begins the same runs from then on.
+    """
+    if start_ms >= 0:
+        return start_ms
+    return start_ms % every_ms if every_ms else 0
 
 
 def _problems(every: Any, cron: Any, timezone: Any, missed: Any, name: Any) -> list[str]:
@@ -138,9 +147,15 @@ def _every_ms(every: timedelta | float, config: StoreConfig) -> int:
     try:
         found = arguments.resolve_due_ms(0, every, None, None, config.delay_ms_max) or 0
     except MessageError as error:
-        raise MessageError(
-            [one.replace("delay:", "every:", 1) for one in error.problems]
-        ) from error
+        texts = [
+            one.removeprefix("delay: ").replace(" ms from now,", " ms,") for one in error.problems
+        ]
+        if any(one.startswith("wanted 0 or more") for one in texts):
+            found = 0
+        else:
+            raise MessageError([f"every: {one}" for one in texts]) from error
     if found < EVERY_MS_MIN:
-        raise MessageError(f"every: wanted at least {EVERY_MS_MIN} ms, got {found} ms")
+        raise MessageError(
+            f"every: wanted at least {EVERY_MS_MIN} ms, 1 second, got {quoted(every)}"
+        )
     return found

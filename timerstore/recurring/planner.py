@@ -119,7 +119,7 @@ class Planner(Service):
 def runs_of(rule: Rule, missed: str, planned_ms: int, now_ms: int) -> list[int]:
     """Give the runs to put behind those that were: what of the missed ones comes, then the next."""
     following = rule.after(planned_ms)
-    if following is None or following > now_ms:
+    if following is None or following >= now_ms:
         return [] if following is None else [following]
     runs: list[int] = []
     if missed == "all":

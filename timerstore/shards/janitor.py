@@ -16,6 +16,7 @@ from timerstore.clock import Clock, SystemClock
 from timerstore.errors import CorruptError, MessageError
 from timerstore.files.disk import Disk
 from timerstore.files.paths import anchored
+from timerstore.quoted import quoted
 from timerstore.shards import manifest as manifests
 from timerstore.shards.cluster import require
 from timerstore.shards.options import is_drawn
@@ -61,7 +62,7 @@ def _folders(disk: Disk, path: Path) -> list[Path]:
 
 def _before_ms(old_ms: object, clock: Clock | None) -> int:
     if not isinstance(old_ms, int) or isinstance(old_ms, bool):
-        raise MessageError(f"old_ms: wanted a whole number of ms, got {old_ms!r}")
+        raise MessageError(f"old_ms: wanted a whole number of ms, got {quoted(old_ms)}")
     return (clock if clock is not None else SystemClock()).now_ms - old_ms
 
 

@@ -99,7 +99,7 @@ class ShardReceipt(NamedTuple):
         return self.receipt.duplicate
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ShardBatch:
     """What `put_many` answers: `shards[k]` is where message k went, `parts` what they answered."""
 
@@ -107,6 +107,9 @@ class ShardBatch:
     parts: Mapping[int, PutBatch]
     places: Shards
     """Message k is number `places[k]` of its shard's part."""
+
+    def __repr__(self) -> str:
+        return f"ShardBatch(<{len(self)} receipts of {len(self.parts)} shards>)"
 
     def __len__(self) -> int:
         return len(self.shards)
@@ -138,14 +141,14 @@ def places_in_parts(shards: Shards) -> Shards:
     return places
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ShardMessage(Message):
     """One stored message, and the shard it is in."""
 
     shard: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ShardLeasedMessage(LeasedMessage):
     """One leased message, and the shard it is in; its receipt names that, too."""
 

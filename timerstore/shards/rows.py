@@ -38,6 +38,7 @@ COLUMNS = (
 )
 _HEADER_BYTES = 4096 + 64  # that `ingest` keeps free of a group, beside one record
 _CONTROL = r"[\x00-\x1f]"
+_UNFILTERED = r"\|\||^ | $|^\*$"
 # What str.split() splits at, for a key holds none of it.
 _SPACES = (
     r"[\x00-\x20\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}]"
@@ -170,6 +171,8 @@ class Reader:
         due_ms = self._due(columns, now_ms, reasons)
         keys, first = self._keys(columns, len(batch), reasons)
         tags = _text(columns.get("tags"), len(batch), "tags", _CONTROL, reasons)
+        unnamed = compute().match_substring_regex(tags.cast(pyarrow().large_string()), _UNFILTERED)
+        _refuse(_numpy(unnamed), f"tags: {arguments.UNFILTERED}", reasons)
         ids = _text(columns.get("message_id"), len(batch), "message_id", _SPACE_OR_DEL, reasons)
         _refuse(
             _sizes(ids) > arguments.MESSAGE_ID_BYTES_MAX,
@@ -223,6 +226,10 @@ class Reader:
         due_ms = _milliseconds(column)
         most = now_ms + self._config.delay_ms_max
         _refuse(due_ms > most, f"{name}: wanted at most {most} ms", reasons)
+        if (wrong := arguments.is_too_early(due_ms, now_ms)) is not None:
+            low = arguments.SANE_MS_MIN
+            why = f"wanted 0 (now), or {low} ms (2000-01-01) and more; {arguments.MANY_SECONDS}"
+            _refuse(wrong, f"{name}: {why}", reasons)
         if self._options.past == "fail":
             _refuse(due_ms <= now_ms, f"{name}: has passed (past=deliver takes it)", reasons)
         if not self._config.timer_enabled:

@@ -12,6 +12,7 @@ from urllib.parse import quote, unquote
 
 from timerstore.errors import ConfigError, CorruptError, MessageError
 from timerstore.layout.tree import CLUSTER_JSON
+from timerstore.quoted import quoted
 
 SHARD_COUNT_MAX = 1024
 """Shards of one directory: each open one has files, memory and, mostly, threads of its own."""
@@ -70,14 +71,16 @@ def source_of(component: str) -> str:
 def check_version(version: object) -> int:
     """Give the version; MessageError unless it is a whole number from 0 to 2^63 - 1."""
     if type(version) is not int or not 0 <= version <= VERSION_MAX:
-        raise MessageError(f"version: wanted a whole number from 0 to 2^63 - 1, got {version!r}")
+        raise MessageError(
+            f"version: wanted a whole number from 0 to 2^63 - 1, got {quoted(version)}"
+        )
     return version
 
 
 def check_attempt(attempt: object) -> str:
     """Give the name of an attempt; MessageError on what cannot begin a folder's name."""
     if not isinstance(attempt, str) or not _ATTEMPT.fullmatch(attempt):
-        raise MessageError(f"attempt: wanted 1 to 200 of A-Za-z0-9_-, got {attempt!r}")
+        raise MessageError(f"attempt: wanted 1 to 200 of A-Za-z0-9_-, got {quoted(attempt)}")
     return attempt
 
 
@@ -90,7 +93,7 @@ def manifest_version(name: str) -> int | None:
 def check_shard_count(n: object) -> int:
     """Give the number of shards; ConfigError unless it is 1 to 1024."""
     if type(n) is not int or not 1 <= n <= SHARD_COUNT_MAX:
-        raise ConfigError(f"n: wanted 1 to {SHARD_COUNT_MAX} shards, got {n!r}")
+        raise ConfigError(f"n: wanted 1 to {SHARD_COUNT_MAX} shards, got {quoted(n)}")
     return n
 
 

@@ -9,6 +9,9 @@
 | topics                  | all       | as "orders,mail": rows with one of these in column topic   |
 | deliver_from_ms, _to_ms | -         | deliver_at (of slots: slot_at) from, and below; epoch ms   |
 | stored_from_ms, _to_ms  | -         | stored_at, delivered_at or enqueued_at, the same way       |
+| clock_step_ms           | 3600000   | parts of the log whose edges were stored longer before, or |
+|                         |           | after, are not read: set it higher to find every row where |
+|                         |           | a clock ran ahead by more and was set back                 |
 | pushdown                | false     | taken, but Spark's filters narrow nothing: see below       |
 | time_type               | timestamp | or long: epoch ms; 1.3 times as fast to group by           |
 | max_partition_bytes     | 128m      | bytes of the log a task reads, about                       |
@@ -53,7 +56,7 @@ READER_OPTIONS = frozenset(
     {"path", "paths", "table", "shards", "columns", "topics", "deliver_from_ms", "deliver_to_ms"}
     | {"stored_from_ms", "stored_to_ms", "pushdown", "time_type", "max_partition_bytes"}
     | {"batch_bytes", "batch_rows", "on_corrupt", "verify_crc", "as_of", "precision_ms"}
-    | {"starting_offsets", "max_records_per_trigger", "max_bytes_per_trigger"}
+    | {"clock_step_ms", "starting_offsets", "max_records_per_trigger", "max_bytes_per_trigger"}
     | {"fail_on_data_loss"}
 )
 _WRITER_OPTIONS = frozenset(OPTION_NAMES)
@@ -74,6 +77,7 @@ class ReadOptions:
     shards: frozenset[int] | None = None
     columns: tuple[str, ...] | None = None
     bounds: Bounds = field(default_factory=Bounds)
+    clock_step_ms: int = 3_600_000
     times_as_long: bool = False
     max_partition_bytes: int = 128 << 20
     batch_bytes: int = 4 << 20
@@ -135,6 +139,7 @@ class _Parser:
             shards=self._get("shards", _shards, None),
             columns=columns,
             bounds=self._bounds(table),
+            clock_step_ms=self._get("clock_step_ms", _whole(0, 2**62), 3_600_000),
             times_as_long=self._get("time_type", _one_of("timestamp", "long"), "") == "long",
             max_partition_bytes=self._get("max_partition_bytes", _size(64 << 10), 128 << 20),
             batch_bytes=self._get("batch_bytes", _size(1, 512 << 20), 4 << 20),

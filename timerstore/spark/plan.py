@@ -3,8 +3,8 @@
 Holds:    (1) parts begin and end where records do, known from queue units and segments' starts,
           each looked at; together they are all that is asked for, once; (2) a part carries its
           store's snapshot: what was planned is what is read; (3) leaving a part out never leaves
-          out a row that is asked for, as long as no store's clock was set back by more than an
-          hour.
+          out a row that is asked for, unless a store's clock was set back by more than the option
+          clock_step_ms (an hour).
 """
 
 import logging
@@ -29,7 +29,6 @@ from timerstore.spark.options import ReadOptions, parse
 PLAN_FORMAT = 1
 """Of what tasks are told; a worker with another release refuses instead of guessing."""
 
-CLOCK_STEP_MS = 3_600_000
 _LOOK_BYTES = 1 << 16
 _FIRST_NAMES = frozenset({"lock"})
 """What an owner makes before anything that tells of a store."""
@@ -129,7 +128,7 @@ def shard_tasks(
     if options.table in _LOG_TABLES:
         begin, end = log_range(store, wanted.bounds)
         parts = split_log(shard, store, begin, end, options.max_partition_bytes)
-        yield from (Task(part, wanted) for part in _in_time(parts, wanted))
+        yield from (Task(part, wanted) for part in _in_time(parts, wanted, options.clock_step_ms))
     elif options.table == "timers":
         cancelled = None
         if "cancelled" in wanted.columns:
@@ -230,9 +229,10 @@ def _targets(begin: int, end: int, max_bytes: int) -> list[int]:
     return [begin + (end - begin) * k // count for k in range(1, count)]
 
 
-def _in_time(parts: list[Part], wanted: Wanted) -> list[Part]:
+def _in_time(parts: list[Part], wanted: Wanted, clock_step_ms: int) -> list[Part]:
     """Leave out parts whose first record, and the next part's, tell that all were stored before or
-    after what is asked for.
+    after what is asked for. Inside a part the clock may have run ahead, or gone back, by at most
+    `clock_step_ms`.
     """
     low, high = wanted.bounds.stored_from_ms, wanted.bounds.stored_to_ms
     if (low is None and high is None) or len(parts) < 2:
@@ -241,8 +241,9 @@ def _in_time(parts: list[Part], wanted: Wanted) -> list[Part]:
     kept = []
     for k, part in enumerate(parts):
         first, following = firsts[k], firsts[k + 1] if k + 1 < len(parts) else None
-        too_old = low is not None and following is not None and following + CLOCK_STEP_MS < low
-        too_new = high is not None and first is not None and first - CLOCK_STEP_MS >= high
+        edges = [one for one in (first, following) if one is not None]
+        too_old = low is not None and following is not None and max(edges) + clock_step_ms < low
+        too_new = high is not None and first is not None and min(edges) - clock_step_ms >= high
         if not too_old and not too_new:
             kept.append(part)
     return kept

@@ -34,7 +34,6 @@ from timerstore.spark.batch import TimerStorePartition, read_task
 from timerstore.spark.offsets import Ends
 from timerstore.spark.options import ReadOptions
 from timerstore.spark.plan import (
-    CLOCK_STEP_MS,
     Task,
     both,
     find_stores,
@@ -105,12 +104,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Give the first offset. `earliest` is 0: the place where a log once began stays the same,
         though retention moves the place where it does.
         """
-        given = self._options.starting_offsets
+        given, step_ms = self._options.starting_offsets, self._options.clock_step_ms
         if given == "earliest":
             return offsets.make(dict.fromkeys(self._roots(), 0))
         if given.startswith("timestamp:"):
             return offsets.make(
-                {n: _segment_before(store, self._wanted) for n, store in self._look().items()}
+                {
+                    n: _segment_before(store, self._wanted, step_ms)
+                    for n, store in self._look().items()
+                }
                 if self._options.table != "timers"
                 else dict.fromkeys(self._roots(), 0)
             )
@@ -311,14 +313,16 @@ def _part_of(limit: int | None, mine: int, all_of_it: int) -> int | None:
     return None if limit is None else -(-limit * mine // all_of_it)
 
 
-def _segment_before(store: Snapshot, wanted: Wanted) -> int:
-    """Give the start of the last segment that begins before the time; 0 where none does."""
+def _segment_before(store: Snapshot, wanted: Wanted, clock_step_ms: int) -> int:
+    """Give the start of the last segment that begins before the time by more than a clock's step; 0
+    where none does.
+    """
     since = wanted.bounds.stored_from_ms
     size = store.log_segment_bytes
     best = 0
     for begin in range(-(-store.log_begin // size) * size, store.log_end, size):
         first = first_stored_ms(store, begin)
-        if since is None or first is None or first + CLOCK_STEP_MS >= since:
+        if since is None or first is None or first + clock_step_ms >= since:
             break
         best = begin
     return best

@@ -215,6 +215,10 @@ def _once_ms(kept: bytes) -> int | None:
 
 
 def _not_waiting(result: CancelResult) -> NotWaitingError:
+    is_known = result is not CancelResult.UNKNOWN
     return NotWaitingError(
-        "reschedule: the message does not wait", wanted="one that waits", got=result, result=result
+        "reschedule: the message does not wait",
+        wanted="one that waits" if is_known else "the handle of one that waits in this store",
+        got=result,
+        result=result,
     )

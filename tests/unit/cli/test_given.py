@@ -1,14 +1,17 @@
 """Spans, times and settings as they are given, at their edges."""
 
 import threading
+import time
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore.cli.given import MOMENT, PAIR, SETTING, SPAN, moment_ms
+from timerstore.cli.given import DUE, MOMENT, PAIR, SETTING, SPAN, ms_of
 from timerstore.cli.stopping import Stop
 from timerstore.cli.words import (
     body_fields,
@@ -19,6 +22,7 @@ from timerstore.cli.words import (
     size_text,
     span_text,
 )
+from timerstore.recurring.rule import CronRule
 
 
 @pytest.mark.parametrize(
@@ -59,7 +63,7 @@ def test_what_is_no_span(text: str) -> None:
     ],
 )
 def test_times(text: str, ms: int) -> None:
-    assert moment_ms(MOMENT.convert(text, None, None)) == ms
+    assert ms_of(MOMENT.convert(text, None, None)) == ms
 
 
 def test_a_time_without_a_zone_is_this_machines() -> None:
@@ -67,6 +71,54 @@ def test_a_time_without_a_zone_is_this_machines() -> None:
     assert found.tzinfo is not None
     assert found.replace(tzinfo=None) == datetime(2026, 12, 24, 18)  # noqa: DTZ001
     assert abs((MOMENT.convert("now", None, None) - datetime.now(UTC)).total_seconds()) < 60
+
+
+@pytest.fixture
+def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    def set_zone(name: str) -> None:
+        monkeypatch.setenv("TZ", name)
+        time.tzset()
+
+    yield set_zone
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "utc"),
+    [
+        ("Europe/Berlin", "2027-03-28 01:59:59.999", "2027-03-28T00:59:59.999"),
+        ("Europe/Berlin", "2027-03-28 02:00", "2027-03-28T01:00"),
+        ("Europe/Berlin", "2027-03-28 02:30", "2027-03-28T01:00"),
+        ("Europe/Berlin", "2027-03-28 02:59:59.999999", "2027-03-28T01:00"),
+        ("Europe/Berlin", "2027-03-28 03:00", "2027-03-28T01:00"),
+        ("Europe/Berlin", "2027-03-28 03:00:00.5", "2027-03-28T01:00:00.5"),
+        ("Europe/Berlin", "2026-10-25 02:30", "2026-10-25T00:30"),  # the first of two
+        ("Europe/Berlin", "2026-10-25 03:00", "2026-10-25T02:00"),
+        ("America/New_York", "2027-03-14 02:15", "2027-03-14T07:00"),
+        ("America/New_York", "2027-11-07 01:15", "2027-11-07T05:15"),
+        ("Australia/Lord_Howe", "2026-10-04 02:10", "2026-10-03T15:30"),  # by half an hour
+        ("America/Santiago", "2026-09-06 00:30", "2026-09-06T04:00"),  # at midnight
+        ("Pacific/Apia", "2011-12-30 12:00", "2011-12-30T10:00"),  # a day that never was
+        ("UTC", "2027-03-28 02:30", "2027-03-28T02:30"),
+    ],
+)
+def test_local_time_is_the_first_or_the_end_of_a_gap_when_clocks_change(
+    zone: Callable[[str], None], name: str, text: str, utc: str
+) -> None:
+    zone(name)
+    assert MOMENT.convert(text, None, None) == datetime.fromisoformat(utc).replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize("name", ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe"])
+def test_local_time_in_a_gap_agrees_with_cron(zone: Callable[[str], None], name: str) -> None:
+    zone(name)
+    place = ZoneInfo(name)
+    for day in range(1, 366):
+        wall = datetime(2026, 1, 1, 2, 15) + timedelta(days=day)  # noqa: DTZ001 - as it is given
+        noon = (wall - timedelta(hours=14)).replace(tzinfo=place)
+        run = CronRule("15 2 * * *", name).after(int(noon.timestamp() * 1000))
+        assert ms_of(MOMENT.convert(wall.isoformat(), None, None)) == run, wall
 
 
 @pytest.mark.parametrize("text", ["", "noon", "2026-13-01", "-5", "1.5", "9" * 30, "\u0665"])
@@ -77,10 +129,18 @@ def test_what_is_no_time(text: str) -> None:
 
 @given(st.datetimes(timezones=st.just(UTC)))
 def test_a_time_is_never_early_by_a_part_of_a_millisecond(moment: datetime) -> None:
-    ms = moment_ms(moment)
-    exact = (moment - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(milliseconds=1)
-    assert ms - 1 < exact + 1e-3
-    assert ms >= (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+    ms = ms_of(moment)
+    assert ms is not None
+    microseconds = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    assert (ms - 1) * 1000 < microseconds <= ms * 1000
+
+
+def test_due_time_in_seconds_is_an_error_that_says_milliseconds() -> None:
+    for text in ("1790003600", "1", "946684799999"):
+        with pytest.raises(click.BadParameter, match=f"give {text}000"):
+            DUE.convert(text, None, None)
+    assert ms_of(DUE.convert("0", None, None)) == 0
+    assert ms_of(DUE.convert("946684800000", None, None)) == 946_684_800_000
 
 
 def test_settings() -> None:

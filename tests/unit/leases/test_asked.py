@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.bench import NOW, Bench, small
 from tests.support.leasing import bodies, put, take
-from timerstore import AckResult, MessageError
+from timerstore import AckResult, Backoff, MessageError
 
 
 @pytest.mark.parametrize(
@@ -81,3 +81,11 @@ def test_the_longest_names(bench: Bench) -> None:
     (again,) = bench.store.receive("t", group)
     assert (again.body, again.attempt) == (b"a", 2)
     assert bench.store.ack(one) is AckResult.EXPIRED
+
+
+@pytest.mark.parametrize(
+    "made", [(), 10**30, (-1,), (10**30,), (float("nan"),), (10**5000,), ("fast",)]
+)
+def test_backoff_made_with_steps_that_are_none_is_an_error(made: Any) -> None:
+    with pytest.raises(MessageError, match="backoff: wanted delays of 0 to"):
+        Backoff(made)

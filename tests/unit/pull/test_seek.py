@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 
 import timerstore
 from tests.support import broker_fixtures as broker
-from tests.support.bench import NOW, Bench
-from timerstore import MessageError, StoreConfig
+from tests.support.bench import NOW, Bench, small
+from timerstore import MessageError, ReadOnlyStore, StoreConfig
+from timerstore.pull import seek
 from timerstore.testing import ManualClock
 
 ANSWERS = (
@@ -58,16 +60,65 @@ def test_edges(bench: Bench) -> None:
     assert store.offset_at("t", 0, np.int64(NOW + 20)) == 3
 
 
-def test_a_clock_that_was_set_back_gives_one_of_the_places(bench: Bench) -> None:
-    times = [0, 30, 60, 10, 40, 50, 20, 70]
+def first_from(times: list[int], begin: int, wanted: int) -> int:
+    """The answer by its definition: look at one message after the other."""
+    return next((k for k in range(begin, len(times)) if times[k] >= wanted), len(times))
+
+
+@pytest.mark.parametrize("block_units", [1, 3, 16_384])
+def test_offset_at_is_the_first_from_a_time_when_the_clock_went_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, block_units: int
+) -> None:
+    monkeypatch.setattr(seek, "BLOCK_UNITS", block_units)
+    chosen, times = random.Random(block_units), list[int]()
+    for _ in range(40):
+        times.append(chosen.randrange(40))
+        bench.clock.set(NOW + times[-1])
+        bench.store.put("t", b"x")
+        bench.turn()
+        for wanted in chosen.sample(range(-1, 42), 4):  # what is remembered stays true
+            at = bench.store.offset_at("t", 0, NOW + wanted)
+            assert at == first_from(times, 0, wanted)
+    bench.store.flush()
+    with ReadOnlyStore(bench.root, clock=bench.clock) as reader:
+        for wanted in range(-1, 42):
+            at = first_from(times, 0, wanted)
+            assert bench.store.offset_at("t", 0, NOW + wanted) == at
+            assert reader.offset_at("t", 0, NOW + wanted) == at
+
+
+def test_offset_at_is_the_first_kept_from_a_time_when_retention_removed_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seek, "BLOCK_UNITS", 16)
+    config = small(commit_log_segment_bytes=1 << 16, retention_log_bytes=200_000)
+    bench = Bench(tmp_path / "s", config)
+    times = []
+    for n in range(600):
+        times.append(n * 37 % 50)
+        bench.clock.set(NOW + times[-1])
+        bench.store.put("t", b"x" * 1000)
+        if n % 50 == 0:
+            bench.turn()
+            assert bench.store.offset_at("t", 0, NOW + 60) == len(times)  # every block is read
+    bench.turn()
+    begin = bench.store.pull("t", 0, 0).min_offset
+    assert begin > 100
+    for ms in range(-1, 52):
+        assert bench.store.offset_at("t", 0, NOW + ms) == first_from(times, begin, ms)
+    bench.close()
+
+
+def test_consumer_seek_by_time_skips_nothing_when_the_clock_went_back(bench: Bench) -> None:
+    times = [1000, 0, 500, 2000, 1500, 3000]
     for ms in times:
         bench.clock.set(NOW + ms)
-        bench.store.put("t", b"x")
+        bench.store.put("t", b"%d" % ms)
     bench.turn()
-    for ms in range(-1, 72):
-        at = bench.store.offset_at("t", 0, NOW + ms)
-        assert at == 0 or times[at - 1] < ms
-        assert at == len(times) or times[at] >= ms
+    consumer = bench.store.consumer("t", "g")
+    for ms in (0, 400, 600, 1200, 1600, 2500, 3001):
+        assert consumer.seek(time_ms=NOW + ms) == {0: first_from(times, 0, ms)}
+    consumer.close()
 
 
 @pytest.mark.parametrize(

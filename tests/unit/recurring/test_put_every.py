@@ -60,14 +60,44 @@ def test_start(bench: Bench) -> None:
     assert [m.due_ms - NOW for m in bench.out()] == [90_000, 150_000]
 
 
-def test_a_start_that_has_passed(bench: Bench) -> None:
-    start = datetime.fromtimestamp(NOW / 1000 - 150, UTC)
-    every(bench, start=start, missed="all")
-    every(bench, start=start, missed="one", name="one")
-    every(bench, start=start, missed="skip", name="skip")
+@pytest.mark.parametrize("missed", ["skip", "one", "all"])
+def test_start_that_has_passed_begins_with_the_next_step(bench: Bench, missed: str) -> None:
+    for ms, name in ((-150_000, "a"), (-1, "b"), (0, "c"), (-400 * DAY + 7, "d")):
+        start = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=NOW + ms)
+        every(bench, start=start, missed=missed, name=name)
     bench.turn()
-    assert sorted(runs(bench)) == [-3, -2, -1, -1]
-    assert {one.next_ms for one in bench.store.recurring()} == {NOW + 30_000}
+    assert runs(bench) == [0]  # of the one that begins now
+    nexts = {one.name: (one.next_ms or 0) - NOW for one in bench.store.recurring()}
+    assert nexts == {"a": 30_000, "b": MINUTE - 1, "c": MINUTE, "d": 7}
+    bench.turn(30_000)
+    assert [m.due_ms - NOW for m in bench.out()] == [0, 7, 30_000]
+    reopen_after(bench, 2 * MINUTE + 1000)  # from when it was made on, runs are missed
+    bench.turn()
+    came = [m for m in bench.out() if m.properties["TS_EVERY"].startswith("a ")]
+    assert len(came) == {"skip": 1, "one": 2, "all": 3}[missed]
+
+
+def test_start_that_has_passed_begins_cron_with_its_next_time(bench: Bench) -> None:
+    start = datetime(2020, 1, 1, tzinfo=UTC)
+    made = every(bench, every=None, cron="0 * * * *", start=start, missed="all")
+    bench.turn()
+    assert bench.out() == []
+    assert made.next_ms == NOW - NOW % 3_600_000 + 3_600_000
+
+
+@pytest.mark.parametrize("year", [1, 1900, 1969])
+def test_start_before_1970_sets_the_times_of_the_steps(bench: Bench, year: int) -> None:
+    start = datetime(year, 12, 31, 23, 0, 7, tzinfo=UTC)
+    made = every(bench, every=3600, start=start)
+    assert made.next_ms is not None
+    assert NOW < made.next_ms <= NOW + 3_600_000
+    assert made.next_ms % 3_600_000 == 7000
+    assert every(bench, every=3600, start=start) == made  # as it was: nothing changes
+    hourly = every(bench, every=None, cron="5 * * * *", start=start, name="cron")
+    assert hourly.next_ms is not None
+    assert hourly.next_ms % 3_600_000 == 300_000
+    bench.turn()
+    assert bench.out() == []
 
 
 def reopen_after(bench: Bench, ms: int) -> None:
@@ -324,9 +354,9 @@ def test_very_many_missed(bench: Bench) -> None:
     bench.turn(1000)
     bench.turn(1_000_000)
     assert len(bench.out()) == 1001
-    every(bench, every=1, missed="one", name="b", start=datetime(1990, 1, 1, tzinfo=UTC))
+    every(bench, every=1, missed="all", name="b", start=datetime(1990, 1, 1, tzinfo=UTC))
     bench.turn()
-    assert len(bench.out()) == 1002
+    assert len(bench.out()) == 1002  # of a billion before it was made none, and one of now
 
 
 def test_the_clock_is_set_back(bench: Bench) -> None:

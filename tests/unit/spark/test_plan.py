@@ -188,6 +188,28 @@ def test_a_clock_that_was_set_back_within_the_hour_hides_nothing(tmp_path: Path)
     bench.store.close()
 
 
+@pytest.mark.parametrize("parts_ahead", [1, 40])
+def test_rows_of_a_clock_that_ran_ahead_for_a_day_are_planned(
+    tmp_path: Path, parts_ahead: int
+) -> None:
+    """Inside one part only the option tells how far it ran; over several their edges do, too."""
+    bench = Bench(tmp_path / "s", small(commit_log_segment_bytes=64 * 1024))
+    for n in range(120):
+        is_ahead = 40 <= n < 40 + parts_ahead
+        bench.clock.set(NOW + n * 60_000 + (86_400_000 if is_ahead else 0))
+        bench.store.put_many("t", [b"x" * 900] * 8)
+    bench.store.flush()
+    edge = NOW + 80_000_000
+    step = {"clock_step_ms": "90000000"} if parts_ahead == 1 else {}
+    found = tasks(tmp_path / "s", max_partition_bytes="64k", stored_from_ms=edge, **step)
+    wanted = [
+        (0, record.log_offset) for record in disk.records(tmp_path / "s") if record.store_ms >= edge
+    ]
+    assert len(wanted) == 8 * parts_ahead
+    assert offsets_of(found) == wanted
+    bench.store.close()
+
+
 def test_timer_parts_are_the_timer_log_once(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "s", small(timer_log_segment_bytes=4096))
     for n in range(300):

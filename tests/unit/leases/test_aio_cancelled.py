@@ -1,0 +1,205 @@
+"""An awaited receive that is cancelled while it leases: the next one gets the message."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import timerstore.aio
+from tests.support.bench import NOW, small
+from timerstore import AckResult, MessageError, failpoint
+from timerstore.aio import AsyncTimerStore
+from timerstore.testing import ManualClock, Stepper
+
+LEASED = "receive_answered"
+"""Reached in the pool when the leases are durable, before the caller gets them."""
+
+
+@asynccontextmanager
+async def opened(
+    path: Path, clock: ManualClock | None = None
+) -> AsyncIterator[tuple[AsyncTimerStore, Stepper]]:
+    clock = ManualClock(NOW) if clock is None else clock
+    async with timerstore.aio.open(path, small(), clock=clock, threads=False) as store:
+        yield store, Stepper(store.blocking)
+
+
+async def cancelled_as_it_leases(
+    monkeypatch: pytest.MonkeyPatch, begin: Callable[[], Awaitable[Any]]
+) -> None:
+    """Cancel a task at the moment when it has leased, in the pool, and its loop does not know."""
+    loop, is_cancelled = asyncio.get_running_loop(), threading.Event()
+    task: asyncio.Task[Any] = asyncio.ensure_future(begin())  # type: ignore[arg-type]
+
+    def cancel() -> None:
+        task.cancel()
+        loop.call_soon(is_cancelled.set)  # behind what the cancelled task does
+
+    def hook(name: str) -> None:
+        if name == LEASED and not is_cancelled.is_set():
+            loop.call_soon_threadsafe(cancel)
+            assert is_cancelled.wait(30)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(failpoint, "hook", hook)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert is_cancelled.is_set(), "it was cancelled before it leased"
+
+
+@pytest.mark.parametrize("attempts", [1, 16])
+def test_message_of_a_cancelled_receive_is_the_next_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attempts: int
+) -> None:
+    async def run() -> None:
+        async with opened(tmp_path) as (store, stepper):
+            await store.put_many("t", [b"a", b"b", b"c"])
+            stepper.settle()
+
+            def receive(**asked: Any) -> Awaitable[list[timerstore.LeasedMessage]]:
+                return store.receive("t", "g", max_attempts=attempts, **asked)
+
+            await cancelled_as_it_leases(monkeypatch, lambda: receive(lease=600, max_count=2))
+            assert await store.receive("t", "other") != []
+            found = await receive(max_count=9, lease=5)
+            assert [one.body for one in found] == [b"a", b"b", b"c"]
+            assert {one.attempt for one in found} == {1}
+            assert {one.lease_until_ms for one in found} == {NOW + 5000}
+            assert {one.is_last_attempt for one in found} == {attempts == 1}
+            assert await receive() == []
+            assert await store.ack_many(found) == [AckResult.ACKED] * 3
+            assert (await store.stats())["pending_messages"] == 1  # of the other group
+
+    asyncio.run(run())
+
+
+def test_message_of_a_cancelled_receive_wakes_one_that_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        async with opened(tmp_path) as (store, stepper):
+            waiting: list[asyncio.Task[list[timerstore.LeasedMessage]]] = []
+
+            async def first() -> None:
+                first = asyncio.ensure_future(store.receive("t", "g", wait=1000))
+                await store.put("t", b"a")
+                for _ in range(3):  # until both wait
+                    waiting.append(asyncio.ensure_future(store.receive("t", "g", wait=1000)))
+                    await store.stats()
+                stepper.settle()
+                try:
+                    await first
+                except asyncio.CancelledError:
+                    first.cancel()
+                    raise
+
+            await cancelled_as_it_leases(monkeypatch, first)
+            done, left = await asyncio.wait(waiting, timeout=30, return_when="FIRST_COMPLETED")
+            [message] = [message for one in done for message in one.result()]
+            assert (message.body, message.attempt) == (b"a", 1)
+            for one in left:
+                one.cancel()
+
+    asyncio.run(run())
+
+
+def test_message_of_a_cancelled_loop_is_the_next_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        async with opened(tmp_path) as (store, stepper):
+            await store.put("t", b"a")
+            stepper.settle()
+            consumer = store.lease_consumer("t", "g", lease=600, wait=0)
+            await cancelled_as_it_leases(monkeypatch, lambda: anext(consumer))
+            assert [one.body async for one in consumer] == [b"a"]
+
+    asyncio.run(run())
+
+
+def test_message_of_a_receive_that_timed_out_is_the_next_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        async with opened(tmp_path) as (store, stepper):
+            await store.put("t", b"a")
+            stepper.settle()
+            await cancelled_as_it_leases(
+                monkeypatch, lambda: asyncio.wait_for(store.receive("t", "g", lease=600), 3600)
+            )
+            assert [one.body for one in await store.receive("t", "g")] == [b"a"]
+
+    asyncio.run(run())
+
+
+def test_message_of_a_cancelled_receive_comes_again_when_its_lease_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        clock = ManualClock(NOW)
+        async with opened(tmp_path, clock) as (store, stepper):
+            await store.put("t", b"a")
+            stepper.settle()
+            await cancelled_as_it_leases(monkeypatch, lambda: store.receive("t", "g", lease=5))
+            clock.set(NOW + 6000)
+            stepper.settle()
+            [message] = await store.receive("t", "g")
+            assert (message.body, message.attempt) == (b"a", 2)
+            assert await store.receive("t", "g") == []
+
+    asyncio.run(run())
+
+
+def test_message_of_a_cancelled_receive_is_given_back_at_close(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        async with opened(tmp_path) as (store, stepper):
+            await store.put("t", b"a")
+            stepper.settle()
+            await cancelled_as_it_leases(monkeypatch, lambda: store.receive("t", "g", lease=600))
+        async with opened(tmp_path) as (store, stepper):
+            stepper.settle()
+            [message] = await store.receive("t", "g")
+            assert (message.body, message.attempt) == (b"a", 2)
+
+    asyncio.run(run())
+
+
+def test_last_attempt_of_a_cancelled_receive_stays_leased_at_close(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        async with opened(tmp_path) as (store, stepper):
+            await store.put("t", b"a")
+            stepper.settle()
+            asked = {"lease": 600, "max_attempts": 1}
+            await cancelled_as_it_leases(monkeypatch, lambda: store.receive("t", "g", **asked))
+        async with opened(tmp_path) as (store, stepper):
+            stepper.settle()
+            assert await store.receive("t", "g") == []
+            assert (await store.stats())["pending_by_topic"] == {"%DLQ%g": 1}
+
+    asyncio.run(run())
+
+
+def test_message_of_a_cancelled_receive_is_not_for_another_filter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        async with opened(tmp_path) as (store, stepper):
+            await store.put("t", b"a", tags="x")
+            stepper.settle()
+            await cancelled_as_it_leases(
+                monkeypatch, lambda: store.receive("t", "g", tags="x", lease=600)
+            )
+            assert await store.receive("t", "g", tags="y") == []
+            assert [one.body for one in await store.receive("t", "g", tags="x")] == [b"a"]
+            with pytest.raises(MessageError):
+                await store.receive("t", "g", lease=0)
+
+    asyncio.run(run())

@@ -411,6 +411,9 @@ class SimDisk(Disk):
         self.names[path.parent][path.name] = None
         self.names[path] = {}
 
+    def sync_name(self, path: Any) -> None:
+        """Folders are durable when they are made."""
+
     def unlink(self, path: Any) -> None:
         folder, name = self._lookup(path)
         self.call("unlink", path)

@@ -114,6 +114,7 @@ class Directory:
         self.tree = Tree(root)
         self.pid = os.getpid()
         disk.make_directory(root)
+        disk.sync_name(root)  # it may be the work of a process that was killed
         self._anchor = disk.anchor(root)
         self._identity = self._anchor.identity()
         self._file: File | None = None

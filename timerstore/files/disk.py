@@ -501,13 +501,17 @@ class Disk:
     def make_directory(self, path: Path) -> None:
         """Make a directory and what lies above it; durable on return.
 
-        Another process may meanwhile remove what it finds empty: then it is made again.
+        Another process may meanwhile remove what it finds empty: then it is made again. A process
+        that was killed may have made the first ones: each is synced before the next is made, so
+        only the last of them may not be durable yet.
         """
         for is_last in (*[False] * _MAKE_TRIES, True):
             missing, above = [], path
             while not self.is_directory(above):
                 missing.append(above)
                 above = above.parent
+            if missing:
+                self.sync_name(above)
             if self._make_all(missing[::-1], is_last=is_last):
                 return
 
@@ -554,6 +558,19 @@ class Disk:
                 os.fsync(fd)
         except OSError as error:
             raise FailedError(f"sync directory: {error.strerror}", where=path) from error
+
+    def sync_name(self, path: Path) -> None:
+        """Make the name of a file or directory durable. A mount point has none, and a parent that
+        this process may not read was not written by a process like this one.
+        """
+        is_inner = self._anchor_of(path) is not None
+        parent = path.parent if is_inner else Path(os.path.realpath(path)).parent
+        try:
+            if self.identity(parent)[0] == self.identity(path)[0]:
+                self.sync_directory(parent)
+        except FailedError as error:
+            if not isinstance(error.__cause__, PermissionError):
+                raise
 
     def write_small(self, path: Path, data: bytes) -> None:
         """Replace a small file whole: the old one or the new one, whatever happens; durable."""

@@ -421,6 +421,9 @@ class SimDisk(Disk):
         self.names[path.parent][path.name] = None
         self.names[path] = {}
 
+    def sync_name(self, path: Any) -> None:
+        """Folders are durable when they are made."""
+
     def unlink(self, path: Any) -> None:
         folder, name = self._lookup(path)
         self.call("unlink", path)
@@ -474,9 +477,6 @@ class SimDisk(Disk):
             raise
         files = self.names[path].items()
         self.synced[path] = {name: node for name, node in files if node is not None}
-
-    def sync_name(self, path: Any) -> None:
-        """No directory is lost here."""
 
     # --- ends ---
 

@@ -110,6 +110,7 @@ class Copier:
         transfer.left = sum(transfer.missing_bytes(one) for one in held)
         rows = tuple(transfer.bring(one) for one in held)
         self._disk.sync_directory(target.commit_log)
+        self._disk.sync_directory(target.root)  # a backup that was killed may have made the folder
         new = new._replace(segments=rows, ids=self._bring_ids(target, before.ids, ids, begin))
         reach("backup_copied")
         _write_manifest(self._disk, target.root, new)

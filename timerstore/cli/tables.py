@@ -30,6 +30,7 @@ from timerstore.columns.damage import ON_CORRUPT, OnCorrupt
 from timerstore.columns.look import look
 from timerstore.columns.scan import Bounds, Part, Wanted
 from timerstore.columns.tables import TABLES, chosen
+from timerstore.files.disk import Disk
 from timerstore.shards.untaken import refuse_untaken
 
 WAITING = "waiting"
@@ -200,8 +201,8 @@ def export_command(
 ) -> None:
     """Write what waits, or a table, into TARGET: .parquet, or .jsonl.
 
-    TARGET is there only when it is whole. What waits of shards is refused while rows are handed
-    to them that their owners have not taken in.
+    TARGET is there only when it is whole, and durable on return. What waits of shards is refused
+    while rows are handed to them that their owners have not taken in.
     """
     asked = _asked(table, topics, columns, on_corrupt)
     open_writer = _WRITERS.get(target.suffix.lower())
@@ -221,6 +222,7 @@ def export_command(
                 error.filename = str(part)  # a write's, which has but a descriptor
             part.unlink(missing_ok=True)
             raise
+    Disk().sync_name(target)
     size = target.stat().st_size
     if as_json:
         emit({"file": str(target), "table": table, "rows": rows, "bytes": size})

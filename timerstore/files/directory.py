@@ -114,7 +114,7 @@ class Directory(Owner):
                     raise LockedError("the directory is open in this process", where=root)
                 _held[self._identity] = self._anchor
             self._file = self._lock()
-            disk.sync_name(root)  # made, or renamed to this, by a process that may have been killed
+            disk.sync_name(root)  # a process that was killed may have made or renamed it
         except BaseException:
             self._let_go()
             raise

@@ -528,7 +528,7 @@ class Disk(Owner):
             while not self.is_directory(above):
                 missing.append(above)
                 above = above.parent
-            if missing and self._anchor_of(above) is None:
+            if missing:
                 self.sync_name(above)
             if self._make_all(missing[::-1], is_last=is_last):
                 return
@@ -578,24 +578,17 @@ class Disk(Owner):
             raise FailedError(f"sync directory: {error.strerror}", where=path) from error
 
     def sync_name(self, path: Path) -> None:
-        """Make a directory's own name durable, whoever made it, and whether they synced it or not.
-
-        Nothing is done where another file system is mounted there, which keeps no name of it, or
-        where the directory above cannot be opened: who may not read it has made no name in it.
+        """Make the name of a file or directory durable. A mount point has none, and a parent that
+        this process may not read was not written by a process like this one.
         """
+        is_inner = self._anchor_of(path) is not None
+        parent = path.parent if is_inner else Path(os.path.realpath(path)).parent
         try:
-            fd = os.open(f"{path}/..", _FOLDER)
-        except (FileNotFoundError, PermissionError):
-            return
-        except OSError as error:
-            raise os_error(error, "open", f"{path}/..") from error
-        try:
-            if os.fstat(fd).st_dev == os.stat(path).st_dev:
-                os.fsync(fd)
-        except OSError as error:
-            raise FailedError(f"sync directory: {error.strerror}", where=f"{path}/..") from error
-        finally:
-            _close(fd)
+            if self.identity(parent)[0] == self.identity(path)[0]:
+                self.sync_directory(parent)
+        except FailedError as error:
+            if not isinstance(error.__cause__, PermissionError):
+                raise
 
     def write_small(self, path: Path, data: bytes) -> None:
         """Replace a small file whole: the old one or the new one, whatever happens; durable."""

@@ -148,7 +148,8 @@ def ensure(disk: Disk, root: Path, n: int | None, config: StoreConfig | None) ->
             "go elsewhere: another number needs another directory (reshard)"
         )
     require_shards(disk, tree, cluster, range(cluster.shard_count))
-    disk.sync_directory(root)  # who made it may have died before its names were durable
+    disk.sync_name(root)  # the process that made it may have died before its names were durable
+    disk.sync_directory(root)
     return cluster
 
 
@@ -176,6 +177,7 @@ def _make(disk: Disk, tree: ShardsTree, cluster: Cluster) -> Cluster:
         )
     for shard in range(cluster.shard_count):
         disk.make_directory(tree.shard(shard))
+    disk.sync_directory(tree.root)  # a process that was killed may have made some of them
     if disk.write_new(tree.cluster_json, write(cluster)):
         return cluster
     found = load(disk, tree)

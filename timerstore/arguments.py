@@ -259,11 +259,11 @@ def is_nothing(given: object) -> bool:
 def list_of_keys(keys: object) -> list[Any]:
     """Give one key or several as a list, not looked at yet; MessageError on what is neither."""
     if isinstance(keys, bytes | bytearray | memoryview):
-        raise MessageError(f"keys: wanted text or several texts, got {typed(keys)}; decode it")
+        raise MessageError(f"keys: wanted text or several, got {typed(keys)}; decode it")
     try:
         return [keys] if isinstance(keys, str) else list(keys)  # type: ignore[call-overload]
     except TypeError as error:
-        raise MessageError(f"keys: wanted text or several texts, got {typed(keys)}") from error
+        raise MessageError(f"keys: wanted text or several, got {typed(keys)}") from error
 
 
 def _joined_keys(keys: object, problems: list[str]) -> str:

@@ -18,11 +18,11 @@ from timerstore.errors import ConfigError, NotWaitingError
 
 HALF = r"wanted text without half a surrogate pair.*, got '\\ud800'"
 PUT: list[tuple[dict[str, Any], str]] = [
-    ({"keys": b"k"}, r"keys: wanted text or several texts, got bytes b'k'; decode it"),
+    ({"keys": b"k"}, r"keys: wanted text or several, got bytes b'k'; decode it"),
     ({"keys": bytearray(b"k")}, r"keys: wanted .*, got bytearray"),
     ({"keys": [b"k"]}, r"keys: wanted text, got bytes b'k'"),
     ({"keys": ["a", 5]}, r"keys: wanted text, got int 5"),
-    ({"keys": 5}, r"keys: wanted text or several texts, got int 5"),
+    ({"keys": 5}, r"keys: wanted text or several, got int 5"),
     ({"keys": "a b"}, r"keys: wanted text without spaces .*, got 'a b'"),
     ({"keys": "a\x01"}, r"keys: wanted text without spaces and control .*, got 'a\\x01'"),
     ({"keys": "\ud800"}, f"keys: {HALF}"),

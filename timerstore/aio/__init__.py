@@ -154,8 +154,9 @@ class AsyncTimerStore(AsyncClosing):
     @_as(TimerStore.receive)
     async def receive(self, topic: str, group: str, **asked: Any) -> list[LeasedMessage]:
         """The same call; while it waits it has no thread. Cancelled, it leaves what it leased to
-        the next `receive` of the group with the same filters, which gets it at once, as the same
-        attempt. Where none comes before `close`, it is given back then.
+        the next `receive` of the group with the same filters, or to one that waits, which gets it
+        as the same attempt as soon as the lease is durable. Where none comes before `close`, it is
+        given back then.
         """
         waiting = await self._run(partial(self.blocking.begin_receive, topic, group, **asked))
         return await self._wait(waiting, looks_first=True, unwanted=waiting.give_back)

@@ -24,7 +24,8 @@ async def opened(
     path: Path, clock: ManualClock | None = None
 ) -> AsyncIterator[tuple[AsyncTimerStore, Stepper]]:
     clock = ManualClock(NOW) if clock is None else clock
-    async with timerstore.aio.open(path, small(), clock=clock, threads=False) as store:
+    # One thread: what comes after a cancelled look begins when that is done.
+    async with timerstore.aio.open(path, small(), clock=clock, threads=False, workers=1) as store:
         yield store, Stepper(store.blocking)
 
 

@@ -55,6 +55,8 @@ _INDEX = Allowed("contents", "index/*", INDEX.reason)
 _OWN = Allowed("*", "timerstore/watermark", "the act itself")
 _BACKUP_OWN = Allowed("*", "backup.json*", "the act itself")
 
+_UNITS = "the wheel leads to durable units only"
+
 BARRIERS = (
     Barrier(
         "write", "*/timerstore/watermark", 2, ("*",),
@@ -75,6 +77,9 @@ BARRIERS = (
     Barrier(
         "write", "*/timerwheel", 1, ("timerstore/wheel",),
         "a sector's checksum is durable before the sector changes",
+    ),
+    Barrier(
+        "write", "*/timerwheel", 1, ("timerlog/*",), _UNITS,
     ),
     Barrier(
         "zero", "*/timerlog/*", 1, ("timerwheel",),
@@ -133,6 +138,6 @@ RECOVERY_BARRIERS = (
         one._replace(allowed=(*one.allowed, FAR_LOG, HALF_WRITTEN, OLD_QUEUE))
         for one in BARRIERS[:2]
     ),
-    *BARRIERS[2:],
+    *(one for one in BARRIERS[2:] if one.reason != _UNITS),
 )
-"""While a store is opened after a kill."""
+"""While a store is opened after a kill: there the wheel is written before the timer log is cut."""

@@ -27,6 +27,7 @@ import errno
 import os
 import shutil
 import stat
+import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -104,6 +105,7 @@ class Recorder:
 
     def __init__(self, top: Path, barriers: Sequence[Barrier]) -> None:
         self._top = top.resolve()
+        self._lock = threading.RLock()
         self._contents: dict[Inode, bytes] = {}  # compressed
         self._entries: dict[Inode, Entries] = {}
         self.barriers = barriers
@@ -135,6 +137,10 @@ class Recorder:
         """A file or a directory was synced."""
         if not Path(_name_of(fd)).is_relative_to(self._top):
             return
+        with self._lock:  # of two threads that sync one file the later state stays
+            self._synced(fd)
+
+    def _synced(self, fd: int) -> None:
         self.before_sync()
         status = os.fstat(fd)
         inode = status.st_ino

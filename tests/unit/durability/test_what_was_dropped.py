@@ -16,6 +16,7 @@ from tests.support.derived_files import (
     HALF_WRITTEN,
     IDS,
     LOCK,
+    OLD_NAME,
     RECOVERED,
     RECOVERY_BARRIERS,
 )
@@ -23,7 +24,10 @@ from tests.support.driver import abandon
 from tests.support.durability import Recorder, recording
 from tests.support.leasing import bodies, take
 from tests.support.retaining import SIZES, begin_of
-from timerstore import StoreConfig
+from tests.support.staging import make_root
+from timerstore import StoreConfig, failpoint
+from timerstore.files.disk import Disk
+from timerstore.shards.cluster import ensure
 
 RETAINING = replace(SIZES, flush="sync", dedupe_window_ms=3_600_000)
 
@@ -117,6 +121,57 @@ def test_store_that_was_moved_is_durable_when_it_is_open(recorder: Recorder, dis
     bench.close()
 
 
+def test_shards_that_were_moved_are_durable_when_they_are_open(
+    recorder: Recorder, disk: Path
+) -> None:
+    make_root(disk / "shards", 2)
+    (disk / "shards").rename(disk / "moved")
+    ensure(Disk(), disk / "moved", None, None)
+    recorder.check((*CHECKPOINT, LOCK, OLD_NAME), "moved")
+
+
+def test_delivery_is_durable_before_its_source_is_given_up(
+    recorder: Recorder, disk: Path, tmp_path: Path
+) -> None:
+    """It was delivered after the last checkpoint, so retention made no copy of it."""
+    config = replace(RETAINING, flush="async")
+    bench = Bench(disk / "store", config)
+    bench.store.put("t", b"due", delay=5)
+    for _ in range(40):
+        bench.store.put("other", bytes(1200))
+    services = ("dispatch", "enqueue_get", "enqueue_put", "dequeue_get", "dequeue_get_message",
+                "dequeue_put")  # fmt: skip
+
+    def step_all() -> None:
+        while sum(bench.stepper.step(name) for name in services):
+            pass
+
+    step_all()
+    bench.store.flush()
+    bench.clock.set(bench.clock.now_ms + 7 * SECOND)
+    step_all()
+    stats = bench.store.stats()
+    assert stats["dequeue_put_messages"] == 1
+    assert stats["log_durable_bytes"] < stats["log_end_bytes"]
+    # The watermark is written once more, as of the last checkpoint: the queues have gone on since.
+    recorder.barriers = BARRIERS[1:]
+    cuts: list[Path] = []
+
+    def hook(name: str) -> None:
+        if name == "retention_begin_raised":
+            cuts.append(recorder.cut(bench.root, tmp_path / f"{len(cuts)}"))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(failpoint, "hook", hook)
+        while not cuts:
+            assert bench.stepper.step("retention")
+    found = Bench(cuts[0], config, bench.clock.now_ms)
+    found.turn()
+    assert found.bodies() == [b"due"]
+    found.close()
+    bench.close()
+
+
 def test_segments_of_a_log_that_is_not_synced_have_their_length(
     recorder: Recorder, disk: Path, tmp_path: Path
 ) -> None:
@@ -159,13 +214,31 @@ def test_group_commits_no_lease_that_a_power_cut_takes_back(
     found.close()
 
 
+def test_checkpoint_covers_no_record_that_a_power_cut_takes_back(
+    unsynced: Bench, recorder: Recorder, tmp_path: Path
+) -> None:
+    """One that a put makes by itself, because the log has grown."""
+    bench = unsynced
+    for k in range(20):
+        bench.store.put("t", b"%d" % k, delay=10)
+    bench.store._opened.checkpoint.run()
+    found = cut(bench, recorder, tmp_path / "cut", bench.config)
+    assert len(list(found.store.pending())) == 20
+    found.close()
+
+
 def test_what_recurs_is_saved_behind_its_runs(
     unsynced: Bench, recorder: Recorder, tmp_path: Path
 ) -> None:
     bench = unsynced
     bench.store.put_every("t", b"run", every=5, name="e")
-    for _ in range(2):
-        bench.turn(5 * SECOND)
+    bench.turn(5 * SECOND)
+    bench.clock.set(bench.clock.now_ms + 5 * SECOND)
+    for name in ("dequeue_get", "dequeue_get_message", "dequeue_put", "dispatch", "recurring"):
+        while bench.stepper.step(name):
+            pass
+    stats = bench.store.stats()
+    assert stats["log_durable_bytes"] < stats["log_end_bytes"]  # the next run is put, not synced
     bench.store._opened.definitions.save()
     found = cut(bench, recorder, tmp_path / "cut", bench.config)
     found.turn(5 * SECOND)
@@ -179,10 +252,11 @@ def test_store_that_was_killed_while_it_closed_is_durable(
 ) -> None:
     config = small(flush="sync", far_wheel="shared")
     bench = Bench(disk / "store", config)
-    for k in range(20):
-        bench.store.put("t", b"%d" % k, delay=5 * k)
+    receipts = [bench.store.put("t", b"%d" % k, delay=5 * (k // 2)) for k in range(20)]
     bench.store.put("t", b"far", delay=500)
     bench.turn(3 * SECOND)
+    for one in receipts[6::2]:  # closing leads the chains past their units
+        bench.store.cancel(one)
     found = recorder.killed_before_each_sync(disk / "store", disk / "killed", bench.store.close)
     recorder.barriers = RECOVERY_BARRIERS
     for root in found:

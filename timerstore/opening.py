@@ -702,6 +702,7 @@ class _Opening(Owner):
         for route in self._routes.by_index:
             last = route.queue.last_record_end()
             if last > end:
+                self._directory.mark_closed()  # else the next opening would cut the log there
                 raise CorruptError(
                     "the commit log has lost its end, or a queue is damaged, which points beyond",
                     where=f"{self._segments.path(end // self._segments.segment_bytes)} "

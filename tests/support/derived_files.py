@@ -30,6 +30,9 @@ HALF_WRITTEN = Allowed("*", "*.tmp", "a kill left it under this name: the next w
 OLD_NAME = Allowed(
     "removed", "*/.*.tmp", "the name that a new file had before its own: the janitor removes it"
 )
+OLD_QUEUE = Allowed(
+    "removed", "*consumequeue/*", "the log begins behind its messages: retention drops it again"
+)
 LOCK = Allowed("name", "*lock", "it is a lock: a later owner makes it again")
 DROPPED = Allowed(
     "removed", "*_ingest/staging/*", "what a replay staged: the janitor removes it once more"
@@ -41,7 +44,7 @@ ANSWER = (STAGING, INDEX, QUEUES, TIMER_LOG, FAR_LOG, IDS)
 CHECKPOINT = (STAGING, INDEX, IDS)
 """After a checkpoint, and so after every opening."""
 
-RECOVERED = (*CHECKPOINT, FAR_LOG, HALF_WRITTEN)
+RECOVERED = (*CHECKPOINT, FAR_LOG, HALF_WRITTEN, OLD_QUEUE)
 """After an opening that recovers: units that the far wheel's table does not speak of stay."""
 
 CLOSED = (STAGING, IDS)
@@ -51,6 +54,8 @@ _SIDE = Allowed("contents", "timerstore/staging", STAGING.reason)
 _INDEX = Allowed("contents", "index/*", INDEX.reason)
 _OWN = Allowed("*", "timerstore/watermark", "the act itself")
 _BACKUP_OWN = Allowed("*", "backup.json*", "the act itself")
+
+_UNITS = "the wheel leads to durable units only"
 
 BARRIERS = (
     Barrier(
@@ -74,6 +79,9 @@ BARRIERS = (
         "a sector's checksum is durable before the sector changes",
     ),
     Barrier(
+        "write", "*/timerwheel", 1, ("timerlog/*",), _UNITS,
+    ),
+    Barrier(
         "zero", "*/timerlog/*", 1, ("timerwheel",),
         "the wheel leads to nothing that is cut from the timer log",
     ),
@@ -82,7 +90,7 @@ BARRIERS = (
         "without a watermark the log must be whole",
     ),
     Barrier(
-        "unlink", "*/commitlog/*", 1, ("timerstore/watermark",),
+        "unlink", "*/commitlog/*", 1, ("timerstore/watermark", "commitlog/*"),
         "where the log begins is durable before its first file goes",
     ),
     Barrier(
@@ -126,7 +134,10 @@ BARRIERS = (
 )  # fmt: skip
 
 RECOVERY_BARRIERS = (
-    *(one._replace(allowed=(*one.allowed, FAR_LOG, HALF_WRITTEN)) for one in BARRIERS[:2]),
-    *BARRIERS[2:],
+    *(
+        one._replace(allowed=(*one.allowed, FAR_LOG, HALF_WRITTEN, OLD_QUEUE))
+        for one in BARRIERS[:2]
+    ),
+    *(one for one in BARRIERS[2:] if one.reason != _UNITS),
 )
-"""While a store is opened after a kill."""
+"""While a store is opened after a kill: there the wheel is written before the timer log is cut."""

@@ -19,12 +19,15 @@ Invariants:
     2. `Barrier`s are checked before each act they name, so that an act that must follow a sync
        fails when it comes first.
     3. The syncs are recorded and not done: tests stay fast.
-Not modelled: a sync that fails, and what the cache shows after it (tests/sim/disk.py does).
+    4. A sync that fails (`fault`) writes nothing, and leaves its pages clean: only what is written
+       again is on the disk after the next sync of that file.
 """
 
+import errno
 import os
 import shutil
 import stat
+import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -38,6 +41,7 @@ import timerstore.files.disk
 from timerstore.native import lib
 
 _LINK, _UNLINK = os.link, os.unlink
+_PAGE = 4096
 
 Inode = int
 
@@ -86,14 +90,30 @@ class Barrier(NamedTuple):
         return any(a.covers(inner) for a in self.allowed)
 
 
+class Fault(NamedTuple):
+    """The next act of a kind on a file fails."""
+
+    act: str
+    """write or sync."""
+    pattern: str
+    how: str
+    """torn: half of a write is done; full: none of it; failed: of a sync."""
+
+
 class Recorder:
     """Knows what is durable below one folder."""
 
     def __init__(self, top: Path, barriers: Sequence[Barrier]) -> None:
         self._top = top.resolve()
+        self._lock = threading.RLock()
         self._contents: dict[Inode, bytes] = {}  # compressed
         self._entries: dict[Inode, Entries] = {}
         self.barriers = barriers
+        self.fault: Fault | None = None
+        """Set by a test; None again when it was met."""
+        self.before_write: Callable[[str, Sequence[int]], None] = lambda _path, _offsets: None
+        """Called with a file and the offsets of the pieces that are about to be written."""
+        self._lost: dict[Inode, set[int]] = {}  # pages that a failed sync left clean
         self.before_sync: Callable[[], None] = lambda: None
         """Called before each sync: a test may look at the files, or have them copied."""
         self.passed: set[Barrier] = set()
@@ -117,12 +137,46 @@ class Recorder:
         """A file or a directory was synced."""
         if not Path(_name_of(fd)).is_relative_to(self._top):
             return
+        with self._lock:  # of two threads that sync one file the later state stays
+            self._synced(fd)
+
+    def _synced(self, fd: int) -> None:
         self.before_sync()
         status = os.fstat(fd)
+        inode = status.st_ino
         if stat.S_ISDIR(status.st_mode):
-            self._entries[status.st_ino] = _entries_of(fd)
-        else:
-            self._contents[status.st_ino] = zlib.compress(_bytes_of(fd), 1)
+            self._entries[inode] = _entries_of(fd)
+            return
+        now, before = _bytes_of(fd), self.durable(inode)
+        if self.meets("sync", _name_of(fd)) is not None:
+            pages = range(-(-max(len(now), len(before)) // _PAGE))
+            news = {k for k in pages if _page(now, k) != _page(before, k)}
+            self._lost.setdefault(inode, set()).update(news)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        kept = bytearray(now)
+        for page in self._lost.get(inode, ()):
+            old = _page(before, page)
+            kept[page * _PAGE : page * _PAGE + len(old)] = old
+        self._contents[inode] = zlib.compress(kept, 1)
+
+    def durable(self, file: Inode | Path) -> bytes:
+        """Give a file's bytes as a power cut leaves them."""
+        raw = self._contents.get(file.stat().st_ino if isinstance(file, Path) else file)
+        return b"" if raw is None else zlib.decompress(raw)
+
+    def wrote(self, fd: int, offset: int, size: int) -> None:
+        """A range is dirty, and will be on the disk with the next sync."""
+        lost = self._lost.get(os.fstat(fd).st_ino)
+        if lost:
+            lost.difference_update(range(offset // _PAGE, (offset + size - 1) // _PAGE + 1))
+
+    def meets(self, act: str, path: str) -> str | None:
+        """How this act fails; None: it does not."""
+        fault = self.fault
+        if fault is None or fault.act != act or not fnmatch(path, fault.pattern):
+            return None
+        self.fault = None
+        return fault.how
 
     @contextmanager
     def going(self, path: str | Path) -> Iterator[None]:
@@ -135,6 +189,7 @@ class Recorder:
         yield
         if stat.S_ISDIR(status.st_mode) or status.st_nlink == 1:
             self._contents.pop(status.st_ino, None)
+            self._lost.pop(status.st_ino, None)
             self._entries.pop(status.st_ino, None)
 
     def cut(self, root: Path, to: Path) -> Path:
@@ -150,8 +205,7 @@ class Recorder:
                 (to / name).mkdir()
                 self._restore(inode, to / name)
             else:
-                raw = self._contents.get(inode)
-                (to / name).write_bytes(b"" if raw is None else zlib.decompress(raw))
+                (to / name).write_bytes(self.durable(inode))
 
     # --- what is not ---
 
@@ -189,8 +243,8 @@ class Recorder:
         return True
 
     def _is_synced(self, path: Path) -> bool:
-        raw = self._contents.get(path.stat().st_ino)
-        return raw is not None and zlib.decompress(raw) == path.read_bytes()
+        inode = path.stat().st_ino
+        return inode in self._contents and self.durable(inode) == path.read_bytes()
 
     def check(self, allowed: Sequence[Allowed] = (), base: str = "") -> None:
         """Fail where the answer that was just given depends on something that is not durable below
@@ -216,6 +270,12 @@ class Recorder:
             wrong = [one for one in found if not barrier.is_free(one, base)]
             assert not wrong, f"{act} {relative} ({barrier.reason}), before a sync of {wrong}"
 
+    def writing(self, path: str, offsets: Sequence[int]) -> None:
+        """Pieces of a file are about to be written."""
+        self.reached("write", path)
+        if Path(path).is_relative_to(self._top):
+            self.before_write(path, offsets)
+
     def killed(self, root: Path, copy: Path) -> Path:
         """Make `copy` what a kill leaves of `root`: all that was written, durable only where it was
         synced.
@@ -235,6 +295,8 @@ class Recorder:
         for old_inode, new_inode in inodes.items():
             if old_inode in self._contents:
                 self._contents[new_inode] = self._contents[old_inode]
+            if old_inode in self._lost:
+                self._lost[new_inode] = set(self._lost[old_inode])
             if old_inode in self._entries:
                 self._entries[new_inode] = {
                     name: (inodes.get(inode, inode), is_folder)
@@ -280,6 +342,10 @@ class Recorder:
 def _entries_of(folder: Path | int) -> Entries:
     with os.scandir(folder) as entries:
         return {one.name: (one.inode(), one.is_dir(follow_symlinks=False)) for one in entries}
+
+
+def _page(data: bytes, number: int) -> bytes:
+    return data[number * _PAGE : (number + 1) * _PAGE]
 
 
 def _bytes_of(fd: int) -> bytes:
@@ -349,10 +415,20 @@ def _replace_writes(patch: pytest.MonkeyPatch, recorder: Recorder) -> None:
     pwrite, ftruncate = os.pwrite, os.ftruncate
 
     def writing(fd: int, data: Any, offset: int, /) -> int:
+        place = _name_of(fd)
         raw = memoryview(data).cast("B")
         if os.pread(fd, len(raw), offset) != raw:  # the same bytes again change nothing
-            recorder.reached("write", _name_of(fd))
-        return pwrite(fd, data, offset)
+            recorder.writing(place, [offset])
+        how = recorder.meets("write", place)
+        if how is None:
+            done = pwrite(fd, data, offset)
+            recorder.wrote(fd, offset, done)
+            return done
+        if how == "torn":
+            part = memoryview(data).cast("B")
+            pwrite(fd, part[: len(part) // 2], offset)
+        code = errno.ENOSPC if how == "full" else errno.EIO
+        raise OSError(code, os.strerror(code))
 
     def resizing(fd: int, size: int, /) -> None:
         recorder.reached("resize", _name_of(fd))
@@ -385,4 +461,16 @@ class _NativeCalls:
             self._recorder.reached(act, _name_of(fd))
             return int(call(fd, *arguments))
 
-        return recorded
+        return self._write_each if act == "write" else recorded
+
+    def _write_each(self, fd: int, pieces: Any, size: int, count: int, offsets: Any) -> int:
+        place, recorder = _name_of(fd), self._recorder
+        recorder.writing(place, list(offsets[0:count]))
+        how = recorder.meets("write", place)
+        done = count if how is None else count // 2 if how == "torn" else 0
+        status = int(lib.ts_write_each(fd, pieces, size, done, offsets))
+        for at in range(done):
+            recorder.wrote(fd, offsets[at], size)
+        if how is None:
+            return status
+        return -(errno.ENOSPC if how == "full" else errno.EIO)

@@ -1,0 +1,247 @@
+"""A broker's store, which has no watermark: where its log may be torn, and where it is damaged.
+
+A broker syncs whole files in order, so only what lies behind the start of the last file that begins
+with a record may be torn. Damage before that is CorruptError, and nothing is removed.
+"""
+
+import shutil
+import struct
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import timerstore
+from tests.support import broker_fixtures as broker
+from tests.support.broker_expected import Expected
+from timerstore import CorruptError, StoreConfig
+from timerstore.testing import ManualClock
+
+CLEAN, KILLED = "clean-small-segments", "killed-small-segments"
+SEGMENT = 65_536
+_BLANK = 0xCBD43194
+
+
+class Record(NamedTuple):
+    """A record, or the blank at a segment's end: log offsets."""
+
+    begin: int
+    end: int
+    is_blank: bool
+
+
+class Log:
+    """The commit log of a broker's store, by its files."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.folder = root / "commitlog"
+        self.paths = sorted(self.folder.iterdir())
+        self.records = [
+            [Record(begin, end, blank) for begin, end, blank in _walk(path)] for path in self.paths
+        ]
+
+    @property
+    def last(self) -> int:
+        """Number of the last file that begins with a record."""
+        return max(at for at, found in enumerate(self.records) if found)
+
+    def damage(self, log_offset: int, size: int = 8) -> None:
+        """Overwrite bytes."""
+        path = self.paths[log_offset // SEGMENT]
+        with path.open("r+b") as file:
+            file.seek(log_offset % SEGMENT)
+            file.write(b"\xff" * size)
+
+    def zero_from(self, log_offset: int) -> None:
+        """As pages that never reached the disk: all of the file from there on."""
+        path = self.paths[log_offset // SEGMENT]
+        with path.open("r+b") as file:
+            file.seek(log_offset % SEGMENT)
+            file.write(bytes(SEGMENT - log_offset % SEGMENT))
+
+    def add_empty(self) -> None:
+        """A file that the broker made ahead."""
+        path = self.folder / f"{len(self.paths) * SEGMENT:020d}"
+        path.write_bytes(bytes(SEGMENT))
+
+    def shown(self) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in sorted(self.folder.iterdir())}
+
+
+def _walk(path: Path) -> list[tuple[int, int, bool]]:
+    data, base, at, found = path.read_bytes(), int(path.name), 0, []
+    while at + 8 <= len(data):
+        size, magic = struct.unpack_from(">II", data, at)
+        if size == 0:
+            break
+        found.append((base + at, base + at + size, magic == _BLANK))
+        at += size
+    return found
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """In memory where there is enough of it: what is read in full is synced in full."""
+    memory = Path("/dev/shm")
+    roomy = memory.is_dir() and shutil.disk_usage(memory).free > 1 << 30
+    with tempfile.TemporaryDirectory(dir=memory if roomy else None) as path:
+        yield Path(path)
+
+
+@pytest.fixture(params=[CLEAN, KILLED])
+def log(request: pytest.FixtureRequest, folder: Path) -> Log:
+    return Log(broker.unpack(str(request.param), folder))
+
+
+def opened(log: Log) -> timerstore.TimerStore:
+    name = log.root.name
+    config = StoreConfig(**broker.about(name)["store_config"], flush="async")
+    clock = ManualClock(Expected.of(name).now_ms)
+    return timerstore.open(log.root, config, clock=clock, threads=False)
+
+
+def is_cut_at(log: Log, log_offset: int) -> None:
+    """Opening takes everything below the offset, and nothing from there on."""
+    with opened(log) as store:
+        assert store.stats()["log_end_bytes"] == log_offset
+        assert store.verify().clean
+    for path in log.folder.iterdir():
+        begin = int(path.name)
+        there = path.read_bytes()
+        assert not there[max(0, log_offset - begin) :].strip(b"\0"), path
+
+
+def is_refused(log: Log) -> None:
+    """Opening says where it is damaged, as often as it is tried, and changes no file of the log."""
+    before = log.shown()
+    for _ in range(2):
+        with pytest.raises(CorruptError, match="the commit log"):
+            opened(log).close()
+        assert log.shown() == before
+
+
+def crashed(log: Log, is_crashed: bool) -> None:
+    """`abort` is there, or not."""
+    if is_crashed:
+        (log.root / "abort").write_bytes(b"1")
+    else:
+        (log.root / "abort").unlink(missing_ok=True)
+
+
+def _first(found: list[Record]) -> Record:
+    return found[0]
+
+
+def _middle(found: list[Record]) -> Record:
+    return found[len(found) // 2]
+
+
+def _last(found: list[Record]) -> Record:
+    return [one for one in found if not one.is_blank][-1]
+
+
+Choice = Callable[[list[Record]], Record]
+each_record = pytest.mark.parametrize("choice", [_first, _middle, _last])
+
+
+@each_record
+@pytest.mark.parametrize("how", ["damaged", "zeros", "torn"])
+def test_tail_of_the_last_segment_is_cut_after_a_crash(log: Log, choice: Choice, how: str) -> None:
+    crashed(log, True)
+    record = choice(log.records[log.last])
+    if how == "damaged":
+        log.damage((record.begin + record.end) // 2)
+    else:  # in the record's place in the log: a broker's record has no checksum but its body's
+        log.zero_from(record.begin + (0 if how == "zeros" else 30))
+    is_cut_at(log, record.begin)
+
+
+@each_record
+def test_tail_of_the_last_segment_is_cut_before_an_empty_one(log: Log, choice: Choice) -> None:
+    crashed(log, True)
+    log.add_empty()
+    record = choice(log.records[log.last])
+    log.damage(record.begin + 8)
+    is_cut_at(log, record.begin)
+
+
+def test_segment_that_ends_with_its_blank_is_the_end_where_the_last_is_empty(log: Log) -> None:
+    """Exactly at the edge nothing is torn."""
+    crashed(log, True)
+    edge = log.last * SEGMENT
+    log.zero_from(edge)
+    is_cut_at(log, edge)
+
+
+def test_torn_blank_before_an_empty_segment_is_cut(log: Log) -> None:
+    crashed(log, True)
+    log.zero_from(log.last * SEGMENT)
+    blank = log.records[log.last - 1][-1]
+    assert blank.is_blank
+    log.damage(blank.begin)
+    is_cut_at(log, blank.begin)
+
+
+@each_record
+@pytest.mark.parametrize("back", [1, 3])
+@pytest.mark.parametrize("is_crashed", [False, True])
+def test_damage_before_the_last_segment_is_refused(
+    log: Log, choice: Choice, back: int, is_crashed: bool
+) -> None:
+    crashed(log, is_crashed)
+    record = choice(log.records[log.last - back])
+    log.damage((record.begin + record.end) // 2)
+    is_refused(log)
+
+
+@pytest.mark.parametrize("how", ["damaged", "zeros"])
+@pytest.mark.parametrize("is_crashed", [False, True])
+def test_damaged_blank_before_the_last_segment_is_not_taken_for_the_end(
+    log: Log, how: str, is_crashed: bool
+) -> None:
+    """A broker's blank has no checksum: where the next segment starts validly, it counts."""
+    crashed(log, is_crashed)
+    blank = log.records[log.last - 1][-1]
+    before = log.shown()
+    if how == "damaged":
+        log.damage(blank.begin)
+    else:
+        log.zero_from(blank.begin)
+    damaged = log.shown()
+    try:
+        with opened(log) as store:
+            assert store.stats()["log_end_bytes"] == log.records[log.last][-1].end
+    except CorruptError:
+        assert log.shown() == damaged
+    assert log.shown().keys() == before.keys()
+
+
+@each_record
+def test_damage_before_the_last_segment_is_refused_with_an_empty_one_behind(
+    log: Log, choice: Choice
+) -> None:
+    crashed(log, True)
+    log.add_empty()
+    record = choice(log.records[log.last - 1])
+    log.damage(record.begin + 8)
+    is_refused(log)
+
+
+def test_lost_end_of_a_store_that_was_closed_is_refused(folder: Path) -> None:
+    """Its queues have units beyond the torn tail, and nothing was to be torn."""
+    log = Log(broker.unpack(CLEAN, folder))
+    record = log.records[log.last][-1]
+    log.damage(record.begin + 8)
+    is_refused(log)
+
+
+def test_missing_segment_is_refused(log: Log) -> None:
+    crashed(log, True)
+    log.paths[log.last - 1].unlink()
+    before = log.shown()
+    with pytest.raises(CorruptError):
+        opened(log).close()
+    assert log.shown() == before

@@ -219,11 +219,6 @@ def test_copies_survive_each_fault(tmp_path: Path, fault: Step, then: str) -> No
         assert {"watermark", "state", "far"} <= one.guard.looked_at
 
 
-@pytest.mark.xfail(
-    reason="opening syncs the watermark and does not write it again, so its slot may never have "
-    "reached the disk when the other one is written over",
-    strict=True,
-)
 def test_watermark_survives_a_failed_sync(tmp_path: Path) -> None:
     with world(tmp_path) as one:
         run(

@@ -13,7 +13,7 @@ import timerstore
 from tests.support.bench import NOW, Bench, small
 from timerstore import MessageError, RowBatch, aio
 from timerstore.arguments import SANE_MS_MIN
-from timerstore.shards.staging import _StagedRows
+from timerstore.row_batch import StagedBatch
 
 IN_AN_HOUR_S = NOW // 1000 + 3600
 WRONG: dict[str, Any] = {
@@ -113,7 +113,7 @@ def test_ingest_names_the_row_of_a_due_time_before_2000(bench: Bench) -> None:
 
 
 def test_ingest_takes_rows_that_an_earlier_release_staged(bench: Bench) -> None:
-    bench.store.ingest("s", 0, [rows([0, IN_AN_HOUR_S], _StagedRows)])
+    bench.store.ingest("s", 0, [rows([0, IN_AN_HOUR_S], StagedBatch)])
     bench.turn()
     assert len(bench.out()) == 2
 

@@ -110,7 +110,7 @@ class AsyncTimerStore(AsyncClosing):
         self.config = blocking.config
         self._pool = pool
         self._puts = Puts(blocking, self._run)
-        self._dropped: set[Future[Any]] = set()  # looks whose callers were cancelled
+        self._dropped: set[Future[None]] = set()  # of looks whose callers were cancelled
         self._bells: dict[asyncio.AbstractEventLoop, Bell] = {}  # of loops in which somebody waits
 
     ingest = _in_pool(TimerStore.ingest)
@@ -210,18 +210,24 @@ class AsyncTimerStore(AsyncClosing):
         """The same; an answer that a cancelled caller does not get goes to `unwanted`."""
         self.blocking._check_open()
         work = self._pool.submit(call)
-
-        def drop(done: Future[Answer]) -> None:
-            if not done.cancelled() and done.exception() is None:
-                unwanted(done.result())
-            self._dropped.discard(done)
-
         try:
             return await asyncio.wrap_future(work)
         except BaseException:
-            self._dropped.add(work)
-            work.add_done_callback(drop)
+            # Of its own: `close` waits until the answer is dealt with, not until it is there.
+            settled: Future[None] = Future()
+            self._dropped.add(settled)
+            work.add_done_callback(partial(self._drop, unwanted, settled))
             raise
+
+    def _drop(
+        self, unwanted: Callable[[Answer], None], settled: Future[None], work: Future[Answer]
+    ) -> None:
+        try:
+            if not work.cancelled() and work.exception() is None:
+                unwanted(work.result())
+        finally:
+            self._dropped.discard(settled)
+            settled.set_result(None)
 
     async def _wait(
         self,

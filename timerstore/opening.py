@@ -639,9 +639,8 @@ class _Opening(Owner):
             raise CorruptError(
                 f"the commit log is damaged: {FAULTS.get(fault, 'unreadable')}",
                 where=f"{self._segments.path(end // self._segments.segment_bytes)} offset {end}",
-                wanted=f"records up to {durable_end}, which were durable",
-                got=f"the log's end there, but {source} says so; `timerstore repair` keeps what "
-                "reads",
+                wanted=f"records up to {durable_end}, which were durable (noted in {source})",
+                got="bytes that do not read; `timerstore repair` keeps the rest",
             )
 
     def _durable_end(self, staged: Staged, end: int, fault: int) -> int:

@@ -62,7 +62,7 @@ static inline PyObject *ts_call_slow(PyObject *slow, PyObject *const *args, Py_s
                         "Putter: wanted one of an open store, got one without a store");
         return NULL;
     }
-    Py_INCREF(slow); /* a collector may clear it amid the call */
+    Py_INCREF(slow); /* a collector may clear it during the call */
     answer = PyObject_Vectorcall(slow, args, (size_t)count, names);
     Py_DECREF(slow);
     return answer;

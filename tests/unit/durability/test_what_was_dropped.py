@@ -21,7 +21,7 @@ from tests.support.derived_files import (
     RECOVERY_BARRIERS,
 )
 from tests.support.driver import abandon
-from tests.support.durability import Recorder, recording
+from tests.support.durability import Recorder
 from tests.support.leasing import bodies, take
 from tests.support.retaining import SIZES, begin_of
 from tests.support.staging import make_root
@@ -30,19 +30,6 @@ from timerstore.files.disk import Disk
 from timerstore.shards.cluster import ensure
 
 RETAINING = replace(SIZES, flush="sync", dedupe_window_ms=3_600_000)
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Path:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
-def recorder(disk: Path) -> Iterator[Recorder]:
-    with recording(disk, BARRIERS) as one:
-        yield one
 
 
 def drop_one(bench: Bench) -> None:

@@ -126,8 +126,8 @@ class LockedError(TimerStoreError):
 def stopped_at_exit(where: object = None) -> LockedError:
     """Say that a thread of the program stopped in a call when the interpreter began to end."""
     return LockedError(
-        "the interpreter is ending, and has stopped another thread during a call of the store, "
-        "which stays as after a kill: nothing that was acknowledged is lost",
+        "the interpreter is ending, and has stopped another thread amid a call of the store, which "
+        "stays as after a kill: nothing that was acknowledged is lost",
         where=where,
         wanted="threads that end, or a store that is closed, before the interpreter ends",
     )

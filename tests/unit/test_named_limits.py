@@ -12,6 +12,9 @@ KEY_ROOM = 32_767 - PROPERTIES_HEADROOM_BYTES - len("t") - len("KEYS\x01\x02")
 WAYS: list[dict[str, Any]] = [{}, {"delay": 1}, {"level": 1}]
 
 
+REFUSED_KEY = "keys: wanted text without spaces and control characters, not empty, got"
+
+
 @pytest.mark.parametrize("given", WAYS, ids=str)
 @pytest.mark.parametrize("many", [False, True])
 def test_the_longest_key(bench: Bench, given: dict[str, Any], many: bool) -> None:
@@ -47,7 +50,7 @@ def test_a_key_with_space_or_nothing_in_it(bench: Bench, given: dict[str, Any], 
         lambda: bench.store.put("t", b"x", keys=key, **given),
         lambda: bench.store.put_many("t", [b"x"], keys=[key], **given),
     ):
-        with bench.refused(MessageError, "keys: wanted one without spaces, not empty, got"):
+        with bench.refused(MessageError, REFUSED_KEY):
             call()
 
 

@@ -26,7 +26,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         ({}, NOW),
         ({"delay": 60}, NOW + 60_000),
         ({"deliver_ms": NOW + 5000}, NOW + 5000),
-        ({"deliver_ms": 5}, NOW),
+        ({"deliver_ms": NOW - 5000}, NOW),
         ({"deliver_at": datetime.fromtimestamp(NOW / 1000 + 9, UTC)}, NOW + 9000),
     ],
     ids=["now", "delay", "ms", "past", "at"],

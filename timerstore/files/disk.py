@@ -578,8 +578,9 @@ class Disk(Owner):
             raise FailedError(f"sync directory: {error.strerror}", where=path) from error
 
     def sync_name(self, path: Path) -> None:
-        """Make the name of a file or directory durable. A mount point has none, and a parent that
-        this process may not read was not written by a process like this one.
+        """Make the name of a file or directory durable. A mount point has none, a name that is gone
+        needs nothing, and a parent that this process may not read was not written by a process like
+        this one.
         """
         is_inner = self._anchor_of(path) is not None
         parent = path.parent if is_inner else Path(os.path.realpath(path)).parent
@@ -587,7 +588,7 @@ class Disk(Owner):
             if self.identity(parent)[0] == self.identity(path)[0]:
                 self.sync_directory(parent)
         except FailedError as error:
-            if not isinstance(error.__cause__, PermissionError):
+            if not isinstance(error.__cause__, PermissionError | FileNotFoundError):
                 raise
 
     def write_small(self, path: Path, data: bytes) -> None:

@@ -32,7 +32,7 @@ def make(spark: Any, count: int, parts: int = 4) -> Any:
     return spark.range(0, count, 1, parts).selectExpr(
         "'t' as topic",
         "cast(concat('body-', id) as binary) as body",
-        "timestamp_millis(id) as deliver_at",
+        "timestamp_millis(946684800000 + id) as deliver_at",
         "concat('key-', id) as key",
     )
 

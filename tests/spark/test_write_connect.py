@@ -24,7 +24,7 @@ for name, value in json.loads(sys.stdin.read()).items():
 spark = builder.getOrCreate()
 rows = spark.range(0, 300, 1, 3).selectExpr(
     "'t' as topic", "cast(concat('body-', id) as binary) as body",
-    "timestamp_millis(id) as deliver_at", "concat('key-', id) as key")
+    "timestamp_millis(946684800000 + id) as deliver_at", "concat('key-', id) as key")
 for _ in range(2):
     write = rows.where("int(substr(key, 5)) < 200").write.format("timerstore").mode("append")
     write.option("write_id", "w").save(root)

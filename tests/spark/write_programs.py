@@ -26,7 +26,7 @@ def rows_of(spark: Any, count: int, parts: int) -> Any:
     return spark.range(0, count, 1, parts).selectExpr(
         "'t' as topic",
         "cast(rpad(concat('body-', id), 4000, '.') as binary) as body",
-        "timestamp_millis(id) as deliver_at",
+        "timestamp_millis(946684800000 + id) as deliver_at",
         "concat('key-', id) as key",
     )
 

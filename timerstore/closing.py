@@ -10,6 +10,7 @@ Invariants:
 
 import atexit
 import os
+import warnings
 from types import TracebackType
 from typing import Self
 from weakref import WeakSet
@@ -26,6 +27,9 @@ class Closing(Owner):
     """
 
     __slots__ = ()
+
+    _warns_unclosed = True
+    """False for a shard, whose ShardedStore warns, and in a simulated process, which may die."""
 
     def close(self) -> None:
         """Let go of what it has."""
@@ -74,6 +78,16 @@ class AsyncClosing(Owner):
         except ForkedError:
             if error is None:
                 raise
+
+
+def warn_unclosed(one: Closing, path: object) -> None:
+    """Warn of a store that is dropped without a close, as Python does of a file."""
+    if one._warns_unclosed:
+        warnings.warn(
+            f"unclosed {type(one).__name__} of {path}: close it, or use `with`",
+            ResourceWarning,
+            stacklevel=3,  # without its source: who records the warning would keep the store
+        )
 
 
 def forked_error(where: object, pid: int) -> ForkedError:

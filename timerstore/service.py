@@ -116,13 +116,17 @@ class Service(Owner):
 
         LockedError if the interpreter is ending and has stopped the thread amid a step.
         """
-        self._stopping = True
-        self._event.set()
+        self.ask_to_stop()
         if sys.is_finalizing() and self._ident is not None:
             raise stopped_at_exit()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
             self._thread = None
+
+    def ask_to_stop(self) -> None:
+        """Have the thread end after the step that runs; do not wait for it."""
+        self._stopping = True
+        self._event.set()
 
     def end(self, where: Path) -> None:
         """The store's files are closed, and its memory is given back: no step may touch them."""

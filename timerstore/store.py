@@ -23,7 +23,7 @@ from timerstore import arguments
 from timerstore.backup import Copier
 from timerstore.beside import ReadOnlyStore
 from timerstore.clock import Clock, SystemClock
-from timerstore.closing import Closing, close_at_exit
+from timerstore.closing import Closing, close_at_exit, warn_unclosed
 from timerstore.config import StoreConfig
 from timerstore.errors import (
     ClosedError,
@@ -145,12 +145,28 @@ def _counted(
     return call
 
 
+def _waking(of: "weakref.ref[TimerStore]") -> Callable[[], None]:
+    """What a clock calls that was turned; it does not keep the store alive."""
+
+    def wake_all() -> None:
+        store = of()
+        if store is not None:
+            store._wake_all()
+
+    return wake_all
+
+
 def _not_plain(*_given: Any, **_named: Any) -> Any:
     return None
 
 
 class TimerStore(Closing):
-    """An open store; `timerstore.open` makes it."""
+    """An open store; `timerstore.open` makes it. Close it, or use `with`.
+
+    A store that is dropped without a close gives a ResourceWarning. Its services end, its directory
+    can be opened again once they have and it is collected, and its data are as after a kill:
+    nothing that was acknowledged is lost.
+    """
 
     def __init__(
         self,
@@ -227,7 +243,7 @@ class TimerStore(Closing):
         )
         self._recurring = RecurringCalls(opened, self._clock, self._putting, threads=self._threads)
         self._recurring.prepare()
-        self._unsubscribe = self._clock.subscribe(self._wake_all)
+        self._unsubscribe = self._clock.subscribe(_waking(weakref.ref(self)))
 
     # --- putting ---
 
@@ -1071,8 +1087,10 @@ class TimerStore(Closing):
 
     def _is_own_thread(self) -> bool:
         """Whether this thread is a service's of this store."""
-        services = (*self._opened.services, self._recurring.planner)
-        return any(one.is_own_thread for one in services)
+        return any(one.is_own_thread for one in self._all_services())
+
+    def _all_services(self) -> tuple[Service, ...]:
+        return (*self._opened.services, self._recurring.planner)
 
     def _block(self) -> None:
         """Every call looks from now on whether it may."""
@@ -1167,6 +1185,14 @@ class TimerStore(Closing):
             planner.stop()
             planner.end(self._opened.directory.root)
             self._opened.close()
+
+    def __del__(self) -> None:
+        opened = self.__dict__.get("_opened")  # None: opening it failed
+        if opened is None or not opened.directory.is_held or os.getpid() != self._pid:
+            return
+        for service in self._all_services():
+            service.ask_to_stop()
+        warn_unclosed(self, opened.directory.root)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"

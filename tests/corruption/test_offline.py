@@ -260,8 +260,11 @@ def test_a_store_without_damage_is_repaired_to_the_same_log(root: Path, tmp_path
 def test_a_lost_segment_is_bridged(root: Path, tmp_path: Path) -> None:
     """Whole noise where a segment was: what lies behind it is saved."""
     damages.garble(LOG[0])[1](root)
-    with pytest.raises(timerstore.CorruptError):
-        timerstore.open(root, CONFIG, threads=False).pull("orders", 0, 0)
+    with (
+        pytest.raises(timerstore.CorruptError),
+        timerstore.open(root, CONFIG, threads=False) as one,
+    ):
+        one.pull("orders", 0, 0)
     report = repair(root, tmp_path / "target")
     assert len(_damaged(report)) == 1
     assert report.counts["records kept"] == len([r for r in _records(root) if r[0] >= 8192])

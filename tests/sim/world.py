@@ -77,6 +77,7 @@ class World(Life, Driver):
     def _take(self, store: TimerStore) -> None:
         """It is open."""
         self.store = store
+        self.store._warns_unclosed = False  # its process may die
         self.store._opened.retention.guards.append(self._lowest_unseen)
         self._waiting = {}
         self.services = self.store.services()

@@ -156,6 +156,7 @@ class Driver:
         is_new = not (self._path() / "lock").exists()
         with _counting("recover_anew_begun") as anew:
             self.store = TimerStore(self._path(), self.config, clock=self.clock, threads=False)
+        self.store._warns_unclosed = False  # its process may die
         assert is_new or not anew or self.may_scan_all, "it did not go on from its watermark"
         self.may_scan_all = False
         self.stepper = Stepper(self.store)

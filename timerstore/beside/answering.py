@@ -21,7 +21,7 @@ from timerstore.beside.polling import Polling
 from timerstore.beside.room import Room
 from timerstore.beside.timers import Timers
 from timerstore.clock import Clock, SystemClock
-from timerstore.closing import Closing, close_at_exit
+from timerstore.closing import Closing, close_at_exit, warn_unclosed
 from timerstore.config import StoreConfig
 from timerstore.errors import (
     ClosedError,
@@ -199,6 +199,11 @@ class Answering(Closing):
             self._is_released = True
         finally:
             self._lock.release()
+
+    def __del__(self) -> None:
+        room = self.__dict__.get("_room")  # None: opening it failed
+        if room is not None and not self._is_released and os.getpid() == self._pid:
+            warn_unclosed(self, self._root)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"

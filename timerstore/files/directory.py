@@ -16,7 +16,8 @@ Fails:    LockedError, with the holder's process id where it says one; FailedErr
 """
 
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -135,11 +136,19 @@ class Directory(Owner):
 
     def _let_go(self) -> None:
         self._file = None
-        with _held_lock:
-            if _held.get(self._identity) is self._anchor:
-                del _held[self._identity]
+        if _held.get(self._identity) is self._anchor:  # no other thread changes its entry then
+            del _held[self._identity]
         self._anchor.unlock()
         self._anchor.close()
+
+    def __del__(self, *, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        """Let go of the lock: the store was dropped without a close. Not in a forked child, which
+        would unlock it for its parent, nor once modules are cleared.
+        """
+        if getattr(self, "_file", None) is None or is_ending():
+            return
+        if os.getpid() == self.pid:
+            self._let_go()
 
     @property
     def is_held(self) -> bool:

@@ -17,6 +17,7 @@ Source:   decision 0016.
 import heapq
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -32,7 +33,7 @@ import numpy as np
 from timerstore import arguments
 from timerstore import store as single
 from timerstore.clock import Clock, SystemClock
-from timerstore.closing import Closing, close_at_exit
+from timerstore.closing import Closing, close_at_exit, warn_unclosed
 from timerstore.config import StoreConfig
 from timerstore.errors import (
     BusyError,
@@ -147,9 +148,11 @@ class ShardedStore(Closing):
         self._clean_ns = 0  # when to, by the machine's clock; only the background looks
         self._ingest_service: IngestService | None = None
         self._is_closed = False
+        for store in self.stores:
+            store._warns_unclosed = False
         close_at_exit(self)
         if threads and ingest_every is not None:
-            self._ingest_service = IngestService(self._look, ingest_every)
+            self._ingest_service = IngestService(_looking(weakref.ref(self)), ingest_every)
             try:
                 self._ingest_service.start()
             except BaseException:
@@ -927,6 +930,16 @@ class ShardedStore(Closing):
             raise errors[0]
         self._is_closed = True
 
+    def __del__(self) -> None:
+        """Warn, and end the ingest; the shards end as any store does that is dropped."""
+        if self.__dict__.get("_is_closed", True) or os.getpid() != self._pid:
+            return
+        for one in self._ingesters:
+            one.stop()
+        if self._ingest_service is not None:
+            self._ingest_service.ask_to_stop()
+        warn_unclosed(self, self.root)
+
     def __repr__(self) -> str:
         return f"<ShardedStore {str(self.root)!r} shards={len(self.stores)}>"
 
@@ -942,6 +955,17 @@ def _close_all(stores: Iterable[TimerStore]) -> list[BaseException]:
         except BaseException as error:  # noqa: BLE001 - the caller raises it
             errors.append(error)
     return errors
+
+
+def _looking(of: "weakref.ref[ShardedStore]") -> Callable[[], None]:
+    """What the ingest service does, which does not keep the shards alive."""
+
+    def look() -> None:
+        store = of()
+        if store is not None:
+            store._look()
+
+    return look
 
 
 def _done(call: Callable[[], Answer]) -> "Future[Answer]":

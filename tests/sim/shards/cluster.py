@@ -80,6 +80,7 @@ class Cluster(Reading, Life):
         except BaseException:
             self._check_let_go()
             raise
+        self.whole._warns_unclosed = False  # its process may die
         assert self.whole.shard_count == self._count
         self._turn = None
         for one in self.shards:
@@ -165,6 +166,7 @@ class Cluster(Reading, Life):
     def _check_image(self, image: SimDisk) -> None:
         with beside(self, image):
             whole = open_shards(ROOT, self._count, self.config, clock=self.clock, threads=False)
+            whole._warns_unclosed = False  # its process ends here
             for one in self.shards:
                 check_store(one, self._facet(whole, one))
 

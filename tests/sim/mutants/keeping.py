@@ -127,7 +127,7 @@ def _backup_not_synced() -> Patches:
 
 @mutant("P-37", "a backup leaves out how far the groups have read", needs="restore")
 def _offsets_left_out() -> Patches:
-    yield swap(copying, "CONFIG_NAMES", copying.CONFIG_NAMES[:1])
+    yield swap(copying.Copier, "_config_texts", lambda _self: {})
 
 
 @mutant("P-38", "a backup that is cut off takes the place of the one before", needs="restore")

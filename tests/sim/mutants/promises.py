@@ -17,7 +17,8 @@ def _sync_retried() -> Patches:
     yield swap(commit_log.CommitLog, "fail", nothing)
 
 
-@mutant("P-2", "staged bytes overwrite the log without being compared with it")
+@mutant("P-2", "staged bytes overwrite the log without being compared with it",
+        "the staging file is emptied when it is opened (P-45), and a half is written out whole")  # fmt: skip
 def _staged_not_compared() -> Patches:
     def restore_staged(segments: Any, base: int, data: bytes, log_end: int) -> bool:
         end = base + len(data)
@@ -126,7 +127,8 @@ def _not_rewritten() -> Patches:
     yield swap(segments.Segments, "rewrite", nothing)
 
 
-@mutant("P-44", "the watermark is synced but not written again after an unclean stop")
+@mutant("P-44", "the watermark is synced but not written again after an unclean stop",
+        "until an opening completes a checkpoint, nothing needs the newer mark")  # fmt: skip
 def _watermark_not_rewritten() -> Patches:
     def rewrite_mark(self: Any) -> None:
         if self._mark is not None:

@@ -113,7 +113,7 @@ $(VENV)/.has-chromium: $(VENV)/.has-dev
 .PHONY: test
 test: $(VENV)/.has-dev $(VENV)/.has-spark $(VENV)/.has-connect $(VENV)/.has-xfs $(VENV)/.has-chromium $(BUILT) rocketmq-if-possible ## all tests but the long ones
 	$(PYTEST) -n 2 --dist worksteal -m "not deep and not stress and not spark" $(ARGS)
-	@if $(RUN) -m tests.support.java; then $(MAKE) --no-print-directory run-spark; \
+	@if $(RUN) -m tests.support.spark.java; then $(MAKE) --no-print-directory run-spark; \
 	else echo "!!! NOT RUN: tests/spark, all that touches Spark. \`make test-spark\` installs a" \
 		"JRE and runs it." >&2; fi
 
@@ -129,7 +129,7 @@ test-spark: java $(VENV)/.has-connect $(BUILT) ## reading and writing with a rea
 
 .PHONY: java
 java: $(VENV)/.has-run
-	@$(RUN) -m tests.support.java || $(RUN) -m tests.support.java --install
+	@$(RUN) -m tests.support.spark.java || $(RUN) -m tests.support.spark.java --install
 
 .PHONY: test-property
 test-property: $(VENV)/.has-dev $(BUILT) ## Hypothesis, longer; HYPOTHESIS_PROFILE=nightly for a night

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import timerstore
-from tests.support import broker_fixtures
+from tests.support.broker import fixtures as broker_fixtures
 from tests.support.command_line import SMALL, CommandLine
 from timerstore.cli.exits import Exit
 from timerstore.store import TimerStore

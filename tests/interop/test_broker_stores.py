@@ -12,9 +12,9 @@ from typing import Self
 import pytest
 
 import timerstore
-from tests.support import broker_fixtures as broker
 from tests.support import disk_reader as disk
-from tests.support.broker_expected import Expected, Key, as_delivered
+from tests.support.broker import fixtures as broker
+from tests.support.broker.expected import Expected, Key, as_delivered
 from timerstore import CancelResult, Message, StoreConfig, TimerStore, failpoint
 from timerstore.testing import ManualClock, Stepper
 

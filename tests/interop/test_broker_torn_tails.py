@@ -14,8 +14,8 @@ from typing import NamedTuple
 import pytest
 
 import timerstore
-from tests.support import broker_fixtures as broker
-from tests.support.broker_expected import Expected
+from tests.support.broker import fixtures as broker
+from tests.support.broker.expected import Expected
 from timerstore import CorruptError, StoreConfig
 from timerstore.testing import ManualClock
 

@@ -10,9 +10,9 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from tests.support import broker_fixtures as broker
 from tests.support import tables_expected
 from tests.support.arrow_rows import read_rows
+from tests.support.broker import fixtures as broker
 from timerstore.columns import take
 
 

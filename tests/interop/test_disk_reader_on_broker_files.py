@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.support import broker_fixtures as broker
 from tests.support import disk_reader as disk
+from tests.support.broker import fixtures as broker
 
 
 @pytest.fixture(scope="module", params=broker.names())

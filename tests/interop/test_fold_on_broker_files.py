@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import broker_fixtures as broker
 from tests.support import disk_reader as disk
+from tests.support.broker import fixtures as broker
 from tests.support.scan_rows import kind_of, scan_array
 from timerstore.commitlog.fold import Fold, Kind, fold
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 import timerstore
-from tests.support import broker_fixtures as broker
 from tests.support import disk_reader as disk
+from tests.support.broker import fixtures as broker
 from timerstore import StoreConfig
 from timerstore.testing import ManualClock
 

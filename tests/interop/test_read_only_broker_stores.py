@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import timerstore
-from tests.support import broker_fixtures as broker
 from tests.support import disk_reader as disk
-from tests.support.broker_expected import Expected
+from tests.support.broker import fixtures as broker
+from tests.support.broker.expected import Expected
 from timerstore import Message, ReadOnlyStore, StoreConfig
 from timerstore.testing import ManualClock
 

@@ -1,4 +1,4 @@
-"""A live broker counts by the rule of tests/support/broker_counts.py, step by step.
+"""A live broker counts by the rule of tests/support/broker/counts.py, step by step.
 
 With one thread that reads messages nothing is left to chance: each step's number is known.
 """
@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support import broker_counts as counts
 from tests.support import disk_reader as disk
-from tests.support import rocketmq
-from tests.support.rocketmq import RocketMQ
+from tests.support.broker import counts
+from tests.support.broker import process as rocketmq
+from tests.support.broker.process import RocketMQ
 from timerstore import StoreConfig
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(300)]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import timerstore
-from tests.support import rocketmq
-from tests.support.rocketmq import RocketMQ
+from tests.support.broker import process as rocketmq
+from tests.support.broker.process import RocketMQ
 from timerstore import StoreConfig
 from timerstore.testing import ManualClock, Stepper
 

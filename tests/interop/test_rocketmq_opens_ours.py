@@ -14,9 +14,10 @@ import pytest
 
 import timerstore
 from tests.support import disk_reader as disk
-from tests.support import rocketmq, shared_store
-from tests.support.rocketmq import BrokerMessage, RocketMQ
-from tests.support.shared_store import GROUP, QUEUES, SMALL, Made, number_of
+from tests.support.broker import our_store as shared_store
+from tests.support.broker import process as rocketmq
+from tests.support.broker.our_store import GROUP, QUEUES, SMALL, Made, number_of
+from tests.support.broker.process import BrokerMessage, RocketMQ
 from timerstore.testing import ManualClock
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(400)]

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 import timerstore
-from tests.support import rocketmq, shared_store
-from tests.support.rocketmq import BrokerError, RocketMQ
-from tests.support.shared_store import QUEUES, SMALL, Made, number_of
+from tests.support.broker import our_store as shared_store
+from tests.support.broker import process as rocketmq
+from tests.support.broker.our_store import QUEUES, SMALL, Made, number_of
+from tests.support.broker.process import BrokerError, RocketMQ
 from timerstore import CancelResult, StoreConfig, failpoint
 from timerstore.testing import ManualClock, Stepper
 

@@ -12,9 +12,9 @@ import pytest
 
 import timerstore
 from tests.support import disk_reader as disk
-from tests.support import rocketmq
-from tests.support.rocketmq import BrokerMessage, RocketMQ
-from tests.support.shared_store import SMALL, number_of
+from tests.support.broker import process as rocketmq
+from tests.support.broker.our_store import SMALL, number_of
+from tests.support.broker.process import BrokerMessage, RocketMQ
 from timerstore import StoreConfig
 from timerstore.testing import ManualClock, Stepper
 

@@ -11,9 +11,10 @@ import pytest
 
 import timerstore
 from tests.support import disk_reader as disk
-from tests.support import rocketmq, shared_store
-from tests.support.rocketmq import RocketMQ
-from tests.support.shared_store import QUEUES, SMALL, Made, Put, number_of
+from tests.support.broker import our_store as shared_store
+from tests.support.broker import process as rocketmq
+from tests.support.broker.our_store import QUEUES, SMALL, Made, Put, number_of
+from tests.support.broker.process import RocketMQ
 from timerstore import CancelResult, LockedError, StoreConfig
 from timerstore.testing import ManualClock
 

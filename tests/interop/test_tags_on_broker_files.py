@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import timerstore
-from tests.support import broker_fixtures as broker
+from tests.support.broker import fixtures as broker
 from timerstore import Message, StoreConfig, TimerStore
 from timerstore.testing import ManualClock
 

@@ -1,6 +1,6 @@
 """config/timermetrics: by which rule a broker counted, where it counts wrong, what we count.
 
-The rule is in tests/support/broker_counts.py; test_rocketmq_counts.py asks a live broker.
+The rule is in tests/support/broker/counts.py; test_rocketmq_counts.py asks a live broker.
 """
 
 from collections import Counter
@@ -10,10 +10,10 @@ from typing import NamedTuple
 import pytest
 
 import timerstore
-from tests.support import broker_counts as counts
-from tests.support import broker_fixtures as broker
 from tests.support import disk_reader as disk
-from tests.support.broker_expected import Expected
+from tests.support.broker import counts
+from tests.support.broker import fixtures as broker
+from tests.support.broker.expected import Expected
 from timerstore import StoreConfig
 from timerstore.layout import timer_metrics_json
 from timerstore.layout.json_text import DataVersion

@@ -9,7 +9,7 @@ import pytest
 from tests.property.test_store_machine import SmallBatchMachine
 from tests.support import disk_reader
 from tests.support.driver import DAY_MS, HOW, START_MS, YEAR_MS, Driver, PowerDriver, tiny
-from tests.support.shadow_disk import ShadowDisk
+from tests.support.durable.shadow_disk import ShadowDisk
 from timerstore import CancelResult
 
 QUEUE = ("orders", 0)

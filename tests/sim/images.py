@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.sim.disk import SimDisk
 from tests.sim.world import World
-from tests.support.model import Put, Queue
+from tests.support.models.messages import Put, Queue
 from timerstore import Message, TimerStore
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from tests.sim.life import ROOT
 from tests.sim.paths import SimPath
 from tests.sim.puts import Puts
-from tests.support.model import Queue
+from tests.support.models.messages import Queue
 from timerstore import TimerStore
 from timerstore.backup.copying import read_manifest
 from timerstore.backup.restoring import restore

@@ -26,16 +26,16 @@ KILLERS = HERE / "killers"
 SHRINK_TRIES = 60  # a killer need not be the least: it has to be quick
 
 NOT_HERE = {
-    "W-L2": "needs properties near 32 KiB: tests/unit/test_store_put.py, at the limit",
+    "W-L2": "needs properties near 32 KiB: tests/unit/write/test_put.py, at the limit",
     "W-L13": "no call takes queues or topics away",
     "W-L14": "no replicas",
     "W-D3": "there is no path past the wheel: what is late has a unit, and an id in any case",
     "W-D5": "no roles",
-    "W-S2": "no caller can put into the timer topic: tests/unit/test_fold.py has foreign records",
+    "W-S2": "no caller can put into the timer topic: foreign records are in recovery/test_fold.py",
     "W-S4": "memory, not an answer: benchmarks",
     "W-S5": "arithmetic in C: tests/unit/native, precision 60,000 ms",
     "W-R2": "what is read from its slot has its state like everything else: W-R1",
-    "W-R5": "the old form of delete records is never written: tests/unit/test_fold.py",
+    "W-R5": "the old form of delete records is never written: tests/unit/recovery/test_fold.py",
     "W-R6": "TIMER_DEL_UNIQKEY is refused in properties: tests/unit/test_arguments.py",
     "W-F5": "a level is in order by itself by design: decision 0014",
     "W-F6": "no step waits: there is nothing to give up on",

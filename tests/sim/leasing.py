@@ -1,4 +1,4 @@
-"""Operations of leases: called on the store, and told to their model (tests/support/lessees.py)."""
+"""Operations of leases, on the store and on their model (tests/support/models/leases.py)."""
 
 from contextlib import suppress
 

@@ -19,7 +19,7 @@ from tests.sim.lottery import Chosen, of_schedule
 from tests.sim.paths import SimPath
 from tests.sim.seams import Allocations
 from tests.support.driver import START_MS
-from tests.support.onces import Onces
+from tests.support.models.dedupe import Onces
 from tests.support.turned_clock import TurnedClock
 from timerstore import failpoint
 from timerstore.errors import FailedError, FullError

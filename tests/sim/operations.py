@@ -15,7 +15,7 @@ from tests.sim.images import check_image
 from tests.sim.reading import Reading
 from tests.sim.ticking import Ticking
 from tests.support.driver import START_MS
-from tests.support.model import Queue
+from tests.support.models.messages import Queue
 from timerstore import StoreConfig
 from timerstore.errors import FailedError, TimerStoreError
 

@@ -10,7 +10,7 @@ from tests.sim.drawing import PAGE
 from tests.sim.looking import Looking
 from tests.sim.world import Attempt
 from tests.support.driver import key_of, named
-from tests.support.model import Put, Queue
+from tests.support.models.messages import Put, Queue
 from timerstore import CancelResult, PutReceipt
 from timerstore.errors import FailedError, FullError, MessageError, TimerStoreError
 from timerstore.layout.handle import decode, encode

@@ -1,11 +1,11 @@
 """Operations of a group that reads and commits: called on the store, and told to its model
-(tests/support/readers.py).
+(tests/support/models/groups.py).
 """
 
 from collections.abc import Callable
 from typing import Any
 
-from tests.support.readers import Readers, Seen
+from tests.support.models.groups import Readers, Seen
 from timerstore import StoreConfig
 from timerstore.errors import FailedError, FullError
 

@@ -1,5 +1,5 @@
 """Operations of puts with a key: called on the store, and told to the model of their rounds
-(tests/support/rounds.py).
+(tests/support/models/replacing.py).
 """
 
 from typing import Any, NamedTuple
@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from tests.sim.leasing import Leasing
 from tests.sim.world import Attempt
 from tests.support.driver import key_of
-from tests.support.model import Put, Queue
-from tests.support.rounds import Key, Step, due_of, step_of
+from tests.support.models.messages import Put, Queue
+from tests.support.models.replacing import Key, Step, due_of, step_of
 from timerstore import CancelResult, Message, PutReceipt
 from timerstore.errors import FlowControlError, FullError
 

@@ -1,10 +1,10 @@
-"""Operations of what recurs: called on the store, told to its model (tests/support/ticks.py)."""
+"""Operations of what recurs, on the store and on its model (support/models/recurring.py)."""
 
 from collections.abc import Iterator
 
 from tests.sim.pacing import Pacing
-from tests.support.model import Queue
-from tests.support.ticks import QUEUE, TOPIC
+from tests.support.models.messages import Queue
+from tests.support.models.recurring import QUEUE, TOPIC
 from timerstore import TimerStore
 
 

@@ -1,6 +1,6 @@
 """One store on a simulated disk, beside its model: it dies (life.py), and is opened again.
 
-Holds:    after every operation the model agrees with what the store shows (tests/support/model.py).
+Holds:    after every operation the model agrees with what the store shows (support/models).
 Fails:    AssertionError where store and model differ; what the store raises passes through, but for
           errors that were asked for.
 """
@@ -12,11 +12,11 @@ from tests.sim.life import ROOT, Life
 from tests.sim.seams import Allocations
 from tests.support.driver import Driver
 from tests.support.ingesting import Version
-from tests.support.lessees import Lessees
-from tests.support.model import Model, Put, Queue
-from tests.support.readers import GROUP, Readers
-from tests.support.rounds import Rounds
-from tests.support.ticks import Ticks
+from tests.support.models.groups import GROUP, Readers
+from tests.support.models.leases import Lessees
+from tests.support.models.messages import Model, Put, Queue
+from tests.support.models.recurring import Ticks
+from tests.support.models.replacing import Rounds
 from timerstore import CancelResult, Message, PutReceipt, StoreConfig, TimerStore
 from timerstore.errors import FailedError, TimerStoreError
 from timerstore.layout.handle import decode

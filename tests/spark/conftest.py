@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import spark_session
+from tests.support.spark import session as spark_session
 
 _HERE = Path(__file__).parent
 

@@ -8,10 +8,10 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
-from tests.support import broker_fixtures as broker
-from tests.support.broker_expected import Expected
+from tests.support.broker import fixtures as broker
+from tests.support.broker.expected import Expected
 from tests.support.disk_reader import LEVEL_TOPIC
-from tests.support.spark_jobs import run
+from tests.support.spark.jobs import run
 
 FAULTS = ("lost", "duplicated", "early", "phantom", "crc_mismatch", "uncancelled")
 

@@ -15,8 +15,8 @@ pytest.importorskip("pyarrow")
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.support import spark_jobs as jobs
-from tests.support.spark_jobs import DAY_MS, START_MS, run
+from tests.support.spark import jobs
+from tests.support.spark.jobs import DAY_MS, START_MS, run
 from timerstore import CancelResult
 from timerstore.errors import CorruptError
 from timerstore.spark.jobs.cold_append import move_in

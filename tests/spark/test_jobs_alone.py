@@ -12,9 +12,9 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
-from tests.support import broker_fixtures as broker
-from tests.support import spark_jobs as jobs
-from tests.support import spark_session
+from tests.support.broker import fixtures as broker
+from tests.support.spark import jobs
+from tests.support.spark import session as spark_session
 from timerstore.spark.jobs.command import main
 
 TIMEOUT_S = 280

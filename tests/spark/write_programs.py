@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.support import spark_session
+from tests.support.spark import session as spark_session
 
 ROWS = "topic string, body binary, deliver_at timestamp, key string"
 FILES = 10

@@ -17,12 +17,12 @@ from typing import Any, Literal
 import numpy as np
 
 from tests.support.disk_reader import offset_message_id
+from tests.support.durable.shadow_disk import ShadowDisk
 from tests.support.ingesting import Version, version_of
-from tests.support.lessees import DEAD, Lessees
-from tests.support.model import Model, Put, Queue
-from tests.support.onces import Onces
-from tests.support.readers import Readers
-from tests.support.shadow_disk import ShadowDisk
+from tests.support.models.dedupe import Onces
+from tests.support.models.groups import Readers
+from tests.support.models.leases import DEAD, Lessees
+from tests.support.models.messages import Model, Put, Queue
 from tests.support.turned_clock import TurnedClock
 from timerstore import (
     CancelResult,

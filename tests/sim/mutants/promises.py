@@ -18,7 +18,7 @@ def _sync_retried() -> Patches:
 
 
 @mutant("P-2", "staged bytes overwrite the log without being compared with it",
-        "the staging file is emptied when it is opened (P-45), and a half is written out whole")  # fmt: skip
+        "the staging file is emptied when it is opened: P-45")  # fmt: skip
 def _staged_not_compared() -> Patches:
     def restore_staged(segments: Any, base: int, data: bytes, log_end: int) -> bool:
         end = base + len(data)

@@ -24,8 +24,8 @@ from tests.sim.shards.facet import Facet, check_named
 from tests.sim.shards.readers import ReadWhole, ShardReaders, joined, parted
 from tests.sim.shards.shard import Shard
 from tests.sim.shards.whole import check_whole
-from tests.support.model import Queue
-from tests.support.readers import Seen
+from tests.support.models.groups import Seen
+from tests.support.models.messages import Queue
 from timerstore import StoreConfig
 from timerstore.config import parse_topic_rates
 from timerstore.errors import FailedError, TimerStoreError

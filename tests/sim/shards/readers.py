@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from tests.support.model import Queue
-from tests.support.readers import Readers
+from tests.support.models.groups import Readers
+from tests.support.models.messages import Queue
 from timerstore import Message
 from timerstore.shards import ShardConsumer, ShardedStore
 

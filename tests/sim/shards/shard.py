@@ -11,8 +11,8 @@ from tests.sim.operations import Operations
 from tests.sim.shards.facet import Facet
 from tests.sim.shards.readers import PartOfReaders
 from tests.support.driver import key_of
-from tests.support.model import Queue
-from tests.support.onces import Onces
+from tests.support.models.dedupe import Onces
+from tests.support.models.messages import Queue
 from timerstore import StoreConfig
 
 _NAMES = 8  # of ids that one shard gives, more than a schedule has

@@ -10,8 +10,8 @@ from tests.sim.shards.cluster import Cluster
 from tests.sim.shards.facet import in_shard, leased
 from tests.sim.shards.shard import Shard
 from tests.support.driver import key_of, named
-from tests.support.lessees import GROUP, asked
-from tests.support.model import Put
+from tests.support.models.leases import GROUP, asked
+from tests.support.models.messages import Put
 from timerstore.errors import FailedError, FlowControlError, FullError, TimerStoreError
 from timerstore.shards import ShardReceipt
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import CommandLine
-from tests.support.derived_files import BARRIERS, CLOSED, LOCK
-from tests.support.durability import Recorder, recording
+from tests.support.durable.files import BARRIERS, CLOSED, LOCK
+from tests.support.durable.recorder import Recorder, recording
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import broker_fixtures as broker
 from tests.support import disk_reader as disk
+from tests.support.broker import fixtures as broker
 from timerstore.errors import CorruptError
 from timerstore.layout import delay_offset_json
 from timerstore.layout.delay_offset_json import DelayOffsets

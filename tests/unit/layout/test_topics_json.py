@@ -2,7 +2,7 @@ import tarfile
 
 import pytest
 
-from tests.support import broker_fixtures
+from tests.support.broker import fixtures as broker_fixtures
 from timerstore.errors import CorruptError
 from timerstore.layout import topics_json
 

@@ -11,7 +11,6 @@ import pytest
 
 pa = pytest.importorskip("pyarrow")
 
-from tests.support.bench import NOW  # noqa: E402
 from tests.support.staging import (  # noqa: E402
     batch_of,
     counted,
@@ -19,6 +18,7 @@ from tests.support.staging import (  # noqa: E402
     rows_of,
     staged_rows,
 )
+from tests.support.stores import NOW  # noqa: E402
 from timerstore import (  # noqa: E402
     ConfigError,
     CorruptError,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.durable_names import DurableNames, killed_before_sync
+from tests.support.durable.names import DurableNames, killed_before_sync
 from timerstore.errors import ConfigError, CorruptError, FormatVersionError
 from timerstore.files.disk import Disk
 from timerstore.spark.jobs.lake import Claim, Lake, LakeFile, check_run_id, day_of, open_lake

@@ -1,0 +1,144 @@
+"""The stores in tests/fixtures/broker: unpack one, read what its broker said about it.
+
+Data:     tests/fixtures/broker/<name>/ (its README says what each file is).
+Holds:    imports nothing of timerstore; a Message is taken by the names of its fields.
+Source:   files made by the ancestor itself.
+"""
+
+import gzip
+import hashlib
+import json
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+FOLDER = Path(__file__).resolve().parents[2] / "fixtures" / "broker"
+
+Line = dict[str, Any]
+
+# What each listing line and a Message must agree in, beside body and properties.
+COMPARED = (
+    "topic",
+    "queue_id",
+    "queue_offset",
+    "log_offset",
+    "flag",
+    "sys_flag",
+    "born_ms",
+    "store_ms",
+    "born_host",
+    "store_host",
+    "body_crc",
+    "reconsume_times",
+)
+
+
+class MessageLike(Protocol):
+    """What `differences` asks of a message beside the fields in COMPARED."""
+
+    @property
+    def body(self) -> bytes | bytearray | memoryview: ...
+
+    @property
+    def properties(self) -> Mapping[str, str]: ...
+
+
+def names() -> list[str]:
+    """Names of all stores, sorted."""
+    return sorted(path.name for path in FOLDER.iterdir() if (path / "store.tar.xz").exists())
+
+
+def about(name: str) -> Line:
+    """about.json: `broker`, `store_config`, `property_crc`, `seconds_the_copy_ran`."""
+    found = json.loads((FOLDER / name / "about.json").read_text("utf-8"))
+    assert isinstance(found, dict)
+    return found
+
+
+def precision_ms(name: str) -> int:
+    """Slot width of a store."""
+    return int(about(name)["store_config"]["precision_ms"])
+
+
+def unpack(name: str, target: Path) -> Path:
+    """Unpack a store into a new folder of `target`, holes kept; returns the store's root."""
+    root = target / name
+    root.mkdir(parents=True)
+    with tarfile.open(FOLDER / name / "store.tar.xz", "r:xz") as archive:
+        if hasattr(tarfile, "data_filter"):
+            archive.extractall(root, filter="data")
+        else:  # Python 3.11 before 3.11.4
+            archive.extractall(root)
+    return root
+
+
+def lines(name: str, file: str) -> list[Line]:
+    """Lines of one .jsonl.gz; none if the store has no such file."""
+    path = FOLDER / name / f"{file}.jsonl.gz"
+    if not path.exists():
+        return []
+    with gzip.open(path, "rt", encoding="utf-8") as text:
+        return [json.loads(line) for line in text]
+
+
+def sent(name: str) -> list[Line]:
+    """Acknowledged sends, in order."""
+    return lines(name, "sent")
+
+
+def opened(name: str) -> tuple[list[Line], list[Line], Line]:
+    """(messages, slots, end) that the broker found after load and recovery."""
+    return _split(lines(name, "open"))
+
+
+def delivered(name: str) -> tuple[list[Line], list[Line], Line]:
+    """(messages, slots, end) after a copy ran; all empty where none did."""
+    return _split(lines(name, "delivered"))
+
+
+def _split(found: list[Line]) -> tuple[list[Line], list[Line], Line]:
+    messages = [line for line in found if "body_sha256" in line]
+    slots = [line for line in found if "slot_ms" in line]
+    return messages, slots, found[-1] if found else {}
+
+
+def differences(line: Line, message: MessageLike, *, store_size: int | None = None) -> list[str]:
+    """Where a message is not what the listing says; an empty list if it is the same.
+
+    A field that the message does not have counts as a difference. The size is compared with
+    `store_size`, or with the message's `store_bytes`. The listing's `born_host` has no port; the
+    message's may have one. Properties of the message with an empty value are left out, as there.
+    A broker that inflates a body takes bit 0 off the SYSFLAG it shows, so that bit is not compared.
+    """
+    found: list[str] = []
+
+    def compare(what: str, wanted: object, got: object) -> None:
+        if wanted != got:
+            found.append(f"{what}: wanted {wanted!r}, got {got!r}")
+
+    for name in COMPARED:
+        got = getattr(message, name, "no such field")
+        if name == "born_host" and isinstance(got, str):
+            got = _without_port(got)
+        if name == "sys_flag" and isinstance(got, int):
+            compare(name, line[name] & ~1, got & ~1)
+        else:
+            compare(name, line[name], got)
+    size = getattr(message, "store_bytes", None) if store_size is None else store_size
+    compare("store_size", line["store_size"], size)
+    properties = {key: value for key, value in message.properties.items() if value}
+    wanted = line["properties"]
+    for key in sorted(wanted.keys() | properties.keys()):
+        compare(f"property {key}", wanted.get(key), properties.get(key))
+    body = bytes(message.body)
+    compare("body_bytes", line["body_bytes"], len(body))
+    compare("body_sha256", line["body_sha256"], hashlib.sha256(body).hexdigest())
+    return found
+
+
+def _without_port(host: str) -> str:
+    """`ip` of `ip:port`, `[ip]:port` or `ip`."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0] if host.count(":") == 1 else host

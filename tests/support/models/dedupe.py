@@ -1,0 +1,113 @@
+"""What a caller knows of message ids that it gave, and what a put with one must answer.
+
+A put counts from the time at which it was stored. While the clock never was beyond its window, the
+id must be known; where the clock is beyond it now, it must not be; else either is right: the store
+may forget, and a clock may go back.
+"""
+
+from dataclasses import dataclass
+from itertools import count
+
+from tests.support.models.messages import Put
+from timerstore import PutReceipt
+
+Name = tuple[str, str]
+
+
+@dataclass
+class _Known:
+    put: Put
+    store_ms: int
+    latest_ms: int  # that the clock showed since
+
+
+class Onces:
+    """Every id, with the puts under it, the newest last."""
+
+    def __init__(self) -> None:
+        self._known: dict[Name, list[_Known]] = {}
+
+    def name(self, topic: str, which: int, now_ms: int, window_ms: int, lost_below: int = 0) -> str:
+        """Give one of a few ids for a topic. One that may be new again is used again only when what
+        had it before has come or was cancelled: the model tells what waits by its id.
+        """
+        for again in count():
+            name = f"{topic}-{which}-{again}"
+            if all(
+                (
+                    now_ms - one.store_ms < window_ms > one.latest_ms - one.store_ms
+                    and one.put.receipt.log_offset >= lost_below
+                )
+                or one.put.place is not None
+                or one.put.cancelled
+                for one in self._known.get((topic, name), ())
+            ):
+                return name
+        raise AssertionError
+
+    def turned(self, now_ms: int) -> None:
+        """The clock shows another time."""
+        for knowns in self._known.values():
+            for one in knowns:
+                one.latest_ms = max(one.latest_ms, now_ms)
+
+    def put(self, name: Name, put: Put, now_ms: int, latest_ms: int = 0) -> None:
+        """It was stored as a new one, at `now_ms`; `latest_ms`: that the clock showed since."""
+        one = _Known(put, now_ms, max(now_ms, latest_ms))
+        self._known.setdefault(name, []).append(one)
+
+    def lost(self, put: Put) -> None:
+        """It was in flight when the process died, and is not there."""
+        for knowns in self._known.values():
+            knowns[:] = [one for one in knowns if one.put is not put]
+
+    def was_new(self, name: Name, now_ms: int, window_ms: int, lost_below: int = 0) -> list[Put]:
+        """A put was told that its id is new: those in flight before that cannot be there.
+        `lost_below`: of the log, where neither records nor the file of ids tell of one.
+        """
+        gone = []
+        for one in list(self._known.get(name, ())):
+            if one.put.receipt.log_offset < lost_below:
+                self._known[name].remove(one)
+            elif one.latest_ms - one.store_ms < window_ms:
+                assert not one.put.sure, f"put twice: {name} {one}"
+                gone.append(one.put)
+                self._known[name].remove(one)
+        return gone
+
+    def answered(
+        self,
+        name: Name,
+        receipt: PutReceipt,
+        now_ms: int,
+        window_ms: int,
+        begin: int,
+        *,
+        sure: bool,
+    ) -> Put:
+        """A put was told that it is a duplicate, of the one that is given; `begin`: of the log,
+        before which nothing is left that would say more than that.
+        """
+        found = [one for one in self._known.get(name, ()) if now_ms - one.store_ms < window_ms]
+        assert found, f"a duplicate of nothing: {name}"
+        for one in reversed(found):
+            put = one.put
+            if one.put.receipt.log_offset == receipt.log_offset:
+                break
+        else:
+            raise AssertionError(f"a duplicate of another: {receipt} {found}")
+        assert receipt.message_id == name[1]
+        if receipt.log_offset < begin:
+            return put
+        assert receipt.handle == put.receipt.handle
+        assert (receipt.queue_id, receipt.queue_offset) == (
+            put.receipt.queue_id,
+            put.receipt.queue_offset,
+        )
+        assert receipt.due_ms == put.receipt.due_ms
+        assert receipt.cancelled or not put.cancelled, f"it was cancelled: {put}"
+        assert not receipt.cancelled or put.cancelled or put.maybe_cancelled, f"nobody did: {put}"
+        if sure:
+            put.sure = True  # it is durable now
+            put.cancelled |= receipt.cancelled
+        return put

@@ -1,0 +1,207 @@
+"""The consumers of one group beside their model: who has which queue, and what comes next in it.
+
+Holds:    after every call each queue is one consumer's; what is handed out is, in each queue, what
+          comes next: after what was handed out before, or after what was committed where the queue
+          came to somebody new; a commit that answered is there after whatever end.
+Fails:    AssertionError where the store says otherwise.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tests.support.models.messages import Queue
+from timerstore import Consumer, Message, TimerStore
+
+GROUP = "readers"
+
+Seen = dict[Queue, list[tuple[bytes, int]]]
+"""Body and delivered_ms of every message that was pulled, by queue."""
+
+
+@dataclass(eq=False)
+class _Reader:
+    consumer: Consumer
+    next: dict[int, int] = field(default_factory=dict)  # queue -> what comes next in it
+    moved: set[int] = field(default_factory=set)  # queues where it surely is there
+
+
+def _of(topic: str, offsets: dict[Queue, int]) -> dict[Queue, int]:
+    return {queue: offset for queue, offset in offsets.items() if queue[0] == topic}
+
+
+class Readers:
+    """All consumers of the group, over all topics."""
+
+    def __init__(self, begin_of: Callable[[Queue], int] = lambda _queue: 0) -> None:
+        self._begin_of = begin_of  # the first offset of a queue that is left
+        self._readers: dict[str, list[_Reader]] = {}
+        self.committed: dict[Queue, int] = {}
+        self._in_flight: dict[Queue, int] = {}  # asked for when the store died
+
+    # --- ends ---
+
+    def lost(self) -> None:
+        """The store was closed, or died: no consumer is left."""
+        self._readers.clear()
+
+    def check(self, store: TimerStore) -> None:
+        """What is committed is what was committed; of what was on its way all or nothing."""
+        for topic in {topic for topic, _ in [*self.committed, *self._in_flight]}:
+            found = {(topic, q): n for q, n in store.committed(topic, GROUP).items()}
+            before = _of(topic, self.committed)
+            after = {**before, **_of(topic, self._in_flight)}
+            assert found in (before, after), f"committed {found}, but {before} or {after}"
+            self.committed.update(found)
+        self._in_flight.clear()
+
+    @property
+    def has_doubts(self) -> bool:
+        """Whether a commit failed of which nobody knows whether it is there."""
+        return bool(self._in_flight)
+
+    def known_topics(self) -> set[str]:
+        """Where the group has committed, or has a consumer."""
+        return self.live_topics | {topic for topic, _ in self.committed}
+
+    @property
+    def live_topics(self) -> set[str]:
+        """Where the group has a consumer."""
+        return {topic for topic, readers in self._readers.items() if readers}
+
+    # --- calls ---
+
+    def join(self, store: TimerStore, topic: str) -> None:
+        """One more consumer."""
+        consumer = store.consumer(topic, GROUP, wait=0)
+        self._readers.setdefault(topic, []).append(_Reader(consumer))
+        self._divided(topic)
+
+    def leave(self, topic: str, which: int) -> None:
+        """One consumer less."""
+        readers = self._readers.get(topic, [])
+        if readers:
+            readers.pop(which % len(readers)).consumer.close()
+            self._divided(topic)
+
+    def read(self, store: TimerStore, topic: str, which: int, count: int, seen: Seen) -> None:
+        """Read with one of them, which comes where there is none."""
+        reader = self._reader(store, topic, which)
+        messages = reader.consumer.poll(count)
+        self._divided(topic)  # the topic may have grown
+        assert len(messages) <= count
+        for message in messages:
+            self._came(reader, message, seen)
+        if len(messages) < count:
+            for queue_id, at in reader.next.items():
+                begin = self._begin_of((topic, queue_id))
+                left = seen.get((topic, queue_id), [])[max(at, begin) :]
+                assert not left, f"nothing came, but there are {left}"
+
+    def _came(self, reader: _Reader, message: Message, seen: Seen) -> None:
+        queue = message.topic, message.queue_id
+        at = reader.next[message.queue_id]
+        if at < message.queue_offset <= self._begin_of(queue):
+            at = message.queue_offset  # what lay before was removed
+        assert message.queue_offset == at, f"wanted offset {at} of {queue}: {message}"
+        assert seen[queue][at] == (message.body, message.delivered_ms)
+        reader.next[message.queue_id] = at + 1
+        reader.moved.add(message.queue_id)
+
+    def commit(self, topic: str, which: int, *, only: int | None = None) -> None:
+        """Commit with one of them what it was handed; `only`: in one of its queues."""
+        readers = self._readers.get(topic, [])
+        if not readers:
+            return
+        reader = readers[which % len(readers)]
+        wanted = self._wanted(topic, reader)
+        surely = {queue: at for queue, at in wanted.items() if queue[1] in reader.moved}
+        if only is None or not surely:
+            answer = reader.consumer.commit()
+        else:
+            queue = sorted(surely)[only % len(surely)]
+            wanted = surely = {queue: wanted[queue]}
+            answer = reader.consumer.commit({queue[1]: wanted[queue]})
+        got = {(topic, q): n for q, n in answer.items()}
+        for at, n in got.items():
+            if wanted.get(at, 0) < n <= self._begin_of(at):
+                wanted[at] = reader.next[at[1]] = n  # it went on behind what was removed
+                surely = {**surely, at: n} if at in surely else surely
+        assert surely.items() <= got.items() <= wanted.items(), f"{got}, not {surely}"
+        self.committed.update(got)
+
+    def commit_in_flight(self, topic: str, which: int, is_dead: list[str]) -> None:
+        """Commit while the store dies (`is_dead`: it did): afterwards it may be there or not."""
+        before = dict(self.committed)
+        self.commit(topic, which)
+        if is_dead:
+            self.doubt_commit(before)
+
+    def fail_commit(self, topic: str, which: int) -> None:
+        """A commit of one of them raised an error: afterwards it may be there or not."""
+        readers = self._readers.get(topic, [])
+        self._in_flight.update(self._wanted(topic, readers[which % len(readers)]))
+
+    def doubt_commit(self, before: dict[Queue, int]) -> None:
+        """The store died in a commit; `before`: what was committed then."""
+        changed = {q: n for q, n in self.committed.items() if before.get(q) != n}
+        self.committed, self._in_flight = before, changed
+
+    def seek(self, store: TimerStore, topic: str, which: int, at: int) -> None:
+        """Go on from an offset with one of them, or from the end of what is shorter."""
+        reader = self._reader(store, topic, which)
+        self._divided(topic)
+        for queue_id in reader.consumer.queues:
+            length = store.pull(topic, queue_id, 2**62).max_offset
+            place = min(max(at, self._begin_of((topic, queue_id))), length)
+            assert reader.consumer.seek(place, queue_id=queue_id) == {queue_id: place}
+            reader.next[queue_id] = place
+            reader.moved.add(queue_id)
+
+    def finish(self, store: TimerStore, seen: Seen) -> None:
+        """Read and commit the rest: it comes, once."""
+        for topic in sorted({topic for topic, _ in seen}):
+            for which in range(max(1, len(self._readers.get(topic, [])))):
+                self.read(store, topic, which, 10_000, seen)
+                self.commit(topic, which)
+        for queue, known in seen.items():
+            done = self.committed.get(queue, 0)
+            assert done == len(known), f"{queue}: committed {done} of {len(known)}"
+
+    # --- the model ---
+
+    def _reader(self, store: TimerStore, topic: str, which: int) -> _Reader:
+        if not self._readers.get(topic):
+            self.join(store, topic)
+        readers = self._readers[topic]
+        return readers[which % len(readers)]
+
+    def _divided(self, topic: str) -> None:
+        """The queues may have been divided anew."""
+        readers = self._readers.get(topic, [])
+        shares = [reader.consumer.queues for reader in readers]
+        self._check_shares(shares)
+        for reader, share in zip(readers, shares, strict=True):
+            reader.moved &= reader.next.keys() & set(
+                share
+            )  # what left it and comes back begins anew
+            reader.next = {
+                q: reader.next[q] if q in reader.next else self._start(topic, q) for q in share
+            }
+
+    def _check_shares(self, shares: list[tuple[int, ...]]) -> None:
+        everything = sorted(q for share in shares for q in share)
+        assert everything == list(range(len(everything))), f"not each queue once: {shares}"
+        sizes = [len(share) for share in shares] or [0]
+        assert max(sizes) - min(sizes) <= 1, f"not shared fairly: {shares}"
+
+    def _start(self, topic: str, queue_id: int) -> int:
+        """Where the group goes on in a queue; what it never committed may be gone."""
+        return max(self.committed.get((topic, queue_id), 0), self._begin_of((topic, queue_id)))
+
+    def _wanted(self, topic: str, reader: _Reader) -> dict[Queue, int]:
+        """What a commit of all that it was handed has to answer."""
+        return {
+            (topic, q): at
+            for q, at in reader.next.items()
+            if at != self.committed.get((topic, q), 0)
+        }

@@ -1,0 +1,361 @@
+"""A group that leases, beside its model.
+
+Of each message the model knows in which states its lease may be. What a call answers leaves those
+that fit the answer, and one new state; a call that nobody answered, since the process died or an
+error was raised, adds the new one to those that were. Where no state fits, the store is wrong.
+
+    received   attempt + 1, held by its receipt until the lease is over: not before that, unless it
+               is given back, does it come again
+    acked      done: it never comes again
+    nacked     nobody's; comes again when the delay is over
+    extended   held by the new receipt, until later
+    cut        with flush="async" a power cut takes back the last calls: what was before them is
+               possible again
+
+Holds:    at the end each message of the topic is acked, or among the dead letters, and never both.
+Fails:    AssertionError where the store says otherwise.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tests.support.models.messages import Queue
+from tests.support.turned_clock import TurnedClock
+from timerstore import AckResult, LeasedMessage, LeaseLostError, TimerStore
+from timerstore.errors import FlowControlError
+from timerstore.layout.lease import group_of, retry_topic
+
+GROUP = "lessees"
+ATTEMPTS_MAX = 4
+BACKOFF_S = (0.5, 3)
+DEAD = f"%DLQ%{GROUP}"
+
+Seen = dict[Queue, list[tuple[bytes, int]]]
+IsDead = Callable[[], bool]
+
+
+class State(NamedTuple):
+    """What one lease may be."""
+
+    attempt: int = 0
+    ready_ms: int = 0  # before the clock shows that, it does not come again
+    mark: int = 0  # of the clock, when this began
+    receipt: str = ""  # by which it can be settled; none: nobody has it
+    is_done: bool = False
+
+
+_FREE = State()
+
+
+@dataclass
+class _Lease:
+    topic: str
+    message_id: str
+    states: frozenset[State] = frozenset([_FREE])
+    receipts: list[str] = field(default_factory=list)  # all that were given for it
+
+    @property
+    def may_be_done(self) -> bool:
+        return any(one.is_done for one in self.states)
+
+    @property
+    def must_be_done(self) -> bool:
+        return all(one.is_done for one in self.states)
+
+    @property
+    def is_leased(self) -> bool:
+        """Whether it surely is a lease, whoever has it."""
+        return all(one.attempt and not one.is_done for one in self.states)
+
+
+class Lessees:
+    """All leases of the group, over all topics."""
+
+    def __init__(self) -> None:
+        self.topics: set[str] = set()
+        self._leases: dict[bytes, _Lease] = {}
+        self._dead: dict[bytes, int] = {}  # log offsets
+        self.dead_next: dict[int, int] = {}  # how far the dead letters are read, by queue
+        self._undo: list[tuple[int, _Lease, frozenset[State]]] = []  # by the log's end
+
+    # --- calls ---
+
+    def receive(
+        self, store: TimerStore, clock: TurnedClock, topic: str, count: int, lease_ms: int,
+        seen: Seen, is_dead: IsDead, look: Callable[[], None] = lambda: None,
+    ) -> list[LeasedMessage]:  # fmt: skip
+        """Lease; `is_dead`: whether the process died meanwhile; `look`: sees what became visible
+        in this call.
+        """
+        with self.receiving(topic, seen):
+            got = store.receive(topic, GROUP, **asked(count, lease_ms))
+        assert len(got) <= count
+        self.received(store, clock, got, lease_ms, seen, is_dead, look)
+        return got
+
+    @contextmanager
+    def receiving(self, topic: str, seen: Seen) -> Iterator[None]:
+        """A call that leases is made."""
+        self.topics.add(topic)
+        try:
+            yield
+        except FlowControlError:
+            raise
+        except Exception:
+            self.doubt_receive(topic, seen)
+            raise
+
+    def received(
+        self, store: TimerStore, clock: TurnedClock, got: list[LeasedMessage], lease_ms: int,
+        seen: Seen, is_dead: IsDead, look: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """It answered."""
+        assert len({one.body for one in got}) == len(got), "one message twice"
+        if any(m.queue_offset >= len(seen.get((m.topic, m.queue_id), ())) for m in got):
+            look()
+        for message in got:
+            self._came(store, clock, message, lease_ms, seen, sure=not is_dead())
+
+    def _came(
+        self, store: TimerStore, clock: TurnedClock, message: LeasedMessage, lease_ms: int,
+        seen: Seen, *, sure: bool,
+    ) -> None:  # fmt: skip
+        known = seen[message.topic, message.queue_id][message.queue_offset]
+        assert known == (message.body, message.delivered_ms), f"{known} was seen: {message}"
+        until_ms = clock.now_ms + lease_ms
+        assert message.lease_until_ms == until_ms
+        assert message.is_last_attempt == (message.attempt == ATTEMPTS_MAX)
+        one = self._of(message.topic, message.body, message.message_id)
+        before = [
+            state for state in one.states
+            if not state.is_done and state.attempt + 1 == message.attempt <= ATTEMPTS_MAX
+            and clock.highest_since(state.mark) >= state.ready_ms
+        ]  # fmt: skip
+        assert before, f"came, attempt {message.attempt}, at {clock.now_ms}: {one}"
+        assert message.body not in self._dead, f"dead, but it came: {message}"
+        one.receipts.append(message.receipt)
+        new = State(message.attempt, until_ms, clock.mark(), message.receipt)
+        self._becomes(store, one, [new], sure=sure)
+
+    def _of(self, topic: str, body: bytes, message_id: str) -> _Lease:
+        one = self._leases.setdefault(body, _Lease(topic, message_id))
+        one.message_id = message_id or one.message_id
+        return one
+
+    def _becomes(self, store: TimerStore, one: _Lease, new: list[State], *, sure: bool) -> None:
+        if store._opened.config.flush == "async":
+            self._undo.append((store._opened.rooms.log.end, one, one.states))
+        one.states = frozenset(new) if sure else one.states.union(new)
+
+    def doubt_receive(self, topic: str, seen: Seen) -> None:
+        """Nobody was told what was leased: any of the topic may have been."""
+        for queue, messages in seen.items():
+            for body, _ in messages if queue[0] == topic else ():
+                one = self._of(topic, body, "")
+                one.states |= {
+                    State(state.attempt + 1) for state in one.states
+                    if not state.is_done and state.attempt < ATTEMPTS_MAX
+                }  # fmt: skip
+
+    def settle(
+        self, store: TimerStore, clock: TurnedClock, kind: str, which: int, ms: int,
+        is_dead: IsDead,
+    ) -> None:  # fmt: skip
+        """Ack, nack or extend one of the leases, a late one too."""
+        chosen = self.choose(which)
+        if chosen is None:
+            return
+        one, receipt = chosen
+        mine = _held_by(one, receipt)
+        longer, until_ms, mark = "", clock.now_ms + ms, clock.mark()
+        try:
+            if kind == "extend":
+                longer, answer = store.extend(receipt, lease=ms / 1000), None
+                one.receipts.append(longer)
+            elif kind == "nack":
+                answer = store.nack(receipt, delay=ms / 1000)
+            else:
+                answer = store.ack(receipt) if kind == "ack" else store.ack_many([receipt])[0]
+        except LeaseLostError as error:
+            answer = AckResult(error.result)
+        except FlowControlError:
+            raise
+        except Exception:
+            one.states = one.states.union(_after(kind, mine, "", until_ms, mark))
+            raise
+        self._settled(store, clock, kind, chosen, mine, answer, longer, until_ms, mark, is_dead)
+
+    def choose(self, which: int) -> "tuple[_Lease, str] | None":
+        """One of the leases, and a receipt that was given for it, now and then a late one."""
+        choice = [one for one in self._leases.values() if one.receipts]
+        if not choice:
+            return None
+        one = choice[which % len(choice)]
+        return one, one.receipts[-1 - (which % 7 == 6 and len(one.receipts) > 1)]
+
+    def acked(
+        self, store: TimerStore, clock: TurnedClock, chosen: "tuple[_Lease, str]",
+        answer: AckResult | None, is_dead: IsDead,
+    ) -> None:  # fmt: skip
+        """An ack among others was answered, or (None) raised an error."""
+        one, mine, mark = chosen[0], _held_by(*chosen), clock.mark()
+        if answer is None:
+            one.states = one.states.union(_after("ack", mine, "", 0, mark))
+        else:
+            self._settled(store, clock, "ack", chosen, mine, answer, "", 0, mark, is_dead)
+
+    def _settled(
+        self, store: TimerStore, clock: TurnedClock, kind: str, chosen: "tuple[_Lease, str]",
+        mine: list[State], answer: AckResult | None, longer: str, until_ms: int, mark: int,
+        is_dead: IsDead,
+    ) -> None:  # fmt: skip
+        one, receipt = chosen
+        if answer not in (None, AckResult.ACKED, AckResult.NACKED):
+            self._refused(clock, one, receipt, answer)
+            return
+        assert answer is {"extend": None, "nack": AckResult.NACKED}.get(kind, AckResult.ACKED)
+        assert mine, f"{kind}: not held by that receipt: {one}"
+        self._becomes(store, one, _after(kind, mine, longer, until_ms, mark), sure=not is_dead())
+
+    def _refused(
+        self, clock: TurnedClock, one: _Lease, receipt: str, answer: AckResult | None
+    ) -> None:
+        """Only states fit in which the receipt did not hold the lease, and why."""
+
+        def fits(state: State) -> bool:
+            if state.receipt != receipt:
+                return True
+            is_over = clock.highest_since(state.mark) >= state.ready_ms
+            if answer is AckResult.EXPIRED:
+                return is_over and not state.is_done
+            # UNKNOWN: retention has removed what told of it.
+            return state.is_done or (answer is AckResult.UNKNOWN and is_over)
+
+        left = frozenset(filter(fits, one.states))
+        assert left, f"{answer} at {clock.now_ms}: {one}"
+        one.states = left
+
+    def cut(self, durable: int) -> None:
+        """A power cut left the log up to `durable`, or more: the last calls may be undone."""
+        for end, one, before in self._undo:
+            if end > durable:
+                one.states |= before
+        self._undo.clear()
+
+    # --- looking ---
+
+    def look(self, store: TimerStore) -> None:
+        """Read the dead letters: each once, after its last attempt, and not acked."""
+        for queue_id in range(store.topics().get(DEAD, 0)):
+            while True:
+                at = self.dead_next.get(queue_id, 0)
+                result = store.pull(DEAD, queue_id, at)
+                for message in result.messages:
+                    one = self._leases[message.body]
+                    assert message.body not in self._dead, f"dead twice: {message}"
+                    self._dead[message.body] = message.log_offset
+                    one.states = frozenset(
+                        state for state in one.states
+                        if state.attempt == ATTEMPTS_MAX and not state.is_done
+                    )  # fmt: skip
+                    assert one.states, f"dead too soon, or acked: {message}"
+                if result.next_offset <= at:
+                    break
+                self.dead_next[queue_id] = result.next_offset
+
+    def check_waiting(self, store: TimerStore, shared: frozenset[str] = frozenset()) -> None:
+        """What is surely leased waits, or came again; what is surely done does not wait, but for
+        ids that several messages share: another one may.
+        """
+        waiting = {p.message_id for p in store.pending() if group_of(p.topic) == GROUP}
+        again = {message_id for topic in self.topics for message_id in _ids(store, topic)}
+        for body, one in self._leases.items():
+            if one.must_be_done:
+                is_other = one.message_id in shared
+                assert is_other or one.message_id not in waiting, f"acked, and waits: {one}"
+            elif one.is_leased and body not in self._dead:
+                assert one.message_id in waiting | again, f"its lease is gone: {one}"
+
+    # --- the end ---
+
+    def finish(
+        self, store: TimerStore, clock: TurnedClock, seen: Seen, settle: Callable[[], None],
+        begin_of: Callable[[Queue], int] = lambda _queue: 0, *, may_lose: bool = False,
+    ) -> None:  # fmt: skip
+        """All of a topic that it leased from is acked, or dead. `begin_of`: the first offset of a
+        queue that is left.
+        """
+        for _ in range(3 * ATTEMPTS_MAX if self.topics else 0):
+            states = [state for one in self._leases.values() for state in one.states]
+            latest = max((state.ready_ms for state in states), default=0)
+            clock.set(max(clock.now_ms, latest))
+            settle()
+            self.look(store)
+            for topic in sorted(self.topics):
+                while got := self._receive_all(store, clock, topic, seen, settle):
+                    assert set(store.ack_many(got)) == {AckResult.ACKED}
+                    for message in got:
+                        one = self._leases[message.body]
+                        one.states = frozenset(s._replace(is_done=True) for s in one.states)
+            if all(one.must_be_done or body in self._dead for body, one in self._leases.items()):
+                break
+        self.look(store)
+        for queue, messages in seen.items():
+            for offset, (body, _) in enumerate(messages if queue[0] in self.topics else ()):
+                found = self._leases.get(body)
+                may_be_free = found is None or _FREE in found.states
+                if may_lose or (offset < begin_of(queue) and may_be_free):
+                    continue  # it was removed before the group was known
+                is_over = found is not None and (found.may_be_done or body in self._dead)
+                assert is_over, f"lost: {body[:6]!r} {found}"
+
+    def _receive_all(
+        self, store: TimerStore, clock: TurnedClock, topic: str, seen: Seen,
+        settle: Callable[[], None],
+    ) -> list[LeasedMessage]:  # fmt: skip
+        for _ in range(100):
+            try:
+                return self.receive(store, clock, topic, 100, 1000, seen, lambda: False)
+            except FlowControlError:  # for this slot
+                clock.set(clock.now_ms + 1000)
+                settle()
+        raise AssertionError("every slot is full")
+
+
+def asked(count: int, lease_ms: int) -> dict[str, Any]:
+    """What a `receive` of the group asks for."""
+    return {
+        "lease": lease_ms / 1000, "max_count": count, "max_attempts": ATTEMPTS_MAX,
+        "backoff": BACKOFF_S,
+    }  # fmt: skip
+
+
+def _held_by(one: _Lease, receipt: str) -> list[State]:
+    """States in which that receipt holds it."""
+    return [state for state in one.states if state.receipt == receipt and not state.is_done]
+
+
+def _after(kind: str, mine: list[State], longer: str, until_ms: int, mark: int) -> list[State]:
+    """What becomes of leases that are settled."""
+    if kind == "extend":
+        return [State(state.attempt, until_ms, mark, longer) for state in mine]
+    if kind == "nack":  # after the last attempt to the dead letters, at once
+        return [
+            State(state.attempt, until_ms * (state.attempt < ATTEMPTS_MAX), mark) for state in mine
+        ]
+    return [state._replace(is_done=True) for state in mine]
+
+
+def _ids(store: TimerStore, topic: str) -> Iterator[str]:
+    """Of what came again, or died."""
+    for name in (retry_topic(topic, GROUP), DEAD):
+        for queue_id in range(store.topics().get(name, 0)):
+            offset = 0
+            while True:
+                result = store.pull(name, queue_id, offset, max_count=1000)
+                yield from (message.message_id for message in result.messages)
+                if result.next_offset <= offset:
+                    break
+                offset = result.next_offset

@@ -1,0 +1,184 @@
+"""timerstore.aio where a loop is closed, as it stands, with somebody still waiting there."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.stores import Bench
+from timerstore.aio import AsyncConsumer, AsyncTimerStore
+
+Begin = Callable[[AsyncTimerStore, AsyncConsumer], Coroutine[Any, Any, Any]]
+
+
+def poll(_store: AsyncTimerStore, consumer: AsyncConsumer) -> Coroutine[Any, Any, Any]:
+    return consumer.poll(wait=1e6)
+
+
+def pull(store: AsyncTimerStore, _consumer: AsyncConsumer) -> Coroutine[Any, Any, Any]:
+    return store.pull("t", 0, 0, wait=1e6)
+
+
+def receive(store: AsyncTimerStore, _consumer: AsyncConsumer) -> Coroutine[Any, Any, Any]:
+    return store.receive("t", "leased", wait=1e6)
+
+
+class Loops:
+    """A store without services, with a consumer of an empty queue, and loops turned by hand."""
+
+    def __init__(self, bench: Bench, pool: ThreadPoolExecutor) -> None:
+        self.bench = bench
+        self.store = AsyncTimerStore(bench.store, pool)
+        self.consumer = AsyncConsumer(bench.store.consumer("t", "g", queues=[0]), self.store)
+        self._left: list[asyncio.Task[Any]] = []
+
+    def begin(self, loop: asyncio.AbstractEventLoop, begin: Begin) -> "asyncio.Task[Any]":
+        """Begin a call, and let it come to its wait."""
+        task = loop.create_task(begin(self.store, self.consumer))
+        for _ in range(8):  # what it does in the pool is through when the pool is idle
+            self.turn(loop)
+        assert not task.done()
+        return task
+
+    def turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have the pool carry out what it has, and the loop what is ready."""
+        loop.run_until_complete(asyncio.sleep(0))
+        for _ in range(self.store._pool._max_workers):
+            self.store._pool.submit(int).result(10)
+        loop.run_until_complete(asyncio.sleep(0))
+
+    def leave(self, loop: asyncio.AbstractEventLoop, task: "asyncio.Task[Any]") -> None:
+        """Close the loop as it stands."""
+        self._left.append(task)
+        loop.close()
+
+    def put(self, body: bytes) -> None:
+        self.bench.store.put("t", body, queue_id=0)
+        self.bench.stepper.settle()
+
+    @property
+    def holds(self) -> int:
+        return self.bench.store._opened.puller.holds.count
+
+    def drop(self) -> None:
+        """End the coroutines that cannot end any more, as the collector would."""
+        for task in self._left:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            task.get_coro().close()
+
+
+@pytest.fixture
+def loops(bench: Bench) -> Iterator[Loops]:
+    bench.store.put("t", b"makes the topic", queue_id=1)
+    bench.turn()
+    bench.store.ack_many(bench.store.receive("t", "leased"))
+    with ThreadPoolExecutor(1) as pool:
+        one = Loops(bench, pool)
+        yield one
+        one.drop()
+        assert one.holds == 0, "somebody whom nobody awaits is still held"
+
+
+@contextmanager
+def new_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    try:
+        yield loop
+    finally:
+        loop.close()
+
+
+def end(loop: asyncio.AbstractEventLoop, loops: Loops, task: "asyncio.Task[Any]") -> list[bytes]:
+    for _ in range(4):
+        loops.turn(loop)
+    assert task.done(), "it waits behind somebody whose loop was closed"
+    found = task.result()
+    return [message.body for message in getattr(found, "messages", found)]
+
+
+@pytest.mark.parametrize("begin", [poll, pull, receive])
+def test_who_waits_when_its_loop_is_closed_is_waited_behind_by_nobody(
+    loops: Loops, begin: Begin
+) -> None:
+    with new_loop() as first:
+        loops.leave(first, loops.begin(first, begin))
+    assert loops.holds == 0
+    with new_loop() as second:
+        task = loops.begin(second, begin)
+        loops.put(b"x")
+        assert end(second, loops, task) == [b"x"]
+
+
+@pytest.mark.parametrize("begin", [poll, receive])
+def test_who_waits_behind_one_whose_loop_is_closed_comes_first_then(
+    loops: Loops, begin: Begin
+) -> None:
+    with new_loop() as first, new_loop() as second:
+        left = loops.begin(first, begin)
+        task = loops.begin(second, begin)
+        loops.leave(first, left)
+        loops.put(b"x")
+        assert end(second, loops, task) == [b"x"]
+
+
+def test_who_was_rung_when_its_loop_was_closed_leaves_the_message_to_the_next(
+    loops: Loops,
+) -> None:
+    with new_loop() as first, new_loop() as second:
+        left = loops.begin(first, poll)
+        task = loops.begin(second, poll)
+        loops.put(b"x")  # rings the first, which does not turn any more
+        loops.leave(first, left)
+        assert end(second, loops, task) == [b"x"]
+
+
+def test_who_was_looking_when_its_loop_was_closed_leaves_the_message_to_the_next(
+    loops: Loops, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_fetch, go = threading.Event(), threading.Event()
+    fetch = loops.consumer.blocking._fetch_next
+
+    def slow(max_count: int) -> Any:
+        in_fetch.set()
+        assert go.wait(10)
+        return fetch(max_count)
+
+    with new_loop() as first, new_loop() as second:
+        left = loops.begin(first, poll)
+        task = loops.begin(second, poll)
+        with monkeypatch.context() as patched:
+            patched.setattr(loops.consumer.blocking, "_fetch_next", slow)
+            loops.put(b"x")
+            first.run_until_complete(asyncio.sleep(0))
+            first.run_until_complete(asyncio.sleep(0))
+            assert in_fetch.wait(10)
+            loops.leave(first, left)
+            go.set()
+        assert end(second, loops, task) == [b"x"]
+
+
+def test_a_thread_that_waits_behind_a_closed_loop_is_rung(loops: Loops, tmp_path: Path) -> None:
+    consumer = loops.consumer.blocking
+    rung = threading.Event()
+    with new_loop() as first:
+        left = loops.begin(first, poll)
+        behind = consumer.begin_poll(1, None)
+        assert behind.enter(rung.set)
+        loops.leave(first, left)
+    loops.put(b"x")
+    assert rung.is_set()
+    behind.leave()
+    behind.end()
+
+
+def test_a_loop_that_goes_on_keeps_nothing_of_who_has_waited(loops: Loops) -> None:
+    with new_loop() as loop:
+        task = loops.begin(loop, poll)
+        loops.put(b"x")
+        assert end(loop, loops, task) == [b"x"]
+        assert not loops.store._bells

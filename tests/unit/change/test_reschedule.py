@@ -1,0 +1,463 @@
+"""reschedule: one message, one time, whatever it was before; both records or none."""
+
+import base64
+import json
+import shutil
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import timerstore
+from tests.support import disk_reader as disk
+from tests.support.driver import abandon
+from tests.support.stores import DAY, NOW, YEAR, Bench, small
+from timerstore import CancelResult, MessageError, NotWaitingError, PutReceipt, failpoint
+from timerstore.errors import FullError
+from timerstore.layout.handle import Handle, decode, encode
+from timerstore.testing import ManualClock
+
+
+def brokers_form(receipt: PutReceipt) -> str:
+    """The handle as a broker would have given it: without the sixth field."""
+    return encode(decode(receipt.handle)._replace(timer_id=None))
+
+
+@pytest.mark.parametrize("how", ["receipt", "handle", "json", "broker"])
+@pytest.mark.parametrize("settled", [False, True])
+def test_later_and_sooner(bench: Bench, how: str, settled: bool) -> None:
+    put = [bench.store.put("t", b"%d" % k, delay=10) for k in range(3)]
+    if settled:
+        bench.turn()
+
+    def named(receipt: PutReceipt) -> Any:
+        forms = {"receipt": receipt, "handle": receipt.handle, "broker": brokers_form(receipt)}
+        return forms.get(how) or json.loads(json.dumps(receipt.handle))
+
+    later = bench.store.reschedule(named(put[0]), delay=20)
+    sooner = bench.store.reschedule(named(put[1]), delay=5)
+    assert (later.due_ms, sooner.due_ms) == (NOW + 20_000, NOW + 5000)
+    assert later.message_id == put[0].message_id
+    assert (later.topic, later.queue_id, later.queue_offset) == ("t", 0, None)
+    assert later.timer_id > put[2].timer_id
+    handles = {one.message_id: one.handle for one in bench.store.pending()}
+    assert handles == {r.message_id: r.handle for r in (later, sooner, put[2])}
+    bench.turn(4999)
+    assert bench.bodies() == []
+    bench.turn(1)
+    assert bench.bodies() == [b"1"]
+    bench.turn(5000)
+    assert bench.bodies() == [b"1", b"2"]
+    bench.turn(9999)
+    assert bench.bodies() == [b"1", b"2"]
+    bench.turn(1)
+    assert bench.bodies() == [b"1", b"2", b"0"]
+    out = bench.out()
+    assert [m.message_id for m in out] == [r.message_id for r in (put[1], put[2], put[0])]
+    assert [m.due_ms for m in out] == [NOW + 5000, NOW + 10_000, NOW + 20_000]
+    assert [m.delivered_ms for m in out] == [m.due_ms for m in out]
+    assert "TS_GROUP" not in out[0].properties
+    assert bench.store.stats()["rescheduled_messages"] == 2
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"delay": 0}, {"delay": timedelta(0)}, {"deliver_ms": NOW}, {"deliver_ms": NOW - YEAR},
+     {"deliver_ms": 0}, {"deliver_at": datetime(2001, 1, 1, tzinfo=UTC)}],
+)  # fmt: skip
+def test_now(bench: Bench, given: dict[str, Any]) -> None:
+    receipt = bench.store.put("t", b"x", delay=10, tags="a", keys="k")
+    now = bench.store.reschedule(receipt, **given)
+    assert (now.queue_offset, now.due_ms, now.timer_id) == (0, NOW, -1)
+    assert list(bench.store.pending()) == []
+    bench.turn()
+    (message,) = bench.out()
+    assert (message.due_ms, message.delivered_ms) == (NOW, NOW)
+    assert message.log_offset == now.log_offset
+    assert message.message_id == now.message_id == receipt.message_id
+    assert (message.tags, message.keys) == ("a", ("k",))
+    assert bench.store.cancel(now) is CancelResult.ALREADY_DELIVERED
+    assert bench.store.cancel(receipt) is CancelResult.ALREADY_CANCELLED
+    bench.reopen()
+    bench.turn(20_000)
+    assert bench.bodies() == [b"x"]
+
+
+@pytest.mark.parametrize(
+    ("given", "due_ms"),
+    [({"delay": 0.0011}, NOW + 2), ({"delay": timedelta(days=2)}, NOW + 2 * DAY),
+     ({"deliver_ms": NOW + 1}, NOW + 1), ({"deliver_ms": NOW + 40 * YEAR}, NOW + 40 * YEAR),
+     ({"deliver_at": datetime.fromtimestamp(NOW / 1000 + 3, UTC)}, NOW + 3000)],
+)  # fmt: skip
+def test_times_as_in_a_put(tmp_path: Path, given: dict[str, Any], due_ms: int) -> None:
+    bench = Bench(tmp_path / "s", small(delay_ms_max=40 * YEAR))
+    receipt = bench.store.reschedule(bench.store.put("t", b"x", delay=10), **given)
+    assert receipt.due_ms == due_ms
+    assert [one.due_ms for one in bench.store.pending()] == [due_ms]
+    bench.close()
+
+
+def test_everything_of_the_message_is_kept(bench: Bench) -> None:
+    put = bench.store.put(
+        "t", b"body", delay=10, tags="a", keys=["k", "l"], properties={"x": "ü", "y": "z"},
+        queue_id=2,
+    )  # fmt: skip
+    bench.turn(5)
+    moved = bench.store.reschedule(put, delay=20)
+    again = bench.store.reschedule(moved, delay=30)
+    assert again.queue_id == 2
+    bench.turn(40_000)
+    (message,) = bench.out("t", 2)
+    assert message.body == b"body"
+    assert (message.tags, message.keys) == ("a", ("k", "l"))
+    assert {message.properties[name] for name in "xy"} == {"ü", "z"}
+    assert message.born_ms == NOW
+    assert message.due_ms == NOW + 5 + 30_000
+    assert message.born_host == message.store_host == "127.0.0.1:10911"
+
+
+def test_the_old_handle_counts_as_cancelled(bench: Bench) -> None:
+    old = bench.store.put("t", b"x", delay=10)
+    new = bench.store.reschedule(old, delay=100)
+    for _ in range(2):
+        assert bench.store.cancel(old) is CancelResult.ALREADY_CANCELLED
+        assert bench.store.cancel(brokers_form(old)) is CancelResult.ALREADY_CANCELLED
+        with pytest.raises(NotWaitingError) as caught:
+            bench.store.reschedule(old, delay=5)
+        assert caught.value.result == CancelResult.ALREADY_CANCELLED
+        bench.reopen()
+        bench.turn()
+    assert bench.store.cancel(brokers_form(new)) is CancelResult.CANCELLED
+    assert bench.store.cancel(new) is CancelResult.ALREADY_CANCELLED
+    bench.turn(200_000)
+    assert bench.bodies() == []
+
+
+def test_within_one_slot_a_brokers_handle_finds_the_one_that_waits(bench: Bench) -> None:
+    old = bench.store.put("t", b"x", deliver_ms=NOW + 5100)
+    new = bench.store.reschedule(old, deliver_ms=NOW + 5900)
+    assert brokers_form(old) == brokers_form(new)
+    assert bench.store.cancel(old) is CancelResult.ALREADY_CANCELLED
+    assert bench.store.cancel(brokers_form(old)) is CancelResult.CANCELLED
+    assert bench.store.cancel(brokers_form(old)) is CancelResult.ALREADY_CANCELLED
+    assert list(bench.store.pending()) == []
+
+
+def test_order_of_equal_due_times_is_that_of_the_last_put(bench: Bench) -> None:
+    put = [bench.store.put("t", b"%d" % k, delay=10) for k in range(3)]
+    bench.store.reschedule(put[0], deliver_ms=put[1].due_ms)
+    bench.turn(10_000)
+    assert bench.bodies() == [b"1", b"2", b"0"]
+
+
+def test_what_is_loaded_already_is_moved_too(bench: Bench) -> None:
+    """The slot was read: the message waits in the open slot for its millisecond."""
+    put = [bench.store.put("t", b"%d" % k, deliver_ms=NOW + 1900 + k) for k in range(2)]
+    bench.turn(1500)
+    bench.store.reschedule(put[0], deliver_ms=NOW + 1950)
+    bench.turn(440)
+    assert bench.bodies() == [b"1"]
+    bench.turn(10)
+    assert bench.bodies() == [b"1", b"0"]
+
+
+def test_what_rolled_is_moved(bench: Bench) -> None:
+    put = bench.store.put("t", b"x", delay=500)
+    for _ in range(6):
+        bench.turn(40_000)
+    assert int(next(iter(bench.store.pending())).log_offset) > put.log_offset
+    moved = bench.store.reschedule(brokers_form(put), delay=1)
+    bench.reopen()
+    bench.turn(1000)
+    (message,) = bench.out()
+    assert message.due_ms == moved.due_ms == NOW + 241_000
+    assert "TIMER_ROLL_TIMES" not in message.properties
+    bench.turn(1_000_000)
+    assert bench.bodies() == [b"x"]
+
+
+@pytest.mark.parametrize("lose", [(), ("timerstore",), ("timerwheel", "timerlog")])
+def test_after_reopening(bench: Bench, lose: tuple[str, ...]) -> None:
+    put = [bench.store.put("t", b"%d" % k, delay=10) for k in range(4)]
+    new = bench.store.reschedule(put[0], delay=30)
+    bench.store.reschedule(put[1], delay=0)
+    bench.turn(1000)
+    newer = bench.store.reschedule(put[2], delay=40)
+    bench.close()
+    for name in lose:
+        shutil.rmtree(bench.root / name, ignore_errors=True)
+        if (bench.root / name).exists():
+            (bench.root / name).unlink()
+    bench.open()
+    assert bench.store.stats()["pending_by_topic"] == {"t": 3}
+    assert bench.store.cancel(put[0]) is CancelResult.ALREADY_CANCELLED
+    newest = bench.store.reschedule(new, delay=50)
+    assert [p.handle for p in bench.store.pending()] == [
+        put[3].handle, newer.handle, newest.handle,
+    ]  # fmt: skip
+    bench.turn(100_000)
+    assert bench.bodies() == [b"1", b"3", b"2", b"0"]
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [({}, "got none"), ({"delay": 1, "deliver_ms": NOW + 5}, "got delay, deliver_ms"),
+     ({"delay": 0, "deliver_at": datetime(2030, 1, 1, tzinfo=UTC)}, "got delay, deliver_at"),
+     ({"delay": -1}, "delay"), ({"delay": float("nan")}, "delay"), ({"delay": "soon"}, "delay"),
+     ({"deliver_at": datetime(2030, 1, 1)}, "deliver_at"),  # noqa: DTZ001 - naive is the point
+     ({"deliver_at": 5}, "deliver_at"), ({"deliver_ms": 1.5}, "deliver_ms"),
+     ({"deliver_ms": NOW + 41 * YEAR}, "deliver_ms"), ({"delay": timedelta(days=16_000)}, "delay")],
+)  # fmt: skip
+def test_times_that_are_none(bench: Bench, given: dict[str, Any], what: str) -> None:
+    receipt = bench.store.put("t", b"x", delay=10)
+    with bench.refused(MessageError, what):
+        bench.store.reschedule(receipt, **given)
+    assert [one.handle for one in bench.store.pending()] == [receipt.handle]
+
+
+@pytest.mark.parametrize("handle", [None, 5, b"x", "", "not base64!", "AAAA"])
+def test_garbage_is_no_handle(bench: Bench, handle: Any) -> None:
+    with bench.refused(MessageError, "handle"):
+        bench.store.reschedule(handle, delay=5)
+
+
+def test_what_waits_no_more(bench: Bench, tmp_path: Path) -> None:
+    delivered = bench.store.put("t", b"x", delay=1)
+    cancelled = bench.store.put("t", b"y", delay=10)
+    at_once = bench.store.put("t", b"z")
+    bench.store.cancel(cancelled)
+    bench.turn(1000)
+    other = Bench(tmp_path / "other")
+    foreign = other.store.put("t", b"x", delay=20)
+    other.close()
+    cases = [
+        (delivered, "ALREADY_DELIVERED"),
+        (brokers_form(delivered), "ALREADY_DELIVERED"),
+        (cancelled, "ALREADY_CANCELLED"),
+        (brokers_form(cancelled), "ALREADY_CANCELLED"),
+        (at_once, "ALREADY_DELIVERED"),
+        (foreign, "UNKNOWN"),
+        (brokers_form(foreign), "UNKNOWN"),
+        (encode(Handle("t", "b", 0, "A" * 32, None)), "UNKNOWN"),
+        (encode(Handle("t", "b", 2**63 - 1, "A" * 32, 2**63 - 1)), "UNKNOWN"),
+        (encode(Handle("größe", "b", 5, "ü" * 32, None)), "UNKNOWN"),
+    ]
+    for given, result in cases:
+        with bench.refused(NotWaitingError, result):
+            bench.store.reschedule(given, delay=5)
+        try:
+            bench.store.reschedule(given, delay=5)
+        except NotWaitingError as error:
+            assert error.result is CancelResult[result]  # noqa: PT017 - its field is the point
+
+
+def test_timers_that_are_off(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "s")
+    receipt = bench.store.put("t", b"x", delay=10)
+    bench.close()
+    bench.config = small(timer_enabled=False)
+    bench.open()
+    with bench.refused(MessageError, "timer_enabled"):
+        bench.store.reschedule(receipt, delay=5)
+    assert bench.store.reschedule(receipt, delay=0).queue_offset == 0
+    bench.close()
+
+
+@pytest.mark.slow
+def test_the_largest_message_and_one_too_large_for_a_group(tmp_path: Path) -> None:
+    """A segment holds the delete record, the message, 16 bytes of blank: then none more."""
+    bench = Bench(tmp_path / "s", small(commit_log_segment_bytes=8192))
+    fits, too_large = 8192 - 1500, 8192 - 680
+    while too_large - fits > 1:
+        size = (fits + too_large) // 2
+        receipt = bench.store.put("t", bytes(size), delay=10)
+        try:
+            bench.store.cancel(bench.store.reschedule(receipt, delay=20))
+            fits = size
+        except MessageError as error:
+            assert "group" in str(error)  # noqa: PT017 - where it begins is to be found out
+            assert bench.store.cancel(receipt) is CancelResult.CANCELLED  # it waits as it did
+            too_large = size
+    bench.turn()
+    bench.close()
+    delete, new = [r for r in disk.records(bench.root) if "TS_GROUP" in r.properties][-2:]
+    assert delete.size + new.size == 8192 - 16
+    assert len(new.body) == fits
+
+
+def test_a_full_disk_changes_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    receipt = bench.store.put("t", b"x" * 3000, delay=10)
+    log = bench.store._opened.rooms.log
+    log.native.room_end = log.end  # nothing more is reserved
+
+    def full(_size: int) -> None:
+        raise FullError("no space")
+
+    monkeypatch.setattr(log, "make_room", full)
+    before = bench.shown()
+    with pytest.raises(FullError):
+        bench.store.reschedule(receipt, delay=20)
+    assert bench.shown() == before
+    monkeypatch.undo()
+    assert bench.store.reschedule(receipt, delay=20).due_ms == NOW + 20_000
+
+
+def test_a_callers_group_is_left_out(bench: Bench) -> None:
+    forged = {"TS_GROUP": disk.encode_ts_id(500, 0), "mine": "1"}
+    bench.store.put("t", b"x", delay=1, properties=forged)
+    bench.turn(1000)
+    (message,) = bench.out()
+    assert "TS_GROUP" not in message.properties
+    assert message.properties["mine"] == "1"
+
+
+# --- what is in the log ---------------------------------------------------------------------------
+
+
+def group_of(record: disk.Record) -> tuple[int, int]:
+    found = disk.decode_ts_id(record.properties["TS_GROUP"])
+    assert found is not None
+    return found[1], found[0]  # start, bytes still to come
+
+
+@pytest.mark.parametrize("property_crc", [False, True])
+@pytest.mark.parametrize("delay", [0, 20])
+def test_the_two_records(tmp_path: Path, property_crc: bool, delay: int) -> None:
+    bench = Bench(tmp_path / "s", small(property_crc=property_crc))
+    put = bench.store.put("t", b"body", delay=10, tags="a")
+    moved = bench.store.reschedule(put, delay=delay)
+    bench.close()
+    source, delete, new = disk.records(bench.root)
+    assert new.position == moved.log_offset
+    assert delete.topic == disk.TIMER_TOPIC
+    assert delete.timer_id == source.timer_id
+    assert delete.properties["TIMER_DEL_UNIQKEY"] == f"t+{put.message_id}"
+    assert delete.properties["TIMER_OUT_MS"] == source.properties["TIMER_OUT_MS"]
+    assert group_of(delete) == (delete.position, new.size)
+    assert group_of(new) == (delete.position, 0)
+    assert (delete.property_crc_holds, new.property_crc_holds) == (property_crc or None,) * 2
+    assert new.body == source.body
+    assert new.born_ms == source.born_ms
+    kept = {"TAGS", "UNIQ_KEY"}
+    if delay:
+        assert new.topic == disk.TIMER_TOPIC
+        assert new.timer_id == (source.timer_id[0], new.queue_offset)
+        assert new.properties["TIMER_DELIVER_MS"] == str(NOW + 20_000)
+        assert new.properties["TIMER_OUT_MS"] == str(NOW + 19_000)
+        kept |= {"REAL_TOPIC", "REAL_QID"}
+    else:
+        assert (new.topic, new.queue_offset) == ("t", 0)
+        assert not new.properties.keys() & {"TS_ID", "TIMER_OUT_MS", "TIMER_DELIVER_MS"}
+    assert {k: new.properties[k] for k in kept} == {k: source.properties[k] for k in kept}
+
+
+# --- torn tails -----------------------------------------------------------------------------------
+
+
+class Torn:
+    """A store whose log ends with one group, as a power cut may leave it: no staging counts."""
+
+    def __init__(self, root: Path, *, property_crc: bool, delay: int, pad: int) -> None:
+        self.config = small(
+            commit_log_segment_bytes=8192, staging_bytes=4096, property_crc=property_crc,
+            flush="sync",
+        )  # fmt: skip
+        self.clock = ManualClock(NOW)
+        store = timerstore.open(root / "a", self.config, clock=self.clock, threads=False)
+        store.put("pad", bytes(pad))
+        self.old = store.put("t", b"x" * 300, delay=10)
+        store.flush()
+        self.new = store.reschedule(self.old, delay=delay)
+        self.end = store.stats()["log_end_bytes"]
+        self.image, self.root = root / "image", root
+        shutil.copytree(root / "a", self.image)
+        (self.image / "timerstore" / "staging").unlink()
+        abandon(store)
+        start, _ = next(group_of(r) for r in disk.records(self.image) if "TS_GROUP" in r.properties)
+        self.start = start
+        self.log = (self.image / "commitlog" / f"{0:020d}").read_bytes()
+        self.is_now = delay == 0
+
+    def check(self, log: bytes, wanted: set[str], lose: str = "") -> str:
+        """Open with this log: the message waits as it did, or as it was told; never both."""
+        copy = self.root / "copy"
+        shutil.copytree(self.image, copy)
+        (copy / "commitlog" / f"{0:020d}").write_bytes(log)
+        if lose:
+            shutil.rmtree(copy / lose)
+        with timerstore.open(copy, self.config, clock=self.clock, threads=False) as store:
+            waiting = [one.handle for one in store.pending()]
+            has_queue = "t" in store.topics()
+            there = [m.message_id for m in store.pull("t", 0, 0).messages] if has_queue else []
+            assert len(waiting) + len(there) == 1, "both, or neither"
+            found = "now" if there else "old" if waiting == [self.old.handle] else "new"
+            assert found in wanted
+            assert found != "new" or waiting == [self.new.handle]
+            assert store.verify().clean
+            assert store.stats()["log_end_bytes"] == (self.start if found == "old" else self.end)
+        shutil.rmtree(copy)
+        return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("property_crc", "delay", "lose"),
+    [(True, 20, ""), (False, 0, ""), (False, 20, "timerstore"), (True, 0, "timerstore")],
+)
+def test_torn_at_every_sector(tmp_path: Path, property_crc: bool, delay: int, lose: str) -> None:
+    """Of the sectors of the group each is on the disk or is not, in any combination."""
+    after = "new" if delay else "now"
+    seen = set()
+    for pad in (1, 300):
+        torn = Torn(tmp_path / str(pad), property_crc=property_crc, delay=delay, pad=pad)
+        first, last = torn.start // 512, (torn.end - 1) // 512
+        for kept in range(1 << (last - first + 1)):
+            log = bytearray(torn.log)
+            for k in range(last - first + 1):
+                if not kept >> k & 1:
+                    begin = max((first + k) * 512, torn.start)
+                    log[begin : (first + k + 1) * 512] = bytes((first + k + 1) * 512 - begin)
+            is_whole = kept == (1 << (last - first + 1)) - 1
+            seen.add(torn.check(bytes(log), {after} if is_whole else {"old"}, lose))
+    assert seen == {"old", after}
+
+
+@pytest.mark.slow
+def test_a_group_is_never_cut_by_staging_or_segment(tmp_path: Path) -> None:
+    """Wherever the log stands, both records are in one segment, and one write brings both."""
+    config = small(commit_log_segment_bytes=4096, staging_bytes=4096, reserve_bytes=4096)
+    bench = Bench(tmp_path / "s", config)
+    ends: list[int] = []
+
+    def note(name: str) -> None:
+        if name in ("log_half_swapped", "log_rolled", "log_written_out", "log_synced"):
+            ends.append(bench.store._opened.rooms.log.written)
+
+    receipt = bench.store.put("t", b"x" * 200, delay=1000)
+    failpoint.hook = note
+    try:
+        for k in range(60):
+            receipt = bench.store.reschedule(receipt, delay=1000 + k)
+            bench.store.put("pad", bytes(17 * k % 300))
+    finally:
+        failpoint.hook = None
+    bench.turn()
+    bench.close()
+    groups = [r for r in disk.records(bench.root) if "TS_GROUP" in r.properties]
+    assert len(groups) == 120
+    for delete, new in zip(groups[::2], groups[1::2], strict=True):
+        assert new.position == delete.position + delete.size
+        assert delete.position // 4096 == (new.position + new.size - 1) // 4096
+        assert group_of(new) == (delete.position, 0)
+        assert group_of(delete)[1] == new.size
+        assert not any(delete.position < end < new.position + new.size for end in ends)
+    assert len({r.position // 4096 for r in groups}) > 5
+
+
+def test_base64_of_a_group_is_that_of_the_header() -> None:
+    raw = (280).to_bytes(4, "big") + (1000).to_bytes(8, "big")
+    assert base64.urlsafe_b64encode(raw) == b"AAABGAAAAAAAAAPo"

@@ -1,0 +1,169 @@
+"""The quick ways of put and put_many where every put is to be durable: they wait for the sync, they
+are counted while they do, and a sync that fails is theirs to tell.
+
+Threads are the subject where somebody closes amid a put.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+import timerstore
+from tests.support.stores import small
+from timerstore import TimerStore
+from timerstore.errors import ClosedError, FailedError
+from timerstore.putting import Putting
+from timerstore.putting_many import ManyPutting
+
+PATIENCE_S = 30.0
+Put = Callable[[TimerStore], Any]
+PUTS: dict[str, Put] = {
+    "put": lambda store: store.put("t", b"body", delay=3600),
+    "put now": lambda store: store.put("t", b"body"),
+    "put_many": lambda store: store.put_many("t", [b"one", b"two"], delay=3600)[1],
+}
+every_put = pytest.mark.parametrize("put", list(PUTS.values()), ids=list(PUTS))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[TimerStore]:
+    with timerstore.open(tmp_path / "store", small(flush="sync"), threads=False) as made:
+        made.put("t", b"first")
+        yield made
+
+
+class Gate:
+    """In place of the segments' sync: it waits, or fails."""
+
+    def __init__(self, store: TimerStore) -> None:
+        self._segments = store._opened.rooms.log.segments
+        self._sync = self._segments.sync
+        self.reached, self.opened = threading.Event(), threading.Event()
+        self.error: FailedError | None = None
+        self._segments.sync = self.sync  # type: ignore[method-assign]
+
+    def sync(self) -> None:
+        self.reached.set()
+        assert self.opened.wait(PATIENCE_S)
+        self._segments.sync = self._sync  # type: ignore[method-assign]
+        if self.error is not None:
+            raise self.error
+        self._sync()
+
+
+def _is_quick(store: TimerStore) -> bool:
+    """Whether a put goes by way of C; the other way asks for the method."""
+    return store.put.__self__ is store._putter  # type: ignore[attr-defined]
+
+
+def _never(*_args: Any, **_given: Any) -> NoReturn:
+    raise AssertionError("it was left to the other way")
+
+
+@every_put
+def test_it_is_durable_when_it_returns(
+    store: TimerStore, put: Put, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _is_quick(store)
+    monkeypatch.setattr(Putting, "put", _never)
+    monkeypatch.setattr(ManyPutting, "put_many", _never)
+    receipt = put(store)
+    log = store._opened.rooms.log
+    assert log.durable == log.end > receipt.log_offset
+    assert store._putter.inside == 0
+
+
+@every_put
+def test_close_waits_for_it(store: TimerStore, put: Put) -> None:
+    gate, done = Gate(store), []
+    putting = threading.Thread(target=lambda: done.append(put(store)))
+    putting.start()
+    assert gate.reached.wait(PATIENCE_S)
+    assert store._putter.inside == 1
+    closing = threading.Thread(target=store.close)
+    closing.start()
+    while not store._blocked:
+        time.sleep(0)
+    with pytest.raises(ClosedError):
+        put(store)
+    assert store._opened.directory.is_held, "it closed beside a put"
+    gate.opened.set()
+    for thread in (putting, closing):
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+    assert len(done) == 1
+    assert not store._opened.directory.is_held
+
+
+@every_put
+def test_a_sync_that_fails_is_told_and_final(store: TimerStore, put: Put) -> None:
+    gate = Gate(store)
+    gate.error = FailedError("no such luck", where=store._opened.rooms.log.segments.directory)
+    gate.opened.set()
+    with pytest.raises(FailedError, match="no such luck"):
+        put(store)
+    assert store._putter.inside == 0
+    with pytest.raises(FailedError, match="no such luck"):
+        put(store)
+
+
+BEGUN: dict[str, Put] = {
+    "put": lambda store: store._begin_put("t", b"body", delay=3600),
+    "put now": lambda store: store._begin_put("t", b"body"),
+    "put_many": lambda store: store._begin_put_many("t", [b"one", b"two"], delay=3600),
+}
+
+
+@pytest.mark.parametrize("put", list(BEGUN.values()), ids=list(BEGUN))
+def test_begun_it_waits_for_nobody(store: TimerStore, put: Put) -> None:
+    log = store._opened.rooms.log
+    gate, before = Gate(store), log.end
+    assert put(store)
+    assert not gate.reached.is_set()
+    assert log.durable == before < log.end
+    gate.opened.set()
+    store._sync_begun(log.end)
+    assert log.durable == log.end
+
+
+NOT_PLAIN: dict[str, Put] = {
+    "another topic": lambda store: store._begin_put("u", b"body"),
+    "no body": lambda store: store._begin_put("t"),
+    "text": lambda store: store._begin_put("t", "body"),
+    "tags": lambda store: store._begin_put("t", b"body", tags="x"),
+    "flush": lambda store: store._begin_put("t", b"body", flush="async"),
+    "time": lambda store: store._begin_put("t", b"body", deliver_ms="soon"),
+    "a tuple": lambda store: store._begin_put_many("t", (b"one",)),
+    "an empty list": lambda store: store._begin_put_many("t", []),
+    "one that is none": lambda store: store._begin_put_many("t", [b"one", 2]),
+    "too many": lambda store: store._begin_put_many("t", [b"one"] * 1025),
+    "one time too few": lambda store: store._begin_put_many("t", [b"one", b"two"], deliver_ms=[1]),
+}
+
+
+@pytest.mark.parametrize("put", list(NOT_PLAIN.values()), ids=list(NOT_PLAIN))
+def test_what_is_no_plain_case_is_not_begun(store: TimerStore, put: Put) -> None:
+    end = store._opened.rooms.log.end
+    assert put(store) is None
+    assert store._opened.rooms.log.end == end
+
+
+def test_nor_is_any_in_a_store_that_is_closed(store: TimerStore) -> None:
+    store.close()
+    assert store._begin_put("t", b"body") is None
+    assert store._begin_put_many("t", [b"body"]) is None
+
+
+def test_nor_where_a_class_has_a_put_of_its_own(tmp_path: Path) -> None:
+    class Counting(TimerStore):
+        def put(self, *given: Any, **named: Any) -> Any:
+            return super().put(*given, **named)
+
+    with Counting(tmp_path / "own", small(flush="sync"), threads=False) as made:
+        made.put("t", b"first")
+        assert made._begin_put("t", b"body") is None
+        assert made._begin_put_many("t", [b"body"]) is not None

@@ -1,0 +1,171 @@
+"""P15: a file of an open store is cut, removed or replaced by somebody else. The process lives on,
+the store says FailedError, and nothing is acknowledged after that.
+
+A cut file that is mapped kills the process with SIGBUS, if nothing answers it (files/guard.py): so
+each case runs in a child.
+"""
+
+import faulthandler
+import os
+import signal
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import timerstore
+from tests.support.stores import NOW, small
+from timerstore import FailedError, TimerStore, TimerStoreError
+from timerstore.files import guard
+from timerstore.files.disk import Disk
+from timerstore.testing import ManualClock, Stepper
+
+FILES = {
+    "log": "commitlog/00000000000000000000",
+    "timer log": "timerlog/00000000000000000000",
+    "queue": "consumequeue/t/0/00000000000000000000",
+    "wheel": "timerwheel",
+    "staging": "timerstore/staging",
+    "state": "timerstore/state",
+    "watermark": "timerstore/watermark",
+    "index": "index",
+}
+
+
+def _cut(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def _remove(path: Path) -> None:
+    path.unlink()
+
+
+def _replace(path: Path) -> None:
+    other = path.with_name("other")
+    other.write_bytes(path.read_bytes())
+    other.rename(path)
+
+
+def _move(path: Path) -> None:
+    other = path.with_name("00000000000009999999")
+    data = path.read_bytes()
+    path.rename(other)
+    path.write_bytes(data)
+
+
+CALLS: list[Callable[[TimerStore, ManualClock], object]] = [
+    lambda store, _clock: store.put("t", b"more", keys=("k",)),
+    lambda store, _clock: store.pull("t", 0, 0),
+    lambda store, _clock: list(store.pending()),
+    lambda store, _clock: store.query("t", "k"),
+    lambda store, _clock: store.put("t", b"later", delay=3),
+    lambda store, _clock: Stepper(store).settle(),
+    lambda store, clock: (clock.advance(90_000), Stepper(store).settle()),
+    lambda store, _clock: store.flush(),
+    lambda store, _clock: store.cancel(store.put("t", b"no", delay=3)),
+    lambda store, _clock: store.verify(),
+]
+
+
+def _fails_clearly(root: Path, harm: Callable[[Path], None], name: str) -> bool:
+    clock = ManualClock(NOW)
+    store = timerstore.open(root, small(), clock=clock, threads=False)
+    for n in range(40):
+        store.put("t", b"x" * 300, delay=n or None, keys=("k",))
+    Stepper(store).settle()
+    store.flush()
+    path = root / FILES[name]
+    harm(next(path.iterdir()) if path.is_dir() else path)
+    said: list[BaseException] = []
+    for call in CALLS:
+        try:
+            call(store, clock)
+        except TimerStoreError as error:
+            said.append(error)
+    assert said, "nobody said anything"
+    assert isinstance(said[0], FailedError), said[0]
+    with pytest.raises(FailedError, match="reopened"):
+        store.put("t", b"not acknowledged")
+    store.close()
+    return True
+
+
+def _in_child(work: Callable[[], bool]) -> int:
+    child = os.fork()
+    if child == 0:
+        code = 1
+        faulthandler.disable()  # else it tells of the fault that is wanted
+        signal.alarm(60)
+        try:
+            code = 0 if work() else 2
+        except BaseException:  # noqa: BLE001 - told, and then it is over
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["log", "timer log", "queue", "wheel", "staging"])
+def test_a_file_that_is_cut(name: str, tmp_path: Path) -> None:
+    assert _in_child(lambda: _fails_clearly(tmp_path / "store", _cut, name)) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("harm", [_remove, _replace, _move], ids=["removed", "replaced", "moved"])
+@pytest.mark.parametrize("name", ["log", "timer log"])
+def test_a_file_that_is_not_the_one_that_has_its_name(
+    name: str, harm: Callable[[Path], None], tmp_path: Path
+) -> None:
+    assert _in_child(lambda: _fails_clearly(tmp_path / "store", harm, name)) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("harm", [_remove, _replace], ids=["removed", "replaced"])
+@pytest.mark.parametrize("name", ["wheel", "watermark"])
+def test_a_side_file_that_has_no_name_any_more(
+    name: str, harm: Callable[[Path], None], tmp_path: Path
+) -> None:
+    assert _in_child(lambda: _fails_clearly(tmp_path / "store", harm, name)) == 0
+
+
+def _reads_beyond(tmp_path: Path, *, is_watched: bool) -> bool:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 8192)
+    memory = Disk().open(path).map_read(8192)
+    if not is_watched:
+        memory._unwatch()  # type: ignore[attr-defined]
+    os.truncate(path, 4096)
+    before = guard.hits[0]
+    assert (memory[0], memory[5000]) == (ord("x"), 0)
+    assert (guard.hits[0], guard.cut_below(tmp_path)) == (before + 1, path)
+    memory.close()
+    assert guard.cut_below(tmp_path) == path  # who looks later is told, too
+    guard.forget_below(tmp_path)
+    return guard.cut_below(tmp_path) is None
+
+
+def test_a_map_behind_its_files_end_reads_as_zeros(tmp_path: Path) -> None:
+    assert _in_child(lambda: _reads_beyond(tmp_path, is_watched=True)) == 0
+
+
+def test_without_the_guard_that_ends_the_process(tmp_path: Path) -> None:
+    assert _in_child(lambda: _reads_beyond(tmp_path, is_watched=False)) == -signal.SIGBUS
+
+
+def test_a_fault_that_is_nobodys_goes_to_who_was_there_before(tmp_path: Path) -> None:
+    """SIGBUS that is sent, and one of a map that is none of ours: both end the process."""
+
+    def sent() -> bool:
+        Disk().open(_file(tmp_path)).map_read(4096)
+        os.kill(os.getpid(), signal.SIGBUS)
+        return True
+
+    assert _in_child(sent) == -signal.SIGBUS
+
+
+def _file(tmp_path: Path) -> Path:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 4096)
+    return path

@@ -1,0 +1,168 @@
+"""Owners: a copy of one would own the same descriptors, and close them under it."""
+
+import copy
+import gc
+import os
+import pickle
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import timerstore
+import timerstore.aio
+from tests.support.owners import Found, classes, owners
+from tests.support.stores import Bench
+from timerstore import native, otel, prometheus, serve
+from timerstore.owner import Owner
+
+COPIES: dict[str, Callable[[Any], object]] = {
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    **{f"pickle {n}": partial(pickle.dumps, protocol=n) for n in range(6)},
+}
+# It owns a lock of its own and nothing else; worlds of the simulator are pickled with it.
+EXEMPT = {"timerstore.testing.ManualClock"}
+WITHOUT_PYSPARK = "timerstore.spark"
+FOUND = [one for one in owners() if one.where not in EXEMPT]
+
+
+def class_of(found: Found) -> type[Any]:
+    if found.module.startswith(WITHOUT_PYSPARK):
+        pytest.importorskip("pyspark")
+    named: type[Any] = getattr(import_module(found.module), found.name)
+    return named
+
+
+def assert_refuses(one: object, name: str) -> None:
+    """It is not copied, nor is what holds it."""
+
+    @dataclass
+    class Holder:
+        held: object
+
+    for how, copied in COPIES.items():
+        with pytest.raises(TypeError, match=rf"\b{name}\b"):
+            copied(one)
+        if how != "copy":  # a shallow copy of a holder holds the same object
+            with pytest.raises(TypeError, match=rf"\b{name}\b"):
+                copied([one])
+    with pytest.raises(TypeError, match=rf"\b{name}\b"):
+        asdict(Holder(one))
+
+
+def test_owners_are_found() -> None:
+    """The ones that the search must not miss, and some that are to be copied."""
+    found = {one.name for one in owners()}
+    assert found >= {
+        *("AsyncConsumer", "AsyncTimerStore", "CommitLog", "Consumer", "Directory", "Disk"),
+        *("File", "GuardedMap", "Instruments", "Planner", "ReadOnlyStore", "Segments"),
+        *("Served", "Service", "ShardConsumer", "ShardedStore", "Staging", "TimerStore"),
+    }
+    assert {one.name for one in classes()} - found >= {
+        *("Message", "PutReceipt", "StoreConfig", "LeasedMessage", "ShardReceipt", "RowBatch")
+    }
+
+
+@pytest.mark.parametrize("found", FOUND, ids=lambda one: one.where)
+def test_an_owner_is_not_copied_and_one_without_init_is_harmless(found: Found) -> None:
+    cls = class_of(found)
+    if not issubclass(cls, tuple):
+        assert issubclass(cls, Owner), f"{found.where}: wanted timerstore.owner.Owner as a base"
+        return  # there is none without init; tested by the classes below it
+    made = cls.__new__(cls) if not issubclass(cls, tuple) else tuple.__new__(cls)
+    for copied in COPIES.values():
+        with pytest.raises(TypeError, match=found.name):
+            copied(made)
+    del made
+    gc.collect()  # an error of its finalizer would fail this test
+
+
+@pytest.mark.parametrize("name", ["Lock", "AppendLock", "Putter"])
+def test_an_owner_in_c_is_not_copied_and_one_without_init_is_harmless(name: str) -> None:
+    cls = getattr(native, name)
+    one = cls.__new__(cls)
+    for copied in COPIES.values():
+        with pytest.raises(TypeError, match=name):
+            copied(one)
+
+
+@pytest.mark.parametrize("name", ["put", "put_many"])
+def test_a_putter_without_init_raises(name: str) -> None:
+    putter = native.Putter.__new__(native.Putter)
+    with pytest.raises(ReferenceError, match="without a store"):
+        getattr(putter, name)("t", b"x")
+    with pytest.raises(ReferenceError):
+        getattr(putter, name)("t", [b"x"])
+    assert putter.begin_put("t", b"x") is None
+    assert putter.begin_put_many("t", [b"x"]) is None
+
+
+def test_a_map_is_not_copied(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x" * 4096)
+    memory = timerstore.files.disk.Disk().open(tmp_path / "file").map_read(4096)
+    assert_refuses(memory, "GuardedMap")
+
+
+def test_public_owners_are_not_copied_and_their_store_goes_on(bench: Bench, tmp_path: Path) -> None:
+    store = bench.store
+    store.put("t", b"x", delay=0.001)
+    consumer, waiting = store.consumer("t", "g", wait=0), store.begin_pull("t", 0, 0, wait=1)
+    async_store = timerstore.aio.AsyncTimerStore(store, None)  # type: ignore[arg-type]
+    with (
+        timerstore.open_shards(tmp_path / "shards", 2) as shards,
+        timerstore.open(bench.root, bench.config, read_only=True) as reads,
+        serve.start(store) as page,
+        prometheus.serve(store) as scraped,
+        consumer,
+    ):
+        public = [
+            *(store, shards, reads, async_store, consumer, shards.consumer("t", "g")),
+            *(store.lease_consumer("t", "h"), shards.lease_consumer("t", "h"), waiting),
+            *(async_store.lease_consumer("t", "h"), timerstore.aio.open(tmp_path / "not")),
+            *(timerstore.DelayQueue(), bench.stepper, *store.services().values()),
+            *(page, scraped, prometheus.StoreCollector(store), otel.instrument(store)),
+        ]
+        for one in public:
+            assert_refuses(one, type(one).__name__)
+        for held in (store.put, store.close, consumer.poll, partial(store.pull, "t", 0), [[store]]):
+            with pytest.raises(TypeError, match="owns files"):
+                copy.deepcopy(held)
+        with pytest.raises(TypeError, match="share this one"):
+            copy.copy(store)
+        gc.collect()
+        _take_low_descriptors(tmp_path / "mine")
+    bench.turn(1000)
+    assert bench.bodies() == [b"x"]
+    bench.reopen()
+    assert not list((tmp_path / "mine").iterdir())
+    bench.close()
+
+
+def _take_low_descriptors(folder: Path) -> None:
+    """Have the lowest free numbers: a store that has lost a descriptor would write there."""
+    folder.mkdir()
+    opened = [os.open(folder, os.O_RDONLY | os.O_DIRECTORY) for _ in range(8)]
+    for fd in opened:
+        os.set_inheritable(fd, False)
+
+
+def test_what_is_read_and_configured_is_copied(bench: Bench) -> None:
+    receipt = bench.store.put("t", b"x", keys="k", delay=1)
+    bench.turn(2000)
+    values = [
+        receipt,
+        bench.store.config,
+        *bench.out(),
+        bench.store.stats(),
+        *bench.store.receive("t", "g"),
+    ]
+    for value in values:
+        assert copy.copy(value) == value
+        assert copy.deepcopy(value) == value
+        assert pickle.loads(pickle.dumps(value)) == value
+    bench.close()

@@ -1,0 +1,93 @@
+"""Chains that lie in more files than are mapped at a time: every walk goes on where it stopped."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support.points import noted
+from tests.support.stores import NOW, SECOND, Bench, small
+from timerstore import failpoint
+from timerstore.files import segments
+
+COUNT = 60
+FILE_BYTES = 300  # of five units
+
+
+class _StopError(Exception):
+    """The process ended here, as far as the disk can tell."""
+
+
+@pytest.fixture(autouse=True)
+def few_maps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two: a record may stand behind the blank of another file."""
+    monkeypatch.setattr(segments, "_MAPS_MAX", 2)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    """Two chains over two dozen files, turn by turn; every third message is cancelled."""
+    bench = Bench(tmp_path / "s", small(timer_log_segment_bytes=FILE_BYTES))
+    receipts = [
+        bench.store.put("t", str(n).encode(), deliver_ms=NOW + (5 + n % 2) * SECOND)
+        for n in range(COUNT)
+    ]
+    bench.turn()
+    for receipt in receipts[::3]:
+        assert bench.store.cancel(receipt)
+    bench.turn()
+    assert len(list((bench.root / "timerlog").iterdir())) > 12
+    return bench
+
+
+def assert_goes_on(bench: Bench) -> None:
+    """It opens with what it had, and hands over what is to come, once."""
+    with noted() as points:
+        bench.open()
+    assert "recover_anew_begun" not in points
+    bench.turn(20 * SECOND)
+    expected = sorted(str(n).encode() for n in range(COUNT) if n % 3)
+    assert sorted(bench.bodies()) == expected
+    bench.close()
+
+
+def test_a_store_that_was_closed(bench: Bench) -> None:
+    bench.close()
+    assert_goes_on(bench)
+
+
+@pytest.mark.parametrize("point", ["close_checkpointed", "close_relinked", "close_buried"])
+def test_a_store_whose_closing_was_cut_short(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    copy = tmp_path / "copy"
+
+    def stop(name: str) -> None:
+        if name == point:
+            shutil.copytree(bench.root, copy)
+            raise _StopError
+
+    monkeypatch.setattr(failpoint, "hook", stop)
+    with pytest.raises(_StopError):
+        bench.store.close()
+    monkeypatch.undo()
+    monkeypatch.setattr(segments, "_MAPS_MAX", 2)
+    bench.root = copy
+    assert_goes_on(bench)
+
+
+def test_a_store_that_was_killed_behind_a_checkpoint(bench: Bench, tmp_path: Path) -> None:
+    """The wheel is cut back by what was linked after it."""
+    bench.store.flush()
+    bench.store._opened.checkpoint.run(is_clean=False)
+    for n in range(COUNT):
+        bench.store.put("u", str(n).encode(), deliver_ms=NOW + 5 * SECOND)
+    bench.turn()
+    bench.store.flush()
+    bench.root = Path(shutil.copytree(bench.root, tmp_path / "copy"))
+    killed = bench.store
+    assert_goes_on(bench)
+    bench.open()
+    assert len(bench.bodies("u")) == COUNT
+    bench.close()
+    killed.close()

@@ -1,0 +1,92 @@
+"""What a caller gives may be written to while it is put: that costs him the right bodies of these
+messages, and nobody anything else.
+"""
+
+import threading
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import timerstore
+from tests.support.stores import Bench
+from timerstore import RowBatch, StoreConfig, arguments, failpoint
+from timerstore.ingest.check import check_batch
+from timerstore.putting_many import _MANY_HOLD
+from timerstore.texts import texts_of
+
+COUNT = 3 * _MANY_HOLD
+BIG = 1 << 20
+
+
+def test_offsets_that_change_amid_the_call(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    offsets, id_offsets = np.arange(COUNT + 1) * 4, np.arange(COUNT + 1) * 5
+    bodies = b"".join(b"%04d" % k for k in range(COUNT))
+    ids = b"".join(b"%05d" % k for k in range(COUNT))
+
+    def write(point: str) -> None:
+        if point == "put_many_part_appended":
+            offsets[:] = id_offsets[:] = 1 << 40
+
+    monkeypatch.setattr(failpoint, "hook", write)
+    bench.store.put_many("t", (bodies, offsets), message_ids=(ids, id_offsets), queue_id=0)
+    monkeypatch.setattr(failpoint, "hook", None)
+    bench.turn()
+    assert bench.bodies() == [b"%04d" % k for k in range(COUNT)]
+    assert [one.message_id for one in bench.out()] == [f"{k:05}" for k in range(COUNT)]
+
+
+def test_what_was_checked_is_nowhere_the_callers() -> None:
+    numbers, texts = np.array([0, 1, 2]), bytearray(b"ab")
+    spans = arguments.gather_bodies((texts, numbers), 9)
+    column = texts_of("keys", texts, numbers, 2)
+    batch = RowBatch(topic="t", bodies=texts, body_offsets=numbers, due_ms=numbers[1:])
+    checked = check_batch(batch, StoreConfig(), 1 << 20, 1000)
+    assert column is not None
+    for mine in (spans.offsets, column[1], checked.due_ms):
+        assert not np.shares_memory(mine, numbers)
+    assert type(column[0]) is bytes
+
+
+class _Writer:
+    """A thread that writes to the end of a buffer all the time."""
+
+    def __init__(self, buffer: bytearray) -> None:
+        self._buffer = buffer
+        self._is_over = False
+        self._thread = threading.Thread(target=self._write)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over = True
+        self._thread.join()
+
+    def _write(self) -> None:
+        number = 0
+        while not self._is_over:
+            number = (number + 1) % 256
+            self._buffer[-8:] = bytes([number]) * 8
+
+
+@pytest.mark.parametrize("way", ["put", "put_many", "replace"])
+@pytest.mark.parametrize("property_crc", [True, False])
+def test_a_body_that_changes_has_its_own_crc(tmp_path: Path, way: str, property_crc: bool) -> None:
+    config = StoreConfig(flush="async", property_crc=property_crc)
+    body = bytearray(BIG)
+    calls: dict[str, Any] = {
+        "put": lambda store: store.put("t", body),
+        "put_many": lambda store: store.put_many("t", (body, np.array([0, 1, 2, 3, 4, BIG]))),
+        "replace": lambda store: store.put("t", body, delay=9.0, key="k", replace=True),
+    }
+    with timerstore.open(tmp_path / "s", config) as store, _Writer(body):
+        for _ in range(30):
+            calls[way](store)
+    with timerstore.open(tmp_path / "s", config, threads=False) as store:
+        assert not store.verify().problems
+        batch = store.pull_batch("t", 0, 0, max_count=200)
+        for number, one in enumerate(batch.body_list()):
+            assert zlib.crc32(one) & 0x7FFFFFFF == int(batch.body_crc[number])

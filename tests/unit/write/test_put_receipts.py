@@ -1,0 +1,160 @@
+"""What put answers stays what it was, however many puts follow.
+
+The quick way takes the receipt that nobody has any more for its next answer, and no other.
+"""
+
+import gc
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import timerstore
+from tests.support.stores import small
+from tests.support.switching import many_switches
+from timerstore import PutReceipt, TimerStore
+from timerstore.errors import MessageError
+
+DUE_MS = 4_102_444_800_000  # 2100
+THREADS, EACH = 4, 500
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[TimerStore]:
+    with timerstore.open(
+        tmp_path / "store",
+        small(delay_ms_max=31_557_600_000_000, staging_bytes=1 << 20),
+        threads=False,
+    ) as made:
+        made.put("t", b"first")
+        assert made.put.__self__ is made._putter  # type: ignore[attr-defined]
+        yield made
+
+
+def test_a_receipt_that_is_kept_stays_as_it_was(store: TimerStore) -> None:
+    kept = [store.put("t", b"x", deliver_ms=DUE_MS + n) for n in range(50)]
+    said = [(tuple(one), one.handle, one.message_id) for one in kept]
+    for n in range(50):
+        store.put("t", b"y")
+        store.put("t", b"z", deliver_ms=DUE_MS + 1000 + n)
+    assert [(tuple(one), one.handle, one.message_id) for one in kept] == said
+    assert len({id(one) for one in kept}) == len({one.counter for one in kept}) == 50
+    assert [one.due_ms for one in kept] == [DUE_MS + n for n in range(50)]
+
+
+def test_one_that_nobody_has_is_the_next_answer(store: TimerStore) -> None:
+    """Else the test above would hold of a way in that never does this."""
+    for n in range(3):
+        mine = store.put("t", b"x", deliver_ms=DUE_MS + n)
+        mine_id = id(mine)
+        assert any(one is mine for one in gc.get_referents(store._putter)), "it has it, too"
+        del mine
+        again = store.put("t", b"x", deliver_ms=DUE_MS + 10 + n)
+        assert id(again) == mine_id
+        assert type(again) is PutReceipt
+        assert again.due_ms == DUE_MS + 10 + n
+        del again
+
+
+def test_one_that_was_hashed_is_told_from_the_next(store: TimerStore) -> None:
+    for n in range(3):
+        mine = store.put("t", b"x", deliver_ms=DUE_MS + n)
+        assert hash(mine) == hash(tuple(mine))
+
+
+def test_receipts_of_puts_that_wait_for_a_sync(tmp_path: Path) -> None:
+    """Others put while one waits."""
+    with timerstore.open(tmp_path / "synced", small(flush="sync"), threads=False) as synced:
+        synced.put("t", b"first")
+        found: list[list[tuple[object, ...]]] = [[] for _ in range(THREADS)]
+
+        def call(caller: int) -> None:
+            for _ in range(50):
+                found[caller].append(tuple(synced.put("t", b"x", delay=3600)))
+
+        with ThreadPoolExecutor(THREADS) as pool:
+            list(pool.map(call, range(THREADS)))
+        counters = {one[1] for part in found for one in part}
+        assert len(counters) == THREADS * 50
+
+
+def test_a_put_amid_the_making_of_a_receipt(store: TimerStore) -> None:
+    """A collection may come as one is made; what it calls may put. All fits what is staged."""
+    inner: list[PutReceipt] = []
+
+    def put(phase: str, _info: dict[str, int]) -> None:
+        if phase == "start" and len(inner) < 20:
+            inner.append(store.put("t", b"inner", deliver_ms=DUE_MS + 1))
+
+    kept, before = [], gc.get_threshold()
+    gc.callbacks.append(put)
+    gc.set_threshold(5)
+    try:
+        for _ in range(50):
+            kept.append(store.put("t", b"outer", deliver_ms=DUE_MS))  # noqa: PERF401 - one each
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(put)
+    assert len(inner) > 3
+    assert {one.due_ms for one in kept} == {DUE_MS}
+    assert {one.due_ms for one in inner} == {DUE_MS + 1}
+    assert len({one.counter for one in [*kept, *inner]}) == len(kept) + len(inner)
+
+
+def test_now_and_later_take_turns(store: TimerStore) -> None:
+    """All of its nine values are those of the put that it answers."""
+    for n in range(10):
+        now = tuple(store.put("t", b"x"))
+        later = tuple(store.put("t", b"x", deliver_ms=DUE_MS + n))
+        assert (now[2], now[4]) == (-1, n + 1)
+        assert (later[2] >= 0, later[4], later[6]) == (True, None, DUE_MS + n)
+        assert now[7:] == later[7:] == (False, False)
+
+
+def test_who_found_it_by_way_of_the_collector_has_it(store: TimerStore) -> None:
+    store.put("t", b"x", deliver_ms=DUE_MS)
+    mine = [one for one in gc.get_objects() if type(one) is PutReceipt and one.due_ms == DUE_MS]
+    said = [tuple(one) for one in mine]
+    assert mine
+    store.put("t", b"x", deliver_ms=DUE_MS + 1)
+    assert [tuple(one) for one in mine] == said
+
+
+def test_what_it_had_is_let_go_of(store: TimerStore) -> None:
+    """What every receipt has in common is counted as often as before."""
+    origin = store.put("t", b"x", deliver_ms=DUE_MS).origin
+    store.put("t", b"x", deliver_ms=DUE_MS)
+    before = sys.getrefcount(origin), sys.getrefcount(None), sys.getrefcount(DUE_MS)
+    for _ in range(1000):
+        store.put("t", b"x", deliver_ms=DUE_MS)
+        store.put("t", b"x")
+    after = sys.getrefcount(origin), sys.getrefcount(None), sys.getrefcount(DUE_MS)
+    assert all(abs(a - b) < 100 for a, b in zip(after, before, strict=True))
+
+
+def test_a_refused_put_takes_no_receipt_with_it(store: TimerStore) -> None:
+    kept = store.put("t", b"x", deliver_ms=DUE_MS)
+    said = tuple(kept)
+    with pytest.raises(MessageError):
+        store.put("t", b"x", deliver_ms="soon")  # type: ignore[arg-type]
+    assert tuple(store.put("t", b"x", deliver_ms=DUE_MS + 1))[6] == DUE_MS + 1
+    assert tuple(kept) == said
+
+
+def test_threads_have_a_receipt_each(store: TimerStore) -> None:
+    found: list[list[PutReceipt]] = [[] for _ in range(THREADS)]
+
+    def call(caller: int) -> None:
+        for n in range(EACH):
+            one = store.put("t", b"x", deliver_ms=DUE_MS + caller * EACH + n)
+            assert one.due_ms == DUE_MS + caller * EACH + n
+            if n % 2:
+                found[caller].append(one)
+
+    with many_switches(), ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(call, range(THREADS)))
+    kept = [one for part in found for one in part]
+    assert len({one.counter for one in kept}) == len({id(one) for one in kept}) == len(kept)
+    assert len(kept) == THREADS * EACH // 2

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.stores import Bench
+from tests.support.bench import Bench
 from timerstore.aio import AsyncConsumer, AsyncTimerStore
 
 Begin = Callable[[AsyncTimerStore, AsyncConsumer], Coroutine[Any, Any, Any]]

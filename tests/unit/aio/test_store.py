@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import timerstore.aio
-from tests.support.stores import NOW, Bench, small
+from tests.support.bench import NOW, Bench, small
 from timerstore import (
     CancelResult,
     ClosedError,

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 import timerstore
+from tests.support.bench import NOW, Bench, copied_at
 from tests.support.beside import fill, same
 from tests.support.broker import resent as sent_on
-from tests.support.stores import NOW, Bench, copied_at
 from timerstore.columns.snapshot import take
 
 

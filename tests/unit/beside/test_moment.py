@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import timerstore
+from tests.support.bench import NOW, Bench, small
 from tests.support.beside import fill, same, trace
 from tests.support.broker import resent as sent_on
-from tests.support.stores import NOW, Bench, small
 from timerstore import (
     FailedError,
     ReadOnlyStore,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.stores import Bench
+from tests.support.bench import Bench
 from timerstore import (
     ClosedError,
     PullStatus,

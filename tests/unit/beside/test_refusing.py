@@ -9,8 +9,8 @@ import pytest
 
 import timerstore
 import timerstore.aio
+from tests.support.bench import Bench, small
 from tests.support.beside import fill, same, trace
-from tests.support.stores import Bench, small
 from timerstore import (
     ClosedError,
     ConfigError,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.stores import Bench, small
+from tests.support.bench import Bench, small
 from timerstore import CancelResult, FullError, MessageError, PutReceipt
 from timerstore.native import ffi, lib
 from timerstore.timer import cancel_many

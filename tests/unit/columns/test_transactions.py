@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support.arrow_rows import read_rows
-from tests.support.stores import NOW, Bench
+from tests.support.bench import NOW, Bench
 from timerstore.columns import take
 from timerstore.columns.scan import Bounds
 from timerstore.ingest import ingester

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.stores import DAY, NOW, Bench, small
+from tests.support.bench import DAY, NOW, Bench, small
 from timerstore import CancelResult, CorruptError, MessageError, PutReceipt
 from timerstore.native import lib
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.bench import NOW, Bench, small
 from tests.support.driver import abandon
-from tests.support.stores import NOW, Bench, small
 from timerstore import CancelResult, MessageError, RowBatch, failpoint
 from timerstore.errors import FailedError, FullError
 from timerstore.ingest import ingester

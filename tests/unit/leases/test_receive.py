@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import timerstore
+from tests.support.bench import DAY, NOW, Bench, small
 from tests.support.leasing import RETRY, bodies, put, take
-from tests.support.stores import DAY, NOW, Bench, small
 from timerstore import AckResult, LeaseLostError, MessageError, StoreConfig
 from timerstore.errors import FlowControlError, FullError
 from timerstore.leases import Leases

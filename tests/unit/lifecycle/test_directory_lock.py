@@ -18,7 +18,7 @@ from typing import NoReturn
 import pytest
 
 import timerstore
-from tests.support.stores import NOW, small
+from tests.support.bench import NOW, small
 from timerstore import FailedError, LockedError, TimerStore
 from timerstore.files import directory as directory_module
 from timerstore.files import disk as disk_module
@@ -27,7 +27,7 @@ from timerstore.testing import ManualClock
 
 OPENER = """
 import sys, timerstore
-from tests.support.stores import small
+from tests.support.bench import small
 try:
     timerstore.open(sys.argv[1], small(), threads=False).close()
 except timerstore.LockedError as error:
@@ -215,7 +215,7 @@ def test_a_child_is_refused_until_its_parent_closes_and_not_after(root: Path) ->
 
 FORKER = """
 import os, sys, time, timerstore
-from tests.support.stores import small
+from tests.support.bench import small
 store = timerstore.open(sys.argv[1], small(), threads=False)
 store.put("t", b"x")
 if os.fork() == 0:

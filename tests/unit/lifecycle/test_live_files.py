@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import timerstore
-from tests.support.stores import NOW, small
+from tests.support.bench import NOW, small
 from timerstore import FailedError, TimerStore, TimerStoreError
 from timerstore.files import guard
 from timerstore.files.disk import Disk

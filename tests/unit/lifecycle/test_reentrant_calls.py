@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 import timerstore
+from tests.support.bench import small
 from tests.support.collecting import at_collections
 from tests.support.elsewhere import elsewhere
-from tests.support.stores import small
 from timerstore import FailedError, LockedError, PutReceipt, TimerStore
 from timerstore.errors import NotWaitingError
 from timerstore.native import count_syncs

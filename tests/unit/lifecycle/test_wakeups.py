@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import timerstore
-from tests.support.stores import DAY, Bench, small
+from tests.support.bench import DAY, Bench, small
 from timerstore import TimerStore
 from timerstore.errors import FullError
 from timerstore.metrics import Metrics

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import timerstore
+from tests.support.bench import NOW
 from tests.support.retaining import HOUR_MS, KIB, config
-from tests.support.stores import NOW
 from timerstore import (
     CancelResult,
     ConfigError,

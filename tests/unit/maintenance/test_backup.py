@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import timerstore
+from tests.support.bench import DAY, Bench, small
 from tests.support.elsewhere import elsewhere
 from tests.support.retaining import SIZES, begin_of
 from tests.support.retaining import fill as retaining_fill
-from tests.support.stores import DAY, Bench, small
 from timerstore import (
     AckResult,
     CancelResult,

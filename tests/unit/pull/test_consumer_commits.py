@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.bench import Bench
 from tests.support.consuming import places
-from tests.support.stores import Bench
 from timerstore import (
     FailedError,
     FullError,

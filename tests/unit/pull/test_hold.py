@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.stores import Bench, small
+from tests.support.bench import Bench, small
 from timerstore import FailedError, MessageError, PullResult, PullStatus
 from timerstore.errors import CorruptError
 from timerstore.pull.hold import Hold

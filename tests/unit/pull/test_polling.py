@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.stores import Bench, small
+from tests.support.bench import Bench, small
 from timerstore import Consumer, FailedError, Message
 from timerstore.pull.groups import Held
 from timerstore.pull.polling import WaitingPoll

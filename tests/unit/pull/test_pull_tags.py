@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import timerstore
+from tests.support.bench import Bench
 from tests.support.broker import fixtures as broker
-from tests.support.stores import Bench
 from timerstore import CorruptError, Message, MessageError, PullStatus, StoreConfig, TimerStore
 from timerstore.pull import reading
 from timerstore.pull.filter import TagFilter

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.stores import NOW, SECOND, Bench, small
+from tests.support.bench import NOW, SECOND, Bench, small
 from timerstore import Message, PutReceipt, failpoint
 from timerstore.pull.query import Querier
 from timerstore.queues.removals import Removals

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.stores import Bench
+from tests.support.bench import Bench
 from timerstore import ConfigError, MessageError, PullStatus, StoreConfig
 from timerstore.pull import condition, sql
 from timerstore.pull.filter import SqlFilter

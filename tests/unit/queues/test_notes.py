@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.stores import NOW, SECOND, Bench, small
+from tests.support.bench import NOW, SECOND, Bench, small
 from timerstore import CancelResult, FullError, failpoint
 from timerstore.commitlog import commit_log
 from timerstore.native import ffi

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.stores import NOW, SECOND, Bench, small
+from tests.support.bench import NOW, SECOND, Bench, small
 from tests.unit.schedule.test_schedule_deliver import raw_level_put
 from timerstore import Message, MessageError, PendingTimer, StoreConfig
 from timerstore.layout import counts_json, watermark

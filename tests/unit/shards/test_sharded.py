@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import timerstore
+from tests.support.bench import NOW, small
 from tests.support.shards import ShardBench
-from tests.support.stores import NOW, small
 from timerstore import (
     CancelResult,
     ClosedError,

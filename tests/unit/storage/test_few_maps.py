@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.bench import NOW, SECOND, Bench, small
 from tests.support.points import noted
-from tests.support.stores import NOW, SECOND, Bench, small
 from timerstore import failpoint
 from timerstore.files import segments
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import timerstore
-from tests.support.stores import NOW, Bench, small
+from tests.support.bench import NOW, Bench, small
 from timerstore import ConfigError, families
 from timerstore.families import FAMILIES, OTHER_TOPICS, TOPICS_MAX, metrics_page
 from timerstore.metrics import COUNTERS, DISTRIBUTIONS, GAUGES, Distribution

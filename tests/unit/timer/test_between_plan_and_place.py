@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.bench import DAY, SECOND, Bench, small
 from tests.support.elsewhere import elsewhere
 from tests.support.leasing import take
 from tests.support.retaining import SIZES, begin_of
-from tests.support.stores import DAY, SECOND, Bench, small
 from timerstore import (
     AckResult,
     CancelResult,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.stores import NOW, SECOND, Bench, small
+from tests.support.bench import NOW, SECOND, Bench, small
 from timerstore.timer import dequeue_get
 
 LOADED_MAX = 8

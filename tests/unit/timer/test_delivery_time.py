@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.stores import DAY, NOW, SECOND, YEAR, Bench, small
+from tests.support.bench import DAY, NOW, SECOND, YEAR, Bench, small
 from timerstore import FullError, Message
 from timerstore.timer import dequeue_get
 

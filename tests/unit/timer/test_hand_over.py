@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import timerstore
-from tests.support.stores import Bench
+from tests.support.bench import Bench
 from timerstore import StoreConfig
 from timerstore.testing import Stepper
 from timerstore.timer import dequeue_put

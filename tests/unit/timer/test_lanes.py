@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.stores import NOW, Bench, small
+from tests.support.bench import NOW, Bench, small
 from timerstore import ConfigError, MessageError, StoreConfig
 from timerstore.errors import FullError
 from timerstore.timer import dequeue_put, lanes

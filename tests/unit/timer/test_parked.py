@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.stores import DAY, NOW, SECOND, Bench, small
+from tests.support.bench import DAY, NOW, SECOND, Bench, small
 from timerstore import StoreConfig
 from timerstore.timer import far as far_module
 

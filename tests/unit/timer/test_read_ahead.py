@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.stores import NOW, SECOND, Bench, small
+from tests.support.bench import NOW, SECOND, Bench, small
 from timerstore import FlowControlError
 from timerstore.layout.tree import Tree
 from timerstore.timer import dequeue_get, open_slot

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import timerstore
-from tests.support.stores import NOW, SECOND, Bench, copied_at, flush_for_ever, small
+from tests.support.bench import NOW, SECOND, Bench, copied_at, flush_for_ever, small
 from timerstore import CorruptError, FailedError, verify_directory
 from timerstore.layout.timer_unit import UNIT_BYTES
 from timerstore.layout.tree import Tree

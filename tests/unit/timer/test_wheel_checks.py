@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.stores import NOW, SECOND, Bench, copied_at, small
+from tests.support.bench import NOW, SECOND, Bench, copied_at, small
 from timerstore import FullError, verify_directory
 from timerstore.layout import watermark
 from timerstore.layout.tree import Tree

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.bench import NOW, Bench, small
 from tests.support.driver import abandon
-from tests.support.stores import NOW, Bench, small
 from timerstore import BusyError, CancelResult, FlowControlError, MessageError, PutReceipt
 from timerstore.dedupe import ids as ids_module
 

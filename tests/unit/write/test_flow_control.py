@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import timerstore
+from tests.support.bench import DAY, NOW, Bench, small
 from tests.support.driver import abandon
-from tests.support.stores import DAY, NOW, Bench, small
 from timerstore import (
     BusyError,
     CancelResult,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.stores import NOW, Bench, small
+from tests.support.bench import NOW, Bench, small
 from timerstore import MessageError, StoreConfig, arguments
 from timerstore.errors import BusyError, FullError
 from timerstore.files.disk import Disk

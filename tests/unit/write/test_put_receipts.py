@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import timerstore
-from tests.support.stores import small
+from tests.support.bench import small
 from tests.support.switching import many_switches
 from timerstore import PutReceipt, TimerStore
 from timerstore.errors import MessageError

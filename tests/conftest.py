@@ -1,17 +1,42 @@
-"""Settings of all tests: Hypothesis profiles.
+"""Settings of all tests: where their stores lie, and Hypothesis profiles.
 
-dev is the default; ci looks longer; both always at the same examples, so that a red run is the
-change's doing. nightly looks for hours at new ones; what it finds becomes a test of its own.
+Stores lie in memory (/dev/shm) if there is room: a sync costs nothing there, and most tests wait
+for little else. TIMERSTORE_TEST_DIRECTORY names another folder, such as one on a disk.
+
+Hypothesis: dev is the default; ci looks longer; both always at the same examples, so that a red run
+is caused by the change. nightly looks for hours at new ones; what it finds becomes a test.
 """
 
 import logging
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 import timerstore.files.disk
+
+_IN_MEMORY = Path("/dev/shm")
+_ROOM_BYTES = 4 << 30  # a run keeps some 1 GB at a time
+
+
+def _choose_directory() -> None:
+    """Have `tmp_path`, `tempfile` and child processes make their files in one place."""
+    chosen = os.environ.get("TIMERSTORE_TEST_DIRECTORY")
+    if chosen is None:
+        if "TMPDIR" in os.environ or not os.access(_IN_MEMORY, os.W_OK):
+            return
+        if shutil.disk_usage(_IN_MEMORY).free < _ROOM_BYTES:
+            return
+        chosen = str(_IN_MEMORY)
+    os.environ["TMPDIR"] = chosen
+    tempfile.tempdir = None
+
+
+_choose_directory()
 
 _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 

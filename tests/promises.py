@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.support import amounts
+from tests.support import ledger
 
 _HERE = Path(__file__).parent
 SOURCE = _HERE / "promises.toml"
@@ -64,11 +64,11 @@ def _is_there(test: str) -> bool:
 
 def page() -> str:
     """Give the page's text."""
-    sums = amounts.sums()
+    sums = ledger.sums()
     return _HEAD + "".join(_row(one, sums) for one in promises())
 
 
-def _row(one: Promise, sums: dict[str, amounts.Sum]) -> str:
+def _row(one: Promise, sums: dict[str, ledger.Sum]) -> str:
     tests = "<br>".join(test.removeprefix("tests/").replace("::", " ") for test in one.tests)
     ran = "<br>".join(f"{suite}: {sums[suite].runs:,}" for suite in one.suites if suite in sums)
     holes = one.holes or "-"

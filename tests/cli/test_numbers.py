@@ -68,7 +68,6 @@ def is_refused_by_click(name: str, option: str, value: str) -> bool:
     return False
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "option"), list(options()))
 def test_edges_of_numbers_are_taken_or_a_clear_error(
     ts: CommandLine, name: str, option: str

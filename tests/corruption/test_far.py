@@ -3,10 +3,8 @@ from the log, or refused.
 """
 
 import os
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -17,15 +15,7 @@ from tests.corruption import damages, golden, small
 from tests.corruption.damages import Case
 from tests.corruption.golden import Golden
 from tests.corruption.ordeal import Ordeal, Outcome
-from tests.support import amounts
-
-
-@pytest.fixture
-def scratch() -> Iterator[Path]:
-    """In memory."""
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as path:
-        yield Path(path)
+from tests.support import ledger
 
 
 def _cases(made: Golden, *, all_bits: bool) -> list[Case]:
@@ -43,11 +33,11 @@ def _cases(made: Golden, *, all_bits: bool) -> list[Case]:
 
 
 def _run(
-    made: Golden, scratch: Path, *, all_bits: bool, until_s: float, processes: int = 1
+    made: Golden, tmp_path: Path, *, all_bits: bool, until_s: float, processes: int = 1
 ) -> list[Outcome]:
     assert any(name.startswith("timerstore/far/") for name in made.files)
     cases = _cases(made, all_bits=all_bits)
-    found = Ordeal(made, scratch).run(cases, until_s=until_s, processes=processes)
+    found = Ordeal(made, tmp_path).run(cases, until_s=until_s, processes=processes)
     assert len(found) == len(cases) or not all_bits
     return found
 
@@ -57,11 +47,10 @@ def _judge(found: list[Outcome]) -> None:
     assert not bad, "\n".join(f"{one.kind}: {one.name}: {one.detail[-400:]}" for one in bad[:20])
 
 
-@pytest.mark.slow
-def test_damage_of_the_far_wheel_changes_nothing(scratch: Path) -> None:
+def test_damage_of_the_far_wheel_changes_nothing(tmp_path: Path) -> None:
     asked = golden.LARGE._replace(config=replace(golden.CONFIG, far_wheel="own"))
-    made = golden.make(scratch / "made", is_closed=True, asked=asked)
-    found = _run(made, scratch, all_bits=False, until_s=4.0)
+    made = golden.make(tmp_path / "made", is_closed=True, asked=asked)
+    found = _run(made, tmp_path, all_bits=False, until_s=4.0)
     _judge(found)
     assert sum(one.kind == "same" for one in found) > 20
 
@@ -69,14 +58,14 @@ def test_damage_of_the_far_wheel_changes_nothing(scratch: Path) -> None:
 @pytest.mark.deep
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "killed"])
-def test_all_damage_of_the_far_wheel_changes_nothing(is_closed: bool, scratch: Path) -> None:
+def test_all_damage_of_the_far_wheel_changes_nothing(is_closed: bool, tmp_path: Path) -> None:
     """Every bit of the far wheel's files and of the wheel of a small store."""
     begun = time.monotonic()
-    made = small.make(scratch / "made", is_closed=is_closed, far_wheel="own")
+    made = small.make(tmp_path / "made", is_closed=is_closed, far_wheel="own")
     processes = len(os.sched_getaffinity(0))
-    found = _run(made, scratch, all_bits=True, until_s=1e12, processes=processes)
+    found = _run(made, tmp_path, all_bits=True, until_s=1e12, processes=processes)
     kinds = Counter(one.kind for one in found)
     seconds = (time.monotonic() - begun) * processes
-    amounts.add("corruption: far wheel, every bit", len(found), seconds, kinds)
+    ledger.add("corruption: far wheel, every bit", len(found), seconds, kinds)
     _judge(found)  # noted as what it is, also where it is bad
     assert kinds["same"] > 1000

@@ -94,7 +94,6 @@ def _socket(path: Path) -> None:
         os.chdir(here)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("put", [_fifo, _socket, Path.mkdir], ids=["fifo", "socket", "folder"])
 @pytest.mark.parametrize("name", FILES)
 def test_what_is_no_file_is_refused_in_place_of_one(
@@ -111,7 +110,6 @@ def test_what_is_no_file_is_refused_in_place_of_one(
     verify_directory(root)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_that_is_a_link_is_not_followed(name: str, root: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
@@ -124,7 +122,6 @@ def test_a_file_that_is_a_link_is_not_followed(name: str, root: Path, tmp_path: 
     assert outside.read_bytes() == before
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", FOLDERS)
 def test_a_folder_that_is_a_link_is_not_followed(name: str, root: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
@@ -141,7 +138,6 @@ def _trees(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", FOLDERS)
 def test_a_folder_that_becomes_a_link_after_the_look_is_not_followed(
     name: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -166,7 +162,6 @@ def test_a_folder_that_becomes_a_link_after_the_look_is_not_followed(
     assert _trees(outside) == before
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["commitlog", "consumequeue/orders", "timerlog", "timerstore"])
 def test_a_folder_of_an_open_store_that_becomes_a_link_is_not_followed(
     name: str, root: Path, tmp_path: Path
@@ -193,7 +188,6 @@ def test_a_folder_of_an_open_store_that_becomes_a_link_is_not_followed(
     assert _trees(outside) == before
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES[::3])
 def test_a_file_with_a_second_name_outside_is_not_written_to(
     name: str, root: Path, tmp_path: Path

@@ -92,7 +92,6 @@ def test_a_live_store_can_be_looked_at(tmp_path: Path) -> None:
         store.put("orders", b"two")
 
 
-@pytest.mark.slow
 def test_each_damaged_record_is_named_to_the_byte(root: Path, golden: Golden) -> None:
     records = _records(root)
     random = Random(1)
@@ -125,7 +124,6 @@ def test_a_missing_and_a_short_segment_are_named(root: Path) -> None:
     assert any(f"{path} bytes [" in one for one in _damaged(verify_directory(root)))
 
 
-@pytest.mark.slow
 def test_damage_of_derived_files_is_named_and_called_derived(root: Path, golden: Golden) -> None:
     random = Random(2)
     for name in ("consumequeue/orders/0/00000000000000000000", "timerstore/state"):
@@ -196,7 +194,6 @@ def _all(root: Path) -> dict[bytes, list[Message]]:
     return found
 
 
-@pytest.mark.slow
 def test_one_damaged_record_costs_at_most_its_message(
     root: Path, golden: Golden, tmp_path: Path
 ) -> None:

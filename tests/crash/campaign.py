@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.support import amounts
+from tests.support import ledger
 from timerstore import failpoint
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,7 +90,7 @@ class Campaign:
                 "at points": self.kills - self.points["at random"],
                 "messages": self.totals["messages"],
             }
-            amounts.add(self.suite, self.totals["lives"], self.seconds, counts)
+            ledger.add(self.suite, self.totals["lives"], self.seconds, counts)
 
     @property
     def kills(self) -> int:

@@ -158,6 +158,24 @@ def make_lives(seed: int, kills: int) -> Iterator[dict[str, Any]]:
             yield live(rounds)
 
 
+def make_few_lives(seed: int, lives: int) -> Iterator[dict[str, Any]]:
+    """Give one life for each family of fail points, and the rest ends at random moments."""
+    families = {
+        name.partition("_")[0]: name
+        for name in Random(seed).sample(failpoint.NAMES, len(failpoint.NAMES))
+    }
+    chosen = set(families.values())
+    at_points, others = [], []
+    for life in make_lives(seed, 2 * len(failpoint.NAMES)):
+        points = {one.get("point") for one in life["rounds"]}
+        if points & chosen and len(life["rounds"]) <= 2:
+            chosen -= points
+            at_points.append(life)
+        elif points == {None}:
+            others.append(life)
+    yield from (at_points + others)[:lives]
+
+
 def _many_rounds(random: Random) -> list[Round]:
     """Give five to ten rounds: recoveries that die in recoveries, and work in between."""
     rounds: list[Round] = []

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.crash, pytest.mark.slow]
-
 _HERE = Path(__file__).parent
 _ROOT = _HERE.parents[1]
 

@@ -19,9 +19,8 @@ import pytest
 
 from tests.crash.full import CONFIG
 from tests.crash.story import SCENES, Story, config_of
+from tests.support.amounts import sample
 from timerstore import FullError
-
-pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 _ROOT = Path(__file__).resolve().parents[2]
 _MOUNT_KIB = 8 * 1024
@@ -90,7 +89,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
 
 
 @pytest.mark.parametrize("flush", ["sync", "async"])
-@pytest.mark.parametrize("left_kib", _LEFT_KIB)
+@pytest.mark.parametrize("left_kib", sample(_LEFT_KIB, "sizes of a full disk"))
 @pytest.mark.parametrize("end", _ENDS)
 def test_a_full_disk_loses_nothing_and_work_goes_on_when_space_returns(
     worker: Worker, end: str, left_kib: int, flush: str

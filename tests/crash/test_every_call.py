@@ -2,7 +2,6 @@
 
 import errno
 import gc
-import os
 import shutil
 import time
 from collections import Counter
@@ -12,13 +11,10 @@ import pytest
 
 from tests.crash.failing_calls import FailingCalls
 from tests.crash.story import SCENES, Story, config_of
-from tests.support import amounts
-
-pytestmark = [pytest.mark.crash, pytest.mark.slow]
+from tests.support import ledger
+from tests.support.amounts import amount
 
 _CODES = (errno.EIO, errno.ENOSPC)
-_LEAST = 3  # however slow the machine is
-_SECONDS_MAX = 0.5  # of one core, a scene; what there is no time for, `deep` does
 
 
 def tell(
@@ -70,31 +66,30 @@ def _cases(count: int) -> list[tuple[int, int, bool, bool]]:
 
 
 @pytest.mark.parametrize("name", SCENES)
-def test_a_call_that_fails_loses_nothing(name: str, scratch: Path) -> None:
-    _play(name, scratch / "s", _SECONDS_MAX)
+def test_a_call_that_fails_loses_nothing(name: str, tmp_path: Path) -> None:
+    _play(name, tmp_path / "s", amount("failing calls of a scene"))
 
 
 @pytest.mark.deep
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("name", SCENES)
-def test_every_call_that_fails_loses_nothing(name: str, scratch: Path) -> None:
+def test_every_call_that_fails_loses_nothing(name: str, tmp_path: Path) -> None:
     began = time.process_time()
-    done = _play(name, scratch / "s", float(os.environ.get("TIMERSTORE_NTH_S", "inf")))
-    amounts.add("n-th call fails", done, time.process_time() - began, {name: done})
+    done = _play(name, tmp_path / "s")
+    ledger.add("n-th call fails", done, time.process_time() - began, {name: done})
 
 
-def _play(name: str, folder: Path, seconds: float) -> int:
+def _play(name: str, folder: Path, wanted: int | None = None) -> int:
     seen: Counter[str] = Counter()
     count, _ = tell(name, folder, 0, 0, once=True, closes=True, seen=seen)
     assert count > 10
-    done, began = 0, time.process_time()
-    cases = _cases(count)
+    done, cases = 0, _cases(count)
     for nth, code, once, closes in cases:
-        if done >= _LEAST and time.process_time() - began > seconds:
+        if done == wanted:
             break
         _, failed = tell(name, folder, nth, code, once=once, closes=closes, seen=seen)
         done += failed > 0
     gc.collect()
     print(f"{name}: {count} calls, {done} of {len(cases)} failures")
-    assert done >= min(_LEAST, len(cases))
+    assert wanted is None or done == wanted
     return done

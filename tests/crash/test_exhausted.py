@@ -21,9 +21,8 @@ import pytest
 import timerstore
 from tests.crash.any_line import Lines
 from tests.crash.story import SCENES, Story, config_of
+from tests.support.amounts import sample
 from timerstore import FailedError
-
-pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 _FEW = ("open", "put", "roll", "recover")
 _OPENS_NOTHING = ("look",)  # what it reads is open
@@ -89,21 +88,23 @@ def descriptors(more: int) -> Iterator[None]:
             os.close(one)
 
 
-@pytest.mark.parametrize("name", ["open", "roll", "recover"])
-def test_descriptors_that_run_out(name: str, scratch: Path) -> None:
-    _run_out(name, scratch, descriptors, (0, 1, 3, 6, 10, 13, 16, 20))
+@pytest.mark.parametrize(
+    "name", sample(["recover", "open", "roll"], "scenes without memory or descriptors")
+)
+def test_descriptors_that_run_out(name: str, tmp_path: Path) -> None:
+    _run_out(name, tmp_path, descriptors, (0, 1, 3, 6, 10, 13, 16, 20))
 
 
 @pytest.mark.deep
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("name", SCENES)
-def test_descriptors_that_run_out_one_by_one(name: str, scratch: Path) -> None:
-    _run_out(name, scratch, descriptors, range(40), is_met=name not in _OPENS_NOTHING)
+def test_descriptors_that_run_out_one_by_one(name: str, tmp_path: Path) -> None:
+    _run_out(name, tmp_path, descriptors, range(40), is_met=name not in _OPENS_NOTHING)
 
 
 def _run_out(
     name: str,
-    scratch: Path,
+    tmp_path: Path,
     limit: Callable[[int], AbstractContextManager[None]],
     amounts: Iterable[int],
     *,
@@ -113,7 +114,7 @@ def _run_out(
     met = 0
     for more in amounts:
         said = in_child(
-            lambda more=more: play(scratch / "s", name, lambda: limit(more), (MemoryError,))  # type: ignore[misc]
+            lambda more=more: play(tmp_path / "s", name, lambda: limit(more), (MemoryError,))  # type: ignore[misc]
         )
         assert said.startswith("errors "), f"{more} more: {said}"
         met += said != "errors 0"
@@ -132,17 +133,17 @@ def address_space(more_kib: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-@pytest.mark.parametrize("name", _FEW)
-def test_memory_that_runs_out(name: str, scratch: Path) -> None:
-    _run_out(name, scratch, address_space, (0, 12, 100, 300, 700))
+@pytest.mark.parametrize("name", sample(_FEW, "scenes without memory or descriptors"))
+def test_memory_that_runs_out(name: str, tmp_path: Path) -> None:
+    _run_out(name, tmp_path, address_space, (0, 12, 100, 300, 700))
 
 
 @pytest.mark.deep
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("name", SCENES)
-def test_memory_that_runs_out_page_by_page(name: str, scratch: Path) -> None:
+def test_memory_that_runs_out_page_by_page(name: str, tmp_path: Path) -> None:
     _run_out(
-        name, scratch, address_space, (*range(0, 400, 4), *range(400, 4000, 100)), is_met=False
+        name, tmp_path, address_space, (*range(0, 400, 4), *range(400, 4000, 100)), is_met=False
     )
 
 
@@ -157,44 +158,44 @@ def file_size(limit_kib: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.parametrize("name", _FEW)
-def test_files_that_may_not_grow(name: str, scratch: Path) -> None:
-    _run_out(name, scratch, file_size, (0, 1, 2, 4), is_met=name != "put")
+@pytest.mark.parametrize("name", sample(_FEW, "scenes without memory or descriptors"))
+def test_files_that_may_not_grow(name: str, tmp_path: Path) -> None:
+    _run_out(name, tmp_path, file_size, (0, 1, 2, 4), is_met=name != "put")
 
 
 @pytest.mark.deep
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("name", SCENES)
-def test_files_that_may_not_grow_beyond_each_size(name: str, scratch: Path) -> None:
-    _run_out(name, scratch, file_size, range(40), is_met=False)
+def test_files_that_may_not_grow_beyond_each_size(name: str, tmp_path: Path) -> None:
+    _run_out(name, tmp_path, file_size, range(40), is_met=False)
 
 
-def _at_line(scratch: Path, name: str, nth: int) -> str:
+def _at_line(tmp_path: Path, name: str, nth: int) -> str:
     """There is no memory at the n-th line of the engine that runs; how many lines there were."""
     lines = Lines(nth)
-    said = play(scratch / "s", name, lines.watched, (MemoryError,))
+    said = play(tmp_path / "s", name, lines.watched, (MemoryError,))
     return f"{said} lines {lines.count}"
 
 
-@pytest.mark.parametrize("name", _FEW)
-def test_no_memory_at_some_line(name: str, scratch: Path) -> None:
-    _lines_of(name, scratch, 12)
+@pytest.mark.parametrize("name", sample(_FEW, "scenes without memory or descriptors"))
+def test_no_memory_at_some_line(name: str, tmp_path: Path) -> None:
+    _lines_of(name, tmp_path, 12)
 
 
 @pytest.mark.deep
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("name", SCENES)
-def test_no_memory_at_many_lines(name: str, scratch: Path) -> None:
-    _lines_of(name, scratch, 1500)
+def test_no_memory_at_many_lines(name: str, tmp_path: Path) -> None:
+    _lines_of(name, tmp_path, 1500)
 
 
-def _lines_of(name: str, scratch: Path, samples: int) -> None:
-    said = in_child(lambda: _at_line(scratch, name, 0))
+def _lines_of(name: str, tmp_path: Path, samples: int) -> None:
+    said = in_child(lambda: _at_line(tmp_path, name, 0))
     assert said.startswith("errors 0 lines "), said
     count = int(said.split()[-1])
     step = max(1, count // samples) | 1
     for nth in range(1 + Random(name).randrange(step), count, step):
-        said = in_child(lambda nth=nth: _at_line(scratch, name, nth))  # type: ignore[misc]
+        said = in_child(lambda nth=nth: _at_line(tmp_path, name, nth))  # type: ignore[misc]
         assert said.startswith("errors "), f"line {nth} of {count}: {said}"
 
 
@@ -225,10 +226,10 @@ def maps(left: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", ["recover"])
-def test_maps_that_run_out(name: str, scratch: Path) -> None:
+def test_maps_that_run_out(name: str, tmp_path: Path) -> None:
     if int(_MAPS_MAX.read_text()) > 200_000:
         pytest.skip("NOT RUN: a process may have too many maps here")
-    _run_out(name, scratch, maps, (0, 1, 3))
+    _run_out(name, tmp_path, maps, (0, 1, 3))
 
 
 @pytest.mark.parametrize("nth", range(1, 10))

@@ -14,8 +14,6 @@ from timerstore.files.disk import Disk, File
 from timerstore.files.segments import Segments
 from timerstore.testing import ManualClock, Stepper
 
-pytestmark = pytest.mark.crash
-
 
 @pytest.mark.parametrize("point", [n for n in failpoint.NAMES if n.startswith("checkpoint_")])
 def test_a_checkpoint_that_finds_the_disk_full_leaves_the_one_before_it_usable(

@@ -2,13 +2,9 @@
 
 from pathlib import Path
 
-import pytest
-
 import timerstore
 from tests.support.driver import START_MS, tiny
 from timerstore.testing import ManualClock, Stepper
-
-pytestmark = pytest.mark.crash
 
 _SLOTS = 128  # of tiny()'s wheel
 

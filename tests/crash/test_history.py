@@ -5,8 +5,6 @@ import pytest
 from tests.crash.check import History
 from tests.crash.report import Kind, Line
 
-pytestmark = pytest.mark.crash
-
 
 def told(*lines: tuple[Kind, int]) -> list[str]:
     history = History()

@@ -16,8 +16,6 @@ import timerstore
 from tests.crash import lease_child
 from timerstore import AckResult, failpoint
 
-pytestmark = [pytest.mark.crash, pytest.mark.slow]
-
 _POINTS = [
     *((name, 1) for name in failpoint.LEASE_NAMES if name.startswith(("lease", "receive", "ack"))),
     *((name, 1) for name in failpoint.LEASE_NAMES if name.startswith(("replace", "recurring"))),

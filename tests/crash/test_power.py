@@ -18,13 +18,10 @@ from tests.crash.campaign import ROOT, Campaign
 from tests.crash.failing_disk import make_failing_lives
 from tests.crash.lives import make_power_lives
 from tests.crash.mount import MAKERS, why_not
-
-pytestmark = [pytest.mark.crash, pytest.mark.slow]
+from tests.support.amounts import amount
 
 _SEED = 7_351
-_CUTS = 25
 _LONG = 2000
-_FAILURES = 16
 
 
 def in_own_mounts(*module: str) -> list[str]:
@@ -67,11 +64,12 @@ def test_a_cut_takes_what_was_not_synced_and_nothing_else(kind: str, tmp_path: P
 def test_nothing_is_lost_doubled_early_or_taken_back_after_a_power_cut(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    campaign = PowerCampaign(kind, tmp_path, _SEED, _CUTS)
+    cuts = amount("power cuts")
+    campaign = PowerCampaign(kind, tmp_path, _SEED, cuts)
     with capsys.disabled():
         print(f"{campaign.summary}on {kind}")
     campaign.check()
-    assert campaign.kills >= 0.8 * _CUTS
+    assert campaign.kills >= 0.8 * cuts
 
 
 class FailingCampaign(Campaign):
@@ -89,11 +87,12 @@ class FailingCampaign(Campaign):
 def test_a_disk_that_fails_ends_the_store_with_a_clear_error(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    campaign = FailingCampaign(kind, tmp_path, _SEED, _FAILURES)
+    failures = amount("failing disks")
+    campaign = FailingCampaign(kind, tmp_path, _SEED, failures)
     with capsys.disabled():
         print(f"{campaign.summary}on {kind}")
     campaign.check()
-    assert campaign.points["failed"] >= 0.5 * _FAILURES
+    assert campaign.points["failed"] >= 0.5 * failures
 
 
 @pytest.mark.deep

@@ -18,8 +18,6 @@ from tests.support.shards import bodies_of  # noqa: E402
 from timerstore import shards  # noqa: E402
 from timerstore.testing import Stepper  # noqa: E402
 
-pytestmark = [pytest.mark.crash, pytest.mark.slow]
-
 
 @pytest.fixture(scope="module")
 def context() -> multiprocessing.context.BaseContext:

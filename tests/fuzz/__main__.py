@@ -23,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-from tests.support import amounts
+from tests.support import ledger
 
 _HERE = Path(__file__).parent
 _NATIVE = _HERE.parents[1] / "native" / "fuzz"
@@ -158,7 +158,7 @@ def main() -> None:
     print(*(f"{name}: {count} inputs" for name, count in counts.items()), sep="\n")
     if given.ledger:
         suite = "fuzz: C decoders" if given.target == "c" else f"fuzz: {given.target}"
-        amounts.add(suite, sum(counts.values()), time.monotonic() - start, counts)
+        ledger.add(suite, sum(counts.values()), time.monotonic() - start, counts)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,6 @@ def _make(folder: str, target: str) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 @_needs_compiler
 def test_every_input_of_the_c_targets_under_sanitizers() -> None:
@@ -45,7 +44,6 @@ def test_every_input_of_the_c_targets_under_sanitizers() -> None:
     assert not families
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 @_needs_compiler
 def test_the_c_as_the_threads_call_it_under_thread_sanitizer() -> None:
@@ -56,7 +54,6 @@ def test_there_is_a_corpus_for_every_target() -> None:
     assert sorted(path.name for path in CORPUS.iterdir()) == sorted(TARGETS)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_input_of_the_python_targets(target: str) -> None:
     module = importlib.import_module(f"tests.fuzz.{target}")

@@ -3,7 +3,6 @@
 import hashlib
 import shutil
 import subprocess
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 import timerstore
 from tests.support import disk_reader as disk
+from tests.support.amounts import amount
 from tests.support.broker import fixtures as broker
 from tests.support.broker.expected import Expected, Key, as_delivered
 from timerstore import CancelResult, Message, StoreConfig, TimerStore, failpoint
@@ -22,17 +22,15 @@ REAL_TOPICS = ("orders", "reminders")  # all that was sent to
 _listings: dict[str, Expected] = {}
 
 
-# Every store is imported, turned and cancelled in; kills cost a copy each, so the default run
-# kills in these and a long run in all.
+# Kills cost a copy each, so only a long run kills in all stores.
 KILLED_IN = ("killed-small-segments", "rolled")
-KILLS = [
-    pytest.param(name, marks=[] if name in KILLED_IN else pytest.mark.deep)
-    for name in broker.names()
-]
+STORES = [*KILLED_IN, *(name for name in broker.names() if name not in KILLED_IN)]
+STORES = STORES[: amount("broker stores")]
+KILLS = [pytest.param(name, marks=[] if name in KILLED_IN else pytest.mark.deep) for name in STORES]
 in_some_stores = pytest.mark.parametrize("expected", KILLS, indirect=True)
 
 
-@pytest.fixture(params=broker.names())
+@pytest.fixture(params=STORES)
 def expected(request: pytest.FixtureRequest) -> Expected:
     name = str(request.param)
     if name not in _listings:
@@ -41,17 +39,8 @@ def expected(request: pytest.FixtureRequest) -> Expected:
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
-    """In memory where there is much of it: these stores are synced some ten thousand times."""
-    memory = Path("/dev/shm")
-    roomy = memory.is_dir() and shutil.disk_usage(memory).free > 2 << 30
-    with tempfile.TemporaryDirectory(dir=memory if roomy else None) as path:
-        yield Path(path)
-
-
-@pytest.fixture
-def root(expected: Expected, folder: Path) -> Path:
-    return broker.unpack(expected.name, folder)
+def root(expected: Expected, tmp_path: Path) -> Path:
+    return broker.unpack(expected.name, tmp_path)
 
 
 def config_of(expected: Expected) -> StoreConfig:
@@ -380,9 +369,9 @@ class Copier:
 
 @in_some_stores
 def test_killed_while_importing(
-    expected: Expected, root: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+    expected: Expected, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copier = Copier(root, folder)
+    copier = Copier(root, tmp_path)
     monkeypatch.setattr(failpoint, "hook", copier)
     with Session(root, expected):
         monkeypatch.setattr(failpoint, "hook", None)
@@ -427,12 +416,12 @@ def test_import_that_fails_is_begun_again(
 
 @in_some_stores
 def test_killed_while_delivering(
-    expected: Expected, root: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+    expected: Expected, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A copy at every point of a step of the clock in the middle, and of closing."""
     with Session(root, expected) as session:
         session.turn((expected.now_ms + expected.last_due_ms) // 2)
-        copier = Copier(root, folder)
+        copier = Copier(root, tmp_path)
         monkeypatch.setattr(failpoint, "hook", copier)
         session.turn(expected.last_due_ms)
     monkeypatch.setattr(failpoint, "hook", None)

@@ -4,10 +4,8 @@ A broker syncs whole files in order, so only what lies behind the start of the l
 with a record may be torn. Damage before that is CorruptError, and nothing is removed.
 """
 
-import shutil
 import struct
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -82,18 +80,9 @@ def _walk(path: Path) -> list[tuple[int, int, bool]]:
     return found
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """In memory where there is enough of it: what is read in full is synced in full."""
-    memory = Path("/dev/shm")
-    roomy = memory.is_dir() and shutil.disk_usage(memory).free > 1 << 30
-    with tempfile.TemporaryDirectory(dir=memory if roomy else None) as path:
-        yield Path(path)
-
-
 @pytest.fixture(params=[CLEAN, KILLED])
-def log(request: pytest.FixtureRequest, folder: Path) -> Log:
-    return Log(broker.unpack(str(request.param), folder))
+def log(request: pytest.FixtureRequest, tmp_path: Path) -> Log:
+    return Log(broker.unpack(str(request.param), tmp_path))
 
 
 def opened(log: Log) -> timerstore.TimerStore:
@@ -230,9 +219,9 @@ def test_damage_before_the_last_segment_is_refused_with_an_empty_one_behind(
     is_refused(log)
 
 
-def test_lost_end_of_a_store_that_was_closed_is_refused(folder: Path) -> None:
+def test_lost_end_of_a_store_that_was_closed_is_refused(tmp_path: Path) -> None:
     """Its queues have units beyond the torn tail, and nothing was to be torn."""
-    log = Log(broker.unpack(CLEAN, folder))
+    log = Log(broker.unpack(CLEAN, tmp_path))
     record = log.records[log.last][-1]
     log.damage(record.begin + 8)
     is_refused(log)

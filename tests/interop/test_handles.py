@@ -2,10 +2,9 @@
 
 import hashlib
 import shutil
-import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,11 +33,8 @@ def expected(request: pytest.FixtureRequest) -> Expected:
 
 
 @pytest.fixture
-def root(expected: Expected) -> Iterator[Path]:
-    memory = Path("/dev/shm")
-    roomy = memory.is_dir() and shutil.disk_usage(memory).free > 2 << 30
-    with tempfile.TemporaryDirectory(dir=memory if roomy else None) as path:
-        yield broker.unpack(expected.name, Path(path))
+def root(expected: Expected, tmp_path: Path) -> Path:
+    return broker.unpack(expected.name, tmp_path)
 
 
 class Opened:

@@ -1,7 +1,6 @@
 """A broker's stores, opened read-only: what the broker said is there, and not one byte changes."""
 
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,11 +20,8 @@ def expected(request: pytest.FixtureRequest) -> Expected:
 
 
 @pytest.fixture
-def root(expected: Expected) -> Iterator[Path]:
-    memory = Path("/dev/shm")
-    roomy = memory.is_dir() and shutil.disk_usage(memory).free > 2 << 30
-    with tempfile.TemporaryDirectory(dir=memory if roomy else None) as path:
-        yield broker.unpack(expected.name, Path(path))
+def root(expected: Expected, tmp_path: Path) -> Path:
+    return broker.unpack(expected.name, tmp_path)
 
 
 def config_of(expected: Expected) -> StoreConfig:

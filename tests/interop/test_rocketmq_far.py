@@ -13,7 +13,7 @@ from tests.support.broker.process import RocketMQ
 from timerstore import StoreConfig
 from timerstore.testing import ManualClock, Stepper
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.more, pytest.mark.timeout(120)]
 
 COUNT = 40
 WINDOW_S = 6

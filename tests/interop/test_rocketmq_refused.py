@@ -18,7 +18,7 @@ from tests.support.broker.process import BrokerError, RocketMQ
 from timerstore import CancelResult, StoreConfig, failpoint
 from timerstore.testing import ManualClock, Stepper
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.more, pytest.mark.timeout(300)]
 
 CLOSING = [name for name in failpoint.NAMES if name.startswith("close_")]
 LAST = "close_wheel_restored"  # from here on everything is as a broker wants it

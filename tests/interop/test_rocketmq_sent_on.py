@@ -18,7 +18,7 @@ from tests.support.broker.process import BrokerMessage, RocketMQ
 from timerstore import StoreConfig
 from timerstore.testing import ManualClock, Stepper
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.more, pytest.mark.timeout(120)]
 
 CONFIG = StoreConfig(**{**SMALL, "roll_window_slots": 172_800})
 REFUSED = (

@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from tests.support.bench import NOW, small
 from tests.support.driver import abandon
 from tests.support.durable.shadow_disk import ShadowDisk
@@ -58,7 +56,6 @@ def lose(tmp_path: Path, seed: int) -> int:
     return left
 
 
-@pytest.mark.slow
 def test_a_group_does_not_skip_what_comes_after_what_was_lost(tmp_path: Path) -> None:
     left = []
     for seed in range(12):

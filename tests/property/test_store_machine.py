@@ -1,6 +1,5 @@
 """The store against its model, in any order of calls, services, clock, closes and kills."""
 
-import os
 import shutil
 import tempfile
 from dataclasses import replace
@@ -19,6 +18,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from tests.support.amounts import RUNS_ALL, amount
 from tests.support.driver import DAY_MS, HOW, TAGS, YEAR_MS, Driver, PowerDriver, tiny
 from tests.support.durable.shadow_disk import ShadowDisk
 from tests.support.small_batches import SMALL, replaced
@@ -49,7 +49,6 @@ LEASE_POINTS = [
 SOURCES = st.sampled_from(["a", "b/ü"])
 ALL_NAMES = (*failpoint.NAMES, *failpoint.LEASE_NAMES)
 NTH = st.integers(1, 3)
-MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # syncs cost nothing there
 EDGE_MS = st.sampled_from([-1, 0, 1])
 FAR_MS = st.sampled_from([DAY_MS, 3 * DAY_MS + 1, 400 * DAY_MS, 30 * YEAR_MS])
 # In slots from the present one: this one, its neighbours, the roll window (48) and its third, laps.
@@ -111,7 +110,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.root = Path(tempfile.mkdtemp(prefix="timerstore-", dir=MEMORY))
+        self.root = Path(tempfile.mkdtemp(prefix="timerstore-"))
         self.driver: Driver | None = None
 
     @initialize(
@@ -682,7 +681,7 @@ class SmallBatchMachine(StoreMachine):
 MACHINES = [StoreMachine, AsyncStoreMachine, PowerCutMachine, SmallBatchMachine]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("machine", MACHINES)
 def test_store_agrees_with_model(machine: type[StoreMachine]) -> None:
-    run_state_machine_as_test(machine, settings=settings())
+    asked = settings() if RUNS_ALL else settings(max_examples=amount("store machine examples"))
+    run_state_machine_as_test(machine, settings=asked)

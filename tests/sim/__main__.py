@@ -13,6 +13,7 @@
 
 import argparse
 import logging
+import math
 import secrets
 import sys
 import time
@@ -25,7 +26,7 @@ from tests.sim import audit
 from tests.sim.run import Outcome, run_schedule, run_seed
 from tests.sim.schedule import Schedule, make_schedule
 from tests.sim.shrink import Shrinker, read_regression, regression_text, write_regression
-from tests.support import amounts
+from tests.support import ledger
 
 _PART = 25  # seeds a worker runs before it tells
 _DAY_MS = 86_400_000
@@ -88,16 +89,16 @@ def run_part(seeds: range) -> Totals:
     return totals
 
 
-def run_many(first: int, count: int, seconds: float, jobs: int) -> Totals:
-    """Run seeds from `first` on: so many, or as many as fit."""
-    totals, end = Totals(), time.monotonic() + seconds  # `seconds` of the clock, or of one core
+def run_many(first: int, count: int, jobs: int = 1, seconds: float = math.inf) -> Totals:
+    """Run `count` seeds from `first` on; end earlier once `seconds` of the clock have passed."""
+    totals, end = Totals(), time.monotonic() + seconds
     parts = (range(at, min(at + _PART, first + count)) for at in range(first, first + count, _PART))
     if jobs == 1:
         for part in parts:
-            if totals.seconds >= seconds:
-                break
             totals.add(run_part(part))
             _tell_failures(totals)
+            if time.monotonic() >= end:
+                break
         return totals
     with get_context("fork").Pool(jobs) as pool:
         for found in pool.imap_unordered(run_part, parts):
@@ -119,7 +120,7 @@ def _tell_failures(totals: Totals) -> None:
 
 def note(totals: Totals, suite: str = "simulator") -> None:
     """Add to the ledger."""
-    amounts.add(
+    ledger.add(
         suite, totals.runs, totals.seconds,
         {
             "deaths": totals.deaths,
@@ -152,7 +153,7 @@ def _tell(outcome: Outcome, schedule: Schedule) -> None:
         print(f"seed {outcome.seed}: {outcome.step} operations, trace {outcome.trace}: fine")
         return
     op = schedule.ops[outcome.step] if outcome.step < len(schedule.ops) else "at the end"
-    print(f"seed {outcome.seed} step {outcome.step} commit {amounts.commit()}: {op}")
+    print(f"seed {outcome.seed} step {outcome.step} commit {ledger.commit()}: {op}")
     traceback.print_exception(outcome.error)
 
 
@@ -194,8 +195,8 @@ def main() -> int:
     if given.count == 10**12 and given.seconds == float("inf"):
         given.count = 1000
     first = secrets.randbelow(1 << 40) if given.fresh else given.first
-    print(f"seeds from {first} on, commit {amounts.commit()}", flush=True)
-    totals = run_many(first, given.count, given.seconds, given.jobs)
+    print(f"seeds from {first} on, commit {ledger.commit()}", flush=True)
+    totals = run_many(first, given.count, given.jobs, given.seconds)
     print(totals)
     for name in audit.missing(dict(totals.counts), dict(totals.reached), 1):
         print(f"not met: {name}")

@@ -40,7 +40,7 @@ from tests.sim.schedule import Schedule
 from tests.sim.seams import Allocations, replaced_seams
 from tests.sim.shrink import regression_text
 from tests.sim.workloads import Workload, workloads
-from tests.support import amounts
+from tests.support import ledger
 from timerstore import StoreConfig, failpoint
 
 SUITE = "exhaustive workloads"
@@ -321,7 +321,7 @@ def note(totals: Totals, depth: int, choices_max: int) -> None:
     """Add to the ledger: of how many there are what ran, so that it says what did not."""
     there = Counter(len(one.names) for one in workloads(depth))
     counts = {f"of {there[count]:,} of depth {count}": totals.by_depth[count] for count in there}
-    amounts.add(suite(choices_max), totals.runs, totals.seconds, {**counts, **totals.counts})
+    ledger.add(suite(choices_max), totals.runs, totals.seconds, {**counts, **totals.counts})
 
 
 def _tell(totals: Totals) -> None:
@@ -350,9 +350,9 @@ def main() -> int:
     found = [one for one in workloads(given.depth) if given.only in (None, " ".join(one.names))]
     first = given.first
     if given.resume:
-        before = amounts.sums().get(suite(given.choices))
+        before = ledger.sums().get(suite(given.choices))
         first = before.runs % len(found) if before is not None else 0
-    print(f"{len(found):,} workloads, from {first} on, commit {amounts.commit()}", flush=True)
+    print(f"{len(found):,} workloads, from {first} on, commit {ledger.commit()}", flush=True)
     totals = explore(found[first:], given.choices, given.seconds, _tell)
     print(totals)
     left = len(found) - first - totals.runs

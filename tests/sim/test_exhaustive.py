@@ -15,21 +15,23 @@ from tests.sim.mutants import planted
 from tests.sim.paths import SimPath
 from tests.sim.run import run_schedule
 from tests.sim.workloads import OPS, VARIANTS, Workload, workloads
+from tests.support.amounts import amount
 
-SECONDS_MAX = 30.0  # of one core, not of the wall; on a slower one fewer run, and the test says so
 MIXES = 4  # of what a power cut leaves: all is there, nothing is, and two between
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_few_operations_live_through_every_end() -> None:
-    whole = list(workloads(2, turns=1))
-    totals = explore(whole, MIXES, SECONDS_MAX)
+    """Each single operation; and of two operations some workloads, or all."""
+    single = list(workloads(1))
+    pairs = [one for one in workloads(2, turns=1) if len(one.names) == 2]
+    count = min(len(pairs), amount("workloads of two operations"))
+    chosen = [pairs[at * len(pairs) // count] for at in range(count)]
+    totals = explore([*single, *chosen], MIXES)
     print(totals)
     assert not totals.failures, str(totals.failures[0])
-    assert totals.by_depth[1] == len(list(workloads(1))), "not even one operation each had time"
-    if totals.runs < len(whole):
-        pytest.skip(f"NOT RUN: {len(whole) - totals.runs} of {len(whole)} workloads had no time")
+    assert totals.by_depth[1] == len(single)
+    assert totals.by_depth[2] == count
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,6 @@ from timerstore.files.disk import Disk
 from timerstore.shards import manifest
 from timerstore.shards.tree import ShardsTree
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(autouse=True)
 def needs_spark() -> None:

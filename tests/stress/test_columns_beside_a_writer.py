@@ -14,7 +14,7 @@ from tests.support.arrow_rows import read_rows
 from tests.support.bench import small
 from timerstore.columns import take
 
-pytestmark = pytest.mark.stress
+pytestmark = pytest.mark.more
 
 
 def write(root: Path, stop: Any) -> None:

@@ -19,7 +19,7 @@ import timerstore
 from tests.support.bench import small
 from timerstore import Message, PullStatus, ReadOnlyStore
 
-pytestmark = pytest.mark.stress
+pytestmark = pytest.mark.more
 
 _CONTEXT = multiprocessing.get_context("spawn")
 

@@ -18,7 +18,7 @@ import timerstore
 from tests.support.bench import small
 from timerstore import TimerStore
 
-pytestmark = [pytest.mark.stress, pytest.mark.timeout(0)]
+pytestmark = [pytest.mark.more, pytest.mark.timeout(0)]
 
 SECONDS = float(os.environ.get("TIMERSTORE_SOAK_S", "12"))
 PER_SECOND = int(os.environ.get("TIMERSTORE_SOAK_RATE", "2000"))

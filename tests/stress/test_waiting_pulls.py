@@ -14,7 +14,7 @@ import timerstore.aio
 from tests.support.bench import small
 from timerstore import PullResult, StoreConfig, TimerStore
 
-pytestmark = [pytest.mark.stress, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.more, pytest.mark.timeout(300)]
 
 WAIT_S = 1e6  # who sleeps past a message sleeps until the test's own time is over
 

@@ -1,84 +1,75 @@
-"""The ledger of what ran: suite, runs, seconds, commit; and the README's table of its sums.
+"""How much each campaign runs: one table.
 
-Data:     tests/amounts.jsonl, one JSON object a line; the README between two marks.
-Holds:    lines are only ever added; nothing is claimed that has no line.
-
-    python -m tests.support.amounts     # writes the table into the README anew
+`make test` runs the column `few`. `make test-all` sets TIMERSTORE_TEST_AMOUNTS=all: it runs the column
+`all`, and the tests that are marked `more`. Amounts are counts, never seconds: a slow machine takes
+longer and proves the same.
 """
 
-import json
-import subprocess
-from collections import Counter
-from dataclasses import dataclass, field
-from pathlib import Path
+import os
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
-_HERE = Path(__file__).parents[1]
-LEDGER = _HERE / "amounts.jsonl"
-README = _HERE.parent / "README.md"
-BEGIN, END = "<!-- amounts: begin -->", "<!-- amounts: end -->"
+import pytest
 
 
-def commit() -> str:
-    """The commit that ran, with a plus where the tree had changes."""
-    try:
-        found = subprocess.run(
-            ["git", "describe", "--always", "--dirty=+", "--abbrev=10"],
-            cwd=_HERE, capture_output=True, text=True, check=True,
-        )  # fmt: skip
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return found.stdout.strip()
+class Amount(NamedTuple):
+    """Of one campaign."""
+
+    few: int
+    all: int
 
 
-def add(suite: str, runs: int, seconds: float, counts: dict[str, int]) -> None:
-    """Note that a suite ran; `counts`: what else it did so many times."""
-    line = {
-        "suite": suite, "runs": runs, "seconds": round(seconds, 1), "commit": commit(),
-        "counts": counts,
-    }  # fmt: skip
-    with LEDGER.open("a") as file:
-        file.write(json.dumps(line) + "\n")
+AMOUNTS = {
+    # tests/sim
+    "simulator schedules": Amount(120, 600),
+    "workloads of two operations": Amount(60, 528),
+    # tests/crash
+    "kill -9 lives": Amount(24, 290),
+    "power cuts": Amount(5, 25),
+    "failing disks": Amount(4, 16),
+    "sizes of a full disk": Amount(1, 3),
+    "failing calls of a scene": Amount(5, 12),
+    # tests/corruption
+    "flipped bits": Amount(60, 240),
+    "damaged blocks": Amount(30, 90),
+    "truncations": Amount(25, 75),
+    "damaged whole files": Amount(20, 60),
+    "pairs of damages": Amount(30, 90),
+    # tests/cli: each case starts some processes
+    "commands with a closed stream": Amount(3, 11),
+    "commands with a full stream": Amount(2, 8),
+    # tests/unit
+    "time zones": Amount(2, 6),
+    "programs that fork": Amount(3, 7),
+    "scenes without memory or descriptors": Amount(2, 5),
+    # tests/interop
+    "broker stores": Amount(3, 11),
+    # tests/property
+    "store machine examples": Amount(12, 50),
+}
+"""By what is counted."""
+
+RUNS_ALL = os.environ.get("TIMERSTORE_TEST_AMOUNTS", "few") == "all"
 
 
-@dataclass(slots=True)
-class Sum:
-    """All lines of one suite."""
-
-    runs: int = 0
-    seconds: float = 0.0
-    last: str = ""  # commit
-    counts: Counter[str] = field(default_factory=Counter)
+def amount(of: str) -> int:
+    """Return how many of something this run does."""
+    return AMOUNTS[of].all if RUNS_ALL else AMOUNTS[of].few
 
 
-def sums() -> dict[str, Sum]:
-    """Give the sums by suite."""
-    found: dict[str, Sum] = {}
-    for text in LEDGER.read_text().splitlines() if LEDGER.exists() else ():
-        line = json.loads(text)
-        one = found.setdefault(line["suite"], Sum())
-        one.runs += line["runs"]
-        one.seconds += line["seconds"]
-        one.last = line["commit"]
-        one.counts.update(line["counts"])
-    return found
+def sample(cases: Iterable[Any], of: str) -> list[Any]:
+    """Mark all cases of a parametrized test with `more`, except as many as `make test` runs.
+
+    Those are spread evenly over the cases; the first is among them.
+    """
+    given = list(cases)
+    few = min(AMOUNTS[of].few, len(given))
+    chosen = {at * len(given) // few for at in range(few)}
+    return [
+        pytest.param(*_values(case), marks=[] if at in chosen else pytest.mark.more)
+        for at, case in enumerate(given)
+    ]
 
 
-def table() -> str:
-    """The sums of all lines, a row a suite."""
-    rows = ["| suite | runs | of these | core hours | last at |", "|---|---|---|---|---|"]
-    for suite, one in sorted(sums().items()):
-        parts = ", ".join(f"{count:,} {name}" for name, count in one.counts.items())
-        rows.append(f"| {suite} | {one.runs:,} | {parts} | {one.seconds / 3600:.1f} | {one.last} |")
-    return "\n".join(rows)
-
-
-def write_readme() -> None:
-    """Put the table between its marks."""
-    text = README.read_text()
-    head, rest = text.split(BEGIN)
-    _, tail = rest.split(END)
-    README.write_text(f"{head}{BEGIN}\n{table()}\n{END}{tail}")
-
-
-if __name__ == "__main__":
-    write_readme()
+def _values(case: Any) -> tuple[Any, ...]:
+    return case if isinstance(case, tuple) else (case,)

@@ -298,7 +298,6 @@ def test_a_bucket_that_is_full_and_open_is_not_sorted_again_for_one_more() -> No
     assert cost == [49, 49]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", ["cancel", "expire", "expire one by one"])
 @pytest.mark.parametrize("spacing_ms", [1, 5000], ids=["dense", "sparse"])
 def test_memory_follows_what_waits(how: str, spacing_ms: int) -> None:

@@ -189,7 +189,6 @@ NAMES = (
 )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_benchmark_runs(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     module = importlib.import_module(f"benchmarks.bench_{name}")
@@ -206,7 +205,6 @@ def test_benchmark_runs(name: str, tmp_path: Path, capsys: pytest.CaptureFixture
     assert capsys.readouterr().out.count("\n") == len(told)
 
 
-@pytest.mark.slow
 def test_a_run_that_is_cut_off_leaves_no_child_behind(tmp_path: Path) -> None:
     """It waits for its kill: whoever was to join it at his own end waited as well."""
     recovery = importlib.import_module("benchmarks.bench_recovery")
@@ -217,7 +215,6 @@ def test_a_run_that_is_cut_off_leaves_no_child_behind(tmp_path: Path) -> None:
     assert not child._process.is_alive()
 
 
-@pytest.mark.slow
 def test_flights_are_the_ones_of_2013() -> None:
     pytest.importorskip("tqdm")
     flights = pytest.importorskip("benchmarks.flights")
@@ -230,7 +227,6 @@ def test_flights_are_the_ones_of_2013() -> None:
     assert not data.called_off.any()
 
 
-@pytest.mark.slow
 def test_departures_agree_with_new_york_time() -> None:
     """Every hundredth flight; all 336,776 were compared once by hand."""
     flights = pytest.importorskip("benchmarks.flights")
@@ -249,7 +245,6 @@ def test_departures_agree_with_new_york_time() -> None:
         assert data.depart_ms[row] == local.timestamp() * 1000, lines[row]
 
 
-@pytest.mark.slow
 def test_demo_flights_passes_on_a_few(tmp_path: Path) -> None:
     pytest.importorskip("tqdm")
     demo = importlib.import_module("benchmarks.demo_flights")
@@ -264,7 +259,6 @@ def test_demo_flights_passes_on_a_few(tmp_path: Path) -> None:
     assert figures["delivered"] + figures["cancelled"] == 400
 
 
-@pytest.mark.slow
 def test_demo_live_passes_through_a_kill(tmp_path: Path) -> None:
     pytest.importorskip("tqdm")
     demo = importlib.import_module("benchmarks.demo_live")
@@ -273,7 +267,6 @@ def test_demo_live_passes_through_a_kill(tmp_path: Path) -> None:
     assert figures["kills"] == 1
 
 
-@pytest.mark.slow
 def test_suite_runs_a_part_and_reports(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -267,7 +267,6 @@ def test_timers_that_are_off(tmp_path: Path) -> None:
     bench.close()
 
 
-@pytest.mark.slow
 def test_the_largest_message_and_one_too_large_for_a_group(tmp_path: Path) -> None:
     """A segment holds the delete record, the message, 16 bytes of blank: then none more."""
     bench = Bench(tmp_path / "s", small(commit_log_segment_bytes=8192))
@@ -403,7 +402,6 @@ class Torn:
         return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("property_crc", "delay", "lose"),
     [(True, 20, ""), (False, 0, ""), (False, 20, "timerstore"), (True, 0, "timerstore")],
@@ -426,7 +424,6 @@ def test_torn_at_every_sector(tmp_path: Path, property_crc: bool, delay: int, lo
     assert seen == {"old", after}
 
 
-@pytest.mark.slow
 def test_a_group_is_never_cut_by_staging_or_segment(tmp_path: Path) -> None:
     """Wherever the log stands, both records are in one segment, and one write brings both."""
     config = small(commit_log_segment_bytes=4096, staging_bytes=4096, reserve_bytes=4096)

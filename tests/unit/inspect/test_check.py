@@ -132,7 +132,7 @@ def test_clean_beside_a_later_lap_of_the_wheel(bench: Bench) -> None:
         assert bench.store.verify().clean, bench.store.verify()
 
 
-@pytest.mark.stress
+@pytest.mark.more
 def test_clean_while_threads_work(tmp_path: Path) -> None:
     store = timerstore.open(tmp_path / "store", tiny(100, "async"))
     stop = threading.Event()

@@ -8,8 +8,6 @@ import pytest
 import timerstore
 from tests.support.programs import run_program
 
-pytestmark = pytest.mark.slow
-
 OPENING = """
 import asyncio, atexit, os, signal, sys, threading, time, weakref
 import timerstore

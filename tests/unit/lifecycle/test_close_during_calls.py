@@ -95,7 +95,6 @@ class Callers:
         return [thread.name for thread in self._threads if thread.is_alive()]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("turn", range(4))
 def test_close_amid_every_call(turn: int, tmp_path: Path) -> None:
     draw = random.Random(turn)

@@ -112,13 +112,11 @@ def store(root: Path) -> Iterator[TimerStore]:
 # --- the record lock on `lock`, which a broker takes ----------------------------------------------
 
 
-@pytest.mark.slow
 def test_whoever_closes_the_lock_file_lets_no_other_store_in(store: TimerStore, root: Path) -> None:
     (root / "lock").read_bytes()  # drops the record lock of this process
     assert "locked" in _opened_by_another(root)
 
 
-@pytest.mark.slow
 def test_a_dropped_record_lock_is_taken_again_with_the_next_checkpoint(
     store: TimerStore, root: Path
 ) -> None:
@@ -133,7 +131,6 @@ def test_a_dropped_record_lock_is_taken_again_with_the_next_checkpoint(
         assert _said(broker) == "refused"
 
 
-@pytest.mark.slow
 def test_a_broker_that_came_in_meanwhile_ends_the_store(store: TimerStore, root: Path) -> None:
     (root / "lock").read_bytes()
     with _running(BROKER, root / "lock") as broker:
@@ -146,7 +143,6 @@ def test_a_broker_that_came_in_meanwhile_ends_the_store(store: TimerStore, root:
             store.put("t", b"y")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("way", ["removed", "replaced"])
 def test_a_lock_file_that_is_not_the_one_that_was_locked(
     way: str, store: TimerStore, root: Path
@@ -226,7 +222,6 @@ time.sleep(60)
 """
 
 
-@pytest.mark.slow
 def test_a_child_that_outlives_its_killed_parent_keeps_nobody_out(root: Path) -> None:
     holder = subprocess.Popen(
         [sys.executable, "-c", FORKER, str(root)],
@@ -295,7 +290,6 @@ def test_a_child_leaves_its_parents_files_alone(store: TimerStore, root: Path) -
 # --- what others see of it ------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_no_program_that_is_started_inherits_a_descriptor(store: TimerStore, root: Path) -> None:
     store.put("t", b"x")
     here = [path.resolve() for path in Path("/proc/self/fd").iterdir()]

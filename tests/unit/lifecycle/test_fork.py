@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.amounts import sample
 from tests.support.programs import run_program
-
-pytestmark = pytest.mark.slow
 
 FORKING = """
 import asyncio, os, sys
@@ -97,7 +96,7 @@ run(main)
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", sample(PROGRAMS, "programs that fork"))
 @pytest.mark.parametrize(
     ("act", "code", "error"),
     [("leave", 7, None), ("fail", 1, "KeyError: 'its own'"), ("fall", 1, "ForkedError")],

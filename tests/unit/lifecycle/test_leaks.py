@@ -115,7 +115,6 @@ def test_an_opening_that_fails_leaves_nothing_open(name: str, tmp_path: Path) ->
     timerstore.open(root, small()).close()
 
 
-@pytest.mark.slow
 def test_memory_and_objects_stay_as_they_are_however_often_stores_are_opened(
     tmp_path: Path,
 ) -> None:

@@ -106,13 +106,11 @@ def _in_child(work: Callable[[], bool]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["log", "timer log", "queue", "wheel", "staging"])
 def test_a_file_that_is_cut(name: str, tmp_path: Path) -> None:
     assert _in_child(lambda: _fails_clearly(tmp_path / "store", _cut, name)) == 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("harm", [_remove, _replace, _move], ids=["removed", "replaced", "moved"])
 @pytest.mark.parametrize("name", ["log", "timer log"])
 def test_a_file_that_is_not_the_one_that_has_its_name(
@@ -121,7 +119,6 @@ def test_a_file_that_is_not_the_one_that_has_its_name(
     assert _in_child(lambda: _fails_clearly(tmp_path / "store", harm, name)) == 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("harm", [_remove, _replace], ids=["removed", "replaced"])
 @pytest.mark.parametrize("name", ["wheel", "watermark"])
 def test_a_side_file_that_has_no_name_any_more(

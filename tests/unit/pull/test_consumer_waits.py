@@ -129,7 +129,6 @@ class Coming:
                 return
 
 
-@pytest.mark.slow
 def test_consumers_come_and_go_while_messages_come(live: TimerStore) -> None:
     comers = [Coming(live, stride) for stride in range(4)]
     for k in range(400):

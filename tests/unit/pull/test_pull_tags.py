@@ -162,7 +162,6 @@ def test_messages_come_back_under_their_tag_when_they_were_due(bench: Bench) -> 
     assert {m.tags for m in got.messages} == {"Aa", "c"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["levels", "version-5.1.4", "version-5.4.0"])
 def test_a_brokers_messages_by_tag(name: str, tmp_path: Path) -> None:
     """All its topics: the timers' too, and the levels', whose units carry due times, not hashes."""

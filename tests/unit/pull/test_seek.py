@@ -21,7 +21,6 @@ ANSWERS = (
 )
 
 
-@pytest.mark.slow
 def test_answers_of_a_broker(tmp_path: Path) -> None:
     name = "clean-small-segments"
     root = broker.unpack(name, tmp_path)

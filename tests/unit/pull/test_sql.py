@@ -167,7 +167,6 @@ def test_long_numbers_of_a_property_are_numbers() -> None:
         assert said("a < 5.5", {"a": "-" + "9" * digits}) == "yes"
 
 
-@pytest.mark.slow
 def test_conditions_in_each_other_have_a_limit() -> None:
     def nested(depth: int) -> str:
         return "NOT " * (depth - 1) + "(a = 5)"

@@ -17,7 +17,6 @@ from timerstore.timer import states
 
 NOW = 1_700_000_000_000
 COUNT = 12 * CHUNK_IDS
-pytestmark = pytest.mark.slow
 
 
 def _config() -> timerstore.StoreConfig:

@@ -6,6 +6,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from tests.support.amounts import sample
 from timerstore.recurring.planner import runs_of
 from timerstore.recurring.rule import CronRule, EveryRule
 
@@ -23,6 +24,10 @@ def following(cron: str, begin: str, count: int, zone: str = "Europe/Berlin") ->
         moment = datetime.fromtimestamp(at / 1000, ZoneInfo(zone))
         found.append(f"{moment:%m-%d %H:%M%z}")
     return found
+
+
+ZONES = ("Europe/Berlin", "UTC", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu",
+         "Pacific/Apia")  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -49,8 +54,7 @@ def test_changes_of_clocks(cron: str, begin: str, wanted: list[str]) -> None:
     assert following(cron, begin, len(wanted)) == wanted
 
 
-@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe",
-                                  "Asia/Kathmandu", "Pacific/Apia"])  # fmt: skip
+@pytest.mark.parametrize("zone", sample(ZONES, "time zones"))
 @pytest.mark.parametrize("cron", ["30 2 * * *", "*/7 * * * *", "0 */5 * * *", "15 1,2,3 * * *"])
 def test_runs_ascend_and_the_last_is_the_last(cron: str, zone: str) -> None:
     rule = CronRule(cron, zone)

@@ -626,7 +626,7 @@ def test_puts_quick_way_answers_the_same(tmp_path: Path, queue_count: int) -> No
         assert all(m.due_ms == m.store_ms + DEFAULT[17] for m in waiting)
 
 
-@pytest.mark.stress
+@pytest.mark.more
 def test_threads_deliver_on_the_millisecond(tmp_path: Path) -> None:
     config = small(level_delays="1s 2s")
     with timerstore.open(tmp_path, config) as store:

@@ -64,7 +64,6 @@ def test_which_wants_one_job(capsys: pytest.CaptureFixture[str]) -> None:
     assert "wanted one job" in said(capsys)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("missing", ["pyspark", "click"])
 def test_without_what_jobs_need(missing: str) -> None:
     program = (

@@ -185,7 +185,6 @@ def _race(root: Path, name: str, barrier: object, told: object) -> None:
     told.put(claim.files if claim else ())  # type: ignore[attr-defined]
 
 
-@pytest.mark.slow
 def test_of_two_processes_that_claim_at_once_one_gets_it(lake: Lake) -> None:
     context = multiprocessing.get_context("spawn")
     lake.commit_run("one", [file(f"f{k}") for k in range(50)])

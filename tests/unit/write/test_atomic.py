@@ -147,7 +147,6 @@ def test_never_cut_by_staging_or_segment(tmp_path: Path, segment_kib: int) -> No
         assert not any(offsets[0] < at < end for at in ends)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("lose", ["", "timerstore"])
 @pytest.mark.parametrize("delay", [0, 20])
 def test_torn_at_every_sector(tmp_path: Path, delay: int, lose: str) -> None:

@@ -339,7 +339,7 @@ def test_numpy_due_times_count_too(bench: Bench, due: int) -> None:
         bench.store.put("t", b"x", deliver_ms=due)
 
 
-@pytest.mark.stress
+@pytest.mark.more
 def test_puts_from_many_threads_never_overfill_a_slot(tmp_path: Path) -> None:
     limit, each = 100, 60
     config = small(slot_messages_max=limit)

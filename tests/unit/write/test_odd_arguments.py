@@ -155,12 +155,10 @@ def calls(door: Any) -> list[str]:
     ]
 
 
-@pytest.mark.slow
 def test_whatever_is_given_is_taken_or_refused(subject: Subject) -> None:
     give_all(subject)
 
 
-@pytest.mark.slow
 def test_whatever_a_reader_is_given_is_taken_or_refused(bench: Bench) -> None:
     receipt = bench.store.put("t", b"x", delay=1000.0)
     bench.store.put("t", b"y")
@@ -223,7 +221,6 @@ def made_up(receipt: PutReceipt) -> Iterator[PutReceipt]:
             yield receipt._replace(origin=receipt.origin._replace(**{field: value}))
 
 
-@pytest.mark.slow
 def test_a_made_up_receipt_is_refused_or_unknown(subject: Subject) -> None:
     is_sharded = isinstance(subject.receipt, ShardReceipt)
     receipt = subject.receipt.receipt if is_sharded else subject.receipt

@@ -1,0 +1,76 @@
+"""Run a slice of the tests on every CPython that is found, each in an environment of its own.
+
+    python -m tests.support.pythons [pytest arguments]
+
+An interpreter is found in PATH (`python3.12`) or among pyenv's or uv's. The slice needs no optional
+dependency. Exit status 1 if a version fails; a version that is not found is reported.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+VERSIONS = ("3.11", "3.12", "3.13", "3.14")
+ENVIRONMENTS = ROOT / "build" / "pythons"
+PACKAGES = ("setuptools>=77", "cffi>=1.17", "numpy>=1.26", "hypothesis>=6.100", "pytest>=8",
+            "pytest-timeout>=2.3")  # fmt: skip
+SLICE = ("aio", "change", "fastpath", "layout", "lifecycle", "log", "native", "queues", "recovery",
+         "storage", "write")  # fmt: skip
+"""Folders of tests/unit."""
+FOLDERS = (".pyenv/versions/{}.*/bin/python", ".local/share/uv/python/cpython-{}.*/bin/python")
+"""Below the home folder."""
+
+
+def _candidates(version: str) -> Iterator[str]:
+    named = shutil.which(f"python{version}")
+    if named is not None:
+        yield named
+    for pattern in FOLDERS:
+        yield from sorted(str(one) for one in Path.home().glob(pattern.format(version)))
+
+
+def find(version: str) -> str | None:
+    """Return a CPython of a version that runs."""
+    program = "import sys; print(sys.implementation.name, '%d.%d' % sys.version_info[:2])"
+    for one in _candidates(version):
+        told = subprocess.run([one, "-c", program], capture_output=True, text=True, check=False)
+        if told.stdout.split() == ["cpython", version]:
+            return one
+    return None
+
+
+def run(version: str, python: str, asked: list[str]) -> bool:
+    """Build the package for a version, and run the slice; return whether it passed."""
+    home = ENVIRONMENTS / version
+    mine = str(home / "bin" / "python")
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    if not (home / ".has-packages").exists():
+        shutil.rmtree(home, ignore_errors=True)
+        subprocess.run([python, "-m", "venv", str(home)], check=True)
+        install = ["-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
+        subprocess.run([mine, *install, *PACKAGES], check=True)
+        (home / ".has-packages").touch()
+    subprocess.run([mine, "native/build.py"], check=True, cwd=ROOT, env=environment)
+    folders = [f"tests/unit/{one}" for one in SLICE]
+    command = [mine, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(asked or folders)]
+    return subprocess.run(command, check=False, cwd=ROOT, env=environment).returncode == 0
+
+
+def main() -> int:
+    found = {version: find(version) for version in VERSIONS}
+    failed = []
+    for version, python in found.items():
+        print(f"--- CPython {version}: {python or 'NOT FOUND, NOT TESTED'}", flush=True)
+        if python is not None and not run(version, python, sys.argv[1:]):
+            failed.append(version)
+    if failed:
+        print(f"FAILED on {', '.join(failed)}", file=sys.stderr)
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

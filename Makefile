@@ -110,12 +110,32 @@ $(VENV)/.has-chromium: $(VENV)/.has-dev
 		"!!! NOT RUN: tests/browser, the page in a browser: apt install chromium chromium-driver" >&2
 	@touch $@
 
+# What pytest runs: nothing of `more`, `deep` or Spark here, so that it takes minutes. Stores lie in
+# memory; TIMERSTORE_TEST_DIRECTORY names another folder. Amounts: tests/support/amounts.py.
 .PHONY: test
-test: $(VENV)/.has-dev $(VENV)/.has-spark $(VENV)/.has-connect $(VENV)/.has-xfs $(VENV)/.has-chromium $(BUILT) rocketmq-if-possible ## all tests but the long ones
-	$(PYTEST) -n 2 --dist worksteal -m "not deep and not stress and not spark" $(ARGS)
+test: $(VENV)/.has-dev $(VENV)/.has-xfs $(BUILT) ## the tests of every change, 5 min on two cores; ARGS="tests/unit/write"
+	$(PYTEST) -n 2 --dist worksteal -m "not more and not deep and not spark" \
+		--ignore tests/spark --ignore tests/stress --ignore tests/browser $(or $(ARGS),tests)
+
+.PHONY: test-all
+test-all: $(VENV)/.has-dev $(VENV)/.has-spark $(VENV)/.has-connect $(VENV)/.has-xfs $(VENV)/.has-chromium $(BUILT) rocketmq-if-possible ## all amounts, on a disk too, a browser, a real broker, Spark
+	TIMERSTORE_TEST_AMOUNTS=all $(PYTEST) -n 2 --dist worksteal -m "not deep and not spark" $(ARGS)
+	@$(MAKE) --no-print-directory test-disk
 	@if $(RUN) -m tests.support.spark.java; then $(MAKE) --no-print-directory run-spark; \
 	else echo "!!! NOT RUN: tests/spark, all that touches Spark. \`make test-spark\` installs a" \
 		"JRE and runs it." >&2; fi
+
+DISK := $(CURDIR)/build/test-disk
+DISK_TESTS := tests/crash tests/unit/durability tests/unit/log tests/unit/recovery tests/unit/storage
+
+.PHONY: test-disk
+test-disk: $(VENV)/.has-dev $(VENV)/.has-xfs $(BUILT) ## what depends on the disk, with stores on the disk of the checkout
+	@mkdir -p $(DISK)
+	TIMERSTORE_TEST_DIRECTORY=$(DISK) $(PYTEST) -n 2 --dist worksteal -m "not more and not deep" $(DISK_TESTS) $(ARGS)
+
+.PHONY: test-pythons
+test-pythons: $(VENV)/.has-run ## a slice of the tests on every CPython that is found
+	@$(RUN) -m tests.support.pythons $(ARGS)
 
 # One process: it has one JVM, and that keeps two cores busy by itself.
 .PHONY: run-spark
@@ -133,11 +153,11 @@ java: $(VENV)/.has-run
 
 .PHONY: test-property
 test-property: $(VENV)/.has-dev $(BUILT) ## Hypothesis, longer; HYPOTHESIS_PROFILE=nightly for a night
-	HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-ci} $(PYTEST) --timeout=0 tests/property $(ARGS)
+	TIMERSTORE_TEST_AMOUNTS=all HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-ci} $(PYTEST) --timeout=0 tests/property $(ARGS)
 
 .PHONY: test-crash
 test-crash: $(VENV)/.has-dev $(VENV)/.has-spark $(VENV)/.has-xfs $(BUILT) ## children killed, their power cut, at points and at random
-	$(PYTEST) --timeout=0 tests/crash $(ARGS)
+	TIMERSTORE_TEST_AMOUNTS=all $(PYTEST) --timeout=0 tests/crash $(ARGS)
 
 .PHONY: test-interop
 test-interop: $(VENV)/.has-dev $(BUILT) jdk ## with a real RocketMQ; installs a JDK and Maven by apt where missing
@@ -163,7 +183,7 @@ rocketmq-if-possible:
 
 .PHONY: test-stress
 test-stress: $(VENV)/.has-dev $(BUILT) ## real threads and real time
-	$(PYTEST) --timeout=0 -m stress $(ARGS)
+	$(PYTEST) --timeout=0 tests/stress $(ARGS)
 
 .PHONY: soak
 soak: $(VENV)/.has-dev $(BUILT) ## a steady load with retention on; SECONDS=600
@@ -181,7 +201,7 @@ nightly: $(VENV)/.has-dev $(VENV)/.has-spark java $(BUILT) ## hours of new seeds
 	$(PYTEST) --timeout=0 -m deep tests/sim
 	$(PYTEST) --timeout=0 -m deep tests/corruption tests/fuzz
 	$(MAKE) --no-print-directory fuzz SECONDS=$(or $(FUZZ_SECONDS),240) LEDGER=--ledger
-	HYPOTHESIS_PROFILE=nightly $(PYTEST) --timeout=0 tests/property
+	TIMERSTORE_TEST_AMOUNTS=all HYPOTHESIS_PROFILE=nightly $(PYTEST) --timeout=0 tests/property
 	TIMERSTORE_SHARD_KILLS=2000 $(PYTEST) --timeout=0 tests/crash/test_shards_kill.py
 	TIMERSTORE_SPARK_KILLS=60 $(PYTEST) --timeout=0 -m "spark and deep" tests/spark
 	TIMERSTORE_NOTE_AMOUNTS=1 $(PYTEST) --timeout=0 -m deep tests/crash
@@ -232,7 +252,7 @@ floors: $(VENV)/.has-dev
 	$(BIN)/lint-imports --no-cache
 
 .PHONY: ci
-ci: check native-test test test-property test-crash test-interop ## all that must pass
+ci: check native-test native-fuzz test test-pythons test-all ## all that must pass
 
 .PHONY: clean
 clean: ## remove what was made, .venv too

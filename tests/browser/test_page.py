@@ -25,6 +25,7 @@ if _MISSING:
     print(f"!!! NOT RUN: tests/browser: {_MISSING}", file=sys.__stderr__)
 
 pytestmark = [
+    pytest.mark.more,
     pytest.mark.skipif(_MISSING is not None, reason=f"NOT RUN: {_MISSING}"),
     pytest.mark.xdist_group("browser"),
 ]

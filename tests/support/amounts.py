@@ -1,8 +1,8 @@
 """How much each campaign runs: one table.
 
-`make test` runs the column `few`. `make test-all` sets TIMERSTORE_TEST_AMOUNTS=all: it runs the column
-`all`, and the tests that are marked `more`. Amounts are counts, never seconds: a slow machine takes
-longer and proves the same.
+`make test` runs the column `few`. `make test-all` sets TIMERSTORE_TEST_AMOUNTS=all: it runs the
+column `all`, and the tests that are marked `more`. Amounts are counts, never seconds: a slow
+machine takes longer and proves the same.
 """
 
 import os

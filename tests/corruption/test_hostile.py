@@ -22,10 +22,12 @@ import timerstore
 from tests.corruption.answers import ask
 from tests.corruption.golden import CONFIG, NOW_MS, Golden, make
 from tests.support import disk_reader as disk
+from tests.support.answers import Answers
 from timerstore import FailedError, TimerStoreError, verify_directory
 from timerstore.files.disk import Disk
 from timerstore.testing import ManualClock, Stepper
 
+ANSWERS = Answers(Path(__file__).with_name("hostile.json"))
 LOG = "commitlog/00000000000000000000"
 FILES = (
     LOG, "consumequeue/orders/0/00000000000000000000", "timerlog/00000000000000001024",
@@ -104,6 +106,7 @@ def test_what_is_no_file_is_refused_in_place_of_one(
     (root / name).unlink()
     put(root / name)
     said = _refused_or_unchanged(root, wanted, {})
+    ANSWERS.check(f"{put.__name__} for {name}", "an error" if said else "the same")
     assert not said or str(root) in said
     assert (root / name).exists()
     assert not said or name != LOG or "0000" in said
@@ -198,11 +201,11 @@ def test_a_file_with_a_second_name_outside_is_not_written_to(
     try:
         _open(root)
     except FailedError as error:
-        said = str(error)
+        assert "another name" in str(error)  # noqa: PT017 - which files: hostile.json
+        assert name in str(error)  # noqa: PT017
+        ANSWERS.check(f"hard link of {name}", "an error")
     else:
-        said = f"another name: {name}, which is only read, or replaced"
-    assert "another name" in said
-    assert name in said
+        ANSWERS.check(f"hard link of {name}", "opened")
     assert outside.read_bytes() == before
 
 
@@ -327,9 +330,10 @@ def test_a_file_in_place_of_a_folder_is_refused(name: str, root: Path, tmp_path:
     try:
         _open(root)
     except TimerStoreError as error:
-        assert name.split("/", maxsplit=1)[0] in str(error)  # noqa: PT017 - derived ones may be made anew
+        assert name.split("/", maxsplit=1)[0] in str(error)  # noqa: PT017 - which: hostile.json
+        ANSWERS.check(f"file for folder {name}", "an error")
     else:
-        assert name.startswith(("consumequeue/", "index"))
+        ANSWERS.check(f"file for folder {name}", "opened")
 
 
 @pytest.mark.parametrize(
@@ -377,11 +381,14 @@ def _peak_kib(*, anew: bool = False) -> int:
     ids=range(10),
 )  # fmt: skip
 @pytest.mark.parametrize("folder", ["consumequeue", "commitlog", "index", "config", ""])
-def test_odd_names_are_passed_over_or_refused(folder: str, name: str | bytes, root: Path) -> None:
+def test_each_odd_name_has_its_answer(folder: str, name: str | bytes, root: Path) -> None:
     raw = name if isinstance(name, bytes) else name.encode()
     (root / folder / os.fsdecode(raw) / "0").mkdir(parents=True)
     try:
         _open(root)
     except TimerStoreError as error:
-        assert folder in str(error)  # noqa: PT017 - either is right
+        assert folder in str(error)  # noqa: PT017 - which names: hostile.json
+        ANSWERS.check(f"{name!r} in {folder}", "an error")
+    else:
+        ANSWERS.check(f"{name!r} in {folder}", "opened")
     verify_directory(root)

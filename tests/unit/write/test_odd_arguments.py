@@ -1,11 +1,12 @@
-"""Whatever a caller gives: it is taken, or refused by an error of ours; nothing else comes out.
+"""Odd arguments: each argument of each public call is given each value of a table.
 
-Each argument of each public call is given each value of a table; a call that comes to be is made
-with these values, too, so a new argument needs no line here.
+odd_arguments.json says which values are accepted and which error the others raise. A new call or
+argument gets its rows by TIMERSTORE_WRITE_ANSWERS=1 (tests/support/answers.py).
 """
 
 import asyncio
 import inspect
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 
 import timerstore
+from tests.support.answers import Answers
 from tests.support.bench import NOW, Bench, small
 from timerstore import MessageError, PutReceipt, TimerStoreError, quoted
 from timerstore.aio import AsyncConsumer, AsyncTimerStore
@@ -53,6 +55,7 @@ ODD: dict[str, Any] = {
     "naive": datetime(2030, 1, 1), "last": datetime.max.replace(tzinfo=UTC),  # noqa: DTZ001
     "span": timedelta.max, "decimal": Decimal("1.5"), "complex": 1j, "path": Path("x\ud800"),
 }  # fmt: skip
+ANSWERS = Answers(Path(__file__).with_name("odd_arguments.json"))
 WAITS = {"seven", "many", "digits", "part", "endless", "int64", "span", "decimal"}
 """Values that `wait=` would wait for, or might."""
 
@@ -90,9 +93,9 @@ class Subject:
         return self.folder / "copy" if name == "target" else GOOD[name]
 
 
-def answer(call: Callable[..., Any], *given: Any, **named: Any) -> None:
-    """Make a call, and what it answers answer."""
-    with suppress(TimerStoreError):
+def answer(call: Callable[..., Any], *given: Any, **named: Any) -> str:
+    """Make a call, and what it answers answer; return "accepted", or the name of its error."""
+    try:
         got = call(*given, **named)
         if inspect.iscoroutine(got):
             asyncio.run(got)
@@ -100,6 +103,16 @@ def answer(call: Callable[..., Any], *given: Any, **named: Any) -> None:
             next(got, None)
         elif type(got).__name__ == "Consumer":
             got.close()
+    except TimerStoreError as error:
+        return type(error).__name__
+    return "accepted"
+
+
+def by_answer(found: dict[str, str]) -> dict[str, Any]:
+    """Turn {kind of value: answer} into the most frequent answer and, of the others, the kinds."""
+    often = Counter(found.values()).most_common(1)[0][0]
+    others = sorted(set(found.values()) - {often})
+    return {"most": often, **{one: sorted(k for k in found if found[k] == one) for one in others}}
 
 
 @pytest.fixture(params=["store", "shards", "aio"])
@@ -110,7 +123,10 @@ def subject(
     clock, path = ManualClock(NOW), tmp_path / "store"
     if request.param == "shards":
         with timerstore.open_shards(path, 2, small(), clock=clock, threads=False) as shards:
-            yield Subject(shards, shards, shards.put("t", b"x", delay=1000.0), tmp_path)
+            for key in "abcd":  # by which both shards know the topic, in every run
+                shards.put("t", b"x", keys=key)
+            receipt = shards.put("t", b"x", delay=1000.0, keys="a")
+            yield Subject(shards, shards, receipt, tmp_path)
         return
     bench = Bench(path)
     receipt = bench.store.put("t", b"x", delay=1000.0)
@@ -155,24 +171,25 @@ def calls(door: Any) -> list[str]:
     ]
 
 
-def test_whatever_is_given_is_taken_or_refused(subject: Subject) -> None:
-    give_all(subject)
+def test_each_odd_argument_has_its_answer(subject: Subject) -> None:
+    give_all(subject, type(subject.door).__name__)
 
 
-def test_whatever_a_reader_is_given_is_taken_or_refused(bench: Bench) -> None:
+def test_each_odd_argument_of_a_reader_has_its_answer(bench: Bench) -> None:
     receipt = bench.store.put("t", b"x", delay=1000.0)
     bench.store.put("t", b"y")
     bench.turn()
     bench.store.flush()
     with timerstore.open(bench.root, bench.config, clock=bench.clock, read_only=True) as one:
-        give_all(Subject(one, one, receipt, bench.root))
+        give_all(Subject(one, one, receipt, bench.root), "ReadOnlyStore")
 
 
-def give_all(subject: Subject) -> None:
-    """Each argument of each call, each value."""
+def give_all(subject: Subject, owner: str) -> None:
+    """Give each value to each argument of each call."""
     for name in calls(subject.door):
         call = getattr(subject.door, name)
         for good, beside, which in cases(subject, name):
+            found = {}
             for kind, value in ODD.items():
                 if which == "wait" and kind in WAITS:
                     continue
@@ -182,22 +199,27 @@ def give_all(subject: Subject) -> None:
                 else:
                     named[which] = value
                 try:
-                    answer(call, *given, **named)
+                    found[kind] = answer(call, *given, **named)
                 except Exception as error:
                     error.add_note(f"{name}: {which} was given {kind}")
                     raise
+            ANSWERS.check(f"{owner}.{name} {which}", by_answer(found))
 
 
-def test_what_a_consumer_is_given_is_taken_or_refused(subject: Subject) -> None:
+def test_each_odd_argument_of_a_consumer_has_its_answer(subject: Subject) -> None:
     consumer = subject.blocking.consumer("t", "readers")
     if isinstance(subject.door, AsyncTimerStore):
         consumer = AsyncConsumer(consumer, subject.door)
     for name in ("poll", "seek", "commit"):
         call = getattr(consumer, name)
         for argument in inspect.signature(call).parameters:
-            for kind, value in ODD.items():
-                if argument != "wait" or kind not in WAITS:
-                    answer(call, **{argument: value})
+            found = {
+                kind: answer(call, **{argument: value})
+                for kind, value in ODD.items()
+                if argument != "wait" or kind not in WAITS
+            }
+            owner = f"consumer of {type(subject.door).__name__}"
+            ANSWERS.check(f"{owner}.{name} {argument}", by_answer(found))
     for value in ODD.values():
         answer(consumer.commit, {0: value})
         with suppress(TypeError):  # has no hash: it is no key of a mapping

@@ -222,9 +222,25 @@ def test_rates_out_of_range_are_refused(bench: Bench, rate: Any) -> None:
         bench.store.pace("a", rate)
 
 
-@pytest.mark.parametrize("rate", [0.001, 1_000_000, None])
-def test_rates_at_their_edge(bench: Bench, rate: Any) -> None:
+def test_lowest_rate_delivers_one_message_in_a_thousand_seconds(bench: Bench) -> None:
+    bench.store.pace("a", 0.001)
+    crowd(bench, 3)
+    bench.clock.advance(5000)
+    counts = []
+    for advance_ms in (0, 999_000, 1_001_000, 1_000_000):
+        bench.turn(advance_ms)
+        counts.append(len(numbers(bench)))
+    assert counts == [1, 1, 2, 3]
+
+
+@pytest.mark.parametrize("rate", [1_000_000, None])
+def test_highest_rate_and_none_deliver_a_burst_at_once(bench: Bench, rate: Any) -> None:
+    bench.store.pace("a", 0.001)
     bench.store.pace("a", rate)
+    crowd(bench, 300)
+    bench.clock.advance(5000)
+    bench.turn()
+    assert numbers(bench) == list(range(300))
 
 
 def test_a_topic_that_is_none_is_refused(bench: Bench) -> None:
@@ -249,9 +265,11 @@ def test_wrong_rates_in_the_config_are_said(rates: str, problem: str) -> None:
         StoreConfig(topic_rates=rates)
 
 
-def test_rates_in_the_config_at_their_edge() -> None:
-    StoreConfig(topic_rates="")
-    StoreConfig(topic_rates="a=0.001 b=1000000")
+def test_rates_in_the_config_at_their_edge_are_the_stores(tmp_path: Path) -> None:
+    for rates, wanted in (("", {}), ("a=0.001 b=1000000", {"a": 0.001, "b": 1_000_000.0})):
+        bench = Bench(tmp_path / f"{len(wanted)}", small(topic_rates=rates))
+        assert inside(bench.store).lanes.rates == wanted
+        bench.close()
 
 
 def test_a_large_crowd_in_many_parts_keeps_its_order(bench: Bench) -> None:

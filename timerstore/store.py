@@ -1187,7 +1187,7 @@ class TimerStore(Closing):
             self._opened.close()
 
     def __del__(self) -> None:
-        opened = self.__dict__.get("_opened")  # None: opening it failed
+        opened = getattr(self, "_opened", None)  # None: opening it failed
         if opened is None or not opened.directory.is_held or os.getpid() != self._pid:
             return
         for service in self._all_services():

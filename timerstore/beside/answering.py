@@ -201,7 +201,7 @@ class Answering(Closing):
             self._lock.release()
 
     def __del__(self) -> None:
-        room = self.__dict__.get("_room")  # None: opening it failed
+        room = getattr(self, "_room", None)  # None: opening it failed
         if room is not None and not self._is_released and os.getpid() == self._pid:
             warn_unclosed(self, self._root)
 

@@ -932,7 +932,7 @@ class ShardedStore(Closing):
 
     def __del__(self) -> None:
         """Warn, and end the ingest; the shards end as any store does that is dropped."""
-        if self.__dict__.get("_is_closed", True) or os.getpid() != self._pid:
+        if getattr(self, "_is_closed", True) or os.getpid() != self._pid:
             return
         for one in self._ingesters:
             one.stop()

@@ -151,3 +151,24 @@ store.close()
     quiet = ("-W", "error::ResourceWarning", "-W", "ignore::DeprecationWarning")
     ended = run_program(program, tmp_path / "s", options=quiet)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "5\n", "")
+
+
+@pytest.mark.parametrize("kind", OPENERS)
+def test_closed_store_is_freed_by_one_collection(kind: str, tmp_path: Path) -> None:
+    """A finalizer that made the store's dictionary kept all of it until the next collection."""
+    if kind == "read_only":
+        timerstore.open(tmp_path / "store", small()).close()
+    gc.collect()
+    gc.disable()
+    try:
+        store = OPENERS[kind](tmp_path / "store")
+        owner = type(getattr(store, "blocking", store))
+        if kind == "async":
+            asyncio.run(store.close())
+        else:
+            store.close()
+        del store
+        gc.collect()  # a weak reference would be dead in any case
+        assert not [one for one in gc.get_objects() if type(one) is owner]
+    finally:
+        gc.enable()

@@ -19,7 +19,7 @@ from tests.sim.paths import SimPath
 from tests.sim.run import run_schedule, run_seed
 from tests.sim.schedule import make_schedule
 from tests.sim.shrink import REGRESSIONS, Shrinker, read_regression, regression_text
-from timerstore.commitlog.commit_log import CommitLog
+from tests.support.inside.engine import CommitLog
 
 SCHEDULES = 600
 SECONDS_MAX = 63.0  # of one core, not of the wall; on a slower one fewer run, and the test says so

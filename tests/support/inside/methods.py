@@ -84,3 +84,11 @@ RESTORING_WRITE_REST = Method(engine.restoring, "_write_rest")
 SHARDED_CHECKED_PLACE = Method(engine.ShardedStore, "_checked_place")
 SHARDED_CLOSE_ALL = Method(engine.sharded, "_close_all")
 SHARD_CONSUMER_BY_SHARD = Method(engine.ShardConsumer, "_by_shard")
+
+# --- what a trace of lines passes over ---
+
+UNDOES = {
+    "_leave", "close", "_let_go", "release", "fail", "give_up", "let_go", "leave", "stop",
+    "__exit__", "__del__", "_failed", "as_failure", "mark_dirty",
+}  # fmt: skip
+"""Names of functions that only undo what another one did."""

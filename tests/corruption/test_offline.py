@@ -11,6 +11,7 @@ import pytest
 import timerstore
 from tests.corruption import damages
 from tests.corruption.golden import CONFIG, NOW_MS, Golden, make
+from tests.support.inside.parts import find_in_segment
 from timerstore import (
     ConfigError,
     CorruptError,
@@ -21,7 +22,6 @@ from timerstore import (
     verify_directory,
 )
 from timerstore.cli import main
-from timerstore.commitlog import survey
 from timerstore.files.directory import Directory
 from timerstore.files.disk import Disk
 from timerstore.files.guard import GuardedMap
@@ -313,15 +313,13 @@ def test_no_map_is_asked_to_find(
 
 def test_what_is_looked_for_is_found_wherever_it_lies() -> None:
     """Across the edges of what is looked through at a time, too."""
-    segment = object.__new__(survey._Segment)
     for at in (0, 1, 4092, 4093, 4094, 4095, 4096, 12_283, 12_284, 12_285, 19_996):
         data = bytearray(20_000)
         data[at : at + 4] = b"abcd"
-        segment._data = data
         for end in (20_000, at + 4, at + 3):
-            segment._data_end = end
             for start in {0, max(at - 1, 0), at, at + 1}:
-                assert segment._find(b"abcd", start) == data.find(b"abcd", start, end)
+                found = find_in_segment(data, end, b"abcd", start)
+                assert found == data.find(b"abcd", start, end)
 
 
 def test_the_commands_say_by_their_status_what_they_found(

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support.bench import NOW, SECOND, Bench
+from tests.support.inside import inside
 from timerstore import failpoint
 from timerstore.inspect.offline import verify_directory
 from timerstore.layout import wheel_slot
@@ -48,7 +49,7 @@ def test_noise_is_not_counted_as_units(
     for n in range(COUNT):
         bench.store.put("t", b"%d" % n, deliver_ms=NOW + 50 * SECOND)
     bench.turn()
-    bench.store._opened.checkpoint.run(is_clean=False)
+    inside(bench.store).checkpoint.run(is_clean=False)
     path = bench.root / "timerwheel"
     killed = path.read_bytes()
     bench.close()

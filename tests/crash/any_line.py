@@ -12,13 +12,10 @@ from types import FrameType
 from typing import Any
 
 import timerstore
+from tests.support.inside.methods import UNDOES
 
 _ENGINE = str(Path(timerstore.__file__).parent)
 _CLOCK = str(Path(timerstore.__file__).with_name("testing.py"))  # the test itself reads it, too
-_UNDOES = {
-    "_leave", "close", "_let_go", "release", "fail", "give_up", "let_go", "leave", "stop",
-    "__exit__", "__del__", "_failed", "as_failure", "mark_dirty",
-}  # fmt: skip
 
 
 class Lines:
@@ -42,7 +39,7 @@ class Lines:
         code = frame.f_code
         if not code.co_filename.startswith(_ENGINE) or code.co_filename == _CLOCK:
             return None
-        if code.co_name in _UNDOES:
+        if code.co_name in UNDOES:
             return None
         return self._line
 

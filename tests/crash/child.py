@@ -36,6 +36,7 @@ from tests.crash.report import (
     make_body,
     read_body,
 )
+from tests.support.inside import inside, sizes
 from timerstore import (
     CancelResult,
     Consumer,
@@ -48,7 +49,6 @@ from timerstore import (
 )
 from timerstore.backup.copying import MANIFEST
 from timerstore.commitlog.retention import Retention
-from timerstore.ingest import cache, ingester
 from timerstore.layout.handle import Handle, decode, encode
 from timerstore.message import out_ms
 
@@ -142,8 +142,7 @@ class _Child:
         self._numbers = itertools.count(plan.round << 32)
         self._stop = threading.Event()
         self._store: TimerStore | None = None
-        ingester._CHUNK_ROWS = 16
-        cache._BEHIND_MAX = 2
+        sizes.replace(sizes.SMALL_CHUNKS)
         self._guard_every_store()
         if plan.point is not None:
             failpoint.hook = self._make_hook(plan.point, plan.nth)
@@ -188,7 +187,7 @@ class _Child:
         if store is None:
             return 0  # it is being opened, or closed
         for queue, (topic, queue_id) in enumerate(QUEUES):
-            route = store._opened.rooms.routes.get(topic, queue_id)
+            route = inside(store).routes.get(topic, queue_id)
             unit = b"" if route is None else route.queue.read(self._seen[queue], 1)
             if unit:
                 found = min(found, int.from_bytes(unit[:8], "big"))

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import timerstore
 from tests.support.driver import START_MS, abandon
 from tests.support.ingesting import Version
+from tests.support.inside import inside
 from timerstore import (
     CancelResult,
     FailedError,
@@ -176,7 +177,7 @@ class Story:
             self.perhaps.update(zip(bodies, dues, strict=True))
 
     def _is_nothing_stored(self, error: Exception) -> bool:
-        return isinstance(error, FullError) and self.opened._log.failed is None
+        return isinstance(error, FullError) and inside(self.opened).log.failed is None
 
     def cancel(self, which: int) -> None:
         body = list(self.handles)[which]
@@ -234,7 +235,7 @@ class Story:
                 except self._allowed as error:
                     self.note(error)
                     if not getattr(error, "retryable", False):
-                        self.opened._opened._failed(name, error)
+                        inside(self.opened).fail_service(name, error)
             if not worked:
                 return
 
@@ -533,7 +534,9 @@ def _looks(story: Story) -> None:
     for n in range(3):
         story.ask(lambda n=n: store.query("orders", f"key-{n}"))  # type: ignore[misc]
     report = story.ask(store.verify)  # what it could not read, it says
-    assert report is None or report.clean or store._log.failed or "read:" in str(report), report
+    assert report is None or report.clean or inside(store).log.failed or "read:" in str(report), (
+        report
+    )
     story.ask(store.stats)
     story.ask(lambda: store.offset_at("orders", 0, START_MS))
     story.pull()

@@ -22,6 +22,12 @@ import timerstore
 from tests.crash.any_line import Lines
 from tests.crash.story import SCENES, Story, config_of
 from tests.support.amounts import sample
+from tests.support.inside.methods import (
+    CHECKPOINT_TAKE,
+    CHECKPOINT_WRITE,
+    STORE_MAKE_GROUPS,
+    Method,
+)
 from timerstore import FailedError
 
 _FEW = ("open", "put", "roll", "recover")
@@ -276,22 +282,21 @@ def test_ctrl_c_amid_a_sync_ends_the_store(tmp_path: Path, monkeypatch: pytest.M
         assert store.stats()["log_end_bytes"]
 
 
-@pytest.mark.parametrize("where", ["_take", "_write"])
+@pytest.mark.parametrize("where", [CHECKPOINT_TAKE, CHECKPOINT_WRITE], ids=["take", "write"])
 def test_no_memory_amid_a_checkpoint_ends_the_store(
-    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    where: Method, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else what it had copied counts as clean, and the next one leaves it out."""
     store = timerstore.open(tmp_path / "s", threads=False)
     store.put("t", b"1", delay=100.0)
-    checkpoint = store._opened.checkpoint
-    before = getattr(checkpoint, where)
+    before = where.original
 
     def cut_off(*given: Any, **named: Any) -> None:
         before(*given, **named)
         raise MemoryError
 
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoint, where, cut_off)
+        patched.setattr(*where, cut_off)
         with pytest.raises(MemoryError):
             store.flush()
     with pytest.raises(FailedError, match="MemoryError"):
@@ -308,7 +313,7 @@ def test_an_opening_that_is_cut_off_lets_go_of_the_directory(
         raise MemoryError
 
     with monkeypatch.context() as patched:
-        patched.setattr(timerstore.TimerStore, "_make_groups", cut_off)
+        patched.setattr(*STORE_MAKE_GROUPS, cut_off)
         with pytest.raises(MemoryError):
             timerstore.open(tmp_path / "s", threads=False)
     timerstore.open(tmp_path / "s", threads=False).close()

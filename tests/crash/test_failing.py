@@ -9,6 +9,8 @@ import pytest
 
 import timerstore
 from tests.support.driver import START_MS, abandon, tiny
+from tests.support.inside import inside
+from tests.support.inside.parts import write_index_in_each_checkpoint
 from timerstore import FullError, failpoint
 from timerstore.files.disk import Disk, File
 from timerstore.files.segments import Segments
@@ -21,7 +23,7 @@ def test_a_checkpoint_that_finds_the_disk_full_leaves_the_one_before_it_usable(
 ) -> None:
     clock = ManualClock(START_MS)
     store = timerstore.open(tmp_path / "a", tiny(10, "sync"), clock=clock, threads=False)
-    store._opened.rooms.dispatch.index._lag_bytes = 0  # type: ignore[union-attr]  # in each
+    write_index_in_each_checkpoint(inside(store).dispatch.index)
     put = [store.put("t", b"1", deliver_ms=START_MS + 500, message_id="1")]
     store.flush()
 

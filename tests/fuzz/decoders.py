@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.support.inside.parts import crc_of_backup, crc_of_count
 from timerstore import TimerStoreError
 from timerstore.layout import (
     backup_json,
@@ -82,7 +83,7 @@ def _counts(data: bytes) -> None:
     try:
         entries = json.loads(data)["entries"]
         for one in entries:
-            one["crc"] = counts_json._crc(one)
+            one["crc"] = crc_of_count(one)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, TimerStoreError):
         return
     text = json.dumps({"entries": entries}).encode()
@@ -97,7 +98,7 @@ def _backup(data: bytes) -> None:
 def _sealed_backup(data: bytes) -> None:
     entries = json_text.loads(data)
     entries.pop("crc", None)
-    text = json.dumps({**entries, "crc": backup_json._crc(entries)})
+    text = json.dumps({**entries, "crc": crc_of_backup(entries)})
     backup_json.read(text.encode())
 
 

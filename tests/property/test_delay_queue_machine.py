@@ -1,11 +1,14 @@
 """timerstore.DelayQueue against a plain dict, in any order of calls and times."""
 
-from typing import Any, ClassVar
+from contextlib import ExitStack
+from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from timerstore import DelayQueue, delay_queue
+from tests.support.inside.parts import delay_queue_tables
+from tests.support.inside.sizes import SMALL_DELAY_QUEUE, replaced
+from timerstore import DelayQueue
 from timerstore.delay_queue import DUE_MS_MAX
 
 KEYS = st.integers(0, 30)
@@ -84,41 +87,32 @@ class DelayQueueMachine(RuleBasedStateMachine):
     def holds_what_it_says(self) -> None:
         queue = self.queue
         assert len(queue) == len(self.model)
-        assert sum(map(queue._count, queue._buckets)) == len(self.model)
-        assert {*queue._opened, *queue._marks} <= {*queue._buckets}
-        assert {*queue._buckets} <= {*queue._numbers, *queue._new_numbers}
-        for number in queue._buckets:
-            assert queue._count(number) > 0
-            assert 0 <= queue._marks.get(number, 0) <= queue._count(number) + 64
+        counts, opened, marks, numbers = delay_queue_tables(queue)
+        assert sum(counts.values()) == len(self.model)
+        assert {*opened, *marks} <= {*counts} <= numbers
+        for number, count in counts.items():
+            assert count > 0
+            assert 0 <= marks.get(number, 0) <= count + 64
 
     def teardown(self) -> None:
         if hasattr(self, "queue"):
             self.expire(DUE_MS_MAX, None)
-            assert not self.queue._buckets
+            assert not delay_queue_tables(self.queue).counts
 
 
 class FittingMachine(DelayQueueMachine):
     """The same where buckets are made anew, wider and finer, all the time."""
 
-    SMALL: ClassVar[dict[str, int]] = {
-        "_SPARE_BUCKETS": 1,
-        "_SPARE_GONE": 2,
-        "_FEW": 2,
-        "_GOOD": 3,
-        "_MANY": 5,
-    }
-
     @initialize(bucket_ms=st.sampled_from([1, 3, 10]))
     def begin(self, bucket_ms: int) -> None:
-        self.saved = {name: getattr(delay_queue, name) for name in self.SMALL}
-        for name, value in self.SMALL.items():
-            setattr(delay_queue, name, value)
+        self.sizes = ExitStack()
+        self.sizes.enter_context(replaced(SMALL_DELAY_QUEUE))
         self.start(bucket_ms)
 
     def teardown(self) -> None:
         super().teardown()
-        for name, value in getattr(self, "saved", {}).items():
-            setattr(delay_queue, name, value)
+        if hasattr(self, "sizes"):
+            self.sizes.close()
 
 
 TestDelayQueue = DelayQueueMachine.TestCase

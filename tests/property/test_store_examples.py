@@ -133,18 +133,17 @@ def test_record_that_lost_a_sector_to_a_power_cut_is_no_record(
         at.put(QUEUE, START_MS + 500, size)
         at.settle()
         at.clock.advance(2000)
-        with at._dying("log_written_out", 1, is_opened=False):
+        with at.dying("log_written_out", 1, is_opened=False):
             at.settle_quietly()
-        (at._path() / "timerstore" / "staging").unlink()  # of another boot
-        *_, last = disk_reader.records(at._path())
+        (at.store_path() / "timerstore" / "staging").unlink()  # of another boot
+        *_, last = disk_reader.records(at.store_path())
         assert last.topic == "orders"
         edge = (last.position + last.size - 1) // 512 * 512  # where its last sector begins
         if edge > last.position:
-            with (at._path() / "commitlog" / f"{0:020}").open("r+b") as file:
+            with (at.store_path() / "commitlog" / f"{0:020}").open("r+b") as file:
                 file.seek(edge)
                 file.write(bytes(512))
-        at._open()
-        at._after_opening()
+        at.open_again()
         at.finish()
         at.drop()
 

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 from tests.support.amounts import RUNS_ALL, amount
 from tests.support.driver import DAY_MS, HOW, TAGS, YEAR_MS, Driver, PowerDriver, tiny
 from tests.support.durable.shadow_disk import ShadowDisk
-from tests.support.small_batches import SMALL, replaced
+from tests.support.inside.sizes import SMALL, replaced
 from timerstore import CancelResult, StoreConfig, failpoint
 from timerstore.layout.handle import decode, encode
 

@@ -282,11 +282,11 @@ class SimAnchor:
 class SimDisk(Disk):
     """Names and files; counts every call, and ends a life or fails at a chosen one."""
 
-    _numbers = 0
+    last_number = 0
 
     def __init__(self) -> None:
-        SimDisk._numbers += 1
-        self.number = SimDisk._numbers  # so that no two are one directory to files/directory.py
+        SimDisk.last_number += 1
+        self.number = SimDisk.last_number  # so that no two are one directory to files/directory.py
         self.names: dict[str, dict[str, Node | None]] = {"/": {}}  # by folder; None: a folder
         self.synced: dict[str, dict[str, Node]] = {}  # the files among them, as of the last sync
         self.count = 0  # of calls

@@ -41,6 +41,7 @@ from tests.sim.seams import Allocations, replaced_seams
 from tests.sim.shrink import regression_text
 from tests.sim.workloads import Workload, workloads
 from tests.support import ledger
+from tests.support.inside import inside
 from timerstore import StoreConfig, failpoint
 
 SUITE = "exhaustive workloads"
@@ -87,7 +88,7 @@ class Twin(Operations):
             self.disk.crash_at = self.disk.count + 1
             if op[0] == "reopen" and self._is_open:
                 return  # it is done: what was seen is looked at
-            durable = self.store._log.durable if self._is_open else self._durable
+            durable = inside(self.store).log.durable if self._is_open else self._durable
             now = digest(self.disk, is_whole=True) + durable.to_bytes(8, "big")
             if now != last:
                 found.append(Left(self.disk.count - begin, self.disk.killed(), durable))
@@ -109,7 +110,7 @@ class Twin(Operations):
         """As a copy: be opened on what is left, and go on to the end."""
         self.counts, self.reached, self.images = {}, {}, []
         self._lottery, self._next = Random(0), image
-        self._was_cut, self._durable = is_cut, left.durable
+        self.was_cut, self._durable = is_cut, left.durable
         failpoint.hook = self._reach
         self.bury()
         self.raise_again([])
@@ -193,7 +194,7 @@ class Explorer:
         with self._seams(workload):
             world = self._begin(workload, before)
             if op == _NOTHING:
-                moments = [Left(1, world.disk.killed(), world.store._log.durable)]
+                moments = [Left(1, world.disk.killed(), inside(world.store).log.durable)]
             else:
                 moments = world.watch(op)
         if not moments:
@@ -220,7 +221,7 @@ class Explorer:
                         self._fail(workload, [*before, end], error)
 
     def _seams(self, workload: Workload) -> AbstractContextManager[Random]:
-        SimDisk._numbers = 0
+        SimDisk.last_number = 0
         return replaced_seams(
             _SEED, lambda: self._world.disk, None, is_small=workload.variant.is_small
         )

@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.sim.disk import SimDisk
 from tests.sim.world import World
+from tests.support.inside.parts import allow_unclosed
 from tests.support.models.messages import Put, Queue
 from timerstore import Message, TimerStore
 
@@ -19,8 +20,8 @@ from timerstore import Message, TimerStore
 def check_image(world: Any, image: SimDisk) -> None:
     """Open an image beside a run, and look at it."""
     with beside(world, image):
-        store = TimerStore(world._path(), world.config, clock=world.clock, threads=False)
-        store._warns_unclosed = False  # its process ends here
+        store = TimerStore(world.store_path(), world.config, clock=world.clock, threads=False)
+        allow_unclosed(store)  # its process ends here
         check_store(world, store)
 
 
@@ -31,12 +32,12 @@ def beside(world: Any, image: SimDisk) -> Iterator[None]:
     disk, world.disk = world.disk, image
     fault, world.allocations.fault = world.allocations.fault, None
     image.free_pages = None
-    listeners = list(world.clock._listeners)
+    listeners = world.clock.listeners()
     try:
         yield
     finally:
         world.disk, world.allocations.fault = disk, fault
-        world.clock._listeners[:] = listeners
+        world.clock.listen_again(listeners)
 
 
 def check_store(world: Any, store: TimerStore) -> None:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from tests.sim.life import ROOT
 from tests.sim.paths import SimPath
 from tests.sim.puts import Puts
+from tests.support.inside import inside
 from tests.support.models.messages import Queue
 from timerstore import TimerStore
 from timerstore.backup.copying import read_manifest
@@ -56,7 +57,7 @@ class Keeping(Puts):
         for queue in self.model.seen:
             if self.store.topics().get(queue[0], 0) <= queue[1]:
                 continue
-            begin, dropped = self._begin_of(queue), self.store.pull(*queue, 2**62).min_offset
+            begin, dropped = self.begin_of(queue), self.store.pull(*queue, 2**62).min_offset
             was = self._begins.get(queue, (begin, dropped))
             if queue[0] in self.readers.known_topics():
                 read = committed.get(queue, 0)
@@ -75,7 +76,7 @@ class Keeping(Puts):
 
     def op_backup(self, number: int) -> None:
         """Bring a backup up to now."""
-        if self._has_doubts:
+        if self.has_doubts:
             return
         target: Any = SimPath(f"/backup-{number}")
         if self.has_lost_names:
@@ -86,7 +87,7 @@ class Keeping(Puts):
         try:
             report = self.store.backup(target)
         except (FullError, FailedError):
-            if self._is_open and self.store._log.failed is None:
+            if self._is_open and inside(self.store).log.failed is None:
                 self.disk.sync_failures = 0  # of the backup's own files
                 self.count("backups that failed")
                 self.heal()
@@ -100,7 +101,7 @@ class Keeping(Puts):
         self.store.flush()
         known = deepcopy({name: getattr(self, name) for name in _KNOWN})
         return Saved(
-            self.store._log.end, self.clock.now_ms, known,
+            inside(self.store).log.end, self.clock.now_ms, known,
             dict(self.readers.committed), dict(self.born), list(self.groups),
         )  # fmt: skip
 
@@ -142,16 +143,16 @@ class Keeping(Puts):
             self.rest(0)
             self._open()
             if not self.is_dead:
-                self._after_opening()
+                self.after_opening()
 
     def _open(self) -> None:
         if self._restoring is not None:
             self._restore(self._restoring)
         super()._open()
 
-    def _take(self, store: TimerStore) -> None:
+    def take_store(self, store: TimerStore) -> None:
         self._begins, self._dropped = {}, 0
-        super()._take(store)
+        super().take_store(store)
 
     def _restore(self, target: Any) -> None:
         if not self.disk.is_directory(ROOT):

@@ -45,7 +45,7 @@ class Leasing(Keeping):
         """All that was leased is acked, or dead."""
         self.op_leases(0)
         self.lessees.finish(
-            self.store, self.clock, self.model.seen, self._settle_services, self._begin_of,
+            self.store, self.clock, self.model.seen, self._settle_services, self.begin_of,
             may_lose=self._has_limit,
         )  # fmt: skip
         assert not list(self.store.pending()), "a lease waits, and all are settled"

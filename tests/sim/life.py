@@ -5,8 +5,8 @@ a kill or a power cut leaves it. The call that runs goes on, on the disk that no
 again, so that its receipt is known to the model as of something that may or may not have happened;
 then the copy is opened. So a life can end anywhere, inside recovery too, with nothing to unwind.
 
-Holds:    knows nothing of stores: what is open says what it knew at its end (`_note_end`), and how
-          it is opened again (`_open_stores`, `_after_opening`).
+Holds:    knows nothing of stores: what is open says what it knew at its end (`note_end`), and how
+          it is opened again (`_open_stores`, `after_opening`).
 """
 
 from collections.abc import Callable
@@ -19,6 +19,7 @@ from tests.sim.lottery import Chosen, of_schedule
 from tests.sim.paths import SimPath
 from tests.sim.seams import Allocations
 from tests.support.driver import START_MS
+from tests.support.inside import inside
 from tests.support.models.dedupe import Onces
 from tests.support.turned_clock import TurnedClock
 from timerstore import failpoint
@@ -54,6 +55,14 @@ class SimClock(TurnedClock):
         self._monotonic_ns -= ms * 1_000_000
         self.advance(ms)
 
+    def listeners(self) -> list[Callable[[], None]]:
+        """Those that are called after a turn."""
+        return list(self._listeners)
+
+    def listen_again(self, listeners: list[Callable[[], None]]) -> None:
+        """Only these are called from now on."""
+        self._listeners[:] = listeners
+
     def forget_listeners(self) -> None:
         """Who listened is dead."""
         self._listeners.clear()
@@ -85,7 +94,7 @@ class Life:
         self._lottery: Random | Chosen = Random(0)
         self._point: tuple[str, int] | None = None
         self._passed = 0
-        self._was_cut = False
+        self.was_cut = False
         failpoint.hook = self._reach
 
     def count(self, name: str, more: int = 1) -> None:
@@ -96,11 +105,11 @@ class Life:
     def _open_stores(self) -> None:
         raise NotImplementedError
 
-    def _note_end(self) -> None:
+    def note_end(self) -> None:
         """It ends here; what is open says what it knew."""
         raise NotImplementedError
 
-    def _after_opening(self) -> None:
+    def after_opening(self) -> None:
         raise NotImplementedError
 
     def after_error(self, error: Exception, seed: int) -> None:
@@ -155,7 +164,7 @@ class Life:
         self.count("torn writes", self.disk.is_torn)
         self.disarm()
         if self._is_open:
-            self._note_end()
+            self.note_end()
         self.count(self._how)
         if isinstance(self._lottery, Random):
             self.disk.lottery = self._lottery
@@ -163,7 +172,7 @@ class Life:
         if self._how != "kill":
             whole = self._next
             self._next = whole.cut(self._lottery)
-            self._was_cut = True
+            self.was_cut = True
             self.images = [whole.cut(Random(k)) for k in range(self.image_count)]
 
     def bury(self) -> None:
@@ -188,7 +197,7 @@ class Life:
                 break
         else:
             self._open()
-        self._after_opening()
+        self.after_opening()
 
     def rest(self, downtime_ms: int) -> None:
         """Nobody has it open for so long."""
@@ -220,7 +229,7 @@ class Life:
         assert self._next is not None
         if how == "drop" and isinstance(self._lottery, Random):
             self._next.drop_cache(self._lottery)
-            self._was_cut = True
+            self.was_cut = True
         self.bury()
 
     # --- errors that were asked for ---
@@ -252,14 +261,14 @@ class Life:
 
     # --- operations ---
 
-    def _note_op(self, op: Op) -> None:
+    def note_op(self, op: Op) -> None:
         """An operation begins; inside another one, too."""
         raise NotImplementedError
 
     def _lose(self, one: Any, close: Callable[[], None], which: int, kill: bool) -> None:
         """Some of the files of one store are gone while nobody has it open."""
         self.heal()
-        begin = one.store._opened.rooms.log.segments.begin
+        begin = inside(one.store).log.segments.begin
         if kill:
             self.end_now(["kill", 0])
         else:
@@ -275,7 +284,7 @@ class Life:
 
     def op_die(self, trigger: Op, end: Op, deaths: list[Op], op: Op) -> None:
         self.heal()
-        self._note_op(op)
+        self.note_op(op)
         if op[0] == "reopen" and trigger[0] == "point" and trigger[1].startswith("close"):
             self.may_scan_all = True
         call = getattr(self, f"op_{op[0]}")

@@ -3,6 +3,7 @@
 from typing import Any
 
 from tests.sim.world import World
+from tests.support.inside import inside
 
 
 class Looking(World):
@@ -24,7 +25,7 @@ class Looking(World):
                 self.model.check_order(queue)
 
     def _opened_metric(self, name: str) -> int:
-        return self.store._opened.metrics.values()[name]
+        return inside(self.store).metrics.values()[name]
 
     def _adopt(self, new: list[Any]) -> None:
         """What was put and raised an error has come all the same: then it is there."""

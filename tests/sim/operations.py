@@ -15,6 +15,8 @@ from tests.sim.images import check_image
 from tests.sim.reading import Reading
 from tests.sim.ticking import Ticking
 from tests.support.driver import START_MS
+from tests.support.inside import inside
+from tests.support.inside.parts import retry_ns_of
 from tests.support.models.messages import Queue
 from timerstore import StoreConfig
 from timerstore.errors import FailedError, TimerStoreError
@@ -51,7 +53,7 @@ class Operations(Reading, Ticking):
     def do(self, op: Op) -> None:
         """Run one operation of a schedule; the model agrees with the store after it."""
         name, arguments = op[0], op[1:]
-        self._note_op(op)
+        self.note_op(op)
         before_ms, is_pending = self.clock.turned_ms, bool(self.model.puts)
         self._guarded(lambda: getattr(self, f"op_{name}")(*arguments))
         if is_pending:
@@ -64,7 +66,7 @@ class Operations(Reading, Ticking):
         if is_turn and self._is_open and not self.attempts:
             check_image(self, self.disk.killed().cut(Random(self.disk.count)))
 
-    def _note_op(self, op: Op) -> None:
+    def note_op(self, op: Op) -> None:
         self.count(f"op_{op[0]}")
         if op[0] not in _AT_REST:
             self.is_settled = False
@@ -75,7 +77,7 @@ class Operations(Reading, Ticking):
 
     def line(self, step: int, op: Op) -> str:
         """What a trace says of an operation."""
-        log = self.store._log
+        log = inside(self.store).log
         seen = {queue: len(known) for queue, known in self.model.seen.items()}
         return (
             f"{step} {op} log={log.end} durable={log.durable} calls={self.disk.count} "
@@ -89,7 +91,7 @@ class Operations(Reading, Ticking):
             self.wait((queue[0], queue[1]), tag)
 
     def op_pending(self, _number: int) -> None:
-        if not self.is_dead and not self._has_doubts:
+        if not self.is_dead and not self.has_doubts:
             self.compare_pending()
 
     def op_pending_part(self, number: int) -> None:
@@ -114,7 +116,7 @@ class Operations(Reading, Ticking):
             self.look_filtered(list(wanted), how)
 
     def op_query(self, number: int) -> None:
-        if not self.is_dead and self.config.index_enabled and not self._has_doubts:
+        if not self.is_dead and self.config.index_enabled and not self.has_doubts:
             self.query(("orders", "mail")[number % 2], f"key-{number % 5}")
 
     def op_query_part(self, number: int) -> None:
@@ -135,7 +137,7 @@ class Operations(Reading, Ticking):
         for queue in self.model.seen if not self.is_dead else ():
             if self.store.topics().get(queue[0], 0) <= queue[1]:
                 continue
-            begin = self._begin_of(queue)
+            begin = self.begin_of(queue)
             times = [message.store_ms for message in self._pull_new(queue, begin)]
             wanted_ms = (times[number % len(times)] if times else 0) + number % 3 - 1
             at = self.store.offset_at(*queue, wanted_ms) - begin
@@ -145,7 +147,7 @@ class Operations(Reading, Ticking):
 
     def op_query_one(self, number: int) -> None:
         puts = self.model.known()
-        if puts and not self.is_dead and self.config.index_enabled and not self._has_doubts:
+        if puts and not self.is_dead and self.config.index_enabled and not self.has_doubts:
             self.query_one(puts[number % len(puts)])
 
     def op_again(self, _number: int) -> None:
@@ -189,14 +191,14 @@ class Operations(Reading, Ticking):
             return bool(self.services[name].step())
         except TimerStoreError as error:
             if not error.retryable:
-                self.store._opened._failed(name, error)
+                inside(self.store).fail_service(name, error)
                 raise
             if not self.is_limited:
                 raise AssertionError(f"an error that nobody asked for: {error!r}") from error
             self.count("retries")
             return False
         except MemoryError as error:
-            self.store._opened._failed(name, error)
+            inside(self.store).fail_service(name, error)
             raise
 
     def op_step(self, names: list[str]) -> None:
@@ -229,7 +231,7 @@ class Operations(Reading, Ticking):
     @property
     def _may_be_late(self) -> bool:
         """Whether the store waits for its next try, after a full disk."""
-        return bool(self.store._opened.schedule._retry_ns > self.clock.monotonic_ns)
+        return bool(retry_ns_of(inside(self.store).schedule) > self.clock.monotonic_ns)
 
     def _settle_services(self) -> None:
         for _ in range(1000):
@@ -277,17 +279,17 @@ class Operations(Reading, Ticking):
         if not self.is_dead:
             self._open()
             if not self.is_dead:
-                self._after_opening()
+                self.after_opening()
 
     def _close(self) -> None:
         self._is_open = self._is_open and self.is_dead
-        self._durable = self.store._log.durable
+        self._durable = inside(self.store).log.durable
         self.may_scan_all = True
         try:
             self.store.close()
         finally:
             if not self.is_dead:
-                self._durable = self.store._log.durable
+                self._durable = inside(self.store).log.durable
 
     def op_lose(self, which: int, kill: bool) -> None:
         """Some of the files that are derived from the log are gone."""
@@ -299,7 +301,7 @@ class Operations(Reading, Ticking):
         sync that failed are not on the disk.
         """
         self.heal()
-        begin = self.store._opened.rooms.log.segments.begin
+        begin = inside(self.store).log.segments.begin
         self.disk.fault = Fault("sync", nth, errno.EIO, once=True)
         try:
             getattr(self, f"op_{op[0]}")(*op[1:])
@@ -326,14 +328,14 @@ class Operations(Reading, Ticking):
             names = [name for name in names if name != "consumequeue"]
         self.has_lost_names |= bool(names)
         for name in names:
-            self.disk.remove_tree(self._path() / name)
+            self.disk.remove_tree(self.store_path() / name)
 
     # --- the end ---
 
     def finish(self, *, is_thorough: bool) -> None:
         """No fault any more, the clock goes on: all comes, once; the store checks clean; close."""
         self.heal()
-        if self._has_failed or self.attempts or self._has_doubts:
+        if self.store_has_failed or self.attempts or self.has_doubts:
             self.end_now(["kill", 0])
             self.raise_again([])
         self.bring_to_end(is_thorough=is_thorough)
@@ -360,8 +362,8 @@ class Operations(Reading, Ticking):
             self.query_all()
 
     @property
-    def _has_failed(self) -> bool:
-        return self.store._log.failed is not None
+    def store_has_failed(self) -> bool:
+        return inside(self.store).log.failed is not None
 
     def _come_to_rest(self) -> None:
         self.clock.advance(self.config.start_delay_ms)

@@ -5,6 +5,7 @@ from typing import Any
 
 from tests.sim.replacing import Replacing
 from tests.support.driver import key_of
+from tests.support.inside.parts import random_of, spreader_of
 from timerstore import PutReceipt
 from timerstore.config import parse_topic_rates
 
@@ -37,7 +38,7 @@ class Pacing(Replacing):
 
     def _draw(self) -> float:
         """What chance will say next."""
-        chance = self.store._spreader._random
+        chance = random_of(spreader_of(self.store))
         state = chance.getstate()
         drawn = chance.random()
         chance.setstate(state)
@@ -49,15 +50,15 @@ class Pacing(Replacing):
         return max(now_ms, min(self.due(due) or now_ms, latest_ms))
 
     def op_put_spread(self, queue: list[Any], due: Any, size: Any, window_ms: int) -> None:
-        at, body = (queue[0], queue[1]), self._body(self.size(size))
+        at, body = (queue[0], queue[1]), self.new_body(self.size(size))
         begin_ms = self._begin(due, window_ms)
         due_ms = begin_ms + int(self._draw() * window_ms)
-        self._attempt(at, [body], [due_ms])
+        self.note_attempt(at, [body], [due_ms])
 
         def put() -> None:
             receipt = self.store.put(
                 at[0], body, deliver_ms=begin_ms, spread=window_ms / 1000, queue_id=at[1],
-                tags=self._tag(), keys=key_of(body),
+                tags=self.next_tag(), keys=key_of(body),
             )  # fmt: skip
             self._note_spread(at, body, due_ms, receipt)
 
@@ -68,14 +69,14 @@ class Pacing(Replacing):
         self, queue: list[Any], due: Any, count: int, window_ms: int
     ) -> None:  # fmt: skip
         at, begin_ms = (queue[0], queue[1]), self._begin(due, window_ms)
-        bodies, drawn = [self._body(40) for _ in range(count)], self._draw()
+        bodies, drawn = [self.new_body(40) for _ in range(count)], self._draw()
         dues = [begin_ms + int((k + drawn) / count * window_ms) for k in range(count)]
-        self._attempt(at, bodies, dues)
+        self.note_attempt(at, bodies, dues)
 
         def put() -> None:
             batch = self.store.put_many(
                 at[0], bodies, deliver_ms=begin_ms, spread=window_ms / 1000, queue_id=at[1],
-                tags=self._tag(), keys=list(map(key_of, bodies)),
+                tags=self.next_tag(), keys=list(map(key_of, bodies)),
             )  # fmt: skip
             for body, due_ms, receipt in zip(bodies, dues, batch, strict=True):
                 self._note_spread(at, body, due_ms, receipt)
@@ -86,7 +87,7 @@ class Pacing(Replacing):
     def _note_spread(
         self, at: tuple[str, int], body: bytes, due_ms: int, receipt: PutReceipt
     ) -> None:
-        self._note_put(at, body, due_ms, receipt, sure=not self.is_dead)
+        self.note_put(at, body, due_ms, receipt, sure=not self.is_dead)
 
     # --- rates ---
 
@@ -144,13 +145,13 @@ class Pacing(Replacing):
     def begin(self) -> None:
         """Rates of the configuration, too."""
         super().begin()
-        self._take_rates()
+        self.take_rates()
 
-    def _after_opening(self) -> None:
-        super()._after_opening()
-        self._take_rates()
+    def after_opening(self) -> None:
+        super().after_opening()
+        self.take_rates()
 
-    def _take_rates(self) -> None:
+    def take_rates(self) -> None:
         rates = parse_topic_rates(self.config.topic_rates)
         self.paced = {topic: self._rate(topic, rate) for topic, rate in rates.items()}
 

@@ -10,6 +10,7 @@ from tests.sim.drawing import PAGE
 from tests.sim.looking import Looking
 from tests.sim.world import Attempt
 from tests.support.driver import key_of, named
+from tests.support.inside import inside
 from tests.support.models.messages import Put, Queue
 from timerstore import CancelResult, PutReceipt
 from timerstore.errors import FailedError, FullError, MessageError, TimerStoreError
@@ -51,12 +52,12 @@ class Puts(Looking):
         if isinstance(spec, int):
             return min(spec, bytes_max)
         width = {"page": PAGE, "sector": 512, "segment": self.config.commit_log_segment_bytes}
-        at = self.store._log.end + self._overhead + 6
+        at = inside(self.store).log.end + self._overhead + 6
         size = (-at + spec[1]) % width[spec[0]] + 6
         return min(size, bytes_max)
 
     def _note_sizes(self, receipt: PutReceipt, body: bytes, due_ms: int | None) -> None:
-        end = self.store._log.end
+        end = inside(self.store).log.end
         if receipt.log_offset < end:
             self._overhead = end - receipt.log_offset - len(body)
         for bucket in end_buckets(end, self.config):
@@ -66,7 +67,7 @@ class Puts(Looking):
 
     # --- puts ---
 
-    def _attempt(
+    def note_attempt(
         self,
         queue: Queue,
         bodies: list[bytes],
@@ -94,37 +95,37 @@ class Puts(Looking):
         try:
             call()
         except FullError as error:
-            if self.store._log.failed is not None:
+            if inside(self.store).log.failed is not None:
                 self.attempts += self.tried
             else:
                 self.attempts += self.tried[: getattr(error, "stored_count", 0)]
-            self._may_come()
+            self.may_come()
             raise
         except (FailedError, MemoryError):
             self.attempts += self.tried
-            self._may_come()
+            self.may_come()
             raise
 
-    def _may_come(self) -> None:
+    def may_come(self) -> None:
         """What nobody got a receipt for is looked for, too, before retention takes it."""
         for one in self.attempts:
             self.model.seen.setdefault(one.queue, [])
 
     def op_put(self, queue: list[Any], due: Any, size: Any, flush: str | None) -> None:
-        at, due_ms, body = (queue[0], queue[1]), self.due(due), self._body(self.size(size))
-        self._attempt(at, [body], [due_ms or 0], flush=flush)
+        at, due_ms, body = (queue[0], queue[1]), self.due(due), self.new_body(self.size(size))
+        self.note_attempt(at, [body], [due_ms or 0], flush=flush)
 
         def put() -> None:
             receipt = self._put(at, body, due_ms, flush)
             self._note_sizes(receipt, body, due_ms)
-            self._note_put(at, body, due_ms, receipt, sure=not self.is_dead)
+            self.note_put(at, body, due_ms, receipt, sure=not self.is_dead)
 
         with self._limited([due_ms or 0]):
             self._putting(put)
 
     def op_put_level(self, queue: list[Any], level: int, size: int) -> None:
-        at, body = (queue[0], queue[1]), self._body(size)
-        self._attempt(at, [body], [self._level_due_ms(level)], level)
+        at, body = (queue[0], queue[1]), self.new_body(size)
+        self.note_attempt(at, [body], [self._level_due_ms(level)], level)
 
         def put() -> None:
             self._put_level(at, level, body, sure=False)
@@ -137,8 +138,8 @@ class Puts(Looking):
         return self.clock.now_ms + delays[min(level, len(delays)) - 1]
 
     def op_put_many_level(self, queue: list[Any], level: int, sizes: list[int]) -> None:
-        at, bodies = (queue[0], queue[1]), [self._body(size) for size in sizes]
-        self._attempt(at, bodies, [self._level_due_ms(level)] * len(bodies), level)
+        at, bodies = (queue[0], queue[1]), [self.new_body(size) for size in sizes]
+        self.note_attempt(at, bodies, [self._level_due_ms(level)] * len(bodies), level)
 
         def put() -> None:
             self._put_many_level(at, level, bodies, sure=False)
@@ -153,9 +154,9 @@ class Puts(Looking):
         at = (queue[0], queue[1])
         given = [(self.due(due) or 0, self.size(size)) for due, size in items]
         given = [(due_ms if due_ms > self.clock.now_ms else 0, size) for due_ms, size in given]
-        bodies = [self._body(size) for _, size in given]
+        bodies = [self.new_body(size) for _, size in given]
         dues = [due_ms for due_ms, _ in given]
-        self._attempt(at, bodies, dues)
+        self.note_attempt(at, bodies, dues)
         if atomic:
             self.groups.append(bodies)
 
@@ -170,17 +171,17 @@ class Puts(Looking):
     # --- puts that may be retried ---
 
     def op_put_once(self, queue: list[Any], which: int, due: Any, size: Any) -> None:
-        at, body = (queue[0], queue[1]), self._body(self.size(size))
-        due_ms, name = self._once_due(due), self._name(at, which)
-        self._attempt(at, [body], [due_ms or 0], names=[name])
+        at, body = (queue[0], queue[1]), self.new_body(self.size(size))
+        due_ms, name = self.once_due(due), self._name(at, which)
+        self.note_attempt(at, [body], [due_ms or 0], names=[name])
         self._putting(lambda: self._put_once(at, which, due_ms, body, lambda: self.is_dead))
 
     def op_put_many_once(self, queue: list[Any], items: list[Any]) -> None:
         at = (queue[0], queue[1])
-        bodies = [self._body(size) for _, _, size in items]
-        dues = [self._once_due(due) or 0 for _, due, _ in items]
+        bodies = [self.new_body(size) for _, _, size in items]
+        dues = [self.once_due(due) or 0 for _, due, _ in items]
         names = [self._name(at, which) for which, _, _ in items]
-        self._attempt(at, bodies, dues, names=names)
+        self.note_attempt(at, bodies, dues, names=names)
 
         def put() -> None:
             keys = list(map(key_of, bodies))
@@ -190,11 +191,11 @@ class Puts(Looking):
             )  # fmt: skip
             given = zip(names, dues, bodies, batch, strict=True)
             for name, due_ms, body, receipt in given:
-                self._note_once(at, name, due_ms, body, receipt, is_in_flight=self.is_dead)
+                self.note_once(at, name, due_ms, body, receipt, is_in_flight=self.is_dead)
 
         self._putting(put)
 
-    def _note_once(
+    def note_once(
         self,
         queue: Queue,
         name: str,
@@ -210,13 +211,13 @@ class Puts(Looking):
                 if message is not None:
                     self.attempts.remove(one)
                     self.adopt(one, message)
-        super()._note_once(queue, name, due_ms, body, receipt, is_in_flight=is_in_flight)
+        super().note_once(queue, name, due_ms, body, receipt, is_in_flight=is_in_flight)
 
     def _name(self, queue: Queue, which: int) -> str:
         now_ms, window_ms = self.clock.now_ms, self.config.dedupe_window_ms
         return self.onces.name(queue[0], which, now_ms, window_ms, self.lost_below)
 
-    def _once_due(self, due: Any) -> int | None:
+    def once_due(self, due: Any) -> int | None:
         """A time; at once where slots have a limit, which only new ones are asked for."""
         return None if self.config.slot_messages_max else self.due(due)
 
@@ -227,7 +228,7 @@ class Puts(Looking):
         room = self.config.group_bytes_max - _HEADER_BYTES - _OVERHEAD
         if room < _OVERHEAD:
             return  # no segment holds a row and its header
-        rows = [(self._once_due(due) or 0, min(self.size(size), room)) for due, size in items]
+        rows = [(self.once_due(due) or 0, min(self.size(size), room)) for due, size in items]
         version = self._version(source, number, rows)
         was_complete = number in self.store.ingested(source)
         receipt = self.store.ingest(source, number, version.batches(cut))
@@ -249,12 +250,12 @@ class Puts(Looking):
             puts = self.model.known(waiting=which != "any")
         return [p for p in puts if p.receipt.timer_id >= 0 or not p.waited]
 
-    def _chosen(self, which: str, number: int) -> Put | None:
+    def chosen_put(self, which: str, number: int) -> Put | None:
         puts = self._nameable(which)
         return puts[number % len(puts)] if puts else None
 
     def op_cancel(self, which: str, number: int, how: str) -> None:
-        one = self._chosen(which, number)
+        one = self.chosen_put(which, number)
         if one is None:
             return
         if which == "old":
@@ -272,7 +273,7 @@ class Puts(Looking):
             if not self._is_nothing_changed(error):
                 one.maybe_cancelled = not one.cancelled
             raise
-        self._note_cancel(one, answer, sure=not self.is_dead)
+        self.note_cancel(one, answer, sure=not self.is_dead)
 
     def op_cancel_many(self, which: str, number: int, hows: list[str]) -> None:
         """Several that lie side by side; the first of them twice where there are few."""
@@ -286,10 +287,10 @@ class Puts(Looking):
                 one.maybe_cancelled = not one.cancelled
             raise
         for one, answer in zip(chosen, answers, strict=True):
-            self._note_cancel(one, answer, sure=not self.is_dead)
+            self.note_cancel(one, answer, sure=not self.is_dead)
 
     def op_reschedule(self, which: str, number: int, due: Any, how: str) -> None:
-        one = self._chosen(which, number)
+        one = self.chosen_put(which, number)
         if one is None or one.maybe_moved is not None:
             return
         due_ms = self.due(due) or self.clock.now_ms
@@ -316,4 +317,4 @@ class Puts(Looking):
 
     def _is_nothing_changed(self, error: Exception) -> bool:
         """What the error promises: it may be tried again, as if it had never been asked."""
-        return isinstance(error, FullError) and self.store._log.failed is None
+        return isinstance(error, FullError) and inside(self.store).log.failed is None

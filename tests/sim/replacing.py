@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from tests.sim.leasing import Leasing
 from tests.sim.world import Attempt
 from tests.support.driver import key_of
+from tests.support.inside import inside
 from tests.support.models.messages import Put, Queue
 from tests.support.models.replacing import Key, Step, due_of, step_of
 from timerstore import CancelResult, Message, PutReceipt
@@ -46,7 +47,7 @@ class Replacing(Leasing):
         if any(one.key == asked.key for one in self._open_rounds):
             return  # of what went before nobody knows yet what it did
         dues = asked.wanted.values()
-        self._attempt(asked.queue, [asked.body], [min(dues)], flush=flush)
+        self.note_attempt(asked.queue, [asked.body], [min(dues)], flush=flush)
         self._asked[asked.body] = asked
         found: list[PutReceipt] = []
 
@@ -60,7 +61,7 @@ class Replacing(Leasing):
             self.tried = []
             return
         except Exception as error:
-            if not isinstance(error, FullError) or self.store._log.failed is not None:
+            if not isinstance(error, FullError) or inside(self.store).log.failed is not None:
                 self._doubt(asked)
             raise
         self._note_replaced(asked, found[0])
@@ -69,7 +70,7 @@ class Replacing(Leasing):
         room = max(20, self.config.commit_log_segment_bytes - _ROOM)
         key, body = (
             (queue[0], self._round_key(queue, which)),
-            self._body(min(self.size(size), room)),
+            self.new_body(min(self.size(size), room)),
         )
         now_ms = self.clock.now_ms
         due_ms = self.due(due) or now_ms
@@ -92,7 +93,7 @@ class Replacing(Leasing):
         return self.store.put(
             asked.queue[0], asked.body, key=asked.key[1], replace=True, deliver_ms=asked.due_ms,
             wait_at_most=None if wait_ms is None else wait_ms / 1000, queue_id=asked.queue[1],
-            flush=flush, tags=self._tag(), keys=key_of(asked.body),
+            flush=flush, tags=self.next_tag(), keys=key_of(asked.body),
         )  # fmt: skip
 
     def _must_wait(self, one: Put) -> bool:
@@ -181,7 +182,7 @@ class Replacing(Leasing):
         self.rounds.check(self.model, waiting, surely)
 
     def op_rounds(self, _number: int) -> None:
-        if not self._has_doubts:
+        if not self.has_doubts:
             self.check_rounds()
 
     # --- what a power cut may take back ---

@@ -53,7 +53,7 @@ def run_schedule(
     """
     allocations = Allocations()
     worlds: list[Operations | Wide] = []
-    SimDisk._numbers = 0
+    SimDisk.last_number = 0
 
     def disk() -> SimDisk:
         return worlds[0].disk

@@ -20,7 +20,7 @@ from tests.sim.run import run_schedule, run_seed
 from tests.sim.schedule import make_schedule
 from tests.sim.shrink import REGRESSIONS, Shrinker, read_regression, regression_text
 from tests.support.amounts import RUNS_ALL, amount
-from timerstore.commitlog.commit_log import CommitLog
+from tests.support.inside.engine import CommitLog
 
 _ROOT = Path(__file__).parents[2]
 

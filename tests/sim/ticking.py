@@ -24,7 +24,7 @@ class Ticking(Pacing):
             return
         begin_ms = None if begins is None else self.clock.now_ms + every_ms * begins // 10
         self.ticks.put_every(
-            self.store, self.clock, self._job_name(which), self._body(40), every_ms, begin_ms,
+            self.store, self.clock, self._job_name(which), self.new_body(40), every_ms, begin_ms,
             missed, lambda: self.is_dead, is_cron=is_cron,
         )  # fmt: skip
         self._limit_turns()
@@ -46,9 +46,9 @@ class Ticking(Pacing):
         if self._recurs:
             self.ticks.look(self.store, self.clock)
 
-    def _after_opening(self) -> None:
-        may_have_lost = self._was_cut or self.has_failed
-        super()._after_opening()
+    def after_opening(self) -> None:
+        may_have_lost = self.was_cut or self.has_failed
+        super().after_opening()
         if self._recurs:
             self.ticks.opened(self.store, self.clock, self.shown_ms, may_have_lost=may_have_lost)
         self.has_failed = False
@@ -75,8 +75,8 @@ class Ticking(Pacing):
     # --- beside the model of messages ---
 
     @property
-    def _has_doubts(self) -> bool:
-        return super()._has_doubts or self.ticks.has_doubts
+    def has_doubts(self) -> bool:
+        return super().has_doubts or self.ticks.has_doubts
 
     def _is_apart(self, topic: str) -> bool:
         return topic == TOPIC or super()._is_apart(topic)

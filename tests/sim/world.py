@@ -12,6 +12,8 @@ from tests.sim.life import ROOT, Life
 from tests.sim.seams import Allocations
 from tests.support.driver import Driver
 from tests.support.ingesting import Version
+from tests.support.inside import inside
+from tests.support.inside.parts import allow_unclosed
 from tests.support.models.groups import GROUP, Readers
 from tests.support.models.leases import Lessees
 from tests.support.models.messages import Model, Put, Queue
@@ -45,7 +47,7 @@ class World(Life, Driver):
         self.root = ROOT
         self.config = config
         self.model = Model(is_each_level_alone=config.level_async)
-        self.readers = Readers(self._begin_of)
+        self.readers = Readers(self.begin_of)
         self.lessees, self.rounds, self.ticks = Lessees(), Rounds(), Ticks()
         self.may_ring_early = False
         self.attempts: list[Attempt] = []
@@ -68,36 +70,36 @@ class World(Life, Driver):
 
     # --- opening ---
 
-    def _path(self) -> Any:
+    def store_path(self) -> Any:
         return ROOT
 
     def _open_stores(self) -> None:
-        self._take(TimerStore(self._path(), self.config, clock=self.clock, threads=False))
+        self.take_store(TimerStore(self.store_path(), self.config, clock=self.clock, threads=False))
 
-    def _take(self, store: TimerStore) -> None:
+    def take_store(self, store: TimerStore) -> None:
         """It is open."""
         self.store = store
-        self.store._warns_unclosed = False  # its process may die
-        self.store._opened.retention.guards.append(self._lowest_unseen)
+        allow_unclosed(self.store)  # its process may die
+        inside(self.store).retention.guards.append(self._lowest_unseen)
         self._waiting = {}
         self.services = self.store.services()
         self.stepper = Stepper(self.store)
         self.is_settled = False
 
-    def _note_end(self) -> None:
-        self._durable = self.store._log.durable
+    def note_end(self) -> None:
+        self._durable = inside(self.store).log.durable
 
-    def _after_opening(self) -> None:
-        if self._was_cut:
+    def after_opening(self) -> None:
+        if self.was_cut:
             self._doubt_asynchronous()
-        self.lessees.cut(self._durable if self._was_cut else 2**62)
+        self.lessees.cut(self._durable if self.was_cut else 2**62)
         for one in list(self.model.puts.values()):
             if one.maybe_moved is not None:
                 self._decide_moved(one)
         self._decide_attempts()
         self._decide_unsure()
-        self._durable = self.store._log.durable
-        self._was_cut = False
+        self._durable = inside(self.store).log.durable
+        self.was_cut = False
         self.check_ingested()
         self.readers.lost()
         self.readers.check(self.store)
@@ -120,7 +122,7 @@ class World(Life, Driver):
     def _rewind(self) -> None:
         """Who pulls what is only written may find less after a power cut."""
         for queue, known in self.model.seen.items():
-            begin = self._begin_of(queue)
+            begin = self.begin_of(queue)
             now = [(m.body, m.delivered_ms) for m in self._pull_new(queue, begin)]
             same = begin + next(
                 (at for at, (a, b) in enumerate(zip(known[begin:], now, strict=False)) if a != b),
@@ -226,7 +228,7 @@ class World(Life, Driver):
         self.model.decide_moved(one, [p.handle for p in waiting], came)
 
     @property
-    def _has_doubts(self) -> bool:
+    def has_doubts(self) -> bool:
         """Whether a call failed whose outcome the model does not know."""
         puts = self.model.puts.values()
         return bool(self.attempts) or any(
@@ -243,7 +245,7 @@ class World(Life, Driver):
         is_memory = isinstance(error, MemoryError)
         if self.is_dead:
             return
-        if self._is_open and self.store._log.failed is not None:
+        if self._is_open and inside(self.store).log.failed is not None:
             self.count("poisoned")
             try:
                 self.store.put("orders", b"after the store has failed", flush="async")
@@ -253,7 +255,7 @@ class World(Life, Driver):
                 raise AssertionError("a put was taken after the store had failed")
         elif self._is_open and isinstance(error, TimerStoreError) and error.retryable:
             return  # nothing is lost: go on
-        assert self.disk.sync_failures == 0 or not self._is_open or self.store._log.failed, (
+        assert self.disk.sync_failures == 0 or not self._is_open or inside(self.store).log.failed, (
             "a sync failed, and the store goes on"
         )
         self.heal()

@@ -12,6 +12,8 @@ import pytest
 import timerstore
 import timerstore.aio
 from tests.support.bench import small
+from tests.support.inside import inside
+from tests.support.inside.parts import line_of
 from timerstore import PullResult, StoreConfig, TimerStore
 
 pytestmark = [pytest.mark.more, pytest.mark.timeout(300)]
@@ -35,7 +37,7 @@ def _services(folder: Path) -> int:
 
 
 def holds(store: TimerStore) -> int:
-    return store._opened.puller.holds.count
+    return inside(store).long_polls.count
 
 
 def woken(store: TimerStore) -> int:
@@ -155,7 +157,7 @@ def test_a_thousand_threads_at_one_consumer_of_which_each_message_wakes_one(
     threads = [threading.Thread(target=wait) for _ in range(count)]
     for thread in threads:
         thread.start()
-    while len(consumer._member.line) < count:
+    while len(line_of(consumer)) < count:
         time.sleep(0.01)
     for number in range(100):
         store.put("t", b"%d" % number, queue_id=number % 3)
@@ -266,12 +268,13 @@ def test_readers_at_the_tail_miss_nothing_from_asyncio(racing: TimerStore) -> No
         return set(seen)
 
     async def main() -> None:
-        store = timerstore.aio.AsyncTimerStore(racing, ThreadPoolExecutor(4))
+        pool = ThreadPoolExecutor(4)
+        store = timerstore.aio.AsyncTimerStore(racing, pool)
         producing = asyncio.create_task(asyncio.to_thread(produce, racing, 2))
         found = await asyncio.gather(*(consume(store, queue_id) for queue_id in range(3)))
         await producing
         assert found == expected()
         assert holds(racing) == 0
-        store._pool.shutdown()
+        pool.shutdown()
 
     asyncio.run(main())

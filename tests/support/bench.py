@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import timerstore
+from tests.support.inside import inside
 from timerstore import Message, StoreConfig, TimerStore, failpoint
 from timerstore.errors import TimerStoreError
 from timerstore.testing import ManualClock, Stepper
@@ -75,7 +76,7 @@ class Bench:
 
     def close(self) -> None:
         """Check, then close; a store that has failed or is closed cannot be checked."""
-        if not self.store._closed and self.store._opened.rooms.log.failed is None:
+        if not inside(self.store).is_closed and inside(self.store).log.failed is None:
             report = self.store.verify()
             assert report.clean, report
         self.store.close()

@@ -19,6 +19,8 @@ import numpy as np
 from tests.support.disk_reader import offset_message_id
 from tests.support.durable.shadow_disk import ShadowDisk
 from tests.support.ingesting import Version, version_of
+from tests.support.inside import inside
+from tests.support.inside.parts import allow_unclosed, pull_bytes_max
 from tests.support.models.dedupe import Onces
 from tests.support.models.groups import Readers
 from tests.support.models.leases import DEAD, Lessees
@@ -38,7 +40,6 @@ from timerstore.errors import FailedError, FlowControlError, MessageError, NotWa
 from timerstore.future.times import UNIT_S
 from timerstore.layout.handle import decode, encode
 from timerstore.layout.lease import group_of
-from timerstore.pull import reading
 from timerstore.pull.waiting import WaitingPull
 from timerstore.queues.levels import parse_level_delays
 from timerstore.testing import Stepper
@@ -88,7 +89,7 @@ def named(one: Put, how: str) -> PutReceipt | str:
 
 def abandon(store: TimerStore) -> None:
     """Let go of a store without closing it: descriptors and maps go, no file changes."""
-    store._opened.rooms.log.fail(FailedError("abandoned by a test"))  # so that nothing is completed
+    inside(store).log.fail(FailedError("abandoned by a test"))  # so that nothing is completed
     store.close()
 
 
@@ -138,7 +139,7 @@ class Driver:
         self.config = config
         self.clock = _Clock(START_MS)
         self.model = Model(is_each_level_alone=config.level_async)
-        self.readers = Readers(self._begin_of)
+        self.readers = Readers(self.begin_of)
         self.lessees = Lessees()
         self._generation = 0
         self._number = 0
@@ -149,18 +150,18 @@ class Driver:
         self._has_lost = False  # retention has removed something
         self._open()
 
-    def _path(self) -> Path:
+    def store_path(self) -> Path:
         return self.root / f"store-{self._generation}"
 
     def _open(self) -> None:
-        is_new = not (self._path() / "lock").exists()
+        is_new = not (self.store_path() / "lock").exists()
         with _counting("recover_anew_begun") as anew:
-            self.store = TimerStore(self._path(), self.config, clock=self.clock, threads=False)
-        self.store._warns_unclosed = False  # its process may die
+            self.store = TimerStore(self.store_path(), self.config, clock=self.clock, threads=False)
+        allow_unclosed(self.store)  # its process may die
         assert is_new or not anew or self.may_scan_all, "it did not go on from its watermark"
         self.may_scan_all = False
         self.stepper = Stepper(self.store)
-        self.store._opened.retention.guards.append(self._lowest_unseen)
+        inside(self.store).retention.guards.append(self._lowest_unseen)
         self._waiting: dict[Queue, tuple[WaitingPull[PullResult], list[int], int, str | None]] = {}
 
     # --- what retention has removed ---
@@ -177,7 +178,7 @@ class Driver:
         """A guard: what can be pulled and was not stays, so that everything is seen once."""
         found = 2**62
         for queue, at in self._seen_ends():
-            route = self.store._opened.rooms.routes.get(*queue)
+            route = inside(self.store).routes.get(*queue)
             unit = b"" if route is None else route.queue.read(at, 1)
             if unit:
                 found = min(found, int.from_bytes(unit[:8], "big"))
@@ -190,7 +191,7 @@ class Driver:
         for queue_id in range(self.store.topics().get(DEAD, 0)):
             yield (DEAD, queue_id), self.lessees.dead_next.get(queue_id, 0)
 
-    def _begin_of(self, queue: Queue) -> int:
+    def begin_of(self, queue: Queue) -> int:
         """Queue offset of the first message that is still there; its end without any."""
         if not self.may_forget or self.store.topics().get(queue[0], 0) <= queue[1]:
             return 0
@@ -206,8 +207,8 @@ class Driver:
         """Whether the record of the put itself is gone; a receipt made of what was found after an
         end may be of the copy that retention made.
         """
-        opened = self.store._opened
-        is_gone = one.receipt.log_offset < opened.rooms.log.segments.begin
+        opened = inside(self.store)
+        is_gone = one.receipt.log_offset < opened.log.segments.begin
         return is_gone or 0 <= one.receipt.timer_id < opened.timer_route.queue.min_offset
 
     def expire(self, queue: Queue) -> None:
@@ -225,15 +226,15 @@ class Driver:
 
     # --- calls ---
 
-    def _body(self, size: int) -> bytes:
+    def new_body(self, size: int) -> bytes:
         self._number += 1
         return (b"%06d" % self._number).ljust(size, b".")
 
     def put(self, queue: Queue, due_ms: int | None, size: int, flush: str | None = None) -> None:
         """One message; None: without a time."""
-        body = self._body(size)
+        body = self.new_body(size)
         with self._limited([due_ms or 0]):
-            self._note_put(queue, body, due_ms, self._put(queue, body, due_ms, flush))
+            self.note_put(queue, body, due_ms, self._put(queue, body, due_ms, flush))
 
     def _put(self, queue: Queue, body: bytes, due_ms: int | None, flush: str | None) -> PutReceipt:
         return self.store.put(
@@ -242,7 +243,7 @@ class Driver:
             deliver_ms=due_ms,
             queue_id=queue[1],
             flush=flush,
-            tags=self._tag(),
+            tags=self.next_tag(),
             keys=key_of(body),
         )
 
@@ -250,10 +251,10 @@ class Driver:
         """What a message can be asked for by."""
         return key_of(body)
 
-    def _tag(self) -> str | None:
+    def next_tag(self) -> str | None:
         return TAGS[self._number % len(TAGS)]
 
-    def _note_put(
+    def note_put(
         self, queue: Queue, body: bytes, due_ms: int | None, receipt: PutReceipt, sure: bool = True
     ) -> None:
         now_ms = self.clock.now_ms
@@ -265,7 +266,7 @@ class Driver:
 
     def put_level(self, queue: Queue, level: int, size: int) -> None:
         """One message with a fixed level."""
-        self._put_level(queue, level, self._body(size), sure=True)
+        self._put_level(queue, level, self.new_body(size), sure=True)
 
     def _put_level(self, queue: Queue, level: int, body: bytes, *, sure: bool) -> None:
         receipt = self.store.put(queue[0], body, level=level, queue_id=queue[1], keys=key_of(body))
@@ -276,7 +277,7 @@ class Driver:
 
     def put_many_level(self, queue: Queue, level: int, sizes: list[int]) -> None:
         """Many with one fixed level."""
-        self._put_many_level(queue, level, [self._body(size) for size in sizes], sure=True)
+        self._put_many_level(queue, level, [self.new_body(size) for size in sizes], sure=True)
 
     def _put_many_level(self, queue: Queue, level: int, bodies: list[bytes], *, sure: bool) -> None:
         batch = self.store.put_many(
@@ -293,7 +294,7 @@ class Driver:
         self, queue: Queue, items: list[tuple[int, int]], *, buffer: bool, atomic: bool = False
     ) -> None:
         """Many; (due_ms, size) each, 0 for now. `buffer`: as one bytes object and offsets."""
-        bodies = [self._body(size) for _, size in items]
+        bodies = [self.new_body(size) for _, size in items]
         with self._limited([due_ms for due_ms, _ in items]), self._grouped(bodies, atomic):
             self._put_many(queue, items, bodies, buffer=buffer, sure=True, atomic=atomic)
 
@@ -311,14 +312,14 @@ class Driver:
 
     def put_once(self, queue: Queue, which: int, due_ms: int | None, size: int) -> None:
         """One message with an id of the caller's, of which there are few."""
-        self._put_once(queue, which, due_ms, self._body(size), lambda: False)
+        self._put_once(queue, which, due_ms, self.new_body(size), lambda: False)
 
     def kill_in_put_once(
         self, point: str, nth: int, queue: Queue, which: int, due_ms: int | None
     ) -> None:
         """Die inside such a put."""
-        with self._dying(point, nth) as reached:
-            self._put_once(queue, which, due_ms, self._body(300), lambda: bool(reached))
+        with self.dying(point, nth) as reached:
+            self._put_once(queue, which, due_ms, self.new_body(300), lambda: bool(reached))
 
     def _put_once(
         self,
@@ -335,11 +336,11 @@ class Driver:
         receipt = self.store.put(
             queue[0], body, deliver_ms=due_ms, queue_id=queue[1], message_id=name, keys=key_of(body)
         )
-        self._note_once(queue, name, due_ms, body, receipt, is_in_flight=is_in_flight())
+        self.note_once(queue, name, due_ms, body, receipt, is_in_flight=is_in_flight())
 
     lost_below = 0  # of the log: removed when the file of ids was lost
 
-    def _note_once(
+    def note_once(
         self,
         queue: Queue,
         name: str,
@@ -352,7 +353,7 @@ class Driver:
         """A put with an id answered; `is_in_flight`: the store died meanwhile."""
         at, now_ms, window_ms = (queue[0], name), self.clock.now_ms, self.config.dedupe_window_ms
         if receipt.duplicate:
-            begin = self.store._opened.rooms.log.segments.begin
+            begin = inside(self.store).log.segments.begin
             sure = not is_in_flight
             put = self.onces.answered(at, receipt, now_ms, window_ms, begin, sure=sure)
             if sure:
@@ -362,7 +363,7 @@ class Driver:
             for one in self.onces.was_new(at, now_ms, window_ms, self.lost_below):
                 assert one.place is None  # in flight at an end: now it is known not to be there
                 del self.model.puts[one.body]
-        self._note_put(queue, body, due_ms, receipt, sure=not is_in_flight)
+        self.note_put(queue, body, due_ms, receipt, sure=not is_in_flight)
         self.onces.put(at, self.model.puts[body], now_ms)
 
     def _answered_again(self, one: Put) -> None:
@@ -391,7 +392,7 @@ class Driver:
     ) -> None:
         """Die inside an ingest."""
         version = self._version(source, number, items)
-        with self._dying(point, nth) as reached:
+        with self.dying(point, nth) as reached:
             self.store.ingest(source, number, version.batches(cut))
             if not reached:
                 version.is_sure = True
@@ -404,7 +405,7 @@ class Driver:
     def _version(self, source: str, number: int, items: list[tuple[int, int]]) -> Version:
         version = self.versions.get((source, number))
         if version is None:
-            rows = [(self._body(size), due_ms) for due_ms, size in items]
+            rows = [(self.new_body(size), due_ms) for due_ms, size in items]
             version = self.versions[source, number] = Version(rows)
         now_ms, config = self.clock.now_ms, self.config
         for body, due_ms in version.rows:
@@ -466,20 +467,20 @@ class Driver:
             given,
             deliver_ms=dues,
             queue_id=queue[1],
-            tags=self._tag(),
+            tags=self.next_tag(),
             keys=list(map(key_of, bodies)),
             atomic=atomic,
         )
         for (due_ms, _), body, receipt in zip(items, bodies, batch, strict=True):
-            self._note_put(queue, body, due_ms, receipt, sure)
+            self.note_put(queue, body, due_ms, receipt, sure)
 
     def cancel(self, one: Put, how: str) -> CancelResult:
         """Cancel a message of the model; `how` as HOW."""
         answer = self.store.cancel(named(one, how))
-        self._note_cancel(one, answer)
+        self.note_cancel(one, answer)
         return answer
 
-    def _note_cancel(self, one: Put, answer: CancelResult, *, sure: bool = True) -> None:
+    def note_cancel(self, one: Put, answer: CancelResult, *, sure: bool = True) -> None:
         if answer is CancelResult.UNKNOWN and self._is_removed(one):
             may_be_over = one.cancelled or one.maybe_cancelled or one.must_come or not one.sure
             if one.place is None and not may_be_over:  # it was handed out, and not seen yet
@@ -492,7 +493,7 @@ class Driver:
         """Cancel by the handle of a time that it had before."""
         answer = self.store.cancel(one.old[which % len(one.old)].handle)
         old = one.old[which % len(one.old)].log_offset
-        is_removed = old < self.store._opened.rooms.log.segments.begin
+        is_removed = old < inside(self.store).log.segments.begin
         assert answer is CancelResult.ALREADY_CANCELLED or is_removed, f"{answer}: {one}"
 
     def reschedule(self, one: Put, due_ms: int, how: str) -> None:
@@ -514,7 +515,7 @@ class Driver:
             refused = error.result  # never CANCELLED: the model would take it for one
         else:
             return self._check_moved(one, receipt, due_ms, now_ms)
-        self._note_cancel(one, CancelResult(refused))
+        self.note_cancel(one, CancelResult(refused))
         assert refused != CancelResult.CANCELLED
         return None
 
@@ -543,7 +544,7 @@ class Driver:
             return
         pull, rung, end_ns, tag = self._waiting[queue]
         # More than one pull reads at a time is looked at by the pull itself, not by who rings it.
-        is_large = sum(message.store_bytes for message in new) > reading._BUFFER_BYTES_MAX
+        is_large = sum(message.store_bytes for message in new) > pull_bytes_max()
         is_large |= self.may_ring_early and bool(new)
         new = [message for message in new if tag is None or message.tags == tag]
         is_over = self.clock.monotonic_ns >= end_ns
@@ -564,7 +565,7 @@ class Driver:
 
     def settle_quietly(self) -> None:
         """The same without looking: what is not durable at the moment of a kill was not seen."""
-        for topic in self.store._opened.pipeline.dequeue_put.lanes.rates:
+        for topic in inside(self.store).pipeline.dequeue_put.lanes.rates:
             self.store.pace(topic, None)
         self.stepper.settle()
 
@@ -600,7 +601,7 @@ class Driver:
         """A filter gives what has a wanted tag, of what comes without it, in the same order."""
         for queue in self.model.seen:
             found, offset = [], 0
-            offset = self._begin_of(queue)
+            offset = self.begin_of(queue)
             everyone = self._pull_new(queue, offset)
             end = offset + len(everyone)
             while offset < end:
@@ -613,7 +614,7 @@ class Driver:
     def look_again(self) -> None:
         """What was seen is still there, at the same places."""
         for queue in self.model.seen:
-            begin = self._begin_of(queue)
+            begin = self.begin_of(queue)
             self.model.same(queue, self._pull_new(queue, begin), begin)
 
     def compare_pending(self) -> None:
@@ -685,7 +686,7 @@ class Driver:
         found = self.store.query(topic, key, max_count=1_000_000)
         self.look()  # a query dispatches: there may be more to pull than before
         self.model.check_query(
-            topic, lambda put: self._key_of(put.body) == key, found, durable, self._begin_of, ends,
+            topic, lambda put: self._key_of(put.body) == key, found, durable, self.begin_of, ends,
             self.revocable(durable),
         )  # fmt: skip
 
@@ -716,7 +717,7 @@ class Driver:
             lambda put: put.receipt.message_id == name,
             found,
             durable,
-            self._begin_of,
+            self.begin_of,
             ends,
             self.revocable(durable),
         )
@@ -732,29 +733,29 @@ class Driver:
         if far_wheel is not None:
             self.config = replace(self.config, far_wheel=far_wheel)
         self._open()
-        self._after_opening()
+        self.after_opening()
 
     def kill(self) -> None:
         """Die and open what is left."""
-        with self._dying(None, 1):
+        with self.dying(None, 1):
             pass
 
     def kill_at(self, point: str, nth: int, during: Callable[[], None]) -> None:
         """Die at a fail point inside a call, or after it where it does not pass there so often."""
-        with self._dying(point, nth):
+        with self.dying(point, nth):
             during()
 
     def kill_in_put(self, point: str, nth: int, queue: Queue, due_ms: int | None) -> None:
         """Die inside a put: it is there or it is not."""
-        body = self._body(300)
-        with self._dying(point, nth) as reached, self._limited([due_ms or 0]):
+        body = self.new_body(300)
+        with self.dying(point, nth) as reached, self._limited([due_ms or 0]):
             receipt = self._put(queue, body, due_ms, None)
-            self._note_put(queue, body, due_ms, receipt, sure=not reached)
+            self.note_put(queue, body, due_ms, receipt, sure=not reached)
 
     def kill_in_put_level(self, point: str, queue: Queue, level: int) -> None:
         """Die inside a put with a fixed level."""
-        body = self._body(300)
-        with self._dying(point, 1) as reached:
+        body = self.new_body(300)
+        with self.dying(point, 1) as reached:
             self._put_level(queue, level, body, sure=False)
             self.model.puts[body].sure = not reached
 
@@ -762,8 +763,8 @@ class Driver:
         self, point: str, nth: int, queue: Queue, level: int, count: int
     ) -> None:
         """Die inside a put_many with a fixed level: a prefix of it is there."""
-        bodies = [self._body(700) for _ in range(count)]
-        with self._dying(point, nth) as reached:
+        bodies = [self.new_body(700) for _ in range(count)]
+        with self.dying(point, nth) as reached:
             self._put_many_level(queue, level, bodies, sure=False)
             for body in [] if reached else bodies:
                 self.model.puts[body].sure = True
@@ -772,9 +773,9 @@ class Driver:
         self, point: str, nth: int, queue: Queue, items: list[tuple[int, int]]
     ) -> None:
         """Die inside a put_many: a prefix of it is there."""
-        bodies = [self._body(size) for _, size in items]
+        bodies = [self.new_body(size) for _, size in items]
         dues = [due_ms for due_ms, _ in items]
-        with self._dying(point, nth) as reached, self._limited(dues):
+        with self.dying(point, nth) as reached, self._limited(dues):
             self._put_many(queue, items, bodies, buffer=False, sure=False)
             for body in [] if reached else bodies:
                 self.model.puts[body].sure = True
@@ -783,9 +784,9 @@ class Driver:
         self, point: str, nth: int, queue: Queue, items: list[tuple[int, int]]
     ) -> None:
         """Die inside an atomic put_many: all of it is there or nothing."""
-        bodies = [self._body(size) for _, size in items]
+        bodies = [self.new_body(size) for _, size in items]
         dues = [due_ms for due_ms, _ in items]
-        with self._dying(point, nth, is_opened=False) as reached, self._limited(dues):
+        with self.dying(point, nth, is_opened=False) as reached, self._limited(dues):
             self._put_many(queue, items, bodies, buffer=False, sure=False, atomic=True)
         self._open()
         known = [body for body in bodies if body in self.model.puts]  # none: it was refused
@@ -802,17 +803,17 @@ class Driver:
                     del self.model.puts[body]
         for body in [] if reached else known:
             self.model.puts[body].sure = True
-        self._after_opening()
+        self.after_opening()
 
     def kill_in_cancel(self, point: str, nth: int, one: Put) -> None:
         """Die inside a cancel: it is cancelled or it is not."""
-        with self._dying(point, nth) as reached:
+        with self.dying(point, nth) as reached:
             answer = self.store.cancel(one.receipt)
-            self._note_cancel(one, answer, sure=not reached)
+            self.note_cancel(one, answer, sure=not reached)
 
     def kill_in_reschedule(self, point: str, nth: int, one: Put, due_ms: int) -> None:
         """Die inside a reschedule: it waits as it did, or as it was told."""
-        with self._dying(point, nth) as reached:
+        with self.dying(point, nth) as reached:
             receipt = self._reschedule(one, due_ms, "handle")
             if receipt is not None and reached:
                 one.maybe_moved = (receipt, receipt.due_ms)
@@ -821,7 +822,7 @@ class Driver:
 
     def kill_in_commit(self, point: str, topic: str, which: int) -> None:
         """Die inside a commit: all of it is there or nothing."""
-        with self._dying(point, 1) as reached:
+        with self.dying(point, 1) as reached:
             self.readers.commit_in_flight(topic, which, reached)
 
     # --- leases ---
@@ -840,7 +841,7 @@ class Driver:
 
     def kill_in_receive(self, point: str, nth: int, topic: str, count: int, lease_ms: int) -> None:
         """Die inside a receive: of its leases a prefix is there."""
-        with self._dying(point, nth) as reached:
+        with self.dying(point, nth) as reached:
             self._receive(topic, count, lease_ms, reached)
 
     def settle_lease(self, kind: str, which: int, ms: int) -> None:
@@ -850,13 +851,13 @@ class Driver:
 
     def kill_in_settle_lease(self, point: str, nth: int, kind: str, which: int, ms: int) -> None:
         """Die inside that: it is done or it is not."""
-        with self._dying(point, nth) as reached, suppress(FlowControlError):
+        with self.dying(point, nth) as reached, suppress(FlowControlError):
             self.lessees.settle(self.store, self.clock, kind, which, ms, lambda: bool(reached))
 
     @contextmanager
-    def _dying(self, point: str | None, nth: int, *, is_opened: bool = True) -> Iterator[list[str]]:
+    def dying(self, point: str | None, nth: int, *, is_opened: bool = True) -> Iterator[list[str]]:
         """Run a call in a store of which only what is there at one moment will be left."""
-        old, old_path = self.store, self._path()
+        old, old_path = self.store, self.store_path()
         self._generation += 1
         reached: list[str] = []
         passed = 0
@@ -865,7 +866,7 @@ class Driver:
             nonlocal passed
             passed += name == point
             if name == point and passed == nth:
-                self._leave(old_path, self._path())
+                self._leave(old_path, self.store_path())
                 reached.append(name)
 
         failpoint.hook = hook
@@ -874,18 +875,23 @@ class Driver:
         finally:
             failpoint.hook = None
         if not reached:
-            self._leave(old_path, self._path())
+            self._leave(old_path, self.store_path())
         abandon(old)
         shutil.rmtree(old_path)
         if is_opened:
             self._open()
-            self._after_opening()
+            self.after_opening()
+
+    def open_again(self) -> None:
+        """Open what is left of a life that `dying` ended."""
+        self._open()
+        self.after_opening()
 
     def kill_in_recovery(self, point: str, nth: int) -> None:
         """Die, and once more at a fail point of the opening that follows."""
-        with self._dying(None, 1, is_opened=False):
+        with self.dying(None, 1, is_opened=False):
             pass
-        path, next_path = self._path(), self.root / f"store-{self._generation + 1}"
+        path, next_path = self.store_path(), self.root / f"store-{self._generation + 1}"
         passed = 0
         is_copied = False
 
@@ -906,13 +912,13 @@ class Driver:
             shutil.rmtree(path)
             self._generation += 1
             self._open()
-        self._after_opening()
+        self.after_opening()
 
     def lose(self, names: list[str], *, kill: bool) -> None:
         """End, and open without some of the files that are derived from the log."""
-        self._has_lost = self.store._opened.rooms.log.segments.begin > 0
+        self._has_lost = inside(self.store).log.segments.begin > 0
         if kill:
-            with self._dying(None, 1, is_opened=False):
+            with self.dying(None, 1, is_opened=False):
                 pass
         else:
             self.store.close()
@@ -920,16 +926,16 @@ class Driver:
             # Where a queue ends whose messages are all removed, only those or its files tell.
             names = [name for name in names if name != "consumequeue" or not self._has_lost]
         for name in names:
-            path = self._path() / name
+            path = self.store_path() / name
             if path.is_dir():
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
         self.may_scan_all = True
         self._open()
-        self._after_opening()
+        self.after_opening()
 
-    def _after_opening(self) -> None:
+    def after_opening(self) -> None:
         for one in self.model.puts.values():
             if one.maybe_moved is not None:
                 ids = one.receipt.message_id
@@ -962,7 +968,7 @@ class Driver:
         self.compare_pending()
         self.lessees.check_waiting(self.store)
         self.lessees.finish(
-            self.store, self.clock, self.model.seen, self.settle, self._begin_of
+            self.store, self.clock, self.model.seen, self.settle, self.begin_of
         )  # fmt: skip
         self.readers.finish(self.store, self.model.seen)
         assert self.store.stats()["level_pending_messages"] == 0
@@ -971,7 +977,7 @@ class Driver:
         assert report.clean, report
         self.store.close()
         self._open()
-        self._after_opening()
+        self.after_opening()
         self.stepper.settle()
         self.look()
         self.compare_pending()
@@ -994,7 +1000,7 @@ class PowerDriver(Driver):
         super().__init__(root, config)
 
     def _open(self) -> None:
-        path = self._path()
+        path = self.store_path()
         if self._shadow.root != path or self.may_scan_all:
             path.mkdir(exist_ok=True)
             self._shadow.start(path)

@@ -9,6 +9,7 @@ from typing import Any
 
 import timerstore
 from tests.support.bench import NOW, small
+from tests.support.inside import inside
 from timerstore import ShardedStore, StoreConfig
 from timerstore.testing import ManualClock, Stepper
 
@@ -32,7 +33,7 @@ class ShardBench:
 
     def close(self) -> None:
         """Check, then close."""
-        if not self.store.stores[0]._closed:
+        if not inside(self.store.stores[0]).is_closed:
             for report in self.store.verify():
                 assert report.clean, report
         self.store.close()

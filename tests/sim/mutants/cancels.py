@@ -4,44 +4,43 @@ from typing import Any
 from unittest.mock import patch
 
 from tests.sim.mutants.planting import Patches, mutant, set_states, swap
-from timerstore.message import CancelResult
-from timerstore.native import lib
-from timerstore.timer import cancel, named
-from timerstore.timer import recover as timer_recover
+from tests.support.inside.engine import Canceller, Finder, Named, lib, timer_recover
+from tests.support.inside.parts import states_of
+from timerstore import CancelResult
 
 
 @mutant("W-R1", "a cancel is answered, and the message comes all the same")
 def _cancel_forgotten() -> Patches:
-    original = cancel.Canceller.cancel
+    original = Canceller.cancel
 
     def cancelled(self: Any, handle: Any) -> Any:
         answer, end = original(self, handle)
         if answer is CancelResult.CANCELLED:
             found = self._finder.find(handle)
-            set_states(self._finder._states.native, [found[0].timer_id], lib.TS_WAITING)
+            set_states(states_of(self._finder).native, [found[0].timer_id], lib.TS_WAITING)
         return answer, end
 
-    yield swap(cancel.Canceller, "cancel", cancelled)
+    yield swap(Canceller, "cancel", cancelled)
 
 
 @mutant("W-R3", "a message that rolled cannot be cancelled")
 def _rolled_escapes() -> Patches:
-    original = named.Finder.find
+    original = Finder.find
 
     def find(self: Any, handle: Any) -> Any:
         found = original(self, handle)
-        return [] if any(self._is_rolled(one) for one in found) else found
+        return [] if any(self.is_rolled(one) for one in found) else found
 
     def is_rolled(self: Any, one: Any) -> bool:
         return one.timer_id + 1 < self._timer_route.queue.count and bool(one.timer_id % 2)
 
-    yield swap(named.Finder, "find", find)
-    yield patch.object(named.Finder, "_is_rolled", is_rolled, create=True)
+    yield swap(Finder, "find", find)
+    yield patch.object(Finder, "is_rolled", is_rolled, create=True)
 
 
 @mutant("W-R4", "a handle names all that has its topic and key, not one message")
 def _by_key_only() -> Patches:
-    original = named.Finder.find
+    original = Finder.find
 
     def find(self: Any, handle: Any) -> Any:
         waiting = [
@@ -52,11 +51,11 @@ def _by_key_only() -> Patches:
             return original(self, handle)
         route = self._routes.make(handle.topic, waiting[0].queue_id, 0)
         return [
-            named.Named(p.timer_id, p.message_id, route, p.due_ms - 1, p.due_ms, p.log_offset)
+            Named(p.timer_id, p.message_id, route, p.due_ms - 1, p.due_ms, p.log_offset)
             for p in waiting
         ]  # fmt: skip
 
-    yield swap(named.Finder, "find", find)
+    yield swap(Finder, "find", find)
 
 
 @mutant("W-R7", "a cancel since the last checkpoint is not known after a crash")

@@ -5,45 +5,45 @@ from typing import Any
 import numpy as np
 
 from tests.sim.mutants.planting import Patches, mutant, swap
-from timerstore import spreading
-from timerstore.timer import due_queue, lanes, open_slot
+from tests.support.inside.engine import DueQueue, Lane, Lanes, OpenSlot, Spreader, lanes, open_slot
+from tests.support.inside.methods import LANES_WITHIN, OPEN_SLOT_LOOK_FOR_CROWDS, OPEN_SLOT_SORT_IN
 
 
 @mutant("SP-1", "a window ends at the time that was given", needs="spread")
 def _window_before() -> Patches:
-    original = spreading.Spreader.one
+    original = Spreader.one
 
     def one(self: Any, spread: Any, *rest: Any) -> int:
         return original(self, spread, *rest) - int(1000 * float(spread))
 
-    yield swap(spreading.Spreader, "one", one)
+    yield swap(Spreader, "one", one)
 
 
 @mutant("SP-2", "of many each time is drawn by itself", needs="spread")
 def _drawn_each() -> Patches:
-    original = spreading.Spreader.many
+    original = Spreader.many
 
     def many(self: Any, spread: Any, count: int, *rest: Any) -> Any:
         found = original(self, spread, count, *rest)
         return found[::-1].copy()
 
-    yield swap(spreading.Spreader, "many", many)
+    yield swap(Spreader, "many", many)
 
 
 @mutant("SP-3", "the time that was drawn is not the one that is kept", needs="spread")
 def _drawn_twice() -> Patches:
-    original = spreading.Spreader.one
+    original = Spreader.one
 
     def one(self: Any, *given: Any) -> int:
         original(self, *given)
         return original(self, *given)
 
-    yield swap(spreading.Spreader, "one", one)
+    yield swap(Spreader, "one", one)
 
 
 @mutant("PC-1", "a rate is not kept", needs='"pace"')
 def _no_rate() -> Patches:
-    yield swap(lanes.Lanes, "_within", lambda _self, _lane, _rate, count: count)
+    yield swap(*LANES_WITHIN, lambda _self, _lane, _rate, count: count)
 
 
 @mutant("PC-2", "what was cancelled takes a turn", needs='"pace"')
@@ -53,24 +53,24 @@ def _cancelled_count() -> Patches:
 
 @mutant("PC-3", "what a topic holds goes with its rate", needs='"pace"')
 def _dropped_with_rate() -> Patches:
-    original = lanes.Lanes.set_rate
+    original = Lanes.set_rate
 
     def set_rate(self: Any, topic: str, per_second: float | None) -> None:
         if per_second is None:
             self._lanes.pop(topic, None)
         original(self, topic, per_second)
 
-    yield swap(lanes.Lanes, "set_rate", set_rate)
+    yield swap(Lanes, "set_rate", set_rate)
 
 
 @mutant("PC-4", "a topic's last comes first", needs='"pace"')
 def _last_first() -> Patches:
-    original = lanes._Lane.take
+    original = Lane.take
 
     def take(self: Any, count: int) -> Any:
         return [part[::-1].copy() for part in original(self, count)]
 
-    yield swap(lanes._Lane, "take", take)
+    yield swap(Lane, "take", take)
 
 
 @mutant("PC-5", "what comes later to a topic goes behind what is due later", needs='"pace"')
@@ -79,32 +79,32 @@ def _never_before() -> Patches:
         self.count += len(part)
         self.parts.append(part)
 
-    yield swap(lanes._Lane, "add", add)
+    yield swap(Lane, "add", add)
 
 
 @mutant("CW-1", "what a topic had before it got a queue of its own stays behind")
 def _left_in_rest() -> Patches:
-    original = open_slot.OpenSlot._look_for_crowds
+    original = OPEN_SLOT_LOOK_FOR_CROWDS.original
 
     def look(self: Any, entries: Any) -> None:
         rest = self._rest
-        self._rest = due_queue.DueQueue()
+        self._rest = DueQueue()
         original(self, entries)
         self._rest = rest
 
-    yield swap(open_slot.OpenSlot, "_look_for_crowds", look)
+    yield swap(*OPEN_SLOT_LOOK_FOR_CROWDS, look)
 
 
 @mutant("CW-2", "a crowd's queue is let go of when something was taken of it")
 def _crowd_forgotten() -> Patches:
-    original = open_slot.OpenSlot.pop
+    original = OpenSlot.pop
 
     def pop(self: Any, *given: Any) -> Any:
         found = original(self, *given)
         self._crowds = {key: one for key, one in self._crowds.items() if not len(found[0])}
         return found
 
-    yield swap(open_slot.OpenSlot, "pop", pop)
+    yield swap(OpenSlot, "pop", pop)
 
 
 @mutant("CW-3", "what comes when its topic has a queue of its own goes to the others")
@@ -118,4 +118,4 @@ def _new_in_rest() -> Patches:
             entries = entries[entries["topic_hash"] != key]
         self._rest.push(entries)
 
-    yield swap(open_slot.OpenSlot, "_sort_in", sort_in)
+    yield swap(*OPEN_SLOT_SORT_IN, sort_in)

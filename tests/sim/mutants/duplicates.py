@@ -3,10 +3,7 @@
 from typing import Any
 
 from tests.sim.mutants.planting import Patches, mutant, nothing, set_states, swap
-from timerstore.files import segments
-from timerstore.native import lib
-from timerstore.timer import enqueue_put
-from timerstore.timer import recover as timer_recover
+from tests.support.inside.engine import EnqueuePut, Segments, lib, timer_recover
 
 
 @mutant("W-D1", "what was delivered after the last checkpoint is not known after a crash")
@@ -31,7 +28,7 @@ def _indexed_twice() -> Patches:
 
 @mutant("W-D4", "one failure inside a group has all of it indexed again")
 def _group_again() -> Patches:
-    original = enqueue_put.EnqueuePut.step
+    original = EnqueuePut.step
 
     def step(self: Any) -> bool:
         whole = self._rest
@@ -40,7 +37,7 @@ def _group_again() -> Patches:
             self._rest = whole
         return worked
 
-    yield swap(enqueue_put.EnqueuePut, "step", step)
+    yield swap(EnqueuePut, "step", step)
 
 
 @mutant("W-D6", "side files lost: nothing is known to be delivered")
@@ -55,7 +52,7 @@ def _anew_knowsnothing() -> Patches:
 
 @mutant("W-D8", "what lies behind a cut is not zeroed")
 def _cut_without_zeros() -> Patches:
-    original = segments.Segments.cut
+    original = Segments.cut
 
     def cut(self: Any, offset: int) -> None:
         number, at = divmod(offset, self.segment_bytes)
@@ -66,4 +63,4 @@ def _cut_without_zeros() -> Patches:
         else:
             original(self, offset)
 
-    yield swap(segments.Segments, "cut", cut)
+    yield swap(Segments, "cut", cut)

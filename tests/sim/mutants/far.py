@@ -5,9 +5,8 @@ from typing import Any
 import numpy as np
 
 from tests.sim.mutants.planting import Lib, Patches, mutant, nothing, swap
-from timerstore.layout.tree import Tree
-from timerstore.native import lib
-from timerstore.timer import dequeue_get, far, linker, pending, wheel
+from tests.support.inside.engine import FarWheel, Linker, Tree, Wheel, as_due, lib, linker
+from tests.support.inside.methods import DEQUEUE_GET_LAST_SLOT, LINKER_PLACE, PENDING_DUE_FAR
 
 _ON = '"far_wheel": "s'
 """What a schedule says whose store has one that a broker may see."""
@@ -15,17 +14,17 @@ _ON = '"far_wheel": "s'
 
 @mutant("F-1", "what comes down takes along what found no slot", needs=_ON)
 def _rest_lost() -> Patches:
-    original = far.FarWheel.take_off
+    original = FarWheel.take_off
 
     def take_off(self: Any, slot: int, units: Any) -> None:
         original(self, slot, self.first_of(slot) if len(units) else units)
 
-    yield swap(far.FarWheel, "take_off", take_off)
+    yield swap(FarWheel, "take_off", take_off)
 
 
 @mutant("F-2", "what came down stays on the far wheel, too", needs=_ON)
 def _kept() -> Patches:
-    yield swap(far.FarWheel, "take_off", nothing)
+    yield swap(FarWheel, "take_off", nothing)
 
 
 @mutant("F-3", "a checkpoint leaves the far wheel's table as it was", needs=_ON)
@@ -34,40 +33,40 @@ def _table_not_written() -> Patches:
         self.segments.sync()
         return int(self.number)
 
-    yield swap(far.FarWheel, "write", write)
+    yield swap(FarWheel, "write", write)
 
 
 @mutant("F-4", "the far wheel's units are not synced before the table that names them", needs=_ON)
 def _not_synced() -> Patches:
-    original = far.FarWheel.write
+    original = FarWheel.write
 
     def write(self: Any, taken: Any) -> int:
         with swap(type(self.segments), "sync", nothing):
             return original(self, taken)
 
-    yield swap(far.FarWheel, "write", write)
+    yield swap(FarWheel, "write", write)
 
 
 @mutant("F-5", "slots are read and handed over while something earlier is far", needs=_ON)
 def _overtaken() -> Patches:
-    yield swap(dequeue_get.DequeueGet, "_last_slot", lambda _self, now_slot: now_slot)
-    yield swap(linker.Linker, "whole_until_ms", lambda _self: 1 << 62)
+    yield swap(*DEQUEUE_GET_LAST_SLOT, lambda _self, now_slot: now_slot)
+    yield swap(Linker, "whole_until_ms", lambda _self: 1 << 62)
 
 
 @mutant("F-15", "what a recovery enqueues anew overtakes what was parked")
 def _parked_overtaken() -> Patches:
-    yield swap(linker.Linker, "whole_until_ms", lambda _self: 1 << 62)
+    yield swap(Linker, "whole_until_ms", lambda _self: 1 << 62)
 
 
 @mutant("F-6", "the slot that something was linked again from is emptied at once", needs=_ON)
 def _emptied() -> Patches:
-    original = wheel.Wheel.follow_back
+    original = Wheel.follow_back
 
     def follow_back(self: Any, *given: Any) -> bool:
         self.moved_on, self._moved_before = set(), set()
         return original(self, *given)
 
-    yield swap(wheel.Wheel, "follow_back", follow_back)
+    yield swap(Wheel, "follow_back", follow_back)
 
 
 @mutant("F-7", "files go that the last completed checkpoint's table still names", needs=_ON)
@@ -77,12 +76,12 @@ def _files_gone() -> Patches:
         self.segments.retire(self._offset(self.begin))
         return bool(self.segments.unlink_retired())
 
-    yield swap(far.FarWheel, "unlink", unlink)
+    yield swap(FarWheel, "unlink", unlink)
 
 
 @mutant("F-8", "what waits on the far wheel is not pending", needs=_ON)
 def _not_pending() -> Patches:
-    yield swap(pending.PendingReader, "_due_far", lambda _self, units: pending._as_due(units[:0]))
+    yield swap(*PENDING_DUE_FAR, lambda _self, units: as_due(units[:0]))
 
 
 @mutant("F-9", "a table is written over the one that is in force", needs=_ON)
@@ -106,18 +105,18 @@ def _last_is_due() -> Patches:
 
 @mutant("F-11", "retention moves only what the order of units calls newest", needs=_ON)
 def _newest_by_order() -> Patches:
-    yield swap(far.FarWheel, "has_far", property(nothing))
+    yield swap(FarWheel, "has_far", property(nothing))
 
 
 @mutant("F-14", "retention goes by the order of units where some were linked again")
 def _newest_out_of_order() -> Patches:
-    yield swap(far.FarWheel, "note_linked_again", nothing)
+    yield swap(FarWheel, "note_linked_again", nothing)
 
 
 @mutant("PK-8", "retention takes what is parked for what has rolled")
 def _parked_has_rolled() -> Patches:
     yield swap(
-        far.FarWheel, "parked_offsets", lambda _self, _view, _rows: np.empty(0, np.int64)
+        FarWheel, "parked_offsets", lambda _self, _view, _rows: np.empty(0, np.int64)
     )  # fmt: skip
 
 
@@ -127,31 +126,31 @@ def _loaded_empty() -> Patches:
         self.begin_anew()
         return True
 
-    yield swap(far.FarWheel, "load", load)
+    yield swap(FarWheel, "load", load)
 
 
 @mutant("F-13", "what is linked again is forgotten by its slot, and has no unit", needs=_ON)
 def _not_linked_again() -> Patches:
-    original = linker.Linker._place
+    original = LINKER_PLACE.original
 
     def place(self: Any, requests: Any, now_slot: int, **given: Any) -> int:
         if given.get("is_again") and not given.get("for_broker") and len(requests):
             return len(requests)
         return original(self, requests, now_slot, **given)
 
-    yield swap(linker.Linker, "_place", place)
+    yield swap(*LINKER_PLACE, place)
 
 
 @mutant("PK-1", "what is parked has no unit that keeps it for a recovery")
 def _parked_in_memory_alone() -> Patches:
-    original = far.FarWheel.add
+    original = FarWheel.add
 
     def add(self: Any, units: Any) -> None:
         units = units[units["slot"] >= 0]
         if len(units):
             original(self, units)
 
-    yield swap(far.FarWheel, "add", add)
+    yield swap(FarWheel, "add", add)
 
 
 @mutant("PK-2", "what was parked is not read again by an opening")
@@ -159,22 +158,22 @@ def _parked_for_ever() -> Patches:
     def release(self: Any) -> None:
         self._lowest = None
 
-    yield swap(far.FarWheel, "release_parked", release)
+    yield swap(FarWheel, "release_parked", release)
 
 
 @mutant("PK-3", "what is parked is dropped while some of it waits")
 def _dropped() -> Patches:
-    yield swap(linker.Linker, "drop_parked", lambda self: self._far.drop_parked())
+    yield swap(Linker, "drop_parked", lambda self: self._far.drop_parked())
 
 
 @mutant("PK-4", "a slot that is outstanding is overwritten for another lap")
 def _none_kept() -> Patches:
-    yield swap(wheel.Wheel, "kept", lambda _self: np.empty(0, np.int64))
+    yield swap(Wheel, "kept", lambda _self: np.empty(0, np.int64))
 
 
 @mutant("PK-5", "a slot that took something late is overwritten for another lap")
 def _late_not_kept() -> Patches:
-    yield swap(wheel.Wheel, "took_late", nothing)
+    yield swap(Wheel, "took_late", nothing)
 
 
 @mutant("PK-6", "slots that the last checkpoint did not find read are overwritten for another lap")
@@ -188,7 +187,7 @@ def _not_of_the_checkpoint() -> Patches:
 
 @mutant("PK-7", "a clock that is set back leaves slots free that are read a second time")
 def _free_though_read_again() -> Patches:
-    original = wheel.Wheel.follow_back
+    original = Wheel.follow_back
 
     def follow_back(self: Any, *given: Any) -> bool:
         before = self.reading, self._begun_reading
@@ -196,4 +195,4 @@ def _free_though_read_again() -> Patches:
         self.reading, self._begun_reading = before
         return found
 
-    yield swap(wheel.Wheel, "follow_back", follow_back)
+    yield swap(Wheel, "follow_back", follow_back)

@@ -3,10 +3,8 @@
 from typing import Any
 
 from tests.sim.mutants.planting import Patches, mutant, nothing, swap
-from timerstore.commitlog import commit_log
-from timerstore.files import segments
-from timerstore.queues import dispatch
-from timerstore.timer import linker, wheel
+from tests.support.inside.engine import CommitLog, Wheel
+from tests.support.inside.methods import DISPATCH_BATCH, LINKER_APPEND, SEGMENTS_REMOVE
 
 
 @mutant("E-1", "files behind a cut are removed from the front: a death in between leaves a gap")
@@ -19,7 +17,7 @@ def _gap() -> Patches:
         if self._disk.is_directory(self.directory):
             self._disk.sync_directory(self.directory)
 
-    yield swap(segments.Segments, "_remove", remove)
+    yield swap(*SEGMENTS_REMOVE, remove)
 
 
 @mutant("E-2", "units that could not be written are linked once more, to themselves")
@@ -29,23 +27,23 @@ def _linked_twice() -> Patches:
         if far_count:
             self._far.add(self._away[:far_count])
 
-    yield swap(linker.Linker, "_append", append)
+    yield swap(*LINKER_APPEND, append)
 
 
 @mutant("E-3", "a sync of a topic's name fails, and the store goes on")
 def _sync_failure_not_final() -> Patches:
-    original = commit_log.CommitLog.fail
+    original = CommitLog.fail
 
     def fail(self: Any, error: Any) -> None:
         if "config" not in str(error):
             original(self, error)
 
-    yield swap(commit_log.CommitLog, "fail", fail)
+    yield swap(CommitLog, "fail", fail)
 
 
 @mutant("E-4", "a full disk keeps dispatch from telling who waits of what a queue has got")
 def _not_told() -> Patches:
-    original = dispatch.Dispatch._dispatch
+    original = DISPATCH_BATCH.original
 
     def dispatched(self: Any, written: int) -> bool:
         listeners, self.listeners = self.listeners, []
@@ -60,7 +58,7 @@ def _not_told() -> Patches:
                 listener(touched)
         return worked
 
-    yield swap(dispatch.Dispatch, "_dispatch", dispatched)
+    yield swap(*DISPATCH_BATCH, dispatched)
 
 
 @mutant(
@@ -68,4 +66,4 @@ def _not_told() -> Patches:
     equivalent="what is put waits in memory, as late or parked: it costs that (since 0048)",
 )  # fmt: skip
 def _frontier_stays() -> Patches:
-    yield swap(wheel.Wheel, "follow_back", nothing)
+    yield swap(Wheel, "follow_back", nothing)

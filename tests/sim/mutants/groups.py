@@ -5,10 +5,8 @@ from typing import Any
 import numpy as np
 
 from tests.sim.mutants.planting import Patches, mutant, nothing, swap
-from timerstore import putting_many
-from timerstore.commitlog import commit_log, recover
-from timerstore.ingest import cache, ingester, ledger
-from timerstore.rows import Part, Rows
+from tests.support.inside.engine import Cache, CommitLog, Ledger, ManyPutting, Part, Rows, recover
+from tests.support.inside.methods import INGESTER_GO_ON, MANY_APPEND_WHOLE
 
 
 @mutant("P-5", "a group cut in two by a power cut counts half")
@@ -28,28 +26,28 @@ def _no_group() -> Patches:
     ) -> None:
         self._append_many(way, rows, due, now_ms, places, once)
 
-    yield swap(putting_many.ManyPutting, "_append_whole", append_whole)
+    yield swap(*MANY_APPEND_WHOLE, append_whole)
 
 
 @mutant("P-21", "a version is complete before it is durable", needs="ingest")
 def _version_not_synced() -> Patches:
-    original = ingester.Ingester._go_on
+    original = INGESTER_GO_ON.original
 
     def go_on(self: Any, *given: Any) -> Any:
-        with swap(commit_log.CommitLog, "sync_through", nothing):
+        with swap(CommitLog, "sync_through", nothing):
             return original(self, *given)
 
-    yield swap(ingester.Ingester, "_go_on", go_on)
+    yield swap(*INGESTER_GO_ON, go_on)
 
 
 @mutant("P-22", "what a version has by now is not looked up", needs="ingest")
 def _ledger_not_asked() -> Patches:
-    yield swap(ledger.Ledger, "find", nothing)
+    yield swap(Ledger, "find", nothing)
 
 
 @mutant("P-23", "a chunk's header is stored apart from its rows", needs="ingest")
 def _header_apart() -> Patches:
-    original = putting_many.ManyPutting.append_group
+    original = ManyPutting.append_group
 
     def append_group(
         self: Any, way: Any, rows: Any, part: Any, due_ms: Any, head_route: Any = None,
@@ -63,9 +61,9 @@ def _header_apart() -> Patches:
         empty = Rows(b"", zero, zero[:0], b"")
         return original(self, head_route, empty, nobody, zero[:0], head_route, head)
 
-    yield swap(putting_many.ManyPutting, "append_group", append_group)
+    yield swap(ManyPutting, "append_group", append_group)
 
 
 @mutant("P-24", "the ledger is not read when the store is opened", needs="ingest")
 def _ledger_not_read() -> Patches:
-    yield swap(cache.Cache, "load", lambda _self, _ledger: 0)
+    yield swap(Cache, "load", lambda _self, _ledger: 0)

@@ -3,62 +3,62 @@
 from typing import Any
 
 from tests.sim.mutants.planting import Patches, mutant, nothing, swap
-from timerstore.commitlog import commit_log
-from timerstore.dedupe import firsts, ids
+from tests.support.inside.engine import CommitLog, Firsts, Ids
+from tests.support.inside.methods import IDS_ADD
 
 
 @mutant("W-D7", "a put that is tried again with its id is stored again", needs="put_once")
 def _ids_are_names() -> Patches:
-    yield swap(firsts.Firsts, "once", nothing)
+    yield swap(Firsts, "once", nothing)
 
 
 @mutant("P-14", "ids are forgotten at a restart", needs="put_once")
 def _ids_forgotten() -> Patches:
-    yield swap(ids.Ids, "_add", nothing)
+    yield swap(*IDS_ADD, nothing)
 
 
 @mutant("P-15", "ids given since the last checkpoint are forgotten at a restart", needs="put_once")
 def _last_ids_forgotten() -> Patches:
-    yield swap(ids.Ids, "scan", nothing)
+    yield swap(Ids, "scan", nothing)
 
 
 @mutant("P-16", "ids are remembered for longer than the window", needs="put_once")
 def _window_too_long() -> Patches:
-    original = ids.Ids.__init__
+    original = Ids.__init__
 
     def init(self: Any, *given: Any) -> None:
         original(self, *given)
         self.native.window_ms *= 1000
 
-    yield swap(ids.Ids, "__init__", init)
+    yield swap(Ids, "__init__", init)
 
 
 @mutant("P-17", "a duplicate is answered before the first is durable", needs="put_once")
 def _first_not_synced() -> Patches:
-    original = firsts.Firsts.read
+    original = Firsts.read
 
     def read(self: Any, *given: Any) -> Any:
         self._log.write_out()
-        with swap(commit_log.CommitLog, "sync_through", nothing):
+        with swap(CommitLog, "sync_through", nothing):
             return original(self, *given)
 
-    yield swap(firsts.Firsts, "read", read)
+    yield swap(Firsts, "read", read)
 
 
 @mutant("P-18", "a duplicate's answer does not say that the first was cancelled", needs="put_once")
 def _cancelled_not_said() -> Patches:
-    original = firsts.Firsts.read
+    original = Firsts.read
 
     def read(self: Any, *given: Any) -> Any:
         found = original(self, *given)
         found["is_cancelled"] = 0
         return found
 
-    yield swap(firsts.Firsts, "read", read)
+    yield swap(Firsts, "read", read)
 
 
 @mutant(
     "P-19", "an id answers the record that its message had before it was put off", needs="put_once"
 )
 def _old_record_answers() -> Patches:
-    yield swap(ids.Ids, "move", nothing)
+    yield swap(Ids, "move", nothing)

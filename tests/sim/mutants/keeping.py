@@ -3,57 +3,74 @@
 from typing import Any
 
 from tests.sim.mutants.planting import Patches, mutant, nothing, swap
-from timerstore.backup import copying, restoring
-from timerstore.commitlog import commit_log, retention
-from timerstore.dedupe import Ids
-from timerstore.files import disk as files
-from timerstore.ingest import carrying
-from timerstore.layout.counts_json import NO_IDS
-from timerstore.pull import unread
-from timerstore.timer import checkpoint, move, past, retain
+from tests.support.inside.engine import (
+    NO_IDS,
+    NOTHING,
+    Carrier,
+    Checkpoint,
+    CommitLog,
+    Derived,
+    Disk,
+    Ids,
+    Mover,
+    PastUnits,
+    Retention,
+    Transfer,
+    Unread,
+    copying,
+    retain,
+    write_manifest,
+)
+from tests.support.inside.methods import (
+    COPIER_BEFORE,
+    COPIER_CONFIG_TEXTS,
+    RESTORING_WRITE_REST,
+    RETENTION_IS_READ,
+    RETENTION_RETIRE,
+)
 
 
 @mutant("W-L3", "retention drops a file with what waits in it", needs="retention_")
 def _waiting_dropped() -> Patches:
-    yield swap(move.Mover, "step", lambda *_args: False)
+    yield swap(Mover, "step", lambda *_args: False)
 
 
 @mutant("W-L5", "retention drops records that are not on the wheel yet", needs="retention_")
 def _outruns_the_wheel() -> Patches:
-    original = retention.Retention.__init__
+    original = Retention.__init__
 
     def init(self: Any, *given: Any) -> None:
         *rest, seams = given
         seams = seams._replace(is_past=lambda _end: True, move=lambda *_args: False)
         original(self, *rest, seams)
 
-    yield swap(retention.Retention, "__init__", init)
+    yield swap(Retention, "__init__", init)
 
 
 @mutant("P-26", "retention drops what the last checkpoint goes on from", needs="retention_")
 def _checkpoint_outrun() -> Patches:
-    original = retention.Retention.__init__
+    original = Retention.__init__
 
     def init(self: Any, *given: Any) -> None:
         *rest, seams = given
         original(self, *rest, seams._replace(is_past=lambda _end: True))
 
-    yield swap(retention.Retention, "__init__", init)
+    yield swap(Retention, "__init__", init)
 
 
 @mutant("P-27", "retention drops messages of fixed levels that wait", needs="retention_")
 def _levels_dropped() -> Patches:
-    yield swap(retain, "lowest_waiting", lambda *_args: retention.NOTHING)
+    yield swap(retain, "lowest_waiting", lambda *_args: NOTHING)
 
 
 @mutant("P-28", "what a group has not read goes when it is old", needs="retention_")
 def _unread_dropped() -> Patches:
-    yield swap(retention.Retention, "_is_read", lambda _self, _end: True)
+    yield swap(*RETENTION_IS_READ, lambda _self, _end: True)
 
 
 @mutant("P-29", "what is dropped unread is not counted", needs="retention_")
 def _not_counted() -> Patches:
-    yield swap(unread.Unread, "dropped", nothing)
+    yield swap(Unread, "dropped", nothing)
 
 
 @mutant(
@@ -62,23 +79,23 @@ def _not_counted() -> Patches:
     needs="retention_",
 )
 def _begin_not_raised() -> Patches:
-    yield swap(checkpoint.Checkpoint, "raise_begins", nothing)
+    yield swap(Checkpoint, "raise_begins", nothing)
 
 
 @mutant("P-31", "a file goes before what was handed over out of it is durable", needs="retention_")
 def _evidence_not_durable() -> Patches:
-    original = retention.Retention._retire
+    original = RETENTION_RETIRE.original
 
     def retire(self: Any) -> bool:
-        with swap(commit_log.CommitLog, "sync_through", nothing):
+        with swap(CommitLog, "sync_through", nothing):
             return original(self)
 
-    yield swap(retention.Retention, "_retire", retire)
+    yield swap(*RETENTION_RETIRE, retire)
 
 
 @mutant("P-32", "a timer log file goes whose slots have not been read", needs="retention_")
 def _units_dropped() -> Patches:
-    original = past.PastUnits.retire
+    original = PastUnits.retire
 
     def retire(self: Any) -> bool:
         segments = self._rooms.timer_log.segments
@@ -86,19 +103,19 @@ def _units_dropped() -> Patches:
             return original(self)
         return segments.retire((segments.numbers[0] + 1) * segments.segment_bytes)
 
-    yield swap(past.PastUnits, "retire", retire)
+    yield swap(PastUnits, "retire", retire)
 
 
 @mutant("P-33", "what is known of sources goes with the file that it stands in", needs="retention_")
 def _ledger_not_carried() -> Patches:
-    yield swap(carrying.Carrier, "carry", lambda *_args: True)
+    yield swap(Carrier, "carry", lambda *_args: True)
 
 
 @mutant("P-34", "queues keep what the log has lost",
         "a pull passes over what the log has lost, and an opening drops it; it costs space alone",
         needs="retention_")  # fmt: skip
 def _queues_keep() -> Patches:
-    yield swap(retain._Derived, "drop", lambda *_args: False)
+    yield swap(Derived, "drop", lambda *_args: False)
 
 
 # --- backups ---
@@ -106,50 +123,50 @@ def _queues_keep() -> Patches:
 
 @mutant("P-35", "a segment that has grown is not copied further", needs="restore")
 def _backup_stale() -> Patches:
-    original = copying._Transfer.bring
+    original = Transfer.bring
 
     def bring(self: Any, one: Any) -> Any:
         return self._saved.get(one.offset) or original(self, one)
 
-    yield swap(copying._Transfer, "bring", bring)
+    yield swap(Transfer, "bring", bring)
 
 
 @mutant("P-36", "a backup is told of before it is durable", needs="restore")
 def _backup_not_synced() -> Patches:
-    original = copying._Transfer.bring
+    original = Transfer.bring
 
     def bring(self: Any, one: Any) -> Any:
         with swap(type(one.file), "sync", nothing):
             return original(self, one)
 
-    yield swap(copying._Transfer, "bring", bring)
+    yield swap(Transfer, "bring", bring)
 
 
 @mutant("P-37", "a backup leaves out how far the groups have read", needs="restore")
 def _offsets_left_out() -> Patches:
-    yield swap(copying.Copier, "_config_texts", lambda _self: {})
+    yield swap(*COPIER_CONFIG_TEXTS, lambda _self: {})
 
 
 @mutant("P-38", "a backup that is cut off takes the place of the one before", needs="restore")
 def _manifest_first() -> Patches:
-    original = copying.Copier._before
+    original = COPIER_BEFORE.original
 
     def before(self: Any, target: Any, new: Any) -> Any:
         found = original(self, target, new)
-        copying._write_manifest(self._disk, target.root, new._replace(segments=found.segments))
+        write_manifest(self._disk, target.root, new._replace(segments=found.segments))
         return found
 
-    yield swap(copying.Copier, "_before", before)
+    yield swap(*COPIER_BEFORE, before)
 
 
 @mutant("P-39", "a restored store begins its queues anew", needs="restore")
 def _ends_left_out() -> Patches:
-    original = restoring._write_rest
+    original = RESTORING_WRITE_REST.original
 
-    def write_rest(disk: files.Disk, tree: Any, manifest: Any, ids: Any) -> None:
+    def write_rest(disk: Disk, tree: Any, manifest: Any, ids: Any) -> None:
         original(disk, tree, manifest._replace(queue_ends={}), ids)
 
-    yield swap(restoring, "_write_rest", write_rest)
+    yield swap(*RESTORING_WRITE_REST, write_rest)
 
 
 @mutant("P-40", "a backup has no message ids of what retention removed", needs="restore")

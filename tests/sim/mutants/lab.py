@@ -4,28 +4,35 @@ from dataclasses import replace
 from typing import Any
 
 from tests.sim.mutants.planting import Lib, Patches, mutant, nothing, set_states, swap
-from timerstore import opening, putting
-from timerstore.commitlog import commit_log
-from timerstore.files import segments
-from timerstore.message import CancelResult
-from timerstore.native import lib
-from timerstore.pull import pull as pulling
-from timerstore.timer import cancel, checkpoint, dequeue_put, linker
+from tests.support.inside.engine import (
+    Canceller,
+    CommitLog,
+    Puller,
+    Putting,
+    Segments,
+    dequeue_put,
+    lib,
+    linker,
+    opening,
+)
+from tests.support.inside.methods import CHECKPOINT_TAKE, CHECKPOINT_WRITE
+from tests.support.inside.parts import states_of
+from timerstore import CancelResult
 
 
 @mutant("L-1", "the checkpoint before the log")
 def _checkpoint_first() -> Patches:
-    original = checkpoint.Checkpoint._write
+    original = CHECKPOINT_WRITE.original
 
     def write(self: Any, taken: Any, pause: Any, *, is_clean: bool) -> Any:
         log = self._rooms.log
         with swap(type(log.segments), "sync", nothing):
             log.write_out()
-            with swap(commit_log.CommitLog, "sync_through", nothing):
+            with swap(CommitLog, "sync_through", nothing):
                 found = original(self, taken, pause, is_clean=is_clean)
         return found
 
-    yield swap(checkpoint.Checkpoint, "_write", write)
+    yield swap(*CHECKPOINT_WRITE, write)
 
 
 @mutant("L-2", "no look at the state of an id before it is handed over")
@@ -40,7 +47,7 @@ def _no_dedupe() -> Patches:
 
 @mutant("L-3", "a put is acknowledged before it is synced")
 def _ack_early() -> Patches:
-    yield swap(putting.Putting, "wants_sync", lambda _self, _flush: False)
+    yield swap(Putting, "wants_sync", lambda _self, _flush: False)
 
 
 @mutant("L-4", "a slot is used again a lap later whatever it holds")
@@ -54,16 +61,16 @@ def _lap() -> Patches:
 
 @mutant("L-5", "a cancel changes the state and writes no record")
 def _cancel_not_logged() -> Patches:
-    original = cancel.Canceller.cancel
+    original = Canceller.cancel
 
     def cancelled(self: Any, handle: Any) -> Any:
         found = [one for one in self._finder.find(handle) if handle.timer_id != -1]
-        if len(found) == 1 and self._finder._states.get(found[0].timer_id) == lib.TS_WAITING:
-            set_states(self._finder._states.native, [found[0].timer_id], lib.TS_CANCELLED)
+        if len(found) == 1 and states_of(self._finder).get(found[0].timer_id) == lib.TS_WAITING:
+            set_states(states_of(self._finder).native, [found[0].timer_id], lib.TS_CANCELLED)
             return CancelResult.CANCELLED, 0
         return original(self, handle)
 
-    yield swap(cancel.Canceller, "cancel", cancelled)
+    yield swap(Canceller, "cancel", cancelled)
 
 
 @mutant("L-6", "a message put into the slot that is being read")
@@ -77,12 +84,12 @@ def _slot_in_progress() -> Patches:
 
 @mutant("L-7", "a pull sees what is not durable")
 def _pull_beyond() -> Patches:
-    original = pulling.Puller.__init__
+    original = Puller.__init__
 
     def init(self: Any, metrics: Any, config: Any, clock: Any, log: Any, *rest: Any) -> None:
         original(self, metrics, replace(config, visibility="written"), clock, log, *rest)
 
-    yield swap(pulling.Puller, "__init__", init)
+    yield swap(Puller, "__init__", init)
 
 
 @mutant("L-8", "a sync covers the own record's range only")
@@ -92,7 +99,7 @@ def _ranged_sync() -> Patches:
         for number in dirty[-1:]:
             self._dirty.pop(number).sync()
 
-    yield swap(segments.Segments, "sync", sync)
+    yield swap(Segments, "sync", sync)
 
 
 @mutant("L-9", "the recovered tail is not synced")
@@ -105,19 +112,19 @@ def _tail_not_synced() -> Patches:
 
 @mutant("L-11", "the read pointer is taken after the log's end instead of before it")
 def _read_pointer_late() -> Patches:
-    original = checkpoint.Checkpoint._take
+    original = CHECKPOINT_TAKE.original
 
     def take(self: Any) -> Any:
         taken = original(self)
         now_slot = self._clock.now_ms // self._config.precision_ms
         return taken._replace(read_slot=max(taken.read_slot, now_slot + 1))
 
-    yield swap(checkpoint.Checkpoint, "_take", take)
+    yield swap(*CHECKPOINT_TAKE, take)
 
 
 @mutant("L-12", "a truncation is not synced")
 def _cut_not_synced() -> Patches:
-    original = segments.Segments.cut
+    original = Segments.cut
 
     def cut(self: Any, offset: int) -> None:
         number, at = divmod(offset, self.segment_bytes)
@@ -129,4 +136,4 @@ def _cut_not_synced() -> Patches:
         else:
             original(self, offset)
 
-    yield swap(segments.Segments, "cut", cut)
+    yield swap(Segments, "cut", cut)

@@ -3,29 +3,36 @@
 from typing import Any
 
 from tests.sim.mutants.planting import Patches, mutant, nothing, swap
-from timerstore.leases import leases, leasing
-from timerstore.message import CancelResult
-from timerstore.pull import lease_progress
+from tests.support.inside.engine import LeaseProgress, leasing
+from tests.support.inside.methods import (
+    LEASE_PROGRESS_KNOWN_IN_RETRY,
+    LEASES_CANCEL,
+    LEASES_MOVE,
+    LEASES_SETTLE,
+    LEASING_APPEND,
+    LEASING_ROW,
+)
+from timerstore import CancelResult
 
 
 @mutant("LE-1", "an ack is answered, and the lease goes on", needs="receive")
 def _ack_forgotten() -> Patches:
-    yield swap(leases.Leases, "_cancel", lambda *_args: (CancelResult.CANCELLED, 0))
+    yield swap(*LEASES_CANCEL, lambda *_args: (CancelResult.CANCELLED, 0))
 
 
 @mutant("LE-2", "what leases say of a group's place is not read on opening", needs="receive")
 def _leases_not_read() -> Patches:
-    yield swap(lease_progress.LeaseProgress, "recover", nothing)
+    yield swap(LeaseProgress, "recover", nothing)
 
 
 @mutant("LE-3", "a checkpoint does not commit what was leased", needs="receive")
 def _leases_not_committed() -> Patches:
-    yield swap(lease_progress.LeaseProgress, "commit", nothing)
+    yield swap(LeaseProgress, "commit", nothing)
 
 
 @mutant("LE-4", "what is leased and acked is answered before it is durable", needs="receive")
 def _lease_not_durable() -> Patches:
-    yield swap(leases.Leases, "_settle", nothing)
+    yield swap(*LEASES_SETTLE, nothing)
 
 
 @mutant("LE-5", "attempts are not counted over a lease that was over", needs="receive")
@@ -35,32 +42,32 @@ def _attempts_not_counted() -> Patches:
 
 @mutant("LE-6", "the last attempt's lease comes again, too", needs="receive")
 def _no_dead_letters() -> Patches:
-    original = leasing.Leasing._row
+    original = LEASING_ROW.original
 
     def row(self: Any, reads: Any, message: Any, request: Any, number: int) -> Any:
         return original(self, reads, message, request._replace(attempts_max=0), number)
 
-    yield swap(leasing.Leasing, "_row", row)
+    yield swap(*LEASING_ROW, row)
 
 
 @mutant("LE-7", "an extended lease is over when it would have been", needs="receive")
 def _not_extended() -> Patches:
-    original = leases.Leases._move
+    original = LEASES_MOVE.original
 
     def move(self: Any, receipt: Any, deliver_ms: int) -> Any:
         return original(self, receipt, min(deliver_ms, receipt.until_ms))
 
-    yield swap(leases.Leases, "_move", move)
+    yield swap(*LEASES_MOVE, move)
 
 
 @mutant("LE-8", "who reads what came again is not known to retention", needs="receive")
 def _retry_not_known() -> Patches:
-    yield swap(lease_progress.LeaseProgress, "_known_in_retry", lambda _self, places: places)
+    yield swap(*LEASE_PROGRESS_KNOWN_IN_RETRY, lambda _self, places: places)
 
 
 @mutant("LE-9", "how far a group is, is noted before its leases are there", needs="receive")
 def _noted_early() -> Patches:
-    original = leasing.Leasing._append
+    original = LEASING_APPEND.original
 
     def append(self: Any, reads: Any, rows: Any, *rest: Any) -> None:
         progress = self._opened.lease_progress
@@ -70,4 +77,4 @@ def _noted_early() -> Patches:
         progress.commit()
         original(self, reads, rows, *rest)
 
-    yield swap(leasing.Leasing, "_append", append)
+    yield swap(*LEASING_APPEND, append)

@@ -5,10 +5,9 @@ from typing import Any
 import numpy as np
 
 from tests.sim.mutants.planting import Patches, mutant, swap
-from timerstore import opening
+from tests.support.inside.engine import LevelCursors, ScheduleDeliver, opening
+from tests.support.inside.methods import SCHEDULE_PLACE
 from timerstore.errors import FullError
-from timerstore.queues import level_cursors
-from timerstore.schedule import deliver
 
 
 @mutant(
@@ -22,7 +21,7 @@ def _levels_not_folded() -> Patches:
 
 @mutant("W-F2", "levels: what cannot be handed over now is skipped", needs="put_level")
 def _level_skipped() -> Patches:
-    original = deliver.ScheduleDeliver.step
+    original = ScheduleDeliver.step
 
     def step(self: Any) -> bool:
         try:
@@ -33,12 +32,12 @@ def _level_skipped() -> Patches:
                     queue.advance(run, 1)
             raise
 
-    yield swap(deliver.ScheduleDeliver, "step", step)
+    yield swap(ScheduleDeliver, "step", step)
 
 
 @mutant("W-F3", "levels: an exception inside the loop takes a batch for done", needs="put_level")
 def _level_batch_done() -> Patches:
-    original = deliver.ScheduleDeliver._place
+    original = SCHEDULE_PLACE.original
 
     def place(self: Any, entries: Any, runs: Any, now_ms: int) -> None:
         try:
@@ -47,14 +46,14 @@ def _level_batch_done() -> Patches:
             self._cursors.done(entries["place"])
             raise
 
-    yield swap(deliver.ScheduleDeliver, "_place", place)
+    yield swap(*SCHEDULE_PLACE, place)
 
 
 @mutant("W-F4", "levels: the offset file is newer than the message", needs="put_level")
 def _level_cursor_early() -> Patches:
-    original = level_cursors.LevelCursors.copy
+    original = LevelCursors.copy
 
     def copy(self: Any) -> Any:
         return {queue: (one[0] + 1, *one[1:]) for queue, one in original(self).items()}
 
-    yield swap(level_cursors.LevelCursors, "copy", copy)
+    yield swap(LevelCursors, "copy", copy)

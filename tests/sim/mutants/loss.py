@@ -3,27 +3,26 @@
 from typing import Any
 
 from tests.sim.mutants.planting import Lib, Patches, mutant, swap
-from timerstore import opening
-from timerstore.commitlog import commit_log
-from timerstore.errors import FullError, TimerStoreError
-from timerstore.native import lib
-from timerstore.timer import (
-    checkpoint,
-    dequeue_get,
-    dequeue_get_message,
-    dequeue_put,
-    enqueue_get,
+from tests.support.inside.engine import (
+    CommitLog,
+    DequeueGet,
+    DequeueGetMessage,
+    DequeuePut,
+    EnqueueGet,
+    OpenSlot,
+    TimerLog,
+    WheelChecks,
+    lib,
     linker,
-    open_slot,
-    timer_log,
-    wheel_checks,
+    timer_recover,
 )
-from timerstore.timer import recover as timer_recover
+from tests.support.inside.methods import CHECKPOINT_WRITE, OPENING_LEADS_TO_ALL, OPENING_RECOVER
+from timerstore.errors import FullError, TimerStoreError
 
 
 @mutant("W-L1", "a hand-over that fails three times on a full disk is dropped")
 def _three_strikes() -> Patches:
-    original, strikes = dequeue_put.DequeuePut.step, {"count": 0}
+    original, strikes = DequeuePut.step, {"count": 0}
 
     def step(self: Any) -> bool:
         try:
@@ -37,7 +36,7 @@ def _three_strikes() -> Patches:
                 self._open_slot.done([(slot, 1)])
             return False
 
-    yield swap(dequeue_put.DequeuePut, "step", step)
+    yield swap(DequeuePut, "step", step)
 
 
 @mutant("W-L4", "after a long downtime reading goes on at the present slot")
@@ -51,7 +50,7 @@ def _jump_over() -> Patches:
 
 @mutant("W-L6", "a record that cannot be read while indexing is skipped")
 def _skip_unreadable() -> Patches:
-    original = enqueue_get.EnqueueGet.step
+    original = EnqueueGet.step
 
     def step(self: Any) -> bool:
         try:
@@ -60,28 +59,28 @@ def _skip_unreadable() -> Patches:
             self.queue_offset += 1
             return True
 
-    yield swap(enqueue_get.EnqueueGet, "step", step)
+    yield swap(EnqueueGet, "step", step)
 
 
 @mutant("W-L7", "the read time is made durable, the delivered copies are not")
 def _copies_not_synced() -> Patches:
-    original = checkpoint.Checkpoint._write
+    original = CHECKPOINT_WRITE.original
 
     def write(self: Any, taken: Any, pause: Any, *, is_clean: bool) -> Any:
-        with swap(commit_log.CommitLog, "sync_through", lambda log, _end: log.write_out()):
+        with swap(CommitLog, "sync_through", lambda log, _end: log.write_out()):
             return original(self, taken, pause, is_clean=is_clean)
 
-    yield swap(checkpoint.Checkpoint, "_write", write)
+    yield swap(*CHECKPOINT_WRITE, write)
 
 
 @mutant("W-L8", "the read time moves past what is still in flight")
 def _read_time_early() -> Patches:
-    yield swap(open_slot.OpenSlot, "lowest_slot", lambda _self, frontier: frontier)
+    yield swap(OpenSlot, "lowest_slot", lambda _self, frontier: frontier)
 
 
 @mutant("W-L9", "an unexpected exception drops the rest of a slot")
 def _drop_rest() -> Patches:
-    original = dequeue_get_message.DequeueGetMessage.step
+    original = DequeueGetMessage.step
 
     def step(self: Any) -> bool:
         try:
@@ -90,24 +89,24 @@ def _drop_rest() -> Patches:
             self._source.take()
             return True
 
-    yield swap(dequeue_get_message.DequeueGetMessage, "step", step)
+    yield swap(DequeueGetMessage, "step", step)
 
 
 @mutant("W-L10", "a timer log that is gone is not noticed")
 def _timer_log_gone() -> Patches:
-    yield swap(timer_log.TimerLog, "is_whole", lambda *_args: True)
+    yield swap(TimerLog, "is_whole", lambda *_args: True)
 
 
 @mutant("W-L11", "a wheel that is gone is taken for an empty one")
 def _wheel_gone() -> Patches:
-    original = opening._Opening._recover
+    original = OPENING_RECOVER.original
 
     def recover(self: Any, *, was_open: bool, wheel_is_ours: bool) -> Any:
         return original(self, was_open=was_open, wheel_is_ours=wheel_is_ours or was_open)
 
-    yield swap(opening._Opening, "_recover", recover)
-    yield swap(opening._Opening, "_leads_to_all", lambda *_args, **_given: True)
-    yield swap(wheel_checks.WheelChecks, "fits", lambda *_args: True)
+    yield swap(*OPENING_RECOVER, recover)
+    yield swap(*OPENING_LEADS_TO_ALL, lambda *_args, **_given: True)
+    yield swap(WheelChecks, "fits", lambda *_args: True)
 
 
 @mutant("W-L12", "a message for a slot that was read already is put there, and never read")
@@ -122,7 +121,7 @@ def _late_is_lost() -> Patches:
 
 @mutant("P-42", "what was read of slots is dropped where a file cannot be opened amid them")
 def _read_then_dropped() -> Patches:
-    original = dequeue_get.DequeueGet.step
+    original = DequeueGet.step
 
     def step(self: Any) -> bool:
         try:
@@ -131,4 +130,4 @@ def _read_then_dropped() -> Patches:
             self._count, self._finished = 0, []
             raise
 
-    yield swap(dequeue_get.DequeueGet, "step", step)
+    yield swap(DequeueGet, "step", step)

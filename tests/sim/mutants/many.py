@@ -3,43 +3,42 @@
 from typing import Any
 
 from tests.sim.mutants.planting import Patches, mutant, swap
-from timerstore.native import lib
-from timerstore.store import TimerStore
-from timerstore.timer import cancel_many
+from tests.support.inside.engine import ManyCanceller, TimerStore, lib
+from tests.support.inside.methods import MANY_CANCELLER_FIND, MANY_CANCELLER_PLACE
 
 
 @mutant("CM-1", "many cancels are answered before they are durable", needs='"cancel_many"')
 def _not_durable() -> Patches:
-    original = cancel_many.ManyCanceller.cancel
+    original = ManyCanceller.cancel
 
     def cancel(self: Any, *given: Any) -> Any:
         return original(self, *given)[0], 0
 
-    yield swap(cancel_many.ManyCanceller, "cancel", cancel)
+    yield swap(ManyCanceller, "cancel", cancel)
 
 
 @mutant("CM-2", "a hint is believed without a look at the message", needs='"cancel_many"')
 def _believed() -> Patches:
-    original = cancel_many.ManyCanceller._find
+    original = MANY_CANCELLER_FIND.original
 
     def find(self: Any, named: Any, names: Any, texts: Any, drafts: Any) -> int:
         count = original(self, named, names, texts, drafts)
         drafts["timer_id"][1:count] = drafts["timer_id"][: count - 1].copy()
         return count
 
-    yield swap(cancel_many.ManyCanceller, "_find", find)
+    yield swap(*MANY_CANCELLER_FIND, find)
 
 
 @mutant("CM-3", "what was cancelled before is cancelled again", needs='"cancel_many"')
 def _always_cancelled() -> Patches:
-    original = cancel_many.ManyCanceller._place
+    original = MANY_CANCELLER_PLACE.original
 
     def place(self: Any, drafts: Any, texts: Any) -> int:
         end = original(self, drafts, texts)
         drafts["state"][:] = lib.TS_WAITING
         return end
 
-    yield swap(cancel_many.ManyCanceller, "_place", place)
+    yield swap(*MANY_CANCELLER_PLACE, place)
 
 
 @mutant("CM-4", "of many the last is left out", needs='"cancel_many"')

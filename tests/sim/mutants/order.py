@@ -3,36 +3,42 @@
 from typing import Any
 
 from tests.sim.mutants.planting import Patches, mutant, nothing, swap
-from timerstore.queues import consume_queue
-from timerstore.timer import dequeue_put, open_slot, timer_log, wheel
-from timerstore.timer import recover as timer_recover
+from tests.support.inside.engine import (
+    ConsumeQueue,
+    DequeuePut,
+    DirtyPages,
+    OpenSlot,
+    TimerLog,
+    Wheel,
+    timer_recover,
+)
 
 
 @mutant("W-S1", "the wheel is made durable before the timer log")
 def _timer_log_not_synced() -> Patches:
-    yield swap(timer_log.TimerLog, "sync", nothing)
+    yield swap(TimerLog, "sync", nothing)
 
 
 @mutant("W-S3", "a cut of the log is not passed on to the queues")
 def _queues_not_cut() -> Patches:
-    original = consume_queue.ConsumeQueue.recover
+    original = ConsumeQueue.recover
 
     def recovered(self: Any, _log_end: int, log_begin: int) -> None:
         original(self, 2**62, log_begin)
 
-    yield swap(consume_queue.ConsumeQueue, "recover", recovered)
+    yield swap(ConsumeQueue, "recover", recovered)
 
 
 @mutant("W-S6", "pages of the wheel changed since its copy was taken are not written again")
 def _dirty_pages_forgotten() -> Patches:
-    original = wheel.Wheel.copy_dirty
+    original = Wheel.copy_dirty
 
     def copy_dirty(self: Any) -> Any:
         found = original(self)
         keep = len(found.pages) // 2
-        return wheel.DirtyPages(found.pages[:keep], found.data[:keep])
+        return DirtyPages(found.pages[:keep], found.data[:keep])
 
-    yield swap(wheel.Wheel, "copy_dirty", copy_dirty)
+    yield swap(Wheel, "copy_dirty", copy_dirty)
 
 
 @mutant("W-S7", "the clock goes forward and back: what was due in between is delivered at once")
@@ -48,7 +54,7 @@ def _latest_time_counts() -> Patches:
             latest["ms"] = max(latest["ms"], self._clock.now_ms)
             return latest["ms"]
 
-    original = dequeue_put.DequeuePut.step
+    original = DequeuePut.step
 
     def step(self: Any) -> bool:
         if not isinstance(self._clock, Peak):
@@ -56,18 +62,18 @@ def _latest_time_counts() -> Patches:
             self._clock = Peak(self._clock)
         return original(self)
 
-    yield swap(dequeue_put.DequeuePut, "step", step)
+    yield swap(DequeuePut, "step", step)
 
 
 @mutant("W-S8", "messages of one slot come in any order")
 def _no_order() -> Patches:
-    original = open_slot.OpenSlot.pop
+    original = OpenSlot.pop
 
     def pop(self: Any, now_ms: int, capacity: int) -> Any:
         due, frontier = original(self, now_ms, capacity)
         return due[::-1].copy(), frontier
 
-    yield swap(open_slot.OpenSlot, "pop", pop)
+    yield swap(OpenSlot, "pop", pop)
 
 
 @mutant("W-S9", "counts of what waits drift")

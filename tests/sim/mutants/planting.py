@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from timerstore.native import ffi, lib
+from tests.support.inside.engine import ffi, lib
 
 Patches = Iterator[Any]
 

@@ -4,17 +4,25 @@ from typing import Any
 
 from tests.sim.disk import SimFile
 from tests.sim.mutants.planting import Patches, mutant, nothing, swap
-from timerstore import opening
-from timerstore.commitlog import commit_log, staging
-from timerstore.files import directory, segments
-from timerstore.pull import offsets
-from timerstore.queues import consume_queue, index
-from timerstore.timer import dequeue_get, states, wheel
+from tests.support.inside.engine import (
+    CommitLog,
+    ConsumeQueue,
+    DequeueGet,
+    Directory,
+    Index,
+    Offsets,
+    Segments,
+    Staging,
+    States,
+    Wheel,
+    opening,
+)
+from tests.support.inside.methods import OFFSETS_WRITE, OPENING_REWRITE_MARK
 
 
 @mutant("P-1", "a failed sync is tried again, and goes on")
 def _sync_retried() -> Patches:
-    yield swap(commit_log.CommitLog, "fail", nothing)
+    yield swap(CommitLog, "fail", nothing)
 
 
 @mutant("P-2", "staged bytes overwrite the log without being compared with it",
@@ -38,13 +46,13 @@ def _staging_lost() -> Patches:
 
 @mutant("P-4", "a segment's name is not made durable")
 def _name_not_durable() -> Patches:
-    original = segments.Segments.create
+    original = Segments.create
 
     def create(self: Any, number: int) -> None:
         with swap(type(self._disk), "sync_directory", nothing):
             original(self, number)
 
-    yield swap(segments.Segments, "create", create)
+    yield swap(Segments, "create", create)
 
 
 @mutant("P-6", "committed offsets are not synced")
@@ -55,63 +63,63 @@ def _commit_not_durable() -> Patches:
             original(self, changes)
         self._file = new
 
-    original = offsets.Offsets._write
-    yield swap(offsets.Offsets, "_write", write)
+    original = OFFSETS_WRITE.original
+    yield swap(*OFFSETS_WRITE, write)
 
 
 @mutant("P-7", "offsets beyond a queue's end are left as they are",
          "offsets are of what was pulled, and pulls see what is durable alone")  # fmt: skip
 def _not_clamped() -> Patches:
-    yield swap(offsets.Offsets, "clamp", nothing)
+    yield swap(Offsets, "clamp", nothing)
 
 
 @mutant("P-8", "states are not synced before the watermark that speaks of them")
 def _states_not_synced() -> Patches:
-    original = states.States.write
+    original = States.write
 
     def write(self: Any, *given: Any) -> Any:
         with swap(type(self._file), "sync", nothing):
             return original(self, *given)
 
-    yield swap(states.States, "write", write)
+    yield swap(States, "write", write)
 
 
 @mutant("P-9", "queues are not synced before the watermark")
 def _queues_not_synced() -> Patches:
-    yield swap(consume_queue.ConsumeQueue, "sync", nothing)
+    yield swap(ConsumeQueue, "sync", nothing)
 
 
 @mutant("P-10", "the wheel is not synced before the watermark")
 def _wheel_not_synced() -> Patches:
-    original = wheel.Wheel.write
+    original = Wheel.write
 
     def write(self: Any, dirty: Any) -> None:
         with swap(type(self._file), "sync", nothing):
             original(self, dirty)
 
-    yield swap(wheel.Wheel, "write", write)
+    yield swap(Wheel, "write", write)
 
 
 @mutant("P-11", "the mark of an open store is not durable",
          "the watermark says whether it was closed, too")  # fmt: skip
 def _abort_not_durable() -> Patches:
-    original = directory.Directory.mark_open
+    original = Directory.mark_open
 
     def mark_open(self: Any) -> None:
         with swap(type(self._disk), "sync_directory", nothing):
             original(self)
 
-    yield swap(directory.Directory, "mark_open", mark_open)
+    yield swap(Directory, "mark_open", mark_open)
 
 
 @mutant("P-12", "the index drops entries of the last batch at a restart")
 def _index_short() -> Patches:
-    yield swap(index.Index, "catch_up", nothing)
+    yield swap(Index, "catch_up", nothing)
 
 
 @mutant("P-13", "a slot is told to be read before all of it is loaded")
 def _frontier_early() -> Patches:
-    original = dequeue_get.DequeueGet.step
+    original = DequeueGet.step
 
     def step(self: Any) -> bool:
         worked = original(self)
@@ -119,12 +127,12 @@ def _frontier_early() -> Patches:
             self._open_slot.frontier = self._wheel.frontier
         return worked
 
-    yield swap(dequeue_get.DequeueGet, "step", step)
+    yield swap(DequeueGet, "step", step)
 
 
 @mutant("P-43", "bytes past the durable end are synced but not written again")
 def _not_rewritten() -> Patches:
-    yield swap(segments.Segments, "rewrite", nothing)
+    yield swap(Segments, "rewrite", nothing)
 
 
 @mutant("P-44", "the watermark is synced but not written again after an unclean stop",
@@ -134,15 +142,15 @@ def _watermark_not_rewritten() -> Patches:
         if self._mark is not None:
             self._disk.open(self._tree.watermark).sync()
 
-    yield swap(opening._Opening, "_rewrite_mark", rewrite_mark)
+    yield swap(*OPENING_REWRITE_MARK, rewrite_mark)
 
 
 @mutant("P-45", "records of an earlier owner stay in the staging file")
 def _staging_not_emptied() -> Patches:
-    original = staging.Staging.__init__
+    original = Staging.__init__
 
     def init(self: Any, disk: Any, path: Any, half_bytes: int) -> None:
         with swap(SimFile, "zero", nothing):
             original(self, disk, path, half_bytes)
 
-    yield swap(staging.Staging, "__init__", init)
+    yield swap(Staging, "__init__", init)

@@ -3,26 +3,25 @@
 from typing import Any
 
 from tests.sim.mutants.planting import Patches, mutant, nothing, swap
-from timerstore import recurring_calls
-from timerstore.recurring import definitions, planner
-from timerstore.recurring_calls import RecurringCalls
+from tests.support.inside.engine import Definitions, RecurringCalls, planner
+from tests.support.inside.methods import RECURRING_CANCEL_UNTIL
 
 
 @mutant("RC-1", "runs in the log behind the watermark are not read on opening", needs='"every"')
 def _runs_not_read() -> Patches:
-    yield swap(definitions.Definitions, "recover", nothing)
+    yield swap(Definitions, "recover", nothing)
 
 
 @mutant("RC-2", "a checkpoint does not save how far each is", needs='"every"')
 def _progress_not_saved() -> Patches:
-    original = definitions.Definitions.note
+    original = Definitions.note
 
     def note(self: Any, *given: Any) -> None:
         before = self._is_changed
         original(self, *given)
         self._is_changed = before
 
-    yield swap(definitions.Definitions, "note", note)
+    yield swap(Definitions, "note", note)
 
 
 @mutant("RC-3", "what was missed while nobody had the store open comes", needs='"every"')
@@ -52,7 +51,7 @@ def _not_all() -> Patches:
 
 @mutant("RC-6", "the run that waits stays when all is ended", needs='"every"')
 def _run_stays() -> Patches:
-    yield swap(RecurringCalls, "_cancel_until", nothing)
+    yield swap(*RECURRING_CANCEL_UNTIL, nothing)
 
 
 @mutant("RC-7", "an end that was cut off is not brought to its end", needs='"every"')
@@ -60,7 +59,7 @@ def _half_ended() -> Patches:
     original = RecurringCalls.prepare
 
     def prepare(self: Any) -> None:
-        with swap(RecurringCalls, "_cancel_until", nothing):
+        with swap(*RECURRING_CANCEL_UNTIL, nothing):
             original(self)
 
     yield swap(RecurringCalls, "prepare", prepare)
@@ -68,10 +67,10 @@ def _half_ended() -> Patches:
 
 @mutant("RC-8", "a definition is answered for before it is durable", needs='"every"')
 def _definition_not_durable() -> Patches:
-    original = recurring_calls.RecurringCalls.put_every
+    original = RecurringCalls.put_every
 
     def put_every(self: Any, *given: Any, **more: Any) -> Any:
-        with swap(definitions.Definitions, "save", nothing):
+        with swap(Definitions, "save", nothing):
             return original(self, *given, **more)
 
-    yield swap(recurring_calls.RecurringCalls, "put_every", put_every)
+    yield swap(RecurringCalls, "put_every", put_every)

@@ -3,39 +3,44 @@
 from typing import Any
 
 from tests.sim.mutants.planting import Patches, mutant, nothing, swap
-from timerstore import replacing
-from timerstore.replacing import Replacing
+from tests.support.inside.methods import (
+    REPLACING_DUE_MS,
+    REPLACING_FIND,
+    REPLACING_LOOK,
+    REPLACING_REPLACE,
+    REPLACING_WAITING_OF,
+)
 
 
 @mutant("RP-1", "what waits with a key is not found", needs="replace")
 def _not_found() -> Patches:
-    yield swap(Replacing, "_find", nothing)
+    yield swap(*REPLACING_FIND, nothing)
 
 
 @mutant("RP-2", "what waits with a key is not found in another life", needs="replace")
 def _not_looked_up() -> Patches:
-    yield swap(Replacing, "_look", nothing)
+    yield swap(*REPLACING_LOOK, nothing)
 
 
 @mutant("RP-3", "the limit begins anew with each put", needs="replace")
 def _limit_anew() -> Patches:
-    original = Replacing._replace
+    original = REPLACING_REPLACE.original
 
     def replace(self: Any, given: Any, before: Any, now_ms: int) -> Any:
         return original(self, given, before._replace(first_ms=now_ms, limit_ms=-1), now_ms)
 
-    yield swap(Replacing, "_replace", replace)
+    yield swap(*REPLACING_REPLACE, replace)
 
 
 @mutant("RP-4", "the limit is forgotten in another life", needs="replace")
 def _limit_forgotten() -> Patches:
-    original = Replacing._waiting_of
+    original = REPLACING_WAITING_OF.original
 
     def waiting_of(self: Any, *given: Any) -> Any:
         found = original(self, *given)
         return None if found is None else found._replace(limit_ms=-1)
 
-    yield swap(Replacing, "_waiting_of", waiting_of)
+    yield swap(*REPLACING_WAITING_OF, waiting_of)
 
 
 @mutant("RP-5", "the one before goes, and then the new one comes", needs="replace")
@@ -45,19 +50,19 @@ def _one_after_the_other() -> Patches:
         self._opened.canceller.cancel_named(before.named)
         self._log.write_out()
         given = given._replace(due_ms=due_ms, wait_ms=None)
-        with swap(replacing.Replacing, "_due_ms", lambda *_args: (due_ms, limit_ms)):
+        with swap(*REPLACING_DUE_MS, lambda *_args: (due_ms, limit_ms)):
             return self._first(given, before.first_ms)
 
-    yield swap(Replacing, "_replace", replace)
+    yield swap(*REPLACING_REPLACE, replace)
 
 
 @mutant("RP-6", "a limit that has passed is no limit", needs="replace")
 def _limit_passed() -> Patches:
-    original = Replacing._due_ms
+    original = REPLACING_DUE_MS.original
 
     def due_ms(self: Any, given: Any, first_ms: int, limit_ms: int, now_ms: int) -> Any:
         if 0 <= limit_ms <= now_ms:
             return original(self, given._replace(wait_ms=None), first_ms, -1, now_ms)
         return original(self, given, first_ms, limit_ms, now_ms)
 
-    yield swap(Replacing, "_due_ms", due_ms)
+    yield swap(*REPLACING_DUE_MS, due_ms)

@@ -4,11 +4,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.sim.mutants.planting import Patches, mutant, nothing, swap
+from tests.support.inside.engine import (
+    ShardConsumer,
+    ShardedStore,
+    TimerStore,
+    sharded,
+)
+from tests.support.inside.methods import (
+    SHARD_CONSUMER_BY_SHARD,
+    SHARDED_CHECKED_PLACE,
+    SHARDED_CLOSE_ALL,
+)
+from tests.support.inside.parts import release_unclosed
 from timerstore.errors import TimerStoreError
-from timerstore.shards import sharded
-from timerstore.shards.consumer import ShardConsumer
-from timerstore.shards.sharded import ShardedStore
-from timerstore.store import TimerStore
 
 _NEEDS = '"shards": {'
 
@@ -37,36 +45,35 @@ def _routed_anew() -> Patches:
 
 @mutant("SH-3", "many handles of several shards go to the first shard", needs='"cancel_many_wide"')
 def _cancelled_elsewhere() -> Patches:
-    original = ShardedStore._checked_place
+    original = SHARDED_CHECKED_PLACE.original
 
     def place(self: ShardedStore, given: object) -> tuple[int, Any]:
         shard, handle = original(self, given)
         return (0, handle) if isinstance(handle, str) else (shard, handle)
 
-    yield swap(ShardedStore, "_checked_place", place)
+    yield swap(*SHARDED_CHECKED_PLACE, place)
 
 
 @mutant("SH-4", "a group commits in one shard alone", needs=_NEEDS)
 def _committed_in_one() -> Patches:
-    original = ShardConsumer._by_shard
+    original = SHARD_CONSUMER_BY_SHARD.original
 
     def by_shard(self: ShardConsumer, through: Any) -> Any:
         return dict(list(original(self, through).items())[:1])
 
-    yield swap(ShardConsumer, "_by_shard", by_shard)
+    yield swap(*SHARD_CONSUMER_BY_SHARD, by_shard)
 
 
 @mutant("SH-5", "the last shard is let go of, and neither synced nor closed", needs=_NEEDS)
 def _last_not_closed() -> Patches:
-    original = sharded._close_all
+    original = SHARDED_CLOSE_ALL.original
 
     def close_all(stores: Sequence[TimerStore]) -> list[BaseException]:
         for last in stores[-1:]:
-            last._closed = True
-            last._opened.directory.release()
+            release_unclosed(last)
         return original(stores[:-1])
 
-    yield swap(sharded, "_close_all", close_all)
+    yield swap(*SHARDED_CLOSE_ALL, close_all)
 
 
 class _Lying:
@@ -97,4 +104,4 @@ def _others_stay_open() -> Patches:
                 return [error]
         return []
 
-    yield swap(sharded, "_close_all", close_all)
+    yield swap(*SHARDED_CLOSE_ALL, close_all)

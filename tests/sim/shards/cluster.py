@@ -12,7 +12,6 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-import timerstore.files.directory
 from tests.sim.disk import SimDisk
 from tests.sim.drawing import Op
 from tests.sim.images import beside, check_store
@@ -24,6 +23,8 @@ from tests.sim.shards.facet import Facet, check_named
 from tests.sim.shards.readers import ReadWhole, ShardReaders, joined, parted
 from tests.sim.shards.shard import Shard
 from tests.sim.shards.whole import check_whole
+from tests.support.inside import inside
+from tests.support.inside.parts import allow_unclosed, held_directories
 from tests.support.models.groups import Seen
 from tests.support.models.messages import Queue
 from timerstore import StoreConfig
@@ -48,7 +49,7 @@ class Cluster(Reading, Life):
         self.number = 0  # of the last body, in whichever shard
         self.waited_ms = 0
         self.onces = self.clock.onces
-        self.readers = ShardReaders(self._begin_of, count)
+        self.readers = ShardReaders(self.begin_of, count)
         self.shards: list[Shard] = []
         self._count = count
         self._births = births
@@ -80,11 +81,11 @@ class Cluster(Reading, Life):
         except BaseException:
             self._check_let_go()
             raise
-        self.whole._warns_unclosed = False  # its process may die
+        allow_unclosed(self.whole)  # its process may die
         assert self.whole.shard_count == self._count
         self._turn = None
         for one in self.shards:
-            one._take(self._facet(self.whole, one))
+            one.take_store(self._facet(self.whole, one))
 
     def _facet(self, whole: ShardedStore, one: Shard) -> Any:
         return Facet(whole, one.shard)
@@ -95,19 +96,19 @@ class Cluster(Reading, Life):
         assert self.is_dead or not held, f"{len(held)} of {self._count} shards stay open"
 
     def _held(self) -> list[Any]:
-        return [k for k in timerstore.files.directory._held if k[0] == self.disk.number]
+        return [k for k in held_directories() if k[0] == self.disk.number]
 
-    def _note_end(self) -> None:
+    def note_end(self) -> None:
         for one in self.shards:
-            one._note_end()
+            one.note_end()
 
-    def _after_opening(self) -> None:
+    def after_opening(self) -> None:
         for one in self.shards:
-            one.opened(was_cut=self._was_cut, has_failed=self.has_failed)
-            one._take_rates()  # what follows may fail in one of them
-        self._was_cut = self.has_failed = False
+            one.opened(was_cut=self.was_cut, has_failed=self.has_failed)
+            one.take_rates()  # what follows may fail in one of them
+        self.was_cut = self.has_failed = False
         for one in self.shards:
-            one._after_opening()
+            one.after_opening()
         self.readers.lost()
         self.readers.check(self._read_from)
 
@@ -120,27 +121,29 @@ class Cluster(Reading, Life):
         if not self.is_dead:
             self._open()
             if not self.is_dead:
-                self._after_opening()
+                self.after_opening()
 
     def _close(self) -> None:
         self._is_open = self._is_open and self.is_dead
-        self._note_end()
+        self.note_end()
         self.may_scan_all = True
         try:
             self.whole.close()
-            logs = [one.store._log for one in self.shards]
+            logs = [inside(one.store).log for one in self.shards]
             assert all(log.durable == log.end for log in logs), "closed, and not durable"
         except MemoryError:
             self._close_again()
             raise
         finally:
             if not self.is_dead:
-                self._note_end()
+                self.note_end()
                 self._check_let_go()
 
     def _close_again(self) -> None:
         """Of a shard that found no memory nothing may have been closed; another call does it."""
-        assert all(one._closed for one in self.whole.stores), "some shards were not asked to close"
+        assert all(inside(one).is_closed for one in self.whole.stores), (
+            "some shards were not asked to close"
+        )
         fault, self.allocations.fault = self.allocations.fault, None
         assert self.is_dead or len(self._held()) <= (fault.hits if fault is not None else 0)
         self.whole.close()
@@ -166,7 +169,7 @@ class Cluster(Reading, Life):
     def _check_image(self, image: SimDisk) -> None:
         with beside(self, image):
             whole = open_shards(ROOT, self._count, self.config, clock=self.clock, threads=False)
-            whole._warns_unclosed = False  # its process ends here
+            allow_unclosed(whole)  # its process ends here
             for one in self.shards:
                 check_store(one, self._facet(whole, one))
 
@@ -174,7 +177,7 @@ class Cluster(Reading, Life):
 
     def do(self, op: Op) -> None:
         """Run one operation of a schedule; each model agrees with its shard after it."""
-        self._note_op(op)
+        self.note_op(op)
         before_ms, is_pending = self.clock.turned_ms, self.put_count > 0
         self._guarded(lambda: getattr(self, f"op_{op[0]}")(*op[1:]))
         if is_pending:
@@ -188,10 +191,10 @@ class Cluster(Reading, Life):
         if is_turn and self._is_open and not any(one.attempts for one in self.shards):
             self._check_image(self.disk.killed().cut(Random(self.disk.count)))
 
-    def _note_op(self, op: Op) -> None:
+    def note_op(self, op: Op) -> None:
         self.count(f"op_{op[0]}")
         if op[0] == "in":
-            self.shards[op[1]]._note_op(op[2])
+            self.shards[op[1]].note_op(op[2])
         elif op[0] not in _AT_REST:
             for one in self.shards:
                 one.is_settled = False
@@ -229,7 +232,7 @@ class Cluster(Reading, Life):
 
     def line(self, step: int, op: Op) -> str:
         """What a trace says of an operation."""
-        logs = [(one.store._log.end, one.store._log.durable) for one in self.shards]
+        logs = [(inside(one.store).log.end, inside(one.store).log.durable) for one in self.shards]
         seen = [sum(map(len, one.model.seen.values())) for one in self.shards]
         return (
             f"{step} {op} logs={logs} calls={self.disk.count} now={self.clock.now_ms} seen={seen} "
@@ -245,7 +248,7 @@ class Cluster(Reading, Life):
         self.may_scan_all = self.has_failed = True
         if self.is_dead:
             return
-        failed = [one for one in self.shards if self._is_open and one._has_failed]
+        failed = [one for one in self.shards if self._is_open and one.store_has_failed]
         for one in failed:
             self.count("poisoned")
             self._check_refuses(one)
@@ -264,7 +267,7 @@ class Cluster(Reading, Life):
         self.raise_again([])
 
     def _check_refuses(self, one: Shard) -> None:
-        key = one._first_here("after-it-has-failed")
+        key = one.first_here("after-it-has-failed")
         try:
             self.whole.put("orders", b"after the shard has failed", keys=[key], flush="async")
         except FailedError as error:
@@ -275,7 +278,7 @@ class Cluster(Reading, Life):
     def _go_on_beside(self, failed: list[Shard]) -> None:
         """Shards know nothing of one another: what is put into the others comes."""
         for one in self.shards:
-            if one in failed or one.attempts or one.has_failed or one._was_cut:
+            if one in failed or one.attempts or one.has_failed or one.was_cut:
                 continue  # of the last ones it is not known yet what they have
             self.count("went on beside a shard that has failed")
             one.op_put(["orders", 0], None, 30, "sync")
@@ -284,7 +287,7 @@ class Cluster(Reading, Life):
     def _raise_hidden(self) -> None:
         """A call that answers with what some shards gave leaves another one's error for later."""
         for one in self.shards:
-            failed = one.store._log.failed
+            failed = inside(one.store).log.failed
             if failed is not None and not self.is_dead:
                 raise FailedError(f"shard {one.shard}: has failed") from failed
 
@@ -302,9 +305,9 @@ class Cluster(Reading, Life):
             for (topic, queue_id), known in one.model.seen.items()
         }
 
-    def _begin_of(self, queue: Queue) -> int:
+    def begin_of(self, queue: Queue) -> int:
         shard, queue_id = parted(queue[1])
-        return self.shards[shard]._begin_of((queue[0], queue_id))
+        return self.shards[shard].begin_of((queue[0], queue_id))
 
     def op_reader(self, kind: str, topic: str, which: int, at: int) -> None:
         super().op_reader(kind, topic, which, at)
@@ -315,7 +318,7 @@ class Cluster(Reading, Life):
     def finish(self, *, is_thorough: bool) -> None:
         """No fault any more, the clock goes on: all comes, once; the shards check clean; close."""
         self.heal()
-        if any(one._has_failed or one.attempts or one._has_doubts for one in self.shards):
+        if any(one.store_has_failed or one.attempts or one.has_doubts for one in self.shards):
             self.end_now(["kill", 0])
             self.raise_again([])
         self._for_each(lambda one: one.end_ticks())

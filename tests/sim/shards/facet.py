@@ -10,14 +10,15 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import fields
 from typing import Any
 
+from tests.support.inside.parts import spreader_of
 from timerstore import Message, PutReceipt, TimerStore
 from timerstore.errors import FailedError, FullError
 from timerstore.leases import LeasedMessage
 from timerstore.shards import ShardedStore, ShardReceipt
 
 _OWN = {
-    "consumer", "congestion", "histogram", "ingest", "ingested", "pace", "pending", "receive",
-    "services", "stats", "timing_distribution", "topics", "verify", "flush",
+    "config", "consumer", "congestion", "histogram", "ingest", "ingested", "pace", "pending",
+    "receive", "services", "stats", "timing_distribution", "topics", "verify", "flush",
 }  # fmt: skip
 """Of the shard itself: what the whole answers is of all shards, which cluster.py compares."""
 
@@ -61,7 +62,7 @@ class Facet:
         self.whole = whole
         self.shard = shard
         self.own: TimerStore = whole.stores[shard]
-        self._spreader = whole._spreader
+        self._spreader = spreader_of(whole)
 
     def __getattr__(self, name: str) -> Any:
         assert name.startswith("_") or name in _OWN, f"the whole has {name}, too"

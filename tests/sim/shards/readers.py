@@ -91,7 +91,7 @@ class ShardReaders(Readers):
         found = reader.consumer.seek(2**53 if is_end else 0)
         assert sorted(found) == sorted(reader.consumer.queues)
         for number, place in found.items():
-            begin = self._begin_of((topic, number))
+            begin = self.begin_of((topic, number))
             wanted = max(begin, store.end_of(topic, number)) if is_end else begin
             assert place == wanted, f"queue {number}: {place}, not {wanted}"
             reader.next[number] = place

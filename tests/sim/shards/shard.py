@@ -44,10 +44,10 @@ class Shard(Operations):
         self._named: dict[bytes, str] = {}  # what has no key: by its id
 
     def _begin_life(self, allocations: Any) -> None:
-        self._was_cut = self.has_failed = False
+        self.was_cut = self.has_failed = False
 
-    def _path(self) -> Any:
-        return super()._path() / f"shard-{self.shard:05d}"
+    def store_path(self) -> Any:
+        return super().store_path() / f"shard-{self.shard:05d}"
 
     def after_error(self, error: Exception, seed: int) -> None:
         raise AssertionError("the whole takes errors") from error
@@ -58,14 +58,14 @@ class Shard(Operations):
         """Whether a key is one of this shard's: what the API promises, computed once more."""
         return zlib.crc32(key.encode()) % len(self.cluster.shards) == self.shard
 
-    def _body(self, size: int) -> bytes:
-        while not self.leads_here(key_of(body := super()._body(size))):
+    def new_body(self, size: int) -> bytes:
+        while not self.leads_here(key_of(body := super().new_body(size))):
             pass
         return body
 
     def any_body(self, size: int, name: str = "") -> bytes:
         """One whose number leads nowhere, since it is put without a key: under an id, perhaps."""
-        body = super()._body(size)
+        body = super().new_body(size)
         self.note_name(body, name)
         return body
 
@@ -76,15 +76,15 @@ class Shard(Operations):
     def _key_of(self, body: bytes) -> str:
         return self._named.get(body) or super()._key_of(body)
 
-    def _first_here(self, name: str) -> str:
+    def first_here(self, name: str) -> str:
         names = (f"{name}-{k}" for k in range(10_000))
         return next(one for one in names if self.leads_here(one))
 
     def _round_key(self, queue: Queue, which: int) -> str:
-        return self._first_here(super()._round_key(queue, which))
+        return self.first_here(super()._round_key(queue, which))
 
     def _job_name(self, which: int) -> str:
-        return self._first_here(super()._job_name(which))
+        return self.first_here(super()._job_name(which))
 
     def op_put_once(self, queue: list[Any], which: int, due: Any, size: Any) -> None:
         super().op_put_once(queue, which + _NAMES * self.shard, due, size)
@@ -97,7 +97,7 @@ class Shard(Operations):
 
     def opened(self, *, was_cut: bool, has_failed: bool) -> None:
         """All are open again."""
-        self._was_cut |= was_cut
+        self.was_cut |= was_cut
         self.has_failed |= has_failed
 
     @property

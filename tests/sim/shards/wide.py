@@ -31,7 +31,7 @@ class Wide(Cluster):
         except (FullError, FailedError, FlowControlError, MemoryError) as error:
             for one in self.shards:
                 one.attempts += one.tried
-                one._may_come()
+                one.may_come()
             if not isinstance(error, FlowControlError):
                 raise
             assert self.config.slot_messages_max
@@ -43,10 +43,10 @@ class Wide(Cluster):
         for shard, due, size in items:
             one = self.shards[shard]
             due_ms = one.due(due) or 0
-            rows.append((one, due_ms if due_ms > now_ms else 0, one._body(one.size(size))))
+            rows.append((one, due_ms if due_ms > now_ms else 0, one.new_body(one.size(size))))
         for one in self.shards:
             mine = [row for row in rows if row[0] is one]
-            one._attempt(at, [body for _, _, body in mine], [due_ms for _, due_ms, _ in mine])
+            one.note_attempt(at, [body for _, _, body in mine], [due_ms for _, due_ms, _ in mine])
         bodies = [body for _, _, body in rows]
         given: Any = bodies
         if buffer:
@@ -54,11 +54,11 @@ class Wide(Cluster):
         with self._putting():
             batch = self.whole.put_many(
                 at[0], given, deliver_ms=np.array([due_ms for _, due_ms, _ in rows], np.int64),
-                queue_id=at[1], tags=self.shards[0]._tag(), keys=list(map(key_of, bodies)),
+                queue_id=at[1], tags=self.shards[0].next_tag(), keys=list(map(key_of, bodies)),
             )  # fmt: skip
             for (one, due_ms, body), receipt in zip(rows, batch, strict=True):
                 assert receipt.shard == one.shard
-                one._note_put(at, body, due_ms, receipt.receipt, sure=not self.is_dead)
+                one.note_put(at, body, due_ms, receipt.receipt, sure=not self.is_dead)
 
     def op_put_named_wide(self, queue: list[Any], items: list[Any]) -> None:
         """By their ids, without keys."""
@@ -68,10 +68,10 @@ class Wide(Cluster):
             now_ms = self.clock.now_ms
             name = self.onces.name(at[0], _NAMES + which, now_ms, window_ms, lost_below)
             one = next(s for s in self.shards if s.leads_here(name))
-            rows.append((one, name, one._once_due(due) or 0, one.any_body(one.size(size), name)))
+            rows.append((one, name, one.once_due(due) or 0, one.any_body(one.size(size), name)))
         for one in self.shards:
             mine = [row for row in rows if row[0] is one]
-            one._attempt(
+            one.note_attempt(
                 at, [row[3] for row in mine], [row[2] for row in mine],
                 names=[row[1] for row in mine],
             )  # fmt: skip
@@ -83,7 +83,7 @@ class Wide(Cluster):
             )  # fmt: skip
             for (one, name, due_ms, body), receipt in zip(rows, batch, strict=True):
                 assert receipt.shard == one.shard
-                one._note_once(at, name, due_ms, body, receipt.receipt, is_in_flight=self.is_dead)
+                one.note_once(at, name, due_ms, body, receipt.receipt, is_in_flight=self.is_dead)
 
     def op_put_turn(self, queue: list[Any], due: Any, size: Any) -> None:
         """Without a key and an id: the shards take turns. Where it may fail nobody knows which."""
@@ -92,7 +92,9 @@ class Wide(Cluster):
             return
         guess = self.shards[0]
         body, due_ms = guess.any_body(guess.size(size)), guess.due(due)
-        receipt = self.whole.put(at[0], body, deliver_ms=due_ms, queue_id=at[1], tags=guess._tag())
+        receipt = self.whole.put(
+            at[0], body, deliver_ms=due_ms, queue_id=at[1], tags=guess.next_tag()
+        )
         one = self.shards[receipt.shard]
         assert self._turn is None or receipt.shard == (self._turn + 1) % self._count, "not its turn"
         self._turn = receipt.shard
@@ -100,13 +102,13 @@ class Wide(Cluster):
         one.note_body(body)
         if self.config.flush == "async":
             one.async_bodies.add(body)
-        one._note_put(at, body, due_ms, receipt.receipt, sure=not self.is_dead)
+        one.note_put(at, body, due_ms, receipt.receipt, sure=not self.is_dead)
 
     def op_cancel_many_wide(self, which: str, picks: list[Any]) -> None:
         chosen: list[tuple[Shard, Put, ShardReceipt | str]] = []
         for shard, number, how in picks:
             one = self.shards[shard]
-            put = one._chosen(which, number)
+            put = one.chosen_put(which, number)
             if put is not None:
                 chosen.append((one, put, one.facet.name(named(put, how))))
         try:
@@ -116,7 +118,7 @@ class Wide(Cluster):
                 put.maybe_cancelled = not put.cancelled
             raise
         for (one, put, _), answer in zip(chosen, answers, strict=True):
-            one._note_cancel(put, answer, sure=not self.is_dead)
+            one.note_cancel(put, answer, sure=not self.is_dead)
 
     # --- leases ---
 

@@ -33,7 +33,7 @@ class Readers:
     """All consumers of the group, over all topics."""
 
     def __init__(self, begin_of: Callable[[Queue], int] = lambda _queue: 0) -> None:
-        self._begin_of = begin_of  # the first offset of a queue that is left
+        self.begin_of = begin_of  # the first offset of a queue that is left
         self._readers: dict[str, list[_Reader]] = {}
         self.committed: dict[Queue, int] = {}
         self._in_flight: dict[Queue, int] = {}  # asked for when the store died
@@ -93,14 +93,14 @@ class Readers:
             self._came(reader, message, seen)
         if len(messages) < count:
             for queue_id, at in reader.next.items():
-                begin = self._begin_of((topic, queue_id))
+                begin = self.begin_of((topic, queue_id))
                 left = seen.get((topic, queue_id), [])[max(at, begin) :]
                 assert not left, f"nothing came, but there are {left}"
 
     def _came(self, reader: _Reader, message: Message, seen: Seen) -> None:
         queue = message.topic, message.queue_id
         at = reader.next[message.queue_id]
-        if at < message.queue_offset <= self._begin_of(queue):
+        if at < message.queue_offset <= self.begin_of(queue):
             at = message.queue_offset  # what lay before was removed
         assert message.queue_offset == at, f"wanted offset {at} of {queue}: {message}"
         assert seen[queue][at] == (message.body, message.delivered_ms)
@@ -123,7 +123,7 @@ class Readers:
             answer = reader.consumer.commit({queue[1]: wanted[queue]})
         got = {(topic, q): n for q, n in answer.items()}
         for at, n in got.items():
-            if wanted.get(at, 0) < n <= self._begin_of(at):
+            if wanted.get(at, 0) < n <= self.begin_of(at):
                 wanted[at] = reader.next[at[1]] = n  # it went on behind what was removed
                 surely = {**surely, at: n} if at in surely else surely
         assert surely.items() <= got.items() <= wanted.items(), f"{got}, not {surely}"
@@ -152,7 +152,7 @@ class Readers:
         self._divided(topic)
         for queue_id in reader.consumer.queues:
             length = store.pull(topic, queue_id, 2**62).max_offset
-            place = min(max(at, self._begin_of((topic, queue_id))), length)
+            place = min(max(at, self.begin_of((topic, queue_id))), length)
             assert reader.consumer.seek(place, queue_id=queue_id) == {queue_id: place}
             reader.next[queue_id] = place
             reader.moved.add(queue_id)
@@ -196,7 +196,7 @@ class Readers:
 
     def _start(self, topic: str, queue_id: int) -> int:
         """Where the group goes on in a queue; what it never committed may be gone."""
-        return max(self.committed.get((topic, queue_id), 0), self._begin_of((topic, queue_id)))
+        return max(self.committed.get((topic, queue_id), 0), self.begin_of((topic, queue_id)))
 
     def _wanted(self, topic: str, reader: _Reader) -> dict[Queue, int]:
         """What a commit of all that it was handed has to answer."""

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from tests.support.inside import inside
 from tests.support.models.messages import Queue
 from tests.support.turned_clock import TurnedClock
 from timerstore import AckResult, LeasedMessage, LeaseLostError, TimerStore
@@ -145,8 +146,8 @@ class Lessees:
         return one
 
     def _becomes(self, store: TimerStore, one: _Lease, new: list[State], *, sure: bool) -> None:
-        if store._opened.config.flush == "async":
-            self._undo.append((store._opened.rooms.log.end, one, one.states))
+        if store.config.flush == "async":
+            self._undo.append((inside(store).log.end, one, one.states))
         one.states = frozenset(new) if sure else one.states.union(new)
 
     def doubt_receive(self, topic: str, seen: Seen) -> None:

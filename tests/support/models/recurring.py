@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+from tests.support.inside import inside
 from tests.support.turned_clock import TurnedClock
 from timerstore import Message, Recurring, TimerStore
 from timerstore.errors import FullError
@@ -115,7 +116,7 @@ class Ticks:
         try:
             shown = self._put(store, job)
         except FullError:
-            if store._opened.rooms.log.failed is None and not is_again:
+            if inside(store).log.failed is None and not is_again:
                 there = [one.name for one in store.recurring()]
                 assert name not in there, "said to be full, and made it"
                 self._jobs.remove(job)
@@ -140,7 +141,7 @@ class Ticks:
         )  # fmt: skip
 
     def _is_there(self, store: TimerStore, job: _Job) -> None:
-        found = store._opened.definitions.find(job.name)
+        found = inside(store).definitions.find(job.name)
         assert found is not None
         job.token, job.is_live = found.token, True
 
@@ -157,7 +158,7 @@ class Ticks:
             assert not self._waiting(store).get(job.token), f"ended, and waits: {job}"
 
     def _is_over(self, store: TimerStore, job: _Job) -> None:
-        job.is_live, job.ended_at = False, store._opened.rooms.log.end
+        job.is_live, job.ended_at = False, inside(store).log.end
         job.planned.clear()
 
     # --- looking ---

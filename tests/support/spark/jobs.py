@@ -100,7 +100,7 @@ def play(root: Path, begin_ms: int, end_ms: int, step_ms: int = 1000) -> None:
     """Turn the clock from one time to another, and deliver what is due."""
     with opened(root, begin_ms) as stores:
         for store in stores.values():
-            clock = store._clock
+            clock = store.clock
             assert isinstance(clock, ManualClock)
             stepper = Stepper(store)
             for now_ms in range(begin_ms, end_ms + 1, step_ms):

@@ -1,11 +1,11 @@
-"""Sizes at which every batch of the engine is full after a few messages."""
+"""The engine's batch sizes, which are constants of its modules, and other values for them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
-from timerstore import putting_many
-from timerstore.commitlog import recover
+from timerstore import delay_queue, putting_many
+from timerstore.commitlog import commit_log, recover
 from timerstore.dedupe import ids
 from timerstore.files import segments
 from timerstore.future import calendar
@@ -25,7 +25,9 @@ from timerstore.timer import (
     pending,
 )
 
-SMALL: dict[ModuleType, dict[str, int]] = {
+Sizes = dict[ModuleType, dict[str, int]]
+
+SMALL: Sizes = {
     dequeue_get: {"_BATCH": 5, "_SLOTS": 2, "_SIDE_BY_SIDE": 6, "_LOADED_MAX": 8, "_CROWD": 3},
     dequeue_put: {"_BATCH": 7, "_CHUNK": 4, "_SCRATCH_BYTES": 700, "_SORTED": 9},
     enqueue_get: {"_BATCH": 6},
@@ -50,17 +52,46 @@ SMALL: dict[ModuleType, dict[str, int]] = {
     due_queue: {"_SIZE_MIN": 2, "_FAN": 3},
     open_slot: {"CROWD": 4, "RUN_MIN": 2},
 }
+"""Every batch of a store is full after a few messages."""
+
+USUAL: Sizes = {
+    dequeue_get: {"_BATCH": 512},
+    dequeue_put: {"_BATCH": 512, "_CHUNK": 256},
+    enqueue_get: {"_BATCH": 256},
+    linker: {"_BATCH": 256},
+    far: {"_BATCH": 256},
+    dispatch: {"_BATCH": 512},
+}
+"""No batch of a schedule of the simulator fills these; the real ones would only be allocated."""
+
+LEAST_HANDED_ON: Sizes = {commit_log: {"_NOTES": 1}, enqueue_get: {"_HANDED_MAX": 0}}
+LITTLE_HANDED_ON: Sizes = {commit_log: {"_NOTES": 8}, enqueue_get: {"_HANDED_MAX": 1}}
+"""How much of what was appended is kept in memory for dispatch and enqueue-get; the rest they
+read."""
+
+SMALL_CHUNKS: Sizes = {ingester: {"_CHUNK_ROWS": 16}, cache: {"_BEHIND_MAX": 2}}
+"""A version of a source has many chunks."""
+
+SMALL_DELAY_QUEUE: Sizes = {
+    delay_queue: {"_SPARE_BUCKETS": 1, "_SPARE_GONE": 2, "_FEW": 2, "_GOOD": 3, "_MANY": 5}
+}
+"""A DelayQueue makes its buckets again, wider or finer, all the time."""
+
+
+def replace(values: Sizes) -> None:
+    """Have modules' constants say something else from now on."""
+    for module, names in values.items():
+        for name, value in names.items():
+            assert hasattr(module, name), f"{module.__name__} has no {name}"
+            setattr(module, name, value)
 
 
 @contextmanager
-def replaced(values: dict[ModuleType, dict[str, int]]) -> Iterator[None]:
+def replaced(values: Sizes) -> Iterator[None]:
     """Have modules' constants say something else for a while."""
-    saved = [(m, name, getattr(m, name)) for m, names in values.items() for name in names]
-    for module, names in values.items():
-        for name, value in names.items():
-            setattr(module, name, value)
+    saved = {m: {name: getattr(m, name) for name in names} for m, names in values.items()}
     try:
+        replace(values)
         yield
     finally:
-        for module, name, value in saved:
-            setattr(module, name, value)
+        replace(saved)

@@ -1,11 +1,16 @@
 """The one door into the engine: what tests need of a store's inside, by the architecture's names.
 
-No other test touches a private attribute: the linter's SLF001 is on for tests. Exempt are this file
-and `tests/unit/fastpath`, the white-box tests of the fast path. When the engine changes, this is
-the file to change.
+No other test touches a private attribute: the linter's SLF001 is on for tests. Exempt are this
+folder and `tests/unit/fastpath`, the white-box tests of the fast path. When the engine changes,
+this is the folder to change.
 
     inside(store).log            a component of an open store
     wait_queue_of(table)         a private part of a component, one function each
+
+parts.py      the same, for the simulator and for tests of crashes, properties and files
+engine.py     the engine's modules and classes that planted faults and seams replace
+methods.py    its private methods that tests replace
+sizes.py      its batch sizes, small
 """
 
 from typing import Any
@@ -64,6 +69,16 @@ class Inside:
         return self._store._opened.rooms.levels
 
     @property
+    def timer_route(self) -> Any:
+        """The queue of the messages that wait: the timer topic's."""
+        return self._store._opened.timer_route
+
+    @property
+    def definitions(self) -> Any:
+        """The definitions of recurring messages: recurring/definitions.py."""
+        return self._store._opened.definitions
+
+    @property
     def ids(self) -> Any:
         """Message ids within the dedupe window: dedupe/."""
         return self._store._opened.rooms.ids
@@ -106,6 +121,11 @@ class Inside:
         return self._store._opened.pipeline
 
     @property
+    def schedule(self) -> Any:
+        """The hand-over of fixed delay levels: schedule/deliver.py."""
+        return self._store._opened.schedule
+
+    @property
     def retention(self) -> Any:
         """timer/retain.py."""
         return self._store._opened.retention
@@ -133,6 +153,10 @@ class Inside:
     def store_id(self) -> int:
         """The store's random number, which its receipts carry."""
         return int(self._store._opened.store_id)
+
+    def fail_service(self, name: str, error: BaseException) -> None:
+        """Do what a service's thread does with an error that is not retryable."""
+        self._store._opened._failed(name, error)
 
     @property
     def is_closed(self) -> bool:

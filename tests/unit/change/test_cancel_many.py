@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.inside import inside, placing_of_cancels
 from tests.support.stores import Bench, small
 from timerstore import CancelResult, FullError, MessageError, PutReceipt
 from timerstore.native import ffi, lib
@@ -133,8 +134,8 @@ def test_a_full_disk_amid_them_leaves_a_truth_to_ask_for(
 ) -> None:
     monkeypatch.setattr(cancel_many, "_HOLD", 2)
     receipts = waiting(bench, 6)
-    canceller = bench.store._opened.many_canceller
-    place, log = canceller._place, bench.store._log
+    placing = placing_of_cancels(inside(bench.store).many_canceller)
+    place, log = placing.value, inside(bench.store).log
     serve = log.serve
 
     def full(*_arguments: object) -> None:
@@ -149,11 +150,11 @@ def test_a_full_disk_amid_them_leaves_a_truth_to_ask_for(
             log.native.room_end = kept
 
     monkeypatch.setattr(log, "serve", full)
-    monkeypatch.setattr(canceller, "_place", cut)
+    monkeypatch.setattr(*placing, cut)
     with pytest.raises(FullError):
         bench.store.cancel_many(receipts)
     monkeypatch.setattr(log, "serve", serve)
-    monkeypatch.setattr(canceller, "_place", place)
+    monkeypatch.setattr(*placing, place)
     assert bench.store.cancel_many(receipts) == [AGAIN] * 2 + [CANCELLED] * 4
 
 

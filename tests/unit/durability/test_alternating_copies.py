@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from tests.support.driver import abandon
 from tests.support.durable.recorder import Fault, Recorder, recording
+from tests.support.inside import inside
 from tests.support.stores import SECOND, Bench, small
 from timerstore import FailedError, FullError
 from timerstore.layout import counts_json, state_sector, watermark
@@ -119,7 +120,7 @@ class World:
         self.put()
         self.flush()
         self.recorder.fault = None
-        if self.bench.store._opened.rooms.log.failed is not None:
+        if inside(self.bench.store).log.failed is not None:
             self.kill()
         else:
             self.flush()  # a full disk has room again
@@ -170,7 +171,7 @@ class World:
         assert self.bench.store.verify().clean
 
     def end(self) -> None:
-        if self.bench.store._opened.rooms.log.failed is not None:
+        if inside(self.bench.store).log.failed is not None:
             self.kill()
         self.bench.close()
 

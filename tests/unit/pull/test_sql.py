@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.inside import forget_sql_parser
 from tests.support.stores import Bench
 from timerstore import ConfigError, MessageError, PullStatus, StoreConfig
 from timerstore.pull import condition, sql
@@ -190,7 +191,7 @@ def test_without_lark_the_error_says_what_to_install(monkeypatch: pytest.MonkeyP
         return real(name)
 
     monkeypatch.setattr(sql.importlib, "import_module", missing)
-    sql._parser.cache_clear()
+    forget_sql_parser()
     sql.parse_sql.cache_clear()
     with pytest.raises(ConfigError, match=r"lark.*pip install timerstore\[sql\]"):
         parse_sql("a = 5")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import timerstore
+from tests.support.inside import inside
 from tests.support.retaining import HOUR_MS, KIB, config
 from timerstore import CancelResult, TimerStore, failpoint, verify_directory
 from timerstore.layout import counts_json, watermark
@@ -108,7 +109,7 @@ def test_a_kill_amid_the_checkpoint_that_drops_them(
     seen: set[tuple[str, bool]] = set()
 
     def copy(name: str) -> None:
-        this = name, bool(store._opened.rooms.states.past_ranges)
+        this = name, bool(inside(store).states.past_ranges)
         if name.startswith("checkpoint_") and this[1] and this not in seen:
             seen.add(this)
             shutil.copytree(tmp_path / "s", tmp_path / f"killed-{name}")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.inside import inside
 from tests.support.points import noted
 from tests.support.stores import NOW, SECOND, Bench, small
 from timerstore import failpoint
@@ -79,7 +80,7 @@ def test_a_store_whose_closing_was_cut_short(
 def test_a_store_that_was_killed_behind_a_checkpoint(bench: Bench, tmp_path: Path) -> None:
     """The wheel is cut back by what was linked after it."""
     bench.store.flush()
-    bench.store._opened.checkpoint.run(is_clean=False)
+    inside(bench.store).checkpoint.run(is_clean=False)
     for n in range(COUNT):
         bench.store.put("u", str(n).encode(), deliver_ms=NOW + 5 * SECOND)
     bench.turn()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.inside import inside, slots_in_reading
 from tests.support.stores import NOW, SECOND, Bench, small
 from timerstore.timer import dequeue_get
 
@@ -59,8 +60,8 @@ def test_few_are_read_side_by_side(made: Callable[..., Bench]) -> None:
     """Up to the limit together, and not one more."""
     bench = made(6, 6, 1)
     bench.stepper.step("dequeue_get")
-    reading = bench.store._opened.pipeline.dequeue_get
-    assert reading._slots.tolist() == [NOW // SECOND + 1, NOW // SECOND + 2]
+    reading = inside(bench.store).pipeline.dequeue_get
+    assert slots_in_reading(reading) == [NOW // SECOND + 1, NOW // SECOND + 2]
     assert_comes_out(bench, 6, 6, 1)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.inside import inside
 from tests.support.stores import DAY, NOW, SECOND, YEAR, Bench, small
 from timerstore import FullError, Message
 from timerstore.timer import dequeue_get
@@ -203,7 +204,7 @@ def test_late_message_does_not_keep_dequeue_get_awake(bench: Bench) -> None:
     bench.store.put("t", b"late", delay=0.5)  # into the open slot
     bench.store.put("t", b"later", delay=60)
     bench.turn()
-    wait_s = bench.store._opened.pipeline.dequeue_get.idle_s()
+    wait_s = inside(bench.store).pipeline.dequeue_get.idle_s()
     assert wait_s is not None
     assert wait_s > 5
 
@@ -212,8 +213,8 @@ def test_full_disk_before_the_hand_over_keeps_what_was_released(bench: Bench) ->
     # A step that had taken due entries and then waited in vain for a checkpoint dropped them.
     bench.store.put("t", b"a", delay=1)
     bench.turn()
-    service = bench.store._opened.pipeline.dequeue_put
-    log = bench.store._opened.rooms.log
+    service = inside(bench.store).pipeline.dequeue_put
+    log = inside(bench.store).log
     wait = log.wait_for_checkpoint
 
     def full() -> None:

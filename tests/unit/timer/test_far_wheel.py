@@ -10,6 +10,7 @@ import pytest
 
 import timerstore
 from tests.support import disk_reader as disk
+from tests.support.inside import inside
 from tests.support.stores import DAY, NOW, SECOND, YEAR, Bench, flush_for_ever, small
 from timerstore import CancelResult, ConfigError, CorruptError, FailedError, StoreConfig, failpoint
 from timerstore.layout import far_table, watermark
@@ -365,8 +366,8 @@ def test_a_delete_in_anothers_slot_has_nothing_built_anew(
     at.turn()
     at.store.cancel(at.store.put("t", b"gone", delay=86_400))
     at.turn()
-    wheel = at.store._opened.rooms.wheel
-    assert wheel.units_from(wheel.frontier, at.store._opened.rooms.timer_log.end) == 0
+    wheel = inside(at.store).wheel
+    assert wheel.units_from(wheel.frontier, inside(at.store).timer_log.end) == 0
     at.close()
     reached: list[str] = []
     monkeypatch.setattr(failpoint, "hook", reached.append)
@@ -563,7 +564,7 @@ def test_a_unit_that_is_damaged_while_the_store_is_open_stops_it(tmp_path: Path)
     assert not at.store.verify().clean
     with pytest.raises(CorruptError, match=f"{units} offset 52") as caught:
         go(at, 1500 * SECOND)
-    at.store._opened.rooms.log.fail(caught.value)  # as a service's loop does
+    inside(at.store).log.fail(caught.value)  # as a service's loop does
     at.store.close()
     at.open()
     go(at, 1500 * SECOND)
@@ -750,7 +751,7 @@ def test_copies_do_not_multiply_where_messages_roll_again(tmp_path: Path) -> Non
         at.turn()
     assert stat(at, "retention_log_files") > 5
     assert stat(at, "dequeue_put_rolled_messages") >= 5 * 10
-    units = list(at.store._opened.pending.parts())
+    units = list(inside(at.store).pending.parts())
     assert sum(len(part) for part in units) <= 2 * 5
     go(at, 2000 * SECOND)
     begin = at.store.pull("t", 0, 2**62).min_offset

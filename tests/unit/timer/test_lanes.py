@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.inside import make_lane
 from tests.support.stores import NOW, Bench, small
 from timerstore import ConfigError, MessageError, StoreConfig
 from timerstore.errors import FullError
@@ -255,7 +256,7 @@ def test_rates_in_the_config_at_their_edge() -> None:
 
 
 def test_a_large_crowd_in_many_parts_keeps_its_order(bench: Bench) -> None:
-    lane = lanes._Lane(0)
+    lane = make_lane(0)
     made = np.zeros(60, DUE)
     made["due_ms"], made["id"] = np.arange(60) // 3, np.arange(60)
     for part in (made[20:40], made[40:60], made[0:10], made[10:20]):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.inside import inside
 from tests.support.stores import NOW, SECOND, Bench, small
 from timerstore import FlowControlError
 from timerstore.layout.tree import Tree
@@ -101,7 +102,7 @@ def test_a_broker_goes_on_from_the_present(bench: Bench) -> None:
     for one in list(bench.store.pending()):
         bench.store.cancel(one.handle)
     bench.turn()
-    assert bench.store._opened.rooms.wheel.frontier * SECOND > bench.clock.now_ms + SECOND
+    assert inside(bench.store).wheel.frontier * SECOND > bench.clock.now_ms + SECOND
     bench.close()
     read_ms = int.from_bytes(Tree(bench.root).timer_check.read_bytes()[:8], "big")
     assert read_ms <= bench.clock.now_ms + SECOND
@@ -131,7 +132,7 @@ def test_the_clock_is_set_back_meanwhile(bench: Bench, back_ms: int) -> None:
 
 def test_the_clock_is_set_back_bit_by_bit(bench: Bench) -> None:
     """However small each step is: the frontier does not stay minutes ahead."""
-    wheel = bench.store._opened.rooms.wheel
+    wheel = inside(bench.store).wheel
     for _ in range(40):
         bench.turn(-SECOND)
     assert wheel.frontier <= bench.clock.now_ms // SECOND + 1

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.support.driver import abandon
+from tests.support.inside import add_id, inside
 from tests.support.stores import NOW, Bench, small
 from timerstore import BusyError, CancelResult, FlowControlError, MessageError, PutReceipt
 from timerstore.dedupe import ids as ids_module
@@ -272,7 +273,7 @@ def hash_of(tmp_path: Path, message_id: str) -> int:
     """As the table of another store has it."""
     other = Bench(tmp_path / f"hash-{message_id}")
     other.store.put("t", b"x", message_id=message_id)
-    found = int(other.store._opened.rooms.ids.take().entries["hash"][0])
+    found = int(inside(other.store).ids.take().entries["hash"][0])
     other.close()
     return found
 
@@ -285,7 +286,7 @@ def test_an_id_with_anothers_hash_is_another(bench: Bench, tmp_path: Path, atomi
         for one in known:
             entry = np.array([(hash_of(tmp_path / str(one.timer_id), name), one.log_offset, NOW)],
                              ids_module.ENTRY_DTYPE)  # fmt: skip
-            bench.store._opened.rooms.ids._add(entry)
+            add_id(inside(bench.store).ids, entry)
     same(first, bench.store.put("t", b"y", message_id="b"))
     if atomic:
         batch = bench.store.put_many("t", [b"c", b"d"], message_ids=["c", "d"], atomic=True)

@@ -12,6 +12,7 @@ import pytest
 import timerstore
 from tests.support import disk_reader as disk
 from tests.support.driver import abandon
+from tests.support.inside import inside, known_keys
 from tests.support.stores import DAY, NOW, Bench, small
 from timerstore import CancelResult, ConfigError, MessageError, PutReceipt, StoreConfig, failpoint
 from timerstore.errors import FlowControlError
@@ -201,7 +202,7 @@ def test_forgotten_keys_are_looked_up(
     for round_number in range(3):
         for k in range(5):
             put(bench, b"%d-%d" % (round_number, k), f"key-{k}")
-    assert len(bench.store._replacing._known) <= size
+    assert len(known_keys(inside(bench.store).replacing)) <= size
     bench.turn(10 * SECOND)
     assert sorted(bench.bodies()) == [b"2-%d" % k for k in range(5)]
 

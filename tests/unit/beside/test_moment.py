@@ -11,6 +11,8 @@ import timerstore
 from tests.support.beside import fill, same, trace
 from tests.support.broker import resent as sent_on
 from tests.support.inside import (
+    SYNC_INTERVAL_NS,
+    TAIL_UNITS_MAX,
     distrusted_version,
     is_time_to_sync,
     log_at_moment,
@@ -152,7 +154,7 @@ def test_a_log_that_a_broker_has_open_is_synced_now_and_then(
         assert moments.last.mark is None
         assert is_time_to_sync(moments)
         assert not is_time_to_sync(moments)
-        monkeypatch.setattr("timerstore.beside.moment._READ_ON_NS", 0)
+        monkeypatch.setattr(*SYNC_INTERVAL_NS, 0)
         assert is_time_to_sync(moments)
     for name in ("watermark", "counts", "state"):
         (bench.root.parent / name).rename(bench.root / "timerstore" / name)
@@ -335,7 +337,7 @@ def test_sizes_are_taken_from_the_first_files_that_come(tmp_path: Path, *, is_ma
 def test_units_of_a_broker_that_are_in_files_by_now_are_let_go_of(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("timerstore.beside.room._TAIL_UNITS", 8)
+    monkeypatch.setattr(*TAIL_UNITS_MAX, 8)
     copy = tmp_path / "copy"
     bench.store.put("t", b"first", queue_id=0)
     bench.turn()

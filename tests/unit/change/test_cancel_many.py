@@ -9,11 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.inside import inside, placing_of_cancels
+from tests.support.inside import (
+    CANCEL_CHUNK,
+    CANCEL_GAP_UNITS,
+    CANCEL_HOLD,
+    CANCEL_TEXTS_BYTES,
+    inside,
+    placing_of_cancels,
+)
 from tests.support.stores import Bench, small
 from timerstore import CancelResult, FullError, MessageError, PutReceipt
 from timerstore.native import ffi, lib
-from timerstore.timer import cancel_many
 
 CANCELLED, AGAIN = CancelResult.CANCELLED, CancelResult.ALREADY_CANCELLED
 DELIVERED, UNKNOWN = CancelResult.ALREADY_DELIVERED, CancelResult.UNKNOWN
@@ -80,10 +86,10 @@ def test_what_rolled_and_what_is_not_dispatched_yet_is_found(bench: Bench) -> No
 
 
 def test_more_than_fit_a_chunk_and_far_apart(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cancel_many, "_CHUNK", 16)
-    monkeypatch.setattr(cancel_many, "_HOLD", 3)
-    monkeypatch.setattr(cancel_many, "_GAP_UNITS", 2)
-    monkeypatch.setattr(cancel_many, "_TEXTS_BYTES", 1000)
+    monkeypatch.setattr(*CANCEL_CHUNK, 16)
+    monkeypatch.setattr(*CANCEL_HOLD, 3)
+    monkeypatch.setattr(*CANCEL_GAP_UNITS, 2)
+    monkeypatch.setattr(*CANCEL_TEXTS_BYTES, 1000)
     batch = bench.store.put_many("t", [b"%d" % k for k in range(200)], delay=10)
     which = np.random.default_rng(7).permutation(200)[:120].tolist()
     asked = [batch[k] if k % 3 else changed(batch[k].handle, hint="") for k in which]
@@ -95,7 +101,7 @@ def test_more_than_fit_a_chunk_and_far_apart(bench: Bench, monkeypatch: pytest.M
 def test_a_message_whose_text_has_no_room_is_cancelled_alone(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cancel_many, "_TEXTS_BYTES", 64)
+    monkeypatch.setattr(*CANCEL_TEXTS_BYTES, 64)
     assert bench.store.cancel_many(waiting(bench, 3)) == [CANCELLED] * 3
 
 
@@ -132,7 +138,7 @@ def test_none_at_all(bench: Bench) -> None:
 def test_a_full_disk_amid_them_leaves_a_truth_to_ask_for(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cancel_many, "_HOLD", 2)
+    monkeypatch.setattr(*CANCEL_HOLD, 2)
     receipts = waiting(bench, 6)
     placing = placing_of_cancels(inside(bench.store).many_canceller)
     place, log = placing.value, inside(bench.store).log

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from tests.support.arrow_rows import read_rows
-from tests.support.inside import ledger_of_part
+from tests.support.inside import INGEST_CHUNK_ROWS, ledger_of_part
 from tests.support.stores import NOW, Bench
 from timerstore.columns import take
 from timerstore.columns.scan import Bounds
-from timerstore.ingest import ingester
 from timerstore.layout import ledger_json
 from timerstore.layout.ledger_json import Begun, Done, SourceState
 from timerstore.layout.tree import INGEST_TOPIC
@@ -22,7 +21,7 @@ from timerstore.row_batch import RowBatch
 
 @pytest.fixture(autouse=True)
 def chunks_of_a_hundred(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ingester, "_CHUNK_ROWS", 100)
+    monkeypatch.setattr(*INGEST_CHUNK_ROWS, 100)
 
 
 def batch(count: int, size: int = 200, first: int = 0) -> RowBatch:

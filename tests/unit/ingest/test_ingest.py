@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from tests.support.driver import abandon
-from tests.support.inside import inside
+from tests.support.inside import INGEST_CHUNK_ROWS, LEDGER_BEHIND_MAX, inside
 from tests.support.stores import NOW, Bench, small
 from timerstore import CancelResult, MessageError, RowBatch, failpoint
 from timerstore.errors import FailedError, FullError
-from timerstore.ingest import ingester
 from timerstore.ingest.ledger import DONE_KEPT, Ledger
 from timerstore.layout.ledger_json import ChunkHeader
 from timerstore.layout.tree import INGEST_TOPIC
@@ -202,7 +201,7 @@ def stop_at(point: str, nth: int) -> None:
 
 @pytest.fixture
 def chunks_of_five(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ingester, "_CHUNK_ROWS", 5)
+    monkeypatch.setattr(*INGEST_CHUNK_ROWS, 5)
 
 
 @pytest.mark.usefixtures("chunks_of_five")
@@ -423,10 +422,8 @@ def test_the_ledger_is_what_the_log_says(bench: Bench, damage: str) -> None:
 
 def test_what_is_not_durable_is_not_saved(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint amid an ingest: the file knows the chunks below it, and no more."""
-    from timerstore.ingest import cache
-
-    monkeypatch.setattr(cache, "_BEHIND_MAX", 0)
-    monkeypatch.setattr(ingester, "_CHUNK_ROWS", 5)
+    monkeypatch.setattr(*LEDGER_BEHIND_MAX, 0)
+    monkeypatch.setattr(*INGEST_CHUNK_ROWS, 5)
     path = bench.root / "timerstore" / "ingest"
 
     def batches() -> Any:
@@ -447,9 +444,7 @@ def test_ledger_cache_names_only_durable_versions(
     """A checkpoint completes while a version is appended and not synced. A power cut takes that
     version, and another one gets its place in the queue and in the log.
     """
-    from timerstore.ingest import cache
-
-    monkeypatch.setattr(cache, "_BEHIND_MAX", 0)
+    monkeypatch.setattr(*LEDGER_BEHIND_MAX, 0)
     bench = Bench(tmp_path / "store", small(visibility=visibility))
     bench.store.ingest("a", 0, [batch_of(numbered(0, 3))])
     platter = tmp_path / "platter"

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.inside import (
     DISPATCH_READ,
+    NOTE_COUNT,
     batch_columns,
     batch_end,
     batch_requests,
@@ -18,7 +19,6 @@ from tests.support.inside import (
 )
 from tests.support.stores import NOW, SECOND, Bench, small
 from timerstore import CancelResult, FullError, failpoint
-from timerstore.commitlog import commit_log
 from timerstore.native import ffi
 from timerstore.queues.dispatch import Dispatch
 from timerstore.timer.request import REQUEST
@@ -151,7 +151,7 @@ def test_notes_say_what_the_log_says(
 ) -> None:
     changes: dict[str, Any] = CHANGES[seed % len(CHANGES)]
     if (seed + seed // 5) % 4 == 3:
-        monkeypatch.setattr(commit_log, "_NOTES", 8)
+        monkeypatch.setattr(*NOTE_COUNT, 8)
     bench.close()
     bench.config = small(**changes, commit_log_segment_bytes=1 << 16)
     bench.open()

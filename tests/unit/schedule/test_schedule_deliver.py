@@ -11,7 +11,7 @@ import pytest
 
 import timerstore
 from tests.support import disk_reader as disk
-from tests.support.inside import forget_levels, forget_runs, inside, service_event
+from tests.support.inside import LEVEL_BATCH, forget_levels, forget_runs, inside, service_event
 from tests.support.stores import NOW, SECOND, Bench, small
 from timerstore import FullError, MessageError, PutReceipt
 from timerstore.errors import CorruptError
@@ -168,7 +168,7 @@ def test_in_order_of_due_time_and_put_over_all_levels(bench: Bench) -> None:
 def test_in_order_where_a_batch_is_full_in_between(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("timerstore.schedule.deliver._BATCH", 7)
+    monkeypatch.setattr(*LEVEL_BATCH, 7)
     test_in_order_of_due_time_and_put_over_all_levels(bench)
 
 
@@ -180,7 +180,7 @@ def test_in_order_where_a_clock_was_set_back_and_more_are_due_than_a_batch(
     """A level's queue has two ascending parts then; what was not read of the second came after
     what is due later, of the first and of other levels.
     """
-    monkeypatch.setattr("timerstore.schedule.deliver._BATCH", 7)
+    monkeypatch.setattr(*LEVEL_BATCH, 7)
     bench = Bench(tmp_path / "store", small(level_async=is_async, level_pending_max=7))
     bench.clock.set(NOW + 100 * SECOND)
     for _ in range(late):
@@ -203,7 +203,7 @@ def test_a_clock_that_was_set_back_again_and_again_costs_little(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A level's queue has many ascending parts then; each batch is of the first few."""
-    monkeypatch.setattr("timerstore.schedule.deliver._BATCH", 7)
+    monkeypatch.setattr(*LEVEL_BATCH, 7)
     for back in range(40):
         for k in range(10):
             bench.clock.set(NOW + 100 * SECOND + 10 * k - back)
@@ -327,7 +327,7 @@ def test_64_levels_of_any_unit(tmp_path: Path) -> None:
 def test_one_batch_waits_until_the_one_before_is_on_the_disk(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("timerstore.schedule.deliver._BATCH", 3)
+    monkeypatch.setattr(*LEVEL_BATCH, 3)
     for _ in range(5):
         bench.store.put("t", b"x", level=1)
     bench.turn()

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.inside import inside
+from tests.support.inside import MAPS_MAX, inside
 from tests.support.points import noted
 from tests.support.stores import NOW, SECOND, Bench, small
 from timerstore import failpoint
-from timerstore.files import segments
 
 COUNT = 60
 FILE_BYTES = 300  # of five units
@@ -22,7 +21,7 @@ class _StopError(Exception):
 @pytest.fixture(autouse=True)
 def few_maps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two: a record may stand behind the blank of another file."""
-    monkeypatch.setattr(segments, "_MAPS_MAX", 2)
+    monkeypatch.setattr(*MAPS_MAX, 2)
 
 
 @pytest.fixture
@@ -72,7 +71,7 @@ def test_a_store_whose_closing_was_cut_short(
     with pytest.raises(_StopError):
         bench.store.close()
     monkeypatch.undo()
-    monkeypatch.setattr(segments, "_MAPS_MAX", 2)
+    monkeypatch.setattr(*MAPS_MAX, 2)
     bench.root = copy
     assert_goes_on(bench)
 

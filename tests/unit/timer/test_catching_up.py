@@ -5,9 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.inside import inside, slots_in_reading
+from tests.support.inside import (
+    DEQUEUE_GET_BATCH,
+    DEQUEUE_GET_LOADED_AHEAD_MAX,
+    DEQUEUE_GET_LOADED_MAX,
+    SIDE_BY_SIDE_MAX,
+    inside,
+    slots_in_reading,
+)
 from tests.support.stores import NOW, SECOND, Bench, small
-from timerstore.timer import dequeue_get
 
 LOADED_MAX = 8
 
@@ -15,10 +21,10 @@ LOADED_MAX = 8
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Bench]:
     """A store with so many messages in each slot behind the present one, and a clock past all."""
-    monkeypatch.setattr(dequeue_get, "_BATCH", 5)
-    monkeypatch.setattr(dequeue_get, "_LOADED_MAX", LOADED_MAX)
-    monkeypatch.setattr(dequeue_get, "_LOADED_AHEAD_MAX", 30)
-    monkeypatch.setattr(dequeue_get, "_SIDE_BY_SIDE", 12)
+    monkeypatch.setattr(*DEQUEUE_GET_BATCH, 5)
+    monkeypatch.setattr(*DEQUEUE_GET_LOADED_MAX, LOADED_MAX)
+    monkeypatch.setattr(*DEQUEUE_GET_LOADED_AHEAD_MAX, 30)
+    monkeypatch.setattr(*SIDE_BY_SIDE_MAX, 12)
 
     def make(*counts: int) -> Bench:
         bench = Bench(tmp_path / "store", small())

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.inside import inside
+from tests.support.inside import DEQUEUE_GET_BATCH, inside
 from tests.support.stores import DAY, NOW, SECOND, YEAR, Bench, small
 from timerstore import FullError, Message
-from timerstore.timer import dequeue_get
 
 
 def test_never_early_and_to_the_millisecond(bench: Bench) -> None:
@@ -234,7 +233,7 @@ def test_full_disk_before_the_hand_over_keeps_what_was_released(bench: Bench) ->
 def test_a_slot_that_is_loaded_in_parts_rolls_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dequeue_get, "_BATCH", 5)
+    monkeypatch.setattr(*DEQUEUE_GET_BATCH, 5)
     bench = Bench(tmp_path)
     for n in range(23):
         bench.store.put("t", b"%d" % n, deliver_ms=NOW + 7_700 - n)

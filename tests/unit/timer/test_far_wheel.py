@@ -10,7 +10,7 @@ import pytest
 
 import timerstore
 from tests.support import disk_reader as disk
-from tests.support.inside import inside
+from tests.support.inside import FAR_BATCH, inside
 from tests.support.stores import DAY, NOW, SECOND, YEAR, Bench, flush_for_ever, small
 from timerstore import CancelResult, ConfigError, CorruptError, FailedError, StoreConfig, failpoint
 from timerstore.layout import far_table, watermark
@@ -112,7 +112,7 @@ def test_equal_due_times_keep_the_order_of_puts_near_or_far(tmp_path: Path) -> N
 def test_nothing_overtakes_what_is_still_on_the_far_wheel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(far_module, "_BATCH", 2)
+    monkeypatch.setattr(*FAR_BATCH, 2)
     at = bench(tmp_path)
     for n in range(5):
         at.store.put("t", b"far %d" % n, deliver_ms=NOW + 300 * SECOND)
@@ -136,7 +136,7 @@ def test_nothing_overtakes_what_is_still_on_the_far_wheel(
 def test_down_in_bounded_steps_a_window_before_they_are_due(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(far_module, "_BATCH", 7)
+    monkeypatch.setattr(*FAR_BATCH, 7)
     at = bench(tmp_path)
     at.store.put_many("t", [b"m"] * 30, deliver_ms=NOW + 500 * SECOND)
     at.turn()

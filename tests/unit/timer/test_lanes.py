@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.inside import make_lane
+from tests.support.inside import DEQUEUE_PUT_BATCH, DEQUEUE_PUT_SORTED, make_lane
 from tests.support.stores import NOW, Bench, small
 from timerstore import ConfigError, MessageError, StoreConfig
 from timerstore.errors import FullError
-from timerstore.timer import dequeue_put, lanes
+from timerstore.timer import lanes
 from timerstore.timer.request import DUE
 
 
@@ -159,8 +159,8 @@ def test_a_crowd_does_not_keep_another_topic_waiting(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without lanes what is due a moment later comes out behind all of the crowd."""
-    monkeypatch.setattr(dequeue_put, "_BATCH", 10)
-    monkeypatch.setattr(dequeue_put, "_SORTED", 400)
+    monkeypatch.setattr(*DEQUEUE_PUT_BATCH, 10)
+    monkeypatch.setattr(*DEQUEUE_PUT_SORTED, 400)
     batches = {}
     for is_crowd, limit in ((True, 100), (False, 1_000_000)):
         monkeypatch.setattr(lanes, "CROWD", limit)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from tests.support.inside import run_count
+from tests.support.inside import RUN_MAX, run_count
 from timerstore.native import lib
 from timerstore.timer import due_queue, open_slot
 from timerstore.timer.open_slot import OpenSlot
@@ -100,7 +100,7 @@ def test_runs_are_merged_for_room_where_they_are_too_large_to_be(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(due_queue, "RUN_MIN", 2)
-    monkeypatch.setattr(due_queue, "_RUN_MAX", 15)
+    monkeypatch.setattr(*RUN_MAX, 15)
     slot = OpenSlot(PRECISION_MS)
     rows = [(n * 7919 % 1000, n) for n in range(1000)]
     counts = []

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.inside import inside
+from tests.support.inside import DEQUEUE_GET_CROWD, DEQUEUE_GET_CROWD_PER_S, inside
 from tests.support.stores import NOW, SECOND, Bench, small
 from timerstore import FlowControlError
 from timerstore.layout.tree import Tree
-from timerstore.timer import dequeue_get, open_slot
+from timerstore.timer import open_slot
 
 DUE = NOW + 20 * SECOND
 COUNT = 30
@@ -19,7 +19,7 @@ COUNT = 30
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     """A crowd of `a`, and the clock so that it is read already; `b` is due a moment later."""
-    monkeypatch.setattr(dequeue_get, "_CROWD", 10)
+    monkeypatch.setattr(*DEQUEUE_GET_CROWD, 10)
     monkeypatch.setattr(open_slot, "CROWD", 10)
     monkeypatch.setattr(open_slot, "RUN_MIN", 5)
     made = Bench(tmp_path / "store", small(slot_messages_max=50))
@@ -161,8 +161,8 @@ def test_nobody_sleeps_past_the_time_to_read_ahead(tmp_path: Path) -> None:
 
 def test_far_ahead_it_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An eighth of a lap, a minute, 4096 slots: however many there are."""
-    monkeypatch.setattr(dequeue_get, "_CROWD", 10)
-    monkeypatch.setattr(dequeue_get, "_CROWD_PER_S", 1)
+    monkeypatch.setattr(*DEQUEUE_GET_CROWD, 10)
+    monkeypatch.setattr(*DEQUEUE_GET_CROWD_PER_S, 1)
     bench = Bench(tmp_path / "store")
     bench.store.put_many("a", [b""] * 40, deliver_ms=NOW + 40 * SECOND)
     bench.turn(40 * SECOND - 18 * SECOND)

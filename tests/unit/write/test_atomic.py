@@ -12,7 +12,7 @@ import pytest
 import timerstore
 from tests.support import disk_reader as disk
 from tests.support.driver import abandon
-from tests.support.inside import inside
+from tests.support.inside import RECOVER_BATCH, inside
 from tests.support.stores import NOW, Bench, small
 from timerstore import FullError, MessageError, StoreConfig, failpoint
 from timerstore.testing import ManualClock, Stepper
@@ -234,13 +234,12 @@ def test_killed(bench: Bench, point: str) -> None:
 def test_groups_of_many_sizes_survive_a_scan_in_small_batches(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from timerstore.commitlog import recover
 
     for count in (2, 5, 9):
         bench.store.put_many("t", [b"x"] * count, delay=1, atomic=True)
     bench.store.flush()
     bench.close()
-    monkeypatch.setattr(recover, "_BATCH", 3)
+    monkeypatch.setattr(*RECOVER_BATCH, 3)
     shutil.rmtree(bench.root / "timerstore")
     bench.open()
     assert bench.store.stats()["pending_messages"] == 16

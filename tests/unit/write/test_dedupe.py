@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.support.driver import abandon
-from tests.support.inside import add_id, inside
+from tests.support.inside import IDS_CAPACITY_MIN, IDS_FILE_BYTES_MIN, add_id, inside
 from tests.support.stores import NOW, Bench, small
 from timerstore import BusyError, CancelResult, FlowControlError, MessageError, PutReceipt
 from timerstore.dedupe import ids as ids_module
@@ -230,8 +230,8 @@ def test_the_longest_id_in_the_largest_message(tmp_path: Path) -> None:
 def test_more_ids_than_a_table_and_more_than_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ids_module, "_CAPACITY_MIN", 4)
-    monkeypatch.setattr(ids_module, "_FILE_BYTES_MIN", 100)
+    monkeypatch.setattr(*IDS_CAPACITY_MIN, 4)
+    monkeypatch.setattr(*IDS_FILE_BYTES_MIN, 100)
     bench = Bench(tmp_path / "s", small(dedupe_ids_max=4096))
     names = [f"id-{k}" for k in range(4000)]
     bench.store.put_many("t", [b"x"] * 4000, message_ids=names)

@@ -12,7 +12,7 @@ import pytest
 import timerstore
 from tests.support import disk_reader as disk
 from tests.support.driver import abandon
-from tests.support.inside import inside, known_keys
+from tests.support.inside import KNOWN_KEYS_MAX, inside, known_keys
 from tests.support.stores import DAY, NOW, Bench, small
 from timerstore import CancelResult, ConfigError, MessageError, PutReceipt, StoreConfig, failpoint
 from timerstore.errors import FlowControlError
@@ -198,7 +198,7 @@ def test_found_after_it_rolled_and_was_moved(tmp_path: Path) -> None:
 def test_forgotten_keys_are_looked_up(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    monkeypatch.setattr("timerstore.replacing._KNOWN_MAX", size)
+    monkeypatch.setattr(*KNOWN_KEYS_MAX, size)
     for round_number in range(3):
         for k in range(5):
             put(bench, b"%d-%d" % (round_number, k), f"key-{k}")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support import chromium
-from tests.support.stores import SECOND, Bench, small
+from tests.support.bench import SECOND, Bench, small
 
 pytest.importorskip("selenium")
 from selenium.common.exceptions import StaleElementReferenceException

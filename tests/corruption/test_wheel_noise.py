@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.stores import NOW, SECOND, Bench
+from tests.support.bench import NOW, SECOND, Bench
 from timerstore import failpoint
 from timerstore.inspect.offline import verify_directory
 from timerstore.layout import wheel_slot

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 
 import timerstore
-from tests.support.stores import small
+from tests.support.bench import small
 from timerstore import AckResult, FullError, LeaseLostError, TimerStore, failpoint
 
 CONFIG = small(commit_log_segment_bytes=1 << 18, checkpoint_interval_ms=20, flush="sync")

@@ -16,7 +16,7 @@ from random import Random
 import pyarrow as pa
 
 import timerstore
-from tests.support.stores import small
+from tests.support.bench import small
 from timerstore import failpoint
 from timerstore.shards import Staged, Stager, WriteOptions, abort, commit, ingest, stage
 

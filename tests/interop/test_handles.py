@@ -13,9 +13,9 @@ import pytest
 
 import timerstore
 from tests.support import disk_reader as disk
+from tests.support.bench import Bench
 from tests.support.broker import fixtures as broker
 from tests.support.broker.expected import Expected, Key
-from tests.support.stores import Bench
 from timerstore import CancelResult, NotWaitingError, StoreConfig, TimerStore
 from timerstore.testing import ManualClock, Stepper
 from timerstore.timer import named

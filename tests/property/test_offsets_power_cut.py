@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.bench import NOW, small
 from tests.support.driver import abandon
 from tests.support.durable.shadow_disk import ShadowDisk
-from tests.support.stores import NOW, small
 from timerstore import TimerStore
 from timerstore.testing import ManualClock, Stepper
 

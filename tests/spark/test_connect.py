@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.bench import Bench
 from tests.support.spark import session as spark_session
-from tests.support.stores import Bench
 
 PROGRAM = """
 import json, sys

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.support import tables_expected
+from tests.support.bench import NOW, Bench, small
 from tests.support.broker import fixtures as broker
 from tests.support.shards import ShardBench
-from tests.support.stores import NOW, Bench, small
 
 ALL = ("messages", "timers", "slots", "deliveries", "transactions")
 Row = dict[str, Any]

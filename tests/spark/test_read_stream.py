@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.bench import NOW, Bench, small
 from tests.support.shards import ShardBench
-from tests.support.stores import NOW, Bench, small
 
 
 def put(bench: Any, first: int, count: int) -> None:

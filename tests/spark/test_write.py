@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import timerstore
+from tests.support.bench import small
 from tests.support.shards import bodies_of
-from tests.support.stores import small
 from timerstore import shards
 from timerstore.files.disk import Disk
 from timerstore.shards import manifest

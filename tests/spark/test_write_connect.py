@@ -10,8 +10,8 @@ import pytest
 
 import timerstore
 from tests.spark.test_write import came, each_once
+from tests.support.bench import small
 from tests.support.spark import session as spark_session
-from tests.support.stores import small
 
 PROGRAM = """
 import json, sys

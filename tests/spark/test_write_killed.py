@@ -18,8 +18,8 @@ import pytest
 import timerstore
 from tests.spark import write_programs
 from tests.spark.test_write import came, each_once
+from tests.support.bench import small
 from tests.support.spark import session as spark_session
-from tests.support.stores import small
 from timerstore import shards
 from timerstore.files.disk import Disk
 from timerstore.shards import manifest

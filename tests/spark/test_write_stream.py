@@ -12,7 +12,7 @@ import pytest
 
 import timerstore
 from tests.spark.test_write import ROWS, came, each_once, make
-from tests.support.stores import small
+from tests.support.bench import small
 from timerstore.files.disk import Disk
 from timerstore.shards import manifest
 from timerstore.shards.tree import ShardsTree

@@ -11,7 +11,7 @@ pytest.importorskip("pyarrow")
 
 import timerstore
 from tests.support.arrow_rows import read_rows
-from tests.support.stores import small
+from tests.support.bench import small
 from timerstore.columns import take
 
 pytestmark = pytest.mark.stress

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import timerstore
-from tests.support.stores import small
+from tests.support.bench import small
 from timerstore import Message, PullStatus, ReadOnlyStore
 
 pytestmark = pytest.mark.stress

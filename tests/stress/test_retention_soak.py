@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import timerstore
-from tests.support.stores import small
+from tests.support.bench import small
 from timerstore import TimerStore
 
 pytestmark = [pytest.mark.stress, pytest.mark.timeout(0)]

@@ -11,7 +11,7 @@ import pytest
 
 import timerstore
 import timerstore.aio
-from tests.support.stores import small
+from tests.support.bench import small
 from timerstore import PullResult, StoreConfig, TimerStore
 
 pytestmark = [pytest.mark.stress, pytest.mark.timeout(300)]

@@ -4,7 +4,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from tests.support.stores import DAY, NOW, Bench
+from tests.support.bench import DAY, NOW, Bench
 from timerstore import (
     ReadOnlyStore,
     TimerStore,

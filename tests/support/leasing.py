@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.support.stores import Bench
+from tests.support.bench import Bench
 from timerstore.leases import LeasedMessage
 
 RETRY = "%RETRY%g|t"

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from tests.support.stores import Bench, small
+from tests.support.bench import Bench, small
 from timerstore import StoreConfig
 
 KIB = 1024

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import timerstore
-from tests.support.stores import NOW, small
+from tests.support.bench import NOW, small
 from timerstore import ShardedStore, StoreConfig
 from timerstore.testing import ManualClock, Stepper
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 import timerstore
-from tests.support.stores import NOW, small
+from tests.support.bench import NOW, small
 from timerstore.files.disk import Disk
 from timerstore.row_batch import RowBatch
 from timerstore.shards import StagedFile

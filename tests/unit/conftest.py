@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.stores import Bench, small
+from tests.support.bench import Bench, small
 from timerstore import StoreConfig
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import timerstore
-from tests.support.stores import NOW, Bench, small
+from tests.support.bench import NOW, Bench, small
 from timerstore import MessageError, RowBatch
 from timerstore.errors import ConfigError, NotWaitingError
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.bench import Bench
 from tests.support.inside import bells_of, consumer_fetch, inside
-from tests.support.stores import Bench
 from timerstore.aio import AsyncConsumer, AsyncTimerStore
 
 Begin = Callable[[AsyncTimerStore, AsyncConsumer], Coroutine[Any, Any, Any]]

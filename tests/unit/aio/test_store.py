@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import timerstore.aio
+from tests.support.bench import NOW, Bench, small
 from tests.support.inside import aio_page_count, consumer_fetch, inside
-from tests.support.stores import NOW, Bench, small
 from timerstore import (
     CancelResult,
     ClosedError,

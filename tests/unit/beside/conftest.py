@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 import timerstore
+from tests.support.bench import Bench, small
 from tests.support.beside import fill
-from tests.support.stores import Bench, small
 from timerstore import (
     ReadOnlyStore,
 )

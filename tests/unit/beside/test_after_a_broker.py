@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 import timerstore
+from tests.support.bench import NOW, Bench, copied_at
 from tests.support.beside import fill, same
 from tests.support.broker import resent as sent_on
 from tests.support.inside import look_at_moment, room_of
-from tests.support.stores import NOW, Bench, copied_at
 from timerstore.columns.snapshot import take
 
 

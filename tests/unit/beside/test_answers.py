@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import timerstore
+from tests.support.bench import NOW, Bench, small
 from tests.support.beside import fill, same
-from tests.support.stores import NOW, Bench, small
 from timerstore import (
     MessageError,
     ReadOnlyStore,

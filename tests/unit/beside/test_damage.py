@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import timerstore
+from tests.support.bench import Bench
 from tests.support.beside import fill, trace
-from tests.support.stores import Bench
 from timerstore import (
     CorruptError,
 )

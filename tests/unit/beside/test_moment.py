@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import timerstore
+from tests.support.bench import NOW, Bench, small
 from tests.support.beside import fill, same, trace
 from tests.support.broker import resent as sent_on
 from tests.support.inside import (
@@ -22,7 +23,6 @@ from tests.support.inside import (
     room_of,
     units_in_memory,
 )
-from tests.support.stores import NOW, Bench, small
 from timerstore import (
     FailedError,
     ReadOnlyStore,

@@ -9,9 +9,9 @@ import pytest
 
 import timerstore
 import timerstore.aio
+from tests.support.bench import Bench, small
 from tests.support.beside import fill, same, trace
 from tests.support.inside import read_only_lock, room_of
-from tests.support.stores import Bench, small
 from timerstore import (
     ClosedError,
     ConfigError,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import timerstore
-from tests.support.stores import NOW, YEAR, Bench, small
+from tests.support.bench import NOW, YEAR, Bench, small
 from timerstore import CancelResult, MessageError
 
 

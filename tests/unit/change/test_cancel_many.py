@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.bench import Bench, small
 from tests.support.inside import (
     CANCEL_CHUNK,
     CANCEL_GAP_UNITS,
@@ -17,7 +18,6 @@ from tests.support.inside import (
     inside,
     placing_of_cancels,
 )
-from tests.support.stores import Bench, small
 from timerstore import CancelResult, FullError, MessageError, PutReceipt
 from timerstore.native import ffi, lib
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.bench import DAY, NOW, Bench, small
 from tests.support.inside import inside
-from tests.support.stores import DAY, NOW, Bench, small
 from timerstore import CancelResult, PutReceipt
 from timerstore.errors import CorruptError
 from timerstore.layout.handle import decode, encode

@@ -11,9 +11,9 @@ import pytest
 
 import timerstore
 from tests.support import disk_reader as disk
+from tests.support.bench import DAY, NOW, YEAR, Bench, small
 from tests.support.driver import abandon
 from tests.support.inside import inside
-from tests.support.stores import DAY, NOW, YEAR, Bench, small
 from timerstore import CancelResult, MessageError, NotWaitingError, PutReceipt, failpoint
 from timerstore.errors import FullError
 from timerstore.layout.handle import Handle, decode, encode

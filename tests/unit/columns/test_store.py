@@ -8,7 +8,7 @@ import pytest
 from tests.support import disk_reader as disk
 from tests.support import tables_expected
 from tests.support.arrow_rows import read_rows
-from tests.support.stores import DAY, NOW, Bench, small
+from tests.support.bench import DAY, NOW, Bench, small
 from timerstore.columns import take
 from timerstore.columns.snapshot import refreshed
 from timerstore.errors import ConfigError, CorruptError

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tests.support.arrow_rows import read_rows
+from tests.support.bench import NOW, Bench
 from tests.support.inside import INGEST_CHUNK_ROWS, ledger_of_part
-from tests.support.stores import NOW, Bench
 from timerstore.columns import take
 from timerstore.columns.scan import Bounds
 from timerstore.layout import ledger_json

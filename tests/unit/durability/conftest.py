@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.bench import Bench, small
 from tests.support.driver import abandon
 from tests.support.durable.files import ANSWER, BARRIERS, CLOSED, RECOVERED
 from tests.support.durable.recorder import Allowed, Recorder, recording
-from tests.support.stores import Bench, small
 
 
 class Machine:

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.support.bench import SECOND, Bench, small
 from tests.support.driver import abandon
 from tests.support.durable.recorder import Fault, Recorder, recording
 from tests.support.inside import inside
-from tests.support.stores import SECOND, Bench, small
 from timerstore import FailedError, FullError
 from timerstore.layout import counts_json, state_sector, watermark
 from timerstore.layout.state_sector import SECTOR_BYTES

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 import timerstore
+from tests.support.bench import Bench, small
 from tests.support.durable.files import ANSWER, CHECKPOINT, CLOSED
 from tests.support.durable.recorder import Recorder
 from tests.support.inside import sync_of_cancels
 from tests.support.leasing import bodies, take
-from tests.support.stores import Bench, small
 from tests.unit.durability.conftest import Machine
 from timerstore import AckResult, CancelResult, TimerStore
 

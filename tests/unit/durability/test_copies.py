@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import timerstore
+from tests.support.bench import Bench
 from tests.support.durable.files import CLOSED, HALF_WRITTEN, LOCK, OLD_NAME
 from tests.support.durable.recorder import Recorder
-from tests.support.stores import Bench
 from tests.unit.durability.conftest import Machine
 from timerstore import ConfigError
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.bench import DAY, NOW, Bench, small
 from tests.support.durable.files import BARRIERS, RECOVERED, RECOVERY_BARRIERS
 from tests.support.durable.recorder import Recorder, recording
-from tests.support.stores import DAY, NOW, Bench, small
 from timerstore import failpoint
 
 LATER_MS = NOW + 2 * DAY

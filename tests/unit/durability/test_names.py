@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 import timerstore
+from tests.support.bench import NOW, Bench, small
 from tests.support.durable.names import DurableNames, killed_before_sync
-from tests.support.stores import NOW, Bench, small
 from timerstore.files.disk import Disk
 from timerstore.testing import ManualClock
 

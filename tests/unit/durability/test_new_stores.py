@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import timerstore
+from tests.support.bench import NOW, small
 from tests.support.durable.files import LOCK, OLD_NAME, RECOVERED, RECOVERY_BARRIERS
 from tests.support.durable.recorder import Recorder
-from tests.support.stores import NOW, small
 from timerstore.files.disk import Disk
 from timerstore.shards.cluster import ensure, require
 from timerstore.testing import ManualClock

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 import timerstore
+from tests.support.bench import NOW, small
 from tests.support.durable.files import ANSWER, CHECKPOINT, DROPPED, LOCK, OLD_NAME
 from tests.support.durable.recorder import Recorder
 from tests.support.ingesting import Version
 from tests.support.inside import inside
 from tests.support.staging import batch_of, make_root, staged_rows
-from tests.support.stores import NOW, small
 from tests.unit.durability.conftest import Machine
 from timerstore.files.disk import Disk
 from timerstore.shards import Staged, clean, commit, ingest, stage

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import timerstore
+from tests.support.bench import SECOND, Bench, small
 from tests.support.driver import abandon
 from tests.support.durable.files import (
     ANSWER,
@@ -25,7 +26,6 @@ from tests.support.inside import inside
 from tests.support.leasing import bodies, take
 from tests.support.retaining import SIZES, begin_of
 from tests.support.staging import make_root
-from tests.support.stores import SECOND, Bench, small
 from timerstore import StoreConfig, failpoint
 from timerstore.files.disk import Disk
 from timerstore.shards.cluster import ensure

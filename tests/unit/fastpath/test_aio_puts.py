@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import pytest
 
 import timerstore.aio
-from tests.support.stores import NOW, small
+from tests.support.bench import NOW, small
 from timerstore import StoreConfig
 from timerstore.aio import AsyncTimerStore
 from timerstore.errors import ClosedError, FailedError, MessageError

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import timerstore
-from tests.support.stores import DAY, small
+from tests.support.bench import DAY, small
 from timerstore import MessageError, PutBatch, TimerStore, failpoint
 from timerstore.errors import ClosedError, FailedError
 from timerstore.testing import Stepper

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import pytest
 
 import timerstore
-from tests.support.stores import small
+from tests.support.bench import small
 from timerstore import TimerStore
 from timerstore.errors import ClosedError, FailedError
 from timerstore.putting import Putting

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.bench import DAY, NOW, Bench, small
 from tests.support.inside import calendar_grow_lock, inside
-from tests.support.stores import DAY, NOW, Bench, small
 from timerstore import CancelResult, CorruptError, MessageError, PutReceipt
 from timerstore.native import lib
 

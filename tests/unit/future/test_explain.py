@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.stores import DAY, NOW, Bench, small
+from tests.support.bench import DAY, NOW, Bench, small
 from timerstore import Explanation, MessageError
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.bench import NOW, Bench, small
 from tests.support.driver import abandon
 from tests.support.inside import INGEST_CHUNK_ROWS, LEDGER_BEHIND_MAX, inside
-from tests.support.stores import NOW, Bench, small
 from timerstore import CancelResult, MessageError, RowBatch, failpoint
 from timerstore.errors import FailedError, FullError
 from timerstore.ingest.ledger import DONE_KEPT, Ledger

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.stores import Bench
+from tests.support.bench import Bench
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import timerstore.aio
-from tests.support.stores import NOW, small
+from tests.support.bench import NOW, small
 from timerstore import AckResult, MessageError, failpoint
 from timerstore.aio import AsyncTimerStore
 from timerstore.testing import ManualClock, Stepper

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import timerstore.aio
-from tests.support.stores import NOW, small
+from tests.support.bench import NOW, small
 from timerstore import AckResult, FullError, LeaseLostError, MessageError
 from timerstore.leases import Leases
 from timerstore.testing import ManualClock, Stepper

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.bench import NOW, Bench, small
 from tests.support.leasing import bodies, put, take
-from tests.support.stores import NOW, Bench, small
 from timerstore import AckResult, Backoff, MessageError
 
 

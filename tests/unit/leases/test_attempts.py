@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.bench import DAY, Bench
 from tests.support.leasing import DEAD, put, take
-from tests.support.stores import DAY, Bench
 from timerstore import AckResult, Backoff, MessageError
 from timerstore.layout.lease import read_receipt
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.bench import DAY, Bench
 from tests.support.driver import abandon
 from tests.support.leasing import RETRY, bodies, put, take
-from tests.support.stores import DAY, Bench
 from timerstore import AckResult, failpoint
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.bench import Bench
 from tests.support.leasing import bodies, put, take
-from tests.support.stores import Bench
 from timerstore import AckResult, MessageError
 from timerstore.errors import FullError
 from timerstore.leases import Leases

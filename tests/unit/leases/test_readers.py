@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import timerstore.aio
+from tests.support.bench import NOW, Bench, small
 from tests.support.inside import groups_by_topic, inside
 from tests.support.shards import ShardBench
-from tests.support.stores import NOW, Bench, small
 from timerstore import FullError, MessageError
 from timerstore.leases import WaitingReceive, leases
 from timerstore.leases.reader import Reader

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.bench import DAY, Bench
 from tests.support.leasing import put, take
-from tests.support.stores import DAY, Bench
 from timerstore import AckResult, LeaseLostError, MessageError
 from timerstore.layout.lease import read_receipt, write_receipt
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import timerstore
+from tests.support.bench import DAY, NOW, Bench, small
 from tests.support.inside import LEASES_MOVE, LEASING_ROW, append_of_many, body_of, inside
 from tests.support.leasing import RETRY, bodies, put, take
-from tests.support.stores import DAY, NOW, Bench, small
 from timerstore import AckResult, LeaseLostError, MessageError, StoreConfig
 from timerstore.errors import FlowControlError, FullError
 from timerstore.leases import Leases

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import timerstore
-from tests.support.stores import Bench, small
+from tests.support.bench import Bench, small
 from timerstore import MessageError
 
 LONG = "A" * 2000

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import timerstore
-from tests.support.stores import small
+from tests.support.bench import small
 from tests.support.switching import many_switches
 from timerstore import ClosedError, NotWaitingError, TimerStore
 

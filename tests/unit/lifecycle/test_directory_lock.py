@@ -18,15 +18,15 @@ from typing import NoReturn
 import pytest
 
 import timerstore
+from tests.support.bench import NOW, small
 from tests.support.inside import DIRECTORY_HELD_LOCK, GUARD_LOCK, Attribute, inside
-from tests.support.stores import NOW, small
 from timerstore import FailedError, LockedError, TimerStore
 from timerstore.files import disk as disk_module
 from timerstore.testing import ManualClock
 
 OPENER = """
 import sys, timerstore
-from tests.support.stores import small
+from tests.support.bench import small
 try:
     timerstore.open(sys.argv[1], small(), threads=False).close()
 except timerstore.LockedError as error:
@@ -214,7 +214,7 @@ def test_a_child_is_refused_until_its_parent_closes_and_not_after(root: Path) ->
 
 FORKER = """
 import os, sys, time, timerstore
-from tests.support.stores import small
+from tests.support.bench import small
 store = timerstore.open(sys.argv[1], small(), threads=False)
 store.put("t", b"x")
 if os.fork() == 0:

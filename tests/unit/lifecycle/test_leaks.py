@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 import timerstore
-from tests.support.stores import small
+from tests.support.bench import small
 from timerstore import TimerStoreError
 
 

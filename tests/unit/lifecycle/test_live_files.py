@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import timerstore
+from tests.support.bench import NOW, small
 from tests.support.inside import unwatch
-from tests.support.stores import NOW, small
 from timerstore import FailedError, TimerStore, TimerStoreError
 from timerstore.files import guard
 from timerstore.files.disk import Disk

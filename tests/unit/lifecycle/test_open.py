@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 import timerstore
+from tests.support.bench import NOW, Bench, small
 from tests.support.driver import abandon
 from tests.support.inside import inside
-from tests.support.stores import NOW, Bench, small
 from timerstore import (
     ClosedError,
     ConfigError,
@@ -301,7 +301,7 @@ def test_a_second_opener_in_another_process_until_the_first_is_killed(tmp_path: 
 DAEMON = """
 import os, sys, threading, timerstore
 from pathlib import Path
-from tests.support.stores import small
+from tests.support.bench import small
 from timerstore.columns.look import look
 from timerstore.inspect import verify_directory
 from timerstore.testing import Stepper

@@ -15,8 +15,8 @@ import pytest
 
 import timerstore
 import timerstore.aio
+from tests.support.bench import Bench
 from tests.support.owners import Found, classes, owners
-from tests.support.stores import Bench
 from timerstore import native, otel, prometheus, serve
 from timerstore.owner import Owner
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import timerstore
+from tests.support.bench import small
 from tests.support.collecting import at_collections
 from tests.support.elsewhere import elsewhere
 from tests.support.inside import (
@@ -25,7 +26,6 @@ from tests.support.inside import (
     log_write_lock,
     offsets_write_lock,
 )
-from tests.support.stores import small
 from timerstore import FailedError, LockedError, PutReceipt, TimerStore
 from timerstore.errors import NotWaitingError
 from timerstore.native import count_syncs

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.bench import DAY, NOW, Bench, small
 from tests.support.inside import PENDING_DUE
-from tests.support.stores import DAY, NOW, Bench, small
 from timerstore.metrics import COUNTERS, DISTRIBUTIONS, GAUGES, SINCE_OPENING, Metrics
 from timerstore.timer.backlog import BOUNDS_S
 from timerstore.timer.pending import PendingReader

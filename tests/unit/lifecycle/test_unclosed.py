@@ -14,9 +14,9 @@ import pytest
 
 import timerstore
 import timerstore.aio
+from tests.support.bench import NOW, small
 from tests.support.inside import store_of
 from tests.support.programs import run_program
-from tests.support.stores import NOW, small
 from timerstore import ConfigError, LockedError
 from timerstore.testing import ManualClock
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import timerstore
+from tests.support.bench import DAY, Bench, small
 from tests.support.inside import dispatch_batch, inside, service_event, set_unlinked_requests
-from tests.support.stores import DAY, Bench, small
 from timerstore import TimerStore
 from timerstore.errors import FullError
 from timerstore.metrics import Metrics

@@ -11,9 +11,9 @@ pa = pytest.importorskip("pyarrow")
 
 import timerstore  # noqa: E402
 import timerstore.aio  # noqa: E402
+from tests.support.bench import NOW, Bench, small  # noqa: E402
 from tests.support.shards import ShardBench  # noqa: E402
 from tests.support.staging import batch_of, make_root  # noqa: E402
-from tests.support.stores import NOW, Bench, small  # noqa: E402
 from timerstore import ConfigError, shards  # noqa: E402
 from timerstore.columns import arrow  # noqa: E402
 from timerstore.files.paths import anchored  # noqa: E402

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.stores import Bench
+from tests.support.bench import Bench
 from timerstore.commitlog.commit_log import CommitLog
 from timerstore.native import lib
 from timerstore.pull.lease_progress import LeaseProgress

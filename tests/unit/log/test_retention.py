@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import timerstore
+from tests.support.bench import NOW
 from tests.support.inside import doubt_header, inside, old_watermark_slot, segment_pointer
 from tests.support.retaining import HOUR_MS, KIB, config
-from tests.support.stores import NOW
 from timerstore import (
     CancelResult,
     ConfigError,

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import timerstore
+from tests.support.bench import Bench, small
 from tests.support.driver import abandon
-from tests.support.stores import Bench, small
 from timerstore import failpoint
 
 SEGMENT = 16 * 1024

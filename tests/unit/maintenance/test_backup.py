@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import timerstore
+from tests.support.bench import DAY, Bench, small
 from tests.support.elsewhere import elsewhere
 from tests.support.inside import COPIER_CONFIG_TEXTS, inside, is_error_of
 from tests.support.retaining import SIZES, begin_of
 from tests.support.retaining import fill as retaining_fill
-from tests.support.stores import DAY, Bench, small
 from timerstore import (
     AckResult,
     CancelResult,

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 import timerstore
+from tests.support.bench import Bench
 from tests.support.retaining import SIZES, begin_of, fill
-from tests.support.stores import Bench
 from timerstore import CancelResult, FullError, Report, StoreConfig
 from timerstore.files.disk import File
 from timerstore.layout import watermark

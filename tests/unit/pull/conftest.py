@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.stores import Bench
+from tests.support.bench import Bench
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import timerstore
+from tests.support.bench import small
 from tests.support.inside import kept_buffers, page_buffers
-from tests.support.stores import small
 from tests.support.switching import many_switches
 from timerstore.pull.buffers import Buffers
 from timerstore.pull.page import Page

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.bench import Bench, small
 from tests.support.consuming import read
 from tests.support.inside import consumer_pull, group_lock
-from tests.support.stores import Bench, small
 from timerstore import (
     ClosedError,
     CorruptError,

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.bench import Bench
 from tests.support.consuming import places
 from tests.support.inside import commits_asked, inside
-from tests.support.stores import Bench
 from timerstore import (
     FailedError,
     FullError,

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.bench import Bench
 from tests.support.consuming import read
-from tests.support.stores import Bench
 from timerstore import (
     MessageError,
 )

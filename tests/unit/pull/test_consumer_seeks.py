@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.bench import NOW, Bench
 from tests.support.consuming import read
 from tests.support.inside import inside
-from tests.support.stores import NOW, Bench
 from timerstore import (
     MessageError,
 )

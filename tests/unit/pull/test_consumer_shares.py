@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.bench import Bench
 from tests.support.consuming import Running, places, read
-from tests.support.stores import Bench
 from timerstore import (
     MessageError,
 )

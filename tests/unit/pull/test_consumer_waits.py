@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import timerstore
+from tests.support.bench import Bench, small
 from tests.support.consuming import Running, read
 from tests.support.inside import line_of
-from tests.support.stores import Bench, small
 from timerstore import (
     Consumer,
     TimerStore,

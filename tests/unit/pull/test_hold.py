@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.bench import Bench, small
 from tests.support.inside import (
     flush_is_requested,
     forget_flush_request,
@@ -17,7 +18,6 @@ from tests.support.inside import (
     route_and_filter,
     text_reader,
 )
-from tests.support.stores import Bench, small
 from timerstore import FailedError, MessageError, PullResult, PullStatus
 from timerstore.errors import CorruptError
 from timerstore.pull.hold import Hold

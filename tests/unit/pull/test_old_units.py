@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.stores import DAY, NOW, SECOND, Bench
+from tests.support.bench import DAY, NOW, SECOND, Bench
 from timerstore import CorruptError, PullStatus
 from timerstore.layout.tree import SCHEDULE_TOPIC
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.bench import Bench, small
 from tests.support.inside import consumer_pull, inside, line_of
-from tests.support.stores import Bench, small
 from timerstore import Consumer, FailedError, Message
 from timerstore.pull.groups import Held
 from timerstore.pull.polling import WaitingPoll

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import timerstore
-from tests.support.stores import Bench, small
+from tests.support.bench import Bench, small
 from timerstore import ClosedError, MessageError, PullStatus, TimerStore
 
 

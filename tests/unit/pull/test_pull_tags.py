@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import timerstore
+from tests.support.bench import Bench
 from tests.support.broker import fixtures as broker
 from tests.support.inside import PULL_BUFFER_BYTES_MAX, PULL_STEP_UNITS_MAX
-from tests.support.stores import Bench
 from timerstore import CorruptError, Message, MessageError, PullStatus, StoreConfig, TimerStore
 from timerstore.pull.filter import TagFilter
 from timerstore.testing import ManualClock

@@ -7,7 +7,7 @@ import pytest
 
 import timerstore
 from tests.support import disk_reader as disk
-from tests.support.stores import NOW, SECOND, Bench, small
+from tests.support.bench import NOW, SECOND, Bench, small
 from timerstore import CancelResult, ConfigError, CorruptError, Message, MessageError
 from timerstore.layout.tree import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 

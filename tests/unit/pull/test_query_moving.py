@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.bench import NOW, SECOND, Bench, small
 from tests.support.inside import QUERIER_STEPS, inside, readers_of_removals, recent_removals
-from tests.support.stores import NOW, SECOND, Bench, small
 from timerstore import Message, PutReceipt, failpoint
 from timerstore.pull.query import Querier
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import timerstore
+from tests.support.bench import NOW, Bench, small
 from tests.support.broker import fixtures as broker
-from tests.support.stores import NOW, Bench, small
 from timerstore import MessageError, ReadOnlyStore, StoreConfig
 from timerstore.pull import seek
 from timerstore.testing import ManualClock

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.bench import Bench
 from tests.support.inside import forget_sql_parser
-from tests.support.stores import Bench
 from timerstore import ConfigError, MessageError, PullStatus, StoreConfig
 from timerstore.pull import condition, sql
 from timerstore.pull.filter import SqlFilter

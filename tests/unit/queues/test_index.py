@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from tests.support import disk_reader as disk
+from tests.support.bench import NOW, SECOND, Bench, small
 from tests.support.driver import abandon
 from tests.support.inside import inside, write_index_in_each_checkpoint
 from tests.support.points import noted
-from tests.support.stores import NOW, SECOND, Bench, small
 from timerstore import ConfigError, FullError, StoreConfig, TimerStore, failpoint
 from timerstore.files.disk import File
 from timerstore.layout import index_position

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.bench import NOW, SECOND, Bench, small
 from tests.support.inside import (
     DISPATCH_READ,
     NOTE_COUNT,
@@ -17,7 +18,6 @@ from tests.support.inside import (
     log_of,
     timer_records_read,
 )
-from tests.support.stores import NOW, SECOND, Bench, small
 from timerstore import CancelResult, FullError, failpoint
 from timerstore.native import ffi
 from timerstore.queues.dispatch import Dispatch

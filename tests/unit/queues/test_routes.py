@@ -2,8 +2,8 @@
 
 import pytest
 
+from tests.support.bench import Bench
 from tests.support.inside import ROUTES_STEPS, inside
-from tests.support.stores import Bench
 
 
 @pytest.mark.parametrize("step", list(ROUTES_STEPS))

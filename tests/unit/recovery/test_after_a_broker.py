@@ -9,8 +9,8 @@ import pytest
 
 import timerstore
 from tests.support import disk_reader as disk
+from tests.support.bench import NOW, Bench, copied_at, small
 from tests.support.broker import resent as sent_on
-from tests.support.stores import NOW, Bench, copied_at, small
 from timerstore import TimerStore, failpoint
 from timerstore.testing import ManualClock, Stepper
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import timerstore
+from tests.support.bench import Bench, small
 from tests.support.driver import abandon
 from tests.support.inside import inside
-from tests.support.stores import Bench, small
 from timerstore import CorruptError, failpoint
 from timerstore.commitlog.staging import read_staged
 from timerstore.files.disk import Disk, File

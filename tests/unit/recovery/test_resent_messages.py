@@ -9,8 +9,8 @@ import pytest
 
 import timerstore
 from tests.support import disk_reader as disk
+from tests.support.bench import NOW, small
 from tests.support.broker import resent as sent_on
-from tests.support.stores import NOW, small
 from timerstore import CancelResult, MessageError, TimerStore
 from timerstore.testing import ManualClock, Stepper
 

@@ -10,10 +10,10 @@ from zoneinfo import ZoneInfo
 import pytest
 
 import timerstore
+from tests.support.bench import DAY, NOW, Bench, small
 from tests.support.driver import abandon
 from tests.support.elsewhere import elsewhere
 from tests.support.inside import inside, planner_is_started, putting_of
-from tests.support.stores import DAY, NOW, Bench, small
 from timerstore import ConfigError, CorruptError, MessageError, Recurring, StoreConfig, failpoint
 from timerstore.errors import FullError
 from timerstore.layout import recurring_json

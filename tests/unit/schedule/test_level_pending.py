@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.bench import NOW, SECOND, Bench, small
 from tests.support.inside import inside
-from tests.support.stores import NOW, SECOND, Bench, small
 from tests.unit.schedule.test_schedule_deliver import raw_level_put
 from timerstore import Message, MessageError, PendingTimer, StoreConfig
 from timerstore.layout import counts_json, watermark

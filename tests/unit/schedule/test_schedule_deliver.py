@@ -11,8 +11,8 @@ import pytest
 
 import timerstore
 from tests.support import disk_reader as disk
+from tests.support.bench import NOW, SECOND, Bench, small
 from tests.support.inside import LEVEL_BATCH, forget_levels, forget_runs, inside, service_event
-from tests.support.stores import NOW, SECOND, Bench, small
 from timerstore import FullError, MessageError, PutReceipt
 from timerstore.errors import CorruptError
 from timerstore.layout.tree import SCHEDULE_TOPIC

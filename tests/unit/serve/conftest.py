@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.stores import Bench
+from tests.support.bench import Bench
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")

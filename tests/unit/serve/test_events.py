@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from starlette.requests import ClientDisconnect
 
+from tests.support.bench import NOW, Bench
 from tests.support.inside import event_stream_count, set_event_stream_count
 from tests.support.paged import BEARER, HOST, Paged, parsed, taken
-from tests.support.stores import NOW, Bench
 from timerstore.serve import events
 from timerstore.serve.events import STREAMS_MAX, Bell, frame, stream
 from timerstore.serve.open_store import OpenSource

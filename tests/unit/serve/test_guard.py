@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.bench import Bench
 from tests.support.paged import BEARER, HOST, ORIGIN, TOKEN, Paged
-from tests.support.stores import Bench
 from timerstore.serve import guard
 from timerstore.serve.guard import BODY_BYTES_MAX, HEAD, host_check, is_loopback
 

@@ -6,9 +6,9 @@ from urllib.parse import urlencode
 
 import pytest
 
+from tests.support.bench import NOW, SECOND, Bench, small
 from tests.support.paged import BEARER, ORIGIN, TOKEN, Paged
 from tests.support.shards import ShardBench
-from tests.support.stores import NOW, SECOND, Bench, small
 from timerstore.serve.source import TOPICS_SHOWN, TURNS, topics_of
 
 MINUTE = 60 * SECOND

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 import timerstore
+from tests.support.bench import Bench, small
 from tests.support.broker import fixtures as broker_fixtures
 from tests.support.command_line import environment
 from tests.support.inside import clock_listeners, store_of_page
 from tests.support.paged import TOKEN, Line, Paged
-from tests.support.stores import Bench, small
 from timerstore import serve
 from timerstore.errors import ClosedError, ConfigError
 from timerstore.serve.server import TOKEN_CHARACTERS_MIN

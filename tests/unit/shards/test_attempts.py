@@ -7,9 +7,9 @@ import pytest
 
 pa = pytest.importorskip("pyarrow")
 
+from tests.support.bench import NOW  # noqa: E402
 from tests.support.shards import ShardBench  # noqa: E402
 from tests.support.staging import batch_of, counted, make_root, staged_rows  # noqa: E402
-from tests.support.stores import NOW  # noqa: E402
 from timerstore import MessageError  # noqa: E402
 from timerstore.shards import Staged, Stager, abort, commit, stage  # noqa: E402
 from timerstore.testing import ManualClock  # noqa: E402

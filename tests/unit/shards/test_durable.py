@@ -7,9 +7,9 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 
 import timerstore  # noqa: E402
+from tests.support.bench import NOW, small  # noqa: E402
 from tests.support.durable.names import DurableNames, killed_before_sync  # noqa: E402
 from tests.support.staging import batch_of, make_root  # noqa: E402
-from tests.support.stores import NOW, small  # noqa: E402
 from timerstore.files.disk import Disk  # noqa: E402
 from timerstore.shards import Staged, clean, commit, ingest, manifest, stage  # noqa: E402
 from timerstore.shards.tree import ShardsTree  # noqa: E402

@@ -14,10 +14,10 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 import timerstore  # noqa: E402
+from tests.support.bench import NOW, small  # noqa: E402
 from tests.support.inside import ingest_in_background, is_ingested  # noqa: E402
 from tests.support.shards import ShardBench, bodies_of  # noqa: E402
 from tests.support.staging import batch_of, make_root  # noqa: E402
-from tests.support.stores import NOW, small  # noqa: E402
 from timerstore import (  # noqa: E402
     ConfigError,
     CorruptError,

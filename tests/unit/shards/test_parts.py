@@ -8,9 +8,9 @@ import pytest
 
 pa = pytest.importorskip("pyarrow")
 
+from tests.support.bench import NOW  # noqa: E402
 from tests.support.shards import ShardBench  # noqa: E402
 from tests.support.staging import batch_of, counted, make_root, staged_rows  # noqa: E402
-from tests.support.stores import NOW  # noqa: E402
 from timerstore import ConfigError, MessageError  # noqa: E402
 from timerstore.files.disk import Disk  # noqa: E402
 from timerstore.shards import Staged, commit, manifest, stage  # noqa: E402

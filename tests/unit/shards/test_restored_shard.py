@@ -9,9 +9,9 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 
 import timerstore  # noqa: E402
+from tests.support.bench import NOW  # noqa: E402
 from tests.support.shards import ShardBench  # noqa: E402
 from tests.support.staging import batch_of  # noqa: E402
-from tests.support.stores import NOW  # noqa: E402
 from timerstore import CorruptError  # noqa: E402
 from timerstore.shards import commit, ingest, stage  # noqa: E402
 from timerstore.testing import ManualClock  # noqa: E402

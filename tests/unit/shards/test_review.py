@@ -12,10 +12,10 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 
 import timerstore  # noqa: E402
+from tests.support.bench import NOW  # noqa: E402
 from tests.support.inside import consumer_seams, ingesters_of, shard_consumers  # noqa: E402
 from tests.support.shards import ShardBench  # noqa: E402
 from tests.support.staging import batch_of, make_root  # noqa: E402
-from tests.support.stores import NOW  # noqa: E402
 from timerstore import ConfigError, CorruptError, FailedError, MessageError  # noqa: E402
 from timerstore.errors import TimerStoreError  # noqa: E402
 from timerstore.files.disk import Disk  # noqa: E402

@@ -8,8 +8,8 @@ import pytest
 
 pa = pytest.importorskip("pyarrow")
 
+from tests.support.bench import NOW, small  # noqa: E402
 from tests.support.staging import UTC_US, batch_of, make_root, staged_rows  # noqa: E402
-from tests.support.stores import NOW, small  # noqa: E402
 from timerstore import ConfigError, MessageError, StoreConfig  # noqa: E402
 from timerstore.shards import WriteOptions, parse_options, stage  # noqa: E402
 from timerstore.shards.routing import shard_of_key  # noqa: E402

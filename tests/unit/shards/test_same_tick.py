@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import timerstore
+from tests.support.bench import NOW
 from tests.support.staging import batch_of, make_root
-from tests.support.stores import NOW
 from timerstore import ShardedStore
 from timerstore.files.disk import Disk
 from timerstore.row_batch import IngestReceipt

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.bench import DAY, NOW, small
 from tests.support.shards import ShardBench
-from tests.support.stores import DAY, NOW, small
 from timerstore import AckResult, ClosedError, LeaseLostError, MessageError, StoreConfig
 from timerstore.errors import FullError
 from timerstore.shards import ShardLeasedMessage

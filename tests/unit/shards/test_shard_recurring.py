@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.bench import NOW
 from tests.support.shards import ShardBench
-from tests.support.stores import NOW
 from timerstore import MessageError
 
 MINUTE = 60_000

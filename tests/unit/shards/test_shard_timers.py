@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.bench import NOW, small
 from tests.support.shards import ShardBench
-from tests.support.stores import NOW, small
 from timerstore import CancelResult, ConfigError, MessageError, StoreConfig, open_shards
 from timerstore.shards.pacing import share_of, shared_out
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import timerstore
+from tests.support.bench import NOW, small
 from tests.support.inside import inside
 from tests.support.shards import ShardBench
-from tests.support.stores import NOW, small
 from timerstore import (
     CancelResult,
     ClosedError,

@@ -11,6 +11,7 @@ import pytest
 
 pa = pytest.importorskip("pyarrow")
 
+from tests.support.bench import NOW  # noqa: E402
 from tests.support.inside import staging_gather_rows  # noqa: E402
 from tests.support.staging import (  # noqa: E402
     batch_of,
@@ -19,7 +20,6 @@ from tests.support.staging import (  # noqa: E402
     rows_of,
     staged_rows,
 )
-from tests.support.stores import NOW  # noqa: E402
 from timerstore import (  # noqa: E402
     ConfigError,
     CorruptError,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.bench import NOW
 from tests.support.shards import ShardBench
-from tests.support.stores import NOW
 from timerstore import MessageError, ShardedStore, TimerStore
 from timerstore.shards.unlike import OTHERWISE, UNLIKE
 

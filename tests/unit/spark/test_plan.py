@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import disk_reader as disk
+from tests.support.bench import NOW, Bench, small
 from tests.support.shards import ShardBench
 from tests.support.spark.session import AUTOLOAD, ROOT
-from tests.support.stores import NOW, Bench, small
 from timerstore.columns.scan import Bounds, Part, Wanted, records, units
 from timerstore.columns.snapshot import take
 from timerstore.errors import ConfigError, TimerStoreError

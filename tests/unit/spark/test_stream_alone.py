@@ -10,7 +10,7 @@ pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
 from tests.support import disk_reader as disk
-from tests.support.stores import Bench, small
+from tests.support.bench import Bench, small
 from timerstore.columns.scan import records, units
 from timerstore.columns.snapshot import refreshed, take
 from timerstore.errors import CorruptError, FailedError

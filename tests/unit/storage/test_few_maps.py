@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.bench import NOW, SECOND, Bench, small
 from tests.support.inside import MAPS_MAX, inside
 from tests.support.points import noted
-from tests.support.stores import NOW, SECOND, Bench, small
 from timerstore import failpoint
 
 COUNT = 60

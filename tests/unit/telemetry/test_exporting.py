@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import timerstore
+from tests.support.bench import NOW, Bench, small
 from tests.support.inside import inside
-from tests.support.stores import NOW, Bench, small
 from timerstore import ConfigError, families
 from timerstore.families import FAMILIES, OTHER_TOPICS, TOPICS_MAX, metrics_page
 from timerstore.metrics import COUNTERS, DISTRIBUTIONS, GAUGES, Distribution

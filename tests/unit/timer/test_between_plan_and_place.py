@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.bench import DAY, SECOND, Bench, small
 from tests.support.elsewhere import elsewhere
 from tests.support.inside import encode_replacement, inside
 from tests.support.leasing import take
 from tests.support.retaining import SIZES, begin_of
-from tests.support.stores import DAY, SECOND, Bench, small
 from timerstore import (
     AckResult,
     CancelResult,

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.bench import NOW, SECOND, Bench, small
 from tests.support.inside import (
     DEQUEUE_GET_BATCH,
     DEQUEUE_GET_LOADED_AHEAD_MAX,
@@ -13,7 +14,6 @@ from tests.support.inside import (
     inside,
     slots_in_reading,
 )
-from tests.support.stores import NOW, SECOND, Bench, small
 
 LOADED_MAX = 8
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.bench import DAY, NOW, SECOND, YEAR, Bench, small
 from tests.support.inside import DEQUEUE_GET_BATCH, inside
-from tests.support.stores import DAY, NOW, SECOND, YEAR, Bench, small
 from timerstore import FullError, Message
 
 

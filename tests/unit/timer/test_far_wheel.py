@@ -10,8 +10,8 @@ import pytest
 
 import timerstore
 from tests.support import disk_reader as disk
+from tests.support.bench import DAY, NOW, SECOND, YEAR, Bench, flush_for_ever, small
 from tests.support.inside import FAR_BATCH, inside
-from tests.support.stores import DAY, NOW, SECOND, YEAR, Bench, flush_for_ever, small
 from timerstore import CancelResult, ConfigError, CorruptError, FailedError, StoreConfig, failpoint
 from timerstore.layout import far_table, watermark
 from timerstore.layout.tree import Tree

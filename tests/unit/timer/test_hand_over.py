@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import timerstore
+from tests.support.bench import Bench
 from tests.support.inside import hand_over_chunk_count, inside
-from tests.support.stores import Bench
 from timerstore import StoreConfig
 from timerstore.testing import Stepper
 

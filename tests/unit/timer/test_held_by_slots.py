@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.stores import NOW, SECOND, Bench, small
+from tests.support.bench import NOW, SECOND, Bench, small
 
 LAPS = 10_000 * 128 * SECOND
 

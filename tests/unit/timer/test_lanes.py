@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.bench import NOW, Bench, small
 from tests.support.inside import DEQUEUE_PUT_BATCH, DEQUEUE_PUT_SORTED, make_lane
-from tests.support.stores import NOW, Bench, small
 from timerstore import ConfigError, MessageError, StoreConfig
 from timerstore.errors import FullError
 from timerstore.timer import lanes

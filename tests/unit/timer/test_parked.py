@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.bench import DAY, NOW, SECOND, Bench, small
 from tests.support.inside import FAR_BATCH
-from tests.support.stores import DAY, NOW, SECOND, Bench, small
 from timerstore import StoreConfig
 
 LAP = 128

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.bench import NOW, SECOND, Bench, small
 from tests.support.inside import DEQUEUE_GET_CROWD, DEQUEUE_GET_CROWD_PER_S, inside
-from tests.support.stores import NOW, SECOND, Bench, small
 from timerstore import FlowControlError
 from timerstore.layout.tree import Tree
 from timerstore.timer import open_slot

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.stores import Bench, small
+from tests.support.bench import Bench, small
 from timerstore.errors import FullError
 from timerstore.files.disk import Disk, File
 

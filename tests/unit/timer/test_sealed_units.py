@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 import timerstore
+from tests.support.bench import NOW, SECOND, Bench, copied_at, flush_for_ever, small
 from tests.support.inside import inside
-from tests.support.stores import NOW, SECOND, Bench, copied_at, flush_for_ever, small
 from timerstore import CorruptError, FailedError, verify_directory
 from timerstore.layout.timer_unit import UNIT_BYTES
 from timerstore.layout.tree import Tree

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.bench import Bench, small
 from tests.support.elsewhere import elsewhere
 from tests.support.inside import flush_at_once, inside
-from tests.support.stores import Bench, small
 from timerstore import failpoint
 from timerstore.queues.consume_queue import ConsumeQueue
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.bench import NOW, SECOND, Bench, copied_at, small
 from tests.support.inside import inside, old_watermark_slot, wheel_file_of
-from tests.support.stores import NOW, SECOND, Bench, copied_at, small
 from timerstore import FullError, verify_directory
 from timerstore.layout import watermark
 from timerstore.layout.tree import Tree

@@ -11,9 +11,9 @@ import pytest
 
 import timerstore
 from tests.support import disk_reader as disk
+from tests.support.bench import NOW, Bench, small
 from tests.support.driver import abandon
 from tests.support.inside import RECOVER_BATCH, inside
-from tests.support.stores import NOW, Bench, small
 from timerstore import FullError, MessageError, StoreConfig, failpoint
 from timerstore.testing import ManualClock, Stepper
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import timerstore
-from tests.support.stores import Bench
+from tests.support.bench import Bench
 from timerstore import RowBatch, StoreConfig, arguments, failpoint
 from timerstore.ingest.check import check_batch
 from timerstore.putting_many import _MANY_HOLD

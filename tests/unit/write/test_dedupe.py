@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.bench import NOW, Bench, small
 from tests.support.driver import abandon
 from tests.support.inside import IDS_CAPACITY_MIN, IDS_FILE_BYTES_MIN, add_id, inside
-from tests.support.stores import NOW, Bench, small
 from timerstore import BusyError, CancelResult, FlowControlError, MessageError, PutReceipt
 from timerstore.dedupe import ids as ids_module
 

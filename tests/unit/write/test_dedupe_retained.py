@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import timerstore
+from tests.support.bench import Bench, copied_at
 from tests.support.driver import abandon
 from tests.support.inside import crc_of_backup
 from tests.support.retaining import SIZES, begin_of, fill
-from tests.support.stores import Bench, copied_at
 from timerstore import CorruptError, PutReceipt, StoreConfig
 from timerstore.dedupe import read_ids
 from timerstore.files.disk import Disk

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import timerstore
+from tests.support.bench import DAY, NOW, Bench, small
 from tests.support.driver import abandon
 from tests.support.inside import counted_slots, counts_by_slot, inside, recount
-from tests.support.stores import DAY, NOW, Bench, small
 from timerstore import (
     BusyError,
     CancelResult,

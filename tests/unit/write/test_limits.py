@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.stores import NOW, SECOND, Bench
+from tests.support.bench import NOW, SECOND, Bench
 from timerstore import MessageError
 from timerstore.arguments import PROPERTIES_HEADROOM_BYTES
 

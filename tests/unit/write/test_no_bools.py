@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import timerstore.aio
-from tests.support.stores import NOW, Bench, small
+from tests.support.bench import NOW, Bench, small
 from timerstore import ConfigError, DelayQueue, MessageError, StoreConfig, TimerStore
 
 BOOLS = [True, False, np.True_]

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import timerstore
-from tests.support.stores import NOW, Bench, small
+from tests.support.bench import NOW, Bench, small
 from timerstore import MessageError, PutReceipt, TimerStoreError, quoted
 from timerstore.aio import AsyncConsumer, AsyncTimerStore
 from timerstore.message import ReceiptOrigin

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.bench import NOW, Bench, small
 from tests.support.inside import inside
-from tests.support.stores import NOW, Bench, small
 from timerstore import MessageError, StoreConfig, arguments
 from timerstore.errors import BusyError, FullError
 from timerstore.files.disk import Disk

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import timerstore
+from tests.support.bench import small
 from tests.support.inside import inside
-from tests.support.stores import small
 from tests.support.switching import many_switches
 from timerstore import PutReceipt, TimerStore
 from timerstore.errors import MessageError

@@ -11,9 +11,9 @@ import pytest
 
 import timerstore
 from tests.support import disk_reader as disk
+from tests.support.bench import DAY, NOW, Bench, small
 from tests.support.driver import abandon
 from tests.support.inside import KNOWN_KEYS_MAX, inside, known_keys
-from tests.support.stores import DAY, NOW, Bench, small
 from timerstore import CancelResult, ConfigError, MessageError, PutReceipt, StoreConfig, failpoint
 from timerstore.errors import FlowControlError
 

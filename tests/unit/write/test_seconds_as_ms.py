@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import timerstore
-from tests.support.stores import NOW, Bench, small
+from tests.support.bench import NOW, Bench, small
 from timerstore import MessageError, RowBatch, aio
 from timerstore.arguments import SANE_MS_MIN
 from timerstore.row_batch import StagedBatch

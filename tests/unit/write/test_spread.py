@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.stores import NOW, Bench, small
+from tests.support.bench import NOW, Bench, small
 from timerstore import MessageError
 
 

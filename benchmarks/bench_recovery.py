@@ -92,8 +92,8 @@ class Child:
     def __init__(self, job: Any, *given: Any) -> None:
         context = get_context("spawn")
         self.said, sender = context.Pipe(duplex=False)
-        self._process = context.Process(target=job, args=(*given, sender))
-        self._process.start()
+        self.process = context.Process(target=job, args=(*given, sender))
+        self.process.start()
         sender.close()
 
     def __enter__(self) -> Self:
@@ -108,16 +108,16 @@ class Child:
         self._end()
 
     def _end(self) -> None:
-        self._process.kill()
-        self._process.join()
+        self.process.kill()
+        self.process.join()
 
     def hear(self) -> Any:
         """What it says next."""
         try:
             return self.said.recv()
         except EOFError:
-            self._process.join()
-            raise harness.WorkError(f"a child ended by itself: {self._process.exitcode}") from None
+            self.process.join()
+            raise harness.WorkError(f"a child ended by itself: {self.process.exitcode}") from None
 
     def kill(self) -> int:
         """Kill -9; the sum of what it had still said."""

@@ -94,12 +94,12 @@ class Tree:
 
 def check_out(revision: str) -> Path:
     """The base's tree, built; made once a revision, and anew where it was changed since."""
-    commit = _git("rev-parse", "--verify", f"{revision}^{{commit}}")
+    commit = run_git("rev-parse", "--verify", f"{revision}^{{commit}}")
     path = TREE / KEPT / commit[:12]
     if not _is_unchanged(path, commit):
         shutil.rmtree(path, ignore_errors=True)
         path.parent.mkdir(parents=True, exist_ok=True)
-        _git("worktree", "add", "--detach", "--force", str(path), commit)
+        run_git("worktree", "add", "--detach", "--force", str(path), commit)
     subprocess.run((sys.executable, "native/build.py"), cwd=path, check=True, text=True,
                    capture_output=True, env={**os.environ, "PYTHONPATH": str(path)})  # fmt: skip
     return path
@@ -109,13 +109,13 @@ def _is_unchanged(path: Path, commit: str) -> bool:
     if not (path / ".git").is_file():  # git would speak of the tree above
         return False
     try:
-        head, changes = (_git(*words, tree=path) for words in (_HEAD, _CHANGES))
+        head, changes = (run_git(*words, tree=path) for words in (_HEAD, _CHANGES))
     except subprocess.CalledProcessError:
         return False
     return head == commit and not changes
 
 
-def _git(*words: str, tree: Path = TREE) -> str:
+def run_git(*words: str, tree: Path = TREE) -> str:
     done = subprocess.run(("git", "-C", str(tree), *words), capture_output=True, text=True,
                           check=True)  # fmt: skip
     return done.stdout.strip()

@@ -100,7 +100,7 @@ def _keep(count: int, ahead: int, tell: int) -> None:
     pieces: list[mmap.mmap] = []
     with contextlib.suppress(OSError):  # what could be had is told
         while len(pieces) < count and os.getppid() == parent:
-            pieces.append(_touched())
+            pieces.append(touched())
     os.write(tell, b"%d" % len(pieces))
     wanted = room_bytes() + ahead
     _let_go(pieces, wanted)
@@ -116,7 +116,7 @@ def _let_go(pieces: list[mmap.mmap], wanted: int) -> None:
         pieces.pop().close()
 
 
-def _touched() -> mmap.mmap:
+def touched() -> mmap.mmap:
     memory = mmap.mmap(-1, _PIECE_BYTES)
     huge = getattr(mmap, "MADV_HUGEPAGE", None)
     if huge is not None:

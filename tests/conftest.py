@@ -7,6 +7,7 @@ Hypothesis: dev is the default; ci looks longer; both always at the same example
 is caused by the change. nightly looks for hours at new ones; what it finds becomes a test.
 """
 
+import gc
 import logging
 import os
 import shutil
@@ -64,3 +65,11 @@ def _logging_as_it_was() -> Iterator[None]:
     before = logging.root.manager.disable
     yield
     logging.disable(before)
+
+
+def pytest_collection_finish() -> None:
+    """Leave the collected tests out of garbage collections: they are many, so that full collections
+    would be rare, and closed stores would pile up.
+    """
+    gc.collect()
+    gc.freeze()

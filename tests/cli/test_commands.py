@@ -12,6 +12,7 @@ import pytest
 import timerstore
 from tests.support.broker import fixtures as broker_fixtures
 from tests.support.command_line import SMALL, CommandLine
+from tests.support.inside import demo_grace_s
 from timerstore.cli.exits import Exit
 from timerstore.store import TimerStore
 
@@ -334,7 +335,7 @@ def test_demo_says_fail_where_one_is_missing(
         return put_many(self, topic, (data, offsets[:-1]), deliver_ms=deliver_ms[:-1])
 
     monkeypatch.setattr(TimerStore, "put_many", lossy)
-    monkeypatch.setattr("timerstore.cli.trying._GRACE_S", 0.1)
+    monkeypatch.setattr(*demo_grace_s(), 0.1)
     answer = ts("demo", "-n", "50", "--seconds", "0.6")
     assert answer.code == Exit.NOT_SO
     assert "lost 1, doubled 0, early 0" in answer.out

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from tests.support.command_line import COMMAND, SMALL, Answer, CommandLine, in_shell
+from tests.support.inside import export_sync
 from timerstore import shards
-from timerstore.cli import tables
 from timerstore.cli.exits import Exit
 
 
@@ -89,14 +89,15 @@ def test_two_exports_into_one_file_do_not_mix(
     path, file = ts.init(), ts.folder / "w.jsonl"
     ts.fine("put", path, "orders", "a", "--in", "1h")
     said: list[Answer] = []
-    sync = tables._sync
+    export = export_sync()
+    sync = export.value
 
     def meanwhile(part: Path) -> None:
         said.append(in_shell(["export", path, file]))
         assert part.exists()
         sync(part)
 
-    monkeypatch.setattr(tables, "_sync", meanwhile)
+    monkeypatch.setattr(*export, meanwhile)
     assert ts.fine("export", path, file, "--json").row["rows"] == 1
     assert said[0].code == Exit.LATER
     assert "another export writes the same file" in said[0].err

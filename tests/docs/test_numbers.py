@@ -6,10 +6,10 @@ import pytest
 
 import timerstore
 from tests import promises
+from tests.support.inside import staging_head, watermark_magic
 from tests.support.snippets import GUIDES, ROOT
 from timerstore.cli.command import COMMANDS
 from timerstore.cli.exits import READERS, TABLE
-from timerstore.commitlog import staging
 from timerstore.dedupe.ids import ENTRY_DTYPE
 from timerstore.layout import (
     queue_unit,
@@ -65,12 +65,12 @@ _WANTED: dict[str, object] = {
         _define("timer_check.h", "TS_TIMER_CHECK_BYTES")
     ),
     "bytes of a watermark slot": watermark.SLOT_BYTES,
-    "magic of a watermark slot": watermark._MAGIC.decode(),
+    "magic of a watermark slot": watermark_magic().decode(),
     "bytes of a state sector": state_sector.SECTOR_BYTES,
     "timers in a state sector": state_sector.CHUNK_IDS,
     "magic of a state sector": state_sector.MAGIC.to_bytes(4, "little").decode(),
-    "magic of the staging file": staging._MAGIC.decode(),
-    "bytes of the staging file's head": staging._HEAD_BYTES,
+    "magic of the staging file": staging_head()[0].decode(),
+    "bytes of the staging file's head": staging_head()[1],
     "bytes of a remembered message id": ENTRY_DTYPE.itemsize,
     "magic of the wheel's checks": wheel_checks.MAGIC.decode(),
     "bytes of the wheel that have a check": wheel_checks.SECTOR_BYTES,

@@ -24,7 +24,7 @@ class SyntheticLog:
         """What was written so far."""
         return rows_array(self.rows)
 
-    def _append(self, kind: Kind, own: Own | None, **fields: Any) -> int:
+    def append(self, kind: Kind, own: Own | None, **fields: Any) -> int:
         """Write one row; returns its row number."""
         store_id, timer_id = own or (0, -1)
         self.rows.append(
@@ -43,7 +43,7 @@ class SyntheticLog:
     def _queued(self, kind: Kind, own: Own | None, **fields: Any) -> int:
         """Write one row of the timer queue; returns its queue offset."""
         self.next_queue_offset += 1
-        self._append(kind, own, queue_offset=self.next_queue_offset - 1, **fields)
+        self.append(kind, own, queue_offset=self.next_queue_offset - 1, **fields)
         return self.next_queue_offset - 1
 
     def timer(
@@ -88,7 +88,7 @@ class SyntheticLog:
         level: int = 0,
     ) -> int:
         """A delivered timer; returns its row."""
-        return self._append(
+        return self.append(
             Kind.DELIVERED,
             own,
             identity=identity(f"{topic}+{key}"),
@@ -111,7 +111,7 @@ class SyntheticLog:
         `offset`: the message's in its queue; `names`: the offset that a delivery of ours names.
         """
         place = (level - 1) << PLACE_OFFSET_BITS
-        return self._append(
+        return self.append(
             Kind.LEVEL_DELIVERED if delivered else Kind.LEVEL,
             None if names is None else (7, place | names),
             queue_id=level - 1,
@@ -123,4 +123,4 @@ class SyntheticLog:
 
     def ordinary(self) -> int:
         """Something that has no part in it; returns its row."""
-        return self._append(Kind.ORDINARY, None)
+        return self.append(Kind.ORDINARY, None)

@@ -5,6 +5,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
+from tests.support.inside import topics_checked_count, topics_checked_max
 from timerstore import arguments, message
 from timerstore.errors import MessageError
 
@@ -39,9 +40,9 @@ def test_topics_that_are_not(topic):
 
 
 def test_the_cache_of_topics_is_bounded():
-    for k in range(arguments._TOPICS_CHECKED_MAX + 10):
+    for k in range(topics_checked_max() + 10):
         arguments.check_topic(f"topic-{k}")
-    assert len(arguments._topics_checked) <= arguments._TOPICS_CHECKED_MAX
+    assert topics_checked_count() <= topics_checked_max()
 
 
 @pytest.mark.parametrize("queue_id", [0, 1023, np.int32(5)])

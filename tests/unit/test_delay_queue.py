@@ -8,6 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.inside import (
+    DELAY_QUEUE_MAKE_BUCKETS,
+    bucket_count,
+    bucket_number_count,
+    bucket_parts,
+    bucket_width_ms,
+    opened_bucket,
+)
 from timerstore import DelayQueue, MessageError
 from timerstore.delay_queue import DUE_MS_MAX
 
@@ -84,7 +92,8 @@ def open_bucket() -> Queue:
     for key in range(300, 600):
         queue.add(key, 1500 + key * 7 % 400)
     assert queue.next_due_ms() == 1500
-    assert [len(part) for part in (queue._opened[1].run, queue._opened[1].late)] == [300, 300]
+    opened = opened_bucket(queue, 1)
+    assert [len(part) for part in (opened.run, opened.late)] == [300, 300]
     return queue
 
 
@@ -249,8 +258,7 @@ def test_a_key_waits_once() -> None:
 
 def held(queue: Queue) -> int:
     """Entries and marks in all lists."""
-    parts = (*queue._buckets.values(), *queue._opened.values())
-    return sum(len(part) for part in parts)
+    return sum(len(part) for part in bucket_parts(queue))
 
 
 @pytest.mark.parametrize("is_open", [False, True])
@@ -287,7 +295,7 @@ def test_a_bucket_that_is_full_and_open_is_not_sorted_again_for_one_more() -> No
         for key in range(count):
             queue.add(key, 5500)
         assert queue.next_due_ms() == 5500
-        opened = queue._opened[5]
+        opened = opened_bucket(queue, 5)
         run = opened.run
         for key in range(50):
             queue.add(-1 - key, 5000 + key)
@@ -334,7 +342,7 @@ def test_stale_numbers_of_buckets_do_not_pile_up() -> None:
         queue.cancel("again")
         if turn % 3 == 0:
             assert queue.next_due_ms() == DUE_MS_MAX
-    assert len(queue._numbers) + len(queue._new_numbers) < 5000
+    assert bucket_number_count(queue) < 5000
 
 
 def test_many_equal_times_with_random_cancels_keep_their_order() -> None:
@@ -351,8 +359,8 @@ def test_buckets_that_hold_next_to_nothing_become_wider_and_finer_again() -> Non
     queue: Queue = DelayQueue(bucket_ms=10)
     for k in range(5000):
         queue.add(k, 100_000 * (k % 977) + k)
-    assert len(queue._buckets) < 5000 // 4
-    assert queue._width_ms > 10
+    assert bucket_count(queue) < 5000 // 4
+    assert bucket_width_ms(queue) > 10
     wanted = sorted((100_000 * (k % 977) + k, k) for k in range(5000))
     assert [(due, key) for due, key, _ in queue.expire(50_000_000)] == [
         one for one in wanted if one[0] <= 50_000_000
@@ -361,7 +369,7 @@ def test_buckets_that_hold_next_to_nothing_become_wider_and_finer_again() -> Non
         queue.add(k, 200_000_000 + k % 1000)
     for k in range(5000, 450_000):
         queue.cancel(k)
-    assert queue._width_ms < 100_000
+    assert bucket_width_ms(queue) < 100_000
     assert [key for _, key, _ in queue.expire(2**60)] == [
         *(key for due, key in wanted if due > 50_000_000),
         *sorted(range(450_000, 500_000), key=lambda k: (k % 1000, k)),
@@ -373,13 +381,13 @@ def test_times_that_spread_ever_wider_cost_no_more_than_a_few_moves_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     moved: list[int] = []
-    make = DelayQueue._make_buckets
+    make = DELAY_QUEUE_MAKE_BUCKETS.value
 
     def counted(self: Queue) -> None:
         moved.append(len(self))
         make(self)
 
-    monkeypatch.setattr(DelayQueue, "_make_buckets", counted)
+    monkeypatch.setattr(*DELAY_QUEUE_MAKE_BUCKETS, counted)
     queue: Queue = DelayQueue(bucket_ms=1)
     for k in range(20_000):
         queue.add(k, k**4)

@@ -7,163 +7,176 @@ this is the folder to change.
     inside(store).log            a component of an open store
     wait_queue_of(table)         a private part of a component, one function each
 
-parts.py      the same, for the simulator and for tests of crashes, properties and files
-engine.py     the engine's modules and classes that planted faults and seams replace
+store.py      the components of an open store
+engine.py     the engine's modules and classes that planted faults and the simulator replace
 methods.py    its private methods that tests replace
-sizes.py      its batch sizes, small
+sizes.py      its batch sizes, all made small
+limits.py     single batch sizes and limits
+parts.py      private parts, for the simulator and for tests of crashes, properties and files
+services.py, log.py, writing.py, timer.py, reading.py, snapshots.py, shards.py, tools.py
+              private parts by area, for unit tests
 """
 
-from typing import Any
-
-
-class Inside:
-    """The components of one open store. Each is read anew at every access."""
-
-    __slots__ = ("_store",)
-
-    def __init__(self, store: Any) -> None:
-        self._store = store
-
-    # --- storage ---
-
-    @property
-    def directory(self) -> Any:
-        """The locked root directory: files/directory.py."""
-        return self._store._opened.directory
-
-    @property
-    def tree(self) -> Any:
-        """The paths of all files: layout/tree.py."""
-        return self._store._opened.directory.tree
-
-    @property
-    def disk(self) -> Any:
-        """files/disk.py."""
-        return self._store._opened.disk
-
-    @property
-    def metrics(self) -> Any:
-        """metrics.py."""
-        return self._store._opened.metrics
-
-    # --- log and queues ---
-
-    @property
-    def log(self) -> Any:
-        """The commit log: commitlog/commit_log.py."""
-        return self._store._opened.rooms.log
-
-    @property
-    def routes(self) -> Any:
-        """queues/routes.py."""
-        return self._store._opened.rooms.routes
-
-    @property
-    def dispatch(self) -> Any:
-        """queues/dispatch.py."""
-        return self._store._opened.rooms.dispatch
-
-    @property
-    def levels(self) -> Any:
-        """The cursors of fixed delay levels: queues/level_cursors.py."""
-        return self._store._opened.rooms.levels
-
-    @property
-    def timer_route(self) -> Any:
-        """The queue of the messages that wait: the timer topic's."""
-        return self._store._opened.timer_route
-
-    @property
-    def definitions(self) -> Any:
-        """The definitions of recurring messages: recurring/definitions.py."""
-        return self._store._opened.definitions
-
-    @property
-    def ids(self) -> Any:
-        """Message ids within the dedupe window: dedupe/."""
-        return self._store._opened.rooms.ids
-
-    # --- timer ---
-
-    @property
-    def wheel(self) -> Any:
-        """timer/wheel.py."""
-        return self._store._opened.rooms.wheel
-
-    @property
-    def timer_log(self) -> Any:
-        """timer/timer_log.py."""
-        return self._store._opened.rooms.timer_log
-
-    @property
-    def open_slot(self) -> Any:
-        """timer/open_slot.py."""
-        return self._store._opened.rooms.open_slot
-
-    @property
-    def far_wheel(self) -> Any:
-        """timer/far.py."""
-        return self._store._opened.rooms.far
-
-    @property
-    def states(self) -> Any:
-        """The state of each timer: timer/states.py."""
-        return self._store._opened.rooms.states
-
-    @property
-    def checkpoint(self) -> Any:
-        """timer/checkpoint.py."""
-        return self._store._opened.checkpoint
-
-    @property
-    def pipeline(self) -> Any:
-        """The six services: timer/pipeline.py."""
-        return self._store._opened.pipeline
-
-    @property
-    def schedule(self) -> Any:
-        """The hand-over of fixed delay levels: schedule/deliver.py."""
-        return self._store._opened.schedule
-
-    @property
-    def retention(self) -> Any:
-        """timer/retain.py."""
-        return self._store._opened.retention
-
-    # --- reading ---
-
-    @property
-    def puller(self) -> Any:
-        """pull/pull.py."""
-        return self._store._opened.puller
-
-    @property
-    def long_polls(self) -> Any:
-        """The table of pulls that wait."""
-        return self._store._opened.puller.holds
-
-    @property
-    def group_offsets(self) -> Any:
-        """The committed offsets of groups: pull/offsets.py."""
-        return self._store._opened.offsets
-
-    # --- the store itself ---
-
-    @property
-    def store_id(self) -> int:
-        """The store's random number, which its receipts carry."""
-        return int(self._store._opened.store_id)
-
-    def fail_service(self, name: str, error: BaseException) -> None:
-        """Do what a service's thread does with an error that is not retryable."""
-        self._store._opened._failed(name, error)
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether `close` was called."""
-        return bool(self._store._closed)
-
-
-def inside(store: Any) -> Inside:
-    """Open the door of an open store."""
-    return Inside(store)
+from tests.support.inside.attribute import Attribute
+from tests.support.inside.limits import (
+    CANCEL_CHUNK,
+    CANCEL_GAP_UNITS,
+    CANCEL_HOLD,
+    CANCEL_TEXTS_BYTES,
+    DEQUEUE_GET_BATCH,
+    DEQUEUE_GET_CROWD,
+    DEQUEUE_GET_CROWD_PER_S,
+    DEQUEUE_GET_LOADED_AHEAD_MAX,
+    DEQUEUE_GET_LOADED_MAX,
+    DEQUEUE_PUT_BATCH,
+    DEQUEUE_PUT_SORTED,
+    FAR_BATCH,
+    IDS_CAPACITY_MIN,
+    IDS_FILE_BYTES_MIN,
+    INGEST_CHUNK_ROWS,
+    KNOWN_KEYS_MAX,
+    LEDGER_BEHIND_MAX,
+    LEVEL_BATCH,
+    MAPS_MAX,
+    NOTE_COUNT,
+    PAST_RANGES_MAX,
+    PULL_BUFFER_BYTES_MAX,
+    PULL_STEP_UNITS_MAX,
+    RECOVER_BATCH,
+    RUN_MAX,
+    SIDE_BY_SIDE_MAX,
+    SYNC_INTERVAL_NS,
+    TAIL_UNITS_MAX,
+    demo_grace_s,
+    staging_gather_rows,
+)
+from tests.support.inside.log import (
+    DISPATCH_READ,
+    ROUTES_STEPS,
+    BatchColumns,
+    batch_columns,
+    batch_end,
+    batch_requests,
+    crc_of_backup,
+    forget_levels,
+    forget_runs,
+    log_of,
+    old_watermark_slot,
+    queue_segments,
+    segment_pointer,
+    staging_head,
+    unwatch,
+    watermark_magic,
+    wheel_file_of,
+    write_index_in_each_checkpoint,
+)
+from tests.support.inside.reading import (
+    LEASES_MOVE,
+    LEASING_ROW,
+    QUERIER_STEPS,
+    aio_page_count,
+    bells_of,
+    body_of,
+    commits_asked,
+    consumer_fetch,
+    consumer_pull,
+    consumer_seams,
+    forget_sql_parser,
+    group_lock,
+    groups_by_topic,
+    kept_buffers,
+    line_of,
+    page_buffers,
+    places_of,
+    readers_of_removals,
+    recent_removals,
+    route_and_filter,
+    store_of,
+    text_reader,
+)
+from tests.support.inside.services import (
+    COPIER_CONFIG_TEXTS,
+    DIRECTORY_HELD_LOCK,
+    GUARD_LOCK,
+    calendar_grow_lock,
+    checkpoint_lock,
+    dispatch_batch,
+    flush_at_once,
+    flush_is_requested,
+    forget_flush_request,
+    is_error_of,
+    lock_of_key,
+    log_write_lock,
+    offsets_write_lock,
+    service_event,
+    set_sync_leader,
+    set_sync_sleepers,
+    set_unlinked_requests,
+    slots_in_reading,
+    sync_leader,
+    sync_of_cancels,
+    sync_sleepers,
+    timer_records_read,
+    topics_checked_count,
+    topics_checked_max,
+)
+from tests.support.inside.shards import (
+    as_thread_of_pool,
+    in_all_shards,
+    ingest_in_background,
+    ingesters_of,
+    is_ingested,
+    shard_consumers,
+)
+from tests.support.inside.snapshots import (
+    distrusted_version,
+    is_time_to_sync,
+    log_at_moment,
+    look_at_moment,
+    moment_steps,
+    moments_of,
+    polling_of,
+    queue_files,
+    read_only_lock,
+    room_of,
+    units_in_memory,
+)
+from tests.support.inside.store import Inside, inside
+from tests.support.inside.timer import (
+    DELAY_QUEUE_MAKE_BUCKETS,
+    PENDING_DUE,
+    bucket_count,
+    bucket_number_count,
+    bucket_parts,
+    bucket_width_ms,
+    hand_over_chunk_count,
+    make_lane,
+    opened_bucket,
+    placing_of_cancels,
+    run_count,
+)
+from tests.support.inside.tools import (
+    clock_listeners,
+    event_stream_count,
+    export_sync,
+    late_by_bound,
+    ledger_of_part,
+    partitions_of_tasks,
+    root_of_write,
+    set_event_stream_count,
+    span_text,
+    store_of_page,
+    without_delivered,
+)
+from tests.support.inside.writing import (
+    add_id,
+    append_of_many,
+    counted_slots,
+    counts_by_slot,
+    doubt_header,
+    encode_replacement,
+    known_keys,
+    planner_is_started,
+    putting_of,
+    recount,
+)

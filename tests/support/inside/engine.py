@@ -6,7 +6,6 @@ A class stands here for faults in its public methods; a module for the functions
 constants that are replaced in it, where it uses them. `methods.py` has the private methods.
 When a part of the engine moves, these imports are what changes.
 """
-# ruff: noqa: F401 - other files import these names from here
 
 from importlib import import_module
 

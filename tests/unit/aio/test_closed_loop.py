@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.bench import Bench
+from tests.support.inside import bells_of, consumer_fetch, inside
 from timerstore.aio import AsyncConsumer, AsyncTimerStore
 
 Begin = Callable[[AsyncTimerStore, AsyncConsumer], Coroutine[Any, Any, Any]]
@@ -32,7 +33,9 @@ class Loops:
     """A store without services, with a consumer of an empty queue, and loops turned by hand."""
 
     def __init__(self, bench: Bench, pool: ThreadPoolExecutor) -> None:
+        """`pool` has one thread."""
         self.bench = bench
+        self._pool = pool
         self.store = AsyncTimerStore(bench.store, pool)
         self.consumer = AsyncConsumer(bench.store.consumer("t", "g", queues=[0]), self.store)
         self._left: list[asyncio.Task[Any]] = []
@@ -48,8 +51,7 @@ class Loops:
     def turn(self, loop: asyncio.AbstractEventLoop) -> None:
         """Have the pool carry out what it has, and the loop what is ready."""
         loop.run_until_complete(asyncio.sleep(0))
-        for _ in range(self.store._pool._max_workers):
-            self.store._pool.submit(int).result(10)
+        self._pool.submit(int).result(10)
         loop.run_until_complete(asyncio.sleep(0))
 
     def leave(self, loop: asyncio.AbstractEventLoop, task: "asyncio.Task[Any]") -> None:
@@ -63,12 +65,12 @@ class Loops:
 
     @property
     def holds(self) -> int:
-        return self.bench.store._opened.puller.holds.count
+        return inside(self.bench.store).long_polls.count
 
     def drop(self) -> None:
         """End the coroutines that cannot end any more, as the collector would."""
         for task in self._left:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            task.get_loop().set_exception_handler(lambda _loop, _context: None)  # it is pending
             task.get_coro().close()
 
 
@@ -141,7 +143,8 @@ def test_who_was_looking_when_its_loop_was_closed_leaves_the_message_to_the_next
     loops: Loops, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_fetch, go = threading.Event(), threading.Event()
-    fetch = loops.consumer.blocking._fetch_next
+    fetching = consumer_fetch(loops.consumer.blocking)
+    fetch = fetching.value
 
     def slow(max_count: int) -> Any:
         in_fetch.set()
@@ -152,7 +155,7 @@ def test_who_was_looking_when_its_loop_was_closed_leaves_the_message_to_the_next
         left = loops.begin(first, poll)
         task = loops.begin(second, poll)
         with monkeypatch.context() as patched:
-            patched.setattr(loops.consumer.blocking, "_fetch_next", slow)
+            patched.setattr(*fetching, slow)
             loops.put(b"x")
             first.run_until_complete(asyncio.sleep(0))
             first.run_until_complete(asyncio.sleep(0))
@@ -181,4 +184,4 @@ def test_a_loop_that_goes_on_keeps_nothing_of_who_has_waited(loops: Loops) -> No
         task = loops.begin(loop, poll)
         loops.put(b"x")
         assert end(loop, loops, task) == [b"x"]
-        assert not loops.store._bells
+        assert not bells_of(loops.store)

@@ -15,6 +15,7 @@ import pytest
 
 import timerstore.aio
 from tests.support.bench import NOW, Bench, small
+from tests.support.inside import aio_page_count, consumer_fetch, inside
 from timerstore import (
     CancelResult,
     ClosedError,
@@ -54,7 +55,7 @@ class Stepped:
 
     @property
     def holds(self) -> int:
-        return self.store.blocking._opened.puller.holds.count
+        return inside(self.store.blocking).long_polls.count
 
     async def waiting(self, *args: Any, **given: Any) -> "asyncio.Task[Any]":
         """A pull that stands in the table."""
@@ -131,7 +132,7 @@ def test_calls(stepped: Callable[[Test], None]) -> None:
 
 def test_pending_comes_in_pages(stepped: Callable[[Test], None]) -> None:
     async def test(one: Stepped) -> None:
-        count = 2 * timerstore.aio._PAGE
+        count = 2 * aio_page_count()
         await one.store.put_many("t", [b"x"] * count, delay=range(1, count + 1))
         one.stepper.settle()
         dues = [timer.due_ms async for timer in one.store.pending()]
@@ -354,7 +355,8 @@ def test_a_look_whose_poll_was_cancelled_hands_nothing_out(
         one.stepper.settle()
         consumer = await one.store.consumer("t", "g", queues=[0])
         in_fetch, go = threading.Event(), threading.Event()
-        fetch = consumer.blocking._fetch_next
+        fetching = consumer_fetch(consumer.blocking)
+        fetch = fetching.value
 
         def slow(max_count: int) -> Any:
             in_fetch.set()
@@ -363,7 +365,7 @@ def test_a_look_whose_poll_was_cancelled_hands_nothing_out(
             return got
 
         with monkeypatch.context() as patched:
-            patched.setattr(consumer.blocking, "_fetch_next", slow)
+            patched.setattr(*fetching, slow)
             task = asyncio.create_task(consumer.poll(wait=60.0))
             await asyncio.to_thread(in_fetch.wait, 10)
             task.cancel()
@@ -389,7 +391,7 @@ def test_close_answers_consumers_too(tmp_path: Path) -> None:
 
         tasks = [asyncio.create_task(read(consumer)) for consumer in consumers]
         polls = [asyncio.create_task(consumer.poll(wait=1e6)) for consumer in consumers]
-        while store.blocking._opened.puller.holds.count < len(consumers):
+        while inside(store.blocking).long_polls.count < len(consumers):
             await asyncio.sleep(0.001)
         await store.close()
         assert await asyncio.gather(*tasks, *polls) == [[]] * 10
@@ -441,7 +443,7 @@ def test_close_ends_calls_that_have_all_threads_of_the_loop(tmp_path: Path) -> N
         await store.put("t", b"x", flush="sync")
         pull = partial(store.blocking.pull, "t", 0, 1, wait=30.0)
         tasks = [asyncio.create_task(asyncio.to_thread(pull)) for _ in range(4)]
-        while store.blocking._opened.puller.holds.count < 2:
+        while inside(store.blocking).long_polls.count < 2:
             await asyncio.sleep(0.001)
         await asyncio.wait_for(store.close(), 10)
         answers = await asyncio.gather(*tasks, return_exceptions=True)
@@ -481,7 +483,7 @@ def test_a_store_that_fails_answers_those_who_wait(tmp_path: Path) -> None:
             assert (await store.pull("t", 0, 0, wait=30.0)).messages
             task = asyncio.create_task(store.pull("t", 0, 1, wait=1e6))
             await asyncio.sleep(0)
-            store.blocking._opened.rooms.log.fail(FailedError("by a test"))
+            inside(store.blocking).log.fail(FailedError("by a test"))
             with pytest.raises(FailedError):
                 await task
 
@@ -521,8 +523,11 @@ def test_a_store_whose_opening_was_cancelled_is_closed(
     monkeypatch.setattr("timerstore.aio.blocking_store.open", slow_open)
     monkeypatch.setattr(TimerStore, "close", noted_close)
 
+    async def opened() -> AsyncTimerStore:
+        return await timerstore.aio.open(tmp_path, small())
+
     async def main() -> None:
-        task = asyncio.create_task(timerstore.aio.open(tmp_path, small())._open())
+        task = asyncio.create_task(opened())
         await asyncio.to_thread(began.wait, 10)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -548,7 +553,7 @@ def test_a_loop_that_ended_with_pulls_waiting_harms_nobody(tmp_path: Path) -> No
         await store.close()
 
     asyncio.run(main())
-    left._log_destroy_pending = False  # type: ignore[attr-defined]  # it cannot end any more
+    loop.set_exception_handler(lambda _loop, _context: None)  # it cannot end any more
     left.get_coro().close()  # type: ignore[union-attr]
 
 

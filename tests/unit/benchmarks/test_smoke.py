@@ -212,7 +212,7 @@ def test_a_run_that_is_cut_off_leaves_no_child_behind(tmp_path: Path) -> None:
     child = recovery.Child(recovery.fill, *given)
     with pytest.raises(harness.WorkError, match="planted"), child:
         harness.need(child.hear() != recovery.SMOKE["n"], "planted")
-    assert not child._process.is_alive()
+    assert not child.process.is_alive()
 
 
 def test_flights_are_the_ones_of_2013() -> None:
@@ -697,8 +697,8 @@ def test_the_base_is_what_its_commit_says(tmp_path: Path, monkeypatch: pytest.Mo
     git("add", ".")
     git("commit", "-q", "-m", "base")
     monkeypatch.setattr(compare, "TREE", tmp_path)
-    real = compare._git
-    monkeypatch.setattr(compare, "_git", lambda *words, tree=tmp_path: real(*words, tree=tree))
+    real = compare.run_git
+    monkeypatch.setattr(compare, "run_git", lambda *words, tree=tmp_path: real(*words, tree=tree))
     (tmp_path / "code").write_text("changed here")
     path = compare.check_out("HEAD")
     for spoil in (

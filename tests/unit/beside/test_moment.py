@@ -11,6 +11,18 @@ import timerstore
 from tests.support.bench import NOW, Bench, small
 from tests.support.beside import fill, same, trace
 from tests.support.broker import resent as sent_on
+from tests.support.inside import (
+    SYNC_INTERVAL_NS,
+    TAIL_UNITS_MAX,
+    distrusted_version,
+    is_time_to_sync,
+    log_at_moment,
+    moment_steps,
+    moments_of,
+    queue_files,
+    room_of,
+    units_in_memory,
+)
 from timerstore import (
     FailedError,
     ReadOnlyStore,
@@ -138,12 +150,12 @@ def test_a_log_that_a_broker_has_open_is_synced_now_and_then(
         (bench.root / "timerstore" / name).rename(bench.root.parent / name)
     with timerstore.open(bench.root, bench.config, read_only=True) as one:
         monkeypatch.setattr("timerstore.beside.moment.holder_of", lambda *_: 1)
-        moments = one._room._moments
+        moments = moments_of(room_of(one))
         assert moments.last.mark is None
-        assert moments._is_time()
-        assert not moments._is_time()
-        monkeypatch.setattr("timerstore.beside.moment._READ_ON_NS", 0)
-        assert moments._is_time()
+        assert is_time_to_sync(moments)
+        assert not is_time_to_sync(moments)
+        monkeypatch.setattr(*SYNC_INTERVAL_NS, 0)
+        assert is_time_to_sync(moments)
     for name in ("watermark", "counts", "state"):
         (bench.root.parent / name).rename(bench.root / "timerstore" / name)
 
@@ -231,9 +243,10 @@ def test_a_brokers_retention_moves_on_under_it(tmp_path: Path) -> None:
     bench.close()
     shutil.rmtree(bench.root / "timerstore")
     with timerstore.open(bench.root, bench.config, clock=bench.clock, read_only=True) as one:
+        room = room_of(one)
         assert one.pull("t", 0, 0).min_offset == 0
         for gone in (0, 1):
-            one._room.log.segments.start_over()
+            room.log.segments.start_over()
             (bench.root / "commitlog" / f"{gone * 65536:020}").unlink()
             begin = one.pull("t", 0, 0).next_offset
             assert [message.body[:2] for message in one.follow("t")] == [
@@ -241,10 +254,10 @@ def test_a_brokers_retention_moves_on_under_it(tmp_path: Path) -> None:
             ]
             assert begin > 0
             assert one.stats()["log_begin_bytes"] == (gone + 1) * 65536
-        assert one._room._distrusted is None
+        assert distrusted_version(room) is None
         (bench.root / "commitlog" / f"{2 * 65536:020}").unlink()
-        synced = one._room._moments._log(one._room.moment.store)
-        synced.sync_range(0, one._room.moment.log_end)  # what is gone needs none
+        synced = log_at_moment(room)
+        synced.sync_range(0, room.moment.log_end)  # what is gone needs none
         synced.close()
 
 
@@ -278,25 +291,19 @@ def test_a_look_that_is_cut_off_is_made_again(
     bench.store.put("t", b"next")
     bench.turn()
     bench.store.flush()
-    room = read._room
-    owner, name = {
-        "counts": (room._moments, "_counts"),
-        "show": (room.log.segments, "show"),
-        "covered": (room, "_covered_by_files"),
-        "forget": (room.routes.by_index[0].queue, "forget"),
-        "units": (room, "_add"),
-    }[where]
+    room = room_of(read)
+    step = moment_steps(room)[where]
     if where in {"forget", "units"}:
         read.topics()
         room.distrust_queues()
-    done = getattr(owner, name)
+    done = step.value
 
     def interrupt(*given: Any, **how: Any) -> None:
         done(*given, **how)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(owner, name, interrupt)
+        patched.setattr(*step, interrupt)
         with pytest.raises(KeyboardInterrupt):
             room.start_over() if where == "forget" else read.pull("t", 0, 0)
     same(read, bench.store)
@@ -310,26 +317,27 @@ def test_sizes_are_taken_from_the_first_files_that_come(tmp_path: Path, *, is_ma
         bench = Bench(tmp_path / "s", config)
     else:
         (tmp_path / "s" / "timerstore").mkdir(parents=True)
-    with timerstore.open(tmp_path / "s", clock=ManualClock(NOW), read_only=True) as one:
+    clock = ManualClock(NOW)
+    with timerstore.open(tmp_path / "s", clock=clock, read_only=True) as one:
         assert list(one.pending()) == list(one.follow("t")) == []
         if not is_made:
             bench = Bench(tmp_path / "s", config)
         known = fill(bench)
-        one._clock.set(bench.clock.now_ms)  # type: ignore[attr-defined]
+        clock.set(bench.clock.now_ms)
         same(one, bench.store)
         assert one.explain(known["short"]) == bench.store.explain(known["short"])
         assert one.explain(known["waits"][3]) == bench.store.explain(known["waits"][3])
         got = one.config
         assert (got.precision_ms, got.commit_log_segment_bytes) == (100, 1 << 20)
         assert (got.queue_segment_bytes, got.timer_log_segment_bytes) == (2000, 64 * 1024)
-        assert not one._room._distrusted
+        assert not distrusted_version(room_of(one))
     bench.close()
 
 
 def test_units_of_a_broker_that_are_in_files_by_now_are_let_go_of(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("timerstore.beside.room._TAIL_UNITS", 8)
+    monkeypatch.setattr(*TAIL_UNITS_MAX, 8)
     copy = tmp_path / "copy"
     bench.store.put("t", b"first", queue_id=0)
     bench.turn()
@@ -350,6 +358,6 @@ def test_units_of_a_broker_that_are_in_files_by_now_are_let_go_of(
             assert list(one.pull("t", 0, 0).messages) == told
             shutil.copytree(bench.root / "consumequeue", copy / "consumequeue", dirs_exist_ok=True)
             assert list(one.pull("t", 0, 0).messages) == told
-            assert one._room._tail_units == 0
-            for queue in one._room.routes.queues():
-                assert queue._files.tail_begin is None
+            assert units_in_memory(room_of(one)) == 0
+            for queue in room_of(one).routes.queues():
+                assert queue_files(queue).tail_begin is None

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.support.bench import Bench
+from tests.support.inside import polling_of
 from timerstore import (
     ClosedError,
     PullStatus,
@@ -12,18 +13,21 @@ from timerstore import (
 )
 
 
-def test_a_wait_ends_by_the_clock_and_by_closing(bench: Bench, read: ReadOnlyStore) -> None:
+def test_a_wait_ends_by_the_clock_and_by_closing(
+    bench: Bench, read: ReadOnlyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert read.pull("t", 0, 4, wait=0).status is PullStatus.OFFSET_OVERFLOW_ONE
     bench.clock.subscribe(lambda: None)
     looks = []
-    pause = read._polling.pause
+    polling = polling_of(read)
+    pause = polling.pause
 
     def turning(end_ns: int | None) -> bool:
         looks.append(end_ns)
         bench.clock.advance(400)
         return pause(end_ns)
 
-    read._polling.pause = turning  # type: ignore[method-assign]
+    monkeypatch.setattr(polling, "pause", turning)
     assert read.pull("t", 0, 4, wait=1.0).status is PullStatus.OFFSET_OVERFLOW_ONE
     assert len(looks) == 3
 
@@ -31,7 +35,7 @@ def test_a_wait_ends_by_the_clock_and_by_closing(bench: Bench, read: ReadOnlySto
         read.close()
         return pause(end_ns)
 
-    read._polling.pause = closing  # type: ignore[method-assign]
+    monkeypatch.setattr(polling, "pause", closing)
     assert read.pull("t", 0, 4, wait=1.0).status is PullStatus.OFFSET_OVERFLOW_ONE
     with pytest.raises(ClosedError):
         read.topics()
@@ -53,14 +57,16 @@ def test_a_wait_answers_what_it_knew_where_it_is_closed_before_it_looks(
     assert len(asked) == 2
 
 
-def test_a_wait_is_answered_by_the_next_checkpoint(bench: Bench, read: ReadOnlyStore) -> None:
+def test_a_wait_is_answered_by_the_next_checkpoint(
+    bench: Bench, read: ReadOnlyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def checkpointing(_end_ns: int | None) -> bool:
         bench.store.put("t", b"came", tags="g9")
         bench.stepper.settle()
         bench.store.flush()
         return True
 
-    read._polling.pause = checkpointing  # type: ignore[method-assign]
+    monkeypatch.setattr(polling_of(read), "pause", checkpointing)
     assert read.pull("t", 0, 4, wait=1.0).messages[0].body == b"came"
     offset = read.pull("t", 0, 100).next_offset
     assert read.pull_batch("t", 0, offset, wait=1.0, tags="g9").next_offset == offset + 1
@@ -69,7 +75,7 @@ def test_a_wait_is_answered_by_the_next_checkpoint(bench: Bench, read: ReadOnlyS
 
 
 def test_who_follows_from_beyond_the_end_is_given_nothing_before(
-    bench: Bench, read: ReadOnlyStore
+    bench: Bench, read: ReadOnlyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader that was opened while its owner recovers may see less for a moment."""
     follower = read.follow("t", {0: 6}, wait=None)
@@ -81,6 +87,6 @@ def test_who_follows_from_beyond_the_end_is_given_nothing_before(
         bench.store.flush()
         return True
 
-    read._polling.pause = checkpointing  # type: ignore[method-assign]
+    monkeypatch.setattr(polling_of(read), "pause", checkpointing)
     assert read.pull("t", 0, 6).status is PullStatus.OFFSET_OVERFLOW_BADLY
     assert next(follower).queue_offset == 6

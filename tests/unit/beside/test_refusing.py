@@ -11,6 +11,7 @@ import timerstore
 import timerstore.aio
 from tests.support.bench import Bench, small
 from tests.support.beside import fill, same, trace
+from tests.support.inside import read_only_lock, room_of
 from timerstore import (
     ClosedError,
     ConfigError,
@@ -184,7 +185,7 @@ def test_a_forked_child_does_not_wait_for_a_lock_of_its_parent(read: ReadOnlySto
     is_held, is_over = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with read._lock:
+        with read_only_lock(read):
             is_held.set()
             is_over.wait()
 
@@ -210,7 +211,7 @@ def test_it_is_not_closed_amid_a_call_of_the_same_thread(
     read: ReadOnlyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(read._room, "advance", read.close)  # as by a signal handler
+        patched.setattr(room_of(read), "advance", read.close)  # as by a signal handler
         with pytest.raises(LockedError, match="amid a call"):
             read.topics()
     assert read.topics()

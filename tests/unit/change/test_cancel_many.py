@@ -10,9 +10,16 @@ import numpy as np
 import pytest
 
 from tests.support.bench import Bench, small
+from tests.support.inside import (
+    CANCEL_CHUNK,
+    CANCEL_GAP_UNITS,
+    CANCEL_HOLD,
+    CANCEL_TEXTS_BYTES,
+    inside,
+    placing_of_cancels,
+)
 from timerstore import CancelResult, FullError, MessageError, PutReceipt
 from timerstore.native import ffi, lib
-from timerstore.timer import cancel_many
 
 CANCELLED, AGAIN = CancelResult.CANCELLED, CancelResult.ALREADY_CANCELLED
 DELIVERED, UNKNOWN = CancelResult.ALREADY_DELIVERED, CancelResult.UNKNOWN
@@ -79,10 +86,10 @@ def test_what_rolled_and_what_is_not_dispatched_yet_is_found(bench: Bench) -> No
 
 
 def test_more_than_fit_a_chunk_and_far_apart(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cancel_many, "_CHUNK", 16)
-    monkeypatch.setattr(cancel_many, "_HOLD", 3)
-    monkeypatch.setattr(cancel_many, "_GAP_UNITS", 2)
-    monkeypatch.setattr(cancel_many, "_TEXTS_BYTES", 1000)
+    monkeypatch.setattr(*CANCEL_CHUNK, 16)
+    monkeypatch.setattr(*CANCEL_HOLD, 3)
+    monkeypatch.setattr(*CANCEL_GAP_UNITS, 2)
+    monkeypatch.setattr(*CANCEL_TEXTS_BYTES, 1000)
     batch = bench.store.put_many("t", [b"%d" % k for k in range(200)], delay=10)
     which = np.random.default_rng(7).permutation(200)[:120].tolist()
     asked = [batch[k] if k % 3 else changed(batch[k].handle, hint="") for k in which]
@@ -94,7 +101,7 @@ def test_more_than_fit_a_chunk_and_far_apart(bench: Bench, monkeypatch: pytest.M
 def test_a_message_whose_text_has_no_room_is_cancelled_alone(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cancel_many, "_TEXTS_BYTES", 64)
+    monkeypatch.setattr(*CANCEL_TEXTS_BYTES, 64)
     assert bench.store.cancel_many(waiting(bench, 3)) == [CANCELLED] * 3
 
 
@@ -131,10 +138,10 @@ def test_none_at_all(bench: Bench) -> None:
 def test_a_full_disk_amid_them_leaves_a_truth_to_ask_for(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cancel_many, "_HOLD", 2)
+    monkeypatch.setattr(*CANCEL_HOLD, 2)
     receipts = waiting(bench, 6)
-    canceller = bench.store._opened.many_canceller
-    place, log = canceller._place, bench.store._log
+    placing = placing_of_cancels(inside(bench.store).many_canceller)
+    place, log = placing.value, inside(bench.store).log
     serve = log.serve
 
     def full(*_arguments: object) -> None:
@@ -149,11 +156,11 @@ def test_a_full_disk_amid_them_leaves_a_truth_to_ask_for(
             log.native.room_end = kept
 
     monkeypatch.setattr(log, "serve", full)
-    monkeypatch.setattr(canceller, "_place", cut)
+    monkeypatch.setattr(*placing, cut)
     with pytest.raises(FullError):
         bench.store.cancel_many(receipts)
     monkeypatch.setattr(log, "serve", serve)
-    monkeypatch.setattr(canceller, "_place", place)
+    monkeypatch.setattr(*placing, place)
     assert bench.store.cancel_many(receipts) == [AGAIN] * 2 + [CANCELLED] * 4
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.bench import DAY, NOW, Bench, small
+from tests.support.inside import inside
 from timerstore import CancelResult, PutReceipt
 from timerstore.errors import CorruptError
 from timerstore.layout.handle import decode, encode
@@ -114,7 +115,7 @@ def test_keys_of_one_hash_do_not_mislead(
 
 
 def _all(bench: Bench, find: Callable[..., Any]) -> Any:
-    index = bench.store._opened.rooms.dispatch.index
+    index = inside(bench.store).dispatch.index
     for topic in (b"t", b"rmq_sys_wheel_timer"):
         yield from find(index, topic, b"k")
         for one in bench.store.pending():

@@ -13,6 +13,7 @@ import timerstore
 from tests.support import disk_reader as disk
 from tests.support.bench import DAY, NOW, YEAR, Bench, small
 from tests.support.driver import abandon
+from tests.support.inside import inside
 from timerstore import CancelResult, MessageError, NotWaitingError, PutReceipt, failpoint
 from timerstore.errors import FullError
 from timerstore.layout.handle import Handle, decode, encode
@@ -290,7 +291,7 @@ def test_the_largest_message_and_one_too_large_for_a_group(tmp_path: Path) -> No
 
 def test_a_full_disk_changes_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     receipt = bench.store.put("t", b"x" * 3000, delay=10)
-    log = bench.store._opened.rooms.log
+    log = inside(bench.store).log
     log.native.room_end = log.end  # nothing more is reserved
 
     def full(_size: int) -> None:
@@ -432,7 +433,7 @@ def test_a_group_is_never_cut_by_staging_or_segment(tmp_path: Path) -> None:
 
     def note(name: str) -> None:
         if name in ("log_half_swapped", "log_rolled", "log_written_out", "log_synced"):
-            ends.append(bench.store._opened.rooms.log.written)
+            ends.append(inside(bench.store).log.written)
 
     receipt = bench.store.put("t", b"x" * 200, delay=1000)
     failpoint.hook = note

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from tests.support.inside import late_by_bound, without_delivered
 from timerstore.cli.ring import draw
 from timerstore.cli.screen import TURNS, Spark, choose_turn, make_screen
-from timerstore.columns.pulse import Lateness, Pulse, _by_bound, _without_delivered
+from timerstore.columns.pulse import Lateness, Pulse
 from timerstore.metrics import LATE_MS
 
 NOW = 1_700_000_030_500
@@ -74,9 +75,9 @@ def test_ahead_begins_with_now() -> None:
 
 
 def test_each_delivery_counts_at_its_bound() -> None:
-    assert _by_bound([]) == (0,) * (len(LATE_MS) + 1)
+    assert late_by_bound([]) == (0,) * (len(LATE_MS) + 1)
     late = [np.array([0, 1, 2, 3]), np.array([LATE_MS[-1], LATE_MS[-1] + 1, -5])]
-    counts = dict(zip((*LATE_MS, None), _by_bound(late), strict=True))
+    counts = dict(zip((*LATE_MS, None), late_by_bound(late), strict=True))
     assert {bound: count for bound, count in counts.items() if count} == {
         1: 3,
         2: 1,
@@ -90,11 +91,11 @@ def test_what_came_out_of_an_open_slot_is_taken_off_the_first() -> None:
     class Counts:
         pending = {"a": {0: 4}, "b": {0: 2, 1: 1}}  # noqa: RUF012
 
-    left = _without_delivered(np.array([5, 4, 3]), Looked(counts=Counts()))  # type: ignore[arg-type]
+    left = without_delivered(np.array([5, 4, 3]), Looked(counts=Counts()))  # type: ignore[arg-type]
     assert left.tolist() == [0, 4, 3]
-    nothing = _without_delivered(np.array([1, 2]), Looked(counts=Counts()))  # type: ignore[arg-type]
+    nothing = without_delivered(np.array([1, 2]), Looked(counts=Counts()))  # type: ignore[arg-type]
     assert nothing.tolist() == [1, 2]
-    assert _without_delivered(np.array([5]), Looked()).tolist() == [5]  # type: ignore[arg-type]
+    assert without_delivered(np.array([5]), Looked()).tolist() == [5]  # type: ignore[arg-type]
 
 
 def test_the_turn_is_the_shortest_with_anything_in_it() -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from tests.support.arrow_rows import read_rows
 from tests.support.bench import NOW, Bench
+from tests.support.inside import INGEST_CHUNK_ROWS, ledger_of_part
 from timerstore.columns import take
 from timerstore.columns.scan import Bounds
-from timerstore.ingest import ingester
 from timerstore.layout import ledger_json
 from timerstore.layout.ledger_json import Begun, Done, SourceState
 from timerstore.layout.tree import INGEST_TOPIC
@@ -21,7 +21,7 @@ from timerstore.row_batch import RowBatch
 
 @pytest.fixture(autouse=True)
 def chunks_of_a_hundred(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ingester, "_CHUNK_ROWS", 100)
+    monkeypatch.setattr(*INGEST_CHUNK_ROWS, 100)
 
 
 def batch(count: int, size: int = 200, first: int = 0) -> RowBatch:
@@ -86,7 +86,7 @@ def test_a_snapshot_has_what_was_there(bench: Bench) -> None:
     assert [row[1] for row in told(bench)] == [0, 1]
 
 
-def test_what_only_a_state_tells_is_null(bench: Bench) -> None:
+def test_what_only_a_state_tells_is_null(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after retention: headers went, and one record says what they said."""
     state = SourceState("orders", ((0, 3), (5, 6)), (Done(5, 9, 1),), (Begun(6, 1, 4, 2),))
     bench.store.ingest("orders", 6, [batch(4)])
@@ -96,12 +96,11 @@ def test_what_only_a_state_tells_is_null(bench: Bench) -> None:
 
     found = room.Transaction
     records = [(ledger_json.read(text), NOW)]
-    original = room._ledger
-    try:
-        room._ledger = lambda part: iter([*records, *original(part)])  # type: ignore[assignment]
+    ledger = ledger_of_part()
+    original = ledger.value
+    with monkeypatch.context() as patched:
+        patched.setattr(*ledger, lambda part: iter([*records, *original(part)]))
         rows = read_rows(bench.root, "transactions")
-    finally:
-        room._ledger = original
     got = [found(r["source"], r["version"], r["rows"], r["bytes"], r["applied_at"]) for r in rows]
     # Version 6: its first chunk is in the state, and comes again; then it is known already.
     assert [one[:3] for one in got] == [

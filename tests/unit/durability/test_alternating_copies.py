@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from tests.support.bench import SECOND, Bench, small
 from tests.support.driver import abandon
 from tests.support.durable.recorder import Fault, Recorder, recording
+from tests.support.inside import inside
 from timerstore import FailedError, FullError
 from timerstore.layout import counts_json, state_sector, watermark
 from timerstore.layout.state_sector import SECTOR_BYTES
@@ -119,7 +120,7 @@ class World:
         self.put()
         self.flush()
         self.recorder.fault = None
-        if self.bench.store._opened.rooms.log.failed is not None:
+        if inside(self.bench.store).log.failed is not None:
             self.kill()
         else:
             self.flush()  # a full disk has room again
@@ -170,7 +171,7 @@ class World:
         assert self.bench.store.verify().clean
 
     def end(self) -> None:
-        if self.bench.store._opened.rooms.log.failed is not None:
+        if inside(self.bench.store).log.failed is not None:
             self.kill()
         self.bench.close()
 

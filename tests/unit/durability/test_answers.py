@@ -10,6 +10,7 @@ import timerstore
 from tests.support.bench import Bench, small
 from tests.support.durable.files import ANSWER, CHECKPOINT, CLOSED
 from tests.support.durable.recorder import Recorder
+from tests.support.inside import sync_of_cancels
 from tests.support.leasing import bodies, take
 from tests.unit.durability.conftest import Machine
 from timerstore import AckResult, CancelResult, TimerStore
@@ -131,7 +132,7 @@ def test_duplicate_among_many_is_answered_when_the_first_is_durable(machine: Mac
 def _cancel_without_sync(machine: Machine, first: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cancel whose caller has no answer yet: its record is in the log, not on the disk."""
     with monkeypatch.context() as patch:
-        patch.setattr(machine.bench.store, "_sync_cancels", lambda _end: None)
+        patch.setattr(*sync_of_cancels(machine.bench.store), lambda _end: None)
         assert machine.bench.store.cancel(first) is CancelResult.CANCELLED
 
 

@@ -10,6 +10,7 @@ from tests.support.bench import NOW, small
 from tests.support.durable.files import ANSWER, CHECKPOINT, DROPPED, LOCK, OLD_NAME
 from tests.support.durable.recorder import Recorder
 from tests.support.ingesting import Version
+from tests.support.inside import inside
 from tests.support.staging import batch_of, make_root, staged_rows
 from tests.unit.durability.conftest import Machine
 from timerstore.files.disk import Disk
@@ -118,7 +119,7 @@ def test_replayed_ingest_of_a_store_is_durable(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:  # the rows are in the log, and not on the disk
-        patch.setattr(store._log, "sync_through", cut_off)
+        patch.setattr(inside(store).log, "sync_through", cut_off)
         with pytest.raises(KeyboardInterrupt):
             store.ingest("s", 1, version.batches(7))
     receipt: Any = store.ingest("s", 1, version.batches(9))

@@ -22,6 +22,7 @@ from tests.support.durable.files import (
     RECOVERY_BARRIERS,
 )
 from tests.support.durable.recorder import Recorder
+from tests.support.inside import inside
 from tests.support.leasing import bodies, take
 from tests.support.retaining import SIZES, begin_of
 from tests.support.staging import make_root
@@ -192,7 +193,7 @@ def test_group_commits_no_lease_that_a_power_cut_takes_back(
     bench.turn()
     bench.store.flush()
     assert bodies(take(bench, 1, lease=5)) == [b"a"]
-    bench.store._opened.lease_progress.commit()
+    inside(bench.store).lease_progress.commit()
     assert bench.store.committed("t", "g") == {0: 1}
     found = cut(bench, recorder, tmp_path / "cut", bench.config)
     assert found.store.committed("t", "g") in ({}, {0: 1})
@@ -208,7 +209,7 @@ def test_checkpoint_covers_no_record_that_a_power_cut_takes_back(
     bench = unsynced
     for k in range(20):
         bench.store.put("t", b"%d" % k, delay=10)
-    bench.store._opened.checkpoint.run()
+    inside(bench.store).checkpoint.run()
     found = cut(bench, recorder, tmp_path / "cut", bench.config)
     assert len(list(found.store.pending())) == 20
     found.close()
@@ -226,7 +227,7 @@ def test_what_recurs_is_saved_behind_its_runs(
             pass
     stats = bench.store.stats()
     assert stats["log_durable_bytes"] < stats["log_end_bytes"]  # the next run is put, not synced
-    bench.store._opened.definitions.save()
+    inside(bench.store).definitions.save()
     found = cut(bench, recorder, tmp_path / "cut", bench.config)
     found.turn(5 * SECOND)
     bench.turn(5 * SECOND)

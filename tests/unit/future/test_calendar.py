@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.support.bench import DAY, NOW, Bench, small
+from tests.support.inside import calendar_grow_lock, inside
 from timerstore import CancelResult, CorruptError, MessageError, PutReceipt
 from timerstore.native import lib
 
@@ -119,7 +120,7 @@ def test_what_happens_while_the_counters_are_filled_counts_once(
     receipts = put_some(bench)
     bench.store.put("a", b"x", level=1)
     bench.turn()
-    pending = bench.store._opened.pending
+    pending = inside(bench.store).pending
     real = type(pending).parts
     calls: list[int] = []
 
@@ -141,7 +142,7 @@ def test_what_happens_while_the_counters_are_filled_counts_once(
 
 def test_the_counters_grow_and_forget_what_has_passed(bench: Bench) -> None:
     bench.store.histogram()
-    calendar = bench.store._calendar
+    calendar = inside(bench.store).calendar
     began = calendar.bytes
     hours = 40_000
     bench.store.put_many("a", [b"x"] * hours, deliver_ms=NOW + 1 + HOUR * np.arange(hours))
@@ -156,7 +157,7 @@ def test_the_counters_grow_and_forget_what_has_passed(bench: Bench) -> None:
 def test_where_memory_is_short_what_waits_is_read(tmp_path: Path, limit: int) -> None:
     bench = Bench(tmp_path / "store", replace(small(), histogram_bytes_max=limit))
     bench.store.histogram()
-    assert bench.store._calendar.bytes == (1 << 20 if limit == 1 << 20 else 0)
+    assert inside(bench.store).calendar.bytes == (1 << 20 if limit == 1 << 20 else 0)
     put_some(bench)
     bench.store.put("a", b"level", level=3)
     compare(bench)
@@ -165,7 +166,7 @@ def test_where_memory_is_short_what_waits_is_read(tmp_path: Path, limit: int) ->
     days = bench.store.histogram(NOW, NOW + hours * HOUR, "day", "b").counts
     assert set(days[2:-1].tolist()) == {24}
     assert days.sum() == hours + 10
-    assert bench.store._calendar.bytes == 0
+    assert inside(bench.store).calendar.bytes == 0
     bench.close()
 
 
@@ -177,7 +178,7 @@ def test_that_is_logged_under_no_lock(tmp_path: Path) -> None:
 
     class Looking(logging.Handler):
         def emit(self, _record: logging.LogRecord) -> None:
-            told.append(bench.store._calendar._grow_lock.locked())
+            told.append(calendar_grow_lock(inside(bench.store).calendar).locked())
 
     handler, logger = Looking(), logging.getLogger("timerstore.future")
     logger.addHandler(handler)
@@ -212,7 +213,7 @@ def test_wrong_arguments_are_said(bench: Bench, given: dict[str, Any], problem: 
 def test_what_waits_without_a_record_is_damage(bench: Bench) -> None:
     bench.store.put("t", b"x", delay=5)
     bench.turn()
-    states = bench.store._opened.rooms.states.native
+    states = inside(bench.store).states.native
     lib.ts_state_set(states, 77, lib.TS_WAITING)
     for _ in range(2):
         with pytest.raises(CorruptError, match="no record is found"):

@@ -11,9 +11,9 @@ import pytest
 
 from tests.support.bench import NOW, Bench, small
 from tests.support.driver import abandon
+from tests.support.inside import INGEST_CHUNK_ROWS, LEDGER_BEHIND_MAX, inside
 from timerstore import CancelResult, MessageError, RowBatch, failpoint
 from timerstore.errors import FailedError, FullError
-from timerstore.ingest import ingester
 from timerstore.ingest.ledger import DONE_KEPT, Ledger
 from timerstore.layout.ledger_json import ChunkHeader
 from timerstore.layout.tree import INGEST_TOPIC
@@ -201,7 +201,7 @@ def stop_at(point: str, nth: int) -> None:
 
 @pytest.fixture
 def chunks_of_five(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ingester, "_CHUNK_ROWS", 5)
+    monkeypatch.setattr(*INGEST_CHUNK_ROWS, 5)
 
 
 @pytest.mark.usefixtures("chunks_of_five")
@@ -349,14 +349,14 @@ def test_the_largest_message(tmp_path: Path) -> None:
 
 def test_the_disk_is_full_amid_a_version(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [b"%06d" % k + b"x" * 1000 for k in range(4000)]
-    reserve = bench.store._opened.rooms.log.segments.reserve
+    reserve = inside(bench.store).log.segments.reserve
 
     def full(offset: int) -> int:
         if offset > 3 << 20:
             raise FullError("no space", where="test")
         return reserve(offset)
 
-    monkeypatch.setattr(bench.store._opened.rooms.log.segments, "reserve", full)
+    monkeypatch.setattr(inside(bench.store).log.segments, "reserve", full)
     with pytest.raises(FullError):
         bench.store.ingest("s", 0, [batch_of(rows)])
     there = (bench.store.ingested("s").partial or {})[0]
@@ -368,7 +368,7 @@ def test_the_disk_is_full_amid_a_version(bench: Bench, monkeypatch: pytest.Monke
 
 
 def test_what_is_not_durable_is_not_ingested(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = bench.store._opened.rooms.log
+    log = inside(bench.store).log
     monkeypatch.setattr(log.segments, "sync", lambda: (_ for _ in ()).throw(FailedError("no")))
     with pytest.raises(FailedError):
         bench.store.ingest("s", 0, [batch_of([b"a"])])
@@ -422,16 +422,14 @@ def test_the_ledger_is_what_the_log_says(bench: Bench, damage: str) -> None:
 
 def test_what_is_not_durable_is_not_saved(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint amid an ingest: the file knows the chunks below it, and no more."""
-    from timerstore.ingest import cache
-
-    monkeypatch.setattr(cache, "_BEHIND_MAX", 0)
-    monkeypatch.setattr(ingester, "_CHUNK_ROWS", 5)
+    monkeypatch.setattr(*LEDGER_BEHIND_MAX, 0)
+    monkeypatch.setattr(*INGEST_CHUNK_ROWS, 5)
     path = bench.root / "timerstore" / "ingest"
 
     def batches() -> Any:
         yield batch_of(numbered(0, 5))
         yield batch_of(numbered(5, 10))
-        bench.store._opened.checkpoint.run()
+        inside(bench.store).checkpoint.run()
         yield batch_of(numbered(10, 15))
         found = json.loads(path.read_bytes().partition(b"\n")[2])
         assert [one[2] for one in found["sources"][0]["open"]] == [5], "the second is held back"
@@ -446,9 +444,7 @@ def test_ledger_cache_names_only_durable_versions(
     """A checkpoint completes while a version is appended and not synced. A power cut takes that
     version, and another one gets its place in the queue and in the log.
     """
-    from timerstore.ingest import cache
-
-    monkeypatch.setattr(cache, "_BEHIND_MAX", 0)
+    monkeypatch.setattr(*LEDGER_BEHIND_MAX, 0)
     bench = Bench(tmp_path / "store", small(visibility=visibility))
     bench.store.ingest("a", 0, [batch_of(numbered(0, 3))])
     platter = tmp_path / "platter"
@@ -461,7 +457,7 @@ def test_ledger_cache_names_only_durable_versions(
         failpoint.hook = None
         bench.stepper.step("dispatch")
 
-    checkpoint = bench.store._opened.checkpoint
+    checkpoint = inside(bench.store).checkpoint
     checkpoint.on_completed.insert(0, ingest_without_sync)  # before the cache is saved
     checkpoint.run()
     saved = (bench.root / "timerstore" / "ingest").read_bytes()
@@ -517,7 +513,7 @@ def test_interrupted_ingest_leaves_other_sources_versions_not_durable(bench: Ben
     with pytest.raises(StopError):
         bench.store.ingest("a", 0, [batch_of(numbered(0, 3))])
     failpoint.hook = None
-    log = bench.store._opened.rooms.log
+    log = inside(bench.store).log
 
     def other(name: str) -> None:
         if name == "log_synced":  # of the look at the log

@@ -11,6 +11,7 @@ import pytest
 
 import timerstore
 from tests.support.driver import START_MS, abandon, tiny
+from tests.support.inside import inside
 from timerstore import CancelResult, Report
 from timerstore.commitlog.fold import SCAN_DTYPE
 from timerstore.errors import CorruptError
@@ -252,7 +253,7 @@ def test_a_queue_file_that_is_gone_is_named(bench: Bench) -> None:
 
 def test_a_queue_that_lost_its_last_unit_is_named(bench: Bench) -> None:
     bench.stepper.settle()
-    route = bench.store._opened.rooms.routes.get("topic-0", 0)
+    route = inside(bench.store).routes.get("topic-0", 0)
     assert route is not None
     route.queue.count -= 1
     named(bench.store.verify(), "ends too soon")
@@ -302,14 +303,14 @@ def test_a_blank_and_what_lies_behind_the_timer_log(bench: Bench) -> None:
 
 def slot_of_a_waiting_one(bench: Bench) -> int:
     """Byte offset of a slot that still has to be read and holds something."""
-    wheel = bench.store._opened.rooms.wheel
+    wheel = inside(bench.store).wheel
     slot = wheel.next_used(wheel.frontier, wheel.frontier + wheel.slot_count)
     assert slot is not None
     return slot % wheel.slot_count * 32
 
 
 def flip_memory(bench: Bench, at: int, bits: int) -> None:
-    wheel = bench.store._opened.rooms.wheel
+    wheel = inside(bench.store).wheel
     wheel.native.slots[at] ^= bits
     wheel.native.dirty_pages[at // 4096] = 1
 
@@ -340,7 +341,7 @@ def test_a_slot_that_changed_in_memory_is_named(
 
 def test_a_slot_that_is_gone_leaves_its_ids_unreached(bench: Bench) -> None:
     bench.stepper.settle()
-    wheel = bench.store._opened.rooms.wheel
+    wheel = inside(bench.store).wheel
     slot = wheel.next_used(wheel.frontier, wheel.frontier + wheel.slot_count)
     at = slot % wheel.slot_count * 32
     ffi.buffer(wheel.native.slots + at, 32)[:] = bytes(32)
@@ -349,7 +350,7 @@ def test_a_slot_that_is_gone_leaves_its_ids_unreached(bench: Bench) -> None:
 
 def test_a_chain_into_another_slot_is_named(bench: Bench) -> None:
     bench.stepper.settle()
-    wheel = bench.store._opened.rooms.wheel
+    wheel = inside(bench.store).wheel
     slot = slot_of_a_waiting_one(bench)
     last = int.from_bytes(bytes(wheel.native.slots[slot + 16 : slot + 24]), "big")
     other = last - 52
@@ -364,7 +365,7 @@ def test_the_wheels_file_is_compared_with_memory(bench: Bench) -> None:
     path = bench.root / "timerwheel"
     assert bench.store.verify().clean
     at = slot_of_a_waiting_one(bench) + 20
-    wheel = bench.store._opened.rooms.wheel
+    wheel = inside(bench.store).wheel
     for page in range(0, wheel.slot_count * 32, 4096):  # a page of its own, as a used one is
         wheel.native.slots[page] ^= 0
     flip(path, at)
@@ -378,18 +379,18 @@ def test_the_wheels_file_is_compared_with_memory(bench: Bench) -> None:
 def test_a_state_that_changed_in_memory_is_named(bench: Bench, state: str) -> None:
     bench.stepper.settle()
     one = next(iter(bench.store.pending()))
-    states = bench.store._opened.rooms.states
+    states = inside(bench.store).states
     lib.ts_state_set(states.native, one.timer_id, getattr(lib, f"TS_{state}"))
     named(bench.store.verify(), f"state of timer id {one.timer_id}")
 
 
 def test_a_count_that_changed_is_named(bench: Bench) -> None:
     bench.stepper.settle()
-    rooms = bench.store._opened.rooms
-    rooms.states.native.waiting += 1
+    parts = inside(bench.store)
+    parts.states.native.waiting += 1
     named(bench.store.verify(), "how many wait")
-    rooms.states.native.waiting -= 1
-    route = rooms.routes.get("topic-1", 0)
+    parts.states.native.waiting -= 1
+    route = parts.routes.get("topic-1", 0)
     assert route is not None
     route.native.pending -= 1
     named(bench.store.verify(), "pending of topic topic-1 queue 0")
@@ -408,8 +409,8 @@ def test_states_that_are_not_those_of_the_log_are_named_after_a_checkpoint(bench
     """A wrong state that was written with a right CRC."""
     bench.stepper.settle()
     one = next(iter(bench.store.pending()))
-    rooms = bench.store._opened.rooms
-    lib.ts_state_set(rooms.states.native, one.timer_id, lib.TS_HANDED)
+    parts = inside(bench.store)
+    lib.ts_state_set(parts.states.native, one.timer_id, lib.TS_HANDED)
     bench.store.flush()
     report = bench.store.verify()
     named(report, f"states: timer id {one.timer_id} ", bench.root / "timerstore" / "state")
@@ -447,12 +448,12 @@ def test_a_delivery_beyond_its_source_is_named(bench: Bench) -> None:
     """Handed twice, because its state was set back."""
     bench.stepper.settle()
     one = next(iter(bench.store.pending()))
-    rooms = bench.store._opened.rooms
-    again = [e for e in bench.store._opened.pending.entries() if e["id"] == one.timer_id]
+    parts = inside(bench.store)
+    again = [e for e in inside(bench.store).pending.entries() if e["id"] == one.timer_id]
     bench.clock.set(max(bench.clock.now_ms, one.due_ms))
     bench.stepper.settle()
-    lib.ts_state_set(rooms.states.native, one.timer_id, lib.TS_WAITING)
-    rooms.open_slot.expect_and_push(np.array(again, again[0].dtype))
+    lib.ts_state_set(parts.states.native, one.timer_id, lib.TS_WAITING)
+    parts.open_slot.expect_and_push(np.array(again, again[0].dtype))
     bench.stepper.settle()
     report = bench.store.verify()
     named(report, "a delivery beyond its source", bench.root / "commitlog")
@@ -488,7 +489,7 @@ def test_a_timer_id_that_none_can_have_had(tmp_path: Path, *, is_source: bool) -
 
 
 def test_a_failed_store_says_so(bench: Bench) -> None:
-    bench.store._opened.rooms.log.fail(CorruptError("made by a test"))
+    inside(bench.store).log.fail(CorruptError("made by a test"))
     with pytest.raises(timerstore.FailedError, match="made by a test"):
         bench.store.verify()
 

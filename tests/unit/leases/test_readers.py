@@ -9,6 +9,7 @@ import pytest
 
 import timerstore.aio
 from tests.support.bench import NOW, Bench, small
+from tests.support.inside import groups_by_topic, inside
 from tests.support.shards import ShardBench
 from timerstore import FullError, MessageError
 from timerstore.leases import WaitingReceive, leases
@@ -208,7 +209,7 @@ def test_a_group_leases_where_its_consumer_was_closed_amid_a_commit(
 
     def amid(self: Offsets, asked: Any) -> None:
         consumer.close()
-        assert bench.store._groups.known() == []
+        assert inside(bench.store).groups.known() == []
         if fails:
             raise FullError("disk")
         settle(self, asked)
@@ -219,7 +220,9 @@ def test_a_group_leases_where_its_consumer_was_closed_amid_a_commit(
             consumer.commit()
         except FullError:
             assert fails
-    assert not bench.store._groups._by_topic, "nobody is there, and nothing is on its way"
+    assert not groups_by_topic(inside(bench.store).groups), (
+        "nobody is there, and nothing is on its way"
+    )
     (one,) = bench.store.receive("t", "g")
     assert one.body == (b"a" if fails else b"b")
 
@@ -254,7 +257,7 @@ def test_a_consumer_that_nobody_holds_any_more_keeps_nobody_from_leasing(bench: 
     consumer.poll()
     del consumer
     gc.collect()
-    assert bench.store._groups.known() == []
+    assert inside(bench.store).groups.known() == []
     assert [one.body for one in bench.store.receive("t", "g")] == [b"a"]
 
 

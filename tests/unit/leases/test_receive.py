@@ -9,6 +9,7 @@ import pytest
 
 import timerstore
 from tests.support.bench import DAY, NOW, Bench, small
+from tests.support.inside import LEASES_MOVE, LEASING_ROW, append_of_many, body_of, inside
 from tests.support.leasing import RETRY, bodies, put, take
 from timerstore import AckResult, LeaseLostError, MessageError, StoreConfig
 from timerstore.errors import FlowControlError, FullError
@@ -40,14 +41,14 @@ def test_a_lease_that_is_over_before_it_is_appended_cancels_no_other_timer(
     """A short one, a long pause, a clock that is set forward: it is a timer all the same."""
     bench.store.put("t", b"other", delay=60)
     put(bench, b"a")
-    row = Leasing._row
+    row = LEASING_ROW.value
 
     def late(self: Leasing, *given: Any) -> Any:
         bench.clock.set(bench.clock.now_ms + 10)
         return row(self, *given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Leasing, "_row", late)
+        patch.setattr(*LEASING_ROW, late)
         (a,) = take(bench, lease=0.005)
     bench.turn()
     (again,) = take(bench, lease=60)
@@ -63,14 +64,14 @@ def test_an_extension_that_is_over_before_it_is_appended_is_lost(
 ) -> None:
     put(bench, b"a")
     (a,) = take(bench, lease=60)
-    move = Leases._move
+    move = LEASES_MOVE.value
 
     def late(self: Leases, *given: Any) -> Any:
         bench.clock.set(bench.clock.now_ms + 10)
         return move(self, *given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Leases, "_move", late)
+        patch.setattr(*LEASES_MOVE, late)
         with pytest.raises(LeaseLostError) as caught:
             bench.store.extend(a, lease=0.005)
     assert caught.value.result == AckResult.EXPIRED
@@ -248,14 +249,14 @@ def test_flow_control_leaves_the_message_where_it_is(tmp_path: Path) -> None:
 
 def test_a_full_disk_leases_a_prefix(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     put(bench, *(b"%d" % k for k in range(5)))
-    putting = bench.store._putting
-    original = putting._append_many
+    appending = append_of_many(inside(bench.store).putting)
+    original = appending.value
 
     def one_then_full(way: Any, rows: Any, *rest: Any, **named: Any) -> None:
         original(way, rows, *rest, **{**named, "end": 2})
         raise FullError("disk")
 
-    monkeypatch.setattr(putting, "_append_many", one_then_full)
+    monkeypatch.setattr(*appending, one_then_full)
     first = take(bench, lease=9)
     monkeypatch.undo()
     assert bodies(first) == [b"0", b"1"]
@@ -270,7 +271,7 @@ def test_nothing_leased_is_an_error(bench: Bench, monkeypatch: pytest.MonkeyPatc
     def full(*_: Any, **__: Any) -> None:
         raise FullError("disk")
 
-    monkeypatch.setattr(bench.store._putting, "_append_many", full)
+    monkeypatch.setattr(*append_of_many(inside(bench.store).putting), full)
     with pytest.raises(FullError):
         take(bench)
     monkeypatch.undo()
@@ -344,14 +345,12 @@ def test_a_compressed_body_of_a_broker(bench: Bench) -> None:
     import zlib
     from dataclasses import replace
 
-    from timerstore.leases.leasing import _body_of
-
     put(bench, b"a")
     (message,) = bench.out()
     packed = replace(message, raw_body=zlib.compress(b"long" * 50), sys_flag=0x301)
-    assert _body_of(packed) == b"long" * 50
+    assert body_of(packed) == b"long" * 50
     lz4 = replace(message, raw_body=b"??", sys_flag=0x101)
-    assert _body_of(lz4) == b"??"
+    assert body_of(lz4) == b"??"
 
 
 def test_a_stranger_in_the_retry_topic(bench: Bench) -> None:

@@ -19,10 +19,9 @@ import pytest
 
 import timerstore
 from tests.support.bench import NOW, small
+from tests.support.inside import DIRECTORY_HELD_LOCK, GUARD_LOCK, Attribute, inside
 from timerstore import FailedError, LockedError, TimerStore
-from timerstore.files import directory as directory_module
 from timerstore.files import disk as disk_module
-from timerstore.files import guard as guard_module
 from timerstore.testing import ManualClock
 
 OPENER = """
@@ -102,7 +101,7 @@ def root(tmp_path: Path) -> Path:
 def store(root: Path) -> Iterator[TimerStore]:
     one = timerstore.open(root, small(), clock=ManualClock(NOW), threads=False)
     yield one
-    if one._log.failed is not None:
+    if inside(one).log.failed is not None:
         one.close()
     else:
         one.close()
@@ -242,17 +241,15 @@ def test_a_child_that_outlives_its_killed_parent_keeps_nobody_out(root: Path) ->
         holder.stdout.close()
 
 
-@pytest.mark.parametrize(
-    "lock", [(directory_module, "_held_lock"), (guard_module, "_lock")], ids=["held", "guard"]
-)
+@pytest.mark.parametrize("lock", [DIRECTORY_HELD_LOCK, GUARD_LOCK], ids=["held", "guard"])
 def test_a_child_forked_amid_an_opening_does_not_wait_for_ever(
-    lock: tuple[object, str], tmp_path: Path
+    lock: Attribute, tmp_path: Path
 ) -> None:
     """The thread that holds the lock is not in the child: nobody would let go of it there."""
     taken, over = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with getattr(*lock):
+        with lock.value:
             taken.set()
             over.wait()
 

@@ -16,6 +16,7 @@ import pytest
 
 import timerstore
 from tests.support.bench import NOW, small
+from tests.support.inside import unwatch
 from timerstore import FailedError, TimerStore, TimerStoreError
 from timerstore.files import guard
 from timerstore.files.disk import Disk
@@ -132,7 +133,7 @@ def _reads_beyond(tmp_path: Path, *, is_watched: bool) -> bool:
     path.write_bytes(b"x" * 8192)
     memory = Disk().open(path).map_read(8192)
     if not is_watched:
-        memory._unwatch()  # type: ignore[attr-defined]
+        unwatch(memory)
     os.truncate(path, 4096)
     before = guard.hits[0]
     assert (memory[0], memory[5000]) == (ord("x"), 0)

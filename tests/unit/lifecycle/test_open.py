@@ -19,6 +19,7 @@ import pytest
 import timerstore
 from tests.support.bench import NOW, Bench, small
 from tests.support.driver import abandon
+from tests.support.inside import inside
 from timerstore import (
     ClosedError,
     ConfigError,
@@ -247,7 +248,7 @@ def test_a_close_that_was_cut_off_is_taken_up_again(
     def no_memory() -> None:
         raise MemoryError
 
-    monkeypatch.setattr(bench.store._opened.puller, "close", no_memory)
+    monkeypatch.setattr(inside(bench.store).puller, "close", no_memory)
     with pytest.raises(MemoryError):
         bench.store.close()
     with pytest.raises(ClosedError):
@@ -443,7 +444,7 @@ def test_a_wheel_of_another_length_is_made_anew(
         bench.close()
     else:
         bench.store.flush()
-        bench.store._opened.checkpoint.run()
+        inside(bench.store).checkpoint.run()
         killed = tmp_path / "killed"
         shutil.copytree(bench.root, killed)
         bench.close()

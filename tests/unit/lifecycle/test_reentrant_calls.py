@@ -5,7 +5,6 @@ served, or refused by LockedError; never a hang, and nothing is lost or doubled 
 import random
 import signal
 import threading
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,15 @@ import timerstore
 from tests.support.bench import small
 from tests.support.collecting import at_collections
 from tests.support.elsewhere import elsewhere
+from tests.support.inside import (
+    as_thread_of_pool,
+    checkpoint_lock,
+    in_all_shards,
+    inside,
+    lock_of_key,
+    log_write_lock,
+    offsets_write_lock,
+)
 from timerstore import FailedError, LockedError, PutReceipt, TimerStore
 from timerstore.errors import NotWaitingError
 from timerstore.native import count_syncs
@@ -149,8 +157,8 @@ def test_any_call_amid_any_other(tmp_path: Path, flush: str, threads: bool, seed
 
 
 def test_what_waits_for_a_sync_under_a_lock_is_refused_before_it_harms(store: TimerStore) -> None:
-    log = store._opened.rooms.log
-    for lock in (log._write_lock, log.lock):
+    log = inside(store).log
+    for lock in (log_write_lock(log), log.lock):
         with lock, pytest.raises(LockedError):
             store.put("t", b"x", flush="sync")
         with (
@@ -162,14 +170,14 @@ def test_what_waits_for_a_sync_under_a_lock_is_refused_before_it_harms(store: Ti
 
 
 def test_a_quick_put_under_a_lock_is_served_where_it_needs_nothing(store: TimerStore) -> None:
-    with store._opened.rooms.log._write_lock:
+    with log_write_lock(inside(store).log):
         store.put("t", b"amid")
     Stepper(store).settle()
     assert [m.body for m in store.pull("t", 0, 0).messages] == [b"first", b"amid"]
 
 
 def test_under_a_wide_lock_calls_are_served(store: TimerStore) -> None:
-    with store._close_lock, store._opened.retention.still():
+    with inside(store).close_lock, inside(store).retention.still():
         store.put("t", b"amid", tags="slow")
         with pytest.raises(LockedError):
             store.close()
@@ -177,8 +185,8 @@ def test_under_a_wide_lock_calls_are_served(store: TimerStore) -> None:
 
 
 def test_under_a_long_lock_calls_are_refused_and_syncs_are_not(store: TimerStore) -> None:
-    log = store._opened.rooms.log
-    with store._opened.checkpoint._lock:
+    log = inside(store).log
+    with checkpoint_lock(inside(store).checkpoint):
         with pytest.raises(LockedError):
             store.put("t", b"amid", tags="slow")
         store.put("t", b"quick")
@@ -192,7 +200,7 @@ def test_two_who_replace_amid_each_others_replacing(store: TimerStore) -> None:
     refused = []
 
     def replacing(mine: str, other: str) -> None:
-        with store._replacing._locks[zlib.crc32(f"t {mine}".encode()) % 64]:
+        with lock_of_key(inside(store).replacing, "t", mine):
             meet.wait(PATIENCE_S)
             with pytest.raises(LockedError):
                 store.put("t", b"x", delay=9, key=other, replace=True)
@@ -208,7 +216,7 @@ def test_a_store_is_not_closed_by_its_own_thread(tmp_path: Path) -> None:
     told: list[object] = []
     asked = threading.Event()
     with timerstore.open(tmp_path / "s", small()) as store:
-        flush = store._opened.pipeline.flush
+        flush = inside(store).pipeline.flush
         step = flush.step
 
         def closing() -> bool:
@@ -231,17 +239,17 @@ def test_shards_amid_their_own_pool(tmp_path: Path) -> None:
     """A thread of the pool, and who hands it something, would wait for the pool."""
     with timerstore.open_shards(tmp_path / "shards", 2, config=small()) as shards:
         with pytest.raises(LockedError):
-            shards._in_all(lambda _: shards.stats())
+            in_all_shards(shards, lambda _: shards.stats())
         with pytest.raises(LockedError):
-            shards._in_all(lambda _: shards.close())
-        with shards._here(shards._pool), pytest.raises(LockedError):
+            in_all_shards(shards, lambda _: shards.close())
+        with as_thread_of_pool(shards), pytest.raises(LockedError):
             shards.flush()
-        assert shards._in_all(lambda one: one.stats()["log_end_bytes"]) == [0, 0]
+        assert in_all_shards(shards, lambda one: one.stats()["log_end_bytes"]) == [0, 0]
         shards.put_many("t", [b"x"] * 9)
 
 
 def test_none_is_opened_under_a_lock(store: TimerStore, tmp_path: Path) -> None:
-    with store._opened.rooms.log.lock, pytest.raises(LockedError):
+    with inside(store).log.lock, pytest.raises(LockedError):
         timerstore.open(tmp_path / "other", small(), threads=False)
     assert not (tmp_path / "other").exists()
 
@@ -249,7 +257,7 @@ def test_none_is_opened_under_a_lock(store: TimerStore, tmp_path: Path) -> None:
 @contextmanager
 def amid_a_sync_of_its_own(store: TimerStore) -> Iterator[None]:
     """As a signal handler that comes amid it."""
-    rounds = store._opened.rooms.log._rounds
+    rounds = inside(store).sync_rounds
     count_syncs(1)
     assert rounds.lead(1)
     try:
@@ -261,7 +269,8 @@ def amid_a_sync_of_its_own(store: TimerStore) -> Iterator[None]:
 
 def test_who_sleeps_through_a_sync_waits_for_nobody_who_may_wait_for_it(store: TimerStore) -> None:
     """He may be the one to lead the next."""
-    log, planner = store._opened.rooms.log, store._recurring.planner
+    log, planner = inside(store).log, inside(store).recurring.planner
+    rounds = inside(store).sync_rounds
     told: list[object] = []
 
     def handle(*_: object) -> None:
@@ -272,14 +281,14 @@ def test_who_sleeps_through_a_sync_waits_for_nobody_who_may_wait_for_it(store: T
 
     def lead_and_wake() -> None:
         with planner.lock:
-            assert log._rounds.lead(log.end)
+            assert rounds.lead(log.end)
             leading.set()
             assert asleep.wait(PATIENCE_S)
             while not told:
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
                 asleep.wait(0)
             log.durable = log.end
-            log._rounds.end(log.end)
+            rounds.end(log.end)
 
     leading, asleep = threading.Event(), threading.Event()
     before = signal.signal(signal.SIGUSR1, handle)
@@ -305,12 +314,12 @@ def test_a_sync_of_another_store_does_not_end_that(store: TimerStore, tmp_path: 
                 with pytest.raises(LockedError):
                     store.put_every("t", b"x", every=60, name="beat")
 
-        with store._recurring.planner.lock:
+        with inside(store).recurring.planner.lock:
             elsewhere(recur)
 
 
 def test_who_leads_a_sync_waits_for_nobody_who_may_wait_for_it(store: TimerStore) -> None:
-    planner = store._recurring.planner
+    planner = inside(store).recurring.planner
 
     def recur() -> None:
         with amid_a_sync_of_its_own(store), pytest.raises(LockedError):
@@ -325,18 +334,18 @@ def test_who_leads_a_sync_waits_for_nobody_who_may_wait_for_it(store: TimerStore
 
 
 def test_a_list_amid_a_sync_is_stored_whole_or_not_at_all(store: TimerStore) -> None:
-    end = store._opened.rooms.log.end
+    end = inside(store).log.end
     for given in ({"keys": [["k"]] * 600}, {"message_ids": [f"m{n}" for n in range(600)]}):
         with amid_a_sync_of_its_own(store), pytest.raises(LockedError):
             store.put_many("t", [bytes(500)] * 600, flush="async", **given)  # type: ignore[arg-type]
-        assert store._opened.rooms.log.end == end
+        assert inside(store).log.end == end
 
 
 def test_a_put_that_needs_a_checkpoint_amid_a_sync_stores_nothing(tmp_path: Path) -> None:
     config = small(checkpoint_log_bytes=1 << 16, checkpoint_log_bytes_max=1 << 17)
     with timerstore.open(tmp_path / "s", config, threads=False) as store:
         store.put("t", b"first")
-        log = store._opened.rooms.log
+        log = inside(store).log
         refused = None
         with amid_a_sync_of_its_own(store):
             for _ in range(400):
@@ -352,8 +361,8 @@ def test_a_put_that_needs_a_checkpoint_amid_a_sync_stores_nothing(tmp_path: Path
 
 
 def test_a_commit_that_is_refused_is_none(store: TimerStore) -> None:
-    offsets = store._opened.offsets
-    with offsets._write_lock, pytest.raises(LockedError):
+    offsets = inside(store).group_offsets
+    with offsets_write_lock(offsets), pytest.raises(LockedError):
         offsets.settle(offsets.ask("t", "refused", {0: 1}))
     offsets.settle(offsets.ask("t", "other", {0: 1}))
     assert not offsets.committed("t", "refused")
@@ -383,13 +392,13 @@ def test_a_handler_that_ends_the_taking_of_a_checkpoint_ends_the_store(
     """What was copied by then counts as clean: another checkpoint would leave it out."""
     with timerstore.open(tmp_path / "s", small(), threads=False) as store:
         store.put("t", b"x", delay=5)
-        rooms = store._opened.rooms
+        parts = inside(store)
 
         def copy_dirty() -> None:
             store.stats()  # a handler's: refused, and it does not keep that to itself
 
         with monkeypatch.context() as patched:
-            patched.setattr(rooms.states, "copy_dirty", copy_dirty)
+            patched.setattr(parts.states, "copy_dirty", copy_dirty)
             with pytest.raises(LockedError):
                 store.flush()
         with pytest.raises(FailedError):

@@ -12,6 +12,14 @@ from typing import Any
 import pytest
 
 import timerstore
+from tests.support.inside import (
+    line_of,
+    places_of,
+    service_event,
+    set_sync_leader,
+    set_sync_sleepers,
+    sync_leader,
+)
 from timerstore import FailedError, LockedError, StoreConfig, TimerStore
 from timerstore.commitlog.sync_rounds import SyncRounds
 from timerstore.files.disk import File
@@ -102,13 +110,13 @@ def test_amid_a_step_of_the_rounds() -> None:
             super().append(one)
             one.bell.release()
 
-    rounds._leader = -1  # another thread
-    rounds._sleepers = Sleepers()
+    set_sync_leader(rounds, -1)  # another thread
+    set_sync_sleepers(rounds, Sleepers())
     assert not rounds.lead(1)
     assert seen == [True]
     assert not rounds.is_led_here
     rounds.leave()
-    assert rounds._leader == -1
+    assert sync_leader(rounds) == -1
 
 
 def test_putting(store: TimerStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +202,7 @@ def test_a_handler_that_raises_amid_a_wake(store: TimerStore) -> None:
 
     def ring() -> None:
         service.wake()
-        service._event.clear()
+        service_event(service).clear()
 
     for _ in range(100):
         stop_amid(draw, ring)
@@ -202,7 +210,7 @@ def test_a_handler_that_raises_amid_a_wake(store: TimerStore) -> None:
 
     def wake() -> None:
         service.wake()
-        woken.append(service._event.wait(60))
+        woken.append(service_event(service).wait(60))
 
     waker = threading.Thread(target=wake, daemon=True)
     waker.start()
@@ -254,6 +262,6 @@ def test_a_handler_that_raises_amid_polls_lets_who_waits_behind_have_the_next(
         reading.start()
         store.put("t", b"now")
         reading.join(20)
-        for place in list(consumer._member.line._places):  # so that the test ends
+        for place in places_of(line_of(consumer)):  # so that the test ends
             place.wake()
         assert [one.body for one in found] == [b"now"], "one who is gone stands before it"

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.support.bench import DAY, NOW, Bench, small
+from tests.support.inside import PENDING_DUE
 from timerstore.metrics import COUNTERS, DISTRIBUTIONS, GAUGES, SINCE_OPENING, Metrics
 from timerstore.timer.backlog import BOUNDS_S
 from timerstore.timer.pending import PendingReader
@@ -144,13 +145,13 @@ def test_what_is_behind_is_told_without_reading_what_is_loaded_and_not_due(
     bench.store.put_many("t", [b"x"] * 1000, deliver_ms=np.arange(1000) + NOW + 2001)
     bench.turn(2000)  # now their slot is loaded, and none is due
     read: list[int] = []
-    original = PendingReader._due
+    original = PENDING_DUE.value
 
     def reading(reader: PendingReader, chained: Records) -> Records:
         read.append(len(chained))
         return original(reader, chained)
 
-    monkeypatch.setattr(PendingReader, "_due", reading)
+    monkeypatch.setattr(*PENDING_DUE, reading)
     assert behind(bench) == (0, 0, 0, 0)
     bench.clock.advance(300)
     assert behind(bench) == (0, 0, 300, 299)

@@ -15,6 +15,7 @@ import pytest
 import timerstore
 import timerstore.aio
 from tests.support.bench import NOW, small
+from tests.support.inside import store_of
 from tests.support.programs import run_program
 from timerstore import ConfigError, LockedError
 from timerstore.testing import ManualClock
@@ -98,7 +99,7 @@ def test_a_consumer_keeps_its_store(tmp_path: Path) -> None:
     assert list(consumer) == []
     with pytest.raises(LockedError):
         timerstore.open(tmp_path / "s")
-    consumer._seams.call.__self__.close()  # type: ignore[attr-defined]
+    store_of(consumer).close()
 
 
 @pytest.mark.parametrize("how", OPENERS)

@@ -11,6 +11,7 @@ import pytest
 
 import timerstore
 from tests.support.bench import DAY, Bench, small
+from tests.support.inside import dispatch_batch, inside, service_event, set_unlinked_requests
 from timerstore import TimerStore
 from timerstore.errors import FullError
 from timerstore.metrics import Metrics
@@ -51,7 +52,7 @@ def woken(store: TimerStore) -> set[str]:
     """Who was woken since this was asked last."""
     found = set()
     for name in ("dispatch", "flush"):
-        event = store.services()[name]._event  # type: ignore[attr-defined]
+        event = service_event(store.services()[name])
         if event.is_set():
             found.add(name)
         event.clear()
@@ -59,7 +60,7 @@ def woken(store: TimerStore) -> set[str]:
 
 
 def armed(store: TimerStore, value: int | None = None) -> int:
-    native = store._opened.rooms.log.native
+    native = inside(store).log.native
     if value is not None:
         native.flush_armed = value
     return int(native.flush_armed)
@@ -110,10 +111,10 @@ def test_flush_that_waits_for_a_checkpoint_alone_is_woken(store: TimerStore) -> 
     assert armed(store) == 1, "what is not durable is synced when the interval is over"
     store.flush()
     flush.step()
-    while store._opened.rooms.log.durable < store._opened.rooms.log.end:
+    while inside(store).log.durable < inside(store).log.end:
         flush.step()
     store.put("t", b"x", delay=HOUR_S)
-    store._opened.rooms.log.sync_through(store._opened.rooms.log.end)
+    inside(store).log.sync_through(inside(store).log.end)
     armed(store, 0)
     assert flush.idle_s() is not None, "a checkpoint is behind"
     assert armed(store) == 0
@@ -161,7 +162,7 @@ def test_a_log_that_grows_has_its_checkpoint_made_before_appends_wait(tmp_path: 
         Stepper(store).settle()
         armed(store, 1)
         woken(store)
-        checkpoint = store._opened.checkpoint
+        checkpoint = inside(store).checkpoint
         while not checkpoint.has_grown:
             assert "flush" not in woken(store)
             store.put("t", bytes(1000), delay=HOUR_S)
@@ -177,7 +178,7 @@ def test_a_checkpoint_comes_however_many_ask_for_a_sync(tmp_path: Path) -> None:
     sizes = {"checkpoint_log_bytes": 64 << 10, "checkpoint_log_bytes_max": 1 << 20}
     with timerstore.open(tmp_path / "store", small(**sizes), threads=False) as store:
         Stepper(store).settle()
-        flush, checkpoint = store.services()["flush"], store._opened.checkpoint
+        flush, checkpoint = store.services()["flush"], inside(store).checkpoint
         begun, steps = checkpoint.begun, 0
         while checkpoint.begun == begun:
             steps += 1
@@ -185,7 +186,7 @@ def test_a_checkpoint_comes_however_many_ask_for_a_sync(tmp_path: Path) -> None:
             store.put("t", bytes(4000), delay=HOUR_S)
             flush.request()
             flush.step()
-        log_end = store._opened.rooms.log.end
+        log_end = inside(store).log.end
         assert checkpoint.completed_log_end == log_end
         assert 15 <= steps <= 19, "one sync more than 64 KiB need, at most"
 
@@ -199,7 +200,7 @@ def test_a_synced_put_has_the_checkpoint_of_a_grown_log_made(tmp_path: Path) -> 
         store.put("t", bytes(100), delay=HOUR_S)
         assert store.services()["flush"].idle_s() is not None
         woken(store)
-        while not store._opened.checkpoint.has_grown:
+        while not inside(store).checkpoint.has_grown:
             assert "flush" not in woken(store)
             store.put("t", bytes(100), delay=HOUR_S)
         assert "flush" in woken(store)
@@ -209,7 +210,7 @@ def test_a_leader_who_is_interrupted_still_tells(tmp_path: Path) -> None:
     with timerstore.open(tmp_path / "store", small(flush="sync"), threads=False) as store:
         store.put("t", b"first")
         Stepper(store).settle()
-        log = store._opened.rooms.log
+        log = inside(store).log
 
         def interrupted(_took_ns: int) -> None:
             raise KeyboardInterrupt
@@ -224,7 +225,7 @@ def test_a_leader_who_is_interrupted_still_tells(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_that_was_asked_for_is_made_once_there_is_space(store: TimerStore) -> None:
-    flush, checkpoint = store.services()["flush"], store._opened.checkpoint
+    flush, checkpoint = store.services()["flush"], inside(store).checkpoint
     begun, run = checkpoint.begun, checkpoint.run
 
     def full(**_given: object) -> None:
@@ -265,7 +266,7 @@ def test_a_checkpoint_that_was_asked_for_is_made_once_there_is_space(store: Time
 )
 def test_the_log_says_what_is_soon(synced: TimerStore, call: Put, when: str) -> None:
     """So that a sync wakes dispatch for that alone; what no put wrote is soon."""
-    log = synced._opened.rooms.log
+    log = inside(synced).log
     begin = log.end
     assert log.native.soon_end <= begin
     assert log.native.near_end <= begin
@@ -292,7 +293,7 @@ SOON: dict[str, Put] = {
 
 def pauses(store: TimerStore) -> None:
     """Have dispatch pause behind something near."""
-    dispatch = store._opened.rooms.dispatch
+    dispatch = inside(store).dispatch
     NEAR["put"](store)
     assert dispatch.step()
     assert dispatch.pause_s() == PAUSE_S
@@ -301,7 +302,7 @@ def pauses(store: TimerStore) -> None:
 @pytest.mark.parametrize("name", list(PUTS))
 def test_dispatch_does_not_pause_behind_what_is_far(store: TimerStore, name: str) -> None:
     """It comes when the flush interval is over, however many put meanwhile."""
-    dispatch = store._opened.rooms.dispatch
+    dispatch = inside(store).dispatch
     for _ in range(3):
         armed(store, 1)
         woken(store)
@@ -310,7 +311,7 @@ def test_dispatch_does_not_pause_behind_what_is_far(store: TimerStore, name: str
         assert dispatch.pause_s() == 0.0
         assert not dispatch.step()
         assert dispatch.idle_s() == store.config.flush_interval_ms / 1000
-        assert store._opened.rooms.log.native.dispatch_comes == 0
+        assert inside(store).log.native.dispatch_comes == 0
 
 
 @pytest.mark.parametrize("name", list(NEAR))
@@ -318,7 +319,7 @@ def test_dispatch_does_not_pause_behind_what_is_far(store: TimerStore, name: str
 def test_who_puts_what_is_near_wakes_a_dispatch_that_does_not_come(
     store: TimerStore, name: str, is_armed: int
 ) -> None:
-    dispatch = store._opened.rooms.dispatch
+    dispatch = inside(store).dispatch
     flush = set() if is_armed else {"flush"}
     pauses(store)
     armed(store, is_armed)
@@ -337,7 +338,7 @@ def test_who_puts_what_is_near_wakes_a_dispatch_that_does_not_come(
 def test_who_puts_what_is_soon_wakes_it_whether_it_comes_or_not(
     store: TimerStore, name: str
 ) -> None:
-    dispatch = store._opened.rooms.dispatch
+    dispatch = inside(store).dispatch
     armed(store, 1)
     for _ in range(2):
         woken(store)
@@ -351,7 +352,7 @@ def test_who_puts_what_is_soon_wakes_it_whether_it_comes_or_not(
 
 
 def test_dispatch_does_not_pause_with_half_a_staging_before_it(store: TimerStore) -> None:
-    dispatch = store._opened.rooms.dispatch
+    dispatch = inside(store).dispatch
     pauses(store)
     dispatch.dispatched -= 1 << 20
     assert dispatch.pause_s() == 0.0
@@ -360,8 +361,8 @@ def test_dispatch_does_not_pause_with_half_a_staging_before_it(store: TimerStore
 
 def test_what_came_near_as_dispatch_went_idle_is_seen(store: TimerStore) -> None:
     """Who put it saw that it comes, and woke nobody."""
-    dispatch = store._opened.rooms.dispatch
-    native = store._opened.rooms.log.native
+    dispatch = inside(store).dispatch
+    native = inside(store).log.native
     pauses(store)
     armed(store, 1)
     woken(store)
@@ -378,7 +379,7 @@ def test_a_dispatch_that_found_no_room_does_not_come(
     store: TimerStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It tries again after a while, or as soon as it is woken."""
-    dispatch = store._opened.rooms.dispatch
+    dispatch = inside(store).dispatch
     pauses(store)
     NEAR["put"](store)
     woken(store)
@@ -387,7 +388,7 @@ def test_a_dispatch_that_found_no_room_does_not_come(
         raise FullError("by the test")
 
     with monkeypatch.context() as patch:
-        patch.setattr(dispatch, "_dispatch", full)
+        patch.setattr(*dispatch_batch(dispatch), full)
         with pytest.raises(FullError):
             dispatch.step()
     NEAR["put"](store)
@@ -396,7 +397,7 @@ def test_a_dispatch_that_found_no_room_does_not_come(
 
 def test_a_sync_of_what_is_near_wakes_a_dispatch_that_does_not_come(synced: TimerStore) -> None:
     Stepper(synced).settle()
-    dispatch = synced._opened.rooms.dispatch
+    dispatch = inside(synced).dispatch
     pauses(synced)
     woken(synced)
     NEAR["put"](synced)
@@ -446,14 +447,15 @@ def _put_now(store: TimerStore) -> None:
 
 
 def test_a_sync_wakes_dispatch_for_what_is_soon_or_if_it_does_not_come(synced: TimerStore) -> None:
-    dispatch = synced._opened.rooms.dispatch
-    dispatch.through(synced._opened.rooms.log.end)
+    dispatch = inside(synced).dispatch
+    dispatch.through(inside(synced).log.end)
     assert dispatch.idle_s() is None, "it came to an end: only who wakes it gets it back"
 
     def wakes(call: Put) -> bool:
-        dispatch._event.clear()
+        event = service_event(dispatch)
+        event.clear()
         call(synced)
-        return dispatch._event.is_set()
+        return event.is_set()
 
     assert wakes(PUTS["put"])
     assert dispatch.step()
@@ -476,25 +478,26 @@ def test_an_open_slot_that_has_less_wakes_linking_only_where_something_waits_for
     tmp_path: Path,
 ) -> None:
     bench = Bench(tmp_path)
-    service = bench.store._opened.pipeline.enqueue_put
+    service = inside(bench.store).pipeline.enqueue_put
+    event = service_event(service)
 
     def deliver_one() -> bool:
         bench.store.put("t", b"x", delay=1)
         bench.turn()
-        service._event.clear()
+        event.clear()
         bench.clock.advance(1000)
-        service._event.clear()  # the clock wakes all
+        event.clear()  # the clock wakes all
         for name in ("dequeue_get", "dequeue_get_message", "dequeue_put"):
             bench.stepper.step(name)
-        return service._event.is_set()
+        return event.is_set()
 
     assert not deliver_one()
-    service._event.clear()
-    service._rest = np.empty(0, REQUEST)  # requests that found no slot
+    event.clear()
+    set_unlinked_requests(service, np.empty(0, REQUEST))  # requests that found no slot
     service.open_slot_has_less()
-    assert service._event.is_set()
-    service._rest = None
-    bench.store._opened.rooms.far.was_used = True
+    assert event.is_set()
+    set_unlinked_requests(service, None)
+    inside(bench.store).far_wheel.was_used = True
     assert deliver_one()
-    bench.store._opened.rooms.far.was_used = False
+    inside(bench.store).far_wheel.was_used = False
     bench.close()

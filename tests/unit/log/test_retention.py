@@ -12,6 +12,7 @@ import pytest
 
 import timerstore
 from tests.support.bench import NOW
+from tests.support.inside import doubt_header, inside, old_watermark_slot, segment_pointer
 from tests.support.retaining import HOUR_MS, KIB, config
 from timerstore import (
     CancelResult,
@@ -515,8 +516,8 @@ def test_the_ledger_outlives_the_files_of_its_headers(bench: Bench) -> None:
 
 def test_a_header_that_is_not_noted_yet_keeps_its_file(bench: Bench) -> None:
     bench.store.ingest("s", 1, rows(b"a"))
-    ingester = bench.store._ingester
-    ingester._doubted.add("s")
+    ingester = inside(bench.store).ingester
+    doubt_header(ingester, "s")
     with ingester.ledger.turn("s"):  # an ingest amid its append
         bench.fill(40)
         bench.age(2 * HOUR_MS)
@@ -548,7 +549,7 @@ def test_while_a_backup_is_made_nothing_goes(bench: Bench, tmp_path: Path) -> No
 
 def test_nothing_goes_that_a_guard_needs(bench: Bench) -> None:
     need = [16 * KIB - 1]
-    bench.store._opened.retention.guards.append(lambda: need[0])
+    inside(bench.store).retention.guards.append(lambda: need[0])
     bench.fill()
     bench.age()
     assert bench.log_files[0] == 0
@@ -558,7 +559,7 @@ def test_nothing_goes_that_a_guard_needs(bench: Bench) -> None:
 
 
 def test_a_file_stays_while_somebody_reads_it(bench: Bench) -> None:
-    segments = bench.store._opened.rooms.log.segments
+    segments = inside(bench.store).log.segments
     bench.fill()
     bench.clock.advance(HOUR_MS)
     with segments.view(16 * KIB) as view:
@@ -577,7 +578,7 @@ def test_reading_what_is_gone_is_no_damage(bench: Bench) -> None:
     bench.fill()
     bench.age()
     with pytest.raises(GoneError, match="retention removed it"):
-        bench.store._opened.rooms.log.segments.read(0, 10)
+        inside(bench.store).log.segments.read(0, 10)
 
 
 # --- ends -----------------------------------------------------------------------------------------
@@ -614,9 +615,7 @@ def test_what_a_power_cut_brings_back_is_removed(
 def test_the_watermark_of_the_first_version_is_read() -> None:
     mark = watermark.Watermark(*range(1, 14))
     assert (mark.timer_log_begin, mark.far_number) == (0, 0)
-    head = watermark._OLDER[b"TSMARK01"].pack(b"TSMARK01", *mark[:13])
-    crc = watermark._CRC.pack(watermark.zlib.crc32(head))
-    assert watermark.read((head + crc).ljust(512, b"\0")) == mark
+    assert watermark.read(old_watermark_slot(b"TSMARK01", mark[:13])) == mark
     assert watermark.read(watermark.write(mark._replace(timer_log_begin=7))) == mark._replace(
         timer_log_begin=7
     )
@@ -652,8 +651,8 @@ def test_a_full_disk_keeps_what_waits_where_it_is(
     bench.clock.advance(HOUR_MS)
     service = bench.store.services()["retention"]
     with monkeypatch.context() as patch:
-        patch.setattr(bench.store._log, "make_room", full)
-        bench.store._log.native.room_end = 0
+        patch.setattr(inside(bench.store).log, "make_room", full)
+        inside(bench.store).log.native.room_end = 0
         with pytest.raises(FullError):
             run(service)
         assert bench.log_files[0] == 0
@@ -716,7 +715,7 @@ def test_a_view_cut_short_keeps_no_file(
     for number in range(3):
         segments.create(number)
     if amid == "hold":
-        monkeypatch.setattr(segments, "_point", lambda _view: int("no memory"))
+        monkeypatch.setattr(*segment_pointer(segments), lambda _view: int("no memory"))
         with pytest.raises(ValueError, match="no memory"), segments.view(0):
             raise AssertionError("held")
     else:
@@ -741,7 +740,7 @@ def test_a_late_unit_in_a_slot_whose_chain_is_removed_is_read(tmp_path: Path) ->
     for _ in range(24):
         bench.store.put("t", b"later", delay=60)
         bench.age(120_000)
-    assert bench.store._opened.rooms.timer_log.segments.begin > 0
+    assert inside(bench.store).timer_log.segments.begin > 0
     bench.clock.set(NOW)
     bench.store.put("t", b"late", delay=30)
     bench.stepper.settle()

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.support.inside import sync_sleepers
 from timerstore.commitlog.sync_rounds import SyncRounds
 
 PATIENCE_S = 30.0
@@ -24,11 +25,11 @@ class Callers:
         def call() -> None:
             self.led[offset] = self.rounds.lead(offset)
 
-        asleep = len(self.rounds._sleepers)
+        asleep = len(sync_sleepers(self.rounds))
         thread = threading.Thread(target=call, daemon=True)
         self.threads[offset] = thread
         thread.start()
-        while len(self.rounds._sleepers) == asleep:
+        while len(sync_sleepers(self.rounds)) == asleep:
             assert thread.is_alive(), "it did not sleep"
 
     def woken(self, *offsets: int) -> None:
@@ -104,7 +105,7 @@ def test_an_end_that_was_cut_short_is_made_good_by_leaving(callers: Callers) -> 
     assert rounds.lead(1)
     callers.come(2)
     callers.come(3)
-    rounds._sleepers[0].bell.release()  # as far as it came
+    sync_sleepers(rounds)[0].bell.release()  # as far as it came
     rounds.leave()
     callers.woken(2, 3)
     assert rounds.lead(4)

@@ -13,6 +13,7 @@ import pytest
 import timerstore
 from tests.support.bench import DAY, Bench, small
 from tests.support.elsewhere import elsewhere
+from tests.support.inside import COPIER_CONFIG_TEXTS, inside, is_error_of
 from tests.support.retaining import SIZES, begin_of
 from tests.support.retaining import fill as retaining_fill
 from timerstore import (
@@ -347,7 +348,7 @@ def test_a_log_that_went_another_way_is_refused(source: Bench, tmp_path: Path) -
 
 def end_on_an_edge(bench: Bench) -> None:
     """The log ends where a segment does: what the next one was made for is not put."""
-    log = bench.store._opened.rooms.log
+    log = inside(bench.store).log
     log.make_room(SEGMENT - 16)
     assert log.end % SEGMENT == 0
 
@@ -777,8 +778,9 @@ def test_a_callers_rows_that_fail_harm_the_caller_alone(source: Bench) -> None:
 def test_an_error_of_its_own_files_is_final(source: Bench) -> None:
     where = source.root / "commitlog" / "00000000000000000000"
     for error in (FailedError("x", where=f"{where} offset 3"), FailedError("y")):
-        assert source.store._is_ours(error)
-    assert not source.store._is_ours(FailedError("x", where=f"{source.root}-2/commitlog"))
+        assert is_error_of(source.store, error)
+    other = FailedError("x", where=f"{source.root}-2/commitlog")
+    assert not is_error_of(source.store, other)
 
 
 @pytest.mark.parametrize(
@@ -842,7 +844,7 @@ def test_a_backup_may_lie_behind_links(source: Bench, tmp_path: Path) -> None:
 
 def between_reads(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) -> None:
     """Have something happen when the backup has read its first file, once."""
-    real, calls = copying.Copier._config_texts, [call]
+    real, calls = COPIER_CONFIG_TEXTS.value, [call]
 
     def config_texts(self: copying.Copier) -> dict[str, str]:
         found = real(self)
@@ -850,7 +852,7 @@ def between_reads(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) -
             calls.pop()()
         return found
 
-    monkeypatch.setattr(copying.Copier, "_config_texts", config_texts)
+    monkeypatch.setattr(*COPIER_CONFIG_TEXTS, config_texts)
 
 
 def at_point(monkeypatch: pytest.MonkeyPatch, point: str, call: Callable[[], object]) -> None:

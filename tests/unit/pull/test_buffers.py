@@ -10,6 +10,7 @@ import pytest
 
 import timerstore
 from tests.support.bench import small
+from tests.support.inside import kept_buffers, page_buffers
 from tests.support.switching import many_switches
 from timerstore.pull.buffers import Buffers
 from timerstore.pull.page import Page
@@ -89,23 +90,23 @@ def test_a_page_whose_buffers_are_of_two_sizes_still_grows() -> None:
     del large
     page = Page(10, buffers)
     assert page.reserve(SIZE, 64 * SIZE)
-    assert len(page._bodies) != len(page._properties)
+    bodies, properties = page_buffers(page)
+    assert len(bodies) != len(properties)
     for need in (2 * SIZE, 5 * SIZE, 9 * SIZE):
         assert page.reserve(need, 64 * SIZE)
-        assert len(page._bodies) >= need
-        assert len(page._properties) >= need
+        assert all(len(buffer) >= need for buffer in page_buffers(page))
 
 
 def test_no_more_is_kept_than_is_worth_it() -> None:
     buffers = Buffers()
     held = [buffers.take(SIZE) for _ in range(100)]
     held += [buffers.take(64 * SIZE), buffers.take(10)]
-    assert len(buffers._kept) == 8
-    assert sum(map(len, buffers._kept)) <= 32 * SIZE
-    assert not any(one is held[-1] or one is held[-2] for one in buffers._kept)
+    assert len(kept_buffers(buffers)) == 8
+    assert sum(map(len, kept_buffers(buffers))) <= 32 * SIZE
+    assert not any(one is held[-1] or one is held[-2] for one in kept_buffers(buffers))
     del held
     big = buffers.take(8 * SIZE)  # what is too small for it goes
-    assert [place(one) for one in buffers._kept] == [place(big)]
+    assert [place(one) for one in kept_buffers(buffers)] == [place(big)]
 
 
 def test_a_batch_stays_as_it_is_while_others_are_pulled(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.bench import Bench, small
 from tests.support.consuming import read
+from tests.support.inside import consumer_pull, group_lock
 from timerstore import (
     ClosedError,
     CorruptError,
@@ -90,7 +91,8 @@ def test_an_error_amid_a_poll_loses_nothing(bench: Bench, monkeypatch: pytest.Mo
     bench.store.put_many("t", [b"%d" % k for k in range(5, 9)], queue_id=1)
     bench.turn()
     consumer = bench.store.consumer("t", "g")
-    pull = consumer._pull
+    pulling = consumer_pull(consumer)
+    pull = pulling.value
     raised: list[int] = []
 
     def failing(queue_id: int, offset: int, max_count: int) -> Any:
@@ -101,7 +103,7 @@ def test_an_error_amid_a_poll_loses_nothing(bench: Bench, monkeypatch: pytest.Mo
 
     error: BaseException = CorruptError("a record is damaged")
     with monkeypatch.context() as patched:
-        patched.setattr(consumer, "_pull", failing)
+        patched.setattr(*pulling, failing)
         assert len(consumer.poll()) == 5
         with pytest.raises(CorruptError):
             consumer.poll()
@@ -215,7 +217,7 @@ def test_a_forked_child_may_not(six: Bench) -> None:
     consumer = six.store.consumer("t", "g", wait=0)
     consumer.poll(1)
     calls = (consumer.poll, consumer.commit, lambda: next(consumer), consumer.close)
-    with consumer._group.lock:  # as held by another thread at the moment of the fork
+    with group_lock(consumer):  # as held by another thread at the moment of the fork
         child = os.fork()
         if child == 0:
             refused = 0

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.bench import Bench
 from tests.support.consuming import places
+from tests.support.inside import commits_asked, inside
 from timerstore import (
     FailedError,
     FullError,
@@ -150,7 +151,7 @@ def test_commits_of_many_threads_share_their_writes(
     assert in_first.wait(30)
     for thread in threads[1:]:
         thread.start()
-    while len(six.store._opened.offsets._asked) < 5:
+    while len(commits_asked(inside(six.store).group_offsets)) < 5:
         threading.Event().wait(0.001)
     go.set()
     for thread in threads:
@@ -182,7 +183,7 @@ def test_a_full_disk_commits_nothing_and_may_be_tried_again(
 def test_a_commit_that_cannot_be_written_leaves_the_others_theirs(
     six: Bench, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    offsets = six.store._opened.offsets
+    offsets = inside(six.store).group_offsets
     one, other = offsets.ask("t", "a", {0: 1}), offsets.ask("t", "b", {0: 2})
 
     def failing(self: Disk, path: Path, data: bytes) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.bench import NOW, Bench
 from tests.support.consuming import read
+from tests.support.inside import inside
 from timerstore import (
     MessageError,
 )
@@ -104,7 +105,7 @@ def amid_a_commit(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]
 ) -> Iterator[list[object]]:
     """Inside, a commit is met on its way, asked for and not written: what `act` answered then."""
-    offsets = bench.store._opened.offsets
+    offsets = inside(bench.store).group_offsets
     settle, answers = offsets.settle, []
 
     def act_first(asked: Any) -> None:

@@ -10,6 +10,14 @@ from typing import Any
 import pytest
 
 from tests.support.bench import Bench, small
+from tests.support.inside import (
+    flush_is_requested,
+    forget_flush_request,
+    inside,
+    queue_segments,
+    route_and_filter,
+    text_reader,
+)
 from timerstore import FailedError, MessageError, PullResult, PullStatus
 from timerstore.errors import CorruptError
 from timerstore.pull.hold import Hold
@@ -71,7 +79,7 @@ def queues(bench: Bench) -> Bench:
 
 
 def holds(bench: Bench) -> int:
-    return bench.store._opened.puller.holds.count
+    return inside(bench.store).long_polls.count
 
 
 def woken(bench: Bench) -> int:
@@ -83,8 +91,8 @@ def hold_at(
 ) -> Hold:
     """A hold behind a filter, straight in the table."""
     store = bench.store
-    route, *_, wanted = store._pull_arguments("t", queue_id, offset, 1, 0.0, tags, None)
-    hold = store._opened.puller.holds.enter(
+    route, wanted = route_and_filter(store, "t", queue_id, tags)
+    hold = inside(store).long_polls.enter(
         route, offset, 2**62, wanted, lambda: rung.append(tags or "all")
     )
     assert hold is not None
@@ -139,8 +147,8 @@ def test_a_message_between_the_look_and_the_sleep_is_seen(
 ) -> None:
     """The narrowest place: the queue was looked at in vain, and its hold does not sleep yet."""
     waiting = Waiting(queues)
-    queue = queues.store._opened.rooms.routes.get("t", 0).queue  # type: ignore[union-attr]
-    rooms = queues.store._opened.rooms
+    queue = inside(queues.store).routes.get("t", 0).queue
+    parts = inside(queues.store)
     queues.store.put("t", b"now", queue_id=0)
     queues.stepper.step(first)
     arriving = threading.Thread(target=queues.stepper.step, args=(last,))
@@ -148,9 +156,9 @@ def test_a_message_between_the_look_and_the_sleep_is_seen(
     def visible(log_end: int) -> int:
         seen = type(queue).visible(queue, log_end)
         if arriving.ident is None:
-            before = (rooms.dispatch.dispatched, rooms.log.durable)
+            before = (parts.dispatch.dispatched, parts.log.durable)
             arriving.start()
-            while before == (rooms.dispatch.dispatched, rooms.log.durable):
+            while before == (parts.dispatch.dispatched, parts.log.durable):
                 assert arriving.is_alive()
             # It has moved what may be seen; it tells the table next, or does already.
         return seen
@@ -193,7 +201,7 @@ def test_ctrl_c_amid_the_ringing_leaves_nobody_asleep(queues: Bench) -> None:
     assert first.pull.enter(ring)
     assert last.enter()
     with pytest.raises(KeyboardInterrupt):
-        queues.store._opened.puller.holds.answer_all()
+        inside(queues.store).long_polls.answer_all()
     assert last.rung
 
 
@@ -215,30 +223,30 @@ def test_what_is_not_durable_wakes_nobody_and_its_sync_is_asked_for(queues: Benc
     waiting = Waiting(queues)
     waiting.enter()
     queues.store.put("t", b"x", queue_id=0)
-    flush = queues.store._opened.pipeline.flush
-    flush._wanted = False
+    flush = inside(queues.store).pipeline.flush
+    forget_flush_request(flush)
     queues.stepper.step("dispatch")
     assert waiting.rung == 0
-    assert flush._wanted, "a pull waits for this"
+    assert flush_is_requested(flush), "a pull waits for this"
     queues.stepper.step("flush")
     assert waiting.rung == 1
 
 
 def test_who_begins_to_wait_asks_for_the_sync_of_what_is_there(queues: Bench) -> None:
-    flush = queues.store._opened.pipeline.flush
-    flush._wanted = False
+    flush = inside(queues.store).pipeline.flush
+    forget_flush_request(flush)
     Waiting(queues).enter()
-    assert not flush._wanted, "nothing is behind"
+    assert not flush_is_requested(flush), "nothing is behind"
     queues.store.put("t", b"x", queue_id=0)
-    flush._wanted = False
+    forget_flush_request(flush)
     Waiting(queues).enter()
-    assert flush._wanted
+    assert flush_is_requested(flush)
 
 
 def test_a_sync_of_other_queues_does_not_look_at_this_one(queues: Bench) -> None:
     waiting = Waiting(queues)
     waiting.enter()
-    queue = queues.store._opened.rooms.routes.get("t", 0).queue  # type: ignore[union-attr]
+    queue = inside(queues.store).routes.get("t", 0).queue
     queue.visible = lambda _end: pytest.fail("looked")  # type: ignore[method-assign]
     queues.store.put("t", b"x", queue_id=1)
     queues.turn()
@@ -293,32 +301,38 @@ def test_one_hash_of_two_tags_wakes_nobody_for_the_other(queues: Bench) -> None:
     assert (rung, hold.looked) == (["Aa"], 1)
 
 
-def test_who_leaves_while_a_message_is_read_for_him_does_not_pass_it_over(queues: Bench) -> None:
+def test_who_leaves_while_a_message_is_read_for_him_does_not_pass_it_over(
+    queues: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rung: list[str] = []
-    table = queues.store._opened.puller.holds
+    table = inside(queues.store).long_polls
     hold = hold_at(queues, 0, "a", rung)
-    read = table._read_texts
+    reader = text_reader(table)
+    read = reader.value
 
     def leave_meanwhile(*given: Any) -> Any:
         assert not table.leave(hold), "nobody answered it"
         return read(*given)
 
-    table._read_texts = leave_meanwhile  # type: ignore[method-assign]
+    monkeypatch.setattr(*reader, leave_meanwhile)
     queues.store.put("t", b"1", tags="a", queue_id=0)
     queues.turn()
     assert (rung, hold.looked) == ([], 0)
 
 
-def test_messages_are_read_once_for_all_who_wait_for_them(queues: Bench) -> None:
+def test_messages_are_read_once_for_all_who_wait_for_them(
+    queues: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rung: list[str] = []
-    table = queues.store._opened.puller.holds
-    read, reads = table._read_texts, []
+    table = inside(queues.store).long_polls
+    reader = text_reader(table)
+    read, reads = reader.value, []
 
     def counted(*given: Any) -> Any:
         reads.append(given)
         return read(*given)
 
-    table._read_texts = counted  # type: ignore[method-assign]
+    monkeypatch.setattr(*reader, counted)
     for _ in range(50):
         hold_at(queues, 0, "a", rung)
     queues.store.put("t", b"1", tags="a", queue_id=0)
@@ -343,7 +357,7 @@ def test_what_does_not_read_is_the_pulls_to_find(queues: Bench) -> None:
     waiting, other = Waiting(queues), Waiting(queues, 0, 1)
     assert waiting.enter()
     assert other.enter()
-    queue = queues.store._opened.rooms.routes.get("t", 0).queue  # type: ignore[union-attr]
+    queue = inside(queues.store).routes.get("t", 0).queue
 
     def broken(_end: int) -> int:
         raise CorruptError("broken")
@@ -461,7 +475,7 @@ def test_close_answers_everybody(queues: Bench) -> None:
 def test_a_store_that_fails_answers_everybody(queues: Bench) -> None:
     before, after = Waiting(queues), Waiting(queues)
     before.enter()
-    queues.store._opened.rooms.log.fail(FailedError("by a test"))
+    inside(queues.store).log.fail(FailedError("by a test"))
     assert before.rung == 1
     for one in (before, after):
         with pytest.raises(FailedError):
@@ -509,7 +523,7 @@ def test_a_queue_file_that_is_missing(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.store.put_many("t", [b"%d" % k for k in range(250)], queue_id=0)
     bench.turn()
-    segments = bench.store._opened.rooms.routes.get("t", 0).queue._segments  # type: ignore[union-attr]
+    segments = queue_segments(inside(bench.store).routes.get("t", 0).queue)
     segments.numbers.remove(1)  # offsets 100 to 199
     for offset, status, following in (
         (99, PullStatus.FOUND, 100),
@@ -527,7 +541,7 @@ def test_log_files_that_are_gone(tmp_path: Path) -> None:
     bench = Bench(tmp_path, small(commit_log_segment_bytes=16 * 1024, staging_bytes=4096))
     bench.store.put_many("t", [b"%d" % k * 300 for k in range(100)])
     bench.turn()
-    log = bench.store._opened.rooms.log.segments
+    log = inside(bench.store).log.segments
     messages = bench.out()
     kept = next(m.queue_offset for m in messages if m.log_offset >= 2 * log.segment_bytes)
     removed, log.numbers = log.numbers[:2], log.numbers[2:]

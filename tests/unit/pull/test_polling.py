@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.bench import Bench, small
+from tests.support.inside import consumer_pull, inside, line_of
 from timerstore import Consumer, FailedError, Message
 from timerstore.pull.groups import Held
 from timerstore.pull.polling import WaitingPoll
@@ -72,7 +73,7 @@ def queues(bench: Bench) -> Bench:
 
 
 def holds(bench: Bench) -> int:
-    return bench.store._opened.puller.holds.count
+    return inside(bench.store).long_polls.count
 
 
 def put(bench: Bench, body: bytes, queue_id: int = 0, **given: Any) -> None:
@@ -104,7 +105,7 @@ def test_of_several_polls_of_a_consumer_a_message_wakes_one(queues: Bench) -> No
         put(queues, b"%d" % k, k % 3)
         assert [poll.rung for poll in polls] == [1] * (k + 1) + [0] * (4 - k)
         assert polls[k].step().bodies == [b"%d" % k]
-    assert (holds(queues), len(consumer._member.line)) == (0, 0)
+    assert (holds(queues), len(line_of(consumer))) == (0, 0)
 
 
 def test_messages_that_one_leaves_wake_the_next(queues: Bench) -> None:
@@ -282,7 +283,7 @@ def test_a_store_that_fails_answers_all(queues: Bench) -> None:
     consumer = queues.store.consumer("t", "g")
     polls = [Polling(consumer).step(), Polling(consumer).step()]
     polls.append(Polling(queues.store.consumer("not-there", "g")).step())
-    queues.store._opened.rooms.log.fail(FailedError("by a test"))
+    inside(queues.store).log.fail(FailedError("by a test"))
     for polling in polls:
         assert polling.rung >= 1
         with pytest.raises(FailedError):
@@ -316,14 +317,15 @@ def test_what_a_filter_leaves_out_wakes_nobody_and_is_done_with(
     put(queues, b"no", tags="BB")  # of the same hash
     assert (first.rung, second.rung) == (0, 0)
     asked: list[int] = []
-    pull = consumer._pull
+    pulling = consumer_pull(consumer)
+    pull = pulling.value
 
     def noting(queue_id: int, offset: int, max_count: int) -> Any:
         asked.append(offset)
         return pull(queue_id, offset, max_count)
 
     with monkeypatch.context() as patched:
-        patched.setattr(consumer, "_pull", noting)
+        patched.setattr(*pulling, noting)
         assert first.step().bodies == []  # its time is over
     assert asked == [2], "what the hold has looked at is not looked at again"
     assert consumer.commit() == {0: 2}
@@ -372,7 +374,7 @@ def test_a_read_error_is_for_who_looks(queues: Bench, monkeypatch: pytest.Monkey
     """Not for whoever leaves the line before him."""
     consumer = queues.store.consumer("t", "g")
     first, second = Polling(consumer).step(), Polling(consumer).step()
-    queue = queues.store._opened.rooms.routes.get("t", 1).queue  # type: ignore[union-attr]
+    queue = inside(queues.store).routes.get("t", 1).queue
 
     def failing(_log_end: int) -> int:
         raise FailedError("by a test")

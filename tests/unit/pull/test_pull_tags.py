@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import timerstore
 from tests.support.bench import Bench
 from tests.support.broker import fixtures as broker
+from tests.support.inside import PULL_BUFFER_BYTES_MAX, PULL_STEP_UNITS_MAX
 from timerstore import CorruptError, Message, MessageError, PullStatus, StoreConfig, TimerStore
-from timerstore.pull import reading
 from timerstore.pull.filter import TagFilter
 from timerstore.testing import ManualClock
 
@@ -69,8 +69,8 @@ def test_pulled_is_what_a_naive_filter_gives(
 ) -> None:
     everyone = list(tagged.pull_batch("t", 0, 0))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "_STEP_UNITS_MAX", step)
-        patch.setattr(reading, "_BUFFER_BYTES_MAX", room)
+        patch.setattr(*PULL_STEP_UNITS_MAX, step)
+        patch.setattr(*PULL_BUFFER_BYTES_MAX, room)
         patch.setattr(TagFilter, "units_max", scanned)
         got = everything(tagged, " || ".join(wanted), max_count)
     assert got == [message for message in everyone if message.tags in wanted]

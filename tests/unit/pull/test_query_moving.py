@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.support.bench import NOW, SECOND, Bench, small
+from tests.support.inside import QUERIER_STEPS, inside, readers_of_removals, recent_removals
 from timerstore import Message, PutReceipt, failpoint
 from timerstore.pull.query import Querier
-from timerstore.queues.removals import Removals
 
 LATER = NOW + 60 * SECOND
 OLD = NOW + 30 * SECOND
@@ -28,7 +28,7 @@ def waiting(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[Be
 
 def find(bench: Bench, how: str, receipt: PutReceipt) -> list[Message]:
     if how == "offset":
-        host = bench.store._opened.rooms.log.native.host
+        host = inside(bench.store).log.native.host
         name = bytes(host[0:8]).hex().upper() + f"{receipt.log_offset:016X}"
         return bench.store.query("t", name)
     return bench.store.query("t", "k" if how == "key" else receipt.message_id)
@@ -98,7 +98,7 @@ def test_a_cancel_that_is_not_durable_is_not_seen(
 
 
 @pytest.mark.parametrize("nth", range(1, 6))
-@pytest.mark.parametrize("place", ["_walk", "_waiting", "_future", "_read"])
+@pytest.mark.parametrize("place", list(QUERIER_STEPS))
 @pytest.mark.parametrize("to_ms", [LATER, NOW, None])
 def test_a_reschedule_amid_a_query(
     waiting: tuple[Bench, PutReceipt],
@@ -118,17 +118,17 @@ def test_a_reschedule_amid_a_query(
             bench.store.reschedule(receipt, deliver_ms=to_ms)
 
     at = At(nth, move)
-    inner: Callable[..., Any] = getattr(Querier, place)
+    inner: Callable[..., Any] = QUERIER_STEPS[place].value
 
     def noted(self: Querier, *arguments: Any, **given: Any) -> Any:
         at.passed()
         got = inner(self, *arguments, **given)
-        if place == "_waiting":
+        if place == "waiting":
             at.passed()  # behind it, too
         return got
 
     with monkeypatch.context() as patched:
-        patched.setattr(Querier, place, noted)
+        patched.setattr(*QUERIER_STEPS[place], noted)
         [message] = bench.store.query("t", "k")
     assert message.due_ms == OLD
     if at.left <= 0:
@@ -143,6 +143,6 @@ def test_many_moves_while_one_reads(waiting: tuple[Bench, PutReceipt]) -> None:
         receipt = bench.store.reschedule(receipt, deliver_ms=LATER + k)
         [message] = bench.store.query("t", "k")
         assert message.due_ms == LATER + k
-    removals: Removals = bench.store._opened.querier._removals
-    assert len(removals._recent) <= 1, "what is durable is forgotten"
-    assert removals._readers == []
+    removals = inside(bench.store).removals
+    assert len(recent_removals(removals)) <= 1, "what is durable is forgotten"
+    assert readers_of_removals(removals) == []

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.bench import Bench
+from tests.support.inside import forget_sql_parser
 from timerstore import ConfigError, MessageError, PullStatus, StoreConfig
 from timerstore.pull import condition, sql
 from timerstore.pull.filter import SqlFilter
@@ -189,7 +190,7 @@ def test_without_lark_the_error_says_what_to_install(monkeypatch: pytest.MonkeyP
         return real(name)
 
     monkeypatch.setattr(sql.importlib, "import_module", missing)
-    sql._parser.cache_clear()
+    forget_sql_parser()
     sql.parse_sql.cache_clear()
     with pytest.raises(ConfigError, match=r"lark.*pip install timerstore\[sql\]"):
         parse_sql("a = 5")

@@ -12,6 +12,7 @@ import pytest
 from tests.support import disk_reader as disk
 from tests.support.bench import NOW, SECOND, Bench, small
 from tests.support.driver import abandon
+from tests.support.inside import inside, write_index_in_each_checkpoint
 from tests.support.points import noted
 from timerstore import ConfigError, FullError, StoreConfig, TimerStore, failpoint
 from timerstore.files.disk import File
@@ -148,7 +149,7 @@ def test_closed_and_opened_nothing_is_made_again(filled: Bench) -> None:
 
 
 def test_killed_entries_are_linked_again(filled: Bench, tmp_path: Path) -> None:
-    filled.store._opened.rooms.dispatch.index._lag_bytes = 0  # type: ignore[union-attr]
+    write_index_in_each_checkpoint(inside(filled.store).dispatch.index)
     filled.store.flush()
     filled.store.put("t", b"behind", keys="behind", flush="sync")
     filled.stepper.settle()
@@ -432,9 +433,9 @@ def test_a_file_is_dropped_while_the_position_is_saved(
     filled: Bench, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     """By retention's thread: neither writes over the other's temporary file, nor its news."""
-    index = filled.store._opened.rooms.dispatch.index
+    index = inside(filled.store).dispatch.index
     assert index is not None
-    write = filled.store._opened.disk.write_small
+    write = inside(filled.store).disk.write_small
     droppers: list[threading.Thread] = []
 
     def drop() -> None:
@@ -445,40 +446,40 @@ def test_a_file_is_dropped_while_the_position_is_saved(
             droppers[0].join(0.05)  # it may have to wait until this one is through
 
     def write_small(path: Path, data: bytes) -> None:
-        if path.name == filled.store._opened.directory.tree.index_position.name:
+        if path.name == inside(filled.store).tree.index_position.name:
             drop()
         write(path, data)
 
     if point == "written":
-        monkeypatch.setattr(filled.store._opened.disk, "write_small", write_small)
+        monkeypatch.setattr(inside(filled.store).disk, "write_small", write_small)
     else:
         monkeypatch.setattr(failpoint, "hook", lambda name: drop() if name == point else None)
-    index.save(filled.store._opened.rooms.log, is_clean=True)
+    index.save(inside(filled.store).log, is_clean=True)
     droppers[0].join()
     monkeypatch.undo()
-    saved = index_position.read(filled.store._opened.directory.tree.index_position.read_bytes())
+    saved = index_position.read(inside(filled.store).tree.index_position.read_bytes())
     assert saved is not None
     on_disk = sorted(path.name for path in (filled.root / "index").iterdir())
     assert [state.name for state in saved.files] == on_disk
     assert len(on_disk) == 3
-    rooms = filled.store._opened.rooms
-    rooms.dispatch.index_anew(filled.store._opened.store_id)  # the log has those messages yet
+    parts = inside(filled.store)
+    parts.dispatch.index_anew(parts.store_id)  # the log has those messages yet
 
 
 def test_it_is_begun_anew_while_the_position_is_saved(
     filled: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the old files reached is not what the new ones do."""
-    rooms = filled.store._opened.rooms
-    index = rooms.dispatch.index
+    parts = inside(filled.store)
+    index = parts.dispatch.index
     assert index is not None
 
     def restart(name: str) -> None:
         if name == "checkpoint_index_synced":
             monkeypatch.setattr(failpoint, "hook", None)
-            rooms.dispatch.index_anew(filled.store._opened.store_id)
+            parts.dispatch.index_anew(parts.store_id)
 
     monkeypatch.setattr(failpoint, "hook", restart)
-    index.save(rooms.log, is_clean=True)
-    assert not filled.store._opened.directory.tree.index_position.exists()
+    index.save(parts.log, is_clean=True)
+    assert not inside(filled.store).tree.index_position.exists()
     complete(filled.store)

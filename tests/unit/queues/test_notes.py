@@ -8,8 +8,17 @@ import numpy as np
 import pytest
 
 from tests.support.bench import NOW, SECOND, Bench, small
+from tests.support.inside import (
+    DISPATCH_READ,
+    NOTE_COUNT,
+    batch_columns,
+    batch_end,
+    batch_requests,
+    inside,
+    log_of,
+    timer_records_read,
+)
 from timerstore import CancelResult, FullError, failpoint
-from timerstore.commitlog import commit_log
 from timerstore.native import ffi
 from timerstore.queues.dispatch import Dispatch
 from timerstore.timer.request import REQUEST
@@ -28,28 +37,29 @@ class Checked:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.seen: Counter[str] = Counter()
-        read = Dispatch._read
+        read = DISPATCH_READ.value
 
         def checked(dispatch: Dispatch, end: int) -> int:
-            begin, passed = dispatch.dispatched, dispatch._log.notes.head
+            log = log_of(dispatch)
+            begin, passed = dispatch.dispatched, log.notes.head
             count = read(dispatch, end)
-            following = dispatch._next[0]
+            following = batch_end(dispatch)
             got = Found(dispatch, count)
-            dispatch._log.notes, notes = ffi.NULL, dispatch._log.notes
+            log.notes, notes = ffi.NULL, log.notes
             wanted = Found(dispatch, 0)
             while dispatch.dispatched < following:
                 wanted.add(Found(dispatch, read(dispatch, following)))
-                dispatch.dispatched = dispatch._next[0]
-            dispatch._log.notes, dispatch.dispatched = notes, begin
+                dispatch.dispatched = batch_end(dispatch)
+            log.notes, dispatch.dispatched = notes, begin
             assert got == wanted
-            assert dispatch._next[0] == following
+            assert batch_end(dispatch) == following
             got.put_back(dispatch)
             self.seen["all"] += count
             self.seen["noted"] += notes.head - passed
             self.seen["batches"] += 1
             return count
 
-        patch.setattr(Dispatch, "_read", checked)
+        patch.setattr(*DISPATCH_READ, checked)
 
 
 class Found:
@@ -58,11 +68,9 @@ class Found:
     def __init__(self, dispatch: Dispatch, count: int) -> None:
         keys = ffi.NULL if dispatch.index is None else dispatch.index.keys
         key_count = keys.count if keys and count else 0
-        requests = dispatch._requests
+        requests = batch_requests(dispatch)
         self.columns: list[list[Any]] = [
-            dispatch._units.reshape(-1, 20)[:count].tolist(),
-            dispatch._indexes[:count].tolist(),
-            dispatch._offsets[:count].tolist(),
+            *(column.tolist() for column in batch_columns(dispatch, count)),
             [
                 (keys.at[k].log_offset, keys.at[k].store_ms, keys.at[k].hash)
                 for k in range(key_count)
@@ -85,18 +93,16 @@ class Found:
     def put_back(self, dispatch: Dispatch) -> None:
         """A second look wrote over it."""
         units, indexes, offsets, keys, requests = self.columns
-        count = len(units)
-        dispatch._units.reshape(-1, 20)[:count] = np.array(units, np.uint8).reshape(-1, 20)
-        dispatch._indexes[:count], dispatch._offsets[:count] = indexes, offsets
+        columns, batch = batch_columns(dispatch, len(units)), batch_requests(dispatch)
+        columns.units[:] = np.array(units, np.uint8).reshape(-1, 20)
+        columns.indexes[:], columns.offsets[:] = indexes, offsets
         if dispatch.index is not None:
             for k, (log_offset, store_ms, hashed) in enumerate(keys):
                 one = dispatch.index.keys.at[k]
                 one.log_offset, one.store_ms, one.hash = log_offset, store_ms, hashed
             dispatch.index.keys.count = len(keys)
-        ffi.memmove(
-            dispatch._requests.at, np.array(requests, REQUEST).tobytes(), 56 * len(requests)
-        )
-        dispatch._requests.count = len(requests)
+        ffi.memmove(batch.at, np.array(requests, REQUEST).tobytes(), 56 * len(requests))
+        batch.count = len(requests)
 
 
 @pytest.fixture
@@ -145,7 +151,7 @@ def test_notes_say_what_the_log_says(
 ) -> None:
     changes: dict[str, Any] = CHANGES[seed % len(CHANGES)]
     if (seed + seed // 5) % 4 == 3:
-        monkeypatch.setattr(commit_log, "_NOTES", 8)
+        monkeypatch.setattr(*NOTE_COUNT, 8)
     bench.close()
     bench.config = small(**changes, commit_log_segment_bytes=1 << 16)
     bench.open()
@@ -170,7 +176,7 @@ def test_a_step_that_failed_reads_what_it_had_taken(
 
     monkeypatch.setattr(failpoint, "hook", full)
     with pytest.raises(FullError):
-        bench.store._opened.rooms.dispatch.step()
+        inside(bench.store).dispatch.step()
     monkeypatch.setattr(failpoint, "hook", None)
     bench.turn(SECOND)
     assert [one.body for one in bench.out()] == [b"%d" % k for k in range(20)]
@@ -195,6 +201,6 @@ def test_the_requests_of_all_timers_are_handed_on(
         if k % 5 == 0:
             bench.store.cancel(receipt)
     get = bench.store.services()["enqueue_get"]
-    monkeypatch.setattr(get, "_read", lambda: None)
+    monkeypatch.setattr(*timer_records_read(get), lambda: None)
     bench.turn(5 * SECOND)
     assert len(bench.out()) == 14

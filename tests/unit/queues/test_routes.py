@@ -3,10 +3,10 @@
 import pytest
 
 from tests.support.bench import Bench
-from timerstore.queues.routes import Routes
+from tests.support.inside import ROUTES_STEPS, inside
 
 
-@pytest.mark.parametrize("step", ["_let_find", "_rebuild", "_place"])
+@pytest.mark.parametrize("step", list(ROUTES_STEPS))
 def test_no_memory_for_what_c_finds_it_by(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -17,7 +17,7 @@ def test_no_memory_for_what_c_finds_it_by(
         raise MemoryError
 
     with monkeypatch.context() as patched:
-        patched.setattr(Routes, step, refuse)
+        patched.setattr(*ROUTES_STEPS[step], refuse)
         with pytest.raises(MemoryError):
             bench.store.put("orders", b"1", delay=1.0, queue_id=0)
     bench.store.put("orders", b"2", delay=1.0, queue_id=0)
@@ -25,7 +25,7 @@ def test_no_memory_for_what_c_finds_it_by(
     bench.turn(2000)
     assert bench.bodies("orders") == [b"2"]
     assert bench.bodies("other") == [b"3"]
-    routes = bench.store._opened.rooms.routes
+    routes = inside(bench.store).routes
     assert [route.native.index for route in routes.by_index] == list(range(len(routes.by_index)))
 
 
@@ -33,6 +33,6 @@ def test_each_queue_is_found_after_an_opening(bench: Bench) -> None:
     for k in range(100):
         bench.store.put("t", b"x", queue_id=k)
     bench.turn()
-    routes = bench.reopen()._opened.rooms.routes
+    routes = inside(bench.reopen()).routes
     assert all(routes.is_found(route.topic, route.queue_id) for route in routes.by_index)
     assert not routes.is_found("t", 100)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.inside import queue_segments
 from timerstore.files.disk import Disk
 from timerstore.queues.consume_queue import UNIT_BYTES, ConsumeQueue
 
@@ -81,13 +82,14 @@ def test_a_look_reads_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     queue = make(tmp_path, 0, [100 * k for k in range(1, 60_001)], segment_units=100_000)
     assert queue.visible(3_000_000) == 30_000
     sizes: list[int] = []
-    read = queue._segments.read
+    segments = queue_segments(queue)
+    read = segments.read
 
     def counted(offset: int, size: int) -> bytes:
         sizes.append(size)
         return read(offset, size)
 
-    monkeypatch.setattr(queue._segments, "read", counted)
+    monkeypatch.setattr(segments, "read", counted)
     for k in range(1, 100):
         assert queue.visible(3_000_000 + 100_000 * k // 4) == 30_000 + 250 * k
     assert len(sizes) <= 99 * 7

@@ -688,7 +688,7 @@ def test_retry_of_our_timer_is_a_levels_delivery(log: SyntheticLog) -> None:
 
 def test_a_level_message_that_cannot_be_delivered_is_done(log: SyntheticLog) -> None:
     waiting = log.level("a", 1, offset=0)
-    log._append(Kind.LEVEL_UNUSABLE, None, queue_offset=1)
+    log.append(Kind.LEVEL_UNUSABLE, None, queue_offset=1)
     found = fold(log.scan)
     assert found.level_rows_waiting.tolist() == [waiting]
     assert found.level_places_done.tolist() == [1]

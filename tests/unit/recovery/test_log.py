@@ -11,6 +11,7 @@ import pytest
 import timerstore
 from tests.support.bench import Bench, small
 from tests.support.driver import abandon
+from tests.support.inside import inside
 from timerstore import CorruptError, failpoint
 from timerstore.commitlog.staging import read_staged
 from timerstore.files.disk import Disk, File
@@ -189,8 +190,8 @@ def test_recovery_writes_and_syncs_again_what_is_past_the_durable_end(
     bench.store.flush()
     for _ in range(20):
         bench.store.put("t", bytes(1000))
-    bench.store._log.write_out()  # in the page cache only
-    end = bench.store._log.end
+    inside(bench.store).log.write_out()  # in the page cache only
+    end = inside(bench.store).log.end
     root = copied(bench)
     abandon(bench.store)
     if lost:
@@ -270,7 +271,7 @@ def test_damage_in_the_last_record_is_a_torn_tail_without_a_staging_file(tmp_pat
     bench, offsets = filled(tmp_path, 3)
     root = copied(bench)
     staged = read_staged(Disk(), root / "timerstore" / "staging")
-    assert staged.durable_end == bench.store._log.end
+    assert staged.durable_end == inside(bench.store).log.end
     abandon(bench.store)
     (root / "timerstore" / "staging").unlink()
     damage(root, offsets[2] + 200)

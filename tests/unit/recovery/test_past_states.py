@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 import timerstore
+from tests.support.inside import PAST_RANGES_MAX, inside
 from tests.support.retaining import HOUR_MS, KIB, config
 from timerstore import CancelResult, TimerStore, failpoint, verify_directory
 from timerstore.layout import counts_json, watermark
 from timerstore.layout.state_sector import CHUNK_IDS
 from timerstore.testing import ManualClock, Stepper
-from timerstore.timer import states
 
 NOW = 1_700_000_000_000
 COUNT = 12 * CHUNK_IDS
@@ -107,7 +107,7 @@ def test_a_kill_amid_the_checkpoint_that_drops_them(
     seen: set[tuple[str, bool]] = set()
 
     def copy(name: str) -> None:
-        this = name, bool(store._opened.rooms.states.past_ranges)
+        this = name, bool(inside(store).states.past_ranges)
         if name.startswith("checkpoint_") and this[1] and this not in seen:
             seen.add(this)
             shutil.copytree(tmp_path / "s", tmp_path / f"killed-{name}")
@@ -127,7 +127,7 @@ def test_a_kill_amid_the_checkpoint_that_drops_them(
 def test_many_islands_that_wait_keep_what_lies_between(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(states, "_RANGES_MAX", 1)
+    monkeypatch.setattr(*PAST_RANGES_MAX, 1)
     clock = ManualClock(NOW)
     with _open(tmp_path / "s", clock) as store:
         _work(store, clock)

@@ -13,6 +13,7 @@ import timerstore
 from tests.support.bench import DAY, NOW, Bench, small
 from tests.support.driver import abandon
 from tests.support.elsewhere import elsewhere
+from tests.support.inside import inside, planner_is_started, putting_of
 from timerstore import ConfigError, CorruptError, MessageError, Recurring, StoreConfig, failpoint
 from timerstore.errors import FullError
 from timerstore.layout import recurring_json
@@ -565,7 +566,7 @@ def test_a_full_disk_when_it_is_defined(bench: Bench, monkeypatch: pytest.Monkey
     def full(*_: Any) -> None:
         raise FullError("disk")
 
-    disk = bench.store._opened.disk
+    disk = inside(bench.store).disk
     monkeypatch.setattr(disk, "write_small", full)
     with pytest.raises(FullError):
         every(bench)
@@ -584,7 +585,7 @@ def test_a_full_disk_when_its_first_run_is_put(
     def full(*_: Any) -> None:
         raise FullError("disk")
 
-    monkeypatch.setattr(bench.store._recurring._putting, "append_rows", full)
+    monkeypatch.setattr(putting_of(inside(bench.store).recurring), "append_rows", full)
     made = every(bench, name=None)
     assert (made.run_count, made.next_ms) == (0, None)
     monkeypatch.undo()
@@ -605,11 +606,11 @@ def test_a_full_disk_when_it_is_cancelled(
 
     every(bench)
     bench.turn(MINUTE)
-    opened = bench.store._opened
+    parts = inside(bench.store)
     room, name = {
-        "the file": (opened.disk, "write_small"),
-        "the run": (opened.canceller, "cancel"),
-        "runs before it": (opened.pending, "read"),
+        "the file": (parts.disk, "write_small"),
+        "the run": (parts.canceller, "cancel"),
+        "runs before it": (parts.pending, "read"),
     }[what]
     with monkeypatch.context() as patched:
         patched.setattr(room, name, full)
@@ -634,7 +635,7 @@ def test_a_full_disk_when_it_is_cancelled(
 def test_a_full_disk_when_it_was_cancelled(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """That it ends is in the file: no error where that it is gone can be written later."""
     every(bench)
-    disk = bench.store._opened.disk
+    disk = inside(bench.store).disk
     write_small, written = disk.write_small, []
 
     def full(path: Path, data: bytes) -> None:
@@ -655,12 +656,12 @@ def test_a_full_disk_when_it_was_cancelled(bench: Bench, monkeypatch: pytest.Mon
 
 def test_in_threads(tmp_path: Path) -> None:
     with timerstore.open(tmp_path / "s", StoreConfig()) as store:
-        assert store._recurring._is_started is False  # no thread for who does not use it
+        assert not planner_is_started(inside(store).recurring)  # no thread for who does not use it
         store.put_every("t", b"x", every=1, name="a")
         with store.consumer("t", "g", wait=30) as consumer:
             assert [next(consumer).body for _ in range(2)] == [b"x", b"x"]
     with timerstore.open(tmp_path / "s") as store:
-        assert store._recurring._is_started
+        assert planner_is_started(inside(store).recurring)
         with store.consumer("t", "h", wait=30) as consumer:
             assert [next(consumer).body for _ in range(3)] == [b"x"] * 3
 

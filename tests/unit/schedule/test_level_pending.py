@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.bench import NOW, SECOND, Bench, small
+from tests.support.inside import inside
 from tests.unit.schedule.test_schedule_deliver import raw_level_put
 from timerstore import Message, MessageError, PendingTimer, StoreConfig
 from timerstore.layout import counts_json, watermark
@@ -175,7 +176,7 @@ def test_exact_after_a_kill_anywhere(
     with pytest.raises(Died):
         work()
     monkeypatch.setattr(failpoint, "hook", None)
-    bench.store._opened.rooms.log.fail(MessageError("died"))
+    inside(bench.store).log.fail(MessageError("died"))
     bench.store.close()
     bench.root = bench.root.with_name("after")
     if lost != "nothing":
@@ -212,7 +213,7 @@ def _log_end(root: Path) -> int:
 def test_verify_names_a_wrong_count(mixed: Bench, where: str) -> None:
     mixed.turn()
     mixed.store.flush()
-    route = mixed.store._opened.rooms.routes.get("u", 1)
+    route = inside(mixed.store).routes.get("u", 1)
     assert route is not None
     route.native.level_pending += 1
     if where == "file":

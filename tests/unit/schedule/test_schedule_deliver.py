@@ -12,6 +12,7 @@ import pytest
 import timerstore
 from tests.support import disk_reader as disk
 from tests.support.bench import NOW, SECOND, Bench, small
+from tests.support.inside import LEVEL_BATCH, forget_levels, forget_runs, inside, service_event
 from timerstore import FullError, MessageError, PutReceipt
 from timerstore.errors import CorruptError
 from timerstore.layout.tree import SCHEDULE_TOPIC
@@ -26,7 +27,7 @@ DEFAULT = parse_level_delays(small().level_delays)
 
 
 def levels(bench: Bench) -> Any:
-    return bench.store._opened.rooms.levels
+    return inside(bench.store).levels
 
 
 def no_side_files(bench: Bench) -> None:
@@ -37,10 +38,10 @@ def no_side_files(bench: Bench) -> None:
 
 def raw_level_put(bench: Bench, queue_id: int, properties: dict[str, str]) -> None:
     """What only a stranger would put into a level's queue."""
-    routes = bench.store._opened.rooms.routes
+    routes = inside(bench.store).routes
     route = routes.make(SCHEDULE_TOPIC, queue_id, bench.clock.now_ms)
     text = disk.encode_properties(properties)
-    now_ms, log = bench.clock.now_ms, bench.store._opened.rooms.log
+    now_ms, log = bench.clock.now_ms, inside(bench.store).log
     while lib.ts_put_one(log.native, route.native, b"x", 1, 0, text, len(text), now_ms) < 0:
         log.make_room(1000)
     if (real := real_queue(properties)) is not None:
@@ -146,7 +147,7 @@ def test_the_mark_says_who_where_and_when(bench: Bench) -> None:
     for _ in range(3):
         bench.store.put("t", b"x", level=2)
     bench.turn(5 * SECOND)
-    store_id = bench.store._opened.store_id
+    store_id = inside(bench.store).store_id
     marks = [disk.decode_ts_level(message.properties["TS_LEVEL"]) for message in bench.out()]
     assert marks == [(store_id, 1, k, NOW + 5 * SECOND) for k in range(3)]
 
@@ -167,7 +168,7 @@ def test_in_order_of_due_time_and_put_over_all_levels(bench: Bench) -> None:
 def test_in_order_where_a_batch_is_full_in_between(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("timerstore.schedule.deliver._BATCH", 7)
+    monkeypatch.setattr(*LEVEL_BATCH, 7)
     test_in_order_of_due_time_and_put_over_all_levels(bench)
 
 
@@ -179,7 +180,7 @@ def test_in_order_where_a_clock_was_set_back_and_more_are_due_than_a_batch(
     """A level's queue has two ascending parts then; what was not read of the second came after
     what is due later, of the first and of other levels.
     """
-    monkeypatch.setattr("timerstore.schedule.deliver._BATCH", 7)
+    monkeypatch.setattr(*LEVEL_BATCH, 7)
     bench = Bench(tmp_path / "store", small(level_async=is_async, level_pending_max=7))
     bench.clock.set(NOW + 100 * SECOND)
     for _ in range(late):
@@ -202,7 +203,7 @@ def test_a_clock_that_was_set_back_again_and_again_costs_little(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A level's queue has many ascending parts then; each batch is of the first few."""
-    monkeypatch.setattr("timerstore.schedule.deliver._BATCH", 7)
+    monkeypatch.setattr(*LEVEL_BATCH, 7)
     for back in range(40):
         for k in range(10):
             bench.clock.set(NOW + 100 * SECOND + 10 * k - back)
@@ -326,7 +327,7 @@ def test_64_levels_of_any_unit(tmp_path: Path) -> None:
 def test_one_batch_waits_until_the_one_before_is_on_the_disk(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("timerstore.schedule.deliver._BATCH", 3)
+    monkeypatch.setattr(*LEVEL_BATCH, 3)
     for _ in range(5):
         bench.store.put("t", b"x", level=1)
     bench.turn()
@@ -365,7 +366,7 @@ def test_a_full_disk_skips_nothing_and_is_tried_again(
     for k in range(3):
         bench.store.put("t", b"%d" % k * 9000, level=1)
     bench.turn()
-    log = bench.store._opened.rooms.log
+    log = inside(bench.store).log
     make_room = log.make_room
 
     def full(size: int) -> None:
@@ -410,9 +411,10 @@ def test_sleeps_until_the_first_is_due(bench: Bench) -> None:
     assert service.idle_s() is None
     bench.store.put("t", b"x", level=3)
     bench.store.put("t", b"x", level=2)
-    service._event.clear()
+    event = service_event(service)
+    event.clear()
     bench.stepper.step("dispatch")
-    assert service._event.is_set(), "woken by what came into its queue"
+    assert event.is_set(), "woken by what came into its queue"
     bench.turn()
     assert service.idle_s() == 5.0
     bench.clock.advance(4999)
@@ -493,7 +495,7 @@ def test_a_damaged_message_stops_the_store_and_is_not_passed_over(bench: Bench) 
     with pytest.raises(CorruptError, match="offset"):
         bench.stepper.settle()
     assert bench.out() == []
-    bench.store._opened.rooms.log.fail(CorruptError("seen by the test"))
+    inside(bench.store).log.fail(CorruptError("seen by the test"))
     bench.store.close()
 
 
@@ -568,7 +570,7 @@ def test_verify_names_a_level_that_is_ahead_of_its_log(bench: Bench) -> None:
     levels(bench).begin_at(2, 1)
     (problem,) = bench.store.verify().problems
     assert problem.what == "delivered of level 3"
-    bench.store._opened.rooms.levels._queues.clear()
+    forget_levels(levels(bench))
 
 
 def test_verify_names_a_copy_beyond_its_source(bench: Bench) -> None:
@@ -576,19 +578,17 @@ def test_verify_names_a_copy_beyond_its_source(bench: Bench) -> None:
 
     bench.store.put("t", b"x", level=1)
     bench.turn(SECOND)
-    opened = bench.store._opened
-    opened.rooms.levels._queues.clear()  # forgotten: it goes out again
-    opened.schedule._queues.clear()
-    opened.schedule._routes_seen = 0
+    forget_levels(levels(bench))  # it goes out again
+    forget_runs(inside(bench.store).schedule)
     bench.turn()
     assert len(bench.out()) == 2
-    opened.rooms.levels.done(np.array([0 << OFFSET_BITS | 0]))
+    levels(bench).done(np.array([0 << OFFSET_BITS | 0]))
     problems = bench.store.verify().problems
     assert [problem.what for problem in problems] == [
         "a delivery beyond its source",
         "waiting on levels of topic t queue 0",
     ]
-    opened.rooms.log.fail(CorruptError("the test is over"))
+    inside(bench.store).log.fail(CorruptError("the test is over"))
     bench.store.close()
 
 

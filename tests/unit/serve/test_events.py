@@ -11,6 +11,7 @@ import pytest
 from starlette.requests import ClientDisconnect
 
 from tests.support.bench import NOW, Bench
+from tests.support.inside import event_stream_count, set_event_stream_count
 from tests.support.paged import BEARER, HOST, Paged, parsed, taken
 from timerstore.serve import events
 from timerstore.serve.events import STREAMS_MAX, Bell, frame, stream
@@ -108,7 +109,7 @@ def test_a_turn_that_there_is_not(still: Paged, turn: str) -> None:
 
 
 def test_so_many_pages_and_no_more(paged: Paged) -> None:
-    paged.app._streams = STREAMS_MAX
+    set_event_stream_count(paged.app, STREAMS_MAX)
     answer = paged.client.get("/events", headers=BEARER)
     assert answer.status_code == 503
     assert "look already" in answer.json()["what"]
@@ -117,7 +118,7 @@ def test_so_many_pages_and_no_more(paged: Paged) -> None:
 def test_of_many_pages_at_once_so_many_and_no_more(paged: Paged) -> None:
     codes = asyncio.run(asyncio.wait_for(_ask_at_once(paged, STREAMS_MAX + 5), 20))
     assert sorted(codes) == [200] * STREAMS_MAX + [503] * 5
-    assert paged.app._streams == 0, "their places are free again"
+    assert event_stream_count(paged.app) == 0, "their places are free again"
 
 
 async def _ask_at_once(paged: Paged, count: int) -> list[int]:
@@ -169,7 +170,7 @@ def test_a_reader_that_goes_gives_its_place_back(
     with contextlib.suppress(OSError, ExceptionGroup, ClientDisconnect, asyncio.CancelledError):
         asyncio.run(_ask_for_events(paged, send))
     assert len(said) >= nth
-    assert paged.app._streams == 0
+    assert event_stream_count(paged.app) == 0
 
 
 def test_pages_share_a_reading(bench: Bench) -> None:

@@ -15,6 +15,7 @@ import timerstore
 from tests.support.bench import Bench, small
 from tests.support.broker import fixtures as broker_fixtures
 from tests.support.command_line import environment
+from tests.support.inside import clock_listeners, store_of_page
 from tests.support.paged import TOKEN, Line, Paged
 from timerstore import serve
 from timerstore.errors import ClosedError, ConfigError
@@ -63,7 +64,7 @@ def test_closing_ends_streams_and_lets_go_of_the_port(bench: Bench) -> None:
     with socket.create_server(("127.0.0.1", served.port)):
         pass
     assert not any(one.name == "timerstore-serve" for one in threading.enumerate())
-    assert not bench.clock._listeners or len(bench.clock._listeners) == 1, "the store's own"
+    assert len(clock_listeners(bench.clock)) <= 1, "the store's own"
 
 
 def test_a_path_is_opened_and_closed(tmp_path: Path) -> None:
@@ -168,7 +169,7 @@ def test_shards_are_opened(tmp_path: Path) -> None:
 )
 def test_given_wrongly(still: Paged, given: dict[str, object], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
-        serve.start(still.source._store, **given)  # type: ignore[arg-type]
+        serve.start(store_of_page(still.source), **given)  # type: ignore[arg-type]
     assert not any(one.name == "timerstore-serve" for one in threading.enumerate())
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st  # noqa: E402
 
 import timerstore  # noqa: E402
 from tests.support.bench import NOW, small  # noqa: E402
+from tests.support.inside import ingest_in_background, is_ingested  # noqa: E402
 from tests.support.shards import ShardBench, bodies_of  # noqa: E402
 from tests.support.staging import batch_of, make_root  # noqa: E402
 from timerstore import (  # noqa: E402
@@ -249,7 +250,7 @@ def test_manifests_that_nobody_needs_go_and_a_late_replay_adds_nothing(
         return {s: manifest.versions(disk, tree, s) for s in manifest.sources(disk, tree)}
 
     everything = {"s": [0, 1, 2, 3, 4], unnamed: [0], aside: [0]}
-    done = shards.store._is_ingested
+    done = is_ingested(shards.store)
     assert prune(shards.root, done, old_ms=-60_000) == 0  # no shard has them yet
     assert left() == everything
     shards.store.ingest()
@@ -273,7 +274,7 @@ def test_an_unreadable_manifest_stays_and_others_go(
     shards.store.ingest()
     tree = ShardsTree(shards.root)
     tree.manifest("a", 0).write_bytes(b"{")
-    assert prune(shards.root, shards.store._is_ingested, old_ms=-60_000) == 1
+    assert prune(shards.root, is_ingested(shards.store), old_ms=-60_000) == 1
     assert tree.manifest("a", 0).exists()
     assert not tree.manifest("b", 0).exists()
 
@@ -287,7 +288,7 @@ def test_a_name_that_looks_like_a_nameless_writes_keeps_its_manifest(
     WriteOptions(write_id=name)
     write(shards.root, [batch_of(20)], 0, name)
     shards.store.ingest()
-    assert prune(shards.root, shards.store._is_ingested, old_ms=-60_000) == 0
+    assert prune(shards.root, is_ingested(shards.store), old_ms=-60_000) == 0
     other = stage(shards.root, name, 0, "other", [batch_of(30)], clock=ManualClock(NOW))
     with pytest.raises(MessageError, match="committed with other rows"):
         commit(shards.root, name, 0, [other], same_rows=True)
@@ -328,7 +329,7 @@ def test_a_source_that_no_shard_can_take_does_not_stop_the_janitor(shards: Shard
     for path in (shards.root / "_ingest/staging").rglob("*"):
         os.utime(path, (0, 0))
     with pytest.raises(CorruptError, match="'lost' version 0 is lost"):
-        shards.store._look()
+        ingest_in_background(shards.store)
     assert not (shards.root / left.files[0].path).exists()
 
 
@@ -344,7 +345,7 @@ def test_a_janitor_that_fails_hides_no_error_of_a_source(
 
     monkeypatch.setattr(sharded, "clean", fails)
     with pytest.raises(CorruptError, match="'lost' version 0 is lost") as caught:
-        shards.store._look()
+        ingest_in_background(shards.store)
     assert "cannot be removed" in caught.value.__notes__[0]
 
 

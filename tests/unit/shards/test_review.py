@@ -13,6 +13,7 @@ pa = pytest.importorskip("pyarrow")
 
 import timerstore  # noqa: E402
 from tests.support.bench import NOW  # noqa: E402
+from tests.support.inside import consumer_seams, ingesters_of, shard_consumers  # noqa: E402
 from tests.support.shards import ShardBench  # noqa: E402
 from tests.support.staging import batch_of, make_root  # noqa: E402
 from timerstore import ConfigError, CorruptError, FailedError, MessageError  # noqa: E402
@@ -34,30 +35,32 @@ def write(root: Path | str, version: int = 0, source: str = "s") -> Any:
 # --- reading --------------------------------------------------------------------------------------
 
 
-def test_an_error_of_one_shard_loses_nothing_that_another_gave(shards: ShardBench) -> None:
+def test_an_error_of_one_shard_loses_nothing_that_another_gave(
+    shards: ShardBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for k in range(30):
         shards.store.put("t", b"%d" % k, keys=f"k{k}")
     shards.turn()
     wanted = shards.counted()
     consumer = shards.store.consumer("t", "g")
-    inner = consumer._consumers[1]
-    seams = inner._seams
+    seams = consumer_seams(shard_consumers(consumer)[1])
 
     def broken(*_: Any, **__: Any) -> Any:
         raise CorruptError("the disk said so")
 
-    inner._seams = seams._replace(pull=broken)
+    broken_seams = seams.value._replace(pull=broken)
     got: list[Any] = []
     errors = 0
-    for _ in range(6):
-        try:
-            got += consumer.poll(100)
-        except CorruptError:
-            errors += 1
-    assert errors >= 1, "what is broken is said"
-    assert {one.shard for one in got} == {0, 2}, "it does not keep the others waiting"
-    consumer.commit()
-    inner._seams = seams
+    with monkeypatch.context() as patched:
+        patched.setattr(*seams, broken_seams)
+        for _ in range(6):
+            try:
+                got += consumer.poll(100)
+            except CorruptError:
+                errors += 1
+        assert errors >= 1, "what is broken is said"
+        assert {one.shard for one in got} == {0, 2}, "it does not keep the others waiting"
+        consumer.commit()
     while more := consumer.poll(100):
         got += more
     assert sorted(one.body for one in got) == sorted(wanted.elements())
@@ -71,7 +74,7 @@ def test_an_ingest_that_takes_long_holds_up_no_other_call(
     shards: ShardBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go_on = threading.Barrier(4), threading.Event()
-    for one in shards.store._ingesters:
+    for one in ingesters_of(shards.store):
 
         def run(_now_ms: int) -> list[Any]:
             begun.wait(60)

@@ -11,6 +11,7 @@ import pytest
 
 import timerstore
 from tests.support.bench import NOW, small
+from tests.support.inside import inside
 from tests.support.shards import ShardBench
 from timerstore import (
     CancelResult,
@@ -615,7 +616,7 @@ def test_full_error_of_put_many_counts_what_is_durable_in_all_shards(
     shards = ShardBench(tmp_path / "shards", 2, small(flush="sync"))
     for k in range(8):
         shards.store.put("t", b"before", keys=f"key-{k}")
-    full = shards.store.stores[1]._opened.directory.tree.commit_log
+    full = inside(shards.store.stores[1]).tree.commit_log
     real = Disk.open
 
     def open_file(disk: Disk, path: Path, *args: Any, **given: Any) -> Any:
@@ -629,7 +630,7 @@ def test_full_error_of_put_many_counts_what_is_durable_in_all_shards(
         with pytest.raises(FullError) as caught:
             shards.store.put_many("t", [bytes(300)] * 10_000, keys=keys)
     for one in shards.store.stores:
-        log = one._opened.rooms.log
+        log = inside(one).log
         assert log.durable == log.end
     shards.turn()
     assert sum(map(len, shards.bodies())) == 8 + caught.value.stored_count

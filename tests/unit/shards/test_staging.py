@@ -12,6 +12,7 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 
 from tests.support.bench import NOW  # noqa: E402
+from tests.support.inside import staging_gather_rows  # noqa: E402
 from tests.support.staging import (  # noqa: E402
     batch_of,
     counted,
@@ -112,7 +113,7 @@ def test_small_and_large_gathers_stage_the_same(
         batch_of(37, first=37 * k, topic=["t", "u", "v"][k % 3 :][:1] * 37) for k in range(30)
     ]
     once = stage(root, batches)
-    monkeypatch.setattr(staging, "_GATHER_ROWS", 50)
+    monkeypatch.setattr(*staging_gather_rows(), 50)
     again = stage(root, batches)
     for shard in range(3):
         one, two = (sorted(staged_rows(root, part.files, shard)) for part in (once, again))

@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
+from tests.support.inside import root_of_write
 from timerstore.errors import ConfigError
 from timerstore.spark import writing
 from timerstore.spark.options import parse
@@ -31,7 +32,7 @@ from timerstore.spark.options import parse
 def test_a_path_means_one_directory_to_all(text: str, wanted: str) -> None:
     assert parse({"path": text}).paths == (Path(wanted),)
     assert parse({"paths": json.dumps([text])}).paths == (Path(wanted),)
-    assert writing._root_of({"path": text}) == Path(wanted).resolve()
+    assert root_of_write({"path": text}) == Path(wanted).resolve()
 
 
 @pytest.mark.parametrize(
@@ -42,7 +43,7 @@ def test_what_is_no_directory_here_is_refused(text: str) -> None:
     for call in (
         lambda: parse({"path": text}),
         lambda: parse({"paths": json.dumps([text])}),
-        lambda: writing._root_of({"path": text}),
+        lambda: root_of_write({"path": text}),
     ):
         with pytest.raises(
             ConfigError, match=r"path.*wanted a directory that every host"

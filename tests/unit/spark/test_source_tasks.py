@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from timerstore.spark.jobs.source_tasks import _together
+from tests.support.inside import partitions_of_tasks
 
 MIB = 1 << 20
 
@@ -28,4 +28,4 @@ def test_small_neighbours_share_a_task(sizes_mib: list[int], groups: list[list[i
     partitions: list[Any] = [
         Space(value=Space(part=Space(begin=begin, end=begin + size * MIB))) for size in sizes_mib
     ]
-    assert _together(partitions) == groups
+    assert partitions_of_tasks(partitions) == groups

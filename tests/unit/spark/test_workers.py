@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
 
-from timerstore.errors import CorruptError  # noqa: E402 - behind the skip
+from tests.support.inside import span_text  # noqa: E402 - behind the skip
+from timerstore.errors import CorruptError  # noqa: E402
 from timerstore.shards.staging import Staged, StagedFile  # noqa: E402
 from timerstore.spark.jobs.bulk_worker import Renaming, files_text, staged_of  # noqa: E402
 from timerstore.spark.jobs.forecast_worker import CountBuckets  # noqa: E402
@@ -103,8 +104,6 @@ def test_pictures(tmp_path: Path, is_empty: bool) -> None:
 
 def test_spans_of_a_picture() -> None:
     pytest.importorskip("matplotlib")
-    from timerstore.spark.jobs import plots
-
-    assert [plots._span(ms) for ms in (1, 1000, 90_000, 7_200_000, 86_400_000)] == [
+    assert [span_text(ms) for ms in (1, 1000, 90_000, 7_200_000, 86_400_000)] == [
         "1 ms", "1 s", "1.5 min", "2 h", "1 d",
     ]  # fmt: skip

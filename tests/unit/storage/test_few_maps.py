@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.bench import NOW, SECOND, Bench, small
+from tests.support.inside import MAPS_MAX, inside
 from tests.support.points import noted
 from timerstore import failpoint
-from timerstore.files import segments
 
 COUNT = 60
 FILE_BYTES = 300  # of five units
@@ -21,7 +21,7 @@ class _StopError(Exception):
 @pytest.fixture(autouse=True)
 def few_maps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two: a record may stand behind the blank of another file."""
-    monkeypatch.setattr(segments, "_MAPS_MAX", 2)
+    monkeypatch.setattr(*MAPS_MAX, 2)
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_a_store_whose_closing_was_cut_short(
     with pytest.raises(_StopError):
         bench.store.close()
     monkeypatch.undo()
-    monkeypatch.setattr(segments, "_MAPS_MAX", 2)
+    monkeypatch.setattr(*MAPS_MAX, 2)
     bench.root = copy
     assert_goes_on(bench)
 
@@ -79,7 +79,7 @@ def test_a_store_whose_closing_was_cut_short(
 def test_a_store_that_was_killed_behind_a_checkpoint(bench: Bench, tmp_path: Path) -> None:
     """The wheel is cut back by what was linked after it."""
     bench.store.flush()
-    bench.store._opened.checkpoint.run(is_clean=False)
+    inside(bench.store).checkpoint.run(is_clean=False)
     for n in range(COUNT):
         bench.store.put("u", str(n).encode(), deliver_ms=NOW + 5 * SECOND)
     bench.turn()

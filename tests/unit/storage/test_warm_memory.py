@@ -112,7 +112,7 @@ def test_warm_memory_that_cannot_be_had_is_told(
     def none() -> None:
         raise OSError("no memory")
 
-    monkeypatch.setattr(warm, "_touched", none)
+    monkeypatch.setattr(warm, "touched", none)
     before = children()
     with warm_memory(1 << 26) as page_us:
         assert page_us is None

@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.bench import DAY, SECOND, Bench, small
 from tests.support.elsewhere import elsewhere
+from tests.support.inside import encode_replacement, inside
 from tests.support.leasing import take
 from tests.support.retaining import SIZES, begin_of
 from timerstore import (
@@ -56,12 +57,12 @@ def over(bench: Bench, delivered: list[bytes]) -> None:
     bench.turn(DAY)
     assert sorted(bench.bodies()) == sorted(delivered)
     assert recounted(bench) == 0
-    rooms = bench.store._opened.rooms
-    assert rooms.open_slot.outstanding().tolist() == []
+    parts = inside(bench.store)
+    assert parts.open_slot.outstanding().tolist() == []
     assert bench.store.stats()["open_slot_messages"] == 0
     assert bench.store.stats()["paced_messages"] == 0
     bench.store.flush()
-    assert rooms.wheel.completed_read_slot > bench.clock.now_ms // SECOND
+    assert parts.wheel.completed_read_slot > bench.clock.now_ms // SECOND
     bench.reopen()
     assert recounted(bench) == 0
     assert sorted(bench.bodies()) == sorted(delivered)
@@ -72,7 +73,7 @@ def before_room(bench: Bench, service: str, *acts: Act) -> Iterator[list[str]]:
     """The log has no room when a service places what it planned; each act runs, once, before room
     is made. Gives which were run.
     """
-    log, left, run = bench.store._opened.rooms.log, list(acts), list[str]()
+    log, left, run = inside(bench.store).log, list(acts), list[str]()
     serve = log.serve_hold
 
     def between(status: int, need: int, what: str) -> None:
@@ -157,8 +158,8 @@ def test_roll_is_cancelled_before_it_is_placed(bench: Bench, chosen: tuple[int, 
     assert rest == 0
     assert (rolls > 0) == (len(chosen) < 5)
     assert recounted(bench) == 5 - len(chosen)
-    rooms = bench.store._opened.rooms
-    assert rooms.open_slot.outstanding().tolist() == []
+    parts = inside(bench.store)
+    assert parts.open_slot.outstanding().tolist() == []
     over(bench, [b"%d" % k for k in range(5) if k not in chosen])
 
 
@@ -183,7 +184,7 @@ def test_disk_is_full_again_and_again_when_it_is_placed(
             with pytest.raises(FullError):
                 turn_seconds(bench, LAP_S)
             assert recounted(bench) == 5
-            bench.store._opened.rooms.log.native.room_end = 0
+            inside(bench.store).log.native.room_end = 0
     over(bench, [b"%d" % k for k in range(5)])
 
 
@@ -207,7 +208,7 @@ def _delivered(bench: Bench) -> tuple[int, int]:
 @pytest.mark.parametrize("times", [1, 2])
 def test_turns_are_given_back_over_two_parts(bench: Bench, placed: int, times: int) -> None:
     """A full disk ends a batch of two topics after so many: the rest goes as if nothing was."""
-    log = bench.store._opened.rooms.log
+    log = inside(bench.store).log
     for topic in ("a", "b"):
         bench.store.pace(topic, 100)
         bench.store.put_many(topic, [b"%03d" % k for k in range(60)], delay=2)
@@ -236,7 +237,7 @@ def test_turns_are_given_back_over_two_parts(bench: Bench, placed: int, times: i
     for _ in range(8):
         bench.turn(100)
     assert _delivered(bench) == (60, 60)
-    assert bench.store._opened.rooms.open_slot.outstanding().tolist() == []
+    assert inside(bench.store).open_slot.outstanding().tolist() == []
     assert recounted(bench) == 0
 
 
@@ -264,7 +265,7 @@ def test_turn_of_a_cancelled_message_is_taken_by_the_next(bench: Bench) -> None:
 def test_disk_is_full_again_and_again_when_a_level_is_placed(
     bench: Bench, placed: int, times: int
 ) -> None:
-    log = bench.store._opened.rooms.log
+    log = inside(bench.store).log
     bench.store.put("t", b"x", level=1)
     bench.turn()
     before = log.end
@@ -343,7 +344,7 @@ def test_move_is_cancelled_before_it_is_placed(retaining: Bench, chosen: tuple[i
     assert recounted(retaining) == 5 - len(chosen)
     retaining.turn(DAY)
     assert sorted(retaining.bodies()) == [b"%d" % k for k in range(5) if k not in chosen]
-    assert retaining.store._opened.rooms.open_slot.outstanding().tolist() == []
+    assert inside(retaining.store).open_slot.outstanding().tolist() == []
 
 
 def test_move_is_rescheduled_before_it_is_placed(retaining: Bench) -> None:
@@ -361,7 +362,7 @@ def test_disk_is_full_again_and_again_when_it_is_moved(retaining: Bench, times: 
     for k in range(5):
         retaining.store.put("t", b"%d" % k, delay=100)
     retaining.turn()
-    log = retaining.store._opened.rooms.log
+    log = inside(retaining.store).log
 
     def without_room() -> None:
         log.native.room_end = 0
@@ -438,7 +439,7 @@ def test_disk_is_full_again_and_again_when_it_is_rescheduled(limited: Bench, tim
     bench.turn()
     with before_room(bench, "reschedule", *[full] * times):
         for _ in range(times):
-            bench.store._opened.rooms.log.native.room_end = 0
+            inside(bench.store).log.native.room_end = 0
             with pytest.raises(FullError):
                 bench.store.reschedule(first, deliver_ms=there)
             assert recounted(bench) == 1
@@ -460,8 +461,8 @@ def test_message_is_over_before_it_is_replaced(
         "delivered": lambda: bench.turn(7 * SECOND),
         "replaced": lambda: bench.store.reschedule(first, deliver_ms=there + 5000),
     }
-    replacing: Any = bench.store._replacing
-    encode, left = replacing._encode, [acts[what]]
+    encoding = encode_replacement(inside(bench.store).replacing)
+    encode, left = encoding.value, [acts[what]]
 
     def between(*given: Any) -> Any:
         record = encode(*given)
@@ -469,7 +470,7 @@ def test_message_is_over_before_it_is_replaced(
             elsewhere(left.pop())  # the key is locked by this thread
         return record
 
-    monkeypatch.setattr(replacing, "_encode", between)
+    monkeypatch.setattr(*encoding, between)
     bench.store.put("t", b"second", deliver_ms=there, **key)
     assert not left
     # The other one was done first: the second put takes the place of what waited then.
@@ -515,7 +516,7 @@ def test_disk_is_full_again_and_again_when_a_lease_is_moved(bench: Bench, times:
     bench.turn()
     with before_room(bench, "reschedule", *[full] * times):
         for _ in range(times):
-            bench.store._opened.rooms.log.native.room_end = 0
+            inside(bench.store).log.native.room_end = 0
             with pytest.raises(FullError):
                 bench.store.nack(lease, delay=60)
             assert recounted(bench) == 1

@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.bench import NOW, SECOND, Bench, small
-from timerstore.timer import dequeue_get
+from tests.support.inside import (
+    DEQUEUE_GET_BATCH,
+    DEQUEUE_GET_LOADED_AHEAD_MAX,
+    DEQUEUE_GET_LOADED_MAX,
+    SIDE_BY_SIDE_MAX,
+    inside,
+    slots_in_reading,
+)
 
 LOADED_MAX = 8
 
@@ -14,10 +21,10 @@ LOADED_MAX = 8
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Bench]:
     """A store with so many messages in each slot behind the present one, and a clock past all."""
-    monkeypatch.setattr(dequeue_get, "_BATCH", 5)
-    monkeypatch.setattr(dequeue_get, "_LOADED_MAX", LOADED_MAX)
-    monkeypatch.setattr(dequeue_get, "_LOADED_AHEAD_MAX", 30)
-    monkeypatch.setattr(dequeue_get, "_SIDE_BY_SIDE", 12)
+    monkeypatch.setattr(*DEQUEUE_GET_BATCH, 5)
+    monkeypatch.setattr(*DEQUEUE_GET_LOADED_MAX, LOADED_MAX)
+    monkeypatch.setattr(*DEQUEUE_GET_LOADED_AHEAD_MAX, 30)
+    monkeypatch.setattr(*SIDE_BY_SIDE_MAX, 12)
 
     def make(*counts: int) -> Bench:
         bench = Bench(tmp_path / "store", small())
@@ -59,8 +66,8 @@ def test_few_are_read_side_by_side(made: Callable[..., Bench]) -> None:
     """Up to the limit together, and not one more."""
     bench = made(6, 6, 1)
     bench.stepper.step("dequeue_get")
-    reading = bench.store._opened.pipeline.dequeue_get
-    assert reading._slots.tolist() == [NOW // SECOND + 1, NOW // SECOND + 2]
+    reading = inside(bench.store).pipeline.dequeue_get
+    assert slots_in_reading(reading) == [NOW // SECOND + 1, NOW // SECOND + 2]
     assert_comes_out(bench, 6, 6, 1)
 
 

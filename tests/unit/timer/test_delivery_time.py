@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.bench import DAY, NOW, SECOND, YEAR, Bench, small
+from tests.support.inside import DEQUEUE_GET_BATCH, inside
 from timerstore import FullError, Message
-from timerstore.timer import dequeue_get
 
 
 def test_never_early_and_to_the_millisecond(bench: Bench) -> None:
@@ -203,7 +203,7 @@ def test_late_message_does_not_keep_dequeue_get_awake(bench: Bench) -> None:
     bench.store.put("t", b"late", delay=0.5)  # into the open slot
     bench.store.put("t", b"later", delay=60)
     bench.turn()
-    wait_s = bench.store._opened.pipeline.dequeue_get.idle_s()
+    wait_s = inside(bench.store).pipeline.dequeue_get.idle_s()
     assert wait_s is not None
     assert wait_s > 5
 
@@ -212,8 +212,8 @@ def test_full_disk_before_the_hand_over_keeps_what_was_released(bench: Bench) ->
     # A step that had taken due entries and then waited in vain for a checkpoint dropped them.
     bench.store.put("t", b"a", delay=1)
     bench.turn()
-    service = bench.store._opened.pipeline.dequeue_put
-    log = bench.store._opened.rooms.log
+    service = inside(bench.store).pipeline.dequeue_put
+    log = inside(bench.store).log
     wait = log.wait_for_checkpoint
 
     def full() -> None:
@@ -233,7 +233,7 @@ def test_full_disk_before_the_hand_over_keeps_what_was_released(bench: Bench) ->
 def test_a_slot_that_is_loaded_in_parts_rolls_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dequeue_get, "_BATCH", 5)
+    monkeypatch.setattr(*DEQUEUE_GET_BATCH, 5)
     bench = Bench(tmp_path)
     for n in range(23):
         bench.store.put("t", b"%d" % n, deliver_ms=NOW + 7_700 - n)

@@ -11,6 +11,7 @@ import pytest
 import timerstore
 from tests.support import disk_reader as disk
 from tests.support.bench import DAY, NOW, SECOND, YEAR, Bench, flush_for_ever, small
+from tests.support.inside import FAR_BATCH, inside
 from timerstore import CancelResult, ConfigError, CorruptError, FailedError, StoreConfig, failpoint
 from timerstore.layout import far_table, watermark
 from timerstore.layout.tree import Tree
@@ -111,7 +112,7 @@ def test_equal_due_times_keep_the_order_of_puts_near_or_far(tmp_path: Path) -> N
 def test_nothing_overtakes_what_is_still_on_the_far_wheel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(far_module, "_BATCH", 2)
+    monkeypatch.setattr(*FAR_BATCH, 2)
     at = bench(tmp_path)
     for n in range(5):
         at.store.put("t", b"far %d" % n, deliver_ms=NOW + 300 * SECOND)
@@ -135,7 +136,7 @@ def test_nothing_overtakes_what_is_still_on_the_far_wheel(
 def test_down_in_bounded_steps_a_window_before_they_are_due(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(far_module, "_BATCH", 7)
+    monkeypatch.setattr(*FAR_BATCH, 7)
     at = bench(tmp_path)
     at.store.put_many("t", [b"m"] * 30, deliver_ms=NOW + 500 * SECOND)
     at.turn()
@@ -365,8 +366,8 @@ def test_a_delete_in_anothers_slot_has_nothing_built_anew(
     at.turn()
     at.store.cancel(at.store.put("t", b"gone", delay=86_400))
     at.turn()
-    wheel = at.store._opened.rooms.wheel
-    assert wheel.units_from(wheel.frontier, at.store._opened.rooms.timer_log.end) == 0
+    wheel = inside(at.store).wheel
+    assert wheel.units_from(wheel.frontier, inside(at.store).timer_log.end) == 0
     at.close()
     reached: list[str] = []
     monkeypatch.setattr(failpoint, "hook", reached.append)
@@ -563,7 +564,7 @@ def test_a_unit_that_is_damaged_while_the_store_is_open_stops_it(tmp_path: Path)
     assert not at.store.verify().clean
     with pytest.raises(CorruptError, match=f"{units} offset 52") as caught:
         go(at, 1500 * SECOND)
-    at.store._opened.rooms.log.fail(caught.value)  # as a service's loop does
+    inside(at.store).log.fail(caught.value)  # as a service's loop does
     at.store.close()
     at.open()
     go(at, 1500 * SECOND)
@@ -750,7 +751,7 @@ def test_copies_do_not_multiply_where_messages_roll_again(tmp_path: Path) -> Non
         at.turn()
     assert stat(at, "retention_log_files") > 5
     assert stat(at, "dequeue_put_rolled_messages") >= 5 * 10
-    units = list(at.store._opened.pending.parts())
+    units = list(inside(at.store).pending.parts())
     assert sum(len(part) for part in units) <= 2 * 5
     go(at, 2000 * SECOND)
     begin = at.store.pull("t", 0, 2**62).min_offset

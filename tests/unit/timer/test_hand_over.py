@@ -9,12 +9,12 @@ import pytest
 
 import timerstore
 from tests.support.bench import Bench
+from tests.support.inside import hand_over_chunk_count, inside
 from timerstore import StoreConfig
 from timerstore.testing import Stepper
-from timerstore.timer import dequeue_put
 
 PATIENCE_S = 30.0
-COUNT = 3 * dequeue_put._CHUNK + 7
+COUNT = 3 * hand_over_chunk_count() + 7
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_many_chunks_are_one_step_in_order(bench: Bench) -> None:
 
 def test_nothing_is_placed_while_another_has_the_lock(bench: Bench) -> None:
     due(bench)
-    log = bench.store._log
+    log = inside(bench.store).log
     thread = threading.Thread(target=bench.store.services()["dequeue_put"].step)
     with log.lock:
         end = log.end
@@ -66,11 +66,12 @@ def test_quick_puts_come_between_the_chunks_of_a_step(tmp_path: Path) -> None:
         store.put("u", b"makes the topic")
         for begin in range(0, len(bodies), 1000):
             store.put_many("t", bodies[begin : begin + 1000], delay=0.2)
+        begin_put = inside(store).begin_put
         is_over, put = threading.Event(), []
 
         def put_on() -> None:
             while not is_over.is_set():
-                receipt = store._begin_put("u", b"between")  # None where the lock is taken
+                receipt = begin_put("u", b"between")  # None where the lock is taken
                 if receipt is not None:
                     put.append(receipt.log_offset)
 

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from tests.support.bench import NOW, Bench, small
+from tests.support.inside import DEQUEUE_PUT_BATCH, DEQUEUE_PUT_SORTED, inside, make_lane
 from timerstore import ConfigError, MessageError, StoreConfig
 from timerstore.errors import FullError
-from timerstore.timer import dequeue_put, lanes
+from timerstore.timer import lanes
 from timerstore.timer.request import DUE
 
 
@@ -158,8 +159,8 @@ def test_a_crowd_does_not_keep_another_topic_waiting(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without lanes what is due a moment later comes out behind all of the crowd."""
-    monkeypatch.setattr(dequeue_put, "_BATCH", 10)
-    monkeypatch.setattr(dequeue_put, "_SORTED", 400)
+    monkeypatch.setattr(*DEQUEUE_PUT_BATCH, 10)
+    monkeypatch.setattr(*DEQUEUE_PUT_SORTED, 400)
     batches = {}
     for is_crowd, limit in ((True, 100), (False, 1_000_000)):
         monkeypatch.setattr(lanes, "CROWD", limit)
@@ -268,12 +269,12 @@ def test_wrong_rates_in_the_config_are_said(rates: str, problem: str) -> None:
 def test_rates_in_the_config_at_their_edge_are_the_stores(tmp_path: Path) -> None:
     for rates, wanted in (("", {}), ("a=0.001 b=1000000", {"a": 0.001, "b": 1_000_000.0})):
         bench = Bench(tmp_path / f"{len(wanted)}", small(topic_rates=rates))
-        assert inside(bench.store).lanes.rates == wanted
+        assert inside(bench.store).pipeline.dequeue_put.lanes.rates == wanted
         bench.close()
 
 
 def test_a_large_crowd_in_many_parts_keeps_its_order(bench: Bench) -> None:
-    lane = lanes._Lane(0)
+    lane = make_lane(0)
     made = np.zeros(60, DUE)
     made["due_ms"], made["id"] = np.arange(60) // 3, np.arange(60)
     for part in (made[20:40], made[40:60], made[0:10], made[10:20]):

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
+from tests.support.inside import RUN_MAX, run_count
 from timerstore.native import lib
 from timerstore.timer import due_queue, open_slot
 from timerstore.timer.open_slot import OpenSlot
@@ -91,7 +92,7 @@ def test_few_runs_however_many_batches() -> None:
     for batch in range(60):
         rows = [(n % 1000, batch * 512 + n) for n in range(512)]
         slot.push(entries(rows), FRONTIER)
-        assert len(slot._rest._runs) <= 14  # seven of each size at most
+        assert run_count(slot) <= 14  # seven of each size at most
     assert len(slot.pop(1000, 10**6)[0]) == 60 * 512
 
 
@@ -99,13 +100,13 @@ def test_runs_are_merged_for_room_where_they_are_too_large_to_be(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(due_queue, "RUN_MIN", 2)
-    monkeypatch.setattr(due_queue, "_RUN_MAX", 15)
+    monkeypatch.setattr(*RUN_MAX, 15)
     slot = OpenSlot(PRECISION_MS)
     rows = [(n * 7919 % 1000, n) for n in range(1000)]
     counts = []
     for at in range(0, len(rows), 2):
         slot.push(entries(rows[at : at + 2]), FRONTIER)
-        counts.append(len(slot._rest._runs))
+        counts.append(run_count(slot))
     assert max(counts) == lib.TS_RUNS_MAX - 1
     assert pairs(slot.pop(1000, 10**6)[0]) == sorted(rows)
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.support.bench import DAY, NOW, SECOND, Bench, small
+from tests.support.inside import FAR_BATCH
 from timerstore import StoreConfig
-from timerstore.timer import far as far_module
 
 LAP = 128
 AHEAD_MS = 10 * 365 * DAY
@@ -121,7 +121,7 @@ def test_explain_says_that_it_is_parked(full: Bench) -> None:
 
 
 def test_units_of_what_came_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(far_module, "_BATCH", 16)
+    monkeypatch.setattr(*FAR_BATCH, 16)
     bench = Bench(tmp_path / "store", config(timer_log_segment_bytes=1040), NOW + AHEAD_MS)
     fill(bench)
     bench.store.put("t", b"last", delay=100 * SECOND)  # keeps the chain from being dropped whole

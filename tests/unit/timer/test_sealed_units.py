@@ -6,6 +6,7 @@ import pytest
 
 import timerstore
 from tests.support.bench import NOW, SECOND, Bench, copied_at, flush_for_ever, small
+from tests.support.inside import inside
 from timerstore import CorruptError, FailedError, verify_directory
 from timerstore.layout.timer_unit import UNIT_BYTES
 from timerstore.layout.tree import Tree
@@ -116,7 +117,7 @@ def test_retention_moves_what_a_damaged_unit_tells_nothing_of(tmp_path: Path) ->
     for _ in range(20):
         bench.store.put("filler", b"x")
         bench.turn(3_600 * SECOND)
-    assert bench.store._opened.rooms.log.segments.begin > 0
+    assert inside(bench.store).log.segments.begin > 0
     with pytest.raises(CorruptError, match="timerlog"):
         bench.store.close()
     again = Bench(bench.root, config, bench.clock.now_ms)

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.bench import Bench, small
 from tests.support.elsewhere import elsewhere
+from tests.support.inside import flush_at_once, inside
 from timerstore import failpoint
 from timerstore.queues.consume_queue import ConsumeQueue
 
@@ -33,7 +34,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 def test_a_sync_that_is_asked_for_amid_a_checkpoint_does_not_wait_for_its_end(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
-    log, flush = bench.store._opened.rooms.log, bench.store.services()["flush"]
+    log, flush = inside(bench.store).log, bench.store.services()["flush"]
     behind: dict[str, int] = {}
 
     def hook(name: str) -> None:
@@ -63,7 +64,7 @@ def test_what_nobody_asks_for_is_synced_amid_a_checkpoint_when_its_interval_is_o
         tmp_path / "store",
         small(flush="async", flush_interval_ms=5000, checkpoint_interval_ms=1000),
     )
-    log, flush = bench.store._opened.rooms.log, bench.store.services()["flush"]
+    log, flush = inside(bench.store).log, bench.store.services()["flush"]
     behind: dict[str, int] = {}
 
     def hook(name: str) -> None:
@@ -75,7 +76,7 @@ def test_what_nobody_asks_for_is_synced_amid_a_checkpoint_when_its_interval_is_o
             behind[name] = log.end - log.durable
 
     bench.turn()
-    monkeypatch.setattr(flush, "_at_once", False)  # as with threads
+    monkeypatch.setattr(*flush_at_once(flush), False)  # as with threads
     bench.store.put("t", b"before", delay=60)
     bench.clock.advance(1000)
     monkeypatch.setattr(failpoint, "hook", hook)
@@ -89,7 +90,7 @@ def test_what_nobody_asks_for_is_synced_amid_a_checkpoint_when_its_interval_is_o
 
 def test_it_is_synced_between_two_queues(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """There may be ten thousand of them."""
-    log, flush = bench.store._opened.rooms.log, bench.store.services()["flush"]
+    log, flush = inside(bench.store).log, bench.store.services()["flush"]
     behind: list[int] = []
     original = ConsumeQueue.sync
 
@@ -111,8 +112,8 @@ def test_it_is_synced_between_two_queues(bench: Bench, monkeypatch: pytest.Monke
 
 
 def test_it_is_synced_while_somebody_else_completes_a_checkpoint(bench: Bench) -> None:
-    log, flush = bench.store._opened.rooms.log, bench.store.services()["flush"]
-    checkpoint = bench.store._opened.checkpoint
+    log, flush = inside(bench.store).log, bench.store.services()["flush"]
+    checkpoint = inside(bench.store).checkpoint
     bench.turn()
     bench.store.put("t", b"before", delay=60)
     flush.step()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.bench import NOW, SECOND, Bench, copied_at, small
+from tests.support.inside import inside, old_watermark_slot, wheel_file_of
 from timerstore import FullError, verify_directory
 from timerstore.layout import watermark
 from timerstore.layout.tree import Tree
@@ -46,7 +47,7 @@ def opened(root: Path) -> Bench:
 
 def assert_whole(root: Path, *, is_anew: bool) -> None:
     bench = opened(root)
-    assert (bench.store._opened.imported is not None) == is_anew
+    assert (inside(bench.store).imported is not None) == is_anew
     bench.turn((SECOND_ONE + 1) * SECOND)
     assert bench.bodies("t") == [b"0", b"1", b"2"]
     bench.close()
@@ -123,7 +124,7 @@ def test_killed_while_a_checkpoint_writes(
     bench.close()
     for _ in range(2):  # and again, when that recovery is killed, too
         again = opened(copy)
-        assert again.store._opened.imported is None
+        assert inside(again.store).imported is None
         shutil.copytree(copy, tmp_path / f"next-{_}")
         again.close()
         copy = tmp_path / f"next-{_}"
@@ -144,15 +145,17 @@ class Faulty:
         self._write(self._file, data, offset)
 
 
-def test_killed_while_a_write_that_failed_is_made_again(tmp_path: Path) -> None:
+def test_killed_while_a_write_that_failed_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first one wrote what the checks called new then, the second one calls newer."""
     bench = opened(tmp_path / "store")
     for n in range(3):
         bench.store.put("t", b"%d" % n, delay=SECOND_ONE)
     bench.turn()
     bench.store.flush()
-    wheel = bench.store._opened.rooms.wheel
-    file, copy = wheel._file, tmp_path / "copy"
+    wheel_file = wheel_file_of(inside(bench.store).wheel)
+    file, copy = wheel_file.value, tmp_path / "copy"
 
     def full(file: Any, data: Any, offset: int) -> None:
         file.write(data, offset)
@@ -164,14 +167,14 @@ def test_killed_while_a_write_that_failed_is_made_again(tmp_path: Path) -> None:
 
     bench.store.put("other", b"x", delay=SECOND_ONE)
     bench.turn()
-    wheel._file = Faulty(file, full)  # type: ignore[assignment]
+    monkeypatch.setattr(*wheel_file, Faulty(file, full))
     with pytest.raises(FullError):
         bench.store.flush()
     bench.store.put("other", b"y", delay=SECOND_ONE)
     bench.turn()
-    wheel._file = Faulty(file, killed_before)  # type: ignore[assignment]
+    monkeypatch.setattr(*wheel_file, Faulty(file, killed_before))
     bench.store.flush()
-    wheel._file = file
+    monkeypatch.undo()
     bench.close()
     assert verify_directory(copy).clean
     assert_whole(copy, is_anew=False)
@@ -182,8 +185,7 @@ def test_a_store_of_an_older_version_has_no_checks(tmp_path: Path) -> None:
     tree = Tree(root)
     mark = watermark.read(tree.watermark.read_bytes())
     assert mark is not None
-    head = watermark._FIELDS.pack(b"TSMARK04", *mark._replace(wheel_writes=0))
-    slot = (head + watermark._CRC.pack(watermark.zlib.crc32(head))).ljust(512, b"\0")
+    slot = old_watermark_slot(b"TSMARK04", mark._replace(wheel_writes=0))
     tree.watermark.write_bytes(2 * slot)
     tree.wheel_checks.unlink()
     assert verify_directory(root).clean

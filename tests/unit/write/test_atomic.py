@@ -13,6 +13,7 @@ import timerstore
 from tests.support import disk_reader as disk
 from tests.support.bench import NOW, Bench, small
 from tests.support.driver import abandon
+from tests.support.inside import RECOVER_BATCH, inside
 from timerstore import FullError, MessageError, StoreConfig, failpoint
 from timerstore.testing import ManualClock, Stepper
 
@@ -102,8 +103,8 @@ def test_the_disk_is_full(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None
     def full(_offset: int) -> int:
         raise FullError("no space", where="test")
 
-    monkeypatch.setattr(bench.store._opened.rooms.log.segments, "reserve", full)
-    monkeypatch.setattr(bench.store._opened.rooms.log.native, "room_end", 500)
+    monkeypatch.setattr(inside(bench.store).log.segments, "reserve", full)
+    monkeypatch.setattr(inside(bench.store).log.native, "room_end", 500)
     with pytest.raises(FullError) as caught:
         bench.store.put_many("t", [b"x" * 100] * 5, atomic=True)
     assert caught.value.stored_count == 0
@@ -124,7 +125,7 @@ def test_never_cut_by_staging_or_segment(tmp_path: Path, segment_kib: int) -> No
 
     def note(name: str) -> None:
         if name in ("log_half_swapped", "log_rolled", "log_written_out", "log_synced"):
-            ends.append(bench.store._opened.rooms.log.written)
+            ends.append(inside(bench.store).log.written)
 
     random, groups = Random(7), []
     failpoint.hook = note
@@ -158,11 +159,11 @@ def test_torn_at_every_sector(tmp_path: Path, delay: int, lose: str) -> None:
         bench = Bench(tmp_path / f"s{count}", small(commit_log_segment_bytes=8192))
         bench.store.put("t", b"before", delay=delay)
         bench.store.flush()
-        start = bench.store._opened.rooms.log.end
+        start = inside(bench.store).log.end
         bench.store.put_many(
             "t", [b"%d" % k * size for k in range(count)], delay=delay, atomic=True
         )
-        log = bench.store._opened.rooms.log
+        log = inside(bench.store).log
         end, _ = log.end, log.write_out()
         left = tmp_path / f"left{count}"
         shutil.copytree(bench.root, left)
@@ -232,13 +233,12 @@ def test_killed(bench: Bench, point: str) -> None:
 def test_groups_of_many_sizes_survive_a_scan_in_small_batches(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from timerstore.commitlog import recover
 
     for count in (2, 5, 9):
         bench.store.put_many("t", [b"x"] * count, delay=1, atomic=True)
     bench.store.flush()
     bench.close()
-    monkeypatch.setattr(recover, "_BATCH", 3)
+    monkeypatch.setattr(*RECOVER_BATCH, 3)
     shutil.rmtree(bench.root / "timerstore")
     bench.open()
     assert bench.store.stats()["pending_messages"] == 16

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.bench import NOW, Bench, small
 from tests.support.driver import abandon
+from tests.support.inside import IDS_CAPACITY_MIN, IDS_FILE_BYTES_MIN, add_id, inside
 from timerstore import BusyError, CancelResult, FlowControlError, MessageError, PutReceipt
 from timerstore.dedupe import ids as ids_module
 
@@ -229,8 +230,8 @@ def test_the_longest_id_in_the_largest_message(tmp_path: Path) -> None:
 def test_more_ids_than_a_table_and_more_than_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ids_module, "_CAPACITY_MIN", 4)
-    monkeypatch.setattr(ids_module, "_FILE_BYTES_MIN", 100)
+    monkeypatch.setattr(*IDS_CAPACITY_MIN, 4)
+    monkeypatch.setattr(*IDS_FILE_BYTES_MIN, 100)
     bench = Bench(tmp_path / "s", small(dedupe_ids_max=4096))
     names = [f"id-{k}" for k in range(4000)]
     bench.store.put_many("t", [b"x"] * 4000, message_ids=names)
@@ -272,7 +273,7 @@ def hash_of(tmp_path: Path, message_id: str) -> int:
     """As the table of another store has it."""
     other = Bench(tmp_path / f"hash-{message_id}")
     other.store.put("t", b"x", message_id=message_id)
-    found = int(other.store._opened.rooms.ids.take().entries["hash"][0])
+    found = int(inside(other.store).ids.take().entries["hash"][0])
     other.close()
     return found
 
@@ -285,7 +286,7 @@ def test_an_id_with_anothers_hash_is_another(bench: Bench, tmp_path: Path, atomi
         for one in known:
             entry = np.array([(hash_of(tmp_path / str(one.timer_id), name), one.log_offset, NOW)],
                              ids_module.ENTRY_DTYPE)  # fmt: skip
-            bench.store._opened.rooms.ids._add(entry)
+            add_id(inside(bench.store).ids, entry)
     same(first, bench.store.put("t", b"y", message_id="b"))
     if atomic:
         batch = bench.store.put_many("t", [b"c", b"d"], message_ids=["c", "d"], atomic=True)

@@ -9,11 +9,12 @@ import pytest
 import timerstore
 from tests.support.bench import Bench, copied_at
 from tests.support.driver import abandon
+from tests.support.inside import crc_of_backup
 from tests.support.retaining import SIZES, begin_of, fill
 from timerstore import CorruptError, PutReceipt, StoreConfig
 from timerstore.dedupe import read_ids
 from timerstore.files.disk import Disk
-from timerstore.layout import backup_json, counts_json
+from timerstore.layout import counts_json
 from timerstore.layout.counts_json import Counts, IdsMark
 from timerstore.layout.tree import Tree
 
@@ -213,7 +214,7 @@ def test_a_backup_of_before(bench: Bench, tmp_path: Path) -> None:
     entries = json.loads((backup / "backup.json").read_text())
     del entries["ids"], entries["crc"]
     entries["format"] = 1
-    entries["crc"] = backup_json._crc(entries)
+    entries["crc"] = crc_of_backup(entries)
     (backup / "backup.json").write_text(json.dumps(entries))
     shutil.rmtree(backup / "timerstore")
     assert timerstore.check_backup(backup).clean

@@ -12,6 +12,7 @@ import pytest
 import timerstore
 from tests.support.bench import DAY, NOW, Bench, small
 from tests.support.driver import abandon
+from tests.support.inside import counted_slots, counts_by_slot, inside, recount
 from timerstore import (
     BusyError,
     CancelResult,
@@ -119,7 +120,7 @@ def test_a_put_that_fails_later_gives_its_place_back(
         raise FullError("no space")
 
     with monkeypatch.context() as patch:
-        patch.setattr(bench.store._log, "append", full)
+        patch.setattr(inside(bench.store).log, "append", full)
         with pytest.raises(FullError):
             fill(bench, 1)
     fill(bench)  # all three fit
@@ -203,13 +204,14 @@ def test_more_than_the_limit_from_before_comes_out_all_the_same(tmp_path: Path) 
 def test_slots_that_passed_are_forgotten_and_the_present_one_is_not(bench: Bench) -> None:
     bench.turn(10_000)  # SLOT begins
     fill(bench)
-    counts = bench.store._putting._counts  # type: ignore[attr-defined]
+    counts = inside(bench.store).slot_counts
     for _ in range(20):
         bench.turn(500)
         bench.store.put("t", b"x", delay=5)
     assert len(bench.bodies()) > LIMIT
-    assert len(counts._counts) <= 7
-    assert counts._counts.keys() == {key for key, *_ in counts._slots.expire(2**62)}
+    assert len(counts_by_slot(counts)) <= 7
+    counted = {key for key, *_ in counted_slots(counts).expire(2**62)}
+    assert counts_by_slot(counts).keys() == counted
 
 
 def test_a_full_present_slot_stays_full_although_the_wheel_has_read_it(bench: Bench) -> None:
@@ -252,7 +254,7 @@ def test_a_count_that_failed_is_made_again(bench: Bench, monkeypatch: pytest.Mon
         raise FullError("no space")
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(bench.store._opened.pending), "entries", full)
+        patch.setattr(type(inside(bench.store).pending), "entries", full)
         with pytest.raises(FullError):
             bench.store.put("t", b"x", deliver_ms=SLOT + 1)
     with pytest.raises(FlowControlError):
@@ -273,13 +275,16 @@ def test_a_clock_set_back_within_what_the_wheel_has_read(bench: Bench) -> None:
         fill(bench, 1)
 
 
-def test_a_clock_that_stays_back_is_counted_for_once(bench: Bench) -> None:
+def test_a_clock_that_stays_back_is_counted_for_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench.turn(100_000)
     bench.turn(-100_000)
-    counts = bench.store._putting._counts  # type: ignore[attr-defined]
+    counts = inside(bench.store).slot_counts
     looks = []
-    reading = counts._waiting
-    counts._waiting = lambda: looks.append(1) or reading()  # type: ignore[func-returns-value]
+    waiting = recount(counts)
+    reading = waiting.value
+    monkeypatch.setattr(*waiting, lambda: looks.append(1) or reading())  # type: ignore[func-returns-value]
     fill(bench)
     bench.store.put("t", b"x", delay=50)
     assert len(looks) == 1

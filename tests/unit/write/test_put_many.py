@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support.bench import NOW, Bench, small
+from tests.support.inside import inside
 from timerstore import MessageError, StoreConfig, arguments
 from timerstore.errors import BusyError, FullError
 from timerstore.files.disk import Disk
@@ -212,7 +213,7 @@ def test_full_error_counts_only_durable_messages_when_the_call_is_to_be_durable(
 ) -> None:
     bench = Bench(tmp_path / "store", small(flush=default))
     bench.store.put("t", b"before", flush="sync")
-    log = bench.store._opened.rooms.log
+    log = inside(bench.store).log
     with monkeypatch.context() as patched:
         fill_disk(patched)
         with pytest.raises(FullError) as caught:
@@ -232,7 +233,7 @@ def test_busy_error_counts_the_messages_that_are_stored_when_ids_have_no_room(
     ids = [f"id-{k}" for k in range(5000)]
     with pytest.raises(BusyError, match="message ids") as caught:
         bench.store.put_many("t", [b"x"] * 5000, message_ids=ids)
-    log = bench.store._opened.rooms.log
+    log = inside(bench.store).log
     assert caught.value.stored_count == 4096
     assert log.durable == log.end
     bench.turn()

@@ -13,6 +13,7 @@ import pytest
 
 import timerstore
 from tests.support.bench import small
+from tests.support.inside import inside
 from tests.support.switching import many_switches
 from timerstore import PutReceipt, TimerStore
 from timerstore.errors import MessageError
@@ -29,7 +30,7 @@ def store(tmp_path: Path) -> Iterator[TimerStore]:
         threads=False,
     ) as made:
         made.put("t", b"first")
-        assert made.put.__self__ is made._putter  # type: ignore[attr-defined]
+        assert made.put.__self__ is inside(made).putter  # type: ignore[attr-defined]
         yield made
 
 
@@ -49,7 +50,7 @@ def test_one_that_nobody_has_is_the_next_answer(store: TimerStore) -> None:
     for n in range(3):
         mine = store.put("t", b"x", deliver_ms=DUE_MS + n)
         mine_id = id(mine)
-        assert any(one is mine for one in gc.get_referents(store._putter)), "it has it, too"
+        assert any(one is mine for one in gc.get_referents(inside(store).putter)), "it has it, too"
         del mine
         again = store.put("t", b"x", deliver_ms=DUE_MS + 10 + n)
         assert id(again) == mine_id

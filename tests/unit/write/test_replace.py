@@ -13,6 +13,7 @@ import timerstore
 from tests.support import disk_reader as disk
 from tests.support.bench import DAY, NOW, Bench, small
 from tests.support.driver import abandon
+from tests.support.inside import KNOWN_KEYS_MAX, inside, known_keys
 from timerstore import CancelResult, ConfigError, MessageError, PutReceipt, StoreConfig, failpoint
 from timerstore.errors import FlowControlError
 
@@ -197,11 +198,11 @@ def test_found_after_it_rolled_and_was_moved(tmp_path: Path) -> None:
 def test_forgotten_keys_are_looked_up(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    monkeypatch.setattr("timerstore.replacing._KNOWN_MAX", size)
+    monkeypatch.setattr(*KNOWN_KEYS_MAX, size)
     for round_number in range(3):
         for k in range(5):
             put(bench, b"%d-%d" % (round_number, k), f"key-{k}")
-    assert len(bench.store._replacing._known) <= size
+    assert len(known_keys(inside(bench.store).replacing)) <= size
     bench.turn(10 * SECOND)
     assert sorted(bench.bodies()) == [b"2-%d" % k for k in range(5)]
 

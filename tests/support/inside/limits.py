@@ -1,0 +1,110 @@
+"""Batch sizes and limits that tests make small."""
+
+from tests.support.inside.attribute import Attribute
+from timerstore import replacing
+from timerstore.beside import moment, room
+from timerstore.commitlog import commit_log, recover
+from timerstore.dedupe import ids
+from timerstore.files import segments
+from timerstore.ingest import cache, ingester
+from timerstore.pull import reading
+from timerstore.schedule import deliver
+from timerstore.timer import cancel_many, dequeue_get, dequeue_put, due_queue, far, states
+
+SYNC_INTERVAL_NS = Attribute(moment, "_READ_ON_NS")
+"""Time between two syncs of a log that a broker has open."""
+
+TAIL_UNITS_MAX = Attribute(room, "_TAIL_UNITS")
+"""Queue units in memory beyond which a room looks at the files again."""
+
+CANCEL_CHUNK = Attribute(cancel_many, "_CHUNK")
+"""Timers that a cancel of many handles at a time."""
+
+CANCEL_HOLD = Attribute(cancel_many, "_HOLD")
+"""Delete records that a cancel of many appends in one hold of the append lock."""
+
+CANCEL_GAP_UNITS = Attribute(cancel_many, "_GAP_UNITS")
+"""Units between two timers that a cancel of many reads together, at most."""
+
+CANCEL_TEXTS_BYTES = Attribute(cancel_many, "_TEXTS_BYTES")
+"""Bytes of property texts that a cancel of many holds."""
+
+INGEST_CHUNK_ROWS = Attribute(ingester, "_CHUNK_ROWS")
+"""Rows of one chunk of an ingest."""
+
+LEDGER_BEHIND_MAX = Attribute(cache, "_BEHIND_MAX")
+"""Ingest records that the cache of the ledger may be behind."""
+
+PULL_STEP_UNITS_MAX = Attribute(reading, "_STEP_UNITS_MAX")
+"""Units that a pull reads at a time, at most."""
+
+PULL_BUFFER_BYTES_MAX = Attribute(reading, "_BUFFER_BYTES_MAX")
+"""Bytes of messages that a pull reads at a time, at most."""
+
+NOTE_COUNT = Attribute(commit_log, "_NOTES")
+"""Notes that a put leaves for dispatch, at most."""
+
+PAST_RANGES_MAX = Attribute(states, "_RANGES_MAX")
+"""Ranges of past states that are kept, at most."""
+
+LEVEL_BATCH = Attribute(deliver, "_BATCH")
+"""Messages on fixed delay levels that are handed over in one step."""
+
+MAPS_MAX = Attribute(segments, "_MAPS_MAX")
+"""Files that are mapped at a time, at most."""
+
+DEQUEUE_GET_BATCH = Attribute(dequeue_get, "_BATCH")
+"""Units that dequeue-get reads in one step."""
+
+DEQUEUE_GET_LOADED_MAX = Attribute(dequeue_get, "_LOADED_MAX")
+"""Entries in the open slot beyond which dequeue-get begins no further slot."""
+
+DEQUEUE_GET_LOADED_AHEAD_MAX = Attribute(dequeue_get, "_LOADED_AHEAD_MAX")
+"""Entries of one slot beyond which dequeue-get does not read it ahead."""
+
+SIDE_BY_SIDE_MAX = Attribute(dequeue_get, "_SIDE_BY_SIDE")
+"""Units of slots that dequeue-get reads together, at most."""
+
+FAR_BATCH = Attribute(far, "_BATCH")
+"""Units that the far wheel moves in one step."""
+
+DEQUEUE_PUT_BATCH = Attribute(dequeue_put, "_BATCH")
+"""Entries that dequeue-put hands over in one step."""
+
+DEQUEUE_PUT_SORTED = Attribute(dequeue_put, "_SORTED")
+"""Entries that dequeue-put sorts by topic in one step, at most."""
+
+RUN_MAX = Attribute(due_queue, "_RUN_MAX")
+"""Entries of a sorted run beyond which it is not merged."""
+
+DEQUEUE_GET_CROWD = Attribute(dequeue_get, "_CROWD")
+"""Units for which dequeue-get begins a slot ahead of its time."""
+
+DEQUEUE_GET_CROWD_PER_S = Attribute(dequeue_get, "_CROWD_PER_S")
+"""Units that dequeue-get reads in a second, at least."""
+
+RECOVER_BATCH = Attribute(recover, "_BATCH")
+"""Records that recovery scans in one call."""
+
+IDS_CAPACITY_MIN = Attribute(ids, "_CAPACITY_MIN")
+"""Message ids for which the table has room at first."""
+
+IDS_FILE_BYTES_MIN = Attribute(ids, "_FILE_BYTES_MIN")
+"""Bytes below which the file of message ids is not rewritten."""
+
+KNOWN_KEYS_MAX = Attribute(replacing, "_KNOWN_MAX")
+"""Keys of which it is known in memory what waits, at most."""
+
+
+def staging_gather_rows() -> Attribute:
+    """Rows that a staged write gathers before it writes them."""
+    from timerstore.shards import staging
+
+    return Attribute(staging, "_GATHER_ROWS")
+
+
+def demo_grace_s() -> Attribute:
+    """How long the demo waits for messages that have not arrived."""
+    from timerstore.cli import trying
+
+    return Attribute(trying, "_GRACE_S")

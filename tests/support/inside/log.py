@@ -1,0 +1,113 @@
+"""Files, the log, queues and routes."""
+
+import struct
+import zlib
+from typing import Any, NamedTuple
+
+from tests.support.inside.attribute import Attribute
+from timerstore.commitlog import staging
+from timerstore.layout import backup_json, watermark
+from timerstore.queues.dispatch import Dispatch
+from timerstore.queues.routes import Routes
+
+
+def unwatch(memory: Any) -> None:
+    """Have the guard of mapped files not watch this one any more."""
+    memory._unwatch()
+
+
+def segment_pointer(segments: Any) -> Attribute:
+    """The method by which segments point a view at a file's memory."""
+    return Attribute(segments, "_point")
+
+
+def wheel_file_of(wheel: Any) -> Attribute:
+    """The open file of the wheel."""
+    return Attribute(wheel, "_file")
+
+
+def staging_head() -> tuple[bytes, int]:
+    """The magic of the staging file, and the bytes of its head."""
+    return staging._MAGIC, staging._HEAD_BYTES
+
+
+def watermark_magic() -> bytes:
+    """The magic of a watermark slot."""
+    return watermark._MAGIC
+
+
+def old_watermark_slot(magic: bytes, fields: tuple[int, ...]) -> bytes:
+    """One watermark slot as an older version wrote it."""
+    older: struct.Struct = watermark._OLDER[magic]
+    head = older.pack(magic, *fields)
+    crc = watermark._CRC.pack(zlib.crc32(head))
+    return (head + crc).ljust(watermark.SLOT_BYTES, b"\0")
+
+
+def crc_of_backup(entries: dict[str, Any]) -> int:
+    """The CRC of the entries of backup.json."""
+    return backup_json._crc(entries)
+
+
+def queue_segments(queue: Any) -> Any:
+    """The files of one queue's units: files/segments.py."""
+    return queue._segments
+
+
+ROUTES_STEPS = {
+    "let find": Attribute(Routes, "_let_find"),
+    "rebuild": Attribute(Routes, "_rebuild"),
+    "place": Attribute(Routes, "_place"),
+}
+"""The steps by which C learns of a new route."""
+
+DISPATCH_READ = Attribute(Dispatch, "_read")
+"""The method by which dispatch reads one batch from the log."""
+
+
+def log_of(dispatch: Any) -> Any:
+    """The commit log that dispatch reads."""
+    return dispatch._log
+
+
+def batch_end(dispatch: Any) -> int:
+    """Where the batch that dispatch read last ends in the log."""
+    return int(dispatch._next[0])
+
+
+class BatchColumns(NamedTuple):
+    """What dispatch found in a batch, one row each; views of its memory."""
+
+    units: Any
+    indexes: Any
+    offsets: Any
+
+
+def batch_columns(dispatch: Any, count: int) -> BatchColumns:
+    """The columns of the batch that dispatch read last."""
+    return BatchColumns(
+        dispatch._units.reshape(-1, 20)[:count],
+        dispatch._indexes[:count],
+        dispatch._offsets[:count],
+    )
+
+
+def batch_requests(dispatch: Any) -> Any:
+    """The timer requests of the batch that dispatch read last."""
+    return dispatch._requests
+
+
+def write_index_in_each_checkpoint(index: Any) -> None:
+    """Have checkpoints write the index however little there is to write."""
+    index._lag_bytes = 0
+
+
+def forget_levels(levels: Any) -> None:
+    """Forget how far each fixed delay level is delivered."""
+    levels._queues.clear()
+
+
+def forget_runs(schedule: Any) -> None:
+    """Forget what the hand-over of fixed delay levels has read of its queues."""
+    schedule._queues.clear()
+    schedule._routes_seen = 0

@@ -1,0 +1,128 @@
+"""Services, events and locks of a store."""
+
+import zlib
+from typing import Any
+
+from tests.support.inside.attribute import Attribute
+from timerstore import arguments
+from timerstore.backup.copying import Copier
+from timerstore.files import directory, guard
+
+
+def service_event(service: Any) -> Any:
+    """The event that wakes a service."""
+    return service._event
+
+
+def dispatch_batch(dispatch: Any) -> Attribute:
+    """The method by which dispatch handles one batch."""
+    return Attribute(dispatch, "_dispatch")
+
+
+def flush_is_requested(flush: Any) -> bool:
+    """Whether a sync was requested since the last step of flush."""
+    return bool(flush._wanted)
+
+
+def forget_flush_request(flush: Any) -> None:
+    """Forget that a sync was requested."""
+    flush._wanted = False
+
+
+def flush_at_once(flush: Any) -> Attribute:
+    """Whether each step of flush syncs, as where services are stepped by hand."""
+    return Attribute(flush, "_at_once")
+
+
+def set_unlinked_requests(enqueue_put: Any, requests: Any) -> None:
+    """Set the requests that enqueue-put took and has not linked yet; None: there are none."""
+    enqueue_put._rest = requests
+
+
+def timer_records_read(enqueue_get: Any) -> Attribute:
+    """The method by which enqueue-get reads requests that dispatch did not hand on."""
+    return Attribute(enqueue_get, "_read")
+
+
+def slots_in_reading(dequeue_get: Any) -> list[int]:
+    """The wheel's slots that dequeue-get reads now."""
+    found: list[int] = dequeue_get._slots.tolist()
+    return found
+
+
+def sync_of_cancels(store: Any) -> Attribute:
+    """The method by which a cancel waits for its sync."""
+    return Attribute(store, "_sync_cancels")
+
+
+def is_error_of(store: Any, error: BaseException) -> bool:
+    """Whether an error is one of the store's own files, which ends the store."""
+    return bool(store._is_ours(error))
+
+
+COPIER_CONFIG_TEXTS = Attribute(Copier, "_config_texts")
+"""The method by which a backup reads the files of the config folder."""
+
+
+def topics_checked_max() -> int:
+    """How many topics the cache of valid topics holds, at most."""
+    return arguments._TOPICS_CHECKED_MAX
+
+
+def topics_checked_count() -> int:
+    """How many topics the cache of valid topics holds."""
+    return len(arguments._topics_checked)
+
+
+def log_write_lock(log: Any) -> Any:
+    """The lock under which the staged end of the log is written to its file."""
+    return log._write_lock
+
+
+def offsets_write_lock(offsets: Any) -> Any:
+    """The lock under which the committed offsets are written to their file."""
+    return offsets._write_lock
+
+
+def checkpoint_lock(checkpoint: Any) -> Any:
+    """The lock under which a checkpoint is made."""
+    return checkpoint._lock
+
+
+def lock_of_key(replacing: Any, topic: str, key: str) -> Any:
+    """The lock of one topic and key, over a put that replaces."""
+    locks = replacing._locks
+    return locks[zlib.crc32(f"{topic} {key}".encode()) % len(locks)]
+
+
+def calendar_grow_lock(calendar: Any) -> Any:
+    """The lock under which the calendar grows."""
+    return calendar._grow_lock
+
+
+def sync_leader(rounds: Any) -> int | None:
+    """The thread that leads a round of syncs."""
+    found: int | None = rounds._leader
+    return found
+
+
+def set_sync_leader(rounds: Any, thread: int) -> None:
+    """Have a thread lead a round of syncs."""
+    rounds._leader = thread
+
+
+def sync_sleepers(rounds: Any) -> Any:
+    """The list of callers that sleep until a round of syncs ends."""
+    return rounds._sleepers
+
+
+def set_sync_sleepers(rounds: Any, sleepers: list[Any]) -> None:
+    """Replace the list of callers that sleep until a round of syncs ends."""
+    rounds._sleepers = sleepers
+
+
+DIRECTORY_HELD_LOCK = Attribute(directory, "_held_lock")
+"""The lock of the table of directories that this process has locked."""
+
+GUARD_LOCK = Attribute(guard, "_lock")
+"""The lock of the table of mapped files that are watched."""

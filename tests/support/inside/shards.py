@@ -1,0 +1,38 @@
+"""Shards."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+
+def in_all_shards(shards: Any, call: Callable[[Any], Any]) -> list[Any]:
+    """Call something for every shard, each in a thread of the pool."""
+    found: list[Any] = shards._in_all(call)
+    return found
+
+
+def as_thread_of_pool(shards: Any) -> AbstractContextManager[Any]:
+    """Have this thread count as one of the shards' pool."""
+    found: AbstractContextManager[Any] = shards._here(shards._pool)
+    return found
+
+
+def shard_consumers(consumer: Any) -> Any:
+    """The consumers of the shards, by shard, behind a consumer of all."""
+    return consumer._consumers
+
+
+def ingesters_of(shards: Any) -> Any:
+    """What ingests committed versions, one for each shard."""
+    return shards._ingesters
+
+
+def is_ingested(shards: Any) -> Callable[[str, int], bool]:
+    """The method that tells whether every shard has a version of a source."""
+    found: Callable[[str, int], bool] = shards._is_ingested
+    return found
+
+
+def ingest_in_background(shards: Any) -> None:
+    """Do what the shards' background does in one turn."""
+    shards._look()

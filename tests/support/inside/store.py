@@ -1,0 +1,248 @@
+"""The components of an open store."""
+
+from typing import Any
+
+
+class Inside:
+    """The components of one open store. Each is read anew at every access."""
+
+    __slots__ = ("_store",)
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    # --- storage ---
+
+    @property
+    def directory(self) -> Any:
+        """The locked root directory: files/directory.py."""
+        return self._store._opened.directory
+
+    @property
+    def tree(self) -> Any:
+        """The paths of all files: layout/tree.py."""
+        return self._store._opened.directory.tree
+
+    @property
+    def disk(self) -> Any:
+        """files/disk.py."""
+        return self._store._opened.disk
+
+    @property
+    def metrics(self) -> Any:
+        """metrics.py."""
+        return self._store._opened.metrics
+
+    # --- log and queues ---
+
+    @property
+    def log(self) -> Any:
+        """The commit log: commitlog/commit_log.py."""
+        return self._store._opened.rooms.log
+
+    @property
+    def routes(self) -> Any:
+        """queues/routes.py."""
+        return self._store._opened.rooms.routes
+
+    @property
+    def dispatch(self) -> Any:
+        """queues/dispatch.py."""
+        return self._store._opened.rooms.dispatch
+
+    @property
+    def levels(self) -> Any:
+        """The cursors of fixed delay levels: queues/level_cursors.py."""
+        return self._store._opened.rooms.levels
+
+    @property
+    def timer_route(self) -> Any:
+        """The queue of the messages that wait: the timer topic's."""
+        return self._store._opened.timer_route
+
+    @property
+    def definitions(self) -> Any:
+        """The definitions of recurring messages: recurring/definitions.py."""
+        return self._store._opened.definitions
+
+    @property
+    def ids(self) -> Any:
+        """Message ids within the dedupe window: dedupe/."""
+        return self._store._opened.rooms.ids
+
+    @property
+    def sync_rounds(self) -> Any:
+        """Whose turn it is to sync the log: commitlog/sync_rounds.py."""
+        return self._store._opened.rooms.log._rounds
+
+    @property
+    def querier(self) -> Any:
+        """pull/query.py."""
+        return self._store._opened.querier
+
+    @property
+    def removals(self) -> Any:
+        """Timers that were removed and may still be seen: queues/removals.py."""
+        return self._store._opened.rescheduler.removals
+
+    @property
+    def schedule(self) -> Any:
+        """The hand-over of fixed delay levels: schedule/deliver.py."""
+        return self._store._opened.schedule
+
+    # --- timer ---
+
+    @property
+    def wheel(self) -> Any:
+        """timer/wheel.py."""
+        return self._store._opened.rooms.wheel
+
+    @property
+    def timer_log(self) -> Any:
+        """timer/timer_log.py."""
+        return self._store._opened.rooms.timer_log
+
+    @property
+    def open_slot(self) -> Any:
+        """timer/open_slot.py."""
+        return self._store._opened.rooms.open_slot
+
+    @property
+    def far_wheel(self) -> Any:
+        """timer/far.py."""
+        return self._store._opened.rooms.far
+
+    @property
+    def states(self) -> Any:
+        """The state of each timer: timer/states.py."""
+        return self._store._opened.rooms.states
+
+    @property
+    def checkpoint(self) -> Any:
+        """timer/checkpoint.py."""
+        return self._store._opened.checkpoint
+
+    @property
+    def pipeline(self) -> Any:
+        """The six services: timer/pipeline.py."""
+        return self._store._opened.pipeline
+
+    @property
+    def retention(self) -> Any:
+        """timer/retain.py."""
+        return self._store._opened.retention
+
+    @property
+    def pending(self) -> Any:
+        """The reader of waiting messages: timer/pending.py."""
+        return self._store._opened.pending
+
+    @property
+    def canceller(self) -> Any:
+        """timer/cancel.py."""
+        return self._store._opened.canceller
+
+    @property
+    def many_canceller(self) -> Any:
+        """timer/cancel_many.py."""
+        return self._store._opened.many_canceller
+
+    @property
+    def calendar(self) -> Any:
+        """The counts by time: future/calendar.py."""
+        return self._store._calendar
+
+    # --- reading ---
+
+    @property
+    def puller(self) -> Any:
+        """pull/pull.py."""
+        return self._store._opened.puller
+
+    @property
+    def long_polls(self) -> Any:
+        """The table of pulls that wait."""
+        return self._store._opened.puller.holds
+
+    @property
+    def group_offsets(self) -> Any:
+        """The committed offsets of groups: pull/offsets.py."""
+        return self._store._opened.offsets
+
+    @property
+    def lease_progress(self) -> Any:
+        """pull/lease_progress.py."""
+        return self._store._opened.lease_progress
+
+    @property
+    def groups(self) -> Any:
+        """The groups that read: pull/groups.py."""
+        return self._store._groups
+
+    # --- writing ---
+
+    @property
+    def putting(self) -> Any:
+        """putting_many.py."""
+        return self._store._putting
+
+    @property
+    def putter(self) -> Any:
+        """What makes quick puts, in C."""
+        return self._store._putter
+
+    @property
+    def begin_put(self) -> Any:
+        """The first step of a quick put."""
+        return self._store._begin_put
+
+    @property
+    def slot_counts(self) -> Any:
+        """The counts of flow control: timer/slot_counts.py."""
+        return self._store._putting._counts
+
+    @property
+    def replacing(self) -> Any:
+        """replacing.py."""
+        return self._store._replacing
+
+    @property
+    def recurring(self) -> Any:
+        """recurring_calls.py."""
+        return self._store._recurring
+
+    @property
+    def ingester(self) -> Any:
+        """ingest/ingester.py."""
+        return self._store._ingester
+
+    # --- the store itself ---
+
+    @property
+    def store_id(self) -> int:
+        """The store's random number, which its receipts carry."""
+        return int(self._store._opened.store_id)
+
+    def fail_service(self, name: str, error: BaseException) -> None:
+        """Do what a service's thread does with an error that is not retryable."""
+        self._store._opened._failed(name, error)
+
+    @property
+    def imported(self) -> Any:
+        """What opening found in a log that had to be read whole, or None: commitlog/fold.py."""
+        return self._store._opened.imported
+
+    @property
+    def close_lock(self) -> Any:
+        """The lock under which a store is closed."""
+        return self._store._close_lock
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return bool(self._store._closed)
+
+
+def inside(store: Any) -> Inside:
+    """Open the door of an open store."""
+    return Inside(store)

@@ -1,0 +1,61 @@
+"""The timer's services, wheel and lanes."""
+
+from typing import Any
+
+from tests.support.inside.attribute import Attribute
+from timerstore.delay_queue import DelayQueue
+from timerstore.timer import dequeue_put, lanes
+from timerstore.timer.pending import PendingReader
+
+
+def placing_of_cancels(many_canceller: Any) -> Attribute:
+    """The method that appends one part of a cancel of many."""
+    return Attribute(many_canceller, "_place")
+
+
+PENDING_DUE = Attribute(PendingReader, "_due")
+"""The method by which the reader of waiting messages reads due times."""
+
+
+def run_count(open_slot: Any) -> int:
+    """How many sorted runs the open slot holds."""
+    return len(open_slot._rest._runs)
+
+
+def hand_over_chunk_count() -> int:
+    """How many messages dequeue-put hands over in one hold of the append lock."""
+    return dequeue_put._CHUNK
+
+
+def make_lane(now_ns: int) -> Any:
+    """Make the lane of one topic with a rate."""
+    return lanes._Lane(now_ns)
+
+
+DELAY_QUEUE_MAKE_BUCKETS = Attribute(DelayQueue, "_make_buckets")
+"""The method by which a DelayQueue moves all its entries to buckets of another width."""
+
+
+def opened_bucket(queue: Any, number: int) -> Any:
+    """One sorted bucket of a DelayQueue."""
+    return queue._opened[number]
+
+
+def bucket_parts(queue: Any) -> list[Any]:
+    """All buckets of a DelayQueue, sorted and not, with the marks in them."""
+    return [*queue._buckets.values(), *queue._opened.values()]
+
+
+def bucket_count(queue: Any) -> int:
+    """How many buckets a DelayQueue has."""
+    return len(queue._buckets)
+
+
+def bucket_number_count(queue: Any) -> int:
+    """How many numbers of buckets a DelayQueue holds, stale ones too."""
+    return len(queue._numbers) + len(queue._new_numbers)
+
+
+def bucket_width_ms(queue: Any) -> int:
+    """How wide the buckets of a DelayQueue are."""
+    return int(queue._width_ms)

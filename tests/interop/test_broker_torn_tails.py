@@ -12,6 +12,7 @@ from typing import NamedTuple
 import pytest
 
 import timerstore
+from tests.support.amounts import sample
 from tests.support.broker import fixtures as broker
 from tests.support.broker.expected import Expected
 from timerstore import CorruptError, StoreConfig
@@ -133,7 +134,9 @@ def _last(found: list[Record]) -> Record:
 
 
 Choice = Callable[[list[Record]], Record]
-each_record = pytest.mark.parametrize("choice", [_first, _middle, _last])
+each_record = pytest.mark.parametrize(
+    "choice", sample([_middle, _first, _last], "records of a torn tail")
+)
 
 
 @each_record

@@ -11,12 +11,13 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from tests.support import tables_expected
+from tests.support.amounts import sample
 from tests.support.arrow_rows import read_rows
 from tests.support.broker import fixtures as broker
 from timerstore.columns import take
 
 
-@pytest.fixture(scope="module", params=broker.names())
+@pytest.fixture(scope="module", params=sample(broker.names(), "broker stores"))
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

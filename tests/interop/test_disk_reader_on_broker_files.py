@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from tests.support import disk_reader as disk
+from tests.support.amounts import sample
 from tests.support.broker import fixtures as broker
 
 
-@pytest.fixture(scope="module", params=broker.names())
+@pytest.fixture(scope="module", params=sample(broker.names(), "broker stores"))
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

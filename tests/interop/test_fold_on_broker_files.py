@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import disk_reader as disk
+from tests.support.amounts import sample
 from tests.support.broker import fixtures as broker
 from tests.support.scan_rows import kind_of, scan_array
 from timerstore.commitlog.fold import Fold, Kind, fold
@@ -13,7 +14,7 @@ from timerstore.commitlog.fold import Fold, Kind, fold
 Log = list[disk.Record]
 
 
-@pytest.fixture(scope="module", params=broker.names())
+@pytest.fixture(scope="module", params=sample(broker.names(), "broker stores"))
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

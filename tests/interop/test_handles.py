@@ -12,6 +12,7 @@ import pytest
 
 import timerstore
 from tests.support import disk_reader as disk
+from tests.support.amounts import sample
 from tests.support.bench import Bench
 from tests.support.broker import fixtures as broker
 from tests.support.broker.expected import Expected, Key
@@ -19,7 +20,10 @@ from timerstore import CancelResult, NotWaitingError, StoreConfig, TimerStore
 from timerstore.testing import ManualClock, Stepper
 from timerstore.timer import named
 
-STORES = [name for name in broker.names() if name not in ("levels", "doubled-by-broker")]
+STORES = sample(
+    [name for name in broker.names() if name not in ("levels", "doubled-by-broker")],
+    "broker stores",
+)
 DAY_MS = 86_400_000
 _expected: dict[str, Expected] = {}
 

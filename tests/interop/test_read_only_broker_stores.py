@@ -8,13 +8,14 @@ import pytest
 
 import timerstore
 from tests.support import disk_reader as disk
+from tests.support.amounts import sample
 from tests.support.broker import fixtures as broker
 from tests.support.broker.expected import Expected
 from timerstore import Message, ReadOnlyStore, StoreConfig
 from timerstore.testing import ManualClock
 
 
-@pytest.fixture(params=broker.names())
+@pytest.fixture(params=sample(broker.names(), "broker stores"))
 def expected(request: pytest.FixtureRequest) -> Expected:
     return Expected.of(str(request.param))
 

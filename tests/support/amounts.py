@@ -25,8 +25,8 @@ AMOUNTS = {
     "workloads of two operations": Amount(60, 528),
     # tests/crash
     "kill -9 lives": Amount(24, 290),
-    "power cuts": Amount(5, 25),
-    "failing disks": Amount(4, 16),
+    "power cuts": Amount(3, 25),
+    "failing disks": Amount(2, 16),
     "sizes of a full disk": Amount(1, 3),
     "failing calls of a scene": Amount(5, 12),
     # tests/corruption
@@ -44,6 +44,7 @@ AMOUNTS = {
     "scenes without memory or descriptors": Amount(2, 5),
     # tests/interop
     "broker stores": Amount(3, 11),
+    "records of a torn tail": Amount(1, 3),
     # tests/property
     "store machine examples": Amount(12, 50),
 }

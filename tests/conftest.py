@@ -73,3 +73,4 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+    gc.collect()  # how often full ones come goes by the number of objects that the last one saw

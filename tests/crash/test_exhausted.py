@@ -26,7 +26,7 @@ from tests.support.inside.methods import (
     CHECKPOINT_TAKE,
     CHECKPOINT_WRITE,
     STORE_MAKE_GROUPS,
-    Method,
+    Attribute,
 )
 from timerstore import FailedError
 
@@ -284,12 +284,12 @@ def test_ctrl_c_amid_a_sync_ends_the_store(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("where", [CHECKPOINT_TAKE, CHECKPOINT_WRITE], ids=["take", "write"])
 def test_no_memory_amid_a_checkpoint_ends_the_store(
-    where: Method, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    where: Attribute, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else what it had copied counts as clean, and the next one leaves it out."""
     store = timerstore.open(tmp_path / "s", threads=False)
     store.put("t", b"1", delay=100.0)
-    before = where.original
+    before = where.value
 
     def cut_off(*given: Any, **named: Any) -> None:
         before(*given, **named)

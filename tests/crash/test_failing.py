@@ -9,8 +9,7 @@ import pytest
 
 import timerstore
 from tests.support.driver import START_MS, abandon, tiny
-from tests.support.inside import inside
-from tests.support.inside.parts import write_index_in_each_checkpoint
+from tests.support.inside import inside, write_index_in_each_checkpoint
 from timerstore import FullError, failpoint
 from timerstore.files.disk import Disk, File
 from timerstore.files.segments import Segments

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.inside.parts import crc_of_backup, crc_of_count
+from tests.support.inside import crc_of_backup
+from tests.support.inside.parts import crc_of_count
 from timerstore import TimerStoreError
 from timerstore.layout import (
     backup_json,

@@ -12,8 +12,7 @@ import pytest
 import timerstore
 import timerstore.aio
 from tests.support.bench import small
-from tests.support.inside import inside
-from tests.support.inside.parts import line_of
+from tests.support.inside import inside, line_of
 from timerstore import PullResult, StoreConfig, TimerStore
 
 pytestmark = [pytest.mark.more, pytest.mark.timeout(300)]

@@ -84,7 +84,7 @@ def _never_before() -> Patches:
 
 @mutant("CW-1", "what a topic had before it got a queue of its own stays behind")
 def _left_in_rest() -> Patches:
-    original = OPEN_SLOT_LOOK_FOR_CROWDS.original
+    original = OPEN_SLOT_LOOK_FOR_CROWDS.value
 
     def look(self: Any, entries: Any) -> None:
         rest = self._rest

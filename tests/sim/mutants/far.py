@@ -131,7 +131,7 @@ def _loaded_empty() -> Patches:
 
 @mutant("F-13", "what is linked again is forgotten by its slot, and has no unit", needs=_ON)
 def _not_linked_again() -> Patches:
-    original = LINKER_PLACE.original
+    original = LINKER_PLACE.value
 
     def place(self: Any, requests: Any, now_slot: int, **given: Any) -> int:
         if given.get("is_again") and not given.get("for_broker") and len(requests):

@@ -43,7 +43,7 @@ def _sync_failure_not_final() -> Patches:
 
 @mutant("E-4", "a full disk keeps dispatch from telling who waits of what a queue has got")
 def _not_told() -> Patches:
-    original = DISPATCH_BATCH.original
+    original = DISPATCH_BATCH.value
 
     def dispatched(self: Any, written: int) -> bool:
         listeners, self.listeners = self.listeners, []

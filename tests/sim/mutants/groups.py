@@ -31,7 +31,7 @@ def _no_group() -> Patches:
 
 @mutant("P-21", "a version is complete before it is durable", needs="ingest")
 def _version_not_synced() -> Patches:
-    original = INGESTER_GO_ON.original
+    original = INGESTER_GO_ON.value
 
     def go_on(self: Any, *given: Any) -> Any:
         with swap(CommitLog, "sync_through", nothing):

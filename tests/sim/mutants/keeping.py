@@ -84,7 +84,7 @@ def _begin_not_raised() -> Patches:
 
 @mutant("P-31", "a file goes before what was handed over out of it is durable", needs="retention_")
 def _evidence_not_durable() -> Patches:
-    original = RETENTION_RETIRE.original
+    original = RETENTION_RETIRE.value
 
     def retire(self: Any) -> bool:
         with swap(CommitLog, "sync_through", nothing):
@@ -149,7 +149,7 @@ def _offsets_left_out() -> Patches:
 
 @mutant("P-38", "a backup that is cut off takes the place of the one before", needs="restore")
 def _manifest_first() -> Patches:
-    original = COPIER_BEFORE.original
+    original = COPIER_BEFORE.value
 
     def before(self: Any, target: Any, new: Any) -> Any:
         found = original(self, target, new)
@@ -161,7 +161,7 @@ def _manifest_first() -> Patches:
 
 @mutant("P-39", "a restored store begins its queues anew", needs="restore")
 def _ends_left_out() -> Patches:
-    original = RESTORING_WRITE_REST.original
+    original = RESTORING_WRITE_REST.value
 
     def write_rest(disk: Disk, tree: Any, manifest: Any, ids: Any) -> None:
         original(disk, tree, manifest._replace(queue_ends={}), ids)

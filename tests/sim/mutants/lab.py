@@ -22,7 +22,7 @@ from timerstore import CancelResult
 
 @mutant("L-1", "the checkpoint before the log")
 def _checkpoint_first() -> Patches:
-    original = CHECKPOINT_WRITE.original
+    original = CHECKPOINT_WRITE.value
 
     def write(self: Any, taken: Any, pause: Any, *, is_clean: bool) -> Any:
         log = self._rooms.log
@@ -112,7 +112,7 @@ def _tail_not_synced() -> Patches:
 
 @mutant("L-11", "the read pointer is taken after the log's end instead of before it")
 def _read_pointer_late() -> Patches:
-    original = CHECKPOINT_TAKE.original
+    original = CHECKPOINT_TAKE.value
 
     def take(self: Any) -> Any:
         taken = original(self)

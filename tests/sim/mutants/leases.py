@@ -42,7 +42,7 @@ def _attempts_not_counted() -> Patches:
 
 @mutant("LE-6", "the last attempt's lease comes again, too", needs="receive")
 def _no_dead_letters() -> Patches:
-    original = LEASING_ROW.original
+    original = LEASING_ROW.value
 
     def row(self: Any, reads: Any, message: Any, request: Any, number: int) -> Any:
         return original(self, reads, message, request._replace(attempts_max=0), number)
@@ -52,7 +52,7 @@ def _no_dead_letters() -> Patches:
 
 @mutant("LE-7", "an extended lease is over when it would have been", needs="receive")
 def _not_extended() -> Patches:
-    original = LEASES_MOVE.original
+    original = LEASES_MOVE.value
 
     def move(self: Any, receipt: Any, deliver_ms: int) -> Any:
         return original(self, receipt, min(deliver_ms, receipt.until_ms))
@@ -67,7 +67,7 @@ def _retry_not_known() -> Patches:
 
 @mutant("LE-9", "how far a group is, is noted before its leases are there", needs="receive")
 def _noted_early() -> Patches:
-    original = LEASING_APPEND.original
+    original = LEASING_APPEND.value
 
     def append(self: Any, reads: Any, rows: Any, *rest: Any) -> None:
         progress = self._opened.lease_progress

@@ -37,7 +37,7 @@ def _level_skipped() -> Patches:
 
 @mutant("W-F3", "levels: an exception inside the loop takes a batch for done", needs="put_level")
 def _level_batch_done() -> Patches:
-    original = SCHEDULE_PLACE.original
+    original = SCHEDULE_PLACE.value
 
     def place(self: Any, entries: Any, runs: Any, now_ms: int) -> None:
         try:

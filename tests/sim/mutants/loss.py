@@ -64,7 +64,7 @@ def _skip_unreadable() -> Patches:
 
 @mutant("W-L7", "the read time is made durable, the delivered copies are not")
 def _copies_not_synced() -> Patches:
-    original = CHECKPOINT_WRITE.original
+    original = CHECKPOINT_WRITE.value
 
     def write(self: Any, taken: Any, pause: Any, *, is_clean: bool) -> Any:
         with swap(CommitLog, "sync_through", lambda log, _end: log.write_out()):
@@ -99,7 +99,7 @@ def _timer_log_gone() -> Patches:
 
 @mutant("W-L11", "a wheel that is gone is taken for an empty one")
 def _wheel_gone() -> Patches:
-    original = OPENING_RECOVER.original
+    original = OPENING_RECOVER.value
 
     def recover(self: Any, *, was_open: bool, wheel_is_ours: bool) -> Any:
         return original(self, was_open=was_open, wheel_is_ours=wheel_is_ours or was_open)

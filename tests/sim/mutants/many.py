@@ -19,7 +19,7 @@ def _not_durable() -> Patches:
 
 @mutant("CM-2", "a hint is believed without a look at the message", needs='"cancel_many"')
 def _believed() -> Patches:
-    original = MANY_CANCELLER_FIND.original
+    original = MANY_CANCELLER_FIND.value
 
     def find(self: Any, named: Any, names: Any, texts: Any, drafts: Any) -> int:
         count = original(self, named, names, texts, drafts)
@@ -31,7 +31,7 @@ def _believed() -> Patches:
 
 @mutant("CM-3", "what was cancelled before is cancelled again", needs='"cancel_many"')
 def _always_cancelled() -> Patches:
-    original = MANY_CANCELLER_PLACE.original
+    original = MANY_CANCELLER_PLACE.value
 
     def place(self: Any, drafts: Any, texts: Any) -> int:
         end = original(self, drafts, texts)

@@ -63,7 +63,7 @@ def _commit_not_durable() -> Patches:
             original(self, changes)
         self._file = new
 
-    original = OFFSETS_WRITE.original
+    original = OFFSETS_WRITE.value
     yield swap(*OFFSETS_WRITE, write)
 
 

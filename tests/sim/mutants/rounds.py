@@ -24,7 +24,7 @@ def _not_looked_up() -> Patches:
 
 @mutant("RP-3", "the limit begins anew with each put", needs="replace")
 def _limit_anew() -> Patches:
-    original = REPLACING_REPLACE.original
+    original = REPLACING_REPLACE.value
 
     def replace(self: Any, given: Any, before: Any, now_ms: int) -> Any:
         return original(self, given, before._replace(first_ms=now_ms, limit_ms=-1), now_ms)
@@ -34,7 +34,7 @@ def _limit_anew() -> Patches:
 
 @mutant("RP-4", "the limit is forgotten in another life", needs="replace")
 def _limit_forgotten() -> Patches:
-    original = REPLACING_WAITING_OF.original
+    original = REPLACING_WAITING_OF.value
 
     def waiting_of(self: Any, *given: Any) -> Any:
         found = original(self, *given)
@@ -58,7 +58,7 @@ def _one_after_the_other() -> Patches:
 
 @mutant("RP-6", "a limit that has passed is no limit", needs="replace")
 def _limit_passed() -> Patches:
-    original = REPLACING_DUE_MS.original
+    original = REPLACING_DUE_MS.value
 
     def due_ms(self: Any, given: Any, first_ms: int, limit_ms: int, now_ms: int) -> Any:
         if 0 <= limit_ms <= now_ms:

@@ -45,7 +45,7 @@ def _routed_anew() -> Patches:
 
 @mutant("SH-3", "many handles of several shards go to the first shard", needs='"cancel_many_wide"')
 def _cancelled_elsewhere() -> Patches:
-    original = SHARDED_CHECKED_PLACE.original
+    original = SHARDED_CHECKED_PLACE.value
 
     def place(self: ShardedStore, given: object) -> tuple[int, Any]:
         shard, handle = original(self, given)
@@ -56,7 +56,7 @@ def _cancelled_elsewhere() -> Patches:
 
 @mutant("SH-4", "a group commits in one shard alone", needs=_NEEDS)
 def _committed_in_one() -> Patches:
-    original = SHARD_CONSUMER_BY_SHARD.original
+    original = SHARD_CONSUMER_BY_SHARD.value
 
     def by_shard(self: ShardConsumer, through: Any) -> Any:
         return dict(list(original(self, through).items())[:1])
@@ -66,7 +66,7 @@ def _committed_in_one() -> Patches:
 
 @mutant("SH-5", "the last shard is let go of, and neither synced nor closed", needs=_NEEDS)
 def _last_not_closed() -> Patches:
-    original = SHARDED_CLOSE_ALL.original
+    original = SHARDED_CLOSE_ALL.value
 
     def close_all(stores: Sequence[TimerStore]) -> list[BaseException]:
         for last in stores[-1:]:

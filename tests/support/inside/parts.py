@@ -56,11 +56,6 @@ def pull_bytes_max() -> int:
 # --- parts that tests of crashes and corruption read ---
 
 
-def write_index_in_each_checkpoint(index: Any) -> None:
-    """Have checkpoints write the index however little there is to write."""
-    index._lag_bytes = 0
-
-
 def find_in_segment(data: bytearray, end: int, wanted: bytes, start: int) -> int:
     """Where the survey of a damaged log finds bytes in a segment's first `end` bytes, or -1."""
     segment = object.__new__(_Segment)
@@ -74,11 +69,6 @@ def find_in_segment(data: bytearray, end: int, wanted: bytes, start: int) -> int
 def crc_of_count(entry: dict[str, Any]) -> int:
     """The CRC of one entry of counts.json."""
     return counts_json._crc(entry)
-
-
-def crc_of_backup(entries: dict[str, Any]) -> int:
-    """The CRC of the entries of backup.json."""
-    return backup_json._crc(entries)
 
 
 # --- parts that property and stress tests read ---
@@ -101,8 +91,3 @@ def delay_queue_tables(queue: Any) -> DelayQueueTables:
         dict(queue._marks),
         {*queue._numbers, *queue._new_numbers},
     )
-
-
-def line_of(consumer: Any) -> Any:
-    """The line in which the polls of a consumer wait: pull/line.py."""
-    return consumer._member.line

@@ -2,22 +2,26 @@
 
 import gc
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
 @contextmanager
 def at_collections(act: Callable[[], object], *, each: int = 7) -> Iterator[None]:
-    """Within, `act` is called at the beginning of collections, which come every so many objects."""
-    before, here = gc.get_threshold(), threading.local()
+    """Within, `act` is called at the beginning of collections, which come every so many objects.
+    No call runs any more when it ends.
+    """
+    before, acting = gc.get_threshold(), set[int]()
 
     def called_back(phase: str, _info: dict[str, int]) -> None:
-        if phase == "start" and not getattr(here, "is_acting", False):
-            here.is_acting = True
+        me = threading.get_ident()
+        if phase == "start" and me not in acting:
+            acting.add(me)
             try:
                 act()
             finally:
-                here.is_acting = False
+                acting.remove(me)
 
     gc.callbacks.append(called_back)
     gc.set_threshold(each)
@@ -26,3 +30,5 @@ def at_collections(act: Callable[[], object], *, each: int = 7) -> Iterator[None
     finally:
         gc.callbacks.remove(called_back)
         gc.set_threshold(*before)
+        while acting:  # another thread is still in its call
+            time.sleep(0.001)

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.amounts import sample
 from tests.support.command_line import COMMAND, CommandLine, environment
 from timerstore.cli.exits import Exit
+
+pytestmark = pytest.mark.more  # each test starts some processes
+
 
 OUT, ERR = "stdout", "stderr"
 
@@ -38,7 +40,7 @@ def store(ts: CommandLine) -> Path:
 
 @pytest.mark.parametrize(
     ("words", "code", "said"),
-    sample([
+    [
         (["ls", "STORE"], Exit.FINE, "orders"),
         (["histogram", "STORE"], Exit.FINE, "due, by hour"),
         (["get", "STORE", "nothing"], Exit.NOT_SO, ""),
@@ -47,7 +49,7 @@ def store(ts: CommandLine) -> Path:
         (["--debug", "cancel", "STORE", "x"], Exit.ERROR, ""),
         ([], Exit.ERROR, ""),
         (["--help"], Exit.FINE, "Exit codes:"),
-    ], "commands with a full stream"),
+    ],
 )  # fmt: skip
 @pytest.mark.parametrize("unbuffered", [False, True])
 def test_what_cannot_be_said_beside_the_answer_changes_nothing(
@@ -61,8 +63,8 @@ def test_what_cannot_be_said_beside_the_answer_changes_nothing(
 
 @pytest.mark.parametrize(
     "words",
-    sample([["--help"], ["--version"], ["ls", "--help"], ["every", "list", "--help"],
-            ["ls", "STORE"], ["dump", "STORE"]], "commands with a full stream"),
+    [["--help"], ["--version"], ["ls", "--help"], ["every", "list", "--help"],
+            ["ls", "STORE"], ["dump", "STORE"]],
 )  # fmt: skip
 @pytest.mark.parametrize("unbuffered", [False, True])
 def test_an_answer_that_cannot_be_written_is_told_as_such(

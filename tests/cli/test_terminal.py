@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import timerstore
-from tests.support.amounts import sample
 from tests.support.command_line import (
     COMMAND,
     SMALL,
@@ -23,6 +22,8 @@ from tests.support.command_line import (
     in_shell,
 )
 from timerstore.cli.exits import Exit
+
+pytestmark = pytest.mark.more  # each test starts some processes
 
 
 @pytest.fixture
@@ -254,11 +255,10 @@ def run_closed(closed: str, *words: object) -> Answer:
 
 @pytest.mark.parametrize(
     "words",
-    sample([["put", "STORE", "t", "x"], ["get", "STORE", "t", "--group", "g", "--body"],
+    [["put", "STORE", "t", "x"], ["get", "STORE", "t", "--group", "g", "--body"],
      ["get", "STORE", "t", "--json"], ["receive", "STORE", "t", "--group", "g"],
      ["receive", "STORE", "t", "--group", "g", "--json"], ["follow", "STORE", "t", "--all"],
      ["ack", "STORE", "-"], ["ls", "STORE"], ["--help"], ["nothing-such"], []],
-    "commands with a closed stream"),
 )  # fmt: skip
 def test_closed_output_is_an_error_and_nothing_is_done(store: Path, words: list[str]) -> None:
     in_shell(["put", store, "t", "work"])
@@ -277,11 +277,10 @@ def test_closed_output_is_an_error_and_nothing_is_done(store: Path, words: list[
 
 @pytest.mark.parametrize(
     "words",
-    sample([["put", "STORE", "t"], ["put", "STORE", "t", "-"], ["put", "STORE", "t", "--lines"],
+    [["put", "STORE", "t"], ["put", "STORE", "t", "-"], ["put", "STORE", "t", "--lines"],
      ["ack", "STORE", "-"], ["nack", "STORE", "-"], ["extend", "STORE", "-"],
      ["cancel", "STORE", "-"], ["import", "STORE", "-"],
      ["every", "STORE", "t", "--every", "5s"]],
-    "commands with a closed stream"),
 )  # fmt: skip
 def test_closed_input_is_an_error_where_it_is_read(store: Path, words: list[str]) -> None:
     answer = run_closed("<&-", *[one.replace("STORE", str(store)) for one in words])

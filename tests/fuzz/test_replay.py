@@ -30,6 +30,7 @@ def _make(folder: str, target: str) -> str:
     return done.stdout
 
 
+@pytest.mark.more
 @pytest.mark.timeout(600)
 @_needs_compiler
 def test_every_input_of_the_c_targets_under_sanitizers() -> None:
@@ -44,6 +45,7 @@ def test_every_input_of_the_c_targets_under_sanitizers() -> None:
     assert not families
 
 
+@pytest.mark.more
 @pytest.mark.timeout(600)
 @_needs_compiler
 def test_the_c_as_the_threads_call_it_under_thread_sanitizer() -> None:

@@ -35,12 +35,15 @@ AMOUNTS = {
     "truncations": Amount(25, 75),
     "damaged whole files": Amount(20, 60),
     "pairs of damages": Amount(30, 90),
-    # tests/cli: each case starts some processes
-    "commands with a closed stream": Amount(3, 11),
-    "commands with a full stream": Amount(2, 8),
     # tests/unit
-    "time zones": Amount(2, 6),
+    "benchmarks": Amount(3, 14),
+    "bits of a unit": Amount(12, 64),
+    "changes of a clock": Amount(3, 10),
+    "ends": Amount(1, 4),
     "programs that fork": Amount(3, 7),
+    "seeds": Amount(2, 6),
+    "time zones": Amount(2, 6),
+    # tests/crash
     "scenes without memory or descriptors": Amount(2, 5),
     # tests/interop
     "broker stores": Amount(3, 11),

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.support.amounts import sample
 from tests.support.bench import SECOND, Bench, small
 from tests.support.driver import abandon
 from tests.support.durable.recorder import Fault, Recorder, recording
@@ -213,7 +214,7 @@ def test_only_valid_copy_is_never_written_over(
 
 
 @pytest.mark.parametrize("fault", FAULTS + SYNC_FAULTS, ids="-".join)
-@pytest.mark.parametrize("then", ["kill", "cut", "reopen"])
+@pytest.mark.parametrize("then", sample(["cut", "kill", "reopen"], "ends"))
 def test_copies_survive_each_fault(tmp_path: Path, fault: Step, then: str) -> None:
     with world(tmp_path) as one:
         run(one, [("put",), ("flush",), fault, (then,), fault, ("cut",), ("put",), ("flush",)])

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import timerstore
+from tests.support.amounts import sample
 from tests.support.programs import run_program
 
 OPENING = """
@@ -207,7 +208,9 @@ holders = [Holder(pages[0]), Holder(scraped[0])]
     assert_closed(stores_of(tmp_path, program), 2)
 
 
-@pytest.mark.parametrize("ending", ["os._exit(0)", "sys.exit(0)", "pass", "os.abort()"])
+@pytest.mark.parametrize(
+    "ending", sample(["sys.exit(0)", "os._exit(0)", "pass", "os.abort()"], "ends")
+)
 def test_the_end_of_a_forked_child_leaves_the_stores_of_its_parent(
     tmp_path: Path, ending: str
 ) -> None:

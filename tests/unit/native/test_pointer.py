@@ -43,6 +43,7 @@ print("alive")
 """
 
 
+@pytest.mark.more
 def test_a_view_and_its_address_in_one_cycle_are_collected() -> None:
     """With ffi.from_buffer alone, Python 3.11.7 dies of it (gh-77894)."""
     done = subprocess.run(

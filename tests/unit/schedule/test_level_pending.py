@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.amounts import sample
 from tests.support.bench import NOW, SECOND, Bench, small
 from tests.support.inside import inside
 from tests.unit.schedule.test_schedule_deliver import raw_level_put
@@ -148,7 +149,7 @@ class Died(BaseException):
         ),
     ],
 )
-@pytest.mark.parametrize("lost", ["nothing", "counts", "watermark"])
+@pytest.mark.parametrize("lost", sample(["nothing", "counts", "watermark"], "ends"))
 def test_exact_after_a_kill_anywhere(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, point: str, nth: int, lost: str
 ) -> None:

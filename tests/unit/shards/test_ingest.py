@@ -439,6 +439,7 @@ rows = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.more
 @settings(max_examples=40)
 @given(given_rows=st.lists(rows, min_size=1, max_size=25), has_lists=st.booleans())
 def test_what_staging_lets_through_every_shard_takes(

@@ -300,6 +300,7 @@ def _race(root: str, staged: Any, gate: Any, answers: Any) -> None:
     answers.put((os.getpid(), commit(Path(root), "s", 0, [staged]).is_replay))
 
 
+@pytest.mark.more
 def test_of_many_commits_at_once_one_wins(root: Path) -> None:
     context = multiprocessing.get_context("spawn")
     gate, answers = context.Barrier(4), context.Queue()

@@ -190,6 +190,7 @@ def test_modules_of_jobs() -> None:
 def test_settings_that_are_no_numbers(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    pytest.importorskip("pyspark")
     given = ["--path", str(tmp_path / "s"), "--shards", "1", "--set", f"precision_ms={text}"]
     assert command.main(["init-shards", *given]) == 1
     assert "precision_ms: wanted int" in said(capsys)

@@ -101,6 +101,7 @@ def test_queue_units_that_lie_are_not_believed(filled: Path, tmp_path: Path) -> 
     assert offsets_of(found) == all_offsets(filled)
 
 
+@pytest.mark.more
 @given(
     low=st.none() | st.integers(-1, 61),
     high=st.none() | st.integers(-1, 61),
@@ -399,6 +400,7 @@ def test_the_door_opens_without_pyspark_and_pyarrow() -> None:
     assert "pip install 'timerstore[spark]'" in done.stdout
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("error", ["ImportError", "RuntimeError", "OSError"])
 def test_the_autoload_module_never_raises(error: str) -> None:
     for blocked in ({"pyspark"}, {"pyarrow"}, {"timerstore"}, {"numpy"}):

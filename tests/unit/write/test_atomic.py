@@ -11,6 +11,7 @@ import pytest
 
 import timerstore
 from tests.support import disk_reader as disk
+from tests.support.amounts import sample
 from tests.support.bench import NOW, Bench, small
 from tests.support.driver import abandon
 from tests.support.inside import RECOVER_BATCH, inside
@@ -148,8 +149,10 @@ def test_never_cut_by_staging_or_segment(tmp_path: Path, segment_kib: int) -> No
         assert not any(offsets[0] < at < end for at in ends)
 
 
-@pytest.mark.parametrize("lose", ["", "timerstore"])
-@pytest.mark.parametrize("delay", [0, 20])
+TORN = [("", 20), ("", 0), ("timerstore", 0), ("timerstore", 20)]
+
+
+@pytest.mark.parametrize(("lose", "delay"), sample(TORN, "ends"))
 def test_torn_at_every_sector(tmp_path: Path, delay: int, lose: str) -> None:
     """Of the sectors of the group each is on the disk or is not: any combination of few of them,
     then some of many.

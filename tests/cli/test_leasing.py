@@ -144,6 +144,7 @@ def test_shards_take_what_a_store_takes(ts: CommandLine) -> None:
 # --- pace -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("kind", ["store", "shards"])
 def test_a_crowd_comes_at_its_rate(ts: CommandLine, kind: str) -> None:
     path = ts.init() if kind == "store" else _shards(ts, 2)

@@ -10,6 +10,7 @@ from typing import Any
 import click
 import pytest
 
+from tests.support.amounts import sample
 from tests.support.answers import Answers
 from tests.support.command_line import CommandLine
 from timerstore.cli.command import COMMANDS, cli
@@ -71,7 +72,7 @@ def is_refused_by_click(name: str, option: str, value: str) -> bool:
     return False
 
 
-@pytest.mark.parametrize(("name", "option"), list(options()))
+@pytest.mark.parametrize(("name", "option"), sample(options(), "options of commands"))
 def test_each_edge_of_a_number_has_its_exit_code(ts: CommandLine, name: str, option: str) -> None:
     path = ts.init()
     row = ts.fine("put", path, "t", "work", "--in", "1h", "--json").row

@@ -47,6 +47,7 @@ def _judge(found: list[Outcome]) -> None:
     assert not bad, "\n".join(f"{one.kind}: {one.name}: {one.detail[-400:]}" for one in bad[:20])
 
 
+@pytest.mark.more
 def test_damage_of_the_far_wheel_changes_nothing(tmp_path: Path) -> None:
     asked = golden.LARGE._replace(config=replace(golden.CONFIG, far_wheel="own"))
     made = golden.make(tmp_path / "made", is_closed=True, asked=asked)

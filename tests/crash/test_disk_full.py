@@ -198,6 +198,7 @@ def test_names_that_run_out(name: str, few_names: Callable[[int], Path]) -> None
     assert met > 1
 
 
+@pytest.mark.more
 def test_opening_with_too_little_space_is_full_error_and_works_later(worker: Worker) -> None:
     for left_kib in range(0, 160, 12):
         worker.live(

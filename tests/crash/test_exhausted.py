@@ -231,6 +231,7 @@ def maps(left: int) -> Iterator[None]:
             one.close()
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", ["recover"])
 def test_maps_that_run_out(name: str, tmp_path: Path) -> None:
     if int(_MAPS_MAX.read_text()) > 200_000:
@@ -238,7 +239,7 @@ def test_maps_that_run_out(name: str, tmp_path: Path) -> None:
     _run_out(name, tmp_path, maps, (0, 1, 3))
 
 
-@pytest.mark.parametrize("nth", range(1, 10))
+@pytest.mark.parametrize("nth", sample(range(1, 10), "nth calls"))
 def test_a_thread_that_cannot_be_started(
     nth: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

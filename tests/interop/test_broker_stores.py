@@ -26,7 +26,15 @@ _listings: dict[str, Expected] = {}
 KILLED_IN = ("killed-small-segments", "rolled")
 STORES = [*KILLED_IN, *(name for name in broker.names() if name not in KILLED_IN)]
 STORES = STORES[: amount("broker stores")]
-KILLS = [pytest.param(name, marks=[] if name in KILLED_IN else pytest.mark.deep) for name in STORES]
+
+
+def _mark_of(name: str) -> list[pytest.MarkDecorator]:
+    if name == KILLED_IN[0]:
+        return []
+    return [pytest.mark.more if name in KILLED_IN else pytest.mark.deep]
+
+
+KILLS = [pytest.param(name, marks=_mark_of(name)) for name in STORES]
 in_some_stores = pytest.mark.parametrize("expected", KILLS, indirect=True)
 
 
@@ -395,6 +403,7 @@ class Killed(Exception):  # noqa: N818 - what happened, not what went wrong
     """Stands for a kill at a fail point."""
 
 
+@in_some_stores
 def test_import_that_fails_is_begun_again(
     expected: Expected, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -302,6 +302,7 @@ def test_timer_check(made: Made) -> None:
 CLOSING = ("close_checkpointed", "close_relinked", "close_buried", "close_written_for_brokers")
 
 
+@pytest.mark.more
 def test_killed_while_closing(
     made: Made, config: StoreConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

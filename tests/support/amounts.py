@@ -22,13 +22,15 @@ class Amount(NamedTuple):
 AMOUNTS = {
     # tests/sim
     "simulator schedules": Amount(120, 600),
-    "workloads of two operations": Amount(60, 528),
+    "workloads of two operations": Amount(6, 528),
     # tests/crash
     "kill -9 lives": Amount(24, 290),
     "power cuts": Amount(3, 25),
     "failing disks": Amount(2, 16),
     "sizes of a full disk": Amount(1, 3),
-    "failing calls of a scene": Amount(5, 12),
+    "failing calls of a scene": Amount(3, 12),
+    "nth calls": Amount(2, 9),
+    "scenes without memory or descriptors": Amount(2, 5),
     # tests/corruption
     "flipped bits": Amount(60, 240),
     "damaged blocks": Amount(30, 90),
@@ -40,15 +42,16 @@ AMOUNTS = {
     "bits of a unit": Amount(12, 64),
     "changes of a clock": Amount(3, 10),
     "ends": Amount(1, 4),
-    "programs that fork": Amount(3, 7),
+    "odd values of a flag": Amount(2, 7),
+    "options of commands": Amount(20, 58),
+    "programs that fork": Amount(1, 7),
     "seeds": Amount(2, 6),
-    "time zones": Amount(2, 6),
-    # tests/crash
-    "scenes without memory or descriptors": Amount(2, 5),
+    "time zones": Amount(1, 6),
     # tests/interop
     "broker stores": Amount(3, 11),
     "records of a torn tail": Amount(1, 3),
     # tests/property
+    "examples of two copies": Amount(8, 25),
     "store machine examples": Amount(12, 50),
 }
 """By what is counted."""

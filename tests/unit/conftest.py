@@ -15,6 +15,23 @@ def bench_config() -> StoreConfig:
     return small()
 
 
+@pytest.fixture(scope="module")
+def shared_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """One small store for a table of refused calls, each of which leaves it as it was."""
+    one = Bench(tmp_path_factory.mktemp("shared") / "store")
+    yield one
+    one.close()
+
+
+@pytest.fixture(scope="module")
+def known_topic_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """The same, with a message in the topic that the refused calls name."""
+    one = Bench(tmp_path_factory.mktemp("shared") / "store")
+    one.store.put("new", b"first")
+    yield one
+    one.close()
+
+
 @pytest.fixture
 def bench(tmp_path: Path, bench_config: StoreConfig) -> Iterator[Bench]:
     """A small store, checked and closed at the end."""

@@ -260,6 +260,7 @@ def test_demo_flights_passes_on_a_few(tmp_path: Path) -> None:
     assert figures["delivered"] + figures["cancelled"] == 400
 
 
+@pytest.mark.more
 def test_demo_live_passes_through_a_kill(tmp_path: Path) -> None:
     pytest.importorskip("tqdm")
     demo = importlib.import_module("benchmarks.demo_live")

@@ -76,6 +76,7 @@ signal.raise_signal(signal.SIGALRM)
     assert_closed(stores_of(tmp_path, program), 5)
 
 
+@pytest.mark.more
 def test_close_works_as_modules_are_cleared(tmp_path: Path) -> None:
     program = """
 holder = Holder(make())
@@ -135,6 +136,7 @@ for target in (read, put, put, *waits):
     assert_closed(stores_of(tmp_path, program), 1)
 
 
+@pytest.mark.more
 def test_a_daemon_thread_that_stays_in_a_call_does_not_keep_the_interpreter(tmp_path: Path) -> None:
     """Its store is as after a kill, and says so; another one is closed."""
     program = """
@@ -171,6 +173,7 @@ threading.Thread(target=work).start()
     assert_there(tmp_path / "0", [b"1"], "late")
 
 
+@pytest.mark.more
 def test_shards_and_async_stores_are_closed_at_exit(tmp_path: Path) -> None:
     program = """
 import timerstore.aio
@@ -197,6 +200,7 @@ del async_holder
         assert not list((tmp_path / name).rglob("abort")), f"{name} were not closed"
 
 
+@pytest.mark.more
 def test_servers_are_closed_at_exit(tmp_path: Path) -> None:
     program = """
 from timerstore import prometheus, serve

@@ -60,6 +60,7 @@ def test_what_somebody_has_is_not(name: str) -> None:
     assert place(buffers.take(SIZE)) == at
 
 
+@pytest.mark.more
 def test_two_who_ask_at_once_get_two() -> None:
     buffers, wrong = Buffers(), []
     with many_switches(1e-6):

@@ -654,6 +654,7 @@ def test_a_full_disk_when_it_was_cancelled(bench: Bench, monkeypatch: pytest.Mon
     assert recurring_json.read((bench.root / FILE).read_bytes()) == []
 
 
+@pytest.mark.more
 def test_in_threads(tmp_path: Path) -> None:
     with timerstore.open(tmp_path / "s", StoreConfig()) as store:
         assert not planner_is_started(inside(store).recurring)  # no thread for who does not use it

@@ -63,8 +63,7 @@ def _waits(store: TimerStore) -> Any:
 
 @pytest.mark.parametrize("it", BOOLS, ids=repr)
 @pytest.mark.parametrize("name", CALLS)
-def test_a_bool_is_refused(shared_bench: Bench, name: str, it: Any) -> None:
-    bench = shared_bench
+def test_a_bool_is_refused(bench: Bench, name: str, it: Any) -> None:
     bench.store.put("t", b"there", queue_id=1)
     bench.turn()
     before = bench.store.stats()["put_messages"]

@@ -118,8 +118,8 @@ test: $(VENV)/.has-dev $(VENV)/.has-xfs $(BUILT) ## the tests of every change, 5
 		--ignore tests/spark --ignore tests/stress --ignore tests/browser $(or $(ARGS),tests)
 
 .PHONY: test-all
-test-all: $(VENV)/.has-dev $(VENV)/.has-spark $(VENV)/.has-connect $(VENV)/.has-xfs $(VENV)/.has-chromium $(BUILT) rocketmq-if-possible ## all amounts, on a disk too, a browser, a real broker, Spark
-	TIMERSTORE_TEST_AMOUNTS=all $(PYTEST) -n 2 --dist worksteal -m "not deep and not spark" $(ARGS)
+test-all: test $(VENV)/.has-spark $(VENV)/.has-connect $(VENV)/.has-chromium rocketmq-if-possible ## all amounts, a disk, a browser, a real broker, Spark; half an hour
+	$(PYTEST) -n 2 --dist worksteal -m "more and not deep and not spark" tests
 	@$(MAKE) --no-print-directory test-disk
 	@if $(RUN) -m tests.support.spark.java; then $(MAKE) --no-print-directory run-spark; \
 	else echo "!!! NOT RUN: tests/spark, all that touches Spark. \`make test-spark\` installs a" \
@@ -153,11 +153,11 @@ java: $(VENV)/.has-run
 
 .PHONY: test-property
 test-property: $(VENV)/.has-dev $(BUILT) ## Hypothesis, longer; HYPOTHESIS_PROFILE=nightly for a night
-	TIMERSTORE_TEST_AMOUNTS=all HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-ci} $(PYTEST) --timeout=0 tests/property $(ARGS)
+	HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-ci} $(PYTEST) --timeout=0 tests/property $(ARGS)
 
 .PHONY: test-crash
 test-crash: $(VENV)/.has-dev $(VENV)/.has-spark $(VENV)/.has-xfs $(BUILT) ## children killed, their power cut, at points and at random
-	TIMERSTORE_TEST_AMOUNTS=all $(PYTEST) --timeout=0 tests/crash $(ARGS)
+	$(PYTEST) --timeout=0 tests/crash $(ARGS)
 
 .PHONY: test-interop
 test-interop: $(VENV)/.has-dev $(BUILT) jdk ## with a real RocketMQ; installs a JDK and Maven by apt where missing
@@ -201,7 +201,7 @@ nightly: $(VENV)/.has-dev $(VENV)/.has-spark java $(BUILT) ## hours of new seeds
 	$(PYTEST) --timeout=0 -m deep tests/sim
 	$(PYTEST) --timeout=0 -m deep tests/corruption tests/fuzz
 	$(MAKE) --no-print-directory fuzz SECONDS=$(or $(FUZZ_SECONDS),240) LEDGER=--ledger
-	TIMERSTORE_TEST_AMOUNTS=all HYPOTHESIS_PROFILE=nightly $(PYTEST) --timeout=0 tests/property
+	HYPOTHESIS_PROFILE=nightly $(PYTEST) --timeout=0 tests/property
 	TIMERSTORE_SHARD_KILLS=2000 $(PYTEST) --timeout=0 tests/crash/test_shards_kill.py
 	TIMERSTORE_SPARK_KILLS=60 $(PYTEST) --timeout=0 -m "spark and deep" tests/spark
 	TIMERSTORE_NOTE_AMOUNTS=1 $(PYTEST) --timeout=0 -m deep tests/crash

@@ -22,18 +22,12 @@ from tests.corruption.damages import Case, Files
 from tests.corruption.golden import CONFIG, NOW_MS, Golden, make
 from tests.corruption.ordeal import Ordeal, Outcome
 from tests.support import ledger
-from tests.support.amounts import amount
+from tests.support.amounts import both
 from timerstore.layout import wheel_slot
 from timerstore.testing import ManualClock
 
 _FINE = {"same", "refused", "known"}
-_AMOUNTS = {
-    "flips": "flipped bits",
-    "blocks": "damaged blocks",
-    "truncations": "truncations",
-    "whole files": "damaged whole files",
-    "pairs": "pairs of damages",
-}
+_KINDS = ("flips", "blocks", "truncations", "whole files", "pairs")
 _FOR_EVER = 1e12
 _DEEP_S = float(os.environ.get("TIMERSTORE_CORRUPTION_S", _FOR_EVER))
 """Of each kind, in the deep run; less than all is noted as what it is."""
@@ -89,26 +83,29 @@ def _judge(found: list[Outcome], *, is_closed: bool) -> None:
     assert not bad, "\n".join(f"{one.kind}: {one.name}: {one.detail[-400:]}" for one in bad[:20])
 
 
-def _run(what: str, tmp_path: Path, *, is_closed: bool, deep: bool) -> tuple[list[Outcome], int]:
+def _run(
+    what: str, tmp_path: Path, *, is_closed: bool, deep: bool, wanted: int | None = None
+) -> tuple[list[Outcome], int]:
     golden = make(tmp_path / "made", is_closed=is_closed)
     cases = _cases(what, golden.files, golden.older, Random(what), deep=deep)
-    asked = cases if deep else cases[: amount(_AMOUNTS[what])]
+    asked = cases[:wanted]
     found = _ordeal(golden, tmp_path).run(asked, until_s=_DEEP_S)
     print(what, "of", len(cases), dict(Counter(one.kind for one in found)))
     _judge(found, is_closed=is_closed)
     return found, len(cases)
 
 
-@pytest.mark.parametrize("what", list(_AMOUNTS))
-def test_damage_is_refused_or_changes_nothing(what: str, tmp_path: Path) -> None:
-    found, count = _run(what, tmp_path, is_closed=True, deep=False)
-    assert len(found) == min(amount(_AMOUNTS[what]), count)
+@pytest.mark.parametrize("what", _KINDS)
+@pytest.mark.parametrize("wanted", both("damages of a kind"))
+def test_damage_is_refused_or_changes_nothing(wanted: int, what: str, tmp_path: Path) -> None:
+    found, count = _run(what, tmp_path, is_closed=True, deep=False, wanted=wanted)
+    assert len(found) == min(wanted, count)
     assert {"same", "refused"} <= {one.kind for one in found}
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "killed"])
-@pytest.mark.parametrize("what", [what for what in _AMOUNTS if what != "flips"])
+@pytest.mark.parametrize("what", [what for what in _KINDS if what != "flips"])
 def test_all_damage_is_refused_or_changes_nothing(
     what: str, is_closed: bool, tmp_path: Path
 ) -> None:

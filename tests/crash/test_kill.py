@@ -22,7 +22,7 @@ import pytest
 import timerstore
 from tests.crash.campaign import Campaign
 from tests.crash.lives import make_few_lives, make_lives
-from tests.support.amounts import RUNS_ALL, amount
+from tests.support.amounts import AMOUNTS, both
 from timerstore import failpoint
 
 _MEMORY = Path("/dev/shm")
@@ -52,18 +52,22 @@ class KillCampaign(Campaign):
             shutil.rmtree(in_memory)
 
 
+_LIVES = "kill -9 lives"
+
+
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("count", both(_LIVES))
 def test_nothing_is_lost_doubled_early_or_taken_back_after_kill_9(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    count = amount("kill -9 lives")
-    lives = make_lives(_SEED, count) if RUNS_ALL else make_few_lives(_SEED, count)
+    is_all = count == AMOUNTS[_LIVES].all
+    lives = make_lives(_SEED, count) if is_all else make_few_lives(_SEED, count)
     campaign = KillCampaign(tmp_path, _SEED, lives)
     with capsys.disabled():
         print(campaign.summary)
     campaign.check()
     assert campaign.kills >= 0.8 * count
-    if RUNS_ALL:
+    if is_all:
         assert [name for name in failpoint.NAMES if not campaign.points[name]] == []
 
 

@@ -18,7 +18,7 @@ from tests.crash.campaign import ROOT, Campaign
 from tests.crash.failing_disk import make_failing_lives
 from tests.crash.lives import make_power_lives
 from tests.crash.mount import MAKERS, why_not
-from tests.support.amounts import amount
+from tests.support.amounts import both
 
 _SEED = 7_351
 _LONG = 2000
@@ -61,10 +61,10 @@ def test_a_cut_takes_what_was_not_synced_and_nothing_else(kind: str, tmp_path: P
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("cuts", both("power cuts"))
 def test_nothing_is_lost_doubled_early_or_taken_back_after_a_power_cut(
-    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cuts: int, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cuts = amount("power cuts")
     campaign = PowerCampaign(kind, tmp_path, _SEED, cuts)
     with capsys.disabled():
         print(f"{campaign.summary}on {kind}")
@@ -84,10 +84,10 @@ class FailingCampaign(Campaign):
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("failures", both("failing disks"))
 def test_a_disk_that_fails_ends_the_store_with_a_clear_error(
-    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    failures: int, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    failures = amount("failing disks")
     campaign = FailingCampaign(kind, tmp_path, _SEED, failures)
     with capsys.disabled():
         print(f"{campaign.summary}on {kind}")

@@ -12,7 +12,7 @@ import pytest
 
 import timerstore
 from tests.support import disk_reader as disk
-from tests.support.amounts import amount
+from tests.support.amounts import AMOUNTS
 from tests.support.broker import fixtures as broker
 from tests.support.broker.expected import Expected, Key, as_delivered
 from timerstore import CancelResult, Message, StoreConfig, TimerStore, failpoint
@@ -25,7 +25,10 @@ _listings: dict[str, Expected] = {}
 # Kills cost a copy each, so only a long run kills in all stores.
 KILLED_IN = ("killed-small-segments", "rolled")
 STORES = [*KILLED_IN, *(name for name in broker.names() if name not in KILLED_IN)]
-STORES = STORES[: amount("broker stores")]
+
+
+def _more(at: int) -> list[pytest.MarkDecorator]:
+    return [] if at < AMOUNTS["broker stores"].few else [pytest.mark.more]
 
 
 def _mark_of(name: str) -> list[pytest.MarkDecorator]:
@@ -38,7 +41,7 @@ KILLS = [pytest.param(name, marks=_mark_of(name)) for name in STORES]
 in_some_stores = pytest.mark.parametrize("expected", KILLS, indirect=True)
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=[pytest.param(name, marks=_more(at)) for at, name in enumerate(STORES)])
 def expected(request: pytest.FixtureRequest) -> Expected:
     name = str(request.param)
     if name not in _listings:

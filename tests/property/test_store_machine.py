@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.support.amounts import RUNS_ALL, amount
+from tests.support.amounts import AMOUNTS, both
 from tests.support.driver import DAY_MS, HOW, TAGS, YEAR_MS, Driver, PowerDriver, tiny
 from tests.support.durable.shadow_disk import ShadowDisk
 from tests.support.inside.sizes import SMALL, replaced
@@ -681,7 +681,12 @@ class SmallBatchMachine(StoreMachine):
 MACHINES = [StoreMachine, AsyncStoreMachine, PowerCutMachine, SmallBatchMachine]
 
 
+EXAMPLES = "store machine examples"
+"""All of them: as many as the profile says."""
+
+
 @pytest.mark.parametrize("machine", MACHINES)
-def test_store_agrees_with_model(machine: type[StoreMachine]) -> None:
-    asked = settings() if RUNS_ALL else settings(max_examples=amount("store machine examples"))
+@pytest.mark.parametrize("count", both(EXAMPLES))
+def test_store_agrees_with_model(count: int, machine: type[StoreMachine]) -> None:
+    asked = settings() if count == AMOUNTS[EXAMPLES].all else settings(max_examples=count)
     run_state_machine_as_test(machine, settings=asked)

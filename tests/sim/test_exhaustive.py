@@ -15,17 +15,18 @@ from tests.sim.mutants import planted
 from tests.sim.paths import SimPath
 from tests.sim.run import run_schedule
 from tests.sim.workloads import OPS, VARIANTS, Workload, workloads
-from tests.support.amounts import amount
+from tests.support.amounts import both
 
 MIXES = 4  # of what a power cut leaves: all is there, nothing is, and two between
 
 
 @pytest.mark.timeout(600)
-def test_few_operations_live_through_every_end() -> None:
+@pytest.mark.parametrize("count", both("workloads of two operations"))
+def test_few_operations_live_through_every_end(count: int) -> None:
     """Each single operation; and of two operations some workloads, or all."""
     single = list(workloads(1))
     pairs = [one for one in workloads(2, turns=1) if len(one.names) == 2]
-    count = min(len(pairs), amount("workloads of two operations"))
+    count = min(len(pairs), count)
     chosen = [pairs[at * len(pairs) // count] for at in range(count)]
     totals = explore([*single, *chosen], MIXES)
     print(totals)

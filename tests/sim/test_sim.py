@@ -19,18 +19,22 @@ from tests.sim.paths import SimPath
 from tests.sim.run import run_schedule, run_seed
 from tests.sim.schedule import make_schedule
 from tests.sim.shrink import REGRESSIONS, Shrinker, read_regression, regression_text
-from tests.support.amounts import RUNS_ALL, amount
+from tests.support.amounts import AMOUNTS, both
 from tests.support.inside.engine import CommitLog
 
 _ROOT = Path(__file__).parents[2]
 
 
+SCHEDULES = "simulator schedules"
+
+
 @pytest.mark.timeout(900)
-def test_store_agrees_with_its_model_whatever_happens() -> None:
-    totals = run_many(0, amount("simulator schedules"))
+@pytest.mark.parametrize("count", both(SCHEDULES))
+def test_store_agrees_with_its_model_whatever_happens(count: int) -> None:
+    totals = run_many(0, count)
     print(totals)
     assert not totals.failures, totals.failures[0]
-    if RUNS_ALL:  # fewer schedules do not get everywhere
+    if count == AMOUNTS[SCHEDULES].all:  # fewer schedules do not get everywhere
         empty = audit.missing(dict(totals.counts), dict(totals.reached), 5)
         assert not empty, f"the generator does not get there: {empty}"
 

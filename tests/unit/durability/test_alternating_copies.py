@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.support.amounts import amount, sample
+from tests.support.amounts import sample
 from tests.support.bench import SECOND, Bench, small
 from tests.support.driver import abandon
 from tests.support.durable.recorder import Fault, Recorder, recording
@@ -200,7 +200,7 @@ def run(one: World, steps: Sequence[Step]) -> None:
         getattr(one, name)(*given_to)
 
 
-@settings(max_examples=amount("examples of two copies"))
+@settings(max_examples=15)
 @given(st.lists(st.sampled_from(PLAIN + FAULTS + SYNC_FAULTS), min_size=2, max_size=7))
 @example(
     [("put",), ("flush",), ("fault", "timerstore/state", "torn"), ("cut",), ("put",), ("reopen",)]

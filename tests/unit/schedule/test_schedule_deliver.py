@@ -225,6 +225,28 @@ def test_a_clock_that_was_set_back_again_and_again_costs_little(
     assert sum(found) < 5 * 400
 
 
+def test_level_is_not_early_when_the_clock_goes_back_by_1_ms_during_a_step(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    due_ms = bench.store.put("t", b"x", level=1).due_ms
+    bench.turn()
+    real = Runs.due
+
+    def due(runs: Runs, *given: Any) -> Any:
+        entries = real(runs, *given)
+        bench.clock.set(due_ms - 1)
+        return entries
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Runs, "due", due)
+        bench.clock.set(due_ms)
+        bench.store.services()["schedule_deliver"].step()
+    bench.turn()
+    assert bench.out() == []
+    bench.turn(1)
+    assert [one.body for one in bench.out()] == [b"x"]
+
+
 def test_due_in_between_when_the_clock_was_set_back(bench: Bench) -> None:
     """The ancestor's queue stands until its head is due (W-F5); nothing is early either."""
     bench.store.put("t", b"first", level=2)

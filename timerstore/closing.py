@@ -11,9 +11,10 @@ Invariants:
 import atexit
 import os
 import warnings
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
-from weakref import WeakSet
+from weakref import WeakMethod, WeakSet
 
 from timerstore.errors import ForkedError
 from timerstore.owner import Owner
@@ -86,8 +87,22 @@ def warn_unclosed(one: Closing, path: object) -> None:
         warnings.warn(
             f"unclosed {type(one).__name__} of {path}: close it, or use `with`",
             ResourceWarning,
-            stacklevel=3,  # without its source: who records the warning would keep the store
+            stacklevel=3,  # without `source`: a recorded warning would keep the store alive
         )
+
+
+def weakly(method: Callable[[], None]) -> Callable[[], None]:
+    """Return a function that calls a bound method, and does not keep its object alive. Once the
+    object is gone, the function does nothing.
+    """
+    found = WeakMethod(method)
+
+    def call() -> None:
+        alive = found()
+        if alive is not None:
+            alive()
+
+    return call
 
 
 def forked_error(where: object, pid: int) -> ForkedError:

@@ -23,7 +23,7 @@ from timerstore import arguments
 from timerstore.backup import Copier
 from timerstore.beside import ReadOnlyStore
 from timerstore.clock import Clock, SystemClock
-from timerstore.closing import Closing, close_at_exit, warn_unclosed
+from timerstore.closing import Closing, close_at_exit, warn_unclosed, weakly
 from timerstore.config import StoreConfig
 from timerstore.errors import (
     ClosedError,
@@ -145,17 +145,6 @@ def _counted(
     return call
 
 
-def _waking(of: "weakref.ref[TimerStore]") -> Callable[[], None]:
-    """What a clock calls that was turned; it does not keep the store alive."""
-
-    def wake_all() -> None:
-        store = of()
-        if store is not None:
-            store._wake_all()
-
-    return wake_all
-
-
 def _not_plain(*_given: Any, **_named: Any) -> Any:
     return None
 
@@ -243,7 +232,7 @@ class TimerStore(Closing):
         )
         self._recurring = RecurringCalls(opened, self._clock, self._putting, threads=self._threads)
         self._recurring.prepare()
-        self._unsubscribe = self._clock.subscribe(_waking(weakref.ref(self)))
+        self._unsubscribe = self._clock.subscribe(weakly(self._wake_all))
 
     # --- putting ---
 

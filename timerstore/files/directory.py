@@ -136,7 +136,9 @@ class Directory(Owner):
 
     def _let_go(self) -> None:
         self._file = None
-        if _held.get(self._identity) is self._anchor:  # no other thread changes its entry then
+        # Without the lock: a finalizer may run while its own thread has it. While the entry is of
+        # this anchor, no other thread changes it.
+        if _held.get(self._identity) is self._anchor:
             del _held[self._identity]
         self._anchor.unlock()
         self._anchor.close()

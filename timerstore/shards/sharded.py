@@ -17,7 +17,6 @@ Source:   decision 0016.
 import heapq
 import os
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -33,7 +32,7 @@ import numpy as np
 from timerstore import arguments
 from timerstore import store as single
 from timerstore.clock import Clock, SystemClock
-from timerstore.closing import Closing, close_at_exit, warn_unclosed
+from timerstore.closing import Closing, close_at_exit, warn_unclosed, weakly
 from timerstore.config import StoreConfig
 from timerstore.errors import (
     BusyError,
@@ -152,7 +151,7 @@ class ShardedStore(Closing):
             store._warns_unclosed = False
         close_at_exit(self)
         if threads and ingest_every is not None:
-            self._ingest_service = IngestService(_looking(weakref.ref(self)), ingest_every)
+            self._ingest_service = IngestService(weakly(self._look), ingest_every)
             try:
                 self._ingest_service.start()
             except BaseException:
@@ -955,17 +954,6 @@ def _close_all(stores: Iterable[TimerStore]) -> list[BaseException]:
         except BaseException as error:  # noqa: BLE001 - the caller raises it
             errors.append(error)
     return errors
-
-
-def _looking(of: "weakref.ref[ShardedStore]") -> Callable[[], None]:
-    """What the ingest service does, which does not keep the shards alive."""
-
-    def look() -> None:
-        store = of()
-        if store is not None:
-            store._look()
-
-    return look
 
 
 def _done(call: Callable[[], Answer]) -> "Future[Answer]":

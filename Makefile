@@ -252,7 +252,7 @@ floors: $(VENV)/.has-dev
 	$(BIN)/lint-imports --no-cache
 
 .PHONY: ci
-ci: check native-test native-fuzz test test-pythons test-all ## all that must pass
+ci: check native-test native-fuzz test-all test-pythons test-property test-crash test-interop ## all that must pass
 
 .PHONY: clean
 clean: ## remove what was made, .venv too

@@ -27,6 +27,7 @@ from timerstore import failpoint
 
 _MEMORY = Path("/dev/shm")
 _SEED = 20_131
+_KILLS_MIN = 300
 _KILLS_LONG = 3000
 
 
@@ -66,7 +67,7 @@ def test_nothing_is_lost_doubled_early_or_taken_back_after_kill_9(
     with capsys.disabled():
         print(campaign.summary)
     campaign.check()
-    assert campaign.kills >= 0.8 * count
+    assert campaign.kills >= (_KILLS_MIN if is_all else 0.8 * count)
     if is_all:
         assert [name for name in failpoint.NAMES if not campaign.points[name]] == []
 

@@ -34,6 +34,7 @@ def test_store_agrees_with_its_model_whatever_happens(count: int) -> None:
     totals = run_many(0, count)
     print(totals)
     assert not totals.failures, totals.failures[0]
+    assert totals.runs == count
     if count == AMOUNTS[SCHEDULES].all:  # fewer schedules do not get everywhere
         empty = audit.missing(dict(totals.counts), dict(totals.reached), 5)
         assert not empty, f"the generator does not get there: {empty}"
@@ -50,11 +51,14 @@ def _traces(first: int, count: int) -> list[str]:
     return [run_seed(seed, is_hashed=True).trace for seed in range(first, first + count)]
 
 
-def test_same_seed_gives_same_run_in_another_process() -> None:
-    here = _traces(100, 4)
-    assert here == _traces(100, 4)
-    assert len(set(here)) == 4
-    program = f"import json; from {__name__} import _traces; print(json.dumps(_traces(100, 4)))"
+@pytest.mark.parametrize("count", both("schedules run twice"))
+def test_same_seed_gives_same_run_in_another_process(count: int) -> None:
+    here = _traces(100, count)
+    assert here == _traces(100, count)
+    assert len(set(here)) == count
+    program = (
+        f"import json; from {__name__} import _traces; print(json.dumps(_traces(100, {count})))"
+    )
     found = subprocess.run(
         [sys.executable, "-c", program], cwd=_ROOT, capture_output=True, text=True, check=True,
         env={**os.environ, "PYTHONHASHSEED": "12345", "PYTHONPATH": str(_ROOT)},

@@ -12,7 +12,7 @@ import pytest
 
 
 class Amount(NamedTuple):
-    """Of one campaign."""
+    """How often `make test` and `make test-all` do one thing."""
 
     few: int
     all: int
@@ -21,6 +21,7 @@ class Amount(NamedTuple):
 AMOUNTS = {
     # tests/sim
     "simulator schedules": Amount(120, 600),
+    "schedules run twice": Amount(4, 12),
     "workloads of two operations": Amount(6, 60),
     # tests/crash
     "kill -9 lives": Amount(24, 290),
@@ -31,7 +32,7 @@ AMOUNTS = {
     "nth calls": Amount(2, 9),
     "scenes without memory or descriptors": Amount(2, 5),
     # tests/corruption
-    "damages of a kind": Amount(30, 120),
+    "damages of a kind": Amount(30, 300),
     # tests/unit
     "benchmarks": Amount(3, 14),
     "bits of a unit": Amount(12, 64),
@@ -48,7 +49,6 @@ AMOUNTS = {
     # tests/property
     "store machine examples": Amount(12, 50),
 }
-"""By what is counted."""
 
 
 def both(of: str) -> list[Any]:

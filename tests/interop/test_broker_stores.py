@@ -12,7 +12,7 @@ import pytest
 
 import timerstore
 from tests.support import disk_reader as disk
-from tests.support.amounts import AMOUNTS
+from tests.support.amounts import sample
 from tests.support.broker import fixtures as broker
 from tests.support.broker.expected import Expected, Key, as_delivered
 from timerstore import CancelResult, Message, StoreConfig, TimerStore, failpoint
@@ -27,10 +27,6 @@ KILLED_IN = ("killed-small-segments", "rolled")
 STORES = [*KILLED_IN, *(name for name in broker.names() if name not in KILLED_IN)]
 
 
-def _more(at: int) -> list[pytest.MarkDecorator]:
-    return [] if at < AMOUNTS["broker stores"].few else [pytest.mark.more]
-
-
 def _mark_of(name: str) -> list[pytest.MarkDecorator]:
     if name == KILLED_IN[0]:
         return []
@@ -41,7 +37,7 @@ KILLS = [pytest.param(name, marks=_mark_of(name)) for name in STORES]
 in_some_stores = pytest.mark.parametrize("expected", KILLS, indirect=True)
 
 
-@pytest.fixture(params=[pytest.param(name, marks=_more(at)) for at, name in enumerate(STORES)])
+@pytest.fixture(params=sample(STORES, "broker stores"))
 def expected(request: pytest.FixtureRequest) -> Expected:
     name = str(request.param)
     if name not in _listings:

@@ -1,4 +1,4 @@
-"""Tables of answers: what each of many cases must give, pinned in a JSON file beside the test.
+"""Tables of answers: the expected answer of each of many cases, in a JSON file next to the test.
 
 TIMERSTORE_WRITE_ANSWERS=1 pytest tests/...     # writes what the cases give now; read the diff
 """

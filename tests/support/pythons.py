@@ -2,8 +2,8 @@
 
     python -m tests.support.pythons [pytest arguments]
 
-An interpreter is found in PATH (`python3.12`) or among pyenv's or uv's. The slice needs no optional
-dependency. Exit status 1 if a version fails; a version that is not found is reported.
+An interpreter is found in PATH (`python3.12`) or among pyenv's or uv's. Exit status 1 if a version
+fails; a version that is not found is reported.
 """
 
 import os
@@ -16,8 +16,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 ENVIRONMENTS = ROOT / "build" / "pythons"
-PACKAGES = ("setuptools>=77", "cffi>=1.17", "numpy>=1.26", "hypothesis>=6.100", "pytest>=8",
-            "pytest-timeout>=2.3")  # fmt: skip
 SLICE = ("aio", "change", "fastpath", "layout", "lifecycle", "log", "native", "queues", "recovery",
          "storage", "write")  # fmt: skip
 """Folders of tests/unit."""
@@ -47,14 +45,11 @@ def run(version: str, python: str, asked: list[str]) -> bool:
     """Build the package for a version, and run the slice; return whether it passed."""
     home = ENVIRONMENTS / version
     mine = str(home / "bin" / "python")
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    if not (home / ".has-packages").exists():
-        shutil.rmtree(home, ignore_errors=True)
+    if not Path(mine).exists():
         subprocess.run([python, "-m", "venv", str(home)], check=True)
-        install = ["-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
-        subprocess.run([mine, *install, *PACKAGES], check=True)
-        (home / ".has-packages").touch()
-    subprocess.run([mine, "native/build.py"], check=True, cwd=ROOT, env=environment)
+    pip = [mine, "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
+    subprocess.run([*pip, "--editable", ".[dev]"], check=True, cwd=ROOT)  # it compiles, too
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
     folders = [f"tests/unit/{one}" for one in SLICE]
     command = [mine, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(asked or folders)]
     return subprocess.run(command, check=False, cwd=ROOT, env=environment).returncode == 0

@@ -15,19 +15,14 @@ def bench_config() -> StoreConfig:
     return small()
 
 
-@pytest.fixture(scope="module")
-def shared_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """One small store for a table of refused calls, each of which leaves it as it was."""
+@pytest.fixture(scope="module", params=[False, True], ids=["new topic", "known topic"])
+def shared_bench(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Bench]:
+    """One small store for a table of refused calls, without and with a message in topic `new`."""
     one = Bench(tmp_path_factory.mktemp("shared") / "store")
-    yield one
-    one.close()
-
-
-@pytest.fixture(scope="module")
-def known_topic_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """The same, with a message in the topic that the refused calls name."""
-    one = Bench(tmp_path_factory.mktemp("shared") / "store")
-    one.store.put("new", b"first")
+    if request.param:
+        one.store.put("new", b"first")
     yield one
     one.close()
 

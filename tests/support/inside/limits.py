@@ -93,7 +93,7 @@ IDS_FILE_BYTES_MIN = Attribute(ids, "_FILE_BYTES_MIN")
 """Bytes below which the file of message ids is not rewritten."""
 
 KNOWN_KEYS_MAX = Attribute(replacing, "_KNOWN_MAX")
-"""Keys of which it is known in memory what waits, at most."""
+"""Keys whose waiting message is known in memory, at most."""
 
 
 def staging_gather_rows() -> Attribute:

@@ -9,20 +9,21 @@ import stat
 import subprocess
 import sys
 import threading
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
 import timerstore
 from tests.support.bench import NOW, small
 from tests.support.inside import DIRECTORY_HELD_LOCK, GUARD_LOCK, Attribute, inside
+from tests.support.programs import end_child, run_child
 from timerstore import FailedError, LockedError, TimerStore
 from timerstore.files import disk as disk_module
 from timerstore.testing import ManualClock
+
+CHILD_S = 20
 
 OPENER = """
 import sys, timerstore
@@ -70,26 +71,6 @@ def _opened_by_another(root: Path) -> str:
 def _said(child: subprocess.Popen[bytes]) -> str:
     assert child.stdout is not None
     return child.stdout.readline().decode().strip()
-
-
-def _end_child(work: Callable[[], bool]) -> NoReturn:
-    """End a forked child, with 0 where something is so; it may hang for twenty seconds at most."""
-    code = 1
-    signal.alarm(20)
-    try:
-        code = 0 if work() else 2
-    except BaseException:  # noqa: BLE001 - told, and then it is over
-        traceback.print_exc()
-    finally:
-        os._exit(code)
-
-
-def _in_child(work: Callable[[], bool]) -> bool:
-    """Whether something is so in a forked child."""
-    child = os.fork()
-    if child == 0:
-        _end_child(work)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @pytest.fixture
@@ -175,7 +156,7 @@ def fcntl_is_free(path: Path) -> bool:
                 return False
             return True
 
-    return _in_child(take)
+    return run_child(take, patience_s=CHILD_S) == 0
 
 
 # --- forked children ------------------------------------------------------------------------------
@@ -198,7 +179,7 @@ def test_a_child_is_refused_until_its_parent_closes_and_not_after(root: Path) ->
 
     child = os.fork()
     if child == 0:
-        _end_child(opens_twice)
+        end_child(opens_twice, patience_s=CHILD_S)
     os.close(tell_refused)
     assert os.read(is_refused, 1)
     store.close()
@@ -262,7 +243,7 @@ def test_a_child_forked_amid_an_opening_does_not_wait_for_ever(
         return True
 
     try:
-        assert _in_child(opens)
+        assert run_child(opens, patience_s=CHILD_S) == 0
     finally:
         over.set()
         thread.join()
@@ -277,7 +258,7 @@ def test_a_child_leaves_its_parents_files_alone(store: TimerStore, root: Path) -
         sys.stdout.flush()
         return {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
 
-    assert _in_child(exits)
+    assert run_child(exits, patience_s=CHILD_S) == 0
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
     assert not fcntl_is_free(root / "lock")
     store.put("t", b"y")

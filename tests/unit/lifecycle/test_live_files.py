@@ -8,7 +8,6 @@ each case runs in a child.
 import faulthandler
 import os
 import signal
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import pytest
 import timerstore
 from tests.support.bench import NOW, small
 from tests.support.inside import unwatch
+from tests.support.programs import run_child
 from timerstore import FailedError, TimerStore, TimerStoreError
 from timerstore.files import guard
 from timerstore.files.disk import Disk
@@ -93,18 +93,11 @@ def _fails_clearly(root: Path, harm: Callable[[Path], None], name: str) -> bool:
 
 
 def _in_child(work: Callable[[], bool]) -> int:
-    child = os.fork()
-    if child == 0:
-        code = 1
-        faulthandler.disable()  # else it tells of the fault that is wanted
-        signal.alarm(60)
-        try:
-            code = 0 if work() else 2
-        except BaseException:  # noqa: BLE001 - told, and then it is over
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    def quietly() -> bool:
+        faulthandler.disable()  # a fault that a test asks for needs no report
+        return work()
+
+    return run_child(quietly, patience_s=60)
 
 
 @pytest.mark.parametrize("name", ["log", "timer log", "queue", "wheel", "staging"])

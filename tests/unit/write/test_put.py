@@ -76,15 +76,6 @@ def test_what_is_wrong_is_refused_and_nothing_is_stored(shared_bench: Bench, num
         shared_bench.store.put(*args, **given)
 
 
-@pytest.mark.parametrize("number", range(len(WRONG)))
-def test_what_is_wrong_is_refused_and_nothing_is_stored_when_the_topic_is_known(
-    known_topic_bench: Bench, number: int
-) -> None:
-    match, args, given = WRONG[number]
-    with known_topic_bench.refused(MessageError, match):
-        known_topic_bench.store.put(*args, **given)
-
-
 def test_everything_that_is_wrong_with_an_argument_is_said_at_once(bench: Bench) -> None:
     with pytest.raises(MessageError) as caught:
         bench.store.put("t", b"", tags="\x01", keys=[""], properties={"TIMER_X": "1", "b": ""})

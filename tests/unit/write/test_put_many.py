@@ -63,13 +63,6 @@ def test_all_or_nothing(shared_bench: Bench, number: int) -> None:
         shared_bench.store.put_many(*args, **given)
 
 
-@pytest.mark.parametrize("number", range(len(WRONG)))
-def test_all_or_nothing_when_the_topic_is_known(known_topic_bench: Bench, number: int) -> None:
-    match, args, given = WRONG[number]
-    with known_topic_bench.refused(MessageError, match):
-        known_topic_bench.store.put_many(*args, **given)
-
-
 def test_a_body_over_the_limit_refuses_them_all(tmp_path: Path) -> None:
     bench = Bench(tmp_path, small(message_bytes_max=1000))
     with bench.refused(MessageError, "1001 at 1"):

@@ -51,7 +51,8 @@ def run(version: str, python: str, asked: list[str]) -> bool:
     subprocess.run([*pip, "--editable", ".[dev]"], check=True, cwd=ROOT)  # it compiles, too
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     folders = [f"tests/unit/{one}" for one in SLICE]
-    command = [mine, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(asked or folders)]
+    command = [mine, "-m", "pytest", "-q", "-n", "2", "-m", "not more and not deep"]
+    command += asked or folders
     return subprocess.run(command, check=False, cwd=ROOT, env=environment).returncode == 0
 
 

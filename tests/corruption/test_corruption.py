@@ -136,6 +136,7 @@ def test_every_bit_is_refused_or_changes_nothing(is_closed: bool, tmp_path: Path
     _judge(found, is_closed=is_closed)  # noted as what it is, also where it is bad
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "killed"])
 def test_a_queue_or_timer_log_of_another_length_is_made_anew(
     is_closed: bool, tmp_path: Path

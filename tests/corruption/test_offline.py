@@ -194,6 +194,7 @@ def _all(root: Path) -> dict[bytes, list[Message]]:
     return found
 
 
+@pytest.mark.more
 def test_one_damaged_record_costs_at_most_its_message(
     root: Path, golden: Golden, tmp_path: Path
 ) -> None:

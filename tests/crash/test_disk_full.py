@@ -178,6 +178,7 @@ def few_names(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
         subprocess.run([shutil.which("umount") or "/bin/umount", str(mount)], check=True)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", ["open", "roll", "commit"])
 def test_names_that_run_out(name: str, few_names: Callable[[int], Path]) -> None:
     """As where a quota of files is reached: FullError, and nothing is lost."""

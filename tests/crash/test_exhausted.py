@@ -183,6 +183,7 @@ def _at_line(tmp_path: Path, name: str, nth: int) -> str:
     return f"{said} lines {lines.count}"
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", sample(_FEW, "scenes without memory or descriptors"))
 def test_no_memory_at_some_line(name: str, tmp_path: Path) -> None:
     _lines_of(name, tmp_path, 12)

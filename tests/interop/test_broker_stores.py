@@ -374,6 +374,7 @@ class Copier:
         self.reached[point] += 1
 
 
+@pytest.mark.more
 @in_some_stores
 def test_killed_while_importing(
     expected: Expected, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -422,6 +423,7 @@ def test_import_that_fails_is_begun_again(
     assert_nothing_again(root, expected)
 
 
+@pytest.mark.more
 @in_some_stores
 def test_killed_while_delivering(
     expected: Expected, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

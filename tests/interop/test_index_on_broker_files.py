@@ -27,6 +27,7 @@ def config_of(name: str, *, tags: bool = False) -> StoreConfig:
     return StoreConfig(**broker.about(name)["store_config"], flush="async", index_tags=tags)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     "name", sample([name for name in broker.names() if name not in OTHERS], "broker stores")
 )

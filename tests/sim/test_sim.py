@@ -90,6 +90,7 @@ def _pulls_see_what_is_not_durable() -> Iterator[None]:
         CommitLog.sync_through = original  # type: ignore[method-assign]
 
 
+@pytest.mark.more
 def test_shrinker_leaves_little_that_still_fails(tmp_path: Path) -> None:
     with _pulls_see_what_is_not_durable():
         seed = next(seed for seed in range(400) if run_seed(seed).error is not None)

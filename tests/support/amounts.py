@@ -22,7 +22,7 @@ AMOUNTS = {
     # tests/sim
     "simulator schedules": Amount(120, 600),
     "schedules run twice": Amount(4, 12),
-    "workloads of two operations": Amount(6, 60),
+    "workloads of two operations": Amount(3, 60),
     # tests/crash
     "kill -9 lives": Amount(24, 290),
     "power cuts": Amount(3, 25),

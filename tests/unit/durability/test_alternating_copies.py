@@ -200,6 +200,7 @@ def run(one: World, steps: Sequence[Step]) -> None:
         getattr(one, name)(*given_to)
 
 
+@pytest.mark.more
 @settings(max_examples=25)
 @given(st.lists(st.sampled_from(PLAIN + FAULTS + SYNC_FAULTS), min_size=2, max_size=7))
 @example(

@@ -38,6 +38,7 @@ def same_after_power_cut(machine: Machine, root: Path, cuts: Path) -> None:
     found.close()
 
 
+@pytest.mark.more
 def test_backup_is_durable(machine: Machine, disk: Path, tmp_path: Path) -> None:
     fill(machine.bench)
     backup = disk / "some" / "where" / "backup"
@@ -52,6 +53,7 @@ def test_backup_is_durable(machine: Machine, disk: Path, tmp_path: Path) -> None
         fill(machine.bench)
 
 
+@pytest.mark.more
 def test_backup_that_lost_a_segment_is_durable(machine: Machine, disk: Path) -> None:
     fill(machine.bench)
     machine.bench.store.backup(disk / "backup")
@@ -79,6 +81,7 @@ def each_kill(
     return [disk / name, *found]
 
 
+@pytest.mark.more
 def test_backup_is_durable_after_one_was_killed(
     machine: Machine, recorder: Recorder, disk: Path
 ) -> None:
@@ -86,6 +89,7 @@ def test_backup_is_durable_after_one_was_killed(
     each_kill(recorder, machine, disk, "backup", machine.bench.store.backup)
 
 
+@pytest.mark.more
 def test_restored_store_is_durable(
     machine: Machine, recorder: Recorder, disk: Path, tmp_path: Path
 ) -> None:
@@ -98,6 +102,7 @@ def test_restored_store_is_durable(
         same_after_power_cut(machine, folder / "new", tmp_path / f"cut{number}")
 
 
+@pytest.mark.more
 def test_repaired_store_is_durable(
     machine: Machine, recorder: Recorder, disk: Path, tmp_path: Path
 ) -> None:
@@ -112,6 +117,7 @@ def test_repaired_store_is_durable(
         same_after_power_cut(machine, folder / "new", tmp_path / f"cut{number}")
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("to", ["rocketmq", "timerstore"])
 def test_converted_store_is_durable(machine: Machine, tmp_path: Path, to: str) -> None:
     fill(machine.bench)

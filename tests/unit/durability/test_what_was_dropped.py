@@ -64,6 +64,7 @@ def test_what_retention_drops_is_durable(recorder: Recorder, disk: Path, tmp_pat
     assert any("first file" in one.reason for one in recorder.passed)
 
 
+@pytest.mark.more
 def test_retention_that_was_killed_is_gone_on_with_in_order(
     recorder: Recorder, disk: Path, tmp_path: Path
 ) -> None:
@@ -235,6 +236,7 @@ def test_what_recurs_is_saved_behind_its_runs(
     found.close()
 
 
+@pytest.mark.more
 def test_store_that_was_killed_while_it_closed_is_durable(
     recorder: Recorder, disk: Path, tmp_path: Path
 ) -> None:

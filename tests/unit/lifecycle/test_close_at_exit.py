@@ -63,6 +63,7 @@ def assert_closed(paths: list[Path], count: int) -> None:
         assert_there(path, [b"x"])
 
 
+@pytest.mark.more
 def test_close_works_at_any_depth_of_the_call_stack(tmp_path: Path) -> None:
     program = """
 atexit.register(make().close)

@@ -21,6 +21,7 @@ ANSWERS = (
 )
 
 
+@pytest.mark.more
 def test_answers_of_a_broker(tmp_path: Path) -> None:
     name = "clean-small-segments"
     root = broker.unpack(name, tmp_path)

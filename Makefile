@@ -144,7 +144,7 @@ run-spark: $(VENV)/.has-dev $(VENV)/.has-spark $(VENV)/.has-connect $(BUILT)
 
 .PHONY: test-spark
 test-spark: java $(VENV)/.has-connect $(BUILT) ## reading and writing with a real Spark; installs a JRE 17 by apt where none is
-	$(PYTEST) tests/unit/spark tests/unit/columns tests/unit/shards $(ARGS)
+	$(PYTEST) tests/unit/spark tests/unit/tables tests/unit/shards $(ARGS)
 	@$(MAKE) --no-print-directory run-spark
 
 .PHONY: java

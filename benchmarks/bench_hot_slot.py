@@ -29,8 +29,8 @@ from benchmarks.harness import Result, Work, need
 from benchmarks.rounds import interleaved
 from benchmarks.warm import warm_bytes_for
 from timerstore import StoreConfig
+from timerstore._engine.timer import dequeue_get, fair_queue, open_slot
 from timerstore.testing import ManualClock, Stepper
-from timerstore.timer import dequeue_get, lanes, open_slot
 
 FULL: dict[str, Any] = {"n": 10_000_000, "body": 8, "rounds": 3, "seconds_max": 300.0}
 SMOKE: dict[str, Any] = {"n": 2_000, "body": 8, "rounds": 1, "seconds_max": 60.0}
@@ -43,7 +43,7 @@ def once(work: Work, config: StoreConfig, parameters: dict[str, Any], root: Path
     """One run in a fresh directory."""
     never = (1 << 31) - 1
     crowd = never if parameters["order"] == "one" else parameters["crowd"]
-    lanes.CROWD = open_slot.CROWD = dequeue_get._CROWD = crowd
+    fair_queue.CROWD = open_slot.CROWD = dequeue_get._CROWD = crowd
     clock = ManualClock(_NOW_MS)
     with timerstore.open(root, config, clock=clock, threads=False) as store:
         for at in range(0, work.n, 100_000):
@@ -112,7 +112,7 @@ def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iter
     parameters = dict(parameters)
     rounds, seconds_max = parameters.pop("rounds"), parameters.pop("seconds_max")
     config = harness.small_config(flush="async") if smoke else StoreConfig(flush="async")
-    crowd = 100 if smoke else lanes.CROWD
+    crowd = 100 if smoke else fair_queue.CROWD
     work = harness.make_work(parameters["n"], parameters["body"], 1000)
     variants = [
         partial(once, work, config, {**parameters, "order": order, "crowd": crowd})

@@ -25,7 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from benchmarks import harness
 from benchmarks.harness import Result, need
-from timerstore.shards.options import WriteOptions
+from timerstore.shards.write_options import WriteOptions
 from timerstore.spark import register
 from timerstore.spark.jobs import audit, audit_frames, export, forecast, init_shards
 from timerstore.spark.jobs.bulk_worker import Renaming

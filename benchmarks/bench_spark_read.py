@@ -26,8 +26,7 @@ from pyspark.sql import SparkSession
 import timerstore
 from benchmarks import harness
 from benchmarks.harness import START_MS, Result, need
-from timerstore import StoreConfig
-from timerstore.columns import arrow
+from timerstore import StoreConfig, tables
 from timerstore.spark import configure, register
 from timerstore.testing import ManualClock, Stepper
 
@@ -62,7 +61,7 @@ def fill(root: Path, config: StoreConfig, n: int, body: int) -> None:
 def by_arrow(root: Path, table: str, columns: tuple[str, ...] | None, as_long: bool) -> int:
     """Rows that come out of the decoder."""
     return sum(
-        batch.num_rows for batch in arrow.read(root, table, columns=columns, times_as_long=as_long)
+        batch.num_rows for batch in tables.read(root, table, columns=columns, times_as_long=as_long)
     )
 
 

@@ -21,7 +21,7 @@ import timerstore
 from benchmarks.demo_flights import work
 from benchmarks.flights import CANCEL_MS, HOUR_MS, MINUTE_MS
 from timerstore import CancelResult, StoreConfig, TimerStore
-from timerstore.shards.ingest import Ingester
+from timerstore.shards.shard_ingest import Ingester
 from timerstore.testing import ManualClock, Stepper
 
 RESULT = (

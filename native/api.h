@@ -3,7 +3,7 @@
  * Read twice: by the C compiler (through timerstore.h) and by cffi, hence no #include and no #if.
  * C works on memory it is handed: it keeps nothing (but guard.c), allocates nothing, opens nothing. Each call
  * lets go of the GIL; what may run beside what is said at each name. "Under the append lock" and
- * "under the timer lock" name locks of the Python side (commitlog/commit_log.py, timer/wheel.py).
+ * "under the timer lock" name locks of the Python side (log/commit_log.py, timer/wheel.py).
  *
  * Answers: >= 0 is a count or an offset; negative is one of enum ts_status.
  */
@@ -26,7 +26,7 @@ enum ts_status {
 /* What a timer id is. Two bits, monotone: 0 or 1 to 2 or 3. */
 enum ts_state { TS_NONE = 0, TS_WAITING = 1, TS_HANDED = 2, TS_CANCELLED = 3 };
 
-/* What one scanned record means to the fold (timerstore/commitlog/fold.py). */
+/* What one scanned record means to the fold (timerstore/_engine/log/fold.py). */
 enum ts_kind {
     TS_KIND_ORDINARY = 0,
     TS_KIND_TIMER = 1,
@@ -1041,7 +1041,7 @@ int32_t ts_units_scan(ts_window *window, int64_t from, int64_t *next, int32_t ca
 int32_t ts_slots_scan(const uint8_t *slots, int64_t first, int64_t count, int64_t slot_count,
                       ts_slot_row *rows);
 
-/* sync.c: the only file that calls the OS, reached through files/disk.py alone. */
+/* sync.c: the only file that calls the OS, reached through storage/disk.py alone. */
 int32_t ts_zero_range(int32_t fd, int64_t offset, int64_t size);
 int32_t ts_start_writing(int32_t fd, int64_t offset, int64_t size);
 int32_t ts_write_each(int32_t fd, const uint8_t *data, int32_t size, int32_t count,

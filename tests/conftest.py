@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-import timerstore.files.disk
+import timerstore._engine.storage.disk
 
 _IN_MEMORY = Path("/dev/shm")
 _ROOM_BYTES = 4 << 30  # a run keeps some 1 GB at a time
@@ -54,7 +54,7 @@ settings.register_profile(
     suppress_health_check=_SLOW_IS_FINE,
 )  # fmt: skip
 # How full the disk of this machine is must not decide what a test's store keeps.
-timerstore.files.disk.Disk.used_percent = lambda _disk, _path: 0.0  # type: ignore[method-assign]
+timerstore._engine.storage.disk.Disk.used_percent = lambda _disk, _path: 0.0  # type: ignore[method-assign]
 
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 

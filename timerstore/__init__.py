@@ -4,11 +4,16 @@ store = timerstore.open("orders.store")
 store.put("orders", b"close 4711", delay=1800)
 """
 
-from timerstore.backup import check_backup, restore
-from timerstore.beside import ReadOnlyStore
+from timerstore._engine.ingest.row_batch import IngestedVersions, IngestReceipt, RowBatch
+from timerstore._engine.leases import AckResult, Backoff, LeaseConsumer, LeasedMessage
+from timerstore._engine.maintenance import check_backup, restore, verify_directory
+from timerstore._engine.maintenance import repair_directory as repair
+from timerstore._engine.maintenance.convert import ConvertReport, convert
+from timerstore._engine.read.consumer import Consumer
+from timerstore._engine.recurring import Recurring
+from timerstore._engine.snapshot import ReadOnlyStore
+from timerstore._engine.timer.delay_queue import DelayQueue
 from timerstore.config import StoreConfig
-from timerstore.converting import ConvertReport, convert
-from timerstore.delay_queue import DelayQueue
 from timerstore.errors import (
     BusyError,
     ClosedError,
@@ -27,10 +32,7 @@ from timerstore.errors import (
     ReadOnlyError,
     TimerStoreError,
 )
-from timerstore.inspect import repair_directory as repair
-from timerstore.inspect import verify_directory
-from timerstore.leases import AckResult, Backoff, LeaseConsumer, LeasedMessage
-from timerstore.message import (
+from timerstore.messages import (
     BackupReport,
     CancelResult,
     Explanation,
@@ -45,9 +47,6 @@ from timerstore.message import (
     PutReceipt,
     Report,
 )
-from timerstore.pull.consumer import Consumer
-from timerstore.recurring import Recurring
-from timerstore.row_batch import IngestedVersions, IngestReceipt, RowBatch
 from timerstore.shards import ShardedStore, open_shards
 from timerstore.store import TimerStore, open  # noqa: A004
 

@@ -11,8 +11,7 @@ import re
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from timerstore.errors import ConfigError
-from timerstore.quoted import quoted, typed
+from timerstore.errors import ConfigError, quoted, typed
 
 KIB = 1024
 MIB = 1024 * KIB

@@ -19,11 +19,55 @@ from pathlib import Path
 from threading import get_ident
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
-from timerstore import arguments
-from timerstore.backup import Copier
-from timerstore.beside import ReadOnlyStore
+from timerstore._engine.base import validation
+from timerstore._engine.base.closing import Closing, close_at_exit, warn_unclosed, weakly
+from timerstore._engine.base.config_check import check_config
+from timerstore._engine.base.failpoints import reach
+from timerstore._engine.base.native import Lock, held_locks
+from timerstore._engine.base.service import Bell, Service
+from timerstore._engine.format.handle import Handle, check_receipt, decode, of_receipt
+from timerstore._engine.format.store_paths import CLUSTER_JSON
+from timerstore._engine.ingest import Carrier, Ingester
+from timerstore._engine.ingest.row_batch import IngestedVersions, IngestReceipt, RowBatch
+from timerstore._engine.introspection.calendar import Calendar
+from timerstore._engine.introspection.due_buckets import buckets_of
+from timerstore._engine.introspection.explain import Explainer, name_of
+from timerstore._engine.introspection.resource_usage import used
+from timerstore._engine.leases import (
+    AckResult,
+    Backoff,
+    LeaseConsumer,
+    LeasedMessage,
+    Leases,
+    WaitingReceive,
+)
+from timerstore._engine.levels.pending_counts import pending_by_topic
+from timerstore._engine.maintenance import Copier
+from timerstore._engine.maintenance.verify import check_store
+from timerstore._engine.queues.routes import Route
+from timerstore._engine.read.consumer import Consumer, Seams
+from timerstore._engine.read.consumer_lag import Unread
+from timerstore._engine.read.filter import Filter, make_filter
+from timerstore._engine.read.groups import Filters, Groups, check_name
+from timerstore._engine.read.pull_validation import check_asked
+from timerstore._engine.read.query import check_query
+from timerstore._engine.read.queue_watcher import Watcher
+from timerstore._engine.read.validation import check_queues, wait_problems, whole_ms
+from timerstore._engine.read.wait_queue import Watch
+from timerstore._engine.read.waiting_pull import WaitingPull
+from timerstore._engine.recovery.opening import Opened, open_directory
+from timerstore._engine.recurring import Recurring
+from timerstore._engine.snapshot import ReadOnlyStore
+from timerstore._engine.storage.disk import Disk
+from timerstore._engine.storage.guarded_map import CutWatch
+from timerstore._engine.storage.paths import anchored
+from timerstore._engine.timer.backlog import Backlog
+from timerstore._engine.write.flow_control import LimitedPutting
+from timerstore._engine.write.put_many import ManyPutting
+from timerstore._engine.write.recurring_calls import RecurringCalls
+from timerstore._engine.write.replace import Replacing, check_replacing
+from timerstore._engine.write.spread import Spreader
 from timerstore.clock import Clock, SystemClock
-from timerstore.closing import Closing, close_at_exit, warn_unclosed, weakly
 from timerstore.config import StoreConfig
 from timerstore.errors import (
     ClosedError,
@@ -34,30 +78,11 @@ from timerstore.errors import (
     LockedError,
     MessageError,
     amid_own_step,
+    quoted,
     stopped_at_exit,
+    typed,
 )
-from timerstore.failpoint import reach
-from timerstore.files.disk import Disk
-from timerstore.files.guard import CutWatch
-from timerstore.files.paths import anchored
-from timerstore.flow_control import LimitedPutting
-from timerstore.future.calendar import Calendar
-from timerstore.future.explain import Explainer, name_of
-from timerstore.future.times import buckets_of
-from timerstore.future.used import used
-from timerstore.ingest import Carrier, Ingester
-from timerstore.inspect.check import check_store
-from timerstore.layout.handle import Handle, check_receipt, decode, of_receipt
-from timerstore.layout.tree import CLUSTER_JSON
-from timerstore.leases import (
-    AckResult,
-    Backoff,
-    LeaseConsumer,
-    LeasedMessage,
-    Leases,
-    WaitingReceive,
-)
-from timerstore.message import (
+from timerstore.messages import (
     BackupReport,
     CancelResult,
     Explanation,
@@ -70,29 +95,6 @@ from timerstore.message import (
     PutReceipt,
     Report,
 )
-from timerstore.native import Lock, held_locks
-from timerstore.opening import Opened, open_directory
-from timerstore.pull.asked import check_asked
-from timerstore.pull.consumer import Consumer, Seams
-from timerstore.pull.filter import Filter, make_filter
-from timerstore.pull.given import check_queues, wait_problems, whole_ms
-from timerstore.pull.groups import Filters, Groups, check_name
-from timerstore.pull.line import Watch
-from timerstore.pull.query import check_query
-from timerstore.pull.unread import Unread
-from timerstore.pull.waiting import WaitingPull
-from timerstore.pull.watcher import Watcher
-from timerstore.putting_many import ManyPutting
-from timerstore.queues.level_pending import pending_by_topic
-from timerstore.queues.routes import Route
-from timerstore.quoted import quoted, typed
-from timerstore.recurring import Recurring
-from timerstore.recurring_calls import RecurringCalls
-from timerstore.replacing import Replacing, check_replacing
-from timerstore.row_batch import IngestedVersions, IngestReceipt, RowBatch
-from timerstore.service import Bell, Service
-from timerstore.spreading import Spreader
-from timerstore.timer.backlog import Backlog
 
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
@@ -165,7 +167,7 @@ class TimerStore(Closing):
         clock: Clock | None = None,
         threads: bool = True,
     ) -> None:
-        check_given(config, clock)
+        check_config(config, clock)
         if held_locks():
             raise amid_own_step()
         self._clock = clock if clock is not None else SystemClock()
@@ -283,7 +285,7 @@ class TimerStore(Closing):
             deliver_ms = self._spreader.one(spread, delay, deliver_at, deliver_ms, level)
             delay = deliver_at = None
         if replace is not False:
-            replace = arguments.check_flag("replace", replace)
+            replace = validation.check_flag("replace", replace)
         if replace or key is not None or wait_at_most is not None:
             return self._replacing.put(
                 topic,
@@ -360,7 +362,7 @@ class TimerStore(Closing):
         before or none was.
         """
         if spread is not None:
-            count = arguments.count_bodies(bodies)
+            count = validation.count_bodies(bodies)
             deliver_ms = self._spreader.many(spread, count, delay, deliver_ms, level)
             delay = None
         return self._putting.put_many(
@@ -418,7 +420,7 @@ class TimerStore(Closing):
         """Give messages of one queue from an offset on; waits up to `wait` seconds for the first.
 
         `tags`: only those with one of some tags, as in "a || b"; "*" is all. `sql`: only those
-        whose properties meet a condition, as in "amount > 5 AND TAGS = 'paid'" (pull/sql.py). Go on
+        whose properties meet a condition, as in "amount > 5 AND TAGS = 'paid'" (read/sql.py). Go on
         from `next_offset`, whatever the status. Raises MessageError where there is no such queue,
         and on a filter that does not parse; ConfigError for SQL without lark.
         """
@@ -491,7 +493,7 @@ class TimerStore(Closing):
         sql: Any,
     ) -> tuple[Route, int, int, float, Filter | None]:
         queue_id, offset, max_count = (
-            one if type(one) is int or (number := arguments.whole(one)) is None else number
+            one if type(one) is int or (number := validation.whole(one)) is None else number
             for one in (queue_id, offset, max_count)
         )
         if not isinstance(topic, str):
@@ -812,10 +814,10 @@ class TimerStore(Closing):
         and no handle. After another error some may be cancelled: call again.
         """
         name = "receipts_or_handles"
-        given = list(arguments.several(name, receipts_or_handles))
+        given = list(validation.several(name, receipts_or_handles))
 
         def read(at: int) -> Handle:
-            return arguments.read_of(name, at, given[at], _handle_of)
+            return validation.read_of(name, at, given[at], _handle_of)
 
         results, end = self._opened.many_canceller.cancel(given, read)
         self._sync_cancels(end)
@@ -851,8 +853,8 @@ class TimerStore(Closing):
         As `StoreConfig.topic_rates`. Raises MessageError outside 0.001 to 1,000,000.
         """
         self._log.check_alive()
-        name = arguments.check_topic(topic).decode()
-        rate = arguments.check_rate(per_second)
+        name = validation.check_topic(topic).decode()
+        rate = validation.check_rate(per_second)
         self._opened.pipeline.dequeue_put.lanes.set_rate(name, rate)
 
     def pending(
@@ -867,7 +869,7 @@ class TimerStore(Closing):
         problems = [
             f"{name}: wanted a whole number of ms since 1970, got {quoted(value)}"
             for name, value in given
-            if value is not None and arguments.whole(value) is None
+            if value is not None and validation.whole(value) is None
         ]
         name: object = topic
         if name is not None and not isinstance(name, str):
@@ -1200,21 +1202,6 @@ def _handle_of(receipt_or_handle: PutReceipt | str) -> Handle:
     return decode(receipt_or_handle)
 
 
-def check_given(config: object, clock: object) -> None:
-    """Refuse what is no configuration, or no clock."""
-    problems = []
-    if config is not None and not isinstance(config, StoreConfig):
-        problems.append(f"config: wanted a StoreConfig, got {type(config).__name__}")
-    elif config is not None and ":" in config.store_address[0]:
-        problems.append(
-            f"store_host: IPv6 is read, but not written in this release, got {config.store_host!r}"
-        )
-    if clock is not None and not isinstance(clock, Clock):
-        problems.append(f"clock: wanted a Clock, got {type(clock).__name__}")
-    if problems:
-        raise ConfigError(problems)
-
-
 def _root_of(path: str | os.PathLike[str]) -> Path:
     """Give the folder; ConfigError where none is named, and on what is no store's."""
     root = anchored("path", path)
@@ -1280,6 +1267,6 @@ def open(  # noqa: A001 - read as `timerstore.open`, as in `gzip.open`; no file 
     if type(read_only) is not bool:
         raise ConfigError(f"read_only: wanted True or False, got {read_only!r}")
     if read_only:
-        check_given(config, clock)
+        check_config(config, clock)
         return ReadOnlyStore(_root_of(path), config, clock=clock)
     return TimerStore(path, config, clock=clock, threads=threads)

@@ -6,8 +6,8 @@ Threads:  any thread may turn or read a ManualClock; listeners run in the thread
 import threading
 from collections.abc import Callable
 
+from timerstore._engine.base.owner import Owner
 from timerstore.clock import Clock
-from timerstore.owner import Owner
 from timerstore.store import TimerStore
 
 

@@ -9,7 +9,7 @@
 #include "../timerstore.h"
 
 enum {
-    HANDLE_CHARACTERS_MAX = 4096, /* as in layout/handle.py */
+    HANDLE_CHARACTERS_MAX = 4096, /* as in format/handle.py */
     HANDLE_BYTES_MAX = HANDLE_CHARACTERS_MAX / 4 * 3,
     UNIQUE_DIGITS = 12,
     INT64_SURE_DIGITS = 18, /* so many digits always fit */

@@ -2,7 +2,7 @@
  *
  * Finding reads the sources that the handles' hints point at, and needs no lock; cancelling runs
  * under the append lock. What a hint does not settle is left to the caller, who looks further
- * (timerstore/timer/named.py).
+ * (timerstore/_engine/timer/handle_lookup.py).
  */
 #include "calendar.h"
 #include "encode.h"

@@ -7,7 +7,7 @@
  * handler that was there before.
  *
  * What api.h says of C is not so here: this keeps a table, since a handler can be handed nothing, and
- * calls the system. Adding and removing happen under a lock of files/guard.py; the handler, in any
+ * calls the system. Adding and removing happen under a lock of storage/guarded_map.py; the handler, in any
  * thread at any time, reads. Decision 0035.
  */
 #define _GNU_SOURCE

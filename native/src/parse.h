@@ -44,7 +44,7 @@ typedef struct {
     int32_t real_queue;
 } ts_tail;
 
-#define TS_QUEUES_MAX 65536 /* of a topic, as layout/tree.py has it */
+#define TS_QUEUES_MAX 65536 /* of a topic, as format/store_paths.py has it */
 #define TS_TIMER_TOPIC "rmq_sys_wheel_timer"
 #define TS_LEVELS_TOPIC "SCHEDULE_TOPIC_XXXX"
 #define TS_TAIL_TIMES_BYTES 62 /* TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS with 13 digits each */
@@ -105,7 +105,7 @@ static inline int32_t ts_marks_left_over(const ts_marks *marks, int64_t queue_of
 
 /* Which timer a record of the timer topic is of: a broker's place is its id, and so is that of what
  * a client sent on with an id that has still to be given. Where it may have been sent on with a roll
- * count, too, the fold of the log has told (commitlog/fold.py): then its own place has a state, as no
+ * count, too, the fold of the log has told (log/fold.py): then its own place has a state, as no
  * copy's has. */
 static inline int64_t ts_marks_id(const ts_marks *marks, const ts_states *states,
                                   uint32_t store_id, int64_t queue_offset)

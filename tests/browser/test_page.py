@@ -17,8 +17,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
-from timerstore import serve
-from timerstore.serve.server import Served
+from timerstore import dashboard
+from timerstore.dashboard.server import Served
 
 _MISSING = chromium.complaint()
 if _MISSING:
@@ -105,7 +105,7 @@ class Seen:
 
 @pytest.fixture
 def served(bench: Bench) -> Iterator[Served]:
-    with serve.start(bench.store, every_s=0.05) as one:
+    with dashboard.start(bench.store, every_s=0.05) as one:
         yield one
 
 
@@ -214,7 +214,7 @@ def test_a_topic_of_the_table_shows_on_the_ring(bench: Bench, seen: Seen) -> Non
 
 def test_read_only_has_no_way_to_cancel(browser: Any, bench: Bench) -> None:
     receipt = bench.store.put("orders", b"x", delay=600)
-    with serve.start(bench.store, read_only=True, every_s=0.05) as served:
+    with dashboard.start(bench.store, read_only=True, every_s=0.05) as served:
         seen = Seen(browser, served)
         assert "read only" in seen.text("#chips")
         seen.find(receipt.handle)
@@ -278,7 +278,7 @@ def test_everything_comes_from_this_server(seen: Seen) -> None:
 def test_a_server_that_was_started_anew_is_told(bench: Bench, seen: Seen) -> None:
     port = seen.served.port
     seen.served.close()
-    with serve.start(bench.store, port=port):
+    with dashboard.start(bench.store, port=port):
         seen.until(lambda: seen.one("#banner").is_displayed())
         assert "started anew" in seen.text("#banner")
     assert seen.text("#link-text") == "refused"

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.support.command_line import CommandLine
+from timerstore._engine.storage.disk import Disk
 from timerstore.cli.command import COMMANDS
 from timerstore.cli.exits import TABLE, Exit
 from timerstore.errors import FullError
-from timerstore.files.disk import Disk
 
 
 def test_where_there_is_no_store_every_command_says_what_to_do(ts: CommandLine) -> None:

@@ -15,7 +15,7 @@ from tests.support.answers import Answers
 from tests.support.command_line import CommandLine
 from timerstore.cli.command import COMMANDS, cli
 from timerstore.cli.exits import Exit
-from timerstore.cli.given import DUE, MOMENT, SETTING, SPAN
+from timerstore.cli.params import DUE, MOMENT, SETTING, SPAN
 
 ANSWERS = Answers(Path(__file__).with_name("numbers.json"))
 HUGE = "9" * 20

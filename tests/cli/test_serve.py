@@ -97,7 +97,7 @@ def test_without_the_extra_it_says_how_to_get_it(
     load = importlib.import_module
 
     def without(name: str, *more: Any) -> Any:
-        if name == "timerstore.serve":
+        if name == "timerstore.dashboard":
             raise timerstore.ConfigError("serve: starlette is not installed")
         return load(name, *more)
 
@@ -114,7 +114,7 @@ def test_importing_it_without_the_extra(store: Path) -> None:
         "import sys\n"
         "sys.modules['uvicorn'] = None\n"
         "try:\n"
-        "    import timerstore.serve\n"
+        "    import timerstore.dashboard\n"
         "except Exception as error:\n"
         "    print(type(error).__name__, error)\n"
     )

@@ -33,7 +33,7 @@ from tests.corruption.damages import Case, Damage
 from tests.corruption.golden import Golden
 from tests.corruption.known import is_known
 from timerstore import ConfigError, CorruptError, TimerStoreError
-from timerstore.layout import watermark
+from timerstore._engine.format import watermark
 
 _HANG_S = 60.0
 _TELL = 2000

@@ -23,7 +23,7 @@ from tests.corruption.golden import CONFIG, NOW_MS, Golden, make
 from tests.corruption.ordeal import Ordeal, Outcome
 from tests.support import ledger
 from tests.support.amounts import both
-from timerstore.layout import wheel_slot
+from timerstore._engine.format import wheel_slot
 from timerstore.testing import ManualClock
 
 _FINE = {"same", "refused", "known"}

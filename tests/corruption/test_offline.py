@@ -21,10 +21,10 @@ from timerstore import (
     repair,
     verify_directory,
 )
+from timerstore._engine.storage.directory import Directory
+from timerstore._engine.storage.disk import Disk
+from timerstore._engine.storage.guarded_map import GuardedMap
 from timerstore.cli import main
-from timerstore.files.directory import Directory
-from timerstore.files.disk import Disk
-from timerstore.files.guard import GuardedMap
 from timerstore.testing import ManualClock, Stepper
 
 LOG = ("commitlog/00000000000000000000", "commitlog/00000000000000008192")

@@ -7,9 +7,9 @@ import pytest
 
 from tests.support.bench import NOW, SECOND, Bench
 from tests.support.inside import inside
-from timerstore import failpoint
-from timerstore.inspect.offline import verify_directory
-from timerstore.layout import wheel_slot
+from timerstore._engine.base import failpoints
+from timerstore._engine.format import wheel_slot
+from timerstore._engine.maintenance.verify_at_rest import verify_directory
 
 COUNT = 8
 
@@ -17,7 +17,7 @@ COUNT = 8
 def opens_anew(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The damage is seen, and all is built anew from the log."""
     points: list[str] = []
-    monkeypatch.setattr(failpoint, "hook", points.append)
+    monkeypatch.setattr(failpoints, "hook", points.append)
     bench.open()
     assert "recover_anew_begun" in points
     monkeypatch.undo()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import ledger
-from timerstore import failpoint
+from timerstore._engine.base import failpoints
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -100,11 +100,11 @@ class Campaign:
     @property
     def summary(self) -> str:
         """What was done, as text."""
-        named = "  ".join(f"{name} {self.points[name]}" for name in failpoint.NAMES)
+        named = "  ".join(f"{name} {self.points[name]}" for name in failpoints.NAMES)
         return (
             f"\n{self.kills} {self.how} in {self.totals['lives']} lives, seed {self.seed},"
             f" {self.seconds:.0f} s: {self.points['at random']} at random,"
-            f" {self.kills - self.points['at random']} at {len(failpoint.NAMES)} points;"
+            f" {self.kills - self.points['at random']} at {len(failpoints.NAMES)} points;"
             f" {self.totals['messages']} acknowledged messages checked,"
             f" {self.totals['seen']} of them had been seen; {len(self.failed)} lives failed\n"
             f"{named}\n"

@@ -28,10 +28,10 @@ from tests.crash.report import (
 )
 from tests.support.points import noted
 from timerstore import CancelResult, Message, StoreConfig, TimerStore
-from timerstore.layout import watermark
-from timerstore.layout.tree import Tree
+from timerstore._engine.format import watermark
+from timerstore._engine.format.store_paths import Tree
+from timerstore._engine.timer.wheel import SLOT_BYTES
 from timerstore.testing import ManualClock, Stepper
-from timerstore.timer.wheel import SLOT_BYTES
 
 YEAR_MS = 31_557_600_000
 _PROBLEMS_MAX = 12

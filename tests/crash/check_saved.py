@@ -8,9 +8,9 @@ import shutil
 from pathlib import Path
 
 import timerstore
-from timerstore.backup.copying import MANIFEST
-from timerstore.layout import backup_json
-from timerstore.layout.tree import Tree, segment_name
+from timerstore._engine.format import backup_json
+from timerstore._engine.format.store_paths import Tree, segment_name
+from timerstore._engine.maintenance.backup import MANIFEST
 
 
 def check_saved(directory: Path, saved: Path) -> list[str]:

@@ -45,12 +45,12 @@ from timerstore import (
     PutReceipt,
     StoreConfig,
     TimerStore,
-    failpoint,
 )
-from timerstore.backup.copying import MANIFEST
-from timerstore.commitlog.retention import Retention
-from timerstore.layout.handle import Handle, decode, encode
-from timerstore.message import out_ms
+from timerstore._engine.base import failpoints
+from timerstore._engine.format.handle import Handle, decode, encode
+from timerstore._engine.log.retention import Retention
+from timerstore._engine.maintenance.backup import MANIFEST
+from timerstore.messages import out_ms
 
 STATUS_TROUBLE = 3
 _leaving = threading.Lock()
@@ -145,11 +145,11 @@ class _Child:
         sizes.replace(sizes.SMALL_CHUNKS)
         self._guard_every_store()
         if plan.point is not None:
-            failpoint.hook = self._make_hook(plan.point, plan.nth)
+            failpoints.hook = self._make_hook(plan.point, plan.nth)
 
     def _make_hook(self, point: str, nth: int) -> Any:
         passes = itertools.count(1)
-        which = failpoint.NAMES.index(point)
+        which = failpoints.NAMES.index(point)
 
         def hook(name: str) -> None:
             if name == point and next(passes) == nth:

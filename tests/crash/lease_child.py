@@ -12,7 +12,8 @@ from random import Random
 
 import timerstore
 from tests.support.bench import small
-from timerstore import AckResult, FullError, LeaseLostError, TimerStore, failpoint
+from timerstore import AckResult, FullError, LeaseLostError, TimerStore
+from timerstore._engine.base import failpoints
 
 CONFIG = small(commit_log_segment_bytes=1 << 18, checkpoint_interval_ms=20, flush="sync")
 GROUP = "workers"
@@ -63,7 +64,7 @@ def _die_at(point: str, nth: int) -> None:
             if not left[0]:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    failpoint.hook = hook
+    failpoints.hook = hook
 
 
 def _note(notes: int, line: str) -> None:

@@ -8,15 +8,15 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from timerstore import failpoint
+from timerstore._engine.base import failpoints
 
 KIB = 1024
 
 Round = dict[str, Any]
 
-_CLOSES = [name for name in failpoint.NAMES if name.startswith("close_")]
-_ANEW = [name for name in failpoint.NAMES if name.startswith("recover_anew_")]
-_RECOVERS = [name for name in failpoint.NAMES if name.startswith("recover_") and name not in _ANEW]
+_CLOSES = [name for name in failpoints.NAMES if name.startswith("close_")]
+_ANEW = [name for name in failpoints.NAMES if name.startswith("recover_anew_")]
+_RECOVERS = [name for name in failpoints.NAMES if name.startswith("recover_") and name not in _ANEW]
 _SELDOM = {"topics_json_written", "segment_created", "log_rolled"}
 _SHORT_CALLS = 8
 _RELINKED = "recover_index_relinked"
@@ -41,10 +41,10 @@ _FAR = {
 }
 _NEEDS = {_RELINKED: {"checkpoint_log_bytes": 8 * KIB, "index_entry_count": 4000}} | {
     name: _RETAINS | (_PASSES if name == "retention_timer_log_unlinked" else _MOVES)
-    for name in failpoint.NAMES
+    for name in failpoints.NAMES
     if name.startswith("retention_")
 }
-_NEEDS |= {name: _FAR for name in failpoint.NAMES if "far_" in name}
+_NEEDS |= {name: _FAR for name in failpoints.NAMES if "far_" in name}
 
 
 def make_config(random: Random) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def make_lives(seed: int, kills: int) -> Iterator[dict[str, Any]]:
 
     planned = 0
     while planned < kills:
-        for point in random.sample(failpoint.NAMES, len(failpoint.NAMES)):
+        for point in random.sample(failpoints.NAMES, len(failpoints.NAMES)):
             rounds = at_point(random, point)
             planned += len(rounds)
             yield live(rounds, point)
@@ -162,11 +162,11 @@ def make_few_lives(seed: int, lives: int) -> Iterator[dict[str, Any]]:
     """Give one life for each family of fail points, and the rest ends at random moments."""
     families = {
         name.partition("_")[0]: name
-        for name in Random(seed).sample(failpoint.NAMES, len(failpoint.NAMES))
+        for name in Random(seed).sample(failpoints.NAMES, len(failpoints.NAMES))
     }
     chosen = set(families.values())
     at_points, others = [], []
-    for life in make_lives(seed, 2 * len(failpoint.NAMES)):
+    for life in make_lives(seed, 2 * len(failpoints.NAMES)):
         points = {one.get("point") for one in life["rounds"]}
         if points & chosen and len(life["rounds"]) <= 2:
             chosen -= points
@@ -186,5 +186,5 @@ def _many_rounds(random: Random) -> list[Round]:
         elif kind < 0.65:
             rounds += [at_random(random)]
         else:
-            rounds += at_point(random, random.choice(failpoint.NAMES))
+            rounds += at_point(random, random.choice(failpoints.NAMES))
     return rounds[:10]

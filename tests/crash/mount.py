@@ -18,8 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 
+from timerstore._engine.storage.disk import Disk
 from timerstore.errors import TimerStoreError
-from timerstore.files.disk import Disk
 
 IMAGE_BYTES = 320 << 20
 MAKERS = {"ext4": ["mkfs.ext4", "-q", "-F"], "xfs": ["mkfs.xfs", "-q", "-f"]}

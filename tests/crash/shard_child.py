@@ -17,14 +17,14 @@ import pyarrow as pa
 
 import timerstore
 from tests.support.bench import small
-from timerstore import failpoint
+from timerstore._engine.base import failpoints
 from timerstore.shards import Staged, Stager, WriteOptions, abort, commit, ingest, stage
 
 SHARDS = 2
 ROWS = 500
 BODY_BYTES = 2500
 CONFIG = small(commit_log_segment_bytes=1 << 21)
-POINTS = (*failpoint.SHARD_NAMES, "ingest_chunk_appended", "ingest_appended")
+POINTS = (*failpoints.SHARD_NAMES, "ingest_chunk_appended", "ingest_appended")
 
 
 def rows(version: int) -> pa.RecordBatch:
@@ -74,7 +74,7 @@ def _die_at(point: str, nth: int) -> None:
             if not left[0]:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    failpoint.hook = hook
+    failpoints.hook = hook
 
 
 def _write(root: Path, version: int, random: Random) -> None:

@@ -10,13 +10,14 @@ import pytest
 import timerstore
 from tests.support.driver import START_MS, abandon, tiny
 from tests.support.inside import inside, write_index_in_each_checkpoint
-from timerstore import FullError, failpoint
-from timerstore.files.disk import Disk, File
-from timerstore.files.segments import Segments
+from timerstore import FullError
+from timerstore._engine.base import failpoints
+from timerstore._engine.storage.disk import Disk, File
+from timerstore._engine.storage.segments import Segments
 from timerstore.testing import ManualClock, Stepper
 
 
-@pytest.mark.parametrize("point", [n for n in failpoint.NAMES if n.startswith("checkpoint_")])
+@pytest.mark.parametrize("point", [n for n in failpoints.NAMES if n.startswith("checkpoint_")])
 def test_a_checkpoint_that_finds_the_disk_full_leaves_the_one_before_it_usable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
@@ -30,7 +31,7 @@ def test_a_checkpoint_that_finds_the_disk_full_leaves_the_one_before_it_usable(
         if name == point:
             raise FullError("no space")
 
-    monkeypatch.setattr(failpoint, "hook", full)
+    monkeypatch.setattr(failpoints, "hook", full)
     put.append(store.put("t", b"2", deliver_ms=START_MS + 500, message_id="2"))
     with pytest.raises(FullError):
         store.flush()
@@ -39,11 +40,11 @@ def test_a_checkpoint_that_finds_the_disk_full_leaves_the_one_before_it_usable(
         if name == point:
             shutil.copytree(tmp_path / "a", tmp_path / "b")
 
-    monkeypatch.setattr(failpoint, "hook", die)
+    monkeypatch.setattr(failpoints, "hook", die)
     put.append(store.put("t", b"3", deliver_ms=START_MS + 500, message_id="3"))
     store.flush()
     points: list[str] = []
-    monkeypatch.setattr(failpoint, "hook", points.append)
+    monkeypatch.setattr(failpoints, "hook", points.append)
     left = timerstore.open(tmp_path / "b", tiny(10, "sync"), clock=clock, threads=False)
     assert "recover_anew_begun" not in points, "the whole log was scanned"
     assert {p.message_id for p in left.pending()} == {p.message_id for p in put}

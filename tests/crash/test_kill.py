@@ -23,7 +23,7 @@ import timerstore
 from tests.crash.campaign import Campaign
 from tests.crash.lives import make_few_lives, make_lives
 from tests.support.amounts import AMOUNTS, both
-from timerstore import failpoint
+from timerstore._engine.base import failpoints
 
 _MEMORY = Path("/dev/shm")
 _SEED = 20_131
@@ -69,7 +69,7 @@ def test_nothing_is_lost_doubled_early_or_taken_back_after_kill_9(
     campaign.check()
     assert campaign.kills >= (_KILLS_MIN if is_all else 0.8 * count)
     if is_all:
-        assert [name for name in failpoint.NAMES if not campaign.points[name]] == []
+        assert [name for name in failpoints.NAMES if not campaign.points[name]] == []
 
 
 @pytest.mark.deep
@@ -89,13 +89,13 @@ def test_the_same_for_long(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 def test_every_point_in_the_code_has_a_name_and_every_name_its_point() -> None:
     found: Counter[str] = Counter()
     for path in Path(timerstore.__file__).parent.rglob("*.py"):
-        if path.name == "failpoint.py":
+        if path.name == "failpoints.py":
             continue
         for call in re.findall(r"\breach\((.*)\)", path.read_text()):
             names = re.findall(r'"(\w+)"', call)
             assert names, f"{path}: a point without a plain name: reach({call})"
             found.update(names)
-    assert len(failpoint.NAMES) >= 20
-    assert len(set(failpoint.NAMES)) == len(failpoint.NAMES)
-    assert set(found) == failpoint.ALL_NAMES
+    assert len(failpoints.NAMES) >= 20
+    assert len(set(failpoints.NAMES)) == len(failpoints.NAMES)
+    assert set(found) == failpoints.ALL_NAMES
     assert [name for name, count in found.items() if count > 1] == [], "one name, two moments"

@@ -14,11 +14,12 @@ import pytest
 
 import timerstore
 from tests.crash import lease_child
-from timerstore import AckResult, failpoint
+from timerstore import AckResult
+from timerstore._engine.base import failpoints
 
 _POINTS = [
-    *((name, 1) for name in failpoint.LEASE_NAMES if name.startswith(("lease", "receive", "ack"))),
-    *((name, 1) for name in failpoint.LEASE_NAMES if name.startswith(("replace", "recurring"))),
+    *((name, 1) for name in failpoints.LEASE_NAMES if name.startswith(("lease", "receive", "ack"))),
+    *((name, 1) for name in failpoints.LEASE_NAMES if name.startswith(("replace", "recurring"))),
     ("replace_appended", 9),
     ("lease_appended", 5),
     ("ack_appended", 6),

@@ -27,8 +27,9 @@ from tests.crash import child
 from tests.crash.check import History, check
 from tests.crash.check_saved import check_saved
 from tests.crash.report import LINE_BYTES, Kind, unpack
-from timerstore import StoreConfig, failpoint
-from timerstore.layout.tree import Tree
+from timerstore import StoreConfig
+from timerstore._engine.base import failpoints
+from timerstore._engine.format.store_paths import Tree
 
 _HANG_S = 30.0
 _CHECK_HANG_S = 120.0
@@ -134,7 +135,7 @@ class Life:
         lines = list(unpack(whole))
         self._history.read(whole)
         self._problems += self._history.problems
-        reached = [failpoint.NAMES[line.a] for line in lines if line.kind == Kind.REACHED]
+        reached = [failpoints.NAMES[line.a] for line in lines if line.kind == Kind.REACHED]
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
             if not reached and given.get("after_ms") is None:
                 self._problems.append(f"hung: {given}\n{self._said()}")

@@ -8,10 +8,9 @@ import timerstore
 from tests import promises
 from tests.support.inside import staging_head, watermark_magic
 from tests.support.snippets import GUIDES, ROOT
-from timerstore.cli.command import COMMANDS
-from timerstore.cli.exits import READERS, TABLE
-from timerstore.dedupe.ids import ENTRY_DTYPE
-from timerstore.layout import (
+from timerstore._engine.base.metrics import COUNTERS, GAUGES
+from timerstore._engine.dedupe.message_ids import ENTRY_DTYPE
+from timerstore._engine.format import (
     queue_unit,
     state_sector,
     timer_unit,
@@ -19,10 +18,11 @@ from timerstore.layout import (
     wheel_checks,
     wheel_slot,
 )
-from timerstore.layout.tree import Tree
-from timerstore.metrics import COUNTERS, GAUGES
-from timerstore.queues import index_file
-from timerstore.timer.wheel import OPEN_EXTRA_BYTES
+from timerstore._engine.format.store_paths import Tree
+from timerstore._engine.queues import index_file
+from timerstore._engine.timer.wheel import OPEN_EXTRA_BYTES
+from timerstore.cli.command import COMMANDS
+from timerstore.cli.exits import READERS, TABLE
 
 _DEFAULT = timerstore.StoreConfig()
 _FORMAT = (GUIDES / "format.md").read_text()

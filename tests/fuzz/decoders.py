@@ -19,7 +19,7 @@ import numpy as np
 from tests.support.inside import crc_of_backup
 from tests.support.inside.parts import crc_of_count
 from timerstore import TimerStoreError
-from timerstore.layout import (
+from timerstore._engine.format import (
     backup_json,
     consumer_offset_json,
     counts_json,
@@ -31,15 +31,15 @@ from timerstore.layout import (
     ledger_cache,
     ledger_json,
     state_sector,
+    store_paths,
     timer_metrics_json,
     topics_json,
-    tree,
     unique_key,
     watermark,
 )
-from timerstore.message import host_text, inflate_body, parse_properties
-from timerstore.pull.filter import parse_tags
-from timerstore.pull.sql import parse_sql
+from timerstore._engine.read.filter import parse_tags
+from timerstore._engine.read.sql import parse_sql
+from timerstore.messages import host_text, inflate_body, parse_properties
 from timerstore.shards import manifest
 
 _PROPERTIES = {"a": "1", "b": "text", "c": "-1.5e3", "d": "", "e": "true"}
@@ -117,12 +117,14 @@ def _sector(data: bytes) -> None:
 
 def _names(data: bytes) -> None:
     text = data.decode("utf-8", "surrogateescape")
-    assert not tree.is_topic(text) or tree.topic_component(text) == text
-    tree.queue_number(text)
-    tree.is_index_name(text)
-    tree.index_name(int.from_bytes(data[:5], "big"), text if tree.is_index_name(text) else None)
+    assert not store_paths.is_topic(text) or store_paths.topic_component(text) == text
+    store_paths.queue_number(text)
+    store_paths.is_index_name(text)
+    store_paths.index_name(
+        int.from_bytes(data[:5], "big"), text if store_paths.is_index_name(text) else None
+    )
     unique_key.split_unique_key(text)
-    tree.segment_offset(text)
+    store_paths.segment_offset(text)
 
 
 def _body(data: bytes) -> None:

@@ -21,7 +21,7 @@ from tests.corruption.answers import ask
 from tests.corruption.golden import Golden, make
 from tests.fuzz.choices import Choices
 from timerstore import TimerStoreError, repair, verify_directory
-from timerstore.layout import json_text
+from timerstore._engine.format import json_text
 
 _EDITS_MAX = 12
 _GROWTH_MAX = 1 << 16

@@ -15,7 +15,7 @@ from pathlib import Path
 import timerstore
 from tests.corruption.golden import CONFIG, NOW_MS, Golden, make
 from tests.fuzz.decoders import DECODERS
-from timerstore.layout import handle, ledger_cache, ledger_json
+from timerstore._engine.format import handle, ledger_cache, ledger_json
 from timerstore.testing import ManualClock
 
 _ROOT = Path(__file__).parents[2]

@@ -15,7 +15,8 @@ from tests.support import disk_reader as disk
 from tests.support.amounts import sample
 from tests.support.broker import fixtures as broker
 from tests.support.broker.expected import Expected, Key, as_delivered
-from timerstore import CancelResult, Message, StoreConfig, TimerStore, failpoint
+from timerstore import CancelResult, Message, StoreConfig, TimerStore
+from timerstore._engine.base import failpoints
 from timerstore.testing import ManualClock, Stepper
 
 REAL_TOPICS = ("orders", "reminders")  # all that was sent to
@@ -380,9 +381,9 @@ def test_killed_while_importing(
     expected: Expected, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copier = Copier(root, tmp_path)
-    monkeypatch.setattr(failpoint, "hook", copier)
+    monkeypatch.setattr(failpoints, "hook", copier)
     with Session(root, expected):
-        monkeypatch.setattr(failpoint, "hook", None)
+        monkeypatch.setattr(failpoints, "hook", None)
         assert copier.reached.keys() >= {
             "recover_marked_open",
             "recover_anew_begun",
@@ -413,10 +414,10 @@ def test_import_that_fails_is_begun_again(
             if reached == point:
                 raise Killed
 
-        monkeypatch.setattr(failpoint, "hook", fail)
+        monkeypatch.setattr(failpoints, "hook", fail)
         with pytest.raises(Killed):
             Session(root, expected)
-        monkeypatch.setattr(failpoint, "hook", None)
+        monkeypatch.setattr(failpoints, "hook", None)
     with Session(root, expected) as session:
         session.turn(expected.last_due_ms)
         assert_complete(session.store, expected)
@@ -432,9 +433,9 @@ def test_killed_while_delivering(
     with Session(root, expected) as session:
         session.turn((expected.now_ms + expected.last_due_ms) // 2)
         copier = Copier(root, tmp_path)
-        monkeypatch.setattr(failpoint, "hook", copier)
+        monkeypatch.setattr(failpoints, "hook", copier)
         session.turn(expected.last_due_ms)
-    monkeypatch.setattr(failpoint, "hook", None)
+    monkeypatch.setattr(failpoints, "hook", None)
     for copy in copier.copies:
         with Session(copy, expected) as session:
             session.turn(expected.last_due_ms)

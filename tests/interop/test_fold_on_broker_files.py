@@ -9,7 +9,7 @@ from tests.support import disk_reader as disk
 from tests.support.amounts import sample
 from tests.support.broker import fixtures as broker
 from tests.support.scan_rows import kind_of, scan_array
-from timerstore.commitlog.fold import Fold, Kind, fold
+from timerstore._engine.log.fold import Fold, Kind, fold
 
 Log = list[disk.Record]
 

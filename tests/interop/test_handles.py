@@ -17,8 +17,8 @@ from tests.support.bench import Bench
 from tests.support.broker import fixtures as broker
 from tests.support.broker.expected import Expected, Key
 from timerstore import CancelResult, NotWaitingError, StoreConfig, TimerStore
+from timerstore._engine.timer import handle_lookup
 from timerstore.testing import ManualClock, Stepper
-from timerstore.timer import named
 
 STORES = sample(
     [name for name in broker.names() if name not in ("levels", "doubled-by-broker")],
@@ -96,13 +96,13 @@ def later_than(expected: Expected, ms: int) -> list[Key]:
 def scans(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One entry for each time that the whole log is looked through."""
     found: list[int] = []
-    real: Callable[..., Any] = named.scan_batches
+    real: Callable[..., Any] = handle_lookup.scan_batches
 
     def noted(*arguments: Any, **given: Any) -> Any:
         found.append(1)
         return real(*arguments, **given)
 
-    monkeypatch.setattr(named, "scan_batches", noted)
+    monkeypatch.setattr(handle_lookup, "scan_batches", noted)
     return found
 
 
@@ -163,7 +163,7 @@ def test_a_brokers_message_is_rescheduled(expected: Expected, root: Path) -> Non
             assert (receipt.topic, receipt.message_id) == key
             wanted[key] = due_ms
             out_ms = int(expected.waiting[key]["properties"]["TIMER_OUT_MS"])
-            if timerstore.message.out_ms(due_ms, expected.precision_ms) != out_ms:
+            if timerstore.messages.out_ms(due_ms, expected.precision_ms) != out_ms:
                 assert store.cancel(handle) is CancelResult.ALREADY_CANCELLED
                 with pytest.raises(NotWaitingError):
                     store.reschedule(handle, delay=1)
@@ -238,7 +238,7 @@ def test_a_broker_reads_our_handle(tmp_path: Path) -> None:
     for receipt in (put, moved):
         topic, name, stamp, key = disk.decode_recall_handle(receipt.handle)
         assert (topic, name, key) == ("t", "timerstore", put.message_id)
-        assert stamp == timerstore.message.out_ms(receipt.due_ms, 1000) + 1
+        assert stamp == timerstore.messages.out_ms(receipt.due_ms, 1000) + 1
         brokers = disk.encode_recall_handle(topic, name, stamp, key)
         wanted = receipt is moved
         answer = bench.store.cancel(brokers)

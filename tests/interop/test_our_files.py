@@ -12,10 +12,11 @@ import pytest
 
 import timerstore
 from tests.support import disk_reader as disk
-from timerstore import CancelResult, PutReceipt, StoreConfig, failpoint
-from timerstore.native import ffi, lib
+from timerstore import CancelResult, PutReceipt, StoreConfig
+from timerstore._engine.base import failpoints
+from timerstore._engine.base.native import ffi, lib
+from timerstore._engine.timer.expired_segments import PastUnits
 from timerstore.testing import ManualClock, Stepper
-from timerstore.timer.past import PastUnits
 
 START_MS = 1_800_000_000_000
 CONFIG = StoreConfig(
@@ -329,9 +330,9 @@ def test_killed_while_closing(
     for receipt in [made.waiting[key] for key in list(waiting)[::7]]:  # not given a slot any more
         assert store.cancel(receipt) is CancelResult.CANCELLED
         waiting.remove(receipt.message_id)
-    monkeypatch.setattr(failpoint, "hook", copy)
+    monkeypatch.setattr(failpoints, "hook", copy)
     store.close()
-    monkeypatch.setattr(failpoint, "hook", None)
+    monkeypatch.setattr(failpoints, "hook", None)
     assert [path.name for path in copies] == list(CLOSING)
     for path in [*copies, root]:
         timerstore.open(path, config, clock=clock, threads=False).close()
@@ -513,7 +514,7 @@ def test_queue_unit_and_blank_vectors(made: Made) -> None:
 
 
 def test_message_id_and_handle_vectors() -> None:
-    from timerstore.layout import handle
+    from timerstore._engine.format import handle
 
     assert disk.offset_message_id("127.0.0.1:10911", 1000) == "7F00000100002A9F00000000000003E8"
     text = handle.encode(

@@ -15,12 +15,13 @@ from tests.support.broker import our_store as shared_store
 from tests.support.broker import process as rocketmq
 from tests.support.broker.our_store import QUEUES, SMALL, Made, number_of
 from tests.support.broker.process import BrokerError, RocketMQ
-from timerstore import CancelResult, StoreConfig, failpoint
+from timerstore import CancelResult, StoreConfig
+from timerstore._engine.base import failpoints
 from timerstore.testing import ManualClock, Stepper
 
 pytestmark = [pytest.mark.more, pytest.mark.timeout(300)]
 
-CLOSING = [name for name in failpoint.NAMES if name.startswith("close_")]
+CLOSING = [name for name in failpoints.NAMES if name.startswith("close_")]
 LAST = "close_wheel_restored"  # from here on everything is as a broker wants it
 UNFIT = ["open", "killed", "level gaps", "not indexed", *(one for one in CLOSING if one != LAST)]
 FIT = ["open", LAST]  # the first: closed meanwhile
@@ -47,11 +48,11 @@ def closed_by_halves(folder: Path, made: Made) -> dict[str, Made]:
     for one in [one for one in made.puts if one.message_id in waiting][::4]:
         assert store.cancel(one.handle) is CancelResult.CANCELLED
         one.is_cancelled = True
-    failpoint.hook = hook
+    failpoints.hook = hook
     try:
         store.close()
     finally:
-        failpoint.hook = None
+        failpoints.hook = None
     assert [*copies] == CLOSING
     return copies
 

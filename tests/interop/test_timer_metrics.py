@@ -16,9 +16,9 @@ from tests.support.broker import counts
 from tests.support.broker import fixtures as broker
 from tests.support.broker.expected import Expected
 from timerstore import StoreConfig
-from timerstore.layout import timer_metrics_json
-from timerstore.layout.json_text import DataVersion
-from timerstore.layout.timer_metrics_json import TimerMetrics, TopicCount
+from timerstore._engine.format import timer_metrics_json
+from timerstore._engine.format.json_text import DataVersion
+from timerstore._engine.format.timer_metrics_json import TimerMetrics, TopicCount
 from timerstore.testing import ManualClock
 
 # Stores that a broker opened after it had died: of the events before, it knew its old file alone.

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from tests.support import disk_reader as disk
 from tests.support.driver import START_MS, tiny
 from timerstore import PullStatus, StoreConfig, TimerStore
-from timerstore.commitlog.fold import PLACE_OFFSET_BITS, SCAN_DTYPE, Kind
-from timerstore.files.disk import Disk
-from timerstore.layout import tree
-from timerstore.native import ffi, lib
-from timerstore.queues.routes import Routes
+from timerstore._engine.base.native import ffi, lib
+from timerstore._engine.format import store_paths
+from timerstore._engine.log.fold import PLACE_OFFSET_BITS, SCAN_DTYPE, Kind
+from timerstore._engine.queues.routes import Routes
+from timerstore._engine.storage.disk import Disk
 from timerstore.testing import ManualClock, Stepper
 
 I32 = st.integers(-(2**31), 2**31 - 1)
@@ -88,7 +88,7 @@ class Scanner:
     """`ts_scan` over bytes in memory, with routes for two topics."""
 
     def __init__(self, root: Path) -> None:
-        self.routes = Routes(Disk(), tree.Tree(root), 200)
+        self.routes = Routes(Disk(), store_paths.Tree(root), 200)
         self.routes.make("T", 0, 0, persist=False)
         self.routes.make(disk.TIMER_TOPIC, 0, 0, persist=False)
 

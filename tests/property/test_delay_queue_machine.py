@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.support.inside.parts import delay_queue_tables
 from tests.support.inside.sizes import SMALL_DELAY_QUEUE, replaced
 from timerstore import DelayQueue
-from timerstore.delay_queue import DUE_MS_MAX
+from timerstore._engine.timer.delay_queue import DUE_MS_MAX
 
 KEYS = st.integers(0, 30)
 TIMES = st.one_of(

@@ -22,8 +22,9 @@ from tests.support.amounts import AMOUNTS, both
 from tests.support.driver import DAY_MS, HOW, TAGS, YEAR_MS, Driver, PowerDriver, tiny
 from tests.support.durable.shadow_disk import ShadowDisk
 from tests.support.inside.sizes import SMALL, replaced
-from timerstore import CancelResult, StoreConfig, failpoint
-from timerstore.layout.handle import decode, encode
+from timerstore import CancelResult, StoreConfig
+from timerstore._engine.base import failpoints
+from timerstore._engine.format.handle import decode, encode
 
 QUEUES = st.sampled_from([("orders", 0), ("orders", 1), ("mail", 0)])
 TOPICS = st.sampled_from(["orders", "mail"])
@@ -47,7 +48,7 @@ LEASE_POINTS = [
     "log_half_swapped", "log_written_out", "segment_created",
 ]  # fmt: skip
 SOURCES = st.sampled_from(["a", "b/ü"])
-ALL_NAMES = (*failpoint.NAMES, *failpoint.LEASE_NAMES)
+ALL_NAMES = (*failpoints.NAMES, *failpoints.LEASE_NAMES)
 NTH = st.integers(1, 3)
 EDGE_MS = st.sampled_from([-1, 0, 1])
 FAR_MS = st.sampled_from([DAY_MS, 3 * DAY_MS + 1, 400 * DAY_MS, 30 * YEAR_MS])
@@ -81,8 +82,8 @@ SETTLE_POINTS = [
         )
     )
 ]
-RETENTION_POINTS = [name for name in failpoint.NAMES if name.startswith("retention")]
-CLOSE_POINTS = [name for name in failpoint.NAMES if name.startswith(("checkpoint", "close"))]
+RETENTION_POINTS = [name for name in failpoints.NAMES if name.startswith("retention")]
+CLOSE_POINTS = [name for name in failpoints.NAMES if name.startswith(("checkpoint", "close"))]
 DERIVED = [
     "timerstore/watermark",
     "timerstore/state",

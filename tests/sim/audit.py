@@ -10,7 +10,7 @@ from tests.sim.drawing import FAULT_KINDS, OPERATIONS
 from tests.sim.lottery import PAGE, SECTOR
 from tests.sim.shards.drawing import OPERATIONS as OF_SHARDS
 from timerstore import StoreConfig
-from timerstore.failpoint import LEASE_NAMES, NAMES
+from timerstore._engine.base.failpoints import LEASE_NAMES, NAMES
 
 _NEAR = ("on", "behind by 1 to 15", "before by 1 to 15", "behind by 16 to 40", "before by 16 to 40")
 _EDGES = ("page", "sector")

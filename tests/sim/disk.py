@@ -1,6 +1,6 @@
 """A disk in memory that C cannot tell from the real one, and that a test may pull the plug of.
 
-    disk = SimDisk()                 # stands where files/disk.py makes its Disk
+    disk = SimDisk()                 # stands where storage/disk.py makes its Disk
     later = disk.killed()            # what another process finds after kill -9
     later = disk.cut(random)         # what the machine finds after a power cut
 
@@ -24,8 +24,8 @@ from random import Random
 from typing import Any
 
 from tests.sim.lottery import PAGE, Lottery, lottery_of
+from timerstore._engine.storage.disk import Disk, os_error
 from timerstore.errors import FailedError
-from timerstore.files.disk import Disk, os_error
 
 _VERSIONS_MAX = 6  # of a page: the newest, and what is drawn from those before
 
@@ -286,7 +286,9 @@ class SimDisk(Disk):
 
     def __init__(self) -> None:
         SimDisk.last_number += 1
-        self.number = SimDisk.last_number  # so that no two are one directory to files/directory.py
+        self.number = (
+            SimDisk.last_number
+        )  # so that no two are one directory to storage/directory.py
         self.names: dict[str, dict[str, Node | None]] = {"/": {}}  # by folder; None: a folder
         self.synced: dict[str, dict[str, Node]] = {}  # the files among them, as of the last sync
         self.count = 0  # of calls

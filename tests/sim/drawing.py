@@ -4,7 +4,7 @@ from random import Random
 from typing import Any
 
 from tests.sim.disk import KINDS
-from timerstore.failpoint import LEASE_NAMES, NAMES
+from timerstore._engine.base.failpoints import LEASE_NAMES, NAMES
 
 DAY_MS = 86_400_000
 YEAR_MS = 31_557_600_000

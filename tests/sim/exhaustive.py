@@ -42,7 +42,8 @@ from tests.sim.shrink import regression_text
 from tests.sim.workloads import Workload, workloads
 from tests.support import ledger
 from tests.support.inside import inside
-from timerstore import StoreConfig, failpoint
+from timerstore import StoreConfig
+from timerstore._engine.base import failpoints
 
 SUITE = "exhaustive workloads"
 CHOICES_MAX = 1024
@@ -111,7 +112,7 @@ class Twin(Operations):
         self.counts, self.reached, self.images = {}, {}, []
         self._lottery, self._next = Random(0), image
         self.was_cut, self._durable = is_cut, left.durable
-        failpoint.hook = self._reach
+        failpoints.hook = self._reach
         self.bury()
         self.raise_again([])
         self.finish(is_thorough=False)

@@ -9,8 +9,8 @@ from tests.sim.puts import Puts
 from tests.support.inside import inside
 from tests.support.models.messages import Queue
 from timerstore import TimerStore
-from timerstore.backup.copying import read_manifest
-from timerstore.backup.restoring import restore
+from timerstore._engine.maintenance.backup import read_manifest
+from timerstore._engine.maintenance.restore_backup import restore
 from timerstore.errors import FailedError, FullError
 
 _KNOWN = ("model", "onces", "lost_below", "versions", "lessees", "rounds", "ticks")

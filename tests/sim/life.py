@@ -22,7 +22,7 @@ from tests.support.driver import START_MS
 from tests.support.inside import inside
 from tests.support.models.dedupe import Onces
 from tests.support.turned_clock import TurnedClock
-from timerstore import failpoint
+from timerstore._engine.base import failpoints
 from timerstore.errors import FailedError, FullError
 
 ROOT: Any = SimPath("/store")
@@ -95,7 +95,7 @@ class Life:
         self._point: tuple[str, int] | None = None
         self._passed = 0
         self.was_cut = False
-        failpoint.hook = self._reach
+        failpoints.hook = self._reach
 
     def count(self, name: str, more: int = 1) -> None:
         self.counts[name] = self.counts.get(name, 0) + more

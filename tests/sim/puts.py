@@ -13,9 +13,9 @@ from tests.support.driver import key_of, named
 from tests.support.inside import inside
 from tests.support.models.messages import Put, Queue
 from timerstore import CancelResult, PutReceipt
+from timerstore._engine.format.delay_levels import parse_level_delays
+from timerstore._engine.format.handle import decode, encode
 from timerstore.errors import FailedError, FullError, MessageError, TimerStoreError
-from timerstore.layout.handle import decode, encode
-from timerstore.queues.levels import parse_level_delays
 
 _OVERHEAD = 330  # of a record beside its body, before the first one told better
 _HEADER_BYTES = 4096 + 300  # kept for the header of a chunk; what else a row has beside its body

@@ -27,7 +27,7 @@ from tests.support.inside.sizes import (
     Sizes,
     replaced,
 )
-from timerstore import failpoint
+from timerstore._engine.base import failpoints
 
 _FRESH = 10**9
 """Seeds beyond are no killer's."""
@@ -95,8 +95,8 @@ def replaced_seams(
     system = _System(getpid=lambda: 4242, urandom=turns.randbytes)
     replacements = (
         (engine.opening, "Disk", disk),
-        (engine.restoring, "Disk", disk),
-        (engine.restoring, "Path", SimPath),
+        (engine.restore_backup, "Disk", disk),
+        (engine.restore_backup, "Path", SimPath),
         (engine.store, "Path", SimPath),
         (engine.paths, "Path", SimPath),
         (engine.opening, "os", SimpleNamespace(getpid=lambda: 4242)),
@@ -125,4 +125,4 @@ def replaced_seams(
                 allocations.restore()
             for module, name, value in saved:
                 setattr(module, name, value)
-            failpoint.hook = None
+            failpoints.hook = None

@@ -20,9 +20,9 @@ from tests.support.models.messages import Model, Put, Queue
 from tests.support.models.recurring import Ticks
 from tests.support.models.replacing import Rounds
 from timerstore import CancelResult, Message, PutReceipt, StoreConfig, TimerStore
+from timerstore._engine.format.handle import decode
 from timerstore.errors import FailedError, TimerStoreError
-from timerstore.layout.handle import decode
-from timerstore.message import KeptOrigin
+from timerstore.messages import KeptOrigin
 from timerstore.testing import Stepper
 
 

@@ -12,9 +12,9 @@ import timerstore
 from tests.support.bench import small
 from tests.support.shards import bodies_of
 from timerstore import shards
-from timerstore.files.disk import Disk
+from timerstore._engine.storage.disk import Disk
 from timerstore.shards import manifest
-from timerstore.shards.tree import ShardsTree
+from timerstore.shards.shard_paths import ShardsTree
 from timerstore.testing import Stepper
 
 ROWS = "topic string, body binary, deliver_at timestamp, key string"

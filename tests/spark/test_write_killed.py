@@ -21,9 +21,9 @@ from tests.spark.test_write import came, each_once
 from tests.support.bench import small
 from tests.support.spark import session as spark_session
 from timerstore import shards
-from timerstore.files.disk import Disk
+from timerstore._engine.storage.disk import Disk
 from timerstore.shards import manifest
-from timerstore.shards.tree import ShardsTree
+from timerstore.shards.shard_paths import ShardsTree
 
 
 @pytest.fixture(autouse=True)

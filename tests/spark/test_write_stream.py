@@ -13,9 +13,9 @@ import pytest
 import timerstore
 from tests.spark.test_write import ROWS, came, each_once, make
 from tests.support.bench import small
-from timerstore.files.disk import Disk
+from timerstore._engine.storage.disk import Disk
 from timerstore.shards import manifest
-from timerstore.shards.tree import ShardsTree
+from timerstore.shards.shard_paths import ShardsTree
 
 
 class Stream:

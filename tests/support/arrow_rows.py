@@ -1,4 +1,4 @@
-"""Tables of a store as plain rows, through timerstore.columns.arrow."""
+"""Tables of a store as plain rows, through timerstore.tables."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ def rows_of(batches: Any) -> list[Row]:
 
 def read_rows(root: Path, table: str = "messages", **how: Any) -> list[Row]:
     """Rows of one table, times in ms."""
-    from timerstore.columns import arrow
+    from timerstore import tables
 
     how = {"times_as_long": True} | how
-    return rows_of(arrow.read(root, table, **how))
+    return rows_of(tables.read(root, table, **how))

@@ -13,7 +13,8 @@ import pytest
 
 import timerstore
 from tests.support.inside import inside
-from timerstore import Message, StoreConfig, TimerStore, failpoint
+from timerstore import Message, StoreConfig, TimerStore
+from timerstore._engine.base import failpoints
 from timerstore.errors import TimerStoreError
 from timerstore.testing import ManualClock, Stepper
 
@@ -50,7 +51,7 @@ def copied_at(
             shutil.copytree(root, copy)
 
     with monkeypatch.context() as patched:
-        patched.setattr(failpoint, "hook", hook)
+        patched.setattr(failpoints, "hook", hook)
         yield
 
 

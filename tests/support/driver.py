@@ -34,14 +34,14 @@ from timerstore import (
     PutReceipt,
     StoreConfig,
     TimerStore,
-    failpoint,
 )
+from timerstore._engine.base import failpoints
+from timerstore._engine.format.delay_levels import parse_level_delays
+from timerstore._engine.format.handle import decode, encode
+from timerstore._engine.format.lease import group_of
+from timerstore._engine.introspection.due_buckets import UNIT_S
+from timerstore._engine.read.waiting_pull import WaitingPull
 from timerstore.errors import FailedError, FlowControlError, MessageError, NotWaitingError
-from timerstore.future.times import UNIT_S
-from timerstore.layout.handle import decode, encode
-from timerstore.layout.lease import group_of
-from timerstore.pull.waiting import WaitingPull
-from timerstore.queues.levels import parse_level_delays
 from timerstore.testing import Stepper
 
 BULK = ("bulk", 0)
@@ -97,7 +97,7 @@ def abandon(store: TimerStore) -> None:
 def _counting(point: str) -> Iterator[list[str]]:
     """Note each time that a fail point is passed; a hook that is set hears of it too."""
     found: list[str] = []
-    before = failpoint.hook
+    before = failpoints.hook
 
     def hook(name: str) -> None:
         if name == point:
@@ -105,11 +105,11 @@ def _counting(point: str) -> Iterator[list[str]]:
         if before is not None:
             before(name)
 
-    failpoint.hook = hook
+    failpoints.hook = hook
     try:
         yield found
     finally:
-        failpoint.hook = before
+        failpoints.hook = before
 
 
 def key_of(body: bytes) -> str:
@@ -869,11 +869,11 @@ class Driver:
                 self._leave(old_path, self.store_path())
                 reached.append(name)
 
-        failpoint.hook = hook
+        failpoints.hook = hook
         try:
             yield reached
         finally:
-            failpoint.hook = None
+            failpoints.hook = None
         if not reached:
             self._leave(old_path, self.store_path())
         abandon(old)
@@ -902,11 +902,11 @@ class Driver:
                 self._leave(path, next_path)
                 is_copied = True
 
-        failpoint.hook = hook
+        failpoints.hook = hook
         try:
             self._open()
         finally:
-            failpoint.hook = None
+            failpoints.hook = None
         if is_copied:
             abandon(self.store)
             shutil.rmtree(path)
@@ -988,7 +988,7 @@ class Driver:
 
     def drop(self) -> None:
         """Let go of everything, whatever state it is in."""
-        failpoint.hook = None
+        failpoints.hook = None
         abandon(self.store)
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.support.bench import Bench
-from timerstore.leases import LeasedMessage
+from timerstore._engine.leases import LeasedMessage
 
 RETRY = "%RETRY%g|t"
 

@@ -34,7 +34,7 @@ OWNED = frozenset(
     }
 )
 OPENING = ("disk.open", "disk.anchor", ".map_read", ".map_shared", ".map_private")
-DISK = "timerstore.files.disk.Disk"
+DISK = "timerstore._engine.storage.disk.Disk"
 ENDS = frozenset({"__del__", "close", "aclose", "__exit__", "__aexit__"})
 
 

@@ -11,12 +11,12 @@ from urllib.parse import unquote_to_bytes, urlencode
 
 from starlette.types import ASGIApp
 
-from timerstore.serve.app import App
-from timerstore.serve.events import frame
-from timerstore.serve.guard import host_check
-from timerstore.serve.open_store import OpenSource, Store
-from timerstore.serve.server import Served
-from timerstore.serve.source import Json, Source
+from timerstore.dashboard.app import App
+from timerstore.dashboard.events import frame
+from timerstore.dashboard.open_source import OpenSource, Store
+from timerstore.dashboard.request_guard import host_check
+from timerstore.dashboard.server import Served
+from timerstore.dashboard.source import Json, Source
 
 TOKEN = "a-token-of-the-tests"
 HOST = "127.0.0.1:8000"

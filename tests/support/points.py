@@ -3,15 +3,15 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from timerstore import failpoint
+from timerstore._engine.base import failpoints
 
 
 @contextmanager
 def noted() -> Iterator[list[str]]:
     """What points are passed meanwhile, in order."""
     points: list[str] = []
-    failpoint.hook = points.append
+    failpoints.hook = points.append
     try:
         yield points
     finally:
-        failpoint.hook = None
+        failpoints.hook = None

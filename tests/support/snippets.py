@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from timerstore.cli import main
 
 ROOT = Path(__file__).parents[2]
-GUIDES = ROOT / "timerstore" / "guides"
+GUIDES = ROOT / "timerstore" / "docs"
 _FENCE = re.compile(r"^```([a-z]*)([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 

@@ -9,10 +9,10 @@ import pyarrow as pa
 
 import timerstore
 from tests.support.bench import NOW, small
-from timerstore.files.disk import Disk
-from timerstore.row_batch import RowBatch
+from timerstore._engine.ingest.row_batch import RowBatch
+from timerstore._engine.storage.disk import Disk
 from timerstore.shards import StagedFile
-from timerstore.shards.staging import read_staged
+from timerstore.shards.row_staging import read_staged
 from timerstore.testing import ManualClock
 
 UTC_US = pa.timestamp("us", tz="UTC")

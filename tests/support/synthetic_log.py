@@ -6,7 +6,7 @@ Holds:    rows are in log order, 100 bytes apart; the timer queue has no gaps.
 from typing import Any
 
 from tests.support.scan_rows import identity, rows_array
-from timerstore.commitlog.fold import PLACE_OFFSET_BITS, Kind, Scan
+from timerstore._engine.log.fold import PLACE_OFFSET_BITS, Kind, Scan
 
 Own = tuple[int, int]
 

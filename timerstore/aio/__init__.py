@@ -5,8 +5,8 @@
         page = await store.pull("orders", 0, 0, wait=30.0)
 
 Threads:  calls run in a small pool, `workers` threads. A plain put has none (puts.py), nor has a
-          pull or a consumer that waits (consumer.py): it stands in the store's hold table, and is
-          rung on the loop that awaits it. Any loop may await; the store lives as long as it is
+          waiting pull or consumer (async_consumer.py): it is in the store's long-poll table, and
+          is woken on the loop that awaits it. Any loop may await; the store lives as long as it is
           open, not as long as a loop.
 Holds:    (1) cancelling a pull that waits takes it out of the table, and takes no message from
           anybody: pulls only read; (2) what a cancelled receive has leased is handed to the next
@@ -27,20 +27,19 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from timerstore import store as blocking_store
-from timerstore.aio.bell import Bell, end_wait
-from timerstore.aio.consumer import AsyncConsumer, Joining
-from timerstore.aio.leases import AsyncLeaseConsumer
+from timerstore._engine.base.closing import AsyncClosing
+from timerstore._engine.base.owner import Owner
+from timerstore._engine.leases import LeasedMessage
+from timerstore._engine.read.waiting_pull import WaitingPull, Waits
+from timerstore._engine.storage.paths import anchored
+from timerstore.aio.async_consumer import AsyncConsumer, Joining
+from timerstore.aio.async_leases import AsyncLeaseConsumer
+from timerstore.aio.loop_waiters import Bell, end_wait
 from timerstore.aio.puts import Puts
 from timerstore.clock import Clock
-from timerstore.closing import AsyncClosing
 from timerstore.config import StoreConfig
-from timerstore.errors import ConfigError, TimerStoreError
-from timerstore.files.paths import anchored
-from timerstore.leases import LeasedMessage
-from timerstore.message import MessageBatch, PendingTimer, PullResult, PutBatch, PutReceipt
-from timerstore.owner import Owner
-from timerstore.pull.waiting import WaitingPull, Waits
-from timerstore.quoted import quoted
+from timerstore.errors import ConfigError, TimerStoreError, quoted
+from timerstore.messages import MessageBatch, PendingTimer, PullResult, PutBatch, PutReceipt
 from timerstore.store import TimerStore
 
 __all__ = ["AsyncConsumer", "AsyncLeaseConsumer", "AsyncTimerStore", "open"]

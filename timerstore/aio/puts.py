@@ -13,9 +13,9 @@ from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+from timerstore._engine.base.owner import Owner
 from timerstore.aio.shared_sync import SharedSync
-from timerstore.message import PutBatch, PutReceipt
-from timerstore.owner import Owner
+from timerstore.messages import PutBatch, PutReceipt
 from timerstore.store import TimerStore
 
 _TURN = 64  # puts that are answered without a wait, before others have their turn

@@ -14,9 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import NamedTuple
 
+from timerstore._engine.base.native import Lock
+from timerstore._engine.base.owner import Owner
 from timerstore.errors import ClosedError
-from timerstore.native import Lock
-from timerstore.owner import Owner
 from timerstore.store import TimerStore
 
 

@@ -9,7 +9,9 @@ from typing import Any
 import click
 
 from timerstore.cli.exits import CommandError, Exit
-from timerstore.cli.given import (
+from timerstore.cli.opening import Store, opened
+from timerstore.cli.output import emit, say
+from timerstore.cli.params import (
     config_of,
     config_option,
     due_arguments,
@@ -17,14 +19,12 @@ from timerstore.cli.given import (
     path_argument,
     when_options,
 )
-from timerstore.cli.opening import Store, opened
-from timerstore.cli.output import emit, say
 from timerstore.cli.putting import receipt_fields
 from timerstore.cli.stopping import Stop, stopping
-from timerstore.cli.words import safe, time_text
+from timerstore.cli.text import safe, time_text
 from timerstore.clock import SystemClock
 from timerstore.errors import MessageError, NotWaitingError
-from timerstore.message import CancelResult
+from timerstore.messages import CancelResult
 
 _FOUND_MAX = 100_000
 

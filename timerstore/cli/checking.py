@@ -6,16 +6,15 @@ from pathlib import Path
 
 import click
 
-from timerstore.backup import check_backup
+from timerstore._engine.maintenance import check_backup, repair_directory, verify_directory
 from timerstore.cli.exits import Exit, told
-from timerstore.cli.given import FOLDER, json_option, path_argument
 from timerstore.cli.opening import require, stores_in
 from timerstore.cli.output import emit, emit_error, say
+from timerstore.cli.params import FOLDER, json_option, path_argument
 from timerstore.cli.progress import progress
-from timerstore.cli.words import plural
+from timerstore.cli.text import plural
 from timerstore.errors import TimerStoreError
-from timerstore.inspect import repair_directory, verify_directory
-from timerstore.message import Report
+from timerstore.messages import Report
 from timerstore.shards.kinds import Kind
 
 

@@ -36,8 +36,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "extend": ("leasing", "Hold leased messages longer."),
         "ls": ("listing", "List topics: what waits, what was delivered; groups."),
         "count": ("listing", "Count what waits."),
-        "explain": ("seeing", "Tell where a message is, and why it is not out."),
-        "histogram": ("seeing", "Count what waits by when it is due."),
+        "explain": ("inspecting", "Tell where a message is, and why it is not out."),
+        "histogram": ("inspecting", "Count what waits by when it is due."),
         "cancel": ("changing", "Cancel messages that wait."),
         "move": ("changing", "Give messages that wait another time."),
         "pace": ("pacing", "Deliver, of a topic at most so many a second."),
@@ -51,8 +51,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "backup": ("making", "Copy a store, or bring its backup up to now."),
         "restore": ("making", "Make a store of a backup."),
         "convert": ("converting", "Make a closed store a broker's to open, or ours again."),
-        "bench": ("trying", "Measure this machine in a few seconds."),
-        "demo": ("trying", "Put, deliver and count some thousands; watch the wheel."),
+        "bench": ("trials", "Measure this machine in a few seconds."),
+        "demo": ("trials", "Put, deliver and count some thousands; watch the wheel."),
     }
 )
 """Name: the file it is in, and what it does."""

@@ -5,12 +5,12 @@ from typing import Any, Literal
 
 import click
 
-from timerstore.cli.given import config_of, config_option, json_option, path_argument
+from timerstore._engine.maintenance.convert import convert
 from timerstore.cli.opening import require
 from timerstore.cli.output import emit, say
+from timerstore.cli.params import config_of, config_option, json_option, path_argument
 from timerstore.cli.stopping import stopping
-from timerstore.cli.words import plural
-from timerstore.converting import convert
+from timerstore.cli.text import plural
 from timerstore.shards.kinds import Kind
 
 

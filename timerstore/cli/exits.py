@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
 
+from timerstore._engine.storage.disk import FULL
 from timerstore.errors import (
     BusyError,
     CorruptError,
@@ -22,7 +23,6 @@ from timerstore.errors import (
     NotWaitingError,
     TimerStoreError,
 )
-from timerstore.files.disk import FULL
 
 
 class Exit(IntEnum):

@@ -5,12 +5,12 @@ from typing import Any
 
 import click
 
-from timerstore.cli import rows
-from timerstore.cli.given import config_of, config_option, json_option, path_argument
+from timerstore.cli import import_rows
 from timerstore.cli.output import emit, note, say
+from timerstore.cli.params import config_of, config_option, json_option, path_argument
 from timerstore.cli.progress import progress
 from timerstore.cli.stopping import stopping
-from timerstore.cli.words import plural
+from timerstore.cli.text import plural
 
 
 @click.command("import")
@@ -48,13 +48,13 @@ def import_command(
     if run_id is not None and len(files) > 1:
         raise click.UsageError("--run-id: names one file, got " + str(len(files)))
     for file in files:
-        source = rows.Source(file, topic, skip=on_invalid == "skip", run_id=run_id)
+        source = import_rows.Source(file, topic, skip=on_invalid == "skip", run_id=run_id)
         with stopping() as stop, progress(f"importing {file}", of_bytes=False, stop=stop) as tell:
-            done = rows.import_file(path, config, source, tell)
+            done = import_rows.import_file(path, config, source, tell)
         _tell_import(done, as_json=as_json)
 
 
-def _tell_import(one: rows.Imported, *, as_json: bool) -> None:
+def _tell_import(one: import_rows.Imported, *, as_json: bool) -> None:
     if as_json:
         emit(one._asdict())
         return

@@ -13,18 +13,18 @@ from typing import Any
 
 import click
 
+from timerstore._engine.format.lease import read_receipt
+from timerstore._engine.leases import AckResult, LeasedMessage
+from timerstore._engine.leases.lease_request import ATTEMPTS_MAX, COUNT_MAX
 from timerstore.cli.exits import CommandError, Exit
-from timerstore.cli.given import SPAN, config_of, config_option, json_option, path_argument
 from timerstore.cli.opening import Store, opened
 from timerstore.cli.output import emit, note, say
+from timerstore.cli.params import SPAN, config_of, config_option, json_option, path_argument
 from timerstore.cli.reading import settle
 from timerstore.cli.stopping import Stop, stopping
-from timerstore.cli.words import iso, message_fields, message_line, safe, time_text
+from timerstore.cli.text import iso, message_fields, message_line, safe, time_text
 from timerstore.clock import SystemClock
 from timerstore.errors import LeaseLostError, MessageError
-from timerstore.layout.lease import read_receipt
-from timerstore.leases import AckResult, LeasedMessage
-from timerstore.leases.request import ATTEMPTS_MAX, COUNT_MAX
 
 _LOOK_S = 0.25
 _PAGE = 256

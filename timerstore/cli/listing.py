@@ -6,8 +6,10 @@ from typing import Any
 
 import click
 
-from timerstore.cli.beside import counted, groups, holder_text
-from timerstore.cli.given import (
+from timerstore._engine.tables.store_summary import Look, look
+from timerstore.cli.opening import opened, stores_in
+from timerstore.cli.output import emit, note, say, table
+from timerstore.cli.params import (
     MOMENT,
     config_of,
     config_option,
@@ -16,10 +18,8 @@ from timerstore.cli.given import (
     path_argument,
     topic_option,
 )
-from timerstore.cli.opening import opened, stores_in
-from timerstore.cli.output import emit, note, say, table
-from timerstore.cli.words import plural, size_text
-from timerstore.columns.look import Look, look
+from timerstore.cli.summaries import counted, groups, holder_text
+from timerstore.cli.text import plural, size_text
 
 
 @click.command("ls")

@@ -6,27 +6,27 @@ from typing import Any
 import click
 
 from timerstore import store as single
-from timerstore.backup import restore
+from timerstore._engine.format.store_paths import Tree, segment_name
+from timerstore._engine.maintenance import restore
+from timerstore._engine.storage.disk import Disk, is_left_of
 from timerstore.cli.exits import CommandError
-from timerstore.cli.given import (
+from timerstore.cli.opening import opened_single, require
+from timerstore.cli.output import emit, note, say
+from timerstore.cli.params import (
     FOLDER,
     config_of,
     config_option,
     json_option,
     path_argument,
 )
-from timerstore.cli.opening import opened_single, require
-from timerstore.cli.output import emit, note, say
 from timerstore.cli.progress import progress
 from timerstore.cli.stopping import stopping
-from timerstore.cli.words import plural, size_text
+from timerstore.cli.text import plural, size_text
 from timerstore.config import StoreConfig
-from timerstore.files.disk import Disk, is_left_of
-from timerstore.layout.tree import Tree, segment_name
-from timerstore.message import BackupReport
+from timerstore.messages import BackupReport
 from timerstore.shards import open_shards
 from timerstore.shards.kinds import Kind, kind_of
-from timerstore.shards.tree import ShardsTree, shard_number
+from timerstore.shards.shard_paths import ShardsTree, shard_number
 
 _GEOMETRY = (
     "precision_ms",

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from timerstore import store as single
+from timerstore._engine.storage.disk import Disk
 from timerstore.cli.exits import CommandError
 from timerstore.config import StoreConfig
-from timerstore.files.disk import Disk
 from timerstore.shards import ShardedStore, cluster, open_shards
 from timerstore.shards.kinds import Kind, kind_of
-from timerstore.shards.tree import ShardsTree
+from timerstore.shards.shard_paths import ShardsTree
 from timerstore.store import TimerStore
 
 Store = TimerStore | ShardedStore

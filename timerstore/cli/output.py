@@ -14,7 +14,7 @@ from rich.text import Text
 
 from timerstore.cli.exits import Told
 from timerstore.cli.streams import answering
-from timerstore.cli.words import safe
+from timerstore.cli.text import safe
 
 _PIPE_WIDTH = 100_000
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import click
 
-from timerstore.cli.given import SPAN, config_of, config_option, json_option, path_argument
+from timerstore._engine.storage.disk import Disk
+from timerstore._engine.tables.store_summary import look
 from timerstore.cli.opening import Store, opened, require, stores_in
 from timerstore.cli.output import emit, note, say
+from timerstore.cli.params import SPAN, config_of, config_option, json_option, path_argument
 from timerstore.cli.stopping import stopping
-from timerstore.cli.words import plural
+from timerstore.cli.text import plural
 from timerstore.clock import SystemClock
-from timerstore.columns.look import look
 from timerstore.config import StoreConfig, parse_topic_rates
-from timerstore.files.disk import Disk
 from timerstore.shards import cluster
 from timerstore.shards.kinds import Kind
 

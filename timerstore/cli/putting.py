@@ -10,7 +10,9 @@ from typing import Any
 import click
 
 from timerstore.cli.exits import CommandError
-from timerstore.cli.given import (
+from timerstore.cli.opening import Store, opened
+from timerstore.cli.output import emit, note, say
+from timerstore.cli.params import (
     PAIR,
     SPAN,
     config_of,
@@ -21,11 +23,9 @@ from timerstore.cli.given import (
     path_argument,
     when_options,
 )
-from timerstore.cli.opening import Store, opened
-from timerstore.cli.output import emit, note, say
 from timerstore.cli.stopping import Stop, stopping
 from timerstore.cli.streams import input_descriptor
-from timerstore.cli.words import iso, plural, time_text
+from timerstore.cli.text import iso, plural, time_text
 from timerstore.clock import SystemClock
 from timerstore.errors import BusyError, FullError, MessageError
 

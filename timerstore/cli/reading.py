@@ -11,8 +11,13 @@ from typing import Any
 
 import click
 
+from timerstore._engine.read.consumer import Consumer
+from timerstore._engine.read.validation import check_queues
+from timerstore._engine.tables.store_summary import Look, look
 from timerstore.cli.exits import Exit
-from timerstore.cli.given import (
+from timerstore.cli.opening import Store, opened, parts_of, stores_in
+from timerstore.cli.output import emit, note, raw, say
+from timerstore.cli.params import (
     COUNT,
     MOMENT,
     PLACE,
@@ -23,16 +28,11 @@ from timerstore.cli.given import (
     ms_of,
     path_argument,
 )
-from timerstore.cli.opening import Store, opened, parts_of, stores_in
-from timerstore.cli.output import emit, note, raw, say
 from timerstore.cli.stopping import Stop, stopping
-from timerstore.cli.words import Fields, body_of, message_fields, message_line, plural
-from timerstore.columns.look import Look, look
+from timerstore.cli.text import Fields, body_of, message_fields, message_line, plural
 from timerstore.config import StoreConfig
 from timerstore.errors import LockedError
-from timerstore.message import PullStatus
-from timerstore.pull.consumer import Consumer
-from timerstore.pull.given import check_queues
+from timerstore.messages import PullStatus
 from timerstore.store import TimerStore
 
 _ENDS = {PullStatus.OFFSET_OVERFLOW_ONE, PullStatus.NO_MESSAGE_IN_QUEUE}
@@ -97,7 +97,7 @@ def get_command(**given: Any) -> None:
         except LockedError:
             if _needs_store(given):
                 raise
-            beside = importlib.import_module("timerstore.cli.following")
+            beside = importlib.import_module("timerstore.cli.snapshot_follow")
             found = 0
             for fields in islice(beside.messages(path, topic, given), count):
                 stop.check()
@@ -229,7 +229,7 @@ def follow_command(**given: Any) -> None:
             if not any(one.is_brokers for one in before):
                 who = error.got or "another process"
                 note(f"{who} has it open: reading beside it, half a second late at most")
-            beside = importlib.import_module("timerstore.cli.following")
+            beside = importlib.import_module("timerstore.cli.snapshot_follow")
             beside.follow(given, before, stop, tell)
 
 

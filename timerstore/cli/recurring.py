@@ -11,8 +11,15 @@ from typing import Any
 
 import click
 
+from timerstore._engine.format import recurring_json
+from timerstore._engine.format.store_paths import Tree
+from timerstore._engine.recurring import Recurring, shown
+from timerstore._engine.recurring.definition import MISSED
+from timerstore._engine.storage.disk import Disk
 from timerstore.cli.exits import Exit
-from timerstore.cli.given import (
+from timerstore.cli.opening import opened, stores_in
+from timerstore.cli.output import emit, note, say, table
+from timerstore.cli.params import (
     DUE,
     PAIR,
     SPAN,
@@ -21,17 +28,10 @@ from timerstore.cli.given import (
     json_option,
     path_argument,
 )
-from timerstore.cli.opening import opened, stores_in
-from timerstore.cli.output import emit, note, say, table
 from timerstore.cli.stopping import stopping
-from timerstore.cli.words import exact_span_text, iso, safe, time_text
+from timerstore.cli.text import exact_span_text, iso, safe, time_text
 from timerstore.clock import SystemClock
 from timerstore.errors import CorruptError
-from timerstore.files.disk import Disk
-from timerstore.layout import recurring_json
-from timerstore.layout.tree import Tree
-from timerstore.recurring import Recurring, shown
-from timerstore.recurring.given import MISSED
 
 _PUT_ONLY = (
     *("step", "cron", "timezone", "start", "missed", "name"),

@@ -13,10 +13,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from timerstore.cli.beside import holder_text
-from timerstore.cli.ring import draw
-from timerstore.cli.words import safe, size_text, span_text, time_text
-from timerstore.columns.pulse import Pulse
+from timerstore._engine.tables.live_stats import Pulse
+from timerstore.cli.summaries import holder_text
+from timerstore.cli.text import safe, size_text, span_text, time_text
+from timerstore.cli.wheel_ring import draw
 
 RING_WIDTH = 39
 RING_HEIGHT = 19

@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 from timerstore.cli.exits import CommandError
-from timerstore.cli.given import config_of, config_option, json_option, path_argument
 from timerstore.cli.opening import require
 from timerstore.cli.output import emit, note, say
+from timerstore.cli.params import config_of, config_option, json_option, path_argument
 from timerstore.cli.stopping import stopping
 from timerstore.errors import ConfigError
 from timerstore.shards.kinds import Kind
@@ -56,7 +56,7 @@ def serve_command(
     require(path, Kind.STORE, Kind.SHARDS)
     # Loaded here: it needs starlette and uvicorn, which no other command does.
     try:
-        start = importlib.import_module("timerstore.serve").start
+        start = importlib.import_module("timerstore.dashboard").start
     except ConfigError as error:
         raise CommandError(
             "the page needs starlette and uvicorn, which are not installed",

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from types import FrameType
 
+from timerstore._engine.base.owner import Owner
 from timerstore.cli.exits import Exit
-from timerstore.owner import Owner
 
 _CODES = {signal.SIGINT: Exit.INTERRUPTED, signal.SIGTERM: Exit.TERMINATED}
 

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from timerstore._engine.storage.descriptors import keep_standard
 from timerstore.cli.exits import CommandError
-from timerstore.files.descriptors import keep_standard
 
 _ESCAPED, _AS_HALVES = "backslashreplace", "surrogateescape"
 

@@ -14,24 +14,24 @@ import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from timerstore.arguments import is_utf8
+from timerstore._engine.base.validation import is_utf8
+from timerstore._engine.storage.disk import Disk
+from timerstore._engine.tables.arrow_batches import read_part, schema_of, whole
+from timerstore._engine.tables.cancelled import cancelled_offsets
+from timerstore._engine.tables.damage_policy import ON_CORRUPT, OnCorrupt
+from timerstore._engine.tables.schemas import TABLES, chosen
+from timerstore._engine.tables.store_summary import look
+from timerstore._engine.tables.table_scan import Bounds, Part, Wanted
 from timerstore.cli.exits import CommandError, Exit
-from timerstore.cli.given import COUNT, FOLDER, json_option, path_argument
+from timerstore.cli.import_rows import SCHEMA
 from timerstore.cli.opening import stores_in
 from timerstore.cli.output import emit, say
+from timerstore.cli.params import COUNT, FOLDER, json_option, path_argument
 from timerstore.cli.progress import Tell, progress
-from timerstore.cli.rows import SCHEMA
 from timerstore.cli.stopping import stopping
+from timerstore.cli.text import body_fields, iso, plural, size_text
 from timerstore.cli.waiting import waiting
-from timerstore.cli.words import body_fields, iso, plural, size_text
-from timerstore.columns.arrow import read_part, schema_of, whole
-from timerstore.columns.cancelled import cancelled_offsets
-from timerstore.columns.damage import ON_CORRUPT, OnCorrupt
-from timerstore.columns.look import look
-from timerstore.columns.scan import Bounds, Part, Wanted
-from timerstore.columns.tables import TABLES, chosen
-from timerstore.files.disk import Disk
-from timerstore.shards.untaken import refuse_untaken
+from timerstore.shards.pending_ingest import refuse_untaken
 
 WAITING = "waiting"
 _PATIENCE_S = 10.0  # for who has shards open to take in what is committed

@@ -15,17 +15,17 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from timerstore.cli.beside import as_json as head
+from timerstore._engine.tables.live_stats import Pulse, Watch
 from timerstore.cli.exits import CommandError
-from timerstore.cli.given import COUNT, SPAN, json_option, path_argument
 from timerstore.cli.opening import stores_in
 from timerstore.cli.output import emit, say
+from timerstore.cli.params import COUNT, SPAN, json_option, path_argument
 from timerstore.cli.screen import TURNS, Turn, make_screen
 from timerstore.cli.stopping import Stop, stopping
 from timerstore.cli.streams import answering
-from timerstore.cli.words import iso
+from timerstore.cli.summaries import as_json as head
+from timerstore.cli.text import iso
 from timerstore.clock import SystemClock
-from timerstore.columns.pulse import Pulse, Watch
 
 _HEIGHT_MIN = 24
 

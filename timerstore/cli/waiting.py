@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from timerstore._engine.log.fold import fold
+from timerstore._engine.tables.arrow_batches import read_part
+from timerstore._engine.tables.cancelled import scan_all
+from timerstore._engine.tables.file_limits import Snapshot
+from timerstore._engine.tables.table_scan import Part, Wanted
+from timerstore.cli.import_rows import SCHEMA
 from timerstore.cli.progress import Tell
-from timerstore.cli.rows import SCHEMA
-from timerstore.cli.words import own_properties
-from timerstore.columns.arrow import read_part
-from timerstore.columns.cancelled import scan_all
-from timerstore.columns.scan import Part, Wanted
-from timerstore.columns.snapshot import Snapshot
-from timerstore.commitlog.fold import fold
+from timerstore.cli.text import own_properties
 from timerstore.config import StoreConfig
-from timerstore.message import SYS_FLAG_COMPRESSED, Int64Array, inflate_body
+from timerstore.messages import SYS_FLAG_COMPRESSED, Int64Array, inflate_body
 
 _COLUMNS = (
     "log_offset",

@@ -1,25 +1,29 @@
-"""The room above the store: many stores in one directory, one owner each.
+"""Shards: several stores in one directory, opened as one. Each shard has one owner process.
 
-    put ─► routing: crc32(key) mod n ─┬─► shard-00000, a TimerStore
-                                      ├─► shard-00001 ...
-    elsewhere: rows ─► staging ─► manifest ─► ingest (the owner) ─┴─► its shard's log, once
+    put -> routing: crc32(key) % n -+-> shard-00000, a TimerStore
+                                    +-> shard-00001 ...
+    other processes: rows -> staging -> manifest -> ingest by the shard's owner -> its log, once
 
-cluster.py    cluster.json: how many, which key, what a row may be
-routing.py    which shard; receipt.py    what comes out, and names its shard
-kinds.py      what a folder is: shards, a store, a backup
-sharded.py    ShardedStore: the stores as one; consumer.py    a group that reads them all
-leases.py     a group that leases from them all; pacing.py    a rate shared out
-unlike.py     what one store has and many have not, and why
-options.py    how rows become messages; rows.py    checks them, by columns
-staging.py    writes them, a file a shard; manifest.py    commits them; ingest.py    the owner takes
-              them; janitor.py    what nobody wants any more; untaken.py    what no owner took yet
+cluster.py           cluster.json: the number of shards, the key, limits of rows
+routing.py           which shard a message belongs to
+receipt.py           receipts, handles and messages that name their shard
+kinds.py             what a directory is: shards, a store, a backup
+sharded.py           ShardedStore
+shard_consumer.py    a group that reads all shards
+shard_leases.py      a group that leases from all shards
+rate_share.py        divides a rate among shards
+unsupported.py       calls of TimerStore that ShardedStore does not have, with reasons
+write_options.py     how rows become messages
+arrow_rows.py        checks rows by columns
+row_staging.py       writes rows to files, one for each shard
+manifest.py          commits staged rows
+shard_ingest.py      the owner appends committed rows to its shard's log
+pending_ingest.py    committed rows that no owner has appended yet
+janitor.py           removes staging and manifests that are no longer needed
 """
 
-from timerstore.shards.consumer import ShardConsumer
-from timerstore.shards.ingest import Ingested, IngestReport, ingest
 from timerstore.shards.janitor import clean, prune
 from timerstore.shards.manifest import Committed, Manifest, abort, commit
-from timerstore.shards.options import WriteOptions, parse_options
 from timerstore.shards.receipt import (
     ShardBatch,
     ShardLeasedMessage,
@@ -27,8 +31,11 @@ from timerstore.shards.receipt import (
     ShardReceipt,
     ShardRecurring,
 )
+from timerstore.shards.row_staging import Staged, StagedFile, Stager, stage
+from timerstore.shards.shard_consumer import ShardConsumer
+from timerstore.shards.shard_ingest import Ingested, IngestReport, ingest
 from timerstore.shards.sharded import ShardedStore, open_shards
-from timerstore.shards.staging import Staged, StagedFile, Stager, stage
+from timerstore.shards.write_options import WriteOptions, parse_options
 
 __all__ = [
     "Committed",

@@ -20,12 +20,17 @@ from dataclasses import fields
 from pathlib import Path
 from typing import NamedTuple
 
+from timerstore._engine.format import json_text
+from timerstore._engine.format.json_text import Json
+from timerstore._engine.storage.disk import Disk
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, CorruptError, FormatVersionError
-from timerstore.files.disk import Disk
-from timerstore.layout import json_text
-from timerstore.layout.json_text import Json
-from timerstore.shards.tree import SHARD_COUNT_MAX, ShardsTree, check_shard_count, shard_number
+from timerstore.shards.shard_paths import (
+    SHARD_COUNT_MAX,
+    ShardsTree,
+    check_shard_count,
+    shard_number,
+)
 
 FORMAT = 1
 HASH = "crc32"

@@ -12,15 +12,14 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from timerstore._engine.storage.disk import Disk
+from timerstore._engine.storage.paths import anchored
 from timerstore.clock import Clock, SystemClock
-from timerstore.errors import CorruptError, MessageError
-from timerstore.files.disk import Disk
-from timerstore.files.paths import anchored
-from timerstore.quoted import quoted
+from timerstore.errors import CorruptError, MessageError, quoted
 from timerstore.shards import manifest as manifests
 from timerstore.shards.cluster import require
-from timerstore.shards.options import is_drawn
-from timerstore.shards.tree import ShardsTree, source_of
+from timerstore.shards.shard_paths import ShardsTree, source_of
+from timerstore.shards.write_options import is_drawn
 
 OLD_MS = 86_400_000
 """Longer than any job between its first row and its commit."""

@@ -3,10 +3,10 @@
 from enum import StrEnum
 from pathlib import Path
 
-from timerstore.backup.copying import MANIFEST
-from timerstore.files.disk import Disk
-from timerstore.layout.tree import Tree
-from timerstore.shards.tree import ShardsTree
+from timerstore._engine.format.store_paths import Tree
+from timerstore._engine.maintenance.backup import MANIFEST
+from timerstore._engine.storage.disk import Disk
+from timerstore.shards.shard_paths import ShardsTree
 
 
 class Kind(StrEnum):

@@ -16,16 +16,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from timerstore._engine.base.failpoints import reach
+from timerstore._engine.format import json_text
+from timerstore._engine.format.json_text import Json
+from timerstore._engine.storage.disk import Disk
+from timerstore._engine.storage.paths import anchored
 from timerstore.clock import Clock, SystemClock
 from timerstore.errors import CorruptError, MessageError
-from timerstore.failpoint import reach
-from timerstore.files.disk import Disk
-from timerstore.files.paths import anchored
-from timerstore.layout import json_text
-from timerstore.layout.json_text import Json
 from timerstore.shards.cluster import require, sealed, unsealed
-from timerstore.shards.staging import QUARANTINE, Staged, StagedFile
-from timerstore.shards.tree import ShardsTree, manifest_version, source_of
+from timerstore.shards.row_staging import QUARANTINE, Staged, StagedFile
+from timerstore.shards.shard_paths import ShardsTree, manifest_version, source_of
 
 FORMAT = 1
 _HASH_MASK = 2**64 - 1

@@ -1,7 +1,7 @@
 """What callers of a sharded store get back: receipts, handles and messages that name their shard.
 
-Data:     handle: `s<shard>.` and the shard's own (layout/handle.py), as in s00003.djEgb3JkZXJz...;
-          a point stands in no other handle. A lease's receipt (layout/lease.py): the same.
+Data:     handle: `s<shard>.` and the shard's own (format/handle.py), as in s00003.djEgb3JkZXJz...;
+          a point stands in no other handle. A lease's receipt (format/lease.py): the same.
 Fails:    MessageError on a handle or a receipt that names no shard.
 """
 
@@ -12,13 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from timerstore.errors import MessageError
-from timerstore.leases import LeasedMessage
-from timerstore.message import Message, PutBatch, PutReceipt
-from timerstore.quoted import typed
-from timerstore.recurring import Recurring
+from timerstore._engine.leases import LeasedMessage
+from timerstore._engine.recurring import Recurring
+from timerstore.errors import MessageError, typed
+from timerstore.messages import Message, PutBatch, PutReceipt
 from timerstore.shards.routing import Shards
-from timerstore.shards.tree import SHARD_COUNT_MAX
+from timerstore.shards.shard_paths import SHARD_COUNT_MAX
 
 _HANDLE = re.compile(r"s([0-9]{5})\.(.+)", re.DOTALL)
 

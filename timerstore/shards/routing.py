@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from timerstore._engine.base.native import Lock, address, ffi, lib
+from timerstore._engine.base.owner import Owner
 from timerstore.errors import MessageError
-from timerstore.native import Lock, address, ffi, lib
-from timerstore.owner import Owner
 
 Shards = npt.NDArray[np.int32]
 

@@ -29,10 +29,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from timerstore import arguments
 from timerstore import store as single
+from timerstore._engine.base import validation
+from timerstore._engine.base.closing import Closing, close_at_exit, warn_unclosed, weakly
+from timerstore._engine.base.config_check import check_config
+from timerstore._engine.base.native import Lock
+from timerstore._engine.format.handle import decode
+from timerstore._engine.leases import AckResult, Backoff, LeaseConsumer, LeasedMessage
+from timerstore._engine.read.waiting_pull import WaitingPull
+from timerstore._engine.recurring import draw_name
+from timerstore._engine.storage.disk import Disk
+from timerstore._engine.storage.paths import anchored
+from timerstore._engine.write.put_many import id_bytes
+from timerstore._engine.write.spread import Spreader
+from timerstore._engine.write.string_columns import Column, gather_ids
 from timerstore.clock import Clock, SystemClock
-from timerstore.closing import Closing, close_at_exit, warn_unclosed, weakly
 from timerstore.config import StoreConfig
 from timerstore.errors import (
     BusyError,
@@ -42,12 +53,9 @@ from timerstore.errors import (
     MessageError,
     TimerStoreError,
     amid_own_step,
+    quoted,
 )
-from timerstore.files.disk import Disk
-from timerstore.files.paths import anchored
-from timerstore.layout.handle import decode
-from timerstore.leases import AckResult, Backoff, LeaseConsumer, LeasedMessage
-from timerstore.message import (
+from timerstore.messages import (
     CancelResult,
     Explanation,
     Histogram,
@@ -58,17 +66,9 @@ from timerstore.message import (
     PutBatch,
     Report,
 )
-from timerstore.native import Lock
-from timerstore.pull.waiting import WaitingPull
-from timerstore.putting_many import id_bytes
-from timerstore.quoted import quoted
-from timerstore.recurring import draw_name
 from timerstore.shards import cluster as cluster_json
-from timerstore.shards.consumer import ShardConsumer
-from timerstore.shards.ingest import Ingested, Ingester, IngestService
 from timerstore.shards.janitor import clean, prune
-from timerstore.shards.leases import ShardLeases, WaitingShards
-from timerstore.shards.pacing import share_of, shared_out
+from timerstore.shards.rate_share import share_of, shared_out
 from timerstore.shards.receipt import (
     ShardBatch,
     ShardLeasedMessage,
@@ -82,11 +82,12 @@ from timerstore.shards.receipt import (
     split_handle,
 )
 from timerstore.shards.routing import Shards, Turns, first_key, shard_of_key, shards_of_rows
-from timerstore.shards.tree import ShardsTree
-from timerstore.shards.unlike import missing
-from timerstore.spreading import Spreader
+from timerstore.shards.shard_consumer import ShardConsumer
+from timerstore.shards.shard_ingest import Ingested, Ingester, IngestService
+from timerstore.shards.shard_leases import ShardLeases, WaitingShards
+from timerstore.shards.shard_paths import ShardsTree
+from timerstore.shards.unsupported import missing
 from timerstore.store import TimerStore
-from timerstore.texts import Column, gather_ids
 
 Answer = TypeVar("Answer")
 Bucket = TypeVar("Bucket")
@@ -123,7 +124,7 @@ class ShardedStore(Closing):
                 f"ingest_every: wanted 0.01 to 86400 s or None, got {quoted(ingest_every)}"
             )
         self.tree = ShardsTree(self.root)
-        single.check_given(config, clock)
+        check_config(config, clock)
         self._clock = clock if clock is not None else SystemClock()
         self._pid = os.getpid()
         self.cluster = cluster_json.ensure(Disk(), self.root, n, config)
@@ -308,7 +309,7 @@ class ShardedStore(Closing):
             deliver_ms = self._spreader.one(spread, delay, deliver_at, deliver_ms, level)
             delay = deliver_at = None
         if replace is not False:
-            replace = arguments.check_flag("replace", replace)
+            replace = validation.check_flag("replace", replace)
         if replace or key is not None or wait_at_most is not None:
             given |= {"key": key, "replace": replace, "wait_at_most": wait_at_most}
         shard = self._route(keys if key is None else key, message_id)
@@ -355,22 +356,22 @@ class ShardedStore(Closing):
         a FullError or BusyError, `stored_count` in all, the first ones of each shard. `atomic`:
         MessageError where they belong to several shards, which know nothing of one another.
         """
-        data, offsets, _ = arguments.gather_bodies(bodies, self.config.message_bytes_max)
+        data, offsets, _ = validation.gather_bodies(bodies, self.config.message_bytes_max)
         count = len(offsets) - 1
         now_ms = self._clock.now_ms
         if spread is not None:
             deliver_ms = self._spreader.many(spread, count, delay, deliver_ms, level)
             delay = None
         if level is not None:
-            arguments.check_level(level, delay, None, deliver_ms)
-        due = arguments.resolve_due_array(
+            validation.check_level(level, delay, None, deliver_ms)
+        due = validation.resolve_due_array(
             now_ms, count, delay, deliver_ms, self.config.delay_ms_max
         )
         ids = gather_ids(message_ids, count)
         if not self.config.timer_enabled and bool((due > 0).any()):
-            raise arguments.timers_off()
+            raise validation.timers_off()
         self._check(topic, offsets, tags, keys, queue_id, ids)
-        atomic = arguments.check_flag("atomic", atomic)
+        atomic = validation.check_flag("atomic", atomic)
         shards = self._shards_of(keys, ids, count, atomic=atomic)
         chosen: list[int] = [int(one) for one in np.unique(shards)] or [0]
         if atomic and len(chosen) > 1:
@@ -447,8 +448,8 @@ class ShardedStore(Closing):
         self, topic: str, offsets: Any, tags: Any, keys: Any, queue_id: Any, ids: Column | None
     ) -> None:
         """Refuse what a shard would refuse, before any shard has stored something."""
-        name = arguments.check_topic(topic)
-        text = arguments.encode_properties(tags, (), None)
+        name = validation.check_topic(topic)
+        text = validation.encode_properties(tags, (), None)
         sizes = np.diff(offsets)
         extra = np.zeros(1, np.int64)
         if keys is not None:
@@ -459,15 +460,15 @@ class ShardedStore(Closing):
                 raise MessageError(
                     f"keys: wanted one entry for each of {len(sizes)} bodies, got {got}"
                 )
-            texts = [arguments.encode_properties(None, one, None) for one in keys]
+            texts = [validation.encode_properties(None, one, None) for one in keys]
             extra = np.fromiter(map(len, texts), np.int64, len(texts))
         if queue_id is not None:
-            arguments.check_queue_id(queue_id)
+            validation.check_queue_id(queue_id)
         if ids is not None and len(sizes):
             extra = extra + id_bytes(ids, is_remembered=self.config.dedupe_window_ms > 0)
         if len(sizes):
             most = int(extra.max())
-            arguments.check_sizes(
+            validation.check_sizes(
                 int((sizes + extra).max()) - most,
                 len(text) + most,
                 name,
@@ -717,8 +718,8 @@ class ShardedStore(Closing):
         least. `StoreConfig.topic_rates` are shared out alike. Raises MessageError outside 0.001 for
         each shard to 1,000,000.
         """
-        arguments.check_topic(topic)
-        rate = arguments.check_rate(per_second)
+        validation.check_topic(topic)
+        rate = validation.check_rate(per_second)
         share = None if rate is None else share_of(rate, len(self.stores))
         self._in_all(lambda store: store.pace(topic, share))
 
@@ -731,7 +732,7 @@ class ShardedStore(Closing):
 
     def cancel_many(self, receipts_or_handles: Iterable[ShardReceipt | str]) -> list[CancelResult]:
         """Cancel messages that wait, shard by shard; as TimerStore's."""
-        places = arguments.each_of("receipts_or_handles", receipts_or_handles, self._checked_place)
+        places = validation.each_of("receipts_or_handles", receipts_or_handles, self._checked_place)
         answers: dict[int, CancelResult] = {}
         for shard in sorted({shard for shard, _ in places}):
             which = [at for at, place in enumerate(places) if place[0] == shard]
@@ -818,7 +819,7 @@ class ShardedStore(Closing):
     # --- what other processes hand over ---
 
     def ingest(self) -> list[Ingested]:
-        """Take in what writers have committed (staging.py, manifest.py), now; durable on return.
+        """Take in what writers have committed, now; durable on return.
 
         Opened with threads, the shards do so by themselves every `ingest_every` seconds.
         """

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from timerstore.spark.batch import BatchReader
-from timerstore.spark.options import parse
+from timerstore.spark.read_options import parse
 from timerstore.spark.schemas import schema_of, wanted_of
 from timerstore.spark.stream import StreamReader
 from timerstore.spark.writing import BatchWriter, StreamWriter, check_target

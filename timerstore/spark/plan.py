@@ -12,19 +12,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from timerstore.columns.cancelled import Int64Array, cancelled_offsets
-from timerstore.columns.queue_cover import is_covered
-from timerstore.columns.scan import Bounds, Part, Wanted, records
-from timerstore.columns.snapshot import Snapshot, empty, take
-from timerstore.columns.walk import Edges, QueueUnits
+from timerstore._engine.format.timer_unit import UNIT_BYTES
+from timerstore._engine.storage.disk import Disk
+from timerstore._engine.tables.cancelled import Int64Array, cancelled_offsets
+from timerstore._engine.tables.file_limits import Snapshot, empty, take
+from timerstore._engine.tables.log_walk import Edges, QueueUnits
+from timerstore._engine.tables.queue_cover import is_covered
+from timerstore._engine.tables.table_scan import Bounds, Part, Wanted, records
 from timerstore.errors import ConfigError
-from timerstore.files.disk import Disk
-from timerstore.layout.timer_unit import UNIT_BYTES
 from timerstore.shards import cluster
-from timerstore.shards.tree import ShardsTree, shard_number
+from timerstore.shards.shard_paths import ShardsTree, shard_number
 from timerstore.spark import offsets
 from timerstore.spark.offsets import Position
-from timerstore.spark.options import ReadOptions, parse
+from timerstore.spark.read_options import ReadOptions, parse
 
 PLAN_FORMAT = 1
 """Of what tasks are told; a worker with another release refuses instead of guessing."""

@@ -16,10 +16,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from timerstore.columns.scan import Wanted
-from timerstore.columns.tables import Kind, chosen
+from timerstore._engine.tables.schemas import Kind, chosen
+from timerstore._engine.tables.table_scan import Wanted
 from timerstore.errors import ConfigError
-from timerstore.spark.options import ReadOptions
+from timerstore.spark.read_options import ReadOptions
 
 _TYPES: dict[Kind, DataType] = {
     "int": IntegerType(),

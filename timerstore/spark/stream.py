@@ -22,17 +22,16 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from timerstore.columns.damage import Damage
-from timerstore.columns.scan import Bounds, Wanted
-from timerstore.columns.snapshot import Snapshot, refreshed
-from timerstore.columns.walk import is_record, skip_records
+from timerstore._engine.base.native import lib
+from timerstore._engine.format import timer_unit
+from timerstore._engine.tables.damage_policy import Damage
+from timerstore._engine.tables.file_limits import Snapshot, refreshed
+from timerstore._engine.tables.log_walk import is_record, skip_records
+from timerstore._engine.tables.table_scan import Bounds, Wanted
 from timerstore.errors import ConfigError, CorruptError, FailedError
-from timerstore.layout import timer_unit
-from timerstore.native import lib
 from timerstore.spark import offsets
 from timerstore.spark.batch import TimerStorePartition, read_task
 from timerstore.spark.offsets import Ends
-from timerstore.spark.options import ReadOptions
 from timerstore.spark.plan import (
     Task,
     both,
@@ -42,6 +41,7 @@ from timerstore.spark.plan import (
     split_timers,
     take_shard,
 )
+from timerstore.spark.read_options import ReadOptions
 
 _STREAMED = ("messages", "deliveries", "timers")
 _log = logging.getLogger("timerstore.spark")

@@ -3,7 +3,7 @@
     rows.write.format("timerstore").mode("append").option("write_id", "import-7").save(path)
 
 A task stages its rows, `commit` makes all of them visible by one manifest, the shards' owners take
-them in (timerstore/shards: staging.py, manifest.py, ingest.py). Options: shards/options.py.
+them in (timerstore/shards: staging.py, manifest.py, ingest.py). Options: shards/write_options.py.
 
 Threads:  Spark's workers; a writer is pickled into each of them, and into the one that commits.
 Holds:    (1) a row is in its shard once, whatever attempts, zombies, replays and deaths there were:
@@ -29,16 +29,16 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
+from timerstore._engine.storage.disk import Disk
 from timerstore.errors import ConfigError, MessageError
-from timerstore.files.disk import Disk
-from timerstore.shards.arrow import pyarrow
+from timerstore.shards.arrow_import import pyarrow
+from timerstore.shards.arrow_rows import check_columns
 from timerstore.shards.cluster import require
-from timerstore.shards.ingest import ingest
 from timerstore.shards.manifest import abort, commit
-from timerstore.shards.options import WriteOptions, draw_name, parse_options
-from timerstore.shards.rows import check_columns
-from timerstore.shards.staging import Staged, stage
-from timerstore.spark.options import READER_OPTIONS
+from timerstore.shards.row_staging import Staged, stage
+from timerstore.shards.shard_ingest import ingest
+from timerstore.shards.write_options import WriteOptions, draw_name, parse_options
+from timerstore.spark.read_options import READER_OPTIONS
 from timerstore.spark.roots import root_of
 
 _QUERY_ID = "sql.streaming.queryId"

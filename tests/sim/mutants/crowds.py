@@ -5,7 +5,15 @@ from typing import Any
 import numpy as np
 
 from tests.sim.mutants.planting import Patches, mutant, swap
-from tests.support.inside.engine import DueQueue, Lane, Lanes, OpenSlot, Spreader, lanes, open_slot
+from tests.support.inside.engine import (
+    DueQueue,
+    Lane,
+    Lanes,
+    OpenSlot,
+    Spreader,
+    fair_queue,
+    open_slot,
+)
 from tests.support.inside.methods import LANES_WITHIN, OPEN_SLOT_LOOK_FOR_CROWDS, OPEN_SLOT_SORT_IN
 
 
@@ -48,7 +56,7 @@ def _no_rate() -> Patches:
 
 @mutant("PC-2", "what was cancelled takes a turn", needs='"pace"')
 def _cancelled_count() -> Patches:
-    yield swap(lanes, "which_wait", lambda _states, ids: np.ones(len(ids), bool))
+    yield swap(fair_queue, "which_wait", lambda _states, ids: np.ones(len(ids), bool))
 
 
 @mutant("PC-3", "what a topic holds goes with its rate", needs='"pace"')

@@ -5,18 +5,26 @@ from typing import Any
 import numpy as np
 
 from tests.sim.mutants.planting import Patches, mutant, nothing, swap
-from tests.support.inside.engine import Cache, CommitLog, Ledger, ManyPutting, Part, Rows, recover
+from tests.support.inside.engine import (
+    Cache,
+    CommitLog,
+    Ledger,
+    ManyPutting,
+    Part,
+    Rows,
+    log_recovery,
+)
 from tests.support.inside.methods import INGESTER_GO_ON, MANY_APPEND_WHOLE
 
 
 @mutant("P-5", "a group cut in two by a power cut counts half")
 def _half_group() -> Patches:
-    original = recover.scan_batches
+    original = log_recovery.scan_batches
 
     def scan_batches(*args: Any, **_given: Any) -> Any:
         return original(*args)
 
-    yield swap(recover, "scan_batches", scan_batches)
+    yield swap(log_recovery, "scan_batches", scan_batches)
 
 
 @mutant("P-20", "what is to be stored all or none is stored one after the other")

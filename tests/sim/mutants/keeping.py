@@ -17,8 +17,8 @@ from tests.support.inside.engine import (
     Retention,
     Transfer,
     Unread,
-    copying,
-    retain,
+    backup,
+    timer_retention,
     write_manifest,
 )
 from tests.support.inside.methods import (
@@ -60,7 +60,7 @@ def _checkpoint_outrun() -> Patches:
 
 @mutant("P-27", "retention drops messages of fixed levels that wait", needs="retention_")
 def _levels_dropped() -> Patches:
-    yield swap(retain, "lowest_waiting", lambda *_args: NOTHING)
+    yield swap(timer_retention, "lowest_waiting", lambda *_args: NOTHING)
 
 
 @mutant("P-28", "what a group has not read goes when it is old", needs="retention_")
@@ -171,7 +171,7 @@ def _ends_left_out() -> Patches:
 
 @mutant("P-40", "a backup has no message ids of what retention removed", needs="restore")
 def _ids_left_out() -> Patches:
-    yield swap(copying, "write_ids", lambda *_: NO_IDS)
+    yield swap(backup, "write_ids", lambda *_: NO_IDS)
 
 
 @mutant("P-41", "what is built anew knows the message ids of the log only", needs="lose")

@@ -1,4 +1,4 @@
-"""Cancelling many at a time: timer/cancel_many.py."""
+"""Cancelling many at a time: change/cancel_many.py."""
 
 from typing import Any
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from tests.support.inside.parts import spreader_of
 from timerstore import Message, PutReceipt, TimerStore
+from timerstore._engine.leases import LeasedMessage
 from timerstore.errors import FailedError, FullError
-from timerstore.leases import LeasedMessage
 from timerstore.shards import ShardedStore, ShardReceipt
 
 _OWN = {

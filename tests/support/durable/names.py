@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from timerstore.files.disk import Disk
+from timerstore._engine.storage.disk import Disk
 
 
 class KilledError(BaseException):

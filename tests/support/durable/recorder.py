@@ -37,8 +37,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import pytest
 
-import timerstore.files.disk
-from timerstore.native import lib
+import timerstore._engine.storage.disk
+from timerstore._engine.base.native import lib
 
 _LINK, _UNLINK = os.link, os.unlink
 _PAGE = 4096
@@ -436,7 +436,7 @@ def _replace_writes(patch: pytest.MonkeyPatch, recorder: Recorder) -> None:
 
     patch.setattr(os, "pwrite", writing)
     patch.setattr(os, "ftruncate", resizing)
-    patch.setattr(timerstore.files.disk, "lib", _NativeCalls(recorder))
+    patch.setattr(timerstore._engine.storage.disk, "lib", _NativeCalls(recorder))
 
 
 class _NativeCalls:

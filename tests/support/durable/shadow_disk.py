@@ -18,9 +18,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import timerstore.files.disk
-import timerstore.opening
-from timerstore.files.disk import Disk, File
+import timerstore._engine.recovery.opening
+import timerstore._engine.storage.disk
+from timerstore._engine.storage.disk import Disk, File
 
 _PAGE = 4096
 _SECTOR = 512
@@ -46,8 +46,8 @@ class ShadowDisk:
         self._live: dict[Path, _Node] = {}
         self._durable: dict[Path, _Node] = {}
         self._seams = (
-            timerstore.files.disk.File,
-            timerstore.opening.Disk,
+            timerstore._engine.storage.disk.File,
+            timerstore._engine.recovery.opening.Disk,
         )
         self.root: Path | None = None
 
@@ -82,8 +82,8 @@ class ShadowDisk:
             def sync_directory(self, path: Path) -> None:
                 shadow.directory_synced(path)
 
-        timerstore.files.disk.File = ShadowFile  # type: ignore[misc]
-        timerstore.opening.Disk = ShadowedDisk  # type: ignore[misc]
+        timerstore._engine.storage.disk.File = ShadowFile  # type: ignore[misc]
+        timerstore._engine.recovery.opening.Disk = ShadowedDisk  # type: ignore[misc]
         return self
 
     def __exit__(
@@ -93,8 +93,8 @@ class ShadowDisk:
         trace: TracebackType | None,
     ) -> None:
         file, disk = self._seams
-        timerstore.files.disk.File = file  # type: ignore[misc]
-        timerstore.opening.Disk = disk  # type: ignore[misc]
+        timerstore._engine.storage.disk.File = file  # type: ignore[misc]
+        timerstore._engine.recovery.opening.Disk = disk  # type: ignore[misc]
 
     def opened(self, path: Path) -> None:
         """A file was opened, made perhaps."""

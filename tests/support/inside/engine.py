@@ -9,124 +9,129 @@ When a part of the engine moves, these imports are what changes.
 
 from importlib import import_module
 
-# --- the store: opening and its calls ---
-from timerstore import opening, putting_many, store
-
-# --- backups ---
-from timerstore.backup import copying, restoring
-from timerstore.backup.copying import Copier
-from timerstore.backup.copying import _Transfer as Transfer
-from timerstore.backup.copying import _write_manifest as write_manifest
-
-# --- the commit log ---
-from timerstore.commitlog import commit_log, recover, retention
-from timerstore.commitlog.commit_log import CommitLog
-from timerstore.commitlog.retention import NOTHING, Retention
-from timerstore.commitlog.staging import Staging
-
-# --- message ids ---
-from timerstore.dedupe.firsts import Firsts
-from timerstore.dedupe.ids import Ids
-
-# --- files ---
-from timerstore.files import directory, disk, paths
-from timerstore.files.directory import Directory
-from timerstore.files.disk import Disk
-from timerstore.files.segments import Segments
-
-# --- ingest of tables ---
-from timerstore.ingest.cache import Cache
-from timerstore.ingest.carrying import Carrier
-from timerstore.ingest.ingester import Ingester
-from timerstore.ingest.ledger import Ledger
-
-# --- the layout of the directory ---
-from timerstore.layout.counts_json import NO_IDS
-from timerstore.layout.tree import Tree
-
-# --- leases ---
-from timerstore.leases import leases, leasing
-from timerstore.leases.leases import Leases
-from timerstore.leases.leasing import Leasing
+from timerstore import store
+from timerstore._engine.base.column_batch import Part, Rows
 
 # --- C ---
-from timerstore.native import ffi, lib
-from timerstore.opening import _Opening as Opening
+from timerstore._engine.base.native import ffi, lib
+from timerstore._engine.change.cancel import Canceller
+from timerstore._engine.change.cancel_many import ManyCanceller
 
-# --- reading ---
-from timerstore.pull.lease_progress import LeaseProgress
-from timerstore.pull.offsets import Offsets
-from timerstore.pull.pull import Puller
-from timerstore.pull.unread import Unread
+# --- message ids ---
+from timerstore._engine.dedupe.first_messages import Firsts
+from timerstore._engine.dedupe.message_ids import Ids
 
-# --- puts ---
-from timerstore.putting import Putting
-from timerstore.putting_many import ManyPutting
+# --- the layout of the directory ---
+from timerstore._engine.format.counts_json import NO_IDS
+from timerstore._engine.format.store_paths import Tree
+from timerstore._engine.ingest.ingester import Ingester
+from timerstore._engine.ingest.ledger import Ledger
+from timerstore._engine.ingest.ledger_carrier import Carrier
 
-# --- queues ---
-from timerstore.queues import dispatch
-from timerstore.queues.consume_queue import ConsumeQueue
-from timerstore.queues.dispatch import Dispatch
-from timerstore.queues.index import Index
-from timerstore.queues.level_cursors import LevelCursors
+# --- ingest of tables ---
+from timerstore._engine.ingest.ledger_side_file import Cache
 
-# --- recurring messages ---
-from timerstore.recurring import given as recurring_given
-from timerstore.recurring import planner
-from timerstore.recurring.definitions import Definitions
-from timerstore.recurring_calls import RecurringCalls
-
-# --- puts with a key ---
-from timerstore.replacing import Replacing
-from timerstore.rows import Part, Rows
+# --- leases ---
+from timerstore._engine.leases import leases, leasing
+from timerstore._engine.leases.leases import Leases
+from timerstore._engine.leases.leasing import Leasing
 
 # --- fixed delay levels ---
-from timerstore.schedule.deliver import ScheduleDeliver
+from timerstore._engine.levels.deliver import ScheduleDeliver
 
-# --- several shards ---
-from timerstore.shards import sharded
-from timerstore.shards.consumer import ShardConsumer
-from timerstore.shards.sharded import ShardedStore
+# --- the commit log ---
+from timerstore._engine.log import commit_log, log_recovery, retention
+from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.log.retention import NOTHING, Retention
+from timerstore._engine.log.staging import Staging
 
-# --- due times drawn from a window ---
-from timerstore.spreading import Spreader
-from timerstore.store import TimerStore
+# --- backups ---
+from timerstore._engine.maintenance import backup, restore_backup
+from timerstore._engine.maintenance.backup import Copier
+from timerstore._engine.maintenance.backup import _Transfer as Transfer
+from timerstore._engine.maintenance.backup import _write_manifest as write_manifest
+
+# --- queues ---
+from timerstore._engine.queues import dispatch
+from timerstore._engine.queues.consume_queue import ConsumeQueue
+from timerstore._engine.queues.dispatch import Dispatch
+from timerstore._engine.queues.key_index import Index
+from timerstore._engine.queues.level_cursors import LevelCursors
+from timerstore._engine.read.consumer_lag import Unread
+from timerstore._engine.read.consumer_offsets import Offsets
+
+# --- reading ---
+from timerstore._engine.read.lease_progress import LeaseProgress
+from timerstore._engine.read.pull import Puller
+
+# --- the store: opening and its calls ---
+from timerstore._engine.recovery import opening
+from timerstore._engine.recovery.opening import _Opening as Opening
+
+# --- recurring messages ---
+from timerstore._engine.recurring import definition as recurring_given
+from timerstore._engine.recurring import planner
+from timerstore._engine.recurring.definitions import Definitions
+
+# --- files ---
+from timerstore._engine.storage import directory, disk, paths
+from timerstore._engine.storage.directory import Directory
+from timerstore._engine.storage.disk import Disk
+from timerstore._engine.storage.segments import Segments
 
 # --- the timer ---
-from timerstore.timer import (
+from timerstore._engine.timer import (
     dequeue_get,
     dequeue_put,
     enqueue_get,
-    far,
-    lanes,
+    fair_queue,
+    far_wheel,
     linker,
     open_slot,
-    retain,
+    timer_retention,
 )
-from timerstore.timer import recover as timer_recover
-from timerstore.timer.cancel import Canceller
-from timerstore.timer.cancel_many import ManyCanceller
-from timerstore.timer.checkpoint import Checkpoint
-from timerstore.timer.dequeue_get import DequeueGet
-from timerstore.timer.dequeue_get_message import DequeueGetMessage
-from timerstore.timer.dequeue_put import DequeuePut
-from timerstore.timer.due_queue import DueQueue
-from timerstore.timer.enqueue_get import EnqueueGet
-from timerstore.timer.enqueue_put import EnqueuePut
-from timerstore.timer.far import FarWheel
-from timerstore.timer.lanes import Lanes
-from timerstore.timer.lanes import _Lane as Lane
-from timerstore.timer.linker import Linker
-from timerstore.timer.move import Mover
-from timerstore.timer.named import Finder, Named
-from timerstore.timer.open_slot import OpenSlot
-from timerstore.timer.past import PastUnits
-from timerstore.timer.pending import PendingReader
-from timerstore.timer.pending import _as_due as as_due
-from timerstore.timer.retain import _Derived as Derived
-from timerstore.timer.states import States
-from timerstore.timer.timer_log import TimerLog
-from timerstore.timer.wheel import DirtyPages, Wheel
-from timerstore.timer.wheel_checks import WheelChecks
+from timerstore._engine.timer import timer_recovery as timer_recover
+from timerstore._engine.timer.checkpoint import Checkpoint
+from timerstore._engine.timer.dequeue_get import DequeueGet
+from timerstore._engine.timer.dequeue_get_message import DequeueGetMessage
+from timerstore._engine.timer.dequeue_put import DequeuePut
+from timerstore._engine.timer.due_queue import DueQueue
+from timerstore._engine.timer.enqueue_get import EnqueueGet
+from timerstore._engine.timer.enqueue_put import EnqueuePut
+from timerstore._engine.timer.expired_segments import PastUnits
+from timerstore._engine.timer.fair_queue import Lanes
+from timerstore._engine.timer.fair_queue import _Lane as Lane
+from timerstore._engine.timer.far_wheel import FarWheel
+from timerstore._engine.timer.handle_lookup import Finder, Named
+from timerstore._engine.timer.linker import Linker
+from timerstore._engine.timer.open_slot import OpenSlot
+from timerstore._engine.timer.pending import PendingReader
+from timerstore._engine.timer.pending import _as_due as as_due
+from timerstore._engine.timer.relocation import Mover
+from timerstore._engine.timer.timer_log import TimerLog
+from timerstore._engine.timer.timer_retention import _Derived as Derived
+from timerstore._engine.timer.timer_states import States
+from timerstore._engine.timer.wheel import DirtyPages, Wheel
+from timerstore._engine.timer.wheel_check_file import WheelChecks
+from timerstore._engine.write import put_many
 
-shard_ingest = import_module("timerstore.shards.ingest")  # its package has a function of that name
+# --- puts ---
+from timerstore._engine.write.put import Putting
+from timerstore._engine.write.put_many import ManyPutting
+from timerstore._engine.write.recurring_calls import RecurringCalls
+
+# --- puts with a key ---
+from timerstore._engine.write.replace import Replacing
+
+# --- due times drawn from a window ---
+from timerstore._engine.write.spread import Spreader
+
+# --- several shards ---
+from timerstore.shards import sharded
+from timerstore.shards.shard_consumer import ShardConsumer
+from timerstore.shards.sharded import ShardedStore
+from timerstore.store import TimerStore
+
+shard_ingest = import_module(
+    "timerstore.shards.shard_ingest"
+)  # its package has a function of that name

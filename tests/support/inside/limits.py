@@ -1,20 +1,21 @@
 """Batch sizes and limits that tests make small."""
 
 from tests.support.inside.attribute import Attribute
-from timerstore import replacing
-from timerstore.beside import moment, room
-from timerstore.commitlog import commit_log, recover
-from timerstore.dedupe import ids
-from timerstore.files import segments
-from timerstore.ingest import cache, ingester
-from timerstore.pull import reading
-from timerstore.schedule import deliver
-from timerstore.timer import cancel_many, dequeue_get, dequeue_put, due_queue, far, states
+from timerstore._engine.change import cancel_many
+from timerstore._engine.dedupe import message_ids
+from timerstore._engine.ingest import ingester, ledger_side_file
+from timerstore._engine.levels import deliver
+from timerstore._engine.log import commit_log, log_recovery
+from timerstore._engine.read import queue_reader
+from timerstore._engine.snapshot import position, view
+from timerstore._engine.storage import segments
+from timerstore._engine.timer import dequeue_get, dequeue_put, due_queue, far_wheel, timer_states
+from timerstore._engine.write import replace
 
-SYNC_INTERVAL_NS = Attribute(moment, "_READ_ON_NS")
+SYNC_INTERVAL_NS = Attribute(position, "_READ_ON_NS")
 """Time between two syncs of a log that a broker has open."""
 
-TAIL_UNITS_MAX = Attribute(room, "_TAIL_UNITS")
+TAIL_UNITS_MAX = Attribute(view, "_TAIL_UNITS")
 """Queue units in memory beyond which a room looks at the files again."""
 
 CANCEL_CHUNK = Attribute(cancel_many, "_CHUNK")
@@ -32,19 +33,19 @@ CANCEL_TEXTS_BYTES = Attribute(cancel_many, "_TEXTS_BYTES")
 INGEST_CHUNK_ROWS = Attribute(ingester, "_CHUNK_ROWS")
 """Rows of one chunk of an ingest."""
 
-LEDGER_BEHIND_MAX = Attribute(cache, "_BEHIND_MAX")
+LEDGER_BEHIND_MAX = Attribute(ledger_side_file, "_BEHIND_MAX")
 """Ingest records that the cache of the ledger may be behind."""
 
-PULL_STEP_UNITS_MAX = Attribute(reading, "_STEP_UNITS_MAX")
+PULL_STEP_UNITS_MAX = Attribute(queue_reader, "_STEP_UNITS_MAX")
 """Units that a pull reads at a time, at most."""
 
-PULL_BUFFER_BYTES_MAX = Attribute(reading, "_BUFFER_BYTES_MAX")
+PULL_BUFFER_BYTES_MAX = Attribute(queue_reader, "_BUFFER_BYTES_MAX")
 """Bytes of messages that a pull reads at a time, at most."""
 
 NOTE_COUNT = Attribute(commit_log, "_NOTES")
 """Notes that a put leaves for dispatch, at most."""
 
-PAST_RANGES_MAX = Attribute(states, "_RANGES_MAX")
+PAST_RANGES_MAX = Attribute(timer_states, "_RANGES_MAX")
 """Ranges of past states that are kept, at most."""
 
 LEVEL_BATCH = Attribute(deliver, "_BATCH")
@@ -65,7 +66,7 @@ DEQUEUE_GET_LOADED_AHEAD_MAX = Attribute(dequeue_get, "_LOADED_AHEAD_MAX")
 SIDE_BY_SIDE_MAX = Attribute(dequeue_get, "_SIDE_BY_SIDE")
 """Units of slots that dequeue-get reads together, at most."""
 
-FAR_BATCH = Attribute(far, "_BATCH")
+FAR_BATCH = Attribute(far_wheel, "_BATCH")
 """Units that the far wheel moves in one step."""
 
 DEQUEUE_PUT_BATCH = Attribute(dequeue_put, "_BATCH")
@@ -83,28 +84,28 @@ DEQUEUE_GET_CROWD = Attribute(dequeue_get, "_CROWD")
 DEQUEUE_GET_CROWD_PER_S = Attribute(dequeue_get, "_CROWD_PER_S")
 """Units that dequeue-get reads in a second, at least."""
 
-RECOVER_BATCH = Attribute(recover, "_BATCH")
+RECOVER_BATCH = Attribute(log_recovery, "_BATCH")
 """Records that recovery scans in one call."""
 
-IDS_CAPACITY_MIN = Attribute(ids, "_CAPACITY_MIN")
+IDS_CAPACITY_MIN = Attribute(message_ids, "_CAPACITY_MIN")
 """Message ids for which the table has room at first."""
 
-IDS_FILE_BYTES_MIN = Attribute(ids, "_FILE_BYTES_MIN")
+IDS_FILE_BYTES_MIN = Attribute(message_ids, "_FILE_BYTES_MIN")
 """Bytes below which the file of message ids is not rewritten."""
 
-KNOWN_KEYS_MAX = Attribute(replacing, "_KNOWN_MAX")
+KNOWN_KEYS_MAX = Attribute(replace, "_KNOWN_MAX")
 """Keys whose waiting message is known in memory, at most."""
 
 
 def staging_gather_rows() -> Attribute:
     """Rows that a staged write gathers before it writes them."""
-    from timerstore.shards import staging
+    from timerstore.shards import row_staging
 
-    return Attribute(staging, "_GATHER_ROWS")
+    return Attribute(row_staging, "_GATHER_ROWS")
 
 
 def demo_grace_s() -> Attribute:
     """How long the demo waits for messages that have not arrived."""
-    from timerstore.cli import trying
+    from timerstore.cli import trials
 
-    return Attribute(trying, "_GRACE_S")
+    return Attribute(trials, "_GRACE_S")

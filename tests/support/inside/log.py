@@ -5,10 +5,10 @@ import zlib
 from typing import Any, NamedTuple
 
 from tests.support.inside.attribute import Attribute
-from timerstore.commitlog import staging
-from timerstore.layout import backup_json, watermark
-from timerstore.queues.dispatch import Dispatch
-from timerstore.queues.routes import Routes
+from timerstore._engine.format import backup_json, watermark
+from timerstore._engine.log import staging
+from timerstore._engine.queues.dispatch import Dispatch
+from timerstore._engine.queues.routes import Routes
 
 
 def unwatch(memory: Any) -> None:
@@ -50,7 +50,7 @@ def crc_of_backup(entries: dict[str, Any]) -> int:
 
 
 def queue_segments(queue: Any) -> Any:
-    """The files of one queue's units: files/segments.py."""
+    """The files of one queue's units: storage/segments.py."""
     return queue._segments
 
 

@@ -63,7 +63,7 @@ LEASE_PROGRESS_KNOWN_IN_RETRY = Attribute(engine.LeaseProgress, "_known_in_retry
 
 COPIER_CONFIG_TEXTS = Attribute(engine.Copier, "_config_texts")
 COPIER_BEFORE = Attribute(engine.Copier, "_before")
-RESTORING_WRITE_REST = Attribute(engine.restoring, "_write_rest")
+RESTORING_WRITE_REST = Attribute(engine.restore_backup, "_write_rest")
 
 # --- several shards ---
 

@@ -3,10 +3,10 @@
 from random import Random
 from typing import Any, NamedTuple
 
-from timerstore.commitlog.survey import _Segment
-from timerstore.files import directory
-from timerstore.layout import backup_json, counts_json
-from timerstore.pull import reading
+from timerstore._engine.format import backup_json, counts_json
+from timerstore._engine.log.survey import _Segment
+from timerstore._engine.read import queue_reader
+from timerstore._engine.storage import directory
 
 # --- parts that the simulator and the driver read ---
 
@@ -50,7 +50,7 @@ def retry_ns_of(schedule: Any) -> int:
 
 def pull_bytes_max() -> int:
     """How many bytes of messages one pull reads at a time."""
-    return reading._BUFFER_BYTES_MAX
+    return queue_reader._BUFFER_BYTES_MAX
 
 
 # --- parts that tests of crashes and corruption read ---

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.support.inside.attribute import Attribute
-from timerstore.leases import leasing
-from timerstore.leases.leases import Leases
-from timerstore.leases.leasing import Leasing
-from timerstore.pull.query import Querier
+from timerstore._engine.leases import leasing
+from timerstore._engine.leases.leases import Leases
+from timerstore._engine.leases.leasing import Leasing
+from timerstore._engine.read.query import Querier
 
 
 def route_and_filter(store: Any, topic: str, queue_id: int, tags: str | None) -> tuple[Any, Any]:
@@ -22,7 +22,7 @@ def text_reader(long_polls: Any) -> Attribute:
 
 
 def line_of(consumer: Any) -> Any:
-    """The line in which the polls of a consumer wait: pull/line.py."""
+    """The line in which the polls of a consumer wait: read/wait_queue.py."""
     return consumer._member.line
 
 
@@ -101,7 +101,7 @@ def readers_of_removals(removals: Any) -> list[Any]:
 
 def forget_sql_parser() -> None:
     """Have the next SQL filter make its parser again."""
-    from timerstore.pull import sql
+    from timerstore._engine.read import sql
 
     sql._parser.cache_clear()
 

@@ -4,9 +4,9 @@ import zlib
 from typing import Any
 
 from tests.support.inside.attribute import Attribute
-from timerstore import arguments
-from timerstore.backup.copying import Copier
-from timerstore.files import directory, guard
+from timerstore._engine.base import validation
+from timerstore._engine.maintenance.backup import Copier
+from timerstore._engine.storage import directory, guarded_map
 
 
 def service_event(service: Any) -> Any:
@@ -66,12 +66,12 @@ COPIER_CONFIG_TEXTS = Attribute(Copier, "_config_texts")
 
 def topics_checked_max() -> int:
     """How many topics the cache of valid topics holds, at most."""
-    return arguments._TOPICS_CHECKED_MAX
+    return validation._TOPICS_CHECKED_MAX
 
 
 def topics_checked_count() -> int:
     """How many topics the cache of valid topics holds."""
-    return len(arguments._topics_checked)
+    return len(validation._topics_checked)
 
 
 def log_write_lock(log: Any) -> Any:
@@ -124,5 +124,5 @@ def set_sync_sleepers(rounds: Any, sleepers: list[Any]) -> None:
 DIRECTORY_HELD_LOCK = Attribute(directory, "_held_lock")
 """The lock of the table of directories that this process has locked."""
 
-GUARD_LOCK = Attribute(guard, "_lock")
+GUARD_LOCK = Attribute(guarded_map, "_lock")
 """The lock of the table of mapped files that are watched."""

@@ -4,26 +4,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
-from timerstore import delay_queue, putting_many
-from timerstore.commitlog import commit_log, recover
-from timerstore.dedupe import ids
-from timerstore.files import segments
-from timerstore.future import calendar
-from timerstore.ingest import cache, ingester
-from timerstore.pull import consumer, reading
-from timerstore.queues import dispatch, index, index_file
-from timerstore.schedule import deliver, runs
-from timerstore.timer import (
+from timerstore._engine.dedupe import message_ids
+from timerstore._engine.ingest import ingester, ledger_side_file
+from timerstore._engine.introspection import calendar
+from timerstore._engine.levels import deliver, level_runs
+from timerstore._engine.log import commit_log, log_recovery
+from timerstore._engine.queues import dispatch, index_file, key_index
+from timerstore._engine.read import consumer, queue_reader
+from timerstore._engine.storage import segments
+from timerstore._engine.timer import (
+    delay_queue,
     dequeue_get,
     dequeue_put,
     due_queue,
     enqueue_get,
-    far,
-    lanes,
+    fair_queue,
+    far_wheel,
     linker,
     open_slot,
     pending,
 )
+from timerstore._engine.write import put_many
 
 Sizes = dict[ModuleType, dict[str, int]]
 
@@ -32,23 +33,23 @@ SMALL: Sizes = {
     dequeue_put: {"_BATCH": 7, "_CHUNK": 4, "_SCRATCH_BYTES": 700, "_SORTED": 9},
     enqueue_get: {"_BATCH": 6},
     linker: {"_BATCH": 4},
-    far: {"_BATCH": 3, "SLOTS_MAX": 40},
+    far_wheel: {"_BATCH": 3, "SLOTS_MAX": 40},
     dispatch: {"_BATCH": 5},
-    index: {"_BATCH": 3},
+    key_index: {"_BATCH": 3},
     index_file: {"_READ_BYTES": 60, "_RESERVE_BYTES": 30, "_FOUND": 20},
     pending: {"_BATCH": 5, "_FEW": 2},
-    lanes: {"CROWD": 3, "_LOOK": 2},
+    fair_queue: {"CROWD": 3, "_LOOK": 2},
     calendar: {"_FILL_HOLD": 2},
-    recover: {"_BATCH": 9},
+    log_recovery: {"_BATCH": 9},
     segments: {"_MAPS_MAX": 2, "_REWRITE_BYTES": 500},
-    putting_many: {"_MANY_HOLD": 3},
-    ids: {"_CAPACITY_MIN": 2, "_SCAN_COUNT": 3, "_FILE_BYTES_MIN": 100},
+    put_many: {"_MANY_HOLD": 3},
+    message_ids: {"_CAPACITY_MIN": 2, "_SCAN_COUNT": 3, "_FILE_BYTES_MIN": 100},
     ingester: {"_CHUNK_ROWS": 2},
-    cache: {"_READ_COUNT": 3, "_BEHIND_MAX": 1},
-    reading: {"_BUFFER_BYTES_MAX": 2000, "_STEP_UNITS_MAX": 3},
+    ledger_side_file: {"_READ_COUNT": 3, "_BEHIND_MAX": 1},
+    queue_reader: {"_BUFFER_BYTES_MAX": 2000, "_STEP_UNITS_MAX": 3},
     consumer: {"_AHEAD": 3},
     deliver: {"_BATCH": 5, "_HOLD": 2, "_SCRATCH_BYTES": 700},
-    runs: {"_UNITS": 3},
+    level_runs: {"_UNITS": 3},
     due_queue: {"_SIZE_MIN": 2, "_FAN": 3},
     open_slot: {"CROWD": 4, "RUN_MIN": 2},
 }
@@ -59,7 +60,7 @@ USUAL: Sizes = {
     dequeue_put: {"_BATCH": 512, "_CHUNK": 256},
     enqueue_get: {"_BATCH": 256},
     linker: {"_BATCH": 256},
-    far: {"_BATCH": 256},
+    far_wheel: {"_BATCH": 256},
     dispatch: {"_BATCH": 512},
 }
 """No batch of a schedule of the simulator fills these; the real ones would only be allocated."""
@@ -69,7 +70,7 @@ LITTLE_HANDED_ON: Sizes = {commit_log: {"_NOTES": 8}, enqueue_get: {"_HANDED_MAX
 """How much of what was appended is kept in memory for dispatch and enqueue-get; the rest they
 read."""
 
-SMALL_CHUNKS: Sizes = {ingester: {"_CHUNK_ROWS": 16}, cache: {"_BEHIND_MAX": 2}}
+SMALL_CHUNKS: Sizes = {ingester: {"_CHUNK_ROWS": 16}, ledger_side_file: {"_BEHIND_MAX": 2}}
 """A version of a source has many chunks."""
 
 SMALL_DELAY_QUEUE: Sizes = {

@@ -6,7 +6,7 @@ from tests.support.inside.attribute import Attribute
 
 
 def room_of(store: Any) -> Any:
-    """The log and the queues of a ReadOnlyStore: beside/room.py."""
+    """The log and the queues of a ReadOnlyStore: snapshot/view.py."""
     return store._room
 
 
@@ -16,12 +16,12 @@ def read_only_lock(store: Any) -> Any:
 
 
 def polling_of(store: Any) -> Any:
-    """What the pulls of a ReadOnlyStore wait by: beside/polling.py."""
+    """What the pulls of a ReadOnlyStore wait by: snapshot/snapshot_polling.py."""
     return store._polling
 
 
 def moments_of(room: Any) -> Any:
-    """What looks for a store's newest moment: beside/moment.py."""
+    """What looks for a store's newest moment: snapshot/position.py."""
     return room._moments
 
 

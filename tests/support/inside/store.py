@@ -15,17 +15,17 @@ class Inside:
 
     @property
     def directory(self) -> Any:
-        """The locked root directory: files/directory.py."""
+        """The locked root directory: storage/directory.py."""
         return self._store._opened.directory
 
     @property
     def tree(self) -> Any:
-        """The paths of all files: layout/tree.py."""
+        """The paths of all files: format/store_paths.py."""
         return self._store._opened.directory.tree
 
     @property
     def disk(self) -> Any:
-        """files/disk.py."""
+        """storage/disk.py."""
         return self._store._opened.disk
 
     @property
@@ -37,7 +37,7 @@ class Inside:
 
     @property
     def log(self) -> Any:
-        """The commit log: commitlog/commit_log.py."""
+        """The commit log: log/commit_log.py."""
         return self._store._opened.rooms.log
 
     @property
@@ -72,22 +72,22 @@ class Inside:
 
     @property
     def sync_rounds(self) -> Any:
-        """Whose turn it is to sync the log: commitlog/sync_rounds.py."""
+        """Whose turn it is to sync the log: log/group_commit.py."""
         return self._store._opened.rooms.log._rounds
 
     @property
     def querier(self) -> Any:
-        """pull/query.py."""
+        """read/query.py."""
         return self._store._opened.querier
 
     @property
     def removals(self) -> Any:
-        """Timers that were removed and may still be seen: queues/removals.py."""
+        """Timers that were removed and may still be seen: queues/pending_removals.py."""
         return self._store._opened.rescheduler.removals
 
     @property
     def schedule(self) -> Any:
-        """The hand-over of fixed delay levels: schedule/deliver.py."""
+        """The hand-over of fixed delay levels: levels/deliver.py."""
         return self._store._opened.schedule
 
     # --- timer ---
@@ -109,12 +109,12 @@ class Inside:
 
     @property
     def far_wheel(self) -> Any:
-        """timer/far.py."""
+        """timer/far_wheel.py."""
         return self._store._opened.rooms.far
 
     @property
     def states(self) -> Any:
-        """The state of each timer: timer/states.py."""
+        """The state of each timer: timer/timer_states.py."""
         return self._store._opened.rooms.states
 
     @property
@@ -129,7 +129,7 @@ class Inside:
 
     @property
     def retention(self) -> Any:
-        """timer/retain.py."""
+        """timer/timer_retention.py."""
         return self._store._opened.retention
 
     @property
@@ -139,24 +139,24 @@ class Inside:
 
     @property
     def canceller(self) -> Any:
-        """timer/cancel.py."""
+        """change/cancel.py."""
         return self._store._opened.canceller
 
     @property
     def many_canceller(self) -> Any:
-        """timer/cancel_many.py."""
+        """change/cancel_many.py."""
         return self._store._opened.many_canceller
 
     @property
     def calendar(self) -> Any:
-        """The counts by time: future/calendar.py."""
+        """The counts by time: introspection/calendar.py."""
         return self._store._calendar
 
     # --- reading ---
 
     @property
     def puller(self) -> Any:
-        """pull/pull.py."""
+        """read/pull.py."""
         return self._store._opened.puller
 
     @property
@@ -166,17 +166,17 @@ class Inside:
 
     @property
     def group_offsets(self) -> Any:
-        """The committed offsets of groups: pull/offsets.py."""
+        """The committed offsets of groups: read/consumer_offsets.py."""
         return self._store._opened.offsets
 
     @property
     def lease_progress(self) -> Any:
-        """pull/lease_progress.py."""
+        """read/lease_progress.py."""
         return self._store._opened.lease_progress
 
     @property
     def groups(self) -> Any:
-        """The groups that read: pull/groups.py."""
+        """The groups that read: read/groups.py."""
         return self._store._groups
 
     # --- writing ---
@@ -229,7 +229,7 @@ class Inside:
 
     @property
     def imported(self) -> Any:
-        """What opening found in a log that had to be read whole, or None: commitlog/fold.py."""
+        """What opening found in a log that had to be read whole, or None: log/fold.py."""
         return self._store._opened.imported
 
     @property

@@ -3,9 +3,9 @@
 from typing import Any
 
 from tests.support.inside.attribute import Attribute
-from timerstore.delay_queue import DelayQueue
-from timerstore.timer import dequeue_put, lanes
-from timerstore.timer.pending import PendingReader
+from timerstore._engine.timer import dequeue_put, fair_queue
+from timerstore._engine.timer.delay_queue import DelayQueue
+from timerstore._engine.timer.pending import PendingReader
 
 
 def placing_of_cancels(many_canceller: Any) -> Attribute:
@@ -29,7 +29,7 @@ def hand_over_chunk_count() -> int:
 
 def make_lane(now_ns: int) -> Any:
     """Make the lane of one topic with a rate."""
-    return lanes._Lane(now_ns)
+    return fair_queue._Lane(now_ns)
 
 
 DELAY_QUEUE_MAKE_BUCKETS = Attribute(DelayQueue, "_make_buckets")

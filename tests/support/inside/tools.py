@@ -9,23 +9,23 @@ from tests.support.inside.attribute import Attribute
 
 def ledger_of_part() -> Attribute:
     """The function that reads the headers of ingested chunks for the table of transactions."""
-    from timerstore.columns import transactions
+    from timerstore._engine.tables import transactions
 
     return Attribute(transactions, "_ledger")
 
 
 def late_by_bound(late: Any) -> tuple[int, ...]:
     """How many deliveries were late, by bound, and beyond the last one."""
-    from timerstore.columns import pulse
+    from timerstore._engine.tables import live_stats
 
-    return pulse._by_bound(late)
+    return live_stats._by_bound(late)
 
 
 def without_delivered(counts: Any, look: Any) -> Any:
     """The counts of what waits, without what was delivered since they were taken."""
-    from timerstore.columns import pulse
+    from timerstore._engine.tables import live_stats
 
-    return pulse._without_delivered(counts, look)
+    return live_stats._without_delivered(counts, look)
 
 
 def export_sync() -> Attribute:

@@ -25,8 +25,8 @@ from tests.support.inside import inside
 from tests.support.models.messages import Queue
 from tests.support.turned_clock import TurnedClock
 from timerstore import AckResult, LeasedMessage, LeaseLostError, TimerStore
+from timerstore._engine.format.lease import group_of, retry_topic
 from timerstore.errors import FlowControlError
-from timerstore.layout.lease import group_of, retry_topic
 
 GROUP = "lessees"
 ATTEMPTS_MAX = 4

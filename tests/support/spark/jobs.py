@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 
 import timerstore
 from timerstore import Message, StoreConfig, TimerStore
-from timerstore.files.disk import Disk
+from timerstore._engine.storage.disk import Disk
 from timerstore.shards.cluster import require
-from timerstore.shards.ingest import Ingester
+from timerstore.shards.shard_ingest import Ingester
 from timerstore.spark.jobs.names import module_of
 from timerstore.testing import ManualClock, Stepper
 

@@ -19,7 +19,7 @@ from tests.support.inside import (
     placing_of_cancels,
 )
 from timerstore import CancelResult, FullError, MessageError, PutReceipt
-from timerstore.native import ffi, lib
+from timerstore._engine.base.native import ffi, lib
 
 CANCELLED, AGAIN = CancelResult.CANCELLED, CancelResult.ALREADY_CANCELLED
 DELIVERED, UNKNOWN = CancelResult.ALREADY_DELIVERED, CancelResult.UNKNOWN

@@ -9,10 +9,10 @@ import pytest
 from tests.support.bench import DAY, NOW, Bench, small
 from tests.support.inside import inside
 from timerstore import CancelResult, PutReceipt
+from timerstore._engine.format.handle import decode, encode
+from timerstore._engine.queues.key_index import Index
+from timerstore._engine.timer import handle_lookup
 from timerstore.errors import CorruptError
-from timerstore.layout.handle import decode, encode
-from timerstore.queues.index import Index
-from timerstore.timer import named
 
 
 def broker_handle(receipt: PutReceipt) -> str:
@@ -24,13 +24,13 @@ def broker_handle(receipt: PutReceipt) -> str:
 def scans(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One entry for each time that the whole log was read."""
     found: list[int] = []
-    real = named.scan_batches
+    real = handle_lookup.scan_batches
 
     def noted(*arguments: Any, **given: Any) -> Any:
         found.append(1)
         return real(*arguments, **given)
 
-    monkeypatch.setattr(named, "scan_batches", noted)
+    monkeypatch.setattr(handle_lookup, "scan_batches", noted)
     return found
 
 

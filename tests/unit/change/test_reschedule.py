@@ -14,9 +14,10 @@ from tests.support import disk_reader as disk
 from tests.support.bench import DAY, NOW, YEAR, Bench, small
 from tests.support.driver import abandon
 from tests.support.inside import inside
-from timerstore import CancelResult, MessageError, NotWaitingError, PutReceipt, failpoint
+from timerstore import CancelResult, MessageError, NotWaitingError, PutReceipt
+from timerstore._engine.base import failpoints
+from timerstore._engine.format.handle import Handle, decode, encode
 from timerstore.errors import FullError
-from timerstore.layout.handle import Handle, decode, encode
 from timerstore.testing import ManualClock
 
 
@@ -436,13 +437,13 @@ def test_a_group_is_never_cut_by_staging_or_segment(tmp_path: Path) -> None:
             ends.append(inside(bench.store).log.written)
 
     receipt = bench.store.put("t", b"x" * 200, delay=1000)
-    failpoint.hook = note
+    failpoints.hook = note
     try:
         for k in range(60):
             receipt = bench.store.reschedule(receipt, delay=1000 + k)
             bench.store.put("pad", bytes(17 * k % 300))
     finally:
-        failpoint.hook = None
+        failpoints.hook = None
     bench.turn()
     bench.close()
     groups = [r for r in disk.records(bench.root) if "TS_GROUP" in r.properties]

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore.cli.given import DUE, MOMENT, PAIR, SETTING, SPAN, ms_of
+from timerstore._engine.recurring.rule import CronRule
+from timerstore.cli.params import DUE, MOMENT, PAIR, SETTING, SPAN, ms_of
 from timerstore.cli.stopping import Stop
-from timerstore.cli.words import (
+from timerstore.cli.text import (
     body_fields,
     body_of,
     exact_span_text,
@@ -22,7 +23,6 @@ from timerstore.cli.words import (
     size_text,
     span_text,
 )
-from timerstore.recurring.rule import CronRule
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import pytest
 from rich.console import Console
 
 from tests.support.inside import late_by_bound, without_delivered
-from timerstore.cli.ring import draw
+from timerstore._engine.base.metrics import LATE_MS
+from timerstore._engine.tables.live_stats import Lateness, Pulse
 from timerstore.cli.screen import TURNS, Spark, choose_turn, make_screen
-from timerstore.columns.pulse import Lateness, Pulse
-from timerstore.metrics import LATE_MS
+from timerstore.cli.wheel_ring import draw
 
 NOW = 1_700_000_030_500
 

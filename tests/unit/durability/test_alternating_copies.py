@@ -21,10 +21,10 @@ from tests.support.driver import abandon
 from tests.support.durable.recorder import Fault, Recorder, recording
 from tests.support.inside import inside
 from timerstore import FailedError, FullError
-from timerstore.layout import counts_json, state_sector, watermark
-from timerstore.layout.state_sector import SECTOR_BYTES
-from timerstore.layout.tree import Tree
-from timerstore.layout.watermark import SLOT_BYTES, Watermark
+from timerstore._engine.format import counts_json, state_sector, watermark
+from timerstore._engine.format.state_sector import SECTOR_BYTES
+from timerstore._engine.format.store_paths import Tree
+from timerstore._engine.format.watermark import SLOT_BYTES, Watermark
 
 CONFIG = small(flush="sync", far_wheel="own")
 FILES = (

@@ -8,7 +8,7 @@ import pytest
 from tests.support.bench import DAY, NOW, Bench, small
 from tests.support.durable.files import BARRIERS, RECOVERED, RECOVERY_BARRIERS
 from tests.support.durable.recorder import Recorder, recording
-from timerstore import failpoint
+from timerstore._engine.base import failpoints
 
 LATER_MS = NOW + 2 * DAY
 CONFIG = small(
@@ -67,9 +67,9 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Recorder,
             seen[name] = seen.get(name, 0) + 1
             found[name] = recorder.killed(disk / "store", disk / f"{name}.{seen[name]}")
 
-        patch.setattr(failpoint, "hook", hook)
+        patch.setattr(failpoints, "hook", hook)
         work(disk / "store")
-        patch.setattr(failpoint, "hook", None)
+        patch.setattr(failpoints, "hook", None)
         recorder.barriers = RECOVERY_BARRIERS
         yield recorder, found
 

@@ -7,7 +7,7 @@ import pytest
 import timerstore
 from tests.support.bench import NOW, Bench, small
 from tests.support.durable.names import DurableNames, killed_before_sync
-from timerstore.files.disk import Disk
+from timerstore._engine.storage.disk import Disk
 from timerstore.testing import ManualClock
 
 

@@ -9,7 +9,7 @@ import timerstore
 from tests.support.bench import NOW, small
 from tests.support.durable.files import LOCK, OLD_NAME, RECOVERED, RECOVERY_BARRIERS
 from tests.support.durable.recorder import Recorder
-from timerstore.files.disk import Disk
+from timerstore._engine.storage.disk import Disk
 from timerstore.shards.cluster import ensure, require
 from timerstore.testing import ManualClock
 

@@ -13,10 +13,10 @@ from tests.support.ingesting import Version
 from tests.support.inside import inside
 from tests.support.staging import batch_of, make_root, staged_rows
 from tests.unit.durability.conftest import Machine
-from timerstore.files.disk import Disk
+from timerstore._engine.storage.disk import Disk
 from timerstore.shards import Staged, clean, commit, ingest, stage
 from timerstore.shards.manifest import load
-from timerstore.shards.tree import ShardsTree
+from timerstore.shards.shard_paths import ShardsTree
 from timerstore.testing import ManualClock
 
 SHARDS = (*ANSWER, LOCK, OLD_NAME, DROPPED)

@@ -26,8 +26,9 @@ from tests.support.inside import inside
 from tests.support.leasing import bodies, take
 from tests.support.retaining import SIZES, begin_of
 from tests.support.staging import make_root
-from timerstore import StoreConfig, failpoint
-from timerstore.files.disk import Disk
+from timerstore import StoreConfig
+from timerstore._engine.base import failpoints
+from timerstore._engine.storage.disk import Disk
 from timerstore.shards.cluster import ensure
 
 RETAINING = replace(SIZES, flush="sync", dedupe_window_ms=3_600_000)
@@ -151,7 +152,7 @@ def test_delivery_is_durable_before_its_source_is_given_up(
             cuts.append(recorder.cut(bench.root, tmp_path / f"{len(cuts)}"))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(failpoint, "hook", hook)
+        patch.setattr(failpoints, "hook", hook)
         while not cuts:
             assert bench.stepper.step("retention")
     found = Bench(cuts[0], config, bench.clock.now_ms)

@@ -17,7 +17,8 @@ import pytest
 
 import timerstore
 from tests.support.bench import DAY, small
-from timerstore import MessageError, PutBatch, TimerStore, failpoint
+from timerstore import MessageError, PutBatch, TimerStore
+from timerstore._engine.base import failpoints
 from timerstore.errors import ClosedError, FailedError
 from timerstore.testing import Stepper
 
@@ -177,7 +178,7 @@ def test_a_fail_point_is_reached_by_the_other_way(
     store: TimerStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     points: list[str] = []
-    monkeypatch.setattr(failpoint, "hook", points.append)
+    monkeypatch.setattr(failpoints, "hook", points.append)
     store.put_many("t", BODIES)
     assert "put_many_part_appended" in points
 

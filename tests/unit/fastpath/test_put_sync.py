@@ -15,9 +15,9 @@ import pytest
 import timerstore
 from tests.support.bench import small
 from timerstore import TimerStore
+from timerstore._engine.write.put import Putting
+from timerstore._engine.write.put_many import ManyPutting
 from timerstore.errors import ClosedError, FailedError
-from timerstore.putting import Putting
-from timerstore.putting_many import ManyPutting
 
 PATIENCE_S = 30.0
 Put = Callable[[TimerStore], Any]

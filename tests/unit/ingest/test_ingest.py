@@ -12,11 +12,12 @@ import pytest
 from tests.support.bench import NOW, Bench, small
 from tests.support.driver import abandon
 from tests.support.inside import INGEST_CHUNK_ROWS, LEDGER_BEHIND_MAX, inside
-from timerstore import CancelResult, MessageError, RowBatch, failpoint
+from timerstore import CancelResult, MessageError, RowBatch
+from timerstore._engine.base import failpoints
+from timerstore._engine.format.ledger_json import ChunkHeader
+from timerstore._engine.format.store_paths import INGEST_TOPIC
+from timerstore._engine.ingest.ledger import DONE_KEPT, Ledger
 from timerstore.errors import FailedError, FullError
-from timerstore.ingest.ledger import DONE_KEPT, Ledger
-from timerstore.layout.ledger_json import ChunkHeader
-from timerstore.layout.tree import INGEST_TOPIC
 
 
 def column(texts: list[bytes]) -> tuple[bytes, Any]:
@@ -196,7 +197,7 @@ def stop_at(point: str, nth: int) -> None:
         if name == point and next(passed) == nth:
             raise StopError
 
-    failpoint.hook = hook
+    failpoints.hook = hook
 
 
 @pytest.fixture
@@ -212,7 +213,7 @@ def test_goes_on_behind_what_is_there(bench: Bench, nth: int, how: str) -> None:
     stop_at("ingest_chunk_appended", nth)
     with pytest.raises(StopError):
         bench.store.ingest("s", 0, [batch_of(rows[:9]), batch_of(rows[9:])])
-    failpoint.hook = None
+    failpoints.hook = None
     if how == "reopens":
         bench.reopen()
     elif how == "is killed":
@@ -237,7 +238,7 @@ def test_a_chunk_that_is_there_must_be_of_these_rows(bench: Bench) -> None:
     stop_at("ingest_chunk_appended", 2)
     with pytest.raises(StopError):
         bench.store.ingest("s", 0, [batch_of(rows)])
-    failpoint.hook = None
+    failpoints.hook = None
     bench.reopen()
     for other in ([b"x", *rows[1:]], rows[:9]):
         with bench.refused(MessageError, "other rows than it had: wanted 10 rows"):
@@ -252,7 +253,7 @@ def test_goes_on_though_the_clock_was_set_back(bench: Bench) -> None:
     stop_at("ingest_chunk_appended", 2)
     with pytest.raises(StopError):
         bench.store.ingest("s", 0, [batch_of(rows, [far_ms] * 17)])
-    failpoint.hook = None
+    failpoints.hook = None
     bench.reopen()
     bench.turn(-1000)
     with pytest.raises(MessageError, match=f"7 are not: {far_ms} at 10"):  # none that is there
@@ -391,7 +392,7 @@ def test_the_ledger_is_what_the_log_says(bench: Bench, damage: str) -> None:
     stop_at("ingest_chunk_appended", 2)
     with pytest.raises(StopError):
         bench.store.ingest("a", 3, [batch_of(numbered(30, 47))])
-    failpoint.hook = None
+    failpoints.hook = None
     bench.close()
     whole = path.read_bytes()
     assert whole != older
@@ -454,7 +455,7 @@ def test_ledger_cache_names_only_durable_versions(
         stop_at("ingest_appended", 1)
         with pytest.raises(StopError):
             bench.store.ingest("a", 1, [batch_of(numbered(3, 6))])
-        failpoint.hook = None
+        failpoints.hook = None
         bench.stepper.step("dispatch")
 
     checkpoint = inside(bench.store).checkpoint
@@ -512,7 +513,7 @@ def test_interrupted_ingest_leaves_other_sources_versions_not_durable(bench: Ben
     stop_at("ingest_chunk_appended", 1)
     with pytest.raises(StopError):
         bench.store.ingest("a", 0, [batch_of(numbered(0, 3))])
-    failpoint.hook = None
+    failpoints.hook = None
     log = inside(bench.store).log
 
     def other(name: str) -> None:
@@ -520,17 +521,17 @@ def test_interrupted_ingest_leaves_other_sources_versions_not_durable(bench: Ben
             stop_at("ingest_chunk_appended", 1)
             with pytest.raises(StopError):
                 bench.store.ingest("b", 0, [batch_of(numbered(3, 6))])
-            failpoint.hook = stop_at_append
+            failpoints.hook = stop_at_append
             bench.stepper.step("dispatch")
 
     def stop_at_append(name: str) -> None:
         if name == "ingest_appended":
             raise StopError
 
-    failpoint.hook = other
+    failpoints.hook = other
     with pytest.raises(StopError):
         bench.store.ingest("a", 1, [batch_of(numbered(6, 9))])
-    failpoint.hook = None
+    failpoints.hook = None
     assert log.durable < log.end
     assert bench.store.ingested("b").ranges == ()
     assert bench.store.ingest("b", 0, [batch_of(numbered(3, 6))]).is_replay
@@ -538,7 +539,7 @@ def test_interrupted_ingest_leaves_other_sources_versions_not_durable(bench: Ben
 
 
 def test_what_is_kept_of_old_versions(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    from timerstore.ingest import ledger
+    from timerstore._engine.ingest import ledger
 
     monkeypatch.setattr(ledger, "DONE_KEPT", 3)
     for version in range(8):

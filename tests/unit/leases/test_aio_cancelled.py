@@ -11,7 +11,8 @@ import pytest
 
 import timerstore.aio
 from tests.support.bench import NOW, small
-from timerstore import AckResult, MessageError, failpoint
+from timerstore import AckResult, MessageError
+from timerstore._engine.base import failpoints
 from timerstore.aio import AsyncTimerStore
 from timerstore.testing import ManualClock, Stepper
 
@@ -46,7 +47,7 @@ async def cancelled_as_it_leases(
             assert is_cancelled.wait(30)
 
     with monkeypatch.context() as patched:
-        patched.setattr(failpoint, "hook", hook)
+        patched.setattr(failpoints, "hook", hook)
         with pytest.raises(asyncio.CancelledError):
             await task
     assert is_cancelled.is_set(), "it was cancelled before it leased"

@@ -8,7 +8,7 @@ import pytest
 import timerstore.aio
 from tests.support.bench import NOW, small
 from timerstore import AckResult, FullError, LeaseLostError, MessageError
-from timerstore.leases import Leases
+from timerstore._engine.leases import Leases
 from timerstore.testing import ManualClock, Stepper
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.support.bench import DAY, Bench
 from tests.support.leasing import DEAD, put, take
 from timerstore import AckResult, Backoff, MessageError
-from timerstore.layout.lease import read_receipt
+from timerstore._engine.format.lease import read_receipt
 
 
 def test_dead_letters_after_the_last_attempt(bench: Bench) -> None:

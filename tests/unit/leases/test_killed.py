@@ -8,7 +8,8 @@ import pytest
 from tests.support.bench import DAY, Bench
 from tests.support.driver import abandon
 from tests.support.leasing import RETRY, bodies, put, take
-from timerstore import AckResult, failpoint
+from timerstore import AckResult
+from timerstore._engine.base import failpoints
 
 
 def test_a_receipt_survives_a_restart_and_a_kill(bench: Bench, tmp_path: Path) -> None:
@@ -89,11 +90,11 @@ def test_killed_in_a_checkpoint(bench: Bench, tmp_path: Path, point: str) -> Non
         if name == point and not (tmp_path / "k").exists():
             shutil.copytree(bench.root, tmp_path / "k")
 
-    failpoint.hook = hook
+    failpoints.hook = hook
     try:
         bench.store.flush()
     finally:
-        failpoint.hook = None
+        failpoints.hook = None
     abandon(bench.store)
     bench.root = tmp_path / "k"
     bench.open()

@@ -8,8 +8,8 @@ import pytest
 from tests.support.bench import Bench
 from tests.support.leasing import bodies, put, take
 from timerstore import AckResult, MessageError
+from timerstore._engine.leases import Leases
 from timerstore.errors import FullError
-from timerstore.leases import Leases
 
 
 def test_lease_consumer(tmp_path: Path) -> None:

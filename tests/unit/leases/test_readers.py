@@ -12,10 +12,10 @@ from tests.support.bench import NOW, Bench, small
 from tests.support.inside import groups_by_topic, inside
 from tests.support.shards import ShardBench
 from timerstore import FullError, MessageError
-from timerstore.leases import WaitingReceive, leases
-from timerstore.leases.reader import Reader
-from timerstore.pull.groups import Groups
-from timerstore.pull.offsets import Offsets
+from timerstore._engine.leases import WaitingReceive, leases
+from timerstore._engine.leases.lease_reader import Reader
+from timerstore._engine.read.consumer_offsets import Offsets
+from timerstore._engine.read.groups import Groups
 from timerstore.testing import ManualClock, Stepper
 
 OTHER = r"group 'g' waits for 't' with tags 'a', sql None, .*; got tags 'b', sql None"

@@ -9,7 +9,7 @@ import pytest
 from tests.support.bench import DAY, Bench
 from tests.support.leasing import put, take
 from timerstore import AckResult, LeaseLostError, MessageError
-from timerstore.layout.lease import read_receipt, write_receipt
+from timerstore._engine.format.lease import read_receipt, write_receipt
 
 
 @pytest.mark.parametrize("wrong", ["", "x", "!!!!", "bDEg", 5, None, b"bDEg", "A" * 2000, "ä"])

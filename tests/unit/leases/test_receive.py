@@ -12,9 +12,9 @@ from tests.support.bench import DAY, NOW, Bench, small
 from tests.support.inside import LEASES_MOVE, LEASING_ROW, append_of_many, body_of, inside
 from tests.support.leasing import RETRY, bodies, put, take
 from timerstore import AckResult, LeaseLostError, MessageError, StoreConfig
+from timerstore._engine.leases import Leases
+from timerstore._engine.leases.leasing import Leasing
 from timerstore.errors import FlowControlError, FullError
-from timerstore.leases import Leases
-from timerstore.leases.leasing import Leasing
 
 
 def test_acked_is_done_with(bench: Bench) -> None:

@@ -204,9 +204,10 @@ del async_holder
 @pytest.mark.more
 def test_servers_are_closed_at_exit(tmp_path: Path) -> None:
     program = """
-from timerstore import prometheus, serve
+from timerstore import dashboard
+from timerstore.telemetry import prometheus
 store = make()
-pages = [serve.start(store), serve.start(make().path, beside=True)]
+pages = [dashboard.start(store), dashboard.start(make().path, beside=True)]
 scraped = [prometheus.serve(store), prometheus.serve(store)]
 holders = [Holder(pages[0]), Holder(scraped[0])]
 """
@@ -220,9 +221,10 @@ def test_the_end_of_a_forked_child_leaves_the_stores_of_its_parent(
     tmp_path: Path, ending: str
 ) -> None:
     program = f"""
-from timerstore import prometheus, serve
+from timerstore import dashboard
+from timerstore.telemetry import prometheus
 store = make()
-things = [serve.start(store), prometheus.serve(store), store.consumer("t", "g")]
+things = [dashboard.start(store), prometheus.serve(store), store.consumer("t", "g")]
 things += [timerstore.open_shards(sys.argv[1] + "/shards", 2)]
 child = os.fork()
 if child == 0:

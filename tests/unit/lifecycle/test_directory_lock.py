@@ -20,7 +20,7 @@ from tests.support.bench import NOW, small
 from tests.support.inside import DIRECTORY_HELD_LOCK, GUARD_LOCK, Attribute, inside
 from tests.support.programs import end_child, run_child
 from timerstore import FailedError, LockedError, TimerStore
-from timerstore.files import disk as disk_module
+from timerstore._engine.storage import disk as disk_module
 from timerstore.testing import ManualClock
 
 CHILD_S = 20

@@ -10,7 +10,8 @@ from tests.support.programs import run_program
 FORKING = """
 import asyncio, os, sys
 import timerstore, timerstore.aio
-from timerstore import ForkedError, prometheus, serve
+from timerstore import ForkedError, dashboard
+from timerstore.telemetry import prometheus
 path = sys.argv[1]
 
 def fork(act):
@@ -71,7 +72,7 @@ with timerstore.open(path) as store:
         fork(act)
 """,
     "servers": """
-with timerstore.open(path) as store, serve.start(store), prometheus.serve(store):
+with timerstore.open(path) as store, dashboard.start(store), prometheus.serve(store):
     fork(act)
     store.put("t", b"x")
 """,

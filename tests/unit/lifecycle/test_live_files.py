@@ -1,7 +1,8 @@
 """P15: a file of an open store is cut, removed or replaced by somebody else. The process lives on,
 the store says FailedError, and nothing is acknowledged after that.
 
-A cut file that is mapped kills the process with SIGBUS, if nothing answers it (files/guard.py): so
+A cut file that is mapped kills the process with SIGBUS, if nothing answers it
+(storage/guarded_map.py): so
 each case runs in a child.
 """
 
@@ -18,8 +19,8 @@ from tests.support.bench import NOW, small
 from tests.support.inside import unwatch
 from tests.support.programs import run_child
 from timerstore import FailedError, TimerStore, TimerStoreError
-from timerstore.files import guard
-from timerstore.files.disk import Disk
+from timerstore._engine.storage import guarded_map
+from timerstore._engine.storage.disk import Disk
 from timerstore.testing import ManualClock, Stepper
 
 FILES = {
@@ -128,13 +129,13 @@ def _reads_beyond(tmp_path: Path, *, is_watched: bool) -> bool:
     if not is_watched:
         unwatch(memory)
     os.truncate(path, 4096)
-    before = guard.hits[0]
+    before = guarded_map.hits[0]
     assert (memory[0], memory[5000]) == (ord("x"), 0)
-    assert (guard.hits[0], guard.cut_below(tmp_path)) == (before + 1, path)
+    assert (guarded_map.hits[0], guarded_map.cut_below(tmp_path)) == (before + 1, path)
     memory.close()
-    assert guard.cut_below(tmp_path) == path  # who looks later is told, too
-    guard.forget_below(tmp_path)
-    return guard.cut_below(tmp_path) is None
+    assert guarded_map.cut_below(tmp_path) == path  # who looks later is told, too
+    guarded_map.forget_below(tmp_path)
+    return guarded_map.cut_below(tmp_path) is None
 
 
 def test_a_map_behind_its_files_end_reads_as_zeros(tmp_path: Path) -> None:

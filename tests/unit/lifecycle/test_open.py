@@ -31,9 +31,9 @@ from timerstore import (
     MessageError,
     TimerStore,
     TimerStoreError,
-    failpoint,
 )
-from timerstore.files import disk as disk_module
+from timerstore._engine.base import failpoints
+from timerstore._engine.storage import disk as disk_module
 from timerstore.testing import ManualClock, Stepper
 
 CALLS: dict[str, Callable[[TimerStore], object]] = {
@@ -98,7 +98,7 @@ def test_a_cancel_before_closing_is_no_reason_to_read_the_whole_log(
     bench.store.cancel(gone)
     bench.store.close()
     points: list[str] = []
-    monkeypatch.setattr(failpoint, "hook", points.append)
+    monkeypatch.setattr(failpoints, "hook", points.append)
     bench.open()
     assert "recover_anew_begun" not in points
     assert [one.message_id for one in bench.store.pending()] == [kept.message_id]
@@ -303,8 +303,8 @@ DAEMON = """
 import os, sys, threading, timerstore
 from pathlib import Path
 from tests.support.bench import small
-from timerstore.columns.look import look
-from timerstore.inspect import verify_directory
+from timerstore._engine.tables.store_summary import look
+from timerstore._engine.maintenance import verify_directory
 from timerstore.testing import Stepper
 closed, root, told = {0, 1, 2} - set(map(int, sys.argv[3:])), sys.argv[1], []
 report = os.open(sys.argv[2], os.O_WRONLY)

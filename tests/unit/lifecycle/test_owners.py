@@ -17,8 +17,10 @@ import timerstore
 import timerstore.aio
 from tests.support.bench import Bench
 from tests.support.owners import Found, classes, owners
-from timerstore import native, otel, prometheus, serve
-from timerstore.owner import Owner
+from timerstore import dashboard
+from timerstore._engine.base import native
+from timerstore._engine.base.owner import Owner
+from timerstore.telemetry import opentelemetry, prometheus
 
 COPIES: dict[str, Callable[[Any], object]] = {
     "copy": copy.copy,
@@ -72,7 +74,9 @@ def test_owners_are_found() -> None:
 def test_an_owner_is_not_copied_and_one_without_init_is_harmless(found: Found) -> None:
     cls = class_of(found)
     if not issubclass(cls, tuple):
-        assert issubclass(cls, Owner), f"{found.where}: wanted timerstore.owner.Owner as a base"
+        assert issubclass(cls, Owner), (
+            f"{found.where}: wanted timerstore._engine.base.owner.Owner as a base"
+        )
         return  # there is none without init; tested by the classes below it
     made = cls.__new__(cls) if not issubclass(cls, tuple) else tuple.__new__(cls)
     for copied in COPIES.values():
@@ -104,7 +108,7 @@ def test_a_putter_without_init_raises(name: str) -> None:
 
 def test_a_map_is_not_copied(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x" * 4096)
-    memory = timerstore.files.disk.Disk().open(tmp_path / "file").map_read(4096)
+    memory = timerstore._engine.storage.disk.Disk().open(tmp_path / "file").map_read(4096)
     assert_refuses(memory, "GuardedMap")
 
 
@@ -116,7 +120,7 @@ def test_public_owners_are_not_copied_and_their_store_goes_on(bench: Bench, tmp_
     with (
         timerstore.open_shards(tmp_path / "shards", 2) as shards,
         timerstore.open(bench.root, bench.config, read_only=True) as reads,
-        serve.start(store) as page,
+        dashboard.start(store) as page,
         prometheus.serve(store) as scraped,
         consumer,
     ):
@@ -125,7 +129,7 @@ def test_public_owners_are_not_copied_and_their_store_goes_on(bench: Bench, tmp_
             *(store.lease_consumer("t", "h"), shards.lease_consumer("t", "h"), waiting),
             *(async_store.lease_consumer("t", "h"), timerstore.aio.open(tmp_path / "not")),
             *(timerstore.DelayQueue(), bench.stepper, *store.services().values()),
-            *(page, scraped, prometheus.StoreCollector(store), otel.instrument(store)),
+            *(page, scraped, prometheus.StoreCollector(store), opentelemetry.instrument(store)),
         ]
         for one in public:
             assert_refuses(one, type(one).__name__)

@@ -28,8 +28,8 @@ from tests.support.inside import (
     offsets_write_lock,
 )
 from timerstore import FailedError, LockedError, PutReceipt, TimerStore
+from timerstore._engine.base.native import count_syncs
 from timerstore.errors import NotWaitingError
-from timerstore.native import count_syncs
 from timerstore.testing import Stepper
 
 PATIENCE_S = 120.0

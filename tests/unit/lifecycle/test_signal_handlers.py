@@ -21,8 +21,8 @@ from tests.support.inside import (
     sync_leader,
 )
 from timerstore import FailedError, LockedError, StoreConfig, TimerStore
-from timerstore.commitlog.sync_rounds import SyncRounds
-from timerstore.files.disk import File
+from timerstore._engine.log.group_commit import SyncRounds
+from timerstore._engine.storage.disk import File
 
 # No thread of the store: the call itself syncs, and there the signal comes.
 CONFIG = StoreConfig(flush="sync")

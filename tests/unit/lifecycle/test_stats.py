@@ -8,10 +8,10 @@ import pytest
 
 from tests.support.bench import DAY, NOW, Bench, small
 from tests.support.inside import PENDING_DUE
-from timerstore.metrics import COUNTERS, DISTRIBUTIONS, GAUGES, SINCE_OPENING, Metrics
-from timerstore.timer.backlog import BOUNDS_S
-from timerstore.timer.pending import PendingReader
-from timerstore.timer.request import Records
+from timerstore._engine.base.metrics import COUNTERS, DISTRIBUTIONS, GAUGES, SINCE_OPENING, Metrics
+from timerstore._engine.timer.backlog import BOUNDS_S
+from timerstore._engine.timer.pending import PendingReader
+from timerstore._engine.timer.timer_arrays import Records
 
 BEHIND = (
     "enqueue_behind_messages",

@@ -13,11 +13,11 @@ import timerstore
 from tests.support.bench import DAY, Bench, small
 from tests.support.inside import dispatch_batch, inside, service_event, set_unlinked_requests
 from timerstore import TimerStore
+from timerstore._engine.base.metrics import Metrics
+from timerstore._engine.base.service import Service
+from timerstore._engine.timer.timer_arrays import REQUEST
 from timerstore.errors import FullError
-from timerstore.metrics import Metrics
-from timerstore.service import Service
 from timerstore.testing import Stepper
-from timerstore.timer.request import REQUEST
 
 HOUR_S = 3600
 PAUSE_S = 0.005

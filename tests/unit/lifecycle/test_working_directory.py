@@ -15,11 +15,11 @@ from tests.support.bench import NOW, Bench, small  # noqa: E402
 from tests.support.shards import ShardBench  # noqa: E402
 from tests.support.staging import batch_of, make_root  # noqa: E402
 from timerstore import ConfigError, shards  # noqa: E402
-from timerstore.columns import arrow  # noqa: E402
-from timerstore.files.paths import anchored  # noqa: E402
+from timerstore._engine.storage.paths import anchored  # noqa: E402
+from timerstore._engine.tables import arrow_batches  # noqa: E402
 from timerstore.shards import Stager  # noqa: E402
 from timerstore.spark.jobs.lake import open_lake  # noqa: E402
-from timerstore.spark.options import parse  # noqa: E402
+from timerstore.spark.read_options import parse  # noqa: E402
 from timerstore.testing import ManualClock  # noqa: E402
 
 
@@ -132,7 +132,7 @@ def test_readers_stay_where_they_were_made(places: Places) -> None:
     bench.store.put("t", b"a")
     bench.turn()
     bench.close()
-    batches = arrow.read("store")
+    batches = arrow_batches.read("store")
     lake = open_lake(Path("lake"), create=True)
     options = parse({"paths": '["store"]'}).anchored()
     places.leave()

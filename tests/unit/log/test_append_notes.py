@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.support.bench import Bench
-from timerstore.commitlog.commit_log import CommitLog
-from timerstore.native import lib
-from timerstore.pull.lease_progress import LeaseProgress
-from timerstore.recurring import Definitions
+from timerstore._engine.base.native import lib
+from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.read.lease_progress import LeaseProgress
+from timerstore._engine.recurring import Definitions
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_a_call_ends_for_want_of_room_alone(
         def __getattr__(self, name: str) -> Any:
             return held if name == "ts_put_many_held" else getattr(lib, name)
 
-    monkeypatch.setattr("timerstore.putting_many.lib", Watched())
+    monkeypatch.setattr("timerstore._engine.write.put_many.lib", Watched())
     bench = Bench(tmp_path / "store")
     bodies = [b"%d" % n for n in range(3_000)]
     bench.store.put_many("t", bodies)

@@ -14,20 +14,14 @@ import timerstore
 from tests.support.bench import NOW
 from tests.support.inside import doubt_header, inside, old_watermark_slot, segment_pointer
 from tests.support.retaining import HOUR_MS, KIB, config
-from timerstore import (
-    CancelResult,
-    ConfigError,
-    RowBatch,
-    StoreConfig,
-    TimerStore,
-    failpoint,
-)
+from timerstore import CancelResult, ConfigError, RowBatch, StoreConfig, TimerStore
+from timerstore._engine.base import failpoints
+from timerstore._engine.base.service import Service
+from timerstore._engine.format import watermark
+from timerstore._engine.format.handle import decode, encode
+from timerstore._engine.storage.disk import Disk, File
+from timerstore._engine.storage.segments import Segments
 from timerstore.errors import FullError, GoneError
-from timerstore.files.disk import Disk, File
-from timerstore.files.segments import Segments
-from timerstore.layout import watermark
-from timerstore.layout.handle import decode, encode
-from timerstore.service import Service
 from timerstore.testing import ManualClock, Stepper
 
 DAY_MS = 24 * HOUR_MS
@@ -162,11 +156,11 @@ def test_between_retiring_and_dropping_a_pull_says_that_messages_are_going(bench
         if name == "retention_log_unlinked":
             found.append(bench.store.pull("t", 0, 0))
 
-    failpoint.hook = hook
+    failpoints.hook = hook
     try:
         bench.stepper.settle()
     finally:
-        failpoint.hook = None
+        failpoints.hook = None
     assert [one.status for one in found] == ["MESSAGE_WAS_REMOVING"]
     assert found[0].next_offset == bench.store.pull("t", 0, 0).min_offset
 
@@ -417,7 +411,7 @@ def test_at_the_limit_unread_messages_go_counted_logged_and_the_reader_is_told(
     with bench.store.consumer("t", "g") as reader:
         assert len(reader.poll()) == 1
         reader.commit()
-        with caplog.at_level(logging.WARNING, "timerstore.pull"):
+        with caplog.at_level(logging.WARNING, "timerstore.read"):
             bench.fill(60)
         low = bench.store.pull("t", 0, 2**62).min_offset
         assert low > 20
@@ -445,7 +439,7 @@ def test_a_logging_handler_may_ask_the_consumer_that_is_told(tmp_path: Path) -> 
             asked.append(reader.queues)
 
     bench.fill(60)
-    handler, logger = Asking(), logging.getLogger("timerstore.pull")
+    handler, logger = Asking(), logging.getLogger("timerstore.read")
     logger.addHandler(handler)
     try:
         reading = Thread(target=reader.poll, daemon=True)

@@ -8,7 +8,7 @@ import pytest
 import timerstore
 from tests.support.bench import Bench, small
 from tests.support.driver import abandon
-from timerstore import failpoint
+from timerstore._engine.base import failpoints
 
 SEGMENT = 16 * 1024
 STRANGERS = ("consumequeue", "index", "timerlog", "timerwheel", "commitlog", "config", "checkpoint")
@@ -114,7 +114,7 @@ def test_nor_by_the_opening_after_one_that_was_killed(
         shutil.copytree(root, copies[-1])
 
     with monkeypatch.context() as patched:
-        patched.setattr(failpoint, "hook", hook)
+        patched.setattr(failpoints, "hook", hook)
         Bench(root, small(), bench.clock.now_ms).close()
     assert any("recover_anew_begun" in one.name for one in copies)
     for one in copies:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.support.inside import sync_sleepers
-from timerstore.commitlog.sync_rounds import SyncRounds
+from timerstore._engine.log.group_commit import SyncRounds
 
 PATIENCE_S = 30.0
 

@@ -27,14 +27,14 @@ from timerstore import (
     LockedError,
     PutReceipt,
     TimerStoreError,
-    failpoint,
 )
-from timerstore.backup import copying
-from timerstore.files.directory import Directory
-from timerstore.files.disk import Anchor, Disk, File
-from timerstore.layout import backup_json
-from timerstore.layout.tree import segment_name
-from timerstore.row_batch import RowBatch
+from timerstore._engine.base import failpoints
+from timerstore._engine.format import backup_json
+from timerstore._engine.format.store_paths import segment_name
+from timerstore._engine.ingest.row_batch import RowBatch
+from timerstore._engine.maintenance import backup as copying
+from timerstore._engine.storage.directory import Directory
+from timerstore._engine.storage.disk import Anchor, Disk, File
 
 SEGMENT = 16 * 1024
 
@@ -69,7 +69,7 @@ def cut_at(monkeypatch: pytest.MonkeyPatch, point: str) -> Iterator[None]:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(failpoint, "hook", hook)
+        patched.setattr(failpoints, "hook", hook)
         with pytest.raises(KeyboardInterrupt):
             yield
 
@@ -812,7 +812,7 @@ def test_a_folder_of_the_same_disk_that_is_mounted_is_a_mount_point_too(
     table.write_text(
         f"1 0 8:1 / / rw - ext4 /dev/a rw\n60 1 8:1 /from {where} rw - ext4 /dev/a rw\n"
     )
-    monkeypatch.setattr("timerstore.files.paths.MOUNTS", table)
+    monkeypatch.setattr("timerstore._engine.storage.paths.MOUNTS", table)
     with pytest.raises(ConfigError, match="restore: wanted a folder below a mount point"):
         timerstore.restore(tmp_path / "backup", mounted)
     with pytest.raises(ConfigError, match="repair: wanted a folder below a mount point"):
@@ -863,7 +863,7 @@ def at_point(monkeypatch: pytest.MonkeyPatch, point: str, call: Callable[[], obj
         if name == point and calls:
             elsewhere(calls.pop())
 
-    monkeypatch.setattr(failpoint, "hook", hook)
+    monkeypatch.setattr(failpoints, "hook", hook)
 
 
 MOMENTS = ["", "checkpoint_taken", "checkpoint_log_synced", "checkpoint_watermark_written"]

@@ -8,9 +8,9 @@ import timerstore
 from tests.support.bench import Bench
 from tests.support.retaining import SIZES, begin_of, fill
 from timerstore import CancelResult, FullError, Report, StoreConfig
-from timerstore.files.disk import File
-from timerstore.layout import watermark
-from timerstore.layout.handle import decode
+from timerstore._engine.format import watermark
+from timerstore._engine.format.handle import decode
+from timerstore._engine.storage.disk import File
 
 
 @pytest.fixture

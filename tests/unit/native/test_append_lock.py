@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
+from timerstore._engine.base.native import AppendLock, ffi, lib, raise_status
 from timerstore.errors import FailedError, LockedError
-from timerstore.native import AppendLock, ffi, lib, raise_status
 
 PATIENCE_S = 30.0
 

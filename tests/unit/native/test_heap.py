@@ -4,9 +4,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore.native import lib
-from timerstore.timer.open_slot import OpenSlot
-from timerstore.timer.request import DUE, Records
+from timerstore._engine.base.native import lib
+from timerstore._engine.timer.open_slot import OpenSlot
+from timerstore._engine.timer.timer_arrays import DUE, Records
 
 PRECISION_MS = 100
 FAR = 10**6

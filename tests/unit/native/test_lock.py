@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.support.elsewhere import elsewhere
+from timerstore._engine.base.native import AppendLock, Lock, held_locks
 from timerstore.errors import LockedError
-from timerstore.native import AppendLock, Lock, held_locks
 
 PATIENCE_S = 30.0
 

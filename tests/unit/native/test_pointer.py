@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from timerstore.native import address, ffi, pointer
+from timerstore._engine.base.native import address, ffi, pointer
 
 
 def test_what_is_pointed_to_lives_on() -> None:
@@ -28,7 +28,7 @@ def test_any_buffer_is_taken_where_it_lies(buffer: Any) -> None:
 
 CYCLE = """
 import gc
-from timerstore.native import address
+from timerstore._engine.base.native import address
 for _ in range(100):
     for size in (1, 1000):
         cycle = [memoryview(bytes(size))]

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore.commitlog.fold import SCAN_DTYPE, Kind
-from timerstore.files.disk import Disk
-from timerstore.layout.state_sector import CHUNK_IDS
-from timerstore.native import ffi, lib
-from timerstore.timer.recover import waiting_ids
-from timerstore.timer.states import BLOCK_IDS, States
+from timerstore._engine.base.native import ffi, lib
+from timerstore._engine.format.state_sector import CHUNK_IDS
+from timerstore._engine.log.fold import SCAN_DTYPE, Kind
+from timerstore._engine.storage.disk import Disk
+from timerstore._engine.timer.timer_recovery import waiting_ids
+from timerstore._engine.timer.timer_states import BLOCK_IDS, States
 
 OURS, STRANGER = 7, 9
 ID = st.one_of(

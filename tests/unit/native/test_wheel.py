@@ -17,9 +17,9 @@ from tests.support.disk_reader import (
     decode_timer_unit,
     encode_timer_blank,
 )
-from timerstore.native import ffi, lib
-from timerstore.timer.request import CHAINED, DUE, REQUEST, Records
-from timerstore.timer.states import States
+from timerstore._engine.base.native import ffi, lib
+from timerstore._engine.timer.timer_arrays import CHAINED, DUE, REQUEST, Records
+from timerstore._engine.timer.timer_states import States
 
 PRECISION_MS = 100
 NOW = 10_000  # slot of the present

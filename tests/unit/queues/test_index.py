@@ -14,12 +14,13 @@ from tests.support.bench import NOW, SECOND, Bench, small
 from tests.support.driver import abandon
 from tests.support.inside import inside, write_index_in_each_checkpoint
 from tests.support.points import noted
-from timerstore import ConfigError, FullError, StoreConfig, TimerStore, failpoint
-from timerstore.files.disk import File
-from timerstore.layout import index_position
-from timerstore.layout.index_position import IndexFileState, IndexPosition
-from timerstore.layout.tree import index_name
-from timerstore.native import address, ffi, lib
+from timerstore import ConfigError, FullError, StoreConfig, TimerStore
+from timerstore._engine.base import failpoints
+from timerstore._engine.base.native import address, ffi, lib
+from timerstore._engine.format import index_position
+from timerstore._engine.format.index_position import IndexFileState, IndexPosition
+from timerstore._engine.format.store_paths import index_name
+from timerstore._engine.storage.disk import File
 
 SLOTS, ENTRIES = 10, 60
 CONFIG = small(index_slot_count=SLOTS, index_entry_count=ENTRIES)
@@ -453,7 +454,7 @@ def test_a_file_is_dropped_while_the_position_is_saved(
     if point == "written":
         monkeypatch.setattr(inside(filled.store).disk, "write_small", write_small)
     else:
-        monkeypatch.setattr(failpoint, "hook", lambda name: drop() if name == point else None)
+        monkeypatch.setattr(failpoints, "hook", lambda name: drop() if name == point else None)
     index.save(inside(filled.store).log, is_clean=True)
     droppers[0].join()
     monkeypatch.undo()
@@ -476,10 +477,10 @@ def test_it_is_begun_anew_while_the_position_is_saved(
 
     def restart(name: str) -> None:
         if name == "checkpoint_index_synced":
-            monkeypatch.setattr(failpoint, "hook", None)
+            monkeypatch.setattr(failpoints, "hook", None)
             parts.dispatch.index_anew(parts.store_id)
 
-    monkeypatch.setattr(failpoint, "hook", restart)
+    monkeypatch.setattr(failpoints, "hook", restart)
     index.save(parts.log, is_clean=True)
     assert not inside(filled.store).tree.index_position.exists()
     complete(filled.store)

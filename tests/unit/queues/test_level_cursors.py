@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerstore.queues.level_cursors import OFFSET_BITS, LevelCursors
+from timerstore._engine.queues.level_cursors import OFFSET_BITS, LevelCursors
 
 QUEUES = st.sampled_from([0, 1, 17, 32_767])
 OFFSETS = st.integers(0, 24)

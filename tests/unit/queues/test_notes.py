@@ -18,10 +18,11 @@ from tests.support.inside import (
     log_of,
     timer_records_read,
 )
-from timerstore import CancelResult, FullError, failpoint
-from timerstore.native import ffi
-from timerstore.queues.dispatch import Dispatch
-from timerstore.timer.request import REQUEST
+from timerstore import CancelResult, FullError
+from timerstore._engine.base import failpoints
+from timerstore._engine.base.native import ffi
+from timerstore._engine.queues.dispatch import Dispatch
+from timerstore._engine.timer.timer_arrays import REQUEST
 
 HORIZON_MS = 20 * SECOND
 CHANGES: list[dict[str, Any]] = [
@@ -174,10 +175,10 @@ def test_a_step_that_failed_reads_what_it_had_taken(
         if name == "dispatch_queues_written":
             raise FullError("no space left", where="here")
 
-    monkeypatch.setattr(failpoint, "hook", full)
+    monkeypatch.setattr(failpoints, "hook", full)
     with pytest.raises(FullError):
         inside(bench.store).dispatch.step()
-    monkeypatch.setattr(failpoint, "hook", None)
+    monkeypatch.setattr(failpoints, "hook", None)
     bench.turn(SECOND)
     assert [one.body for one in bench.out()] == [b"%d" % k for k in range(20)]
     assert [one.body for one in bench.store.query("t", bench.out()[7].message_id)] == [b"7"]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.inside import queue_segments
-from timerstore.files.disk import Disk
-from timerstore.queues.consume_queue import UNIT_BYTES, ConsumeQueue
+from timerstore._engine.queues.consume_queue import UNIT_BYTES, ConsumeQueue
+from timerstore._engine.storage.disk import Disk
 
 
 def make(tmp_path: Path, first: int, ends: list[int], segment_units: int = 700) -> ConsumeQueue:

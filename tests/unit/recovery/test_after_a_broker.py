@@ -11,7 +11,8 @@ import timerstore
 from tests.support import disk_reader as disk
 from tests.support.bench import NOW, Bench, copied_at, small
 from tests.support.broker import resent as sent_on
-from timerstore import TimerStore, failpoint
+from timerstore import TimerStore
+from timerstore._engine.base import failpoints
 from timerstore.testing import ManualClock, Stepper
 
 DUE_MS = NOW + 30_000
@@ -79,7 +80,7 @@ def test_an_opening_behind_a_broker_that_failed(
             raise MemoryError
 
     with monkeypatch.context() as patched:
-        patched.setattr(failpoint, "hook", fail)
+        patched.setattr(failpoints, "hook", fail)
         for _ in range(2):
             with pytest.raises(MemoryError):
                 opened(tmp_path / "s")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.synthetic_log import SyntheticLog
-from timerstore.commitlog.fold import PLACE_OFFSET_BITS, SCAN_DTYPE, Fold, Kind, fold
+from timerstore._engine.log.fold import PLACE_OFFSET_BITS, SCAN_DTYPE, Fold, Kind, fold
 
 OURS, OLDER, STRANGER = 7, 6, 9
 
@@ -848,6 +848,6 @@ def test_lives_of_a_store_between_a_broker_and_us(steps: list[tuple[str, int, bo
 
 
 def test_kinds_are_the_scanners() -> None:
-    native = pytest.importorskip("timerstore.native")
+    native = pytest.importorskip("timerstore._engine.base.native")
     for kind in Kind:
         assert getattr(native.lib, f"TS_KIND_{kind.name}") == kind

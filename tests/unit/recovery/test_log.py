@@ -12,9 +12,10 @@ import timerstore
 from tests.support.bench import Bench, small
 from tests.support.driver import abandon
 from tests.support.inside import inside
-from timerstore import CorruptError, failpoint
-from timerstore.commitlog.staging import read_staged
-from timerstore.files.disk import Disk, File
+from timerstore import CorruptError
+from timerstore._engine.base import failpoints
+from timerstore._engine.log.staging import read_staged
+from timerstore._engine.storage.disk import Disk, File
 
 SEGMENT = 16 * 1024
 PAGE = 4096
@@ -225,7 +226,7 @@ def test_recovery_writes_and_syncs_the_watermark_again(
 
     with monkeypatch.context() as patched:
         patched.setattr(File, "write", noted)
-        patched.setattr(failpoint, "hook", lambda name: at_points.setdefault(name, len(pages)))
+        patched.setattr(failpoints, "hook", lambda name: at_points.setdefault(name, len(pages)))
         other = reopened(root, bench)
     assert at_points["recover_marked_open"] == 1
     other.close()

@@ -10,9 +10,10 @@ import pytest
 import timerstore
 from tests.support.inside import PAST_RANGES_MAX, inside
 from tests.support.retaining import HOUR_MS, KIB, config
-from timerstore import CancelResult, TimerStore, failpoint, verify_directory
-from timerstore.layout import counts_json, watermark
-from timerstore.layout.state_sector import CHUNK_IDS
+from timerstore import CancelResult, TimerStore, verify_directory
+from timerstore._engine.base import failpoints
+from timerstore._engine.format import counts_json, watermark
+from timerstore._engine.format.state_sector import CHUNK_IDS
 from timerstore.testing import ManualClock, Stepper
 
 NOW = 1_700_000_000_000
@@ -59,7 +60,7 @@ def _work(store: TimerStore, clock: ManualClock) -> list[timerstore.PutReceipt]:
 @pytest.fixture
 def points(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
-    monkeypatch.setattr(failpoint, "hook", found.append)
+    monkeypatch.setattr(failpoints, "hook", found.append)
     return found
 
 
@@ -112,9 +113,9 @@ def test_a_kill_amid_the_checkpoint_that_drops_them(
             seen.add(this)
             shutil.copytree(tmp_path / "s", tmp_path / f"killed-{name}")
 
-    monkeypatch.setattr(failpoint, "hook", copy)
+    monkeypatch.setattr(failpoints, "hook", copy)
     far = _work(store, clock)
-    monkeypatch.setattr(failpoint, "hook", None)
+    monkeypatch.setattr(failpoints, "hook", None)
     store.close()
     assert {"checkpoint_states_written", "checkpoint_watermark_written"} <= {one for one, _ in seen}
     for name, _ in seen:

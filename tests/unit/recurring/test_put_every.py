@@ -14,10 +14,11 @@ from tests.support.bench import DAY, NOW, Bench, small
 from tests.support.driver import abandon
 from tests.support.elsewhere import elsewhere
 from tests.support.inside import inside, planner_is_started, putting_of
-from timerstore import ConfigError, CorruptError, MessageError, Recurring, StoreConfig, failpoint
+from timerstore import ConfigError, CorruptError, MessageError, Recurring, StoreConfig
+from timerstore._engine.base import failpoints
+from timerstore._engine.format import recurring_json
+from timerstore._engine.format.json_text import loads, one_line, sealed, unsealed
 from timerstore.errors import FullError
-from timerstore.layout import recurring_json
-from timerstore.layout.json_text import loads, one_line, sealed, unsealed
 
 MINUTE = 60_000
 NAIVE = datetime(2030, 1, 1)  # noqa: DTZ001 - that is what is wrong with it
@@ -285,9 +286,9 @@ def test_an_end_takes_a_run_that_is_rescheduled_meanwhile(
             left -= 1
             elsewhere(move_all)
 
-    monkeypatch.setattr(failpoint, "hook", hook)
+    monkeypatch.setattr(failpoints, "hook", hook)
     assert bench.store.cancel_every("beat")
-    monkeypatch.setattr(failpoint, "hook", None)
+    monkeypatch.setattr(failpoints, "hook", None)
     assert list(bench.store.pending()) == []
     bench.turn(9 * MINUTE)
     assert runs_of_beat(bench) == [5]  # it was put at once, when it was planned
@@ -380,11 +381,11 @@ def killed_at(bench: Bench, tmp_path: Path, point: str, nth: int, call: Any) -> 
         if name == point and passed == nth:
             shutil.copytree(bench.root, tmp_path / "k")
 
-    failpoint.hook = hook
+    failpoints.hook = hook
     try:
         call()
     finally:
-        failpoint.hook = None
+        failpoints.hook = None
     if passed < nth:
         return False
     abandon(bench.store)

@@ -7,8 +7,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from tests.support.amounts import sample
-from timerstore.recurring.planner import runs_of
-from timerstore.recurring.rule import CronRule, EveryRule
+from timerstore._engine.recurring.planner import runs_of
+from timerstore._engine.recurring.rule import CronRule, EveryRule
 
 BERLIN = ZoneInfo("Europe/Berlin")
 

@@ -10,9 +10,9 @@ import timerstore  # noqa: E402
 from tests.support.bench import NOW, small  # noqa: E402
 from tests.support.durable.names import DurableNames, killed_before_sync  # noqa: E402
 from tests.support.staging import batch_of, make_root  # noqa: E402
-from timerstore.files.disk import Disk  # noqa: E402
+from timerstore._engine.storage.disk import Disk  # noqa: E402
 from timerstore.shards import Staged, clean, commit, ingest, manifest, stage  # noqa: E402
-from timerstore.shards.tree import ShardsTree  # noqa: E402
+from timerstore.shards.shard_paths import ShardsTree  # noqa: E402
 from timerstore.testing import ManualClock  # noqa: E402
 
 CLOCK = ManualClock(NOW)

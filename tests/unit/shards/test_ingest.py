@@ -25,10 +25,10 @@ from timerstore import (  # noqa: E402
     LockedError,
     MessageError,
     RowBatch,
-    failpoint,
     shards,
 )
-from timerstore.files.disk import Disk  # noqa: E402
+from timerstore._engine.base import failpoints  # noqa: E402
+from timerstore._engine.storage.disk import Disk  # noqa: E402
 from timerstore.shards import (  # noqa: E402
     WriteOptions,
     commit,
@@ -39,8 +39,8 @@ from timerstore.shards import (  # noqa: E402
     sharded,
     stage,
 )
-from timerstore.shards.options import draw_name  # noqa: E402
-from timerstore.shards.tree import ShardsTree  # noqa: E402
+from timerstore.shards.shard_paths import ShardsTree  # noqa: E402
+from timerstore.shards.write_options import draw_name  # noqa: E402
 from timerstore.testing import ManualClock  # noqa: E402
 
 _attempts = iter(range(1_000_000))
@@ -206,10 +206,10 @@ def test_who_dies_amid_a_pass_is_followed_by_another(
         if name == point:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(failpoint, "hook", die)
+    monkeypatch.setattr(failpoints, "hook", die)
     with pytest.raises(KeyboardInterrupt):
         shards.store.ingest()
-    monkeypatch.setattr(failpoint, "hook", None)
+    monkeypatch.setattr(failpoints, "hook", None)
     shards.reopen()
     shards.store.ingest()
     assert files(shards.root) == []

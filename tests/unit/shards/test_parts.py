@@ -12,9 +12,9 @@ from tests.support.bench import NOW  # noqa: E402
 from tests.support.shards import ShardBench  # noqa: E402
 from tests.support.staging import batch_of, counted, make_root, staged_rows  # noqa: E402
 from timerstore import ConfigError, MessageError  # noqa: E402
-from timerstore.files.disk import Disk  # noqa: E402
+from timerstore._engine.storage.disk import Disk  # noqa: E402
 from timerstore.shards import Staged, commit, manifest, stage  # noqa: E402
-from timerstore.shards.tree import ShardsTree  # noqa: E402
+from timerstore.shards.shard_paths import ShardsTree  # noqa: E402
 from timerstore.testing import ManualClock  # noqa: E402
 
 

@@ -17,11 +17,11 @@ from tests.support.inside import consumer_seams, ingesters_of, shard_consumers  
 from tests.support.shards import ShardBench  # noqa: E402
 from tests.support.staging import batch_of, make_root  # noqa: E402
 from timerstore import ConfigError, CorruptError, FailedError, MessageError  # noqa: E402
+from timerstore._engine.storage.disk import Disk  # noqa: E402
 from timerstore.errors import TimerStoreError  # noqa: E402
-from timerstore.files.disk import Disk  # noqa: E402
 from timerstore.shards import clean, commit, ingest, manifest, parse_options, prune, stage  # noqa: E402
-from timerstore.shards.ingest import IngestService  # noqa: E402
-from timerstore.shards.staging import open_staged, read_staged  # noqa: E402
+from timerstore.shards.row_staging import open_staged, read_staged  # noqa: E402
+from timerstore.shards.shard_ingest import IngestService  # noqa: E402
 from timerstore.testing import ManualClock  # noqa: E402
 
 README = Path(__file__).parents[3] / "README.md"

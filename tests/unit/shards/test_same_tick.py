@@ -14,11 +14,11 @@ import timerstore
 from tests.support.bench import NOW
 from tests.support.staging import batch_of, make_root
 from timerstore import ShardedStore
-from timerstore.files.disk import Disk
-from timerstore.row_batch import IngestReceipt
+from timerstore._engine.ingest.row_batch import IngestReceipt
+from timerstore._engine.storage.disk import Disk
 from timerstore.shards import commit, stage
-from timerstore.shards.ingest import Ingester
-from timerstore.shards.tree import ShardsTree
+from timerstore.shards.shard_ingest import Ingester
+from timerstore.shards.shard_paths import ShardsTree
 from timerstore.testing import ManualClock
 
 CLOCK = ManualClock(NOW)

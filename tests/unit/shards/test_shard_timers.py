@@ -10,7 +10,7 @@ import pytest
 from tests.support.bench import NOW, small
 from tests.support.shards import ShardBench
 from timerstore import CancelResult, ConfigError, MessageError, StoreConfig, open_shards
-from timerstore.shards.pacing import share_of, shared_out
+from timerstore.shards.rate_share import share_of, shared_out
 
 # --- the newest of a key --------------------------------------------------------------------------
 

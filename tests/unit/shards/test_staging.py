@@ -27,9 +27,9 @@ from timerstore import (  # noqa: E402
     MessageError,
     TimerStoreError,
 )
+from timerstore._engine.storage.disk import Disk  # noqa: E402
 from timerstore.clock import SystemClock  # noqa: E402
 from timerstore.errors import FormatVersionError  # noqa: E402
-from timerstore.files.disk import Disk  # noqa: E402
 from timerstore.shards import (  # noqa: E402
     Staged,
     Stager,
@@ -38,11 +38,11 @@ from timerstore.shards import (  # noqa: E402
     clean,
     commit,
     manifest,
-    staging,
+    row_staging,
 )
 from timerstore.shards.cluster import sealed  # noqa: E402
-from timerstore.shards.staging import QUARANTINE, open_staged, read_staged  # noqa: E402
-from timerstore.shards.tree import ShardsTree, source_component, source_of  # noqa: E402
+from timerstore.shards.row_staging import QUARANTINE, open_staged, read_staged  # noqa: E402
+from timerstore.shards.shard_paths import ShardsTree, source_component, source_of  # noqa: E402
 from timerstore.testing import ManualClock  # noqa: E402
 
 _attempts = iter(range(1_000_000))
@@ -53,7 +53,7 @@ def stage(
 ) -> Staged:
     attempt = f"a{next(_attempts)}"
     given = WriteOptions(**options)
-    return staging.stage(root, source, version, attempt, batches, given, clock=ManualClock(NOW))
+    return row_staging.stage(root, source, version, attempt, batches, given, clock=ManualClock(NOW))
 
 
 def names_in(folder: Path) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 from tests.support.bench import NOW
 from tests.support.shards import ShardBench
 from timerstore import MessageError, ShardedStore, TimerStore
-from timerstore.shards.unlike import OTHERWISE, UNLIKE
+from timerstore.shards.unsupported import OTHERWISE, UNLIKE
 
 
 def _public(kind: type) -> set[str]:

@@ -7,10 +7,10 @@ import pytest
 
 import timerstore
 from timerstore import ConfigError, shards
-from timerstore.files.disk import Disk
-from timerstore.shards import untaken as untaken_module
+from timerstore._engine.storage.disk import Disk
+from timerstore.shards import pending_ingest as untaken_module
 from timerstore.shards.cluster import ensure
-from timerstore.shards.untaken import Untaken, refuse_untaken, untaken
+from timerstore.shards.pending_ingest import Untaken, refuse_untaken, untaken
 
 
 def _commit(root: Path, version: int) -> None:

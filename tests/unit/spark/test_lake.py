@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.durable.names import DurableNames, killed_before_sync
+from timerstore._engine.storage.disk import Disk
 from timerstore.errors import ConfigError, CorruptError, FormatVersionError
-from timerstore.files.disk import Disk
 from timerstore.spark.jobs.lake import Claim, Lake, LakeFile, check_run_id, day_of, open_lake
 
 DAY, NEXT = date(2026, 11, 21), date(2026, 11, 22)

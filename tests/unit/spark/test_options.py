@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from timerstore.errors import ConfigError
 from timerstore.spark import offsets
 from timerstore.spark.offsets import Position
-from timerstore.spark.options import parse
+from timerstore.spark.read_options import parse
 
 
 def test_defaults() -> None:

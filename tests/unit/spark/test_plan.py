@@ -13,12 +13,12 @@ from tests.support import disk_reader as disk
 from tests.support.bench import NOW, Bench, small
 from tests.support.shards import ShardBench
 from tests.support.spark.session import AUTOLOAD, ROOT
-from timerstore.columns.scan import Bounds, Part, Wanted, records, units
-from timerstore.columns.snapshot import take
+from timerstore._engine.tables.file_limits import take
+from timerstore._engine.tables.table_scan import Bounds, Part, Wanted, records, units
 from timerstore.errors import ConfigError, TimerStoreError
 from timerstore.spark import latest_offsets, plan
-from timerstore.spark.options import parse
 from timerstore.spark.plan import both, split_log, split_timers
+from timerstore.spark.read_options import parse
 
 
 def options(path: Path, **given: Any) -> Any:

@@ -11,7 +11,7 @@ pytest.importorskip("pyarrow")
 from tests.support.inside import root_of_write
 from timerstore.errors import ConfigError
 from timerstore.spark import writing
-from timerstore.spark.options import parse
+from timerstore.spark.read_options import parse
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ pytest.importorskip("pyarrow")
 
 from tests.support import disk_reader as disk
 from tests.support.bench import Bench, small
-from timerstore.columns.scan import records, units
-from timerstore.columns.snapshot import refreshed, take
+from timerstore._engine.tables.file_limits import refreshed, take
+from timerstore._engine.tables.table_scan import records, units
 from timerstore.errors import CorruptError, FailedError
 from timerstore.spark.offsets import ends_of, make
-from timerstore.spark.options import parse
+from timerstore.spark.read_options import parse
 from timerstore.spark.stream import StreamReader
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.support.bench import NOW, SECOND, Bench, small
 from tests.support.inside import MAPS_MAX, inside
 from tests.support.points import noted
-from timerstore import failpoint
+from timerstore._engine.base import failpoints
 
 COUNT = 60
 FILE_BYTES = 300  # of five units
@@ -67,7 +67,7 @@ def test_a_store_whose_closing_was_cut_short(
             shutil.copytree(bench.root, copy)
             raise _StopError
 
-    monkeypatch.setattr(failpoint, "hook", stop)
+    monkeypatch.setattr(failpoints, "hook", stop)
     with pytest.raises(_StopError):
         bench.store.close()
     monkeypatch.undo()

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from timerstore._engine.storage.disk import Disk, File
 from timerstore.errors import FailedError, FullError
-from timerstore.files.disk import Disk, File
 
 
 def test_each_piece_goes_to_its_place(tmp_path: Path) -> None:

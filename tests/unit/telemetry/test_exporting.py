@@ -16,14 +16,15 @@ import pytest
 import timerstore
 from tests.support.bench import NOW, Bench, small
 from tests.support.inside import inside
-from timerstore import ConfigError, families
-from timerstore.families import FAMILIES, OTHER_TOPICS, TOPICS_MAX, metrics_page
-from timerstore.metrics import COUNTERS, DISTRIBUTIONS, GAUGES, Distribution
+from timerstore import ConfigError
+from timerstore._engine.base.metrics import COUNTERS, DISTRIBUTIONS, GAUGES, Distribution
+from timerstore.telemetry import metric_families
+from timerstore.telemetry.metric_families import FAMILIES, OTHER_TOPICS, TOPICS_MAX, metrics_page
 
 prometheus_client = pytest.importorskip("prometheus_client")
 from prometheus_client import parser  # noqa: E402
 
-from timerstore import prometheus  # noqa: E402
+from timerstore.telemetry import prometheus  # noqa: E402
 
 
 @pytest.fixture
@@ -125,17 +126,20 @@ def test_every_name_is_exported_once_and_no_other() -> None:
 
 
 def test_the_guide_has_the_table() -> None:
-    guide = resources.files("timerstore").joinpath("guides/metrics.md").read_text("utf-8")
+    guide = resources.files("timerstore").joinpath("docs/metrics.md").read_text("utf-8")
     assert guide == metrics_page()
 
 
 def test_only_the_largest_topics_have_series_of_their_own() -> None:
     by_topic = {f"t{k:04}": k + 1 for k in range(TOPICS_MAX + 3)}
-    found = list(families.topics_of(by_topic))
+    found = list(metric_families.topics_of(by_topic))
     assert len(found) == TOPICS_MAX + 1
     assert found[0] == (f"t{TOPICS_MAX + 2:04}", TOPICS_MAX + 3)
     assert found[-1] == (OTHER_TOPICS, 1 + 2 + 3)
-    assert len(list(families.topics_of(dict(list(by_topic.items())[:TOPICS_MAX])))) == TOPICS_MAX
+    assert (
+        len(list(metric_families.topics_of(dict(list(by_topic.items())[:TOPICS_MAX]))))
+        == TOPICS_MAX
+    )
 
 
 # ---------------------------------------------------------------- Prometheus
@@ -313,7 +317,7 @@ def test_the_dashboard_names_only_metrics_of_the_table() -> None:
 
 
 def test_the_command_writes_both(capsys: pytest.CaptureFixture[str]) -> None:
-    from timerstore.prometheus.__main__ import main
+    from timerstore.telemetry.prometheus.__main__ import main
 
     assert main(["dashboard"]) == 0
     assert json.loads(capsys.readouterr().out)["title"] == "timerstore"
@@ -330,12 +334,12 @@ def test_opentelemetry_has_the_same(bench: Bench) -> None:
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-    from timerstore import otel
+    from timerstore.telemetry import opentelemetry
 
     reader = InMemoryMetricReader()
     provider = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
     seconds = [0.0]
-    made = otel.instrument(
+    made = opentelemetry.instrument(
         bench.store, "orders", meter_provider=provider, monotonic_s=lambda: seconds[0]
     )
 
@@ -368,10 +372,10 @@ def test_opentelemetry_has_the_same(bench: Bench) -> None:
 
 def test_a_closed_store_is_observed_no_more(tmp_path: Path) -> None:
     pytest.importorskip("opentelemetry.sdk")
-    from timerstore import otel
+    from timerstore.telemetry import opentelemetry
 
     bench = Bench(tmp_path / "store", replace(small()))
-    made = otel.Instruments(bench.store, "", lambda: 0.0)
+    made = opentelemetry.Instruments(bench.store, "", lambda: 0.0)
     bench.close()
     assert made.observe(FAMILIES[0]) == []
 
@@ -379,9 +383,9 @@ def test_a_closed_store_is_observed_no_more(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_child_observes_nothing(bench: Bench) -> None:
     pytest.importorskip("opentelemetry.sdk")
-    from timerstore import otel
+    from timerstore.telemetry import opentelemetry
 
-    made = otel.Instruments(bench.store, "", lambda: 0.0)
+    made = opentelemetry.Instruments(bench.store, "", lambda: 0.0)
     child = os.fork()
     if child == 0:
         code = 1
@@ -416,13 +420,15 @@ def test_a_store_is_instrumented_again_after_it_was_reopened(bench: Bench, tmp_p
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-    from timerstore import otel
+    from timerstore.telemetry import opentelemetry
 
     reader = InMemoryMetricReader()
     provider = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
 
     def instrument(store: Any, name: str) -> Any:
-        return otel.instrument(store, name, meter_provider=provider, monotonic_s=lambda: 0.0)
+        return opentelemetry.instrument(
+            store, name, meter_provider=provider, monotonic_s=lambda: 0.0
+        )
 
     def put_counts() -> dict[str, int]:
         data = reader.get_metrics_data()

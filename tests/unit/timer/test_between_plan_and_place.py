@@ -24,8 +24,8 @@ from timerstore import (
     LeaseLostError,
     NotWaitingError,
     PutReceipt,
-    failpoint,
 )
+from timerstore._engine.base import failpoints
 
 LAP_S = 128  # of the wheel of a bench
 Act = Callable[[], object]
@@ -102,7 +102,7 @@ def at(point: str, act: Act, *, always: bool = False) -> Iterator[list[str]]:
             act()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(failpoint, "hook", hook)
+        patch.setattr(failpoints, "hook", hook)
         yield run
     assert run, f"{point} was not passed"
 

@@ -12,12 +12,13 @@ import timerstore
 from tests.support import disk_reader as disk
 from tests.support.bench import DAY, NOW, SECOND, YEAR, Bench, flush_for_ever, small
 from tests.support.inside import FAR_BATCH, inside
-from timerstore import CancelResult, ConfigError, CorruptError, FailedError, StoreConfig, failpoint
-from timerstore.layout import far_table, watermark
-from timerstore.layout.tree import Tree
+from timerstore import CancelResult, ConfigError, CorruptError, FailedError, StoreConfig
+from timerstore._engine.base import failpoints
+from timerstore._engine.format import far_table, watermark
+from timerstore._engine.format.store_paths import Tree
+from timerstore._engine.timer import far_wheel as far_module
+from timerstore._engine.timer.timer_log import TimerLog
 from timerstore.testing import ManualClock
-from timerstore.timer import far as far_module
-from timerstore.timer.timer_log import TimerLog
 
 WHEEL_BYTES = 128 * 32
 WINDOW = 48  # slots of a second, of a wheel of 128
@@ -370,9 +371,9 @@ def test_a_delete_in_anothers_slot_has_nothing_built_anew(
     assert wheel.units_from(wheel.frontier, inside(at.store).timer_log.end) == 0
     at.close()
     reached: list[str] = []
-    monkeypatch.setattr(failpoint, "hook", reached.append)
+    monkeypatch.setattr(failpoints, "hook", reached.append)
     at.open()
-    monkeypatch.setattr(failpoint, "hook", None)
+    monkeypatch.setattr(failpoints, "hook", None)
     assert "recover_anew_begun" not in reached
     assert len(list(at.store.pending())) == 2
     at.close()
@@ -650,7 +651,7 @@ def test_killed_at_every_step_each_comes_once(
         at.store.put("t", b"%02d" % n, delay=55 + 9 * n)
     at.turn()
     at.store.flush()
-    monkeypatch.setattr(failpoint, "hook", copy)
+    monkeypatch.setattr(failpoints, "hook", copy)
     at.store.put("t", b"more", delay=170)
     for _ in range(3):
         at.turn(31 * SECOND)
@@ -659,7 +660,7 @@ def test_killed_at_every_step_each_comes_once(
     for _ in range(3):
         at.turn(31 * SECOND)
         at.store.flush()
-    monkeypatch.setattr(failpoint, "hook", None)
+    monkeypatch.setattr(failpoints, "hook", None)
     at.close()
     assert copies
     for root in copies:
@@ -696,14 +697,14 @@ def test_a_clock_set_back_loses_nothing_that_was_linked_again(
         if name == "checkpoint_wheel_written" and not root.exists():
             shutil.copytree(tmp_path / "store", root)
 
-    monkeypatch.setattr(failpoint, "hook", copy)
+    monkeypatch.setattr(failpoints, "hook", copy)
     at.store.flush()
-    monkeypatch.setattr(failpoint, "hook", None)
+    monkeypatch.setattr(failpoints, "hook", None)
     at.close()
     reached: list[str] = []
-    monkeypatch.setattr(failpoint, "hook", reached.append)
+    monkeypatch.setattr(failpoints, "hook", reached.append)
     again = Bench(root, far(flush="sync"), now_ms=NOW)
-    monkeypatch.setattr(failpoint, "hook", None)
+    monkeypatch.setattr(failpoints, "hook", None)
     assert "recover_anew_begun" not in reached  # else that the wheel leads to too few was seen
     assert len(list(again.store.pending())) == 1
     go(again, 700 * SECOND)

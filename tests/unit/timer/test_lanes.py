@@ -11,9 +11,9 @@ import pytest
 from tests.support.bench import NOW, Bench, small
 from tests.support.inside import DEQUEUE_PUT_BATCH, DEQUEUE_PUT_SORTED, inside, make_lane
 from timerstore import ConfigError, MessageError, StoreConfig
+from timerstore._engine.timer import fair_queue
+from timerstore._engine.timer.timer_arrays import DUE
 from timerstore.errors import FullError
-from timerstore.timer import lanes
-from timerstore.timer.request import DUE
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def test_a_crowd_does_not_keep_another_topic_waiting(
     monkeypatch.setattr(*DEQUEUE_PUT_SORTED, 400)
     batches = {}
     for is_crowd, limit in ((True, 100), (False, 1_000_000)):
-        monkeypatch.setattr(lanes, "CROWD", limit)
+        monkeypatch.setattr(fair_queue, "CROWD", limit)
         begin_ms = bench.clock.now_ms
         topic = f"crowd-{limit}"
         crowd(bench, 300, topic, begin_ms + 5000)
@@ -190,7 +190,7 @@ def test_a_failure_loses_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) 
     bench.store.pace("a", 100)
     crowd(bench, 50)
     bench.clock.advance(5000)
-    real = lanes.real_routes
+    real = fair_queue.real_routes
     calls = []
 
     def failing(*given: Any, **named: Any) -> Any:
@@ -199,7 +199,7 @@ def test_a_failure_loses_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) 
             raise FullError("planted")
         return real(*given, **named)
 
-    monkeypatch.setattr(lanes, "real_routes", failing)
+    monkeypatch.setattr(fair_queue, "real_routes", failing)
     service = bench.store.services()["dequeue_put"]
     for name in ("dequeue_get", "dequeue_get_message"):
         while bench.store.services()[name].step():

@@ -9,10 +9,10 @@ import pytest
 
 from tests.support.amounts import sample
 from tests.support.inside import RUN_MAX, run_count
-from timerstore.native import lib
-from timerstore.timer import due_queue, open_slot
-from timerstore.timer.open_slot import OpenSlot
-from timerstore.timer.request import DUE, Records
+from timerstore._engine.base.native import lib
+from timerstore._engine.timer import due_queue, open_slot
+from timerstore._engine.timer.open_slot import OpenSlot
+from timerstore._engine.timer.timer_arrays import DUE, Records
 
 PRECISION_MS = 1000
 FRONTIER = 1_000  # slots below are loaded

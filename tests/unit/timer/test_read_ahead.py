@@ -9,8 +9,8 @@ import pytest
 from tests.support.bench import NOW, SECOND, Bench, small
 from tests.support.inside import DEQUEUE_GET_CROWD, DEQUEUE_GET_CROWD_PER_S, inside
 from timerstore import FlowControlError
-from timerstore.layout.tree import Tree
-from timerstore.timer import open_slot
+from timerstore._engine.format.store_paths import Tree
+from timerstore._engine.timer import open_slot
 
 DUE = NOW + 20 * SECOND
 COUNT = 30

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.support.bench import Bench, small
+from timerstore._engine.storage.disk import Disk, File
 from timerstore.errors import FullError
-from timerstore.files.disk import Disk, File
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, folder: str, nth: int) -> Callable[[], int]:

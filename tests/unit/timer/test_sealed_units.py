@@ -8,8 +8,8 @@ import timerstore
 from tests.support.bench import NOW, SECOND, Bench, copied_at, flush_for_ever, small
 from tests.support.inside import inside
 from timerstore import CorruptError, FailedError, verify_directory
-from timerstore.layout.timer_unit import UNIT_BYTES
-from timerstore.layout.tree import Tree
+from timerstore._engine.format.store_paths import Tree
+from timerstore._engine.format.timer_unit import UNIT_BYTES
 from timerstore.testing import ManualClock
 
 COUNT = 6

@@ -9,8 +9,8 @@ import pytest
 from tests.support.bench import Bench, small
 from tests.support.elsewhere import elsewhere
 from tests.support.inside import flush_at_once, inside
-from timerstore import failpoint
-from timerstore.queues.consume_queue import ConsumeQueue
+from timerstore._engine.base import failpoints
+from timerstore._engine.queues.consume_queue import ConsumeQueue
 
 FILES = (
     "checkpoint_log_synced",
@@ -48,7 +48,7 @@ def test_a_sync_that_is_asked_for_amid_a_checkpoint_does_not_wait_for_its_end(
     bench.turn()
     bench.store.put("t", b"more", delay=60)
     flush.step()
-    monkeypatch.setattr(failpoint, "hook", hook)
+    monkeypatch.setattr(failpoints, "hook", hook)
     bench.turn(bench.config.checkpoint_interval_ms)
     monkeypatch.undo()
     assert behind[at] > 0  # it was put there
@@ -79,7 +79,7 @@ def test_what_nobody_asks_for_is_synced_amid_a_checkpoint_when_its_interval_is_o
     monkeypatch.setattr(*flush_at_once(flush), False)  # as with threads
     bench.store.put("t", b"before", delay=60)
     bench.clock.advance(1000)
-    monkeypatch.setattr(failpoint, "hook", hook)
+    monkeypatch.setattr(failpoints, "hook", hook)
     assert flush.step()
     monkeypatch.undo()
     assert behind["checkpoint_states_written"] > 0

@@ -10,10 +10,10 @@ import pytest
 from tests.support.bench import NOW, SECOND, Bench, copied_at, small
 from tests.support.inside import inside, old_watermark_slot, wheel_file_of
 from timerstore import FullError, verify_directory
-from timerstore.layout import watermark
-from timerstore.layout.tree import Tree
-from timerstore.layout.wheel_checks import SECTOR_BYTES
-from timerstore.layout.wheel_slot import SLOT_BYTES
+from timerstore._engine.format import watermark
+from timerstore._engine.format.store_paths import Tree
+from timerstore._engine.format.wheel_checks import SECTOR_BYTES
+from timerstore._engine.format.wheel_slot import SLOT_BYTES
 
 SLOTS = 128
 FIRST, SECOND_ONE = 5, 40  # seconds ahead: in two sectors of the wheel

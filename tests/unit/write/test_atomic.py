@@ -15,7 +15,8 @@ from tests.support.amounts import sample
 from tests.support.bench import NOW, Bench, small
 from tests.support.driver import abandon
 from tests.support.inside import RECOVER_BATCH, inside
-from timerstore import FullError, MessageError, StoreConfig, failpoint
+from timerstore import FullError, MessageError, StoreConfig
+from timerstore._engine.base import failpoints
 from timerstore.testing import ManualClock, Stepper
 
 
@@ -129,7 +130,7 @@ def test_never_cut_by_staging_or_segment(tmp_path: Path, segment_kib: int) -> No
             ends.append(inside(bench.store).log.written)
 
     random, groups = Random(7), []
-    failpoint.hook = note
+    failpoints.hook = note
     try:
         for _ in range(120):
             bodies = [bytes(random.randint(0, 400)) for _ in range(random.randint(2, 9))]
@@ -138,7 +139,7 @@ def test_never_cut_by_staging_or_segment(tmp_path: Path, segment_kib: int) -> No
             groups.append(batch.log_offsets)
             bench.store.put("pad", bytes(random.randint(0, 300)))
     finally:
-        failpoint.hook = None
+        failpoints.hook = None
     bench.close()
     sizes = {r.log_offset: r.size for r in disk.records(bench.root)}
     segment = config.commit_log_segment_bytes
@@ -219,12 +220,12 @@ def test_killed(bench: Bench, point: str) -> None:
             shutil.copytree(bench.root, copy)
 
     bench.store.put("t", bytes(10_000))  # the group swaps the halves
-    failpoint.hook = hook
+    failpoints.hook = hook
     try:
         bench.store.put_many("t", [b"x" * 1000] * 9, atomic=True)
         bench.store.flush()
     finally:
-        failpoint.hook = None
+        failpoints.hook = None
     abandon(bench.store)
     bench.root = copy
     bench.open()

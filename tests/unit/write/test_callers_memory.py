@@ -12,10 +12,11 @@ import pytest
 
 import timerstore
 from tests.support.bench import Bench
-from timerstore import RowBatch, StoreConfig, arguments, failpoint
-from timerstore.ingest.check import check_batch
-from timerstore.putting_many import _MANY_HOLD
-from timerstore.texts import texts_of
+from timerstore import RowBatch, StoreConfig
+from timerstore._engine.base import failpoints, validation
+from timerstore._engine.ingest.row_validation import check_batch
+from timerstore._engine.write.put_many import _MANY_HOLD
+from timerstore._engine.write.string_columns import texts_of
 
 COUNT = 3 * _MANY_HOLD
 BIG = 1 << 20
@@ -30,9 +31,9 @@ def test_offsets_that_change_amid_the_call(bench: Bench, monkeypatch: pytest.Mon
         if point == "put_many_part_appended":
             offsets[:] = id_offsets[:] = 1 << 40
 
-    monkeypatch.setattr(failpoint, "hook", write)
+    monkeypatch.setattr(failpoints, "hook", write)
     bench.store.put_many("t", (bodies, offsets), message_ids=(ids, id_offsets), queue_id=0)
-    monkeypatch.setattr(failpoint, "hook", None)
+    monkeypatch.setattr(failpoints, "hook", None)
     bench.turn()
     assert bench.bodies() == [b"%04d" % k for k in range(COUNT)]
     assert [one.message_id for one in bench.out()] == [f"{k:05}" for k in range(COUNT)]
@@ -40,7 +41,7 @@ def test_offsets_that_change_amid_the_call(bench: Bench, monkeypatch: pytest.Mon
 
 def test_what_was_checked_is_nowhere_the_callers() -> None:
     numbers, texts = np.array([0, 1, 2]), bytearray(b"ab")
-    spans = arguments.gather_bodies((texts, numbers), 9)
+    spans = validation.gather_bodies((texts, numbers), 9)
     column = texts_of("keys", texts, numbers, 2)
     batch = RowBatch(topic="t", bodies=texts, body_offsets=numbers, due_ms=numbers[1:])
     checked = check_batch(batch, StoreConfig(), 1 << 20, 1000)

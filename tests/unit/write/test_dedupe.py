@@ -11,7 +11,7 @@ from tests.support.bench import NOW, Bench, small
 from tests.support.driver import abandon
 from tests.support.inside import IDS_CAPACITY_MIN, IDS_FILE_BYTES_MIN, add_id, inside
 from timerstore import BusyError, CancelResult, FlowControlError, MessageError, PutReceipt
-from timerstore.dedupe import ids as ids_module
+from timerstore._engine.dedupe import message_ids as ids_module
 
 HOUR = 3_600_000
 

@@ -20,7 +20,7 @@ from timerstore import (
     FullError,
     NotWaitingError,
 )
-from timerstore.files.disk import Disk
+from timerstore._engine.storage.disk import Disk
 
 LIMIT = 3
 SLOT = NOW + 10_000  # begins a slot; what is due in (SLOT, SLOT + 1000] is in it

@@ -23,9 +23,9 @@ import timerstore
 from tests.support.amounts import sample
 from tests.support.answers import Answers
 from tests.support.bench import NOW, Bench, small
-from timerstore import MessageError, PutReceipt, TimerStoreError, quoted
+from timerstore import MessageError, PutReceipt, TimerStoreError, errors
 from timerstore.aio import AsyncConsumer, AsyncTimerStore
-from timerstore.message import ReceiptOrigin
+from timerstore.messages import ReceiptOrigin
 from timerstore.shards.receipt import ShardReceipt
 from timerstore.testing import ManualClock
 
@@ -355,15 +355,15 @@ def test_flags_of_numpy(bench: Bench, flag: Any) -> None:
 
 def test_what_is_shown_is_short_and_always_there() -> None:
     for value in ODD.values():
-        assert 0 < len(quoted.quoted(value)) <= 80
-        assert 0 < len(quoted.typed(value)) <= 140
-    assert quoted.typed(None) == "None"
-    assert quoted.typed(7) == "int 7"
-    assert quoted.quoted(10**5000) == "a whole number of 16610 bits"
-    assert quoted.typed(Odd()) == "Odd without a text"
+        assert 0 < len(errors.quoted(value)) <= 80
+        assert 0 < len(errors.typed(value)) <= 140
+    assert errors.typed(None) == "None"
+    assert errors.typed(7) == "int 7"
+    assert errors.quoted(10**5000) == "a whole number of 16610 bits"
+    assert errors.typed(Odd()) == "Odd without a text"
     nested: list[Any] = []
     for _ in range(100_000):
         nested = [nested]
-    assert quoted.quoted(nested) == "list without a text"
+    assert errors.quoted(nested) == "list without a text"
     while nested:
         (nested,) = nested

@@ -14,7 +14,8 @@ from tests.support import disk_reader as disk
 from tests.support.bench import DAY, NOW, Bench, small
 from tests.support.driver import abandon
 from tests.support.inside import KNOWN_KEYS_MAX, inside, known_keys
-from timerstore import CancelResult, ConfigError, MessageError, PutReceipt, StoreConfig, failpoint
+from timerstore import CancelResult, ConfigError, MessageError, PutReceipt, StoreConfig
+from timerstore._engine.base import failpoints
 from timerstore.errors import FlowControlError
 
 SECOND = 1000
@@ -224,12 +225,12 @@ def test_killed_in_a_replace(tmp_path: Path, point: str, is_due: bool) -> None:
         if name == point and not (tmp_path / "k").exists():
             shutil.copytree(bench.root, tmp_path / "k")
 
-    failpoint.hook = hook
+    failpoints.hook = hook
     try:
         put(bench, b"2" * 3000)
         put(bench, b"3" * 3000)
     finally:
-        failpoint.hook = None
+        failpoints.hook = None
     abandon(bench.store)
     bench.root = tmp_path / "k"
     bench.open()

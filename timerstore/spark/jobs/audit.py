@@ -28,8 +28,8 @@ from timerstore.spark.jobs import plots, slo
 from timerstore.spark.jobs.job import FOLDER, PLACE, Job, Outcome, Run, need_there
 from timerstore.spark.jobs.spans import read_time_ms, told_ms
 from timerstore.spark.jobs.tables import Projection, projection_options, read_messages, read_table
-from timerstore.spark.options import parse
 from timerstore.spark.plan import snapshots
+from timerstore.spark.read_options import parse
 
 _HOURS_TOLD = 24
 _OFFENDERS_TOLD = 10

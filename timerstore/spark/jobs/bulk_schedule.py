@@ -20,11 +20,11 @@ import click
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from timerstore._engine.storage.disk import Disk
 from timerstore.errors import ConfigError
-from timerstore.files.disk import Disk
+from timerstore.shards.arrow_rows import check_columns
 from timerstore.shards.cluster import require
-from timerstore.shards.options import WriteOptions
-from timerstore.shards.rows import check_columns
+from timerstore.shards.write_options import WriteOptions
 from timerstore.spark.jobs.bulk_worker import Renaming
 from timerstore.spark.jobs.job import FOLDER, PLACE, Job, Outcome, Run, need_there
 from timerstore.spark.jobs.lake import check_run_id

@@ -26,8 +26,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from timerstore._engine.storage.disk import Disk
 from timerstore.errors import ConfigError, CorruptError
-from timerstore.files.disk import Disk
 from timerstore.spark.jobs.job import FOLDER, PLACE, Job, Outcome, Run, need_there
 from timerstore.spark.jobs.lake import (
     DAY_PREFIX,

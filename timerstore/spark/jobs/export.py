@@ -19,7 +19,7 @@ from typing import Any
 import click
 from pyspark.sql import DataFrame, SparkSession
 
-from timerstore.files.disk import Disk
+from timerstore._engine.storage.disk import Disk
 from timerstore.spark.jobs.export_worker import RESULT, WriteParquet
 from timerstore.spark.jobs.job import FOLDER, PLACE, Job, Outcome, Run, need_there
 from timerstore.spark.jobs.lake import check_run_id

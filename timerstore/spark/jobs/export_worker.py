@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from timerstore.files.disk import Disk
+from timerstore._engine.storage.disk import Disk
 
 RESULT = "number int, name string, rows long, bytes long"
 

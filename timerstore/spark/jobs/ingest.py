@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 from pyspark.sql import DataFrame, SparkSession
 
-from timerstore.files.disk import Disk
+from timerstore._engine.storage.disk import Disk
 from timerstore.shards.cluster import require
 from timerstore.spark.jobs.bulk_worker import INGEST_RESULT, IngestShards
 from timerstore.spark.jobs.job import FOLDER, Job, Outcome, Run, need_there

@@ -28,8 +28,8 @@ import click
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from timerstore._engine.base.owner import Owner
 from timerstore.errors import ConfigError, TimerStoreError
-from timerstore.owner import Owner
 from timerstore.spark.jobs.names import JOBS
 from timerstore.spark.session import SETTINGS, register
 

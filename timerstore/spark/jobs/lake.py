@@ -27,10 +27,10 @@ from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from timerstore._engine.format import json_text
+from timerstore._engine.format.json_text import Json
+from timerstore._engine.storage.disk import Disk, is_left_of
 from timerstore.errors import ConfigError, CorruptError, FormatVersionError
-from timerstore.files.disk import Disk, is_left_of
-from timerstore.layout import json_text
-from timerstore.layout.json_text import Json
 
 FORMAT = 1
 COLUMNS = ("topic", "message_id", "deliver_ms", "body", "key", "tags")

@@ -23,10 +23,10 @@ import click
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
+from timerstore._engine.storage.disk import Disk
 from timerstore.errors import ConfigError, CorruptError
-from timerstore.files.disk import Disk
 from timerstore.shards.cluster import require
-from timerstore.shards.options import WriteOptions
+from timerstore.shards.write_options import WriteOptions
 from timerstore.spark.jobs.bulk_worker import Renaming
 from timerstore.spark.jobs.job import FOLDER, Job, Outcome, Run, need_there
 from timerstore.spark.jobs.lake import COLUMNS, Claim, Lake, open_lake

@@ -17,8 +17,8 @@ import click
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from timerstore._engine.storage.disk import Disk
 from timerstore.errors import ConfigError
-from timerstore.files.disk import Disk
 from timerstore.shards.cluster import require
 from timerstore.spark.jobs.job import FOLDER, PLACE, Job, Outcome, Run, need_there
 from timerstore.spark.jobs.lake import check_run_id

@@ -21,12 +21,12 @@ from pathlib import Path
 import click
 from pyspark.sql import DataFrame, SparkSession
 
+from timerstore._engine.format import recurring_json
+from timerstore._engine.format.store_paths import Tree
+from timerstore._engine.storage.disk import Disk
 from timerstore.errors import ConfigError
-from timerstore.files.disk import Disk
-from timerstore.layout import recurring_json
-from timerstore.layout.tree import Tree
 from timerstore.shards.cluster import require
-from timerstore.shards.untaken import refuse_untaken
+from timerstore.shards.pending_ingest import refuse_untaken
 from timerstore.spark.jobs import audit_frames
 from timerstore.spark.jobs.job import FOLDER, Job, Outcome, Run, need_there
 from timerstore.spark.jobs.lake import check_run_id

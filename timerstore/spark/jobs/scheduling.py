@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
-from timerstore.files.disk import Disk
+from timerstore._engine.storage.disk import Disk
 from timerstore.shards import manifest as manifests
 from timerstore.shards.cluster import require
 from timerstore.shards.manifest import Manifest
-from timerstore.shards.options import WriteOptions
-from timerstore.shards.staging import QUARANTINE
-from timerstore.shards.tree import ShardsTree
+from timerstore.shards.row_staging import QUARANTINE
+from timerstore.shards.shard_paths import ShardsTree
+from timerstore.shards.write_options import WriteOptions
 from timerstore.spark.jobs.bulk_worker import (
     INGEST_RESULT,
     STAGE_RESULT,

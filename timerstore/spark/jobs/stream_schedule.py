@@ -17,8 +17,8 @@ from pathlib import Path
 import click
 from pyspark.sql import DataFrame, SparkSession
 
+from timerstore._engine.storage.disk import Disk
 from timerstore.errors import ConfigError
-from timerstore.files.disk import Disk
 from timerstore.shards.cluster import require
 from timerstore.spark.jobs.job import FOLDER, Job, Outcome, Run, need_there
 from timerstore.spark.jobs.streaming import TRIGGER_OPTIONS, read_pairs, run_stream

@@ -1,0 +1,79 @@
+"""What waits, where a broker had the store between two openings of ours."""
+
+from pathlib import Path
+
+import pytest
+
+import timerstore
+from tests.support.bench import NOW, Bench, copied_at
+from tests.support.beside import fill, same
+from tests.support.broker import resent as sent_on
+from tests.support.inside import look_at_moment, room_of
+from timerstore._engine.tables.file_limits import take
+
+
+def _went_on(bench: Bench) -> None:
+    """A broker's session: its clients' messages of each kind, and what it delivered of ours."""
+    root, at_ms = bench.root, bench.clock.now_ms
+    sent_on.delayed(root, "K1", at_ms + 40_000, store_ms=at_ms)
+    due = sent_on.delayed(root, "K2", at_ms + 1000, store_ms=at_ms)
+    sent_on.delivered(root, due, store_ms=at_ms + 1000)
+    sent_on.rolled(
+        root, sent_on.delayed(root, "K3", at_ms + 50_000, store_ms=at_ms), store_ms=at_ms
+    )
+
+
+def test_a_reader_that_looks_again_behind_a_brokers_session(bench: Bench) -> None:
+    fill(bench)
+    bench.close()
+    with timerstore.open(bench.root, bench.config, clock=bench.clock, read_only=True) as one:
+        assert len(list(one.pending())) == one.stats()["pending_messages"]
+        _went_on(bench)
+        bench.open()
+        bench.turn()
+        bench.store.put("t", b"ours again", delay=30)
+        bench.turn()
+        bench.store.flush()
+        same(one, bench.store)
+        bench.turn(45_000)
+        bench.store.flush()
+        same(one, bench.store)
+
+
+def test_an_opening_behind_a_broker_that_was_killed(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wheel says that it is open, and the watermark is the one from before that broker."""
+    fill(bench)
+    bench.close()
+    _went_on(bench)
+    with copied_at(monkeypatch, "recover_wheel_lengthened", bench.root, tmp_path / "killed"):
+        bench.open()
+    with timerstore.open(
+        tmp_path / "killed", bench.config, clock=bench.clock, read_only=True
+    ) as one:
+        assert list(one.pending()) == list(bench.store.pending())
+        assert {NOW + 2000 + 40_000, NOW + 2000 + 50_000} <= {each.due_ms for each in one.pending()}
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_broker_whose_first_record_did_not_fit_in_our_last_file(
+    bench: Bench, *, is_open: bool
+) -> None:
+    """A blank at our end, and the record in the next file."""
+    fill(bench)
+    bench.close()
+    before = take(bench.root)
+    if is_open:
+        one = timerstore.open(bench.root, bench.config, clock=bench.clock, read_only=True)
+    sent_on.begin_segment(bench.root)
+    sent_on.write(bench.root, "t", {"UNIQ_KEY": "K"}, store_ms=NOW)
+    if not is_open:
+        one = timerstore.open(bench.root, bench.config, clock=bench.clock, read_only=True)
+    with one:
+        assert look_at_moment(room_of(one)).mark is None
+        assert [message.body for message in one.follow("t")][-1] == b"sent on"
+    found = take(bench.root)
+    assert (found.store_id, found.log_end > before.log_end) == (None, True)
+    bench.open()
+    assert bench.bodies("t")[-1] == b"sent on"

@@ -1,0 +1,1 @@
+"""The engine: private. Nothing outside timerstore imports it; docs/architecture.md describes it."""

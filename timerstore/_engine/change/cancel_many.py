@@ -1,0 +1,247 @@
+"""Cancelling many at a time: what `Canceller` does, in C where the handles' hints settle it.
+
+Data:     ts_named and ts_cancel_draft of native/api.h.
+          receipts and handles -> what they name, columns -> drafts -> delete records
+Threads:  any.
+Locks:    the append lock, for at most 512 delete records at a time.
+Holds:    (1) each is cancelled as if alone, in the order in which they are given; (2) a hint says
+          where to look, never what is true: the record there must be the source that is named.
+Fails:    what reading one that is given raises, before any is cancelled; FullError, CorruptError:
+          those before it are cancelled, and say so when asked again.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from timerstore._engine.base.native import ffi, lib, pointer, read_named
+from timerstore._engine.change.cancel import ANSWERS, Canceller
+from timerstore._engine.format.handle import Handle
+from timerstore._engine.format.queue_unit import UNIT_BYTES
+from timerstore._engine.format.queue_unit import read as read_units
+from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.queues.dispatch import Dispatch
+from timerstore._engine.queues.pending_removals import Removals
+from timerstore._engine.queues.routes import Route, Routes
+from timerstore.clock import Clock
+from timerstore.errors import GoneError
+from timerstore.messages import CancelResult, Int64Array, PutReceipt, ReceiptOrigin
+
+NAMED = np.dtype(
+    [
+        ("timer_id", np.int64),
+        ("out_ms", np.int64),
+        ("log_offset", np.int64),
+        ("name_at", np.int64),
+        ("size", np.int32),
+        ("topic_size", np.int32),
+        ("key_size", np.int32),
+        ("unused", np.int32),
+    ]
+)
+DRAFT = np.dtype(
+    [
+        ("real", np.int64),
+        ("timer_id", np.int64),
+        ("due_ms", np.int64),
+        ("log_offset", np.int64),
+        ("text_at", np.int64),
+        ("text_size", np.int32),
+        ("state", np.int32),
+    ]
+)
+assert NAMED.itemsize == ffi.sizeof("ts_named"), "cancel_many.py and api.h disagree"
+assert DRAFT.itemsize == ffi.sizeof("ts_cancel_draft"), "cancel_many.py and api.h disagree"
+
+_CHUNK = 4096
+_HOLD = 512
+_TEXTS_BYTES = 1 << 20
+_GAP_UNITS = 512  # two units no further apart are read together: so many cost as much as a call
+
+
+class ManyCanceller:
+    """Cancels pending messages of one store, many at a time."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        log: CommitLog,
+        dispatch: Dispatch,
+        routes: Routes,
+        timer_route: Route,
+        precision_ms: int,
+        canceller: Canceller,
+        removals: Removals,
+    ) -> None:
+        self._clock = clock
+        self._log = log
+        self._dispatch = dispatch
+        self._routes = routes
+        self._queue = timer_route.queue
+        self._precision_ms = precision_ms
+        self._canceller = canceller
+        self._removals = removals
+
+    def cancel(
+        self, given: list[PutReceipt | str], read: Callable[[int], Handle]
+    ) -> tuple[list[CancelResult], int]:
+        """Give each one's answer, and the log offset that must be durable before they are true.
+        `read` gives the handle of one, by its place.
+        """
+        meant = _meant(given, read)
+        answers: list[CancelResult] = []
+        end = 0
+        for begin in range(0, len(given), _CHUNK):
+            some, end = self._some(meant, begin, min(begin + _CHUNK, len(given)), end)
+            answers += some
+        return answers, end
+
+    def _some(self, meant: "_Meant", begin: int, end: int, log_end: int) -> tuple[Any, int]:
+        named = meant.named[begin:end]
+        self._set_places(named)
+        texts, drafts = np.empty(_TEXTS_BYTES, np.uint8), np.empty(len(named), DRAFT)
+        answers: list[CancelResult] = []
+        while len(answers) < len(named):
+            at = len(answers)
+            stop = at + self._find(named[at:], meant.names, texts, drafts[at:])
+            while (at := len(answers)) < stop:
+                is_open = drafts["real"][at:stop] == 0
+                settled = at + int(is_open.argmax()) if is_open.any() else stop
+                if settled > at:
+                    log_end = self._place(drafts[at:settled], texts)
+                    states = drafts["state"][at:settled]
+                    self._note_slots(named["out_ms"][at:settled], states)
+                    answers += [ANSWERS[state] for state in states.tolist()]
+                else:
+                    answer, one_end = self._canceller.cancel(meant.read(begin + at))
+                    answers.append(answer)
+                    log_end = max(log_end, one_end)
+        return answers, log_end
+
+    # --- where it is ---
+
+    def _set_places(self, named: Any) -> None:
+        """Log offset and size of the record at each timer id: of a receipt as it says, of a handle
+        as the queue does; -1 and 0 where there is none.
+        """
+        which = np.flatnonzero((named["log_offset"] < 0) & (named["timer_id"] >= 0))
+        if len(which):
+            offsets, sizes = self._units_at(named["timer_id"][which])
+            named["log_offset"][which], named["size"][which] = offsets, sizes
+        ends = named["log_offset"] + np.maximum(named["size"], 1)
+        self._log.written_through(int(ends.max(initial=0)))
+
+    def _units_at(self, timer_ids: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Log offsets and sizes of the queue's units; -1 and 0 where there are none."""
+        if int(timer_ids.max()) >= self._queue.count:
+            with self._log.lock:
+                end = self._log.end
+            self._dispatch.through(end)
+        begin, count = self._queue.min_offset, self._queue.count
+        order = np.argsort(timer_ids, kind="stable")
+        ids = timer_ids[order]
+        low, high = np.searchsorted(ids, [begin, count]).tolist()
+        order, ids = order[low:high], ids[low:high]
+        offsets = np.full(len(timer_ids), -1, np.int64)
+        sizes = np.zeros(len(timer_ids), np.int64)
+        if not len(ids):
+            return offsets, sizes
+        cuts = np.flatnonzero(np.diff(ids) > _GAP_UNITS) + 1
+        firsts = ids[np.concatenate(([0], cuts))]
+        counts = ids[np.concatenate((cuts - 1, [len(ids) - 1]))] - firsts + 1
+        pieces = map(self._units, firsts.tolist(), counts.tolist())
+        units = read_units(b"".join(pieces))
+        # Where the ids of a piece begin among the units that were read, less its first id.
+        moves = np.cumsum(counts) - counts - firsts
+        found = units[ids + np.repeat(moves, np.diff(np.concatenate(([0], cuts, [len(ids)]))))]
+        is_there = found["size"] > 0
+        offsets[order] = np.where(is_there, found["log_offset"], -1)
+        sizes[order] = found["size"]
+        return offsets, sizes
+
+    def _units(self, first: int, count: int) -> bytes:
+        try:
+            return self._queue.read(first, count)
+        except GoneError:  # removed a moment ago: what waited of it is found where it is now
+            return bytes(count * UNIT_BYTES)
+
+    # --- cancelling ---
+
+    def _find(self, named: Any, names: bytearray, texts: Any, drafts: Any) -> int:
+        """Look at as many as there is room for: how many; the texts begin anew."""
+        with self._log.segments.view(self._log.written) as view:
+            while True:
+                got = lib.ts_cancels_find(
+                    view,
+                    self._routes.native,
+                    self._precision_ms,
+                    ffi.from_buffer("ts_named[]", named),
+                    ffi.from_buffer("uint8_t[]", names),
+                    len(named),
+                    ffi.from_buffer("uint8_t[]", texts),
+                    len(texts),
+                    ffi.from_buffer("ts_cancel_draft[]", drafts),
+                )
+                if got > 0:
+                    return int(got)
+                self._log.segments.serve(view, got, "cancel")
+
+    def _place(self, drafts: Any, texts: Any) -> int:
+        """Cancel what waits of these; the log's end behind what decided."""
+        native_drafts = pointer("ts_cancel_draft[]", drafts)
+        native_texts = pointer("uint8_t[]", texts)
+        done = end = 0
+        while done < len(drafts):
+            with self._log.lock:
+                got = lib.ts_cancels_place(
+                    self._log.native,
+                    native_texts,
+                    native_drafts,
+                    done,
+                    min(len(drafts), done + _HOLD),
+                    self._clock.now_ms,
+                )
+                need = int(self._log.native.need)
+                if got > 0:
+                    end = self._log.end
+                    self._note(drafts[done : done + got])
+            if got < 0:
+                self._log.serve(got, need, "cancel")
+            else:
+                done += got
+        return end
+
+    def _note(self, drafts: Any) -> None:
+        gone = drafts[drafts["state"] == lib.TS_WAITING]
+        offsets, ids = gone["log_offset"].tolist(), gone["timer_id"].tolist()
+        self._removals.note_many(list(zip(offsets, ids, strict=True)))
+
+    def _note_slots(self, out_ms: Int64Array, states: Any) -> None:
+        counts = self._canceller.slot_counts
+        if counts is not None:
+            counts.remove(out_ms[states == lib.TS_WAITING] + 1)
+
+
+class _Meant(NamedTuple):
+    """What all that is given names."""
+
+    named: Any  # ts_named, by place
+    names: bytearray
+    read: Callable[[int], Handle]
+
+
+def _meant(given: list[PutReceipt | str], read: Callable[[int], Handle]) -> _Meant:
+    """Read all that is given: in C what is a receipt or a handle as we write it."""
+    named, names = np.empty(len(given), NAMED), bytearray()
+    at = 0
+    while True:
+        at = read_named(given, at, named, names, PutReceipt, ReceiptOrigin)
+        if at == len(given):
+            return _Meant(named, names, read)
+        one = read(at)
+        topic, key = one.topic.encode(), one.message_id.encode()
+        timer_id = -1 if one.timer_id is None else one.timer_id
+        named[at] = timer_id, one.out_ms, -1, len(names), 0, len(topic), len(key), 0
+        names += topic + key
+        at += 1

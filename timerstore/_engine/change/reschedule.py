@@ -1,0 +1,224 @@
+"""Reschedule: a waiting message gets another time, in one step.
+
+Two records, one group (native/format/group.h): the delete record of the old timer id, and the
+message under a new one, or in its own topic where it is due.
+
+    reschedule(id 7, in a minute)      delete record of 7 | source of id 9        both, or none
+    reschedule(id 7, now)              delete record of 7 | message in its topic
+
+Threads:  any.
+Locks:    the append lock for the two records.
+Holds:    (1) of the two states one hold changes both, and the filled mark passes both records at
+          once; (2) body, flags, born time and host, tags, keys, properties and message id stay what
+          they were; the order among equal due times is that of the new put.
+Fails:    NotWaitingError where it waits no more, MessageError on a time or handle that is wrong or
+          a message too large for a group, FullError, FlowControlError: all before anything is
+          changed.
+Source:   exactly-once.md sections 4 and 9; decision 0009.
+"""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from timerstore._engine.base import validation
+from timerstore._engine.base.failpoints import reach
+from timerstore._engine.base.native import ffi, lib, raise_status
+from timerstore._engine.change.cancel import ANSWERS, delete_properties, leaving
+from timerstore._engine.dedupe import Ids
+from timerstore._engine.format.handle import Handle
+from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.queues.pending_removals import Removals
+from timerstore._engine.queues.record_lookup import record_fields
+from timerstore._engine.queues.routes import Route
+from timerstore._engine.timer.handle_lookup import Finder, Named
+from timerstore._engine.timer.slot_counts import SlotCounts
+from timerstore.clock import Clock
+from timerstore.config import StoreConfig
+from timerstore.errors import GoneError, MessageError, NotWaitingError
+from timerstore.messages import CancelResult, KeptOrigin, PutReceipt, out_ms
+
+_INT64_DIGITS = 19
+_MADE_ANEW = frozenset(
+    {b"__CRC32#", b"TS_ID", b"TS_GROUP", b"TS_PLACE", b"REAL_TOPIC", b"REAL_QID"}
+)
+
+
+class Rescheduler:
+    """Gives pending messages of one store another time."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        clock: Clock,
+        log: CommitLog,
+        timer_route: Route,
+        finder: Finder,
+        removals: Removals,
+        ids: Ids,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._log = log
+        self._timer_route = timer_route
+        self._finder = finder
+        self.removals = removals
+        self._ids = ids
+        self.slot_counts: SlotCounts | None = None  # set where flow control is on
+
+    def reschedule(
+        self,
+        handle: Handle,
+        delay: timedelta | float | None,
+        deliver_at: datetime | None,
+        deliver_ms: int | None,
+    ) -> PutReceipt:
+        """Move it; durable on return, and so is what an error says."""
+        now_ms = self._clock.now_ms
+        due_ms = self._due_ms(now_ms, delay, deliver_at, deliver_ms)
+        if handle.timer_id == -1:
+            raise _not_waiting(CancelResult.ALREADY_DELIVERED)
+        while True:
+            try:
+                return self._reschedule(handle, due_ms, now_ms)
+            except GoneError:
+                continue  # it was moved in between: found again
+
+    def reschedule_named(self, one: Named, deliver_ms: int) -> PutReceipt:
+        """The same of a message that is known to be the one that is meant. GoneError where its
+        record was moved: then by its handle.
+        """
+        now_ms = self._clock.now_ms
+        return self._move(one, self._due_ms(now_ms, None, None, deliver_ms), now_ms)
+
+    def _reschedule(self, handle: Handle, due_ms: int, now_ms: int) -> PutReceipt:
+        found = self._finder.find(handle)
+        if not found:
+            raise _not_waiting(CancelResult.UNKNOWN)
+        if len(found) > 1:
+            raise MessageError(
+                f"handle: names {len(found)} messages that wait (their producer sent one twice); "
+                "wanted one; take a handle from pending()"
+            )
+        return self._move(found[0], due_ms, now_ms)
+
+    def _due_ms(
+        self,
+        now_ms: int,
+        delay: timedelta | float | None,
+        deliver_at: datetime | None,
+        deliver_ms: int | None,
+    ) -> int:
+        """When it is due from now on, epoch ms; 0: now."""
+        if delay is None and deliver_at is None and deliver_ms is None:
+            raise MessageError("time: wanted one of delay, deliver_at, deliver_ms, got none")
+        return validation.due_ms_of(now_ms, delay, deliver_at, deliver_ms, self._config)
+
+    def _move(self, one: Named, due_ms: int, now_ms: int) -> PutReceipt:
+        if self.slot_counts is None or not self._finder.is_waiting(one.timer_id):
+            return self._append(one, due_ms, now_ms)  # raises where it waits no more, full or not
+        with self.slot_counts.moving(one.out_ms + 1, due_ms):
+            return self._append(one, due_ms, now_ms)
+
+    def _append(self, one: Named, due_ms: int, now_ms: int) -> PutReceipt:
+        target = self._timer_route if due_ms else one.real
+        record, once_ms = self._encode(one, target, due_ms)
+        reach("reschedule_encoded")
+        deletion = delete_properties(one)
+        append = leaving(self.removals.noting(lib.ts_reschedule, one.timer_id), one, due_ms)
+
+        def move(native: Any, *given: Any) -> int:
+            if not self._ids.can_move:
+                native.need = 1
+                return int(lib.TS_NEED_IDS)
+            state = append(native, *given)
+            # Who puts its id again is answered with the new record, but beyond its window: what was
+            # put with the id since is another message, and the one that is meant.
+            if state == lib.TS_WAITING and self._ids.is_young(once_ms):
+                end = int(native.base + native.filled)
+                self._ids.move(one.real.topic, one.message_id, end - len(record))
+            return state
+
+        state, number, end = self._log.append(
+            "reschedule",
+            move,
+            one.real.native,
+            one.timer_id,
+            deletion,
+            len(deletion),
+            target.native,
+            ffi.from_buffer("uint8_t[]", record),
+            len(record),
+            now_ms,
+        )
+        reach("reschedule_appended")
+        self._log.sync_through(end)
+        if state != lib.TS_WAITING:
+            raise _not_waiting(ANSWERS[state])
+        config, route = self._config, one.real
+        origin = KeptOrigin(route.topic, one.message_id, config.broker_name, config.precision_ms)
+        log_offset = end - len(record)
+        if due_ms:
+            return PutReceipt(origin, 0, number, route.queue_id, None, log_offset, due_ms)
+        return PutReceipt(origin, 0, -1, route.queue_id, number, log_offset, now_ms)
+
+    def _encode(self, one: Named, target: Route, due_ms: int) -> tuple[bytearray, int | None]:
+        """Write the message's new record, as far as it is known before it has its place; and give
+        its TS_ONCE.
+        """
+        log = self._log
+        with log.segments.view(log.written_through(one.log_offset + 1)) as view:
+            _, _, text = record_fields(log.segments, view, one.log_offset)
+            kept = _kept_properties(text)
+            if due_ms:
+                slot_ms = out_ms(due_ms, self._config.precision_ms)
+                kept += b"TIMER_DELIVER_MS\x01%d\x02TIMER_OUT_MS\x01%d\x02" % (due_ms, slot_ms)
+                kept += bytes(ffi.buffer(one.real.native.real, one.real.native.real_size))
+            record = bytearray(0)
+            while True:
+                size = lib.ts_reschedule_encode(
+                    view,
+                    log.native,
+                    one.log_offset,
+                    target.native,
+                    kept,
+                    len(kept),
+                    ffi.from_buffer("uint8_t[]", record),
+                    len(record),
+                )
+                if size > 0:
+                    return record, _once_ms(kept)
+                if size == lib.TS_NEED_ROOM:
+                    record = bytearray(int(view.need))
+                elif size == lib.TS_INVALID:
+                    raise_status(size, f"properties: {len(kept)} bytes leave no room for our own")
+                else:
+                    log.segments.serve(view, size, "reschedule")
+
+
+def _kept_properties(text: bytes) -> bytes:
+    """What of a copy's properties is the message's own, whoever wrote them."""
+    kept = bytearray()
+    for pair in text.split(b"\x02"):
+        name = pair.partition(b"\x01")[0]
+        if name and name not in _MADE_ANEW and not name.startswith(b"TIMER_"):
+            kept += pair + b"\x02"
+    return bytes(kept)
+
+
+def _once_ms(kept: bytes) -> int | None:
+    """When the message was put with an id of its caller's; None: it was not."""
+    for pair in kept.split(b"\x02"):
+        name, _, value = pair.partition(b"\x01")
+        if name == b"TS_ONCE" and value.isdigit() and len(value) <= _INT64_DIGITS:
+            return int(value)
+    return None
+
+
+def _not_waiting(result: CancelResult) -> NotWaitingError:
+    is_known = result is not CancelResult.UNKNOWN
+    return NotWaitingError(
+        "reschedule: the message does not wait",
+        wanted="one that waits" if is_known else "the handle of one that waits in this store",
+        got=result,
+        result=result,
+    )

@@ -1,0 +1,32 @@
+"""Deduplication: message ids given by callers, remembered for `dedupe_window_ms`.
+
+    put(topic, body, message_id="order-17")     unknown: append, and remember in the same step
+    put(topic, body, message_id="order-17")     known: append nothing, return the first receipt
+
+The ids are a fold of the records with TS_ONCE in the log, as far back as the window reaches. C
+looks them up in tables in memory under the append lock. A side file saves reading that part of the
+log at each opening, and keeps ids of records that retention removed.
+"""
+
+from timerstore._engine.dedupe.first_messages import Firsts, Once
+from timerstore._engine.dedupe.message_ids import (
+    Entries,
+    Ids,
+    Taken,
+    read_ids,
+    read_newest,
+    remove_ids,
+    write_ids,
+)
+
+__all__ = [
+    "Entries",
+    "Firsts",
+    "Ids",
+    "Once",
+    "Taken",
+    "read_ids",
+    "read_newest",
+    "remove_ids",
+    "write_ids",
+]

@@ -1,0 +1,147 @@
+"""Firsts: the message that was put first with an id, read where it lies.
+
+Threads:  any.
+Locks:    the append lock, to ask what is known.
+Holds:    (1) what it gives is durable; (2) it has the topic and the id, not only their hash.
+Fails:    CorruptError where the log does not read.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from timerstore._engine.base.column_batch import Rows
+from timerstore._engine.base.native import address, ffi, lib
+from timerstore._engine.dedupe.message_ids import Ids
+from timerstore._engine.log.commit_log import CommitLog
+from timerstore.messages import Int64Array
+
+FIRST_DTYPE = np.dtype(
+    [
+        ("log_offset", np.int64),
+        ("store_ms", np.int64),
+        ("due_ms", np.int64),
+        ("timer_id", np.int64),
+        ("queue_offset", np.int64),
+        ("queue_id", np.int32),
+        ("level", np.int32),
+        ("is_same", np.int32),
+        ("is_cancelled", np.int32),
+    ]
+)
+assert FIRST_DTYPE.itemsize == ffi.sizeof("ts_first"), "api.h and first_messages.py disagree"
+
+FirstRows = npt.NDArray[np.void]
+
+
+class Once(NamedTuple):
+    """What it takes to put the rows of one call once."""
+
+    topic: bytes
+    topic_hash: int
+    once_ms: int  # by which the window counts
+    below: Int64Array  # by row: a first is looked for below this log offset
+
+    @property
+    def text(self) -> bytes:
+        """Property text by which an id is known again when the log is read."""
+        return b"TS_ONCE\x01%d\x02" % self.once_ms
+
+
+class Firsts:
+    """Finds the first messages of ids, in one store."""
+
+    def __init__(
+        self, log: CommitLog, ids: Ids, states: Any, store_id: int, precision_ms: int
+    ) -> None:
+        self._log = log
+        self.ids = ids
+        self._states = states
+        self._store_id = store_id
+        self._precision_ms = precision_ms
+
+    def once(self, topic: bytes, count: int, now_ms: int) -> Once | None:
+        """Give what rows with ids are put with; None where ids are not remembered."""
+        if not self.ids.is_on:
+            return None
+        topic_hash = int(lib.ts_identity(topic, len(topic)))
+        return Once(topic, topic_hash, now_ms, np.full(count, 2**63 - 1, np.int64))
+
+    def known(self, rows: Rows, once: Once, now_ms: int) -> Int64Array:
+        """Give the log offset of each row's first, -1 where none is known."""
+        found = np.empty(rows.count, np.int64)
+        with self._log.lock:
+            self.look(rows, once, now_ms, found)
+        return found
+
+    def look(self, rows: Rows, once: Once, now_ms: int, found: Int64Array) -> int:
+        """The same, under the append lock; how many are known."""
+        return int(
+            lib.ts_ids_look(
+                self.ids.native,
+                once.topic_hash,
+                rows.native,
+                0,
+                rows.count,
+                ffi.from_buffer("int64_t[]", once.below),
+                now_ms,
+                ffi.from_buffer("int64_t[]", found),
+            )
+        )
+
+    def add(self, rows: Rows, once: Once, log_offsets: Int64Array) -> None:
+        """Remember all rows; under the append lock, where there is room."""
+        lib.ts_ids_add(
+            self.ids.native,
+            once.topic_hash,
+            rows.native,
+            0,
+            rows.count,
+            ffi.from_buffer("int64_t[]", log_offsets),
+            once.once_ms,
+        )
+
+    def read(
+        self, rows: Rows, once: Once, which: npt.NDArray[np.intp], log_offsets: Int64Array
+    ) -> FirstRows:
+        """Give the messages at these offsets, which are what is known of these rows' ids; durable.
+
+        Where `is_same` is 0 it is another's message, of the same hash. What retention took away
+        has only its offset.
+        """
+        firsts = np.zeros(len(which), FIRST_DTYPE)
+        firsts["log_offset"] = log_offsets[which]
+        firsts["timer_id"] = firsts["queue_offset"] = -1
+        firsts["is_same"] = 1
+        firsts["due_ms"] = firsts["store_ms"] = once.once_ms
+        there = np.flatnonzero(firsts["log_offset"] >= self._log.segments.begin)
+        if len(there):
+            self._log.sync_through(int(firsts["log_offset"].max()) + 1)
+            found = np.ascontiguousarray(firsts[there])
+            self._read(rows, once, which[there].astype(np.int32), found)
+            firsts[there] = found
+        if firsts["is_cancelled"].any():
+            self._log.sync_through(self._log.end)  # what cancelled it, too
+        return firsts
+
+    def _read(self, rows: Rows, once: Once, which: Any, firsts: FirstRows) -> None:
+        done = 0
+        with self._log.segments.view(self._log.written) as view:
+            while done < len(which):
+                got = lib.ts_firsts(
+                    view,
+                    self._states,
+                    self._store_id,
+                    self._precision_ms,
+                    once.topic,
+                    len(once.topic),
+                    rows.native,
+                    ffi.from_buffer("int32_t[]", which[done:]),
+                    len(which) - done,
+                    ffi.cast("ts_first *", address(firsts[done:])),
+                )
+                if got > 0:
+                    done += got
+                else:
+                    self._log.segments.serve(view, got, "message ids")

@@ -1,0 +1,318 @@
+"""Ids: the tables of message ids, and their side file.
+
+Data:     ts_ids (native/api.h); timerstore/ids-<n>: entries one after another as ts_id, little
+          endian. How many bytes of which file count, and their CRC-32, is in timerstore/counts, by
+          watermark. A cache of the log as far as that goes: where it does not fit, the log is read.
+          Of messages that retention has removed it alone tells.
+Threads:  any put; the checkpoint takes and saves.
+Locks:    the append lock for the tables; `_grow_lock` before it for who adds a table.
+Holds:    (1) what is in the log below a completed checkpoint and in the window is in the file;
+          (2) an id is forgotten only when it is out of the window, by the clock when a table is
+          dropped. Memory: 64 bytes an id, `dedupe_ids_max` of them at most.
+Fails:    BusyError where more ids would be needed; works again when some are out of the window.
+"""
+
+import zlib
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from timerstore._engine.base.failpoints import reach
+from timerstore._engine.base.native import Lock, ffi, lib
+from timerstore._engine.base.owner import Owner
+from timerstore._engine.format.counts_json import NO_IDS, IdsMark
+from timerstore._engine.format.store_paths import Tree
+from timerstore._engine.storage.disk import Disk, File
+from timerstore._engine.storage.segments import Segments
+from timerstore.clock import Clock
+from timerstore.errors import BusyError, FailedError
+
+ENTRY_DTYPE = np.dtype([("hash", "<u8"), ("log_offset", "<i8"), ("store_ms", "<i8")])
+assert ENTRY_DTYPE.itemsize == ffi.sizeof("ts_id"), "api.h and the side file disagree"
+
+_CAPACITY_MIN = 4096
+_CAPACITY_MAX = 1 << 20
+_TABLES_MAX = 32
+_SCAN_COUNT = 4096
+_FILE_BYTES_MIN = 1 << 20  # a smaller file is not written anew
+
+Entries = npt.NDArray[np.void]
+
+
+class Taken(NamedTuple):
+    """What a checkpoint has to write."""
+
+    entries: Entries
+    end: int  # how many were ever added
+    is_whole: bool  # they are all that is worth keeping: for a new file
+
+
+class _Table(NamedTuple):
+    begin: int  # how many were ever added before it
+    entries: Any
+    slots: Any
+
+
+class Ids(Owner):
+    """The ids of one store."""
+
+    def __init__(self, disk: Disk, tree: Tree, clock: Clock, window_ms: int, ids_max: int) -> None:
+        self._disk = disk
+        self._tree = tree
+        self._clock = clock
+        self._ids_max = ids_max
+        self.lock = Lock()  # the append lock, once there is a log
+        self._grow_lock = Lock()
+        self.native: Any = ffi.new("ts_ids *")
+        self.native.window_ms = window_ms
+        self._tables: list[_Table] = []
+        self._mark: IdsMark = NO_IDS
+        self._gone = 0  # how many that were ever added are forgotten
+        self._saved = 0  # how many that were ever added are in the file
+        self._file: File | None = None
+        self._alone = -1  # of the file that there is no other beside
+
+    @property
+    def is_on(self) -> bool:
+        """Whether ids are remembered at all."""
+        return bool(self.native.window_ms)
+
+    # --- opening ---
+
+    def load(self, mark: IdsMark) -> bool:
+        """Take in the side file as it was at a watermark; False where it does not fit."""
+        entries = read_ids(self._disk, self._tree, mark)
+        if entries is None:
+            return False
+        self._mark = mark
+        self._add(entries)
+        self._saved = self._count
+        return True
+
+    def scan(self, segments: Segments, store_id: int, begin: int, end: int) -> None:
+        """Take in the ids of the log's [begin, end)."""
+        found = np.empty(_SCAN_COUNT, ENTRY_DTYPE)
+        following = ffi.new("int64_t *", begin)
+        with segments.view(end) as view:
+            while following[0] < end:
+                count = lib.ts_ids_scan(
+                    view,
+                    store_id,
+                    following[0],
+                    following,
+                    len(found),
+                    ffi.from_buffer("ts_id[]", found),
+                )
+                if count < 0:
+                    segments.serve(view, count, "message ids")
+                    continue
+                self._add(found[:count])
+
+    def build(self, marks: list[IdsMark], segments: Segments, store_id: int, end: int) -> None:
+        """Take in the ids of the whole log, and of what is no longer there those that a side file
+        has: `marks` of whichever watermarks, the newest first. No file of the log is left out for
+        its age: the clock may have been set back since, and then a younger message lies before an
+        older one.
+        """
+        entries = read_newest(self._disk, self._tree, marks)
+        if entries is not None:
+            self._add(entries[entries["log_offset"] < segments.begin])
+        # Another file than those: until the next watermark they are what there is.
+        self._mark = IdsMark(max((mark.number for mark in marks), default=0) + 1, 0, 0)
+        self.scan(segments, store_id, segments.begin, end)
+
+    def _add(self, entries: Entries) -> None:
+        """Add what is in the window, in the order of the log."""
+        young = self._clock.now_ms - entries["store_ms"] < int(self.native.window_ms)
+        left = np.ascontiguousarray(entries[young])
+        while len(left):
+            done = lib.ts_ids_load(self.native, ffi.from_buffer("ts_id[]", left), len(left))
+            left = np.ascontiguousarray(left[done:])
+            if len(left):
+                self._grow(len(left))
+
+    # --- putting ---
+
+    def ensure(self, count: int = 1) -> None:
+        """Let so many more ids fit; holding no lock. One table takes `_CAPACITY_MAX` at most."""
+        if not self.is_on:
+            return
+        with self._grow_lock:
+            self._drop_old()
+            if self._room >= count:
+                return
+            if self._kept + count > self._ids_max:
+                raise BusyError(
+                    "message ids: too many within dedupe_window_ms",
+                    wanted=f"at most {self._ids_max} (dedupe_ids_max)",
+                    got=f"{self._kept} and {count} more",
+                )
+            self._grow(count, self._ids_max - self._kept)
+
+    def has_room(self, count: int) -> bool:
+        """Whether so many more fit; under the append lock."""
+        return self._room >= count
+
+    @property
+    def can_move(self) -> bool:
+        """Whether `move` has room for what it may have to note; under the append lock."""
+        return not self._tables or self.has_room(1)
+
+    def is_young(self, once_ms: int | None) -> bool:
+        """Whether an id that was first put then, if any was, is within its window still."""
+        return once_ms is not None and self._clock.now_ms - once_ms < int(self.native.window_ms)
+
+    def move(self, topic: str, message_id: str, log_offset: int) -> None:
+        """A message has another record, its newest; under the append lock, where one has room."""
+        name, raw_id = topic.encode(), message_id.encode()
+        if self._tables:
+            lib.ts_ids_move(
+                self.native, name, len(name), raw_id, len(raw_id), log_offset, self._clock.now_ms
+            )
+
+    @property
+    def _room(self) -> int:
+        count = int(self.native.table_count)
+        if not count:
+            return 0
+        last = self.native.tables[count - 1]
+        return int(last.limit - last.count)
+
+    @property
+    def _kept(self) -> int:
+        return sum(int(self.native.tables[k].count) for k in range(int(self.native.table_count)))
+
+    @property
+    def _count(self) -> int:
+        """How many were ever added."""
+        if not self._tables:
+            return self._gone
+        count = int(self.native.table_count)
+        return self._tables[-1].begin + int(self.native.tables[count - 1].count)
+
+    def _grow(self, count: int, limit: int = _CAPACITY_MAX) -> None:
+        """Begin a table, twice as large as the last; it takes `limit` ids at most."""
+        last = int(self.native.tables[len(self._tables) - 1].capacity) if self._tables else 0
+        capacity = max(_CAPACITY_MIN, min(2 * last, _CAPACITY_MAX))
+        while capacity < min(count, _CAPACITY_MAX):
+            capacity *= 2
+        if len(self._tables) == _TABLES_MAX:
+            raise BusyError("message ids: too many within dedupe_window_ms")
+        entries = ffi.new("ts_id[]", capacity)
+        slots = ffi.new("uint32_t[]", 2 * capacity)
+        with self.lock:
+            self._tables.append(_Table(self._count, entries, slots))
+            table = self.native.tables[len(self._tables) - 1]
+            table.entries, table.slots, table.capacity = entries, slots, capacity
+            table.limit = min(limit, capacity)
+            table.count, table.newest_ms = 0, -(2**62)
+            self.native.table_count = len(self._tables)
+
+    def _drop_old(self) -> None:
+        """Let go of the tables of which every id is out of the window, and saved."""
+        now_ms, window_ms = self._clock.now_ms, int(self.native.window_ms)
+        with self.lock:
+            while self._tables:
+                first = self.native.tables[0]
+                begin = self._tables[0].begin
+                if now_ms - first.newest_ms < window_ms or self._saved < begin + first.count:
+                    return
+                if len(self._tables) == 1 and not first.count:
+                    return
+                self._gone = begin + int(first.count)
+                del self._tables[0]
+                for k in range(len(self._tables)):
+                    self.native.tables[k] = self.native.tables[k + 1]
+                self.native.table_count = len(self._tables)
+
+    # --- the side file ---
+
+    def take(self) -> Taken:
+        """Copy what is not in the file yet; under the append lock."""
+        end = self._count
+        is_whole = self._mark.bytes > _FILE_BYTES_MIN and self._mark.bytes > 4 * (
+            ENTRY_DTYPE.itemsize * self._kept
+        )
+        parts = [np.empty(0, ENTRY_DTYPE)]
+        for k, table in enumerate(self._tables):
+            count = int(self.native.tables[k].count)
+            skip = 0 if is_whole else max(0, self._saved - table.begin)
+            if skip < count:
+                raw = ffi.buffer(table.entries, count * ENTRY_DTYPE.itemsize)
+                parts.append(np.frombuffer(raw, ENTRY_DTYPE)[skip:].copy())
+        return Taken(np.concatenate(parts), end, is_whole)
+
+    def save(self, taken: Taken) -> IdsMark:
+        """Write it, durably; what of the file counts from the next watermark on."""
+        mark = self._mark
+        if taken.is_whole:
+            mark = IdsMark(mark.number + 1, 0, 0)
+        if not len(taken.entries):
+            return mark
+        if self._file is None or mark.number != self._mark.number or not mark.bytes:
+            self._file = self._disk.open(self._tree.ids(mark.number), create=True)
+            self._disk.sync_directory(self._tree.side)
+        data = taken.entries.tobytes()
+        self._file.write(data, mark.bytes)
+        self._file.sync()
+        reach("checkpoint_ids_written")
+        return IdsMark(mark.number, mark.bytes + len(data), zlib.crc32(data, mark.crc))
+
+    def completed(self, taken: Taken, mark: IdsMark) -> None:
+        """The watermark that speaks of it is durable."""
+        with self.lock:
+            self._mark, self._saved = mark, taken.end
+        if self._alone != mark.number:
+            remove_ids(self._disk, self._tree, but=mark.number)
+            self._alone = mark.number
+
+
+def read_ids(disk: Disk, tree: Tree, mark: IdsMark) -> Entries | None:
+    """Give what counts of a file, in the order of the log; None: it is not what was written."""
+    data = b""
+    if mark.bytes:
+        path = tree.ids(mark.number)
+        try:
+            file = disk.open(path, read_only=True)
+        except FailedError:
+            if disk.file_bytes(path) is not None:
+                raise
+            return None  # it went meanwhile, if it was there
+        if file.size() < mark.bytes:
+            return None
+        data = file.read(0, mark.bytes)
+    if zlib.crc32(data) != mark.crc:
+        return None
+    return np.frombuffer(data, ENTRY_DTYPE)
+
+
+def read_newest(disk: Disk, tree: Tree, marks: Iterable[IdsMark]) -> Entries | None:
+    """Give what the first of these marks says that fits; None: none does."""
+    for mark in marks:
+        entries = read_ids(disk, tree, mark)
+        if entries is not None:
+            return entries
+    return None
+
+
+def write_ids(disk: Disk, tree: Tree, number: int, entries: Entries) -> IdsMark:
+    """Write a new file of them, durably, none where there are none; what of it counts."""
+    if not len(entries):
+        return NO_IDS
+    disk.make_directory(tree.side)
+    file = disk.open(tree.ids(number), create=True)
+    data = entries.tobytes()
+    file.write(data, 0)
+    file.sync()
+    disk.sync_directory(tree.side)
+    return IdsMark(number, len(data), zlib.crc32(data))
+
+
+def remove_ids(disk: Disk, tree: Tree, *, but: int) -> None:
+    """Remove the files of ids that nothing speaks of any more."""
+    for name in disk.list(tree.side):
+        path = tree.side / name
+        if name.startswith(tree.ids(0).name[:-1]) and path != tree.ids(but):
+            disk.unlink(path)

@@ -1,0 +1,122 @@
+"""config/consumerOffset.json: how far each group has come in each queue.
+
+Data:     {"dataVersion": .., "groupTopicMap": {group: [topic, ..]}, "offsetTable":
+          {"topic@group": {queue: offset of the next message}}}. Fields and entries that are not
+          known here are kept as they came, in their order.
+Holds:    a file of a 5.3 or 5.4 broker that is read and written again has the same bytes. 5.3
+          breaks no line between numbers and in lists, 5.4 breaks each and puts an empty line into
+          an empty map; a file stays in the form that it has, a new one is as of 5.3.
+Fails:    CorruptError where file and older copy are both unreadable.
+Source:   files written by 5.1.4, 5.3.3 and 5.4.0 brokers (tests/fixtures/consumer_offsets).
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from timerstore._engine.format import json_text
+from timerstore._engine.format.json_text import DataVersion, Json
+from timerstore.errors import CorruptError
+
+SEPARATOR = "@"
+"""Between topic and group; neither may hold it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOffsets:
+    """The whole file."""
+
+    version: DataVersion = json_text.NO_VERSION
+    table: dict[str, dict[int, int]] = field(default_factory=dict)
+    topics_of_group: dict[str, list[str]] = field(default_factory=dict)
+    other: Json = field(default_factory=dict)
+    is_wide: bool = False  # written as by 5.4
+
+    def with_offsets(
+        self, changes: Mapping[tuple[str, str], Mapping[int, int]], now_ms: int
+    ) -> "ConsumerOffsets":
+        """Give the file with other offsets for some queues of some (topic, group)."""
+        table, topics = dict(self.table), dict(self.topics_of_group)
+        for (topic, group), offsets in changes.items():
+            key = entry_name(topic, group)
+            table[key] = dict(sorted({**table.get(key, {}), **offsets}.items()))
+            if topic not in topics.get(group, ()):
+                topics[group] = [*topics.get(group, ()), topic]
+        return ConsumerOffsets(self.version.next(now_ms), table, topics, self.other, self.is_wide)
+
+
+def entry_name(topic: str, group: str) -> str:
+    """Give the key of a topic and a group."""
+    return f"{topic}{SEPARATOR}{group}"
+
+
+def read(main: bytes | None, backup: bytes | None) -> ConsumerOffsets:
+    """Read the file (None: absent), or its older copy where it is absent, empty or broken."""
+    return json_text.first_readable(main, backup, _parse, ConsumerOffsets())
+
+
+def write(offsets: ConsumerOffsets) -> bytes:
+    """Give the file's text."""
+    whole: Json = {
+        "dataVersion": offsets.version.to_json(),
+        "groupTopicMap": offsets.topics_of_group,
+        "offsetTable": offsets.table,
+        **offsets.other,
+    }
+    text = _text(dict(sorted(whole.items())), "\n", is_wide=offsets.is_wide)
+    return text.encode("utf-8")
+
+
+def _text(value: object, newline: str, *, is_wide: bool) -> str:
+    """Write one value; `newline` leads to the line where its closing bracket stands."""
+    inner = f"{newline}\t"
+    if isinstance(value, Mapping):
+        if not value:
+            return f"{{{inner}{newline}}}" if is_wide else "{}"
+        # The older writer breaks the line before a name, but not before a number.
+        rows = [
+            f"{inner if is_wide or isinstance(key, str) else ''}"
+            f"{json.dumps(key)}:{_text(one, inner, is_wide=is_wide)}"
+            for key, one in value.items()
+        ]
+        return f"{{{','.join(rows)}{newline}}}"
+    if isinstance(value, list) and value and is_wide:
+        rows = [f"{inner}{_text(one, inner, is_wide=True)}" for one in value]
+        return f"[{','.join(rows)}{newline}]"
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _parse(text: bytes) -> ConsumerOffsets:
+    rest = json_text.loads(text)
+    version = DataVersion.from_json(rest.pop("dataVersion", None))
+    found = json_text.as_table(rest.pop("offsetTable", {}), "offsetTable")
+    table = {name: _offsets(name, one) for name, one in found.items()}
+    topics = {
+        group: _names(group, one)
+        for group, one in json_text.as_table(rest.pop("groupTopicMap", {}), "groupTopicMap").items()
+    }
+    wide = ConsumerOffsets(version, table, topics, rest, is_wide=True)
+    if write(wide) == text:
+        return wide
+    return ConsumerOffsets(version, table, topics, rest)
+
+
+def _offsets(name: str, value: object) -> dict[int, int]:
+    table = json_text.as_table(value, f"offsetTable {name!r}")
+    return {_queue(name, queue): json_text.as_int(one, name) for queue, one in table.items()}
+
+
+def _queue(name: str, text: str) -> int:
+    if not text.isdecimal() or len(text) > 10:
+        raise CorruptError(
+            f"offsetTable {name!r}: wrong queue", wanted="a whole number", got=repr(text)
+        )
+    return int(text)
+
+
+def _names(group: str, value: object) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise CorruptError(
+            f"groupTopicMap {group!r}: wrong type", wanted="a list of names", got=repr(value)
+        )
+    return value

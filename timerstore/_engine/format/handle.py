@@ -1,0 +1,131 @@
+"""Handles: a pending message's name as text, to cancel it by.
+
+Data:     URL-safe base64 with padding of `v1 <topic> <broker> <timestamp> <id>`, and in ours
+          ` <q>`; the timestamp is the slot's OUT + 1 ms (store-format.md 11, exactly-once.md 4).
+Holds:    what `encode` writes `decode` reads back; anything else that `decode` takes is a broker's.
+Fails:    MessageError that says what is wrong with a handle.
+"""
+
+import binascii
+import re
+from typing import NamedTuple
+
+from timerstore._engine.base.validation import is_utf8
+from timerstore.errors import MessageError, quoted, typed
+from timerstore.messages import PutReceipt, ReceiptOrigin, make_handle, out_ms
+
+HANDLE_CHARACTERS_MAX = 4096
+"""Far above what topic (255), broker (127) and id (any string that fits a property) make."""
+
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
+_TIMER_ID = re.compile(r"-1|0|[1-9][0-9]{0,18}")
+_OURS = re.compile(r"v1 ([!-~]+) ([!-~]+) (0|[1-9][0-9]{0,17}) ([!-~]+) (-1|0|[1-9][0-9]{0,17})")
+_INT64_MAX = 2**63 - 1
+
+
+class Handle(NamedTuple):
+    """A handle taken apart. `timer_id` is None in a broker's, -1 where the message never waited."""
+
+    topic: str
+    broker_name: str
+    timestamp_ms: int
+    message_id: str
+    timer_id: int | None
+
+    @property
+    def out_ms(self) -> int:
+        """Time of the slot that the message waits in, or rolls to."""
+        return self.timestamp_ms - 1
+
+
+def check_receipt(receipt: PutReceipt) -> None:
+    """Raise MessageError on a receipt that no put has answered: a caller may have made it up."""
+    if len(receipt) != len(PutReceipt._fields):
+        raise MessageError(f"receipt: wanted {len(PutReceipt._fields)} fields, got {len(receipt)}")
+    problems: list[str] = []
+    origin: object = receipt.origin
+    if isinstance(origin, ReceiptOrigin) and len(origin) == len(ReceiptOrigin._fields):
+        for name in ("topic", "id_prefix", "broker_name"):
+            text = getattr(origin, name)
+            if not isinstance(text, str) or not text or not is_utf8(text):
+                problems.append(f"receipt: wanted text as its origin's {name}, got {typed(text)}")
+        _add_number("its origin's precision_ms", origin.precision_ms, 1, problems)
+    else:
+        problems.append(f"receipt: wanted the origin of one of a put, got {typed(origin)}")
+    if receipt.queue_offset is not None:
+        _add_number("queue_offset", receipt.queue_offset, 0, problems)
+    lowest = {"counter": 0, "timer_id": -1, "log_offset": -1, "due_ms": -_INT64_MAX}
+    for name, low in lowest.items():
+        _add_number(name, getattr(receipt, name), low, problems)
+    if problems:
+        raise MessageError(problems)
+
+
+def _add_number(name: str, value: object, low: int, problems: list[str]) -> None:
+    if type(value) is not int or not low <= value <= _INT64_MAX:
+        problems.append(
+            f"receipt: wanted a whole number from {low} on as {name}, got {typed(value)}"
+        )
+
+
+def of_receipt(receipt: PutReceipt) -> Handle:
+    """Give a timer's: what `receipt.handle` says, without the way through text."""
+    origin = receipt.origin
+    stamp_ms = out_ms(receipt.due_ms, origin.precision_ms) + 1
+    return Handle(origin.topic, origin.broker_name, stamp_ms, receipt.message_id, receipt.timer_id)
+
+
+def encode(handle: Handle) -> str:
+    """Write a handle."""
+    return make_handle(*handle)
+
+
+def decode(text: str) -> Handle:
+    """Read a handle, ours or a broker's; MessageError on anything else.
+
+    Fields beyond the sixth are left alone, as a broker does; a sixth that is no number is refused.
+    """
+    if not isinstance(text, str):
+        raise MessageError(
+            f"handle: wanted a receipt of a put, or the text of its handle, got {typed(text)}"
+        )
+    if not 0 < len(text) <= HANDLE_CHARACTERS_MAX:
+        raise MessageError(
+            f"handle: wanted 1 to {HANDLE_CHARACTERS_MAX} characters, got {len(text)} in "
+            f"{quoted(text)}"
+        )
+    try:
+        raw = binascii.a2b_base64(text.replace("-", "+").replace("_", "/"), strict_mode=True)
+        whole = raw.decode("utf-8")
+        plain = _OURS.fullmatch(whole)  # most are: a third of the time
+        if plain is not None:
+            topic, broker_name, stamp, message_id, timer_id = plain.groups()
+            return Handle(topic, broker_name, int(stamp), message_id, int(timer_id))
+        fields = whole.split(" ")
+    except ValueError as error:  # also of what is no base64, no ASCII, no UTF-8
+        raise MessageError(
+            f"handle: wanted URL-safe base64 of text, whole as put gave it ({error}), got "
+            f"{quoted(text)}"
+        ) from error
+    return _from_fields(fields, text)
+
+
+def _from_fields(fields: list[str], text: str) -> Handle:
+    if len(fields) < 5 or fields[0] != "v1":
+        raise MessageError(
+            f"handle: wanted `v1` and four fields or more, got {len(fields)} fields "
+            f"beginning with {fields[0]!r} in {text!r}"
+        )
+    _, topic, broker_name, stamp, message_id = fields[:5]
+    problems = []
+    if not topic or not broker_name or not message_id:
+        problems.append(f"handle: a field is empty in {text!r}")
+    if not _NUMBER.fullmatch(stamp) or int(stamp) > _INT64_MAX:
+        problems.append(f"handle: wanted a time in ms, got {stamp!r}")
+    timer_id = fields[5] if len(fields) > 5 else None
+    if timer_id is not None and (not _TIMER_ID.fullmatch(timer_id) or int(timer_id) > _INT64_MAX):
+        problems.append(f"handle: wanted a timer id, got {timer_id!r}")
+    if problems:
+        raise MessageError(problems)
+    number = None if timer_id is None else int(timer_id)
+    return Handle(topic, broker_name, int(stamp), message_id, number)

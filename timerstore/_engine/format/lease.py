@@ -1,0 +1,176 @@
+"""Leases as text: the property of a leased message, the names of its topics, its receipt.
+
+Data:     TS_LEASE, on the timer that a lease is and on what that timer delivers:
+              <store id, 8 hex> <attempt> <is from retry, 0|1> <source queue> <source offset>
+              <queue> <offset> <due_ms> <delivered_ms> <born_ms> <flag>
+          separated by one space, decimal. Source: where this attempt read the message, its topic or
+          the group's retry topic; queue and offset: where it lies in its own topic, RETRY_TOPIC.
+          Topics: %RETRY%<group>|<topic> and %DLQ%<group>; so a group has no `|` in its name.
+          A receipt: URL-safe base64 of
+              l1 <CRC-32 of what follows, 8 hex>
+              <store id, 8 hex> <opening, 8 hex> <is last, 0|1> <group> <topic> <queue>
+              <attempt> <until_ms> <timer id> <log offset> <backoff_ms> <message id>
+Holds:    what `write` makes `read` gives back; what is no such text is None, or MessageError.
+Source:   decision 0036.
+"""
+
+import base64
+import binascii
+import zlib
+from typing import NamedTuple
+
+from timerstore._engine.base.validation import TOPIC_BYTES_MAX
+from timerstore.errors import MessageError, quoted, typed
+
+LEASE_PROPERTY = "TS_LEASE"
+TOPIC_PROPERTY = "RETRY_TOPIC"
+"""The ancestor's name for the topic that a message was in before it came to a retry topic."""
+RETRY_PREFIX = "%RETRY%"
+DEAD_LETTER_PREFIX = "%DLQ%"
+
+_RECEIPT_CHARACTERS_MAX = 1024
+
+_NUMBER_MAX = 2**63 - 1
+
+
+def retry_topic(topic: str, group: str) -> str:
+    """Name the topic in which messages of a topic come again to a group; MessageError where the
+    names are too long, or the group's has a bar.
+    """
+    made = f"{RETRY_PREFIX}{group}|{topic}"
+    problems = []
+    if "|" in group:
+        problems.append(f"group: wanted no | in the name of a group that leases, got {group!r}")
+    if len(made) > TOPIC_BYTES_MAX:
+        room = TOPIC_BYTES_MAX - len(RETRY_PREFIX) - 1
+        problems.append(
+            f"group and topic: wanted at most {room} characters together, got "
+            f"{len(group) + len(topic)} ({made!r} is a topic)"
+        )
+    if problems:
+        raise MessageError(problems)
+    return made
+
+
+def dead_letter_topic(group: str) -> str:
+    """Name the topic to which a group's messages go after their last attempt."""
+    return f"{DEAD_LETTER_PREFIX}{group}"
+
+
+def group_of(lease_topic: str) -> str | None:
+    """Give the group whose retry or dead-letter topic this is; None where it is another's."""
+    if lease_topic.startswith(RETRY_PREFIX):
+        group, bar, _ = lease_topic.removeprefix(RETRY_PREFIX).partition("|")
+        return group if bar else None
+    if lease_topic.startswith(DEAD_LETTER_PREFIX):
+        return lease_topic.removeprefix(DEAD_LETTER_PREFIX)
+    return None
+
+
+class Lease(NamedTuple):
+    """What TS_LEASE says."""
+
+    store_id: int
+    attempt: int  # 1: the first
+    is_from_retry: bool
+    source_queue: int
+    source_offset: int
+    queue_id: int
+    queue_offset: int
+    due_ms: int
+    delivered_ms: int
+    born_ms: int
+    flag: int
+
+
+def write_lease(lease: Lease) -> str:
+    """Write the property's value."""
+    return f"{lease[0]:08x} {lease[1]} {int(lease[2])} " + " ".join(map(str, lease[3:]))
+
+
+def read_lease(text: str) -> Lease | None:
+    """Read the property's value; None where it is something else."""
+    fields = text.split(" ")
+    if len(fields) != len(Lease._fields) or len(fields[0]) != 8:
+        return None
+    try:
+        store_id, numbers = int(fields[0], 16), [int(one) for one in fields[1:]]
+    except ValueError:
+        return None
+    if any(not -_NUMBER_MAX <= one <= _NUMBER_MAX for one in numbers) or numbers[0] < 1:
+        return None
+    attempt, is_from_retry, *rest = numbers
+    return Lease(store_id, attempt, bool(is_from_retry), *rest)
+
+
+class Receipt(NamedTuple):
+    """A receipt taken apart."""
+
+    store_id: int
+    opening: int  # of the store: another one gives the same timer ids again
+    is_last: bool  # the attempt: after it comes the dead-letter topic
+    group: str
+    topic: str
+    queue_id: int  # of the retry topic, or the dead-letter topic
+    attempt: int
+    until_ms: int
+    timer_id: int
+    log_offset: int
+    backoff_ms: int
+    message_id: str
+
+    @property
+    def lease_topic(self) -> str:
+        """Where the message comes when the lease is over."""
+        if self.is_last:
+            return dead_letter_topic(self.group)
+        return f"{RETRY_PREFIX}{self.group}|{self.topic}"
+
+
+def write_receipt(receipt: Receipt) -> str:
+    """Write a receipt."""
+    one = receipt
+    text = (
+        f"{one.store_id:08x} {one.opening:08x} {int(one.is_last)} {one.group} {one.topic} "
+        f"{one.queue_id} {one.attempt} {one.until_ms} {one.timer_id} {one.log_offset} "
+        f"{one.backoff_ms} {one.message_id}"
+    )
+    raw = text.encode()
+    return base64.urlsafe_b64encode(b"l1 %08x " % zlib.crc32(raw) + raw).decode("ascii")
+
+
+def read_receipt(text: object) -> Receipt:
+    """Read a receipt; MessageError on anything else."""
+    if not isinstance(text, str):
+        raise MessageError(f"receipt: wanted text, got {typed(text)}")
+    if not 0 < len(text) <= _RECEIPT_CHARACTERS_MAX:
+        raise MessageError(
+            f"receipt: wanted 1 to {_RECEIPT_CHARACTERS_MAX} characters, got {len(text)} in "
+            f"{quoted(text)}"
+        )
+    try:
+        raw = base64.b64decode(text.encode("ascii"), altchars=b"-_", validate=True)
+        kind, _, rest = raw.partition(b" ")
+        check, _, rest = rest.partition(b" ")
+        fields = rest.decode().split(" ", 11)
+    except (binascii.Error, UnicodeError) as error:
+        raise MessageError(
+            f"receipt: wanted URL-safe base64 of text ({error}), got {text[:80]!r}"
+        ) from error
+    if kind != b"l1" or len(fields) != 12 or check != b"%08x" % zlib.crc32(rest):
+        raise MessageError(
+            f"receipt: wanted `l1`, a checksum and twelve fields that fit it, got {raw[:40]!r} "
+            f"({len(raw)} bytes)"
+        )
+    try:
+        store_id, opening = int(fields[0], 16), int(fields[1], 16)
+        is_last, numbers = int(fields[2]), [int(one) for one in fields[5:11]]
+    except ValueError as error:
+        raise MessageError(f"receipt: wanted numbers ({error}), got {text[:80]!r}") from error
+    if is_last not in (0, 1) or any(not 0 <= one <= _NUMBER_MAX for one in numbers):
+        raise MessageError(f"receipt: a number is out of its range in {text[:80]!r}")
+    queue_id, attempt, until_ms, timer_id, log_offset, backoff_ms = numbers
+    return Receipt(
+        store_id, opening, bool(is_last), fields[3], fields[4], queue_id, attempt, until_ms,
+        timer_id, log_offset, backoff_ms, fields[11],
+    )  # fmt: skip

@@ -1,0 +1,129 @@
+"""Records of the ledger of ingested rows: the bodies of its topic's messages.
+
+Data:     JSON in ASCII, without spaces. A chunk's header, the first record of its group:
+              {"format":1,"source":"orders","version":7,"chunk":0,"rows":4000,"rows_so_far":4000,
+               "bytes":1234567,"digest":"0123456789abcdef","last":false}
+          `bytes`: of the chunk's messages in the log. `digest`: of all rows of the version so far
+          (ts_rows_digest). And what is known of a source, which stands for all its headers before:
+              {"format":1,"source":"orders","versions":[[0,7]],"done":[[6,9000,"..."],...],
+               "open":[[7,2,8000,"..."]]}
+          `versions`: complete, from and below. `done`: rows and digest of the last of them. `open`:
+          begun; chunks, rows, digest.
+Fails:    CorruptError on what is neither.
+"""
+
+from typing import NamedTuple
+
+from timerstore._engine.format.json_text import Json, as_int, as_table, loads, one_line
+from timerstore.errors import CorruptError, FormatVersionError
+
+FORMAT = 1
+
+
+class ChunkHeader(NamedTuple):
+    """What a chunk says of itself."""
+
+    source: str
+    version: int
+    chunk: int
+    rows: int
+    rows_so_far: int
+    bytes: int
+    digest: int
+    last: bool
+
+
+class Done(NamedTuple):
+    """A complete version."""
+
+    version: int
+    row_count: int
+    digest: int
+
+
+class Begun(NamedTuple):
+    """A version of which not every chunk is there."""
+
+    version: int
+    chunk_count: int
+    row_count: int
+    digest: int
+
+
+class SourceState(NamedTuple):
+    """What is known of a source."""
+
+    source: str
+    versions: tuple[tuple[int, int], ...]
+    done: tuple[Done, ...]
+    open: tuple[Begun, ...]
+
+
+def write_chunk(header: ChunkHeader) -> bytes:
+    """Give a header's text."""
+    fields = header._asdict() | {"digest": f"{header.digest:016x}"}
+    return one_line({"format": FORMAT, **fields})
+
+
+def state_table(state: SourceState) -> Json:
+    """Give a source's state as JSON has it."""
+    return {
+        "source": state.source,
+        "versions": [list(each) for each in state.versions],
+        "done": [[d.version, d.row_count, f"{d.digest:016x}"] for d in state.done],
+        "open": [[b.version, b.chunk_count, b.row_count, f"{b.digest:016x}"] for b in state.open],
+    }
+
+
+def write_state(state: SourceState) -> bytes:
+    """Give a state's text."""
+    return one_line({"format": FORMAT, **state_table(state)})
+
+
+def read(text: bytes) -> ChunkHeader | SourceState:
+    """Read either."""
+    table = loads(text)
+    if (version := as_int(table.get("format"), "format")) != FORMAT:
+        raise FormatVersionError("ledger: a record of another version", wanted=FORMAT, got=version)
+    try:
+        return state_of(table) if "versions" in table else _chunk_of(table)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptError(f"ledger: a record that is none ({error!r})", got=text[:200]) from error
+
+
+def state_of(table: object) -> SourceState:
+    """Read a state; KeyError, TypeError or ValueError where it is none."""
+    fields = as_table(table, "source")
+    return SourceState(
+        _text(fields["source"]),
+        tuple((_number(begin), _number(end)) for begin, end in fields["versions"]),
+        tuple(Done(_number(v), _number(n), int(d, 16)) for v, n, d in fields["done"]),
+        tuple(
+            Begun(_number(v), _number(k), _number(n), int(d, 16)) for v, k, n, d in fields["open"]
+        ),
+    )
+
+
+def _chunk_of(table: Json) -> ChunkHeader:
+    return ChunkHeader(
+        source=_text(table["source"]),
+        version=_number(table["version"]),
+        chunk=_number(table["chunk"]),
+        rows=_number(table["rows"]),
+        rows_so_far=_number(table["rows_so_far"]),
+        bytes=_number(table["bytes"]),
+        digest=int(table["digest"], 16),
+        last=table["last"] is True,
+    )
+
+
+def _number(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(value)
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value

@@ -1,0 +1,127 @@
+"""config/timerstoreRecurring.json: what is put again and again, and how far each is.
+
+Data:     JSON in ASCII, one line, with a seal (json_text.py); replaced whole. No `.bak`: it is
+          written anew, synced and renamed, so that the old one or the new one is there.
+              {"format":1,"recurring":[{"name":"nightly","token":"1f2e3d4c","topic":"jobs",
+               "queue":-1,"body":"<base64>","properties":"<base64>","every_ms":0,
+               "cron":"30 2 * * *","timezone":"Europe/Berlin","start_ms":-1,"missed":"one",
+               "made_ms":1700000000000,"run_count":7,"planned_ms":1700604600000,"ended":false,
+               "run_ms":1700604600000}]}
+          token: drawn when it was made, for the ids of its runs. queue: -1: any. properties:
+          property text, tags and keys with them. every_ms: 0: by cron. start_ms: -1: none was
+          given. run_count: runs that were put. planned_ms: up to here all is decided: time of the
+          last of them, of one that was left out, or what stands before the first. ended: to be
+          taken out, its next run with it. run_ms: time of the last run that was put; absent or -1:
+          planned_ms.
+Holds:    what `write` makes `read` gives back.
+Fails:    CorruptError; FormatVersionError on a later format.
+Source:   decision 0038.
+"""
+
+import base64
+import binascii
+from typing import NamedTuple
+
+from timerstore._engine.format.json_text import (
+    Json,
+    as_int,
+    as_table,
+    loads,
+    one_line,
+    sealed,
+    unsealed,
+)
+from timerstore.errors import CorruptError, FormatVersionError
+
+FORMAT = 1
+
+
+class Definition(NamedTuple):
+    """What is put again and again."""
+
+    name: str
+    token: str
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: bytes
+    every_ms: int
+    cron: str
+    timezone: str
+    start_ms: int
+    missed: str
+    made_ms: int
+    run_count: int
+    planned_ms: int
+    is_ended: bool = False
+    run_ms: int = -1
+
+    @property
+    def what(self) -> tuple[object, ...]:
+        """What the caller gave: two of one name are the same where this is."""
+        return self[2:11]
+
+    @property
+    def last_run_ms(self) -> int:
+        """Time of the run that was put last."""
+        return self.run_ms if self.run_ms >= 0 else self.planned_ms
+
+    def message_id(self, number: int) -> str:
+        """Name a run's message, 1 the first."""
+        return f"every/{self.name}/{self.token}/{number}"
+
+
+_KEYS = {
+    "queue_id": "queue",
+    "is_ended": "ended",
+}
+_LATER = {"run_ms": -1}
+"""What the first files of this format did not have."""
+
+
+def write(definitions: list[Definition]) -> bytes:
+    """Give the file's text."""
+    return sealed(one_line({"format": FORMAT, "recurring": [_to_json(one) for one in definitions]}))
+
+
+def _to_json(one: Definition) -> Json:
+    fields = {_KEYS.get(name, name): value for name, value in one._asdict().items()}
+    fields["body"] = base64.b64encode(one.body).decode("ascii")
+    fields["properties"] = base64.b64encode(one.properties).decode("ascii")
+    return fields
+
+
+def read(text: bytes | None) -> list[Definition]:
+    """Read the file; none where there is none."""
+    if text is None:
+        return []
+    table = loads(unsealed(text))
+    if table.get("format") != FORMAT:
+        raise FormatVersionError(
+            "recurring: unknown format", wanted=FORMAT, got=repr(table.get("format"))
+        )
+    rows = table.get("recurring")
+    if not isinstance(rows, list):
+        raise CorruptError("recurring: wrong type", wanted="a list", got=type(rows).__name__)
+    return [_from_json(as_table(one, "recurring")) for one in rows]
+
+
+def _from_json(table: Json) -> Definition:
+    kinds = Definition.__annotations__
+    values: dict[str, object] = {}
+    for name, kind in kinds.items():
+        key = _KEYS.get(name, name)
+        value = table.get(key, _LATER.get(key))
+        if kind is int:
+            value = as_int(value, key)
+        elif kind is bool and not isinstance(value, bool):
+            raise CorruptError(f"{key}: wrong type", wanted="a bool", got=repr(value))
+        elif kind in (str, bytes) and not isinstance(value, str):
+            raise CorruptError(f"{key}: wrong type", wanted="text", got=repr(value))
+        if kind is bytes:
+            try:
+                value = base64.b64decode(str(value), validate=True)
+            except (binascii.Error, ValueError) as error:
+                raise CorruptError(f"{key}: not base64 ({error})") from error
+        values[name] = value
+    return Definition(**values)  # type: ignore[arg-type]  # each was looked at

@@ -1,0 +1,129 @@
+"""config/topics.json: topics and their queue counts.
+
+Data:     store-format.md 5.3. Fields that are not known here are kept as they came.
+Holds:    a file of a 5.3 broker that is read and written again has the same bytes.
+Fails:    CorruptError where file and older copy are both unreadable.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from timerstore._engine.format import json_text
+from timerstore._engine.format.json_text import DataVersion, Json
+from timerstore._engine.format.store_paths import QUEUE_COUNT_MAX
+from timerstore.errors import CorruptError
+
+PERM_READ = 4
+PERM_WRITE = 2
+
+
+class TopicConfig(NamedTuple):
+    """One topic. `other` holds what a broker wrote beside these fields."""
+
+    topic: str
+    queue_count: int
+    read_queue_count: int
+    perm: int
+    order: bool
+    filter_type: str
+    sys_flag: int
+    attributes: Json
+    other: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """The whole file, topics in its order."""
+
+    version: DataVersion = json_text.NO_VERSION
+    topics: dict[str, TopicConfig] = field(default_factory=dict)
+
+    def with_topic(self, topic: str, queue_count: int, now_ms: int) -> "Topics":
+        """Give the file with one topic added, or grown to `queue_count` queues; never shrunk."""
+        old = self.topics.get(topic)
+        if old is None:
+            new = make_topic(topic, queue_count)
+        else:
+            new = old._replace(
+                queue_count=max(old.queue_count, queue_count),
+                read_queue_count=max(old.read_queue_count, queue_count),
+            )
+        if new == old:
+            return self
+        return Topics(self.version.next(now_ms), {**self.topics, topic: new})
+
+
+def make_topic(topic: str, queue_count: int) -> TopicConfig:
+    """Give a new topic as a broker would make it."""
+    return TopicConfig(
+        topic=topic,
+        queue_count=queue_count,
+        read_queue_count=queue_count,
+        perm=PERM_READ | PERM_WRITE,
+        order=False,
+        filter_type="SINGLE_TAG",
+        sys_flag=0,
+        attributes={},
+        other={},
+    )
+
+
+def read(main: bytes | None, backup: bytes | None) -> Topics:
+    """Read the file (None: absent), or its older copy where it is absent, empty or broken."""
+    return json_text.first_readable(main, backup, _parse, Topics())
+
+
+def write(topics: Topics) -> bytes:
+    """Give the file's text."""
+    return json_text.pretty(
+        {
+            "dataVersion": topics.version.to_json(),
+            "topicConfigTable": {name: _to_json(one) for name, one in topics.topics.items()},
+        }
+    )
+
+
+def _to_json(one: TopicConfig) -> Json:
+    table: Json = {
+        "attributes": one.attributes,
+        "order": one.order,
+        "perm": one.perm,
+        "readQueueNums": one.read_queue_count,
+        "topicFilterType": one.filter_type,
+        "topicName": one.topic,
+        "topicSysFlag": one.sys_flag,
+        "writeQueueNums": one.queue_count,
+        **one.other,
+    }
+    return dict(sorted(table.items()))
+
+
+def _parse(text: bytes) -> Topics:
+    whole = json_text.loads(text)
+    table = json_text.as_table(whole.get("topicConfigTable", {}), "topicConfigTable")
+    topics = {name: _topic(name, value) for name, value in table.items()}
+    return Topics(DataVersion.from_json(whole.get("dataVersion")), topics)
+
+
+def _topic(name: str, value: object) -> TopicConfig:
+    rest = dict(json_text.as_table(value, f"topic {name!r}"))
+    if rest.pop("topicName", name) != name:
+        raise CorruptError(f"topic {name!r}: its topicName says otherwise")
+    return TopicConfig(
+        topic=name,
+        queue_count=_count(rest, "writeQueueNums", name),
+        read_queue_count=_count(rest, "readQueueNums", name),
+        perm=json_text.as_int(rest.pop("perm", 6), "perm"),
+        order=bool(rest.pop("order", False)),
+        filter_type=str(rest.pop("topicFilterType", "SINGLE_TAG")),
+        sys_flag=json_text.as_int(rest.pop("topicSysFlag", 0), "topicSysFlag"),
+        attributes=json_text.as_table(rest.pop("attributes", {}), "attributes"),
+        other=rest,
+    )
+
+
+def _count(table: Json, key: str, name: str) -> int:
+    count = json_text.as_int(table.pop(key, 0), key)
+    if not 0 <= count <= QUEUE_COUNT_MAX:
+        raise CorruptError(f"topic {name!r}: {key}", wanted=f"0 to {QUEUE_COUNT_MAX}", got=count)
+    return count

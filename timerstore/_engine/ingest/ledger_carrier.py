@@ -1,0 +1,47 @@
+"""Carrying: the ledger goes on when retention removes headers: what they said is said once more.
+
+Threads:  retention.
+Holds:    a statement of each source is appended before a file that holds ledger records goes; it
+          stands for every header before it. Later headers lie behind it, in files that stay.
+Fails:    FullError is tried again; MessageError where a statement is larger than a record may be:
+          then the file stays.
+Source:   decision 0041.
+"""
+
+import numpy as np
+
+from timerstore._engine.base.column_batch import Part, Rows
+from timerstore._engine.format import queue_unit
+from timerstore._engine.format.ledger_json import write_state
+from timerstore._engine.format.store_paths import INGEST_TOPIC
+from timerstore._engine.ingest.ingester import Ingester
+from timerstore._engine.ingest.row_validation import Checked
+from timerstore._engine.queues.routes import Routes
+
+
+class Carrier:
+    """Carries the ledger of one store."""
+
+    def __init__(self, ingester: Ingester, routes: Routes) -> None:
+        self._ingester = ingester
+        self._routes = routes
+        self._stated_at = -1  # log offset where the last statements of all sources begin
+
+    def carry(self, end: int) -> bool:
+        """See to it that no ledger record below `end` of the log is needed; whether that is so."""
+        route = self._routes.get(INGEST_TOPIC, 0)
+        if route is None or self._stated_at >= end:
+            return True
+        units = queue_unit.read(route.queue.read(route.queue.min_offset, 1))
+        if not len(units) or int(units["log_offset"][0]) >= end:
+            return True
+        begin = self._ingester.log_end  # before: a header below it is noted, or will be by this
+        if not self._ingester.resolve_all():
+            return False
+        for source in self._ingester.ledger.sources():
+            state = self._ingester.ledger.state(source)
+            nothing = np.zeros(1, np.int64)
+            batch = Checked(INGEST_TOPIC, b"", Rows(b"", nothing, nothing[:0], b""), nothing[:0])
+            self._ingester.append_record(batch, Part(0, 0, 0, 0, 0), write_state(state))
+        self._stated_at = begin
+        return True

@@ -1,0 +1,110 @@
+"""Cache: the ledger in a side file, so that an opening reads the last headers only.
+
+Threads:  opening; then the thread that completed a checkpoint, one at a time.
+Locks:    `_lock` over a save.
+Holds:    (1) what is saved is a fold of the records below the log end of a completed checkpoint,
+          and so of durable records, whatever `visibility` the store has; (2) a file that does not
+          fit the queue is removed on opening, durably, before anything is appended: records that
+          come later could make it seem to fit.
+Fails:    nothing: without room on the disk it stays as it was, and the next checkpoint tries again.
+"""
+
+from timerstore._engine.base.failpoints import reach
+from timerstore._engine.base.native import Lock
+from timerstore._engine.base.owner import Owner
+from timerstore._engine.format import ledger_cache, queue_unit
+from timerstore._engine.format.ledger_cache import LedgerCache
+from timerstore._engine.format.store_paths import INGEST_TOPIC
+from timerstore._engine.ingest.ledger import Ledger
+from timerstore._engine.queues.routes import Route
+from timerstore._engine.recovery.opening import Opened
+from timerstore.errors import FullError
+
+_READ_COUNT = 4096
+_BEHIND_MAX = 1024  # records that an opening may find behind the file
+
+
+class Cache(Owner):
+    """The side file of one store's ledger."""
+
+    def __init__(self, opened: Opened) -> None:
+        self._opened = opened
+        self._lock = Lock(wide=True)
+        self._path = opened.directory.tree.ingest_ledger
+        self._saved_offset = 0
+
+    def load(self, ledger: Ledger) -> int:
+        """Fold everything that is durable into an empty ledger; the queue offset behind it."""
+        offset = self._saved_offset = self._restore(ledger)
+        if not offset and self._opened.disk.exists(self._path):
+            self._opened.disk.unlink(self._path)
+            self._opened.disk.sync_directory(self._path.parent)
+        return self.read(ledger, offset, self._opened.rooms.log.durable)
+
+    def _restore(self, ledger: Ledger) -> int:
+        """Take in what the file says; the queue offset behind it, 0 where it does not fit."""
+        cache = ledger_cache.read(self._opened.disk.read_small(self._path))
+        if cache is None or not self._fits(cache):
+            return 0
+        for state in cache.sources:
+            ledger.restore(state)
+        return cache.queue_offset
+
+    def read(self, ledger: Ledger, offset: int, durable: int) -> int:
+        """Fold the records from a queue offset on that end below `durable`, a log offset below
+        which the log is durable; the queue offset behind them. A pull alone does not bound them:
+        where the store has visibility="written" it gives what no sync has covered.
+        """
+        route = self._route
+        end = 0 if route is None else route.queue.visible(durable)
+        while route is not None and offset < end:
+            count = min(end - offset, _READ_COUNT)
+            page = self._opened.puller.batch(route, offset, count, 0.0)
+            for message in page:
+                ledger.fold(message.body)
+            if page.next_offset <= offset:
+                break
+            offset = page.next_offset
+        return offset
+
+    @property
+    def _route(self) -> Route | None:
+        return self._opened.rooms.routes.get(INGEST_TOPIC, 0)
+
+    def _fits(self, cache: LedgerCache) -> bool:
+        """Whether it is of this store, and of this queue: a log that was put back has a shorter
+        one, or another record there. Of what retention dropped nothing can be asked.
+        """
+        route, last = self._route, cache.queue_offset - 1
+        if route is None or cache.store_id != self._opened.store_id or last >= route.queue.count:
+            return False
+        if last < route.queue.min_offset:
+            return True
+        (found,) = queue_unit.read(route.queue.read(last, 1))
+        return int(found["log_offset"]) == cache.log_offset
+
+    def completed(self) -> None:
+        """A checkpoint is complete: save where it is worth it."""
+        route, mark = self._route, self._opened.checkpoint.completed
+        if route is None or mark is None or not self._lock.acquire(blocking=False):
+            return
+        try:
+            behind = route.queue.count - self._saved_offset
+            if behind > _BEHIND_MAX or (mark.is_clean and behind):
+                self._save(route, mark.log_end)
+        except FullError:
+            pass
+        finally:
+            self._lock.release()
+
+    def _save(self, route: Route, durable: int) -> None:
+        ledger = Ledger()  # a second one: the store's own knows what is not durable, too
+        offset = self.read(ledger, self._restore(ledger), durable)
+        if offset <= self._saved_offset:
+            return
+        units = queue_unit.read(route.queue.read(offset - 1, 1))
+        states = tuple(ledger.state(source) for source in ledger.sources())
+        cache = LedgerCache(self._opened.store_id, offset, int(units["log_offset"][0]), states)
+        self._opened.disk.write_small(self._path, ledger_cache.write(cache))
+        self._saved_offset = offset
+        reach("ingest_ledger_saved")

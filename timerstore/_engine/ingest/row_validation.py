@@ -1,0 +1,117 @@
+"""Checking a batch of rows before any of it is stored.
+
+Holds:    (1) what passes fits its records, and so does every copy that delivery makes; (2) no row
+          is looked at from Python.
+Fails:    MessageError that names the batch's column, the row, what was wanted and what was got.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from timerstore._engine.base import validation
+from timerstore._engine.base.column_batch import Rows
+from timerstore._engine.ingest.row_batch import RowBatch, StagedBatch
+from timerstore._engine.write.string_columns import Column, check_ids, check_tags, texts_of
+from timerstore.config import StoreConfig
+from timerstore.errors import MessageError, quoted
+from timerstore.messages import Int64Array
+
+SOURCE_BYTES_MAX = 255
+VERSION_MAX = 2**63 - 1
+_PAIR_BYTES = 6  # TAGS or KEYS, and the two separators
+_MADE_ID_BYTES = 32
+
+
+class Checked(NamedTuple):
+    """A batch that may be stored."""
+
+    topic: str
+    name: bytes
+    rows: Rows
+    due_ms: Int64Array
+
+
+def check_name(source: object, version: object) -> tuple[str, int]:
+    """Give source and version as they are kept."""
+    problems = []
+    if not isinstance(source, str):
+        problems.append(f"source: wanted text, got {type(source).__name__}")
+    elif not source or not validation.is_utf8(source) or len(source.encode()) > SOURCE_BYTES_MAX:
+        problems.append(
+            f"source: wanted 1 to {SOURCE_BYTES_MAX} bytes of UTF-8, got {source[:80]!r}"
+        )
+    number = validation.whole(version)
+    if number is None or not 0 <= number <= VERSION_MAX:
+        problems.append(
+            f"version: wanted a whole number, 0 to {VERSION_MAX}, got {quoted(version)}"
+        )
+    if problems:
+        raise MessageError(problems)
+    assert isinstance(source, str)
+    assert number is not None
+    return source, number
+
+
+def check_batch(
+    batch: object, config: StoreConfig, record_bytes_max: int, now_ms: int, stored: int = 0
+) -> Checked:
+    """Give a batch as columns that C reads; all of its rows fit. `stored`: rows at its beginning
+    that are in the log: their times were checked when they came there, by the clock of then. So
+    were those of a StagedBatch, when they were staged.
+    """
+    if not isinstance(batch, RowBatch):
+        raise MessageError(f"batches: wanted RowBatch, got {type(batch).__name__}")
+    name = validation.check_topic(batch.topic)
+    bodies, offsets, _ = validation.gather_bodies(
+        (batch.bodies, np.asarray(batch.body_offsets)), config.message_bytes_max
+    )
+    count = len(offsets) - 1
+    is_staged = isinstance(batch, StagedBatch)
+    due_ms = _due(batch.due_ms, count, config, now_ms, count if is_staged else stored)
+    text = validation.encode_properties(None, (), batch.properties)
+    own = np.full(count, len(text), np.int64)
+    rows = Rows(bodies, offsets, due_ms, text)
+    if (tags := texts_of("tags", batch.tags, batch.tag_offsets, count)) is not None:
+        if not is_staged:  # an earlier release staged tags that no filter can name, too
+            check_tags(tags)
+        rows.with_tags(*tags)
+        own += _pair_bytes(tags)
+    if (keys := texts_of("keys", batch.keys, batch.key_offsets, count)) is not None:
+        rows.with_keys(*keys)
+        own += _pair_bytes(keys)
+    ids = texts_of("message_ids", batch.message_ids, batch.message_id_offsets, count)
+    if ids is not None:
+        check_ids(ids)
+        rows.with_ids(*ids)
+        own += np.maximum(np.diff(ids[1]) - _MADE_ID_BYTES, 0)
+    if count:
+        most = int((np.diff(offsets) + own).max())
+        validation.check_sizes(
+            most - int(own.max()),
+            int(own.max()),
+            name,
+            properties_bytes_max=config.properties_bytes_max,
+            record_bytes_max=record_bytes_max,
+        )
+    return Checked(batch.topic, name, rows, due_ms)
+
+
+def _due(given: object, count: int, config: StoreConfig, now_ms: int, stored: int) -> Int64Array:
+    due_ms = np.array(given)  # a copy: what is checked is what is put
+    if due_ms.shape != (count,) or (due_ms.dtype.kind not in "iu" and count):
+        raise MessageError(
+            f"due_ms: wanted {count} whole numbers of ms since 1970, got {due_ms.dtype} of shape "
+            f"{due_ms.shape}"
+        )
+    # As put_many checks it; but what C gets is as it was given, so that a digest is the same later.
+    asked = np.where(np.arange(count) < stored, 0, due_ms) if stored > 0 else due_ms
+    waiting = validation.resolve_due_array(now_ms, count, None, asked, config.delay_ms_max)
+    if not config.timer_enabled and bool((waiting > 0).any()):
+        raise validation.timers_off()
+    return due_ms.astype(np.int64, copy=False)
+
+
+def _pair_bytes(column: Column) -> Int64Array:
+    sizes = np.diff(column[1])
+    return np.where(sizes > 0, sizes + _PAIR_BYTES, 0)

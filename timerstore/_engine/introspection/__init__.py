@@ -1,0 +1,7 @@
+"""What a store will deliver, when, and why a message has not been delivered yet.
+
+calendar.py          how many messages are pending, by due time and topic
+explain.py           where one message is, and what happened to it
+due_buckets.py       the time ranges of a histogram
+resource_usage.py    disk and memory that a store uses
+"""

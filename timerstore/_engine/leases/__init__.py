@@ -1,0 +1,24 @@
+"""Leases: hand out messages for a time, and deliver them again unless they are acknowledged.
+
+    store.receive("orders", "billing", lease=30) -> read -> one timer for each message -> the caller
+          consumer dies            -> the timer is due -> %RETRY%billing|orders -> receive again
+          ack(receipt)             -> the timer is cancelled
+          after the last attempt   -> %DLQ%billing
+
+No lease is kept in memory. A lease is a timer like any other.
+"""
+
+from timerstore._engine.leases.backoff import Backoff
+from timerstore._engine.leases.lease_consumer import LeaseConsumer
+from timerstore._engine.leases.lease_reader import WaitingReceive
+from timerstore._engine.leases.leased_message import AckResult, LeasedMessage
+from timerstore._engine.leases.leases import Leases
+
+__all__ = [
+    "AckResult",
+    "Backoff",
+    "LeaseConsumer",
+    "LeasedMessage",
+    "Leases",
+    "WaitingReceive",
+]

@@ -1,0 +1,301 @@
+"""schedule-deliver: hands messages of fixed levels that are due to their topic.
+
+Threads:  schedule-deliver.
+Locks:    the commit log's append lock, for at most 256 records at a time.
+Holds:    (1) a place counts as done from the hold of the append lock on that places its copy, and
+          the copy names it; (2) never early: C refuses to encode what is not due; (3) in order of
+          due time and put: of each level, and of all together while they are delivered one by one
+          (`level_async` off); (4) nothing is passed over: what cannot be placed is tried again.
+Fails:    FullError changes nothing and is retried; CorruptError where a source does not check.
+Source:   store-format.md 9; decision 0013.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from timerstore._engine.base.failpoints import reach
+from timerstore._engine.base.metrics import Metrics
+from timerstore._engine.base.native import ffi, lib, raise_status
+from timerstore._engine.base.service import IDLE_S_MAX, Service
+from timerstore._engine.format.delay_levels import parse_level_delays
+from timerstore._engine.levels.level_runs import LEVEL_DUE, Entries, Run, Runs
+from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.queues.level_cursors import QUEUE_MAX, LevelCursors
+from timerstore._engine.queues.old_units import LevelUnits
+from timerstore._engine.queues.record_lookup import route_needed
+from timerstore._engine.queues.routes import Routes
+from timerstore.clock import Clock
+from timerstore.config import StoreConfig
+from timerstore.errors import TimerStoreError
+
+_BATCH = 4096
+_HOLD = 256  # records placed in one hold of the append lock
+_SCRATCH_BYTES = 2 << 20
+_RESEND_MS = 100
+_RESEND_MS_MAX = 60_000
+_MS = 1_000_000
+_DRAFT = np.dtype(
+    [
+        ("at", np.int64),
+        ("placed", np.int64),
+        ("due_ms", np.int64),
+        ("route", np.uintp),
+        ("size", np.int32),
+        ("unusable", np.int32),
+    ]
+)
+assert _DRAFT.itemsize == ffi.sizeof("ts_level_draft"), "deliver.py and api.h disagree"
+
+
+class _Sent(NamedTuple):
+    """Messages of one level that were placed together."""
+
+    log_end: int
+    message_count: int
+
+
+class ScheduleDeliver(Service):
+    """From due level messages to records."""
+
+    name = "schedule-deliver"
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        config: StoreConfig,
+        clock: Clock,
+        log: CommitLog,
+        routes: Routes,
+        cursors: LevelCursors,
+        placed: Callable[[], None],
+    ) -> None:
+        super().__init__(metrics)
+        self._config = config
+        self._clock = clock
+        self._log = log
+        self._routes = routes
+        self._cursors = cursors
+        self._placed = placed  # what was appended is to be dispatched and made durable
+        self._units = LevelUnits(log, parse_level_delays(config.level_delays))
+        self._start_ns = clock.monotonic_ns + config.start_delay_ms * _MS
+        self._routes_seen = 0
+        self._queues: list[Runs] = []
+        self._scratch = np.empty(_SCRATCH_BYTES, np.uint8)
+        self._drafts = np.empty(_BATCH, _DRAFT)
+        self._sent: dict[int, deque[_Sent]] = {}  # by queue: placed, and not durable yet
+        self._next_ms: int | None = None  # when the first message is due
+        self._resends = 0
+        self._retry_ns = 0
+
+    # --- who wakes it ---
+
+    def arrived(self, touched: set[int]) -> None:
+        """Queues have grown, by index of route."""
+        by_index = self._routes.by_index
+        if any(by_index[index].native.kind == lib.TS_ROUTE_LEVELS for index in touched):
+            self.wake()
+
+    def durable(self) -> None:
+        """More of the log is durable."""
+        if self._sent:
+            self.wake()
+
+    # --- one step ---
+
+    def step(self) -> bool:
+        """Hand over what is due, at most one batch."""
+        self._log.check_alive()
+        self._next_ms = None
+        now_ns = self._clock.monotonic_ns
+        if self._config.stop_dequeue or now_ns < max(self._start_ns, self._retry_ns):
+            return False
+        now_ms = self._clock.now_ms
+        self._look()
+        entries, runs = self._collect(now_ms)
+        if not len(entries):
+            return False
+        try:
+            self._log.wait_for_checkpoint()
+            done = 0
+            while done < len(entries):
+                done += self._some(entries[done:], runs)
+        except TimerStoreError as error:
+            if error.retryable:
+                self._resends += 1
+                wait_ms = _RESEND_MS * (self._resends if self._config.level_async else 1)
+                self._retry_ns = now_ns + min(wait_ms, _RESEND_MS_MAX) * _MS
+                self.metrics.add("schedule_deliver_resends", 1)
+            raise
+        finally:
+            self._placed()
+        self._resends = 0
+        return True
+
+    def _look(self) -> None:
+        """Take in what dispatch has added."""
+        routes = self._routes.by_index
+        while self._routes_seen < len(routes):
+            route = routes[self._routes_seen]
+            if route.native.kind == lib.TS_ROUTE_LEVELS and route.queue_id <= QUEUE_MAX:
+                self._queues.append(Runs(route, self._cursors, self._units))
+            self._routes_seen += 1
+        for queue in self._queues:
+            queue.look()
+
+    # --- what is due ---
+
+    def _collect(self, now_ms: int) -> tuple[Entries, list[tuple[Runs, Run]]]:
+        """Give what is due and may go, in order of (due, put), and the runs that it is of."""
+        parts: list[Entries] = []
+        runs: list[tuple[Runs, Run]] = []
+        for queue in self._queues:
+            room = min(self._room_of(queue.route.queue_id), _BATCH)
+            found: list[Entries] = []
+            unsorted, last_ms = 0, now_ms
+            for run in sorted(queue.runs, key=queue.head_ms):
+                head_ms = queue.head_ms(run)
+                if head_ms > now_ms:
+                    self._next_ms = min(head_ms, self._next_ms or head_ms)
+                    break
+                if room < 1:
+                    break  # `durable` wakes
+                if head_ms > last_ms:
+                    break  # none of it is among the first
+                # As many of each: the first of all are among the first of each.
+                found.append(queue.due(run, last_ms, room))
+                found[-1]["run"] = len(runs)
+                runs.append((queue, run))
+                unsorted += len(found[-1])
+                if unsorted >= room:  # what comes later than so many is not looked at any more
+                    found, unsorted = [_first_of(found, room)], 0
+                    last_ms = int(found[0]["due_ms"][-1])
+            if found:
+                parts.append(_first_of(found, room))
+        return _first_of(parts, _BATCH) if parts else np.empty(0, LEVEL_DUE), runs
+
+    def _room_of(self, queue_id: int) -> int:
+        """How many more of a queue may go before those that went are durable.
+
+        One after the other: none while any is not durable. Asynchronously: so many of each level.
+        """
+        durable = self._log.durable
+        for number, sent in list(self._sent.items()):
+            while sent and sent[0].log_end <= durable:
+                sent.popleft()
+            if not sent:
+                del self._sent[number]
+        if not self._config.level_async:
+            return 0 if self._sent else _BATCH
+        waiting = self._sent.get(queue_id, ())
+        return self._config.level_pending_max - sum(one.message_count for one in waiting)
+
+    # --- handing over ---
+
+    def _some(self, entries: Entries, runs: list[tuple[Runs, Run]]) -> int:
+        """How many entries are dealt with, from the first on."""
+        now_ms = self._clock.now_ms
+        if now_ms < int(entries["due_ms"].max()):
+            return len(entries)  # the clock was set back: they come again
+        newest = int((entries["log_offset"] + entries["size"]).max())
+        with self._log.segments.view(self._log.written_through(newest)) as view:
+            count = self._encode(view, entries, now_ms)
+        reach("schedule_encoded")
+        self._place(entries[:count], runs, now_ms)
+        reach("schedule_placed")
+        return count
+
+    def _encode(self, view: Any, entries: Entries, now_ms: int) -> int:
+        while True:
+            count = lib.ts_level_encode(
+                view,
+                self._routes.native,
+                self._log.native,
+                ffi.from_buffer("ts_level_due[]", entries),
+                len(entries),
+                now_ms,
+                ffi.from_buffer("uint8_t[]", self._scratch),
+                len(self._scratch),
+                ffi.from_buffer("ts_level_draft[]", self._drafts),
+            )
+            if count > 0:
+                return int(count)
+            if count == lib.TS_NEED_ROUTE:
+                route_needed(self._log.segments, view, self._routes, now_ms)
+            elif count == lib.TS_NEED_ROOM:
+                self._scratch = np.empty(2 * int(view.need), np.uint8)
+            elif count == lib.TS_INVALID:
+                raise_status(count, "a level message was released before it was due")
+            else:
+                self._log.segments.serve(view, count, self.name)
+
+    def _place(self, entries: Entries, runs: list[tuple[Runs, Run]], now_ms: int) -> None:
+        """Give the copies their places; what is placed is done in the same hold."""
+        count, placed = len(entries), 0
+        drafts = self._drafts[:count]
+        # A foreign message without room for our mark stays where it is: nothing else can tell
+        # that it is out.
+        is_final = (drafts["size"] > 0) | (drafts["unusable"] != 0)
+        try:
+            while placed < count:
+                with self._log.lock:
+                    got = self._place_some(placed, count, now_ms)
+                    need = int(self._log.native.need)
+                    if got > 0:
+                        part = slice(placed, placed + got)
+                        self._cursors.done(entries["place"][part][is_final[part]])
+                if got < 0:
+                    self._log.serve_hold(got, need, self.name)
+                else:
+                    placed += got
+        finally:
+            self._note(entries[:placed], runs)
+        late_ms = now_ms - entries["due_ms"][drafts["size"] > 0]
+        self.metrics.observe("lateness_ms", late_ms)
+        unusable = int(np.count_nonzero(drafts["unusable"]))
+        self.metrics.add("schedule_deliver_messages", int(np.count_nonzero(drafts["size"])))
+        self.metrics.add("schedule_deliver_unusable_messages", unusable)
+
+    def _place_some(self, placed: int, count: int, now_ms: int) -> int:
+        return int(
+            lib.ts_level_place(
+                self._log.native,
+                ffi.from_buffer("uint8_t[]", self._scratch),
+                ffi.from_buffer("ts_level_draft[]", self._drafts),
+                placed,
+                min(count, placed + _HOLD),
+                now_ms,
+            )
+        )
+
+    def _note(self, entries: Entries, runs: list[tuple[Runs, Run]]) -> None:
+        """Go on behind what is dealt with; of each run it is the first."""
+        log_end = self._log.end
+        for number, count in zip(*np.unique(entries["run"], return_counts=True), strict=True):
+            queue, run = runs[int(number)]
+            queue.advance(run, int(count))
+            sent = self._sent.setdefault(queue.route.queue_id, deque())
+            sent.append(_Sent(log_end, int(count)))
+
+    def idle_s(self) -> float | None:
+        """Until the first message is due; until woken where something must be durable first."""
+        if self._config.stop_dequeue:
+            return None
+        now_ns = self._clock.monotonic_ns
+        held_ns = max(self._start_ns, self._retry_ns) - now_ns
+        if held_ns > 0:
+            return min(held_ns / 1e9, IDLE_S_MAX)
+        if self._next_ms is None:
+            return None
+        return min(max((self._next_ms - self._clock.now_ms) / 1000, 0.0), IDLE_S_MAX)
+
+
+def _first_of(parts: list[Entries], count: int) -> Entries:
+    """Give the first of several that are each in order, in order of (due, put)."""
+    if len(parts) == 1:
+        return parts[0][:count]
+    entries = np.concatenate(parts)
+    first: Entries = entries[np.lexsort((entries["log_offset"], entries["due_ms"]))][:count]
+    return first

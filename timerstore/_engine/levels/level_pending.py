@@ -1,0 +1,143 @@
+"""Pending on levels: which messages wait for a fixed delay, read from the level topic's queues.
+
+Threads:  any.
+Locks:    the append lock, while it is noted what is not delivered.
+Holds:    every message that waited when it was begun comes out once, due when it will be delivered
+          (level_runs.py), in order of (due, level, put order).
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from timerstore._engine.base.native import lib
+from timerstore._engine.base.owner import Owner
+from timerstore._engine.format.delay_levels import parse_level_delays, real_queue
+from timerstore._engine.levels.level_runs import LEVEL_DUE, Entries
+from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.queues.dispatch import Dispatch
+from timerstore._engine.queues.level_cursors import LevelCursors
+from timerstore._engine.queues.old_units import LevelUnits
+from timerstore._engine.queues.record_lookup import is_of_topic, real_routes, record_fields
+from timerstore._engine.queues.routes import Route, Routes
+from timerstore.config import StoreConfig
+from timerstore.messages import PendingTimer, parse_properties
+
+_UNITS = 65_536  # read at a time
+
+
+class Gaps(NamedTuple):
+    """What was not delivered at a moment."""
+
+    log_end: int
+    gaps: list[tuple[Route, tuple[int, int]]]  # of a level's queue: offsets [begin, end)
+
+
+class LevelPending(Owner):
+    """Reads what waits on the levels of one store."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        log: CommitLog,
+        routes: Routes,
+        dispatch: Dispatch,
+        cursors: LevelCursors,
+    ) -> None:
+        self._level_units = LevelUnits(log, parse_level_delays(config.level_delays))
+        self._log = log
+        self._routes = routes
+        self._dispatch = dispatch
+        self._cursors = cursors
+
+    def read(
+        self, begin_ms: int | None = None, end_ms: int | None = None, topic: str | None = None
+    ) -> Iterator[PendingTimer]:
+        """Give what is due in [begin_ms, end_ms)."""
+        entries = self.entries()
+        if begin_ms is not None:
+            entries = entries[entries["due_ms"] >= begin_ms]
+        if end_ms is not None:
+            entries = entries[entries["due_ms"] < end_ms]
+        if topic is not None:
+            found = real_routes(
+                self._log,
+                self._routes,
+                entries["log_offset"],
+                entries["size"],
+                is_level=True,
+            )
+            entries = entries[is_of_topic(self._routes, found, topic)]
+        for entry in entries:
+            one = self.describe(entry)
+            if one is not None:
+                yield one
+
+    def entries(self) -> Entries:
+        """Give every level message that waits, as what is due."""
+        with self._log.lock:
+            gaps = self.gaps()
+        return self.read_gaps(gaps)
+
+    def due_ms(self) -> npt.NDArray[np.int64]:
+        """When each is due that can be delivered; while retention is still."""
+        entries = self.entries()
+        found = real_routes(
+            self._log, self._routes, entries["log_offset"], entries["size"], is_level=True
+        )
+        due_ms: npt.NDArray[np.int64] = entries["due_ms"][found >= 0]
+        return due_ms
+
+    def gaps(self) -> Gaps:
+        """Give what is not delivered; under the append lock."""
+        return Gaps(
+            self._log.end,
+            [
+                (route, gap)
+                for route in list(self._routes.by_index)
+                if route.native.kind == lib.TS_ROUTE_LEVELS
+                for gap in self._cursors.gaps(route.queue_id, 0, int(route.native.next_offset))
+            ],
+        )
+
+    def read_gaps(self, found: Gaps) -> Entries:
+        """Give the messages of gaps, delivered meanwhile or not."""
+        self._dispatch.through(found.log_end)
+        parts = [
+            self._units(route, at, min(_UNITS, gap_end - at))
+            for route, (begin, gap_end) in found.gaps
+            for at in range(begin, gap_end, _UNITS)
+        ]
+        entries = np.concatenate(parts) if parts else np.empty(0, LEVEL_DUE)
+        in_order: Entries = entries[np.lexsort((entries["place"], entries["due_ms"]))]
+        return in_order
+
+    def _units(self, route: Route, begin: int, count: int) -> Entries:
+        units = self._level_units.read(route, begin, count)
+        entries = np.zeros(len(units), LEVEL_DUE)
+        entries["place"] = np.arange(begin, begin + len(units))
+        entries["log_offset"], entries["size"] = units["log_offset"], units["size"]
+        entries["due_ms"] = units["tags_code"]
+        return entries
+
+    def describe(self, entry: Entries) -> PendingTimer | None:
+        """Tell what an entry is; None: it can never be delivered, and will be passed over."""
+        segments = self._log.segments
+        log_offset = int(entry["log_offset"])
+        with segments.view(self._log.written_through(log_offset + 1)) as view:
+            _, _, text = record_fields(segments, view, log_offset)
+        properties = parse_properties(text)
+        real = real_queue(properties)
+        if real is None:
+            return None
+        return PendingTimer(
+            message_id=properties.get("UNIQ_KEY", ""),
+            topic=real[0],
+            queue_id=real[1],
+            due_ms=int(entry["due_ms"]),
+            timer_id=-1,
+            log_offset=log_offset,
+            handle="",
+        )

@@ -1,0 +1,72 @@
+"""Sync rounds: who comes first syncs for all; the others sleep until a round that served them ends.
+
+Threads:  any.
+Locks:    its own, for a few steps, with nothing taken under it; a signal handler may come amid it.
+Holds:    (1) one at a time leads; (2) nobody sleeps while nobody leads: the end of a round wakes
+          all whom it served, all at once, and the first of the others, who leads the next; (3) who
+          goes amid it (Ctrl-C) wakes everybody, so that no one waits for him.
+Source:   decision 0003.
+"""
+
+import threading
+from contextlib import suppress
+from typing import NamedTuple
+
+from timerstore._engine.base.owner import Owner
+
+
+class _Sleeper(NamedTuple):
+    """One who waits for others' syncs."""
+
+    offset: int  # what he put ends here
+    bell: threading.Lock  # held until he is woken
+
+
+class SyncRounds(Owner):
+    """Whose turn it is to sync."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._inside: int | None = None  # the thread in it
+        self._leader: int | None = None  # the thread's
+        self._sleepers: list[_Sleeper] = []
+
+    @property
+    def is_led_here(self) -> bool:
+        """Whether who asks leads, or is amid a step of this: a signal handler."""
+        return threading.get_ident() in (self._leader, self._inside)
+
+    def lead(self, offset: int) -> bool:
+        """Lead a round (then `end` it, or `leave`), or sleep through one; whether it is led."""
+        with self._lock:
+            self._inside = me = threading.get_ident()
+            if self._leader is None:
+                self._leader, self._inside = me, None
+                return True
+            bell = threading.Lock()
+            bell.acquire()
+            self._sleepers.append(_Sleeper(offset, bell))
+            self._inside = None
+        bell.acquire()
+        return False
+
+    def end(self, durable: int) -> None:
+        """The round is over: the log is durable below this."""
+        with self._lock:
+            served = [one for one in self._sleepers if one.offset <= durable]
+            left = [one for one in self._sleepers if one.offset > durable]
+            for one in served + left[:1]:
+                one.bell.release()
+            self._sleepers = left[1:]
+            self._leader = None  # last: until then a signal handler is told that it leads
+
+    def leave(self) -> None:
+        """Go with an error, wherever it struck: leading, ending or asleep."""
+        with self._lock:
+            me = threading.get_ident()
+            self._leader = None if self._leader == me else self._leader
+            self._inside = None
+            for one in self._sleepers:
+                with suppress(RuntimeError):  # woken already, by an end that was cut short
+                    one.bell.release()
+            self._sleepers = []

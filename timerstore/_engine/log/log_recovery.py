@@ -1,0 +1,176 @@
+"""Recovering the commit log: where it ends, and that this end is on the disk.
+
+Holds:    (1) every byte that is accepted beyond what was known durable is written again and synced,
+          because after a failed sync the cache may show what the disk has not; (2) behind the end
+          there are zeros, and no later file, before anything acts on it; (3) doing it twice changes
+          nothing.
+Fails:    CorruptError on damage that is no torn tail.
+Source:   exactly-once.md section 6, steps 1 to 3.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from timerstore._engine.base.native import FAULTS, ffi, lib
+from timerstore._engine.log.fold import SCAN_DTYPE, Scan
+from timerstore._engine.storage.segments import Segments
+from timerstore.errors import CorruptError
+
+assert SCAN_DTYPE.itemsize == ffi.sizeof("ts_scanned"), "fold.py and api.h disagree"
+
+_BATCH = 65_536
+
+
+def restore_staged(segments: Segments, base: int, data: bytes, log_end: int) -> bool:
+    """Write the part of a staged piece that lies past the log's valid end; return whether there is
+    such a part, which still has to be scanned.
+
+    The piece counts only if it continues the log: it begins at or before `log_end`, equals the log
+    up to there, and its segments exist. Otherwise it is of another age than the log: the pages of
+    the staging file are never synced, so a power cut, or a file system that was shut down and
+    mounted again, can bring back any mix of them.
+    """
+    end = base + len(data)
+    if not base <= log_end < end:
+        return False
+    segment_bytes = segments.segment_bytes
+    if {base // segment_bytes, (end - 1) // segment_bytes} - set(segments.numbers):
+        return False
+    if segments.read(base, log_end - base) != data[: log_end - base]:
+        return False
+    segments.write(log_end, data[log_end - base :])
+    return True
+
+
+def scan_batches(
+    segments: Segments,
+    routes: Callable[[], Any],
+    serve_route: Callable[[Any], None],
+    precision_ms: int,
+    begin: int,
+    limit: int,
+    *,
+    whole_groups: bool = False,
+) -> Iterator[tuple[Scan, int, int]]:
+    """Read the records of [begin, limit) in batches: (records, end so far, why the log ends there:
+    enum ts_fault, none before the last). `whole_groups`: where that is amid a group of records
+    (native/format/group.h), the last end is where the group begins, though its first ones were
+    given.
+    """
+    offset = begin
+    following = ffi.new("int64_t *")
+    with segments.view(limit) as view:
+        while True:
+            part = np.empty(_BATCH, SCAN_DTYPE)
+            count = lib.ts_scan(
+                view,
+                routes(),
+                precision_ms,
+                offset,
+                following,
+                _BATCH,
+                ffi.from_buffer("ts_scanned[]", part),
+            )
+            if count == lib.TS_NEED_ROUTE:
+                serve_route(view)
+                continue
+            if count < 0:
+                segments.serve(view, count, "scan")
+                continue
+            offset = int(following[0])
+            if view.fault != lib.TS_FAULT_NONE:
+                if whole_groups and view.group_end > offset:
+                    offset = int(view.group_start)
+                yield part[:count], offset, int(view.fault)
+                return
+            yield part[:count], offset, int(view.fault)
+
+
+def scan(
+    segments: Segments,
+    routes: Callable[[], Any],
+    serve_route: Callable[[Any], None],
+    precision_ms: int,
+    begin: int,
+) -> tuple[Scan, int, int]:
+    """Read every record from `begin` on: (records, end, why it ended: enum ts_fault). The end is
+    the edge of a group: of records that belong together all count, or none.
+    """
+    parts: list[Scan] = [np.empty(0, SCAN_DTYPE)]
+    end, fault = begin, 0
+    for part, end, fault in scan_batches(  # noqa: B007 - the last ones count
+        segments,
+        routes,
+        serve_route,
+        precision_ms,
+        begin,
+        segments.extent,
+        whole_groups=True,
+    ):
+        parts.append(part.copy())
+    found = np.concatenate(parts)
+    return found[found["log_offset"] < end], end, fault
+
+
+def refuse_damage_inside(segments: Segments, end: int, fault: int) -> None:
+    """CorruptError where the log goes on behind `end`: then its end is damage, no torn tail."""
+    for number in segments.numbers:
+        begin = number * segments.segment_bytes
+        if begin > end and _starts_validly(segments, begin):
+            raise CorruptError(
+                f"the commit log is damaged: {FAULTS.get(fault, 'unreadable')}",
+                where=f"{segments.path(end // segments.segment_bytes)} offset {end}",
+                wanted=f"a record, since {segments.path(number).name} starts with one",
+            )
+
+
+def _starts_validly(segments: Segments, begin: int) -> bool:
+    out = ffi.new("int64_t[2]")
+    sizes = ffi.new("int32_t[4]")
+    with segments.view(segments.extent) as view:
+        while True:
+            status = lib.ts_record_at(
+                view, begin, out, sizes, out + 1, sizes + 1, sizes + 2, sizes + 3
+            )
+            if status != lib.TS_NEED_SEGMENT:
+                return bool(status == 0)
+            segments.serve(view, status, "recovery")
+
+
+def settle_end(segments: Segments, trusted: int, end: int) -> None:
+    """Write [trusted, end) again, sync it, then cut the log at `end`; durable on return."""
+    segments.rewrite(trusted, end)
+    segments.sync()
+    segments.cut(end)
+
+
+class FirstOffsets(NamedTuple):
+    """The first queue offset of each queue in a part of the log."""
+
+    by_route: dict[int, int]
+    by_level: dict[int, int]
+    """Of the level topic, by queue: its records' routes are those of the real topics."""
+    timer: int | None
+    """Of the timer topic's queue."""
+
+
+def first_offsets(scanned: Scan) -> FirstOffsets:
+    """Give the first queue offset of each queue."""
+    kinds = (lib.TS_KIND_TIMER, lib.TS_KIND_DELETE, lib.TS_KIND_UNUSABLE)
+    is_timer = np.isin(scanned["kind"], kinds)
+    is_level = np.isin(scanned["kind"], (lib.TS_KIND_LEVEL, lib.TS_KIND_LEVEL_UNUSABLE))
+    others = scanned[~is_timer & ~is_level & (scanned["route"] >= 0)]
+    timers = scanned["queue_offset"][is_timer]
+    return FirstOffsets(
+        _first_by(others, "route"),
+        _first_by(scanned[is_level & (scanned["route"] >= 0)], "queue_id"),
+        int(timers[0]) if len(timers) else None,
+    )
+
+
+def _first_by(rows: Scan, name: str) -> dict[int, int]:
+    numbers, first = np.unique(rows[name], return_index=True)
+    offsets = rows["queue_offset"][first]
+    return dict(zip(numbers.tolist(), offsets.tolist(), strict=True))

@@ -1,0 +1,288 @@
+"""Survey: every record of a commit log that can be read, past any damage; changes nothing.
+
+Where bytes are none of a record, reading goes on at the next place that holds one for certain: its
+magic, PHYSICALOFFSET equal to the place, lengths that add up, and its CRC; or a blank that ends
+exactly with its segment.
+
+    0        300      640        1100               8192
+    | record | record | ######## | record | zeros ...
+                      damaged [640, 1100), then records again; zeros behind the last: the end
+
+Threads:  none. Beside a live writer, what it appends meanwhile may or may not be seen.
+Holds:    pieces are in order of the log and leave out nothing: each byte between the first file and
+          the last is in one of them.
+Known:    bytes in a message's body that are a whole record, made for exactly that place in the log,
+          are taken for one where the message around them is damaged.
+"""
+
+import mmap
+from collections import Counter
+from collections.abc import Iterator
+from math import gcd
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from timerstore._engine.base.native import FAULTS, ffi, lib
+from timerstore._engine.base.owner import Owner
+from timerstore._engine.format.store_paths import segment_name
+from timerstore._engine.log.fold import SCAN_DTYPE, Scan
+from timerstore._engine.storage.disk import Disk, File
+
+_ZEROS = bytes(1 << 20)
+_BATCH = 16_384
+_MAGICS = tuple(m.to_bytes(4, "big") for m in (0xDAA320A7, 0xDAA320AB))
+_BLANK_MAGIC = (0xCBD43194).to_bytes(4, "big")
+_LOOK_BYTES_MIN = 4096  # is looked for something in at first
+_LOOK_BYTES_MAX = 1 << 20
+_POSITION_AT = 28  # of a record; format/record.h
+
+
+class Records(NamedTuple):
+    """A stretch that reads: records without a gap, and the blank behind them."""
+
+    begin: int
+    end: int
+    rows: Scan
+    data: Any
+    """The whole segment's bytes; good until the next piece is asked for."""
+
+
+class Gap(NamedTuple):
+    """A stretch that does not."""
+
+    begin: int
+    end: int
+    why: str
+    is_zero: bool
+
+
+class Files(NamedTuple):
+    """The files of a log, as they are there."""
+
+    directory: Path
+    segment_bytes: int
+    sizes: dict[int, int]
+    """By number."""
+    strays: tuple[Path, ...]
+    staged: tuple[tuple[int, bytes], ...] = ()
+    """Log offset and bytes that a killed process had not written: read as if they were there."""
+
+    @property
+    def begin(self) -> int:
+        """First log offset of the first file."""
+        return min(self.sizes, default=0) * self.segment_bytes
+
+    @property
+    def end(self) -> int:
+        """Log offset behind the last file."""
+        return (max(self.sizes) + 1) * self.segment_bytes if self.sizes else 0
+
+    def read(self, disk: Disk, offset: int, size: int) -> bytearray:
+        """Read bytes as they are in the files, and zeros where those are missing or cut."""
+        data, done = bytearray(size), 0
+        while done < size:
+            number, at = divmod(offset + done, self.segment_bytes)
+            part = min(size - done, self.segment_bytes - at)
+            if number in self.sizes:
+                file = disk.open(self.path(offset + done), read_only=True)
+                file.read_into(memoryview(data)[done : done + part], at)
+            done += part
+        return data
+
+    def lay_over(self, begin: int, data: Any) -> int:
+        """Put what is staged over bytes from a log offset on; behind the last of it in them."""
+        last = 0
+        for base, staged in self.staged:
+            first, end = max(base, begin), min(base + len(staged), begin + len(data))
+            if first < end:
+                data[first - begin : end - begin] = staged[first - base : end - base]
+                last = max(last, end - begin)
+        return last
+
+    def path(self, offset: int) -> Path:
+        """Name the file that an offset lies in."""
+        return self.directory / segment_name(offset - offset % self.segment_bytes)
+
+    def place(self, begin: int, end: int) -> str:
+        """Say where bytes of one file lie, or would."""
+        if not self.segment_bytes:
+            return f"{self.directory} log offsets [{begin}, {end})"  # no file tells their length
+        at = begin % self.segment_bytes
+        return f"{self.path(begin)} bytes [{at}, {at + end - begin})"
+
+
+def look_at_files(disk: Disk, directory: Path) -> Files:
+    """Find the segments, and the length that they should have: that of most of them."""
+    found: dict[int, int] = {}
+    strays = []
+    for name in disk.list(directory):
+        path = directory / name
+        size = disk.file_bytes(path)
+        if size is None or len(name) != 20 or not name.isdecimal():
+            if not disk.is_directory(path):
+                strays.append(path)
+        else:
+            found[int(name)] = size
+    counted = Counter(size for size in found.values() if size)
+    fitting = {n: c for n, c in counted.items() if not any(one % n for one in found)}
+    step = gcd(*found)  # what all names are multiples of
+    likely = fitting or ({step: 1} if step else counted)
+    segment_bytes = max(likely, key=lambda n: (likely[n], n), default=0)
+    whole = {at: size for at, size in found.items() if segment_bytes and at % segment_bytes == 0}
+    strays += [directory / segment_name(at) for at in found if at not in whole and found[at]]
+    sizes = {at // segment_bytes: size for at, size in whole.items()}
+    if sizes and sizes[max(sizes)] == 0:  # a leftover of its creation
+        del sizes[max(sizes)]
+    return Files(directory, segment_bytes, sizes, tuple(strays))
+
+
+def survey(disk: Disk, files: Files, precision_ms: int) -> Iterator[Records | Gap]:
+    """Read everything, in order; a file that is missing between two is a gap."""
+    size = files.segment_bytes
+    for number in range(min(files.sizes, default=0), max(files.sizes, default=-1) + 1):
+        begin = number * size
+        if number not in files.sizes:
+            yield Gap(begin, begin + size, "the file is missing", is_zero=False)
+            continue
+        yield from _Segment(disk, files, number, precision_ms).pieces()
+
+
+def next_record(disk: Disk, directory: Path, offset: int, precision_ms: int) -> int | None:
+    """Return the log offset of the first readable record or blank past `offset`, None if there is
+    none. Holes are skipped, so it costs little where nothing was written.
+    """
+    files = look_at_files(disk, directory)
+    size = files.segment_bytes
+    for number in sorted(files.sizes):
+        begin, end = max(number * size, offset + 1), (number + 1) * size
+        if begin < end:
+            found = _Segment(disk, files, number, precision_ms).next_whole(begin)
+            if found < end:
+                return found
+    return None
+
+
+class _Segment(Owner):
+    """One file: its bytes, with zeros in place of what it has lost."""
+
+    def __init__(self, disk: Disk, files: Files, number: int, precision_ms: int) -> None:
+        self._begin = number * files.segment_bytes
+        self._size = files.segment_bytes
+        self._precision_ms = precision_ms
+        file = disk.open(files.path(self._begin), read_only=True)
+        there = min(files.sizes[number], self._size)
+        self._there = there
+        self._data_end = _data_end(file, there)
+        if there == self._size:
+            map_ = file.map_private if files.staged else file.map_read
+            self._data: Any = map_(self._size)
+        else:
+            self._data = mmap.mmap(-1, self._size)  # what is not there takes no memory
+            file.read_into(memoryview(self._data)[:there], 0)
+        self._data_end = max(self._data_end, files.lay_over(self._begin, self._data))
+        self._view = ffi.from_buffer("uint8_t[]", self._data)
+        self._window = ffi.new("ts_window *")
+        self._window.bytes = self._view
+        self._window.size = self._size
+        self._window.offset = self._begin
+        self._window.end = self._begin + self._size
+        self._window.segment_bytes = self._size
+        self._window.verify = 1
+
+    def pieces(self) -> Iterator[Records | Gap]:
+        """Give what it holds."""
+        offset, end = self._begin, self._begin + self._size
+        while offset < end:
+            following, rows = self._records(offset)
+            if following > offset:
+                yield Records(offset, following, rows, self._data)
+                offset = following
+            elif not len(rows) and offset < end:
+                following = self.next_whole(offset + 1)
+                yield Gap(offset, following, self._why(offset), self._is_zero(offset, following))
+                offset = following
+        ffi.release(self._view)
+
+    def _why(self, offset: int) -> str:
+        if offset - self._begin >= self._there:
+            return f"the file ends after {self._there} bytes"
+        return FAULTS.get(int(self._window.fault), "no record")
+
+    def _records(self, offset: int, capacity: int = _BATCH) -> tuple[int, Scan]:
+        rows = np.empty(capacity, SCAN_DTYPE)
+        following = ffi.new("int64_t *")
+        self._window.fault = 0
+        count = lib.ts_window_scan(
+            self._window,
+            self._precision_ms,
+            offset,
+            following,
+            capacity,
+            ffi.from_buffer("ts_scanned[]", rows),
+        )
+        return int(following[0]), rows[: max(0, count)]
+
+    def next_whole(self, offset: int) -> int:
+        """Where the first record or blank begins that is one for certain; else the end."""
+        if offset - self._begin >= self._data_end:
+            return self._begin + self._size
+        fault = int(self._window.fault)
+        found = [self._next_record(offset, magic) for magic in _MAGICS]
+        found.append(self._next_blank(offset))
+        self._window.fault = fault
+        return min(found)
+
+    def _next_record(self, offset: int, magic: bytes) -> int:
+        at = self._find(magic, offset - self._begin + 4)
+        while at >= 0:
+            begin = self._begin + at - 4
+            position = bytes(self._data[at - 4 + _POSITION_AT : at + 4 + _POSITION_AT])
+            if position == begin.to_bytes(8, "big") and len(self._records(begin, 1)[1]) == 1:
+                return begin
+            at = self._find(magic, at + 1)
+        return self._begin + self._size
+
+    def _next_blank(self, offset: int) -> int:
+        at = self._find(_BLANK_MAGIC, offset - self._begin + 4)
+        while at >= 0:
+            left = self._size - (at - 4)
+            if bytes(self._data[at - 4 : at]) == left.to_bytes(4, "big"):
+                return self._begin + at - 4
+            at = self._find(_BLANK_MAGIC, at + 1)
+        return self._begin + self._size
+
+    def _find(self, wanted: bytes, start: int) -> int:
+        """As `bytes.find`, in copies: before Python 3.11.5 a map's own reads a byte behind the map,
+        where there may be nothing.
+        """
+        size = _LOOK_BYTES_MIN
+        while start + len(wanted) <= self._data_end:
+            end = min(start + size, self._data_end)
+            at: int = self._data[start:end].find(wanted)
+            if at >= 0:
+                return start + at
+            start = end - len(wanted) + 1
+            size = min(2 * size, _LOOK_BYTES_MAX)
+        return -1
+
+    def _is_zero(self, begin: int, end: int) -> bool:
+        last = min(end - self._begin, self._data_end)
+        for at in range(begin - self._begin, last, len(_ZEROS)):
+            piece = self._data[at : min(at + len(_ZEROS), last)]
+            if piece != _ZEROS[: len(piece)]:
+                return False
+        return self._there >= end - self._begin
+
+
+def _data_end(file: File, size: int) -> int:
+    """Behind which nothing was ever written, as far as the file system tells: a GiB of nothing is
+    not read.
+    """
+    end = 0
+    while (begin := file.next_data(end)) is not None and begin < size:
+        end = min(file.first_hole(begin), size)
+        if end <= begin:
+            return size
+    return end

@@ -1,0 +1,331 @@
+"""Copier: a live store into a backup, while it goes on.
+
+Threads:  one caller at a time in one backup, by the lock on its folder; the store's services and
+          callers go on.
+Moment:   a backup is of the moment at which a completed checkpoint noted the log's end, in a hold
+          of the append lock. What recurs is copied in that hold. Committed offsets are read before
+          that checkpoint begins: they may lie behind the log, never beyond it, and leases that they
+          do not cover are in the log. Topics are read after it: one that has no message yet does no
+          harm. Where queues end, and message ids, are of the checkpoint.
+Holds:    (1) what backup.json speaks of was durable before it was written: a backup that is cut off
+          leaves the one before; (2) a backup is the log's prefix up to a completed checkpoint,
+          which is a record's edge; (3) a segment that is in the backup whole is not read again,
+          but for the last one there: what was copied of that is read and compared, also where
+          nothing came since, so that no two logs are mixed; (4) one that is gone from the folder,
+          or shorter than it was, is compared and copied anew; (5) with it are the message ids in
+          the window whose messages retention has removed from that prefix.
+Fails:    ConfigError where the folder is another store's backup, or none; CorruptError where the
+          log is not the one that was backed up; FullError, FailedError as the disk says.
+Source:   decision 0018.
+"""
+
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from timerstore._engine.base.failpoints import reach
+from timerstore._engine.dedupe import Entries, read_ids, remove_ids, write_ids
+from timerstore._engine.format import backup_json, counts_json, recurring_json
+from timerstore._engine.format.backup_json import Manifest, SavedSegment
+from timerstore._engine.format.counts_json import NO_IDS, IdsMark
+from timerstore._engine.format.recurring_json import Definition
+from timerstore._engine.format.store_paths import BACKUP_JSON, Tree, segment_name, segment_offset
+from timerstore._engine.format.watermark import Watermark
+from timerstore._engine.storage.directory import Directory
+from timerstore._engine.storage.disk import Disk, File
+from timerstore._engine.storage.paths import led_to
+from timerstore._engine.storage.segments import Segments
+from timerstore._engine.timer.checkpoint import Checkpoint
+from timerstore.clock import Clock
+from timerstore.config import StoreConfig
+from timerstore.errors import ConfigError, CorruptError, FailedError, typed
+from timerstore.messages import BackupReport
+
+CHUNK_BYTES = 8 << 20
+CONFIG_NAMES = ("topics.json", "consumerOffset.json", "timerstoreRecurring.json")
+"""Files of config/ that say what the log does not."""
+MANIFEST = BACKUP_JSON
+_TRIES = 100  # a checkpoint may end between reading the counts and reading the message ids
+
+Progress = Callable[[int, int], None]
+"""Told how many bytes are copied, and of how many."""
+
+
+class _Held(NamedTuple):
+    """A segment of the store, kept open: it may lose its name meanwhile, not its bytes."""
+
+    offset: int
+    file: File
+    size_bytes: int  # that count, from its beginning
+
+
+class Copier:
+    """Copies one open store."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        clock: Clock,
+        disk: Disk,
+        tree: Tree,
+        segments: Segments,
+        checkpoint: Checkpoint,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._disk = disk
+        self._tree = tree
+        self._segments = segments
+        self._checkpoint = checkpoint
+
+    def run(self, target: Path, progress: Progress | None = None) -> BackupReport:
+        """Complete a checkpoint and bring a backup up to it; durable on return."""
+        check_progress(progress)
+        root, store = led_to("backup", target), led_to("backup", self._tree.root)
+        if root == store or store in root.parents or root in store.parents:
+            raise ConfigError(f"backup: wanted a folder apart from the store {store}, got {root}")
+        refuse_other_folder(self._disk, root)
+        directory = Directory(self._disk, root)
+        try:
+            return self._copy(directory.tree, _silent if progress is None else progress)
+        finally:
+            directory.release()
+
+    def _copy(self, target: Tree, progress: Progress) -> BackupReport:
+        config = self._config_texts()
+        self._checkpoint.run()
+        mark, counts, ids, recurring = self._mark()
+        config |= _texts(self._disk, [self._tree.topics_json])
+        if recurring:
+            config[self._tree.recurring_json.name] = recurring_json.write(recurring).decode()
+        held = self._hold(mark.log_end)
+        begin = held[0].offset if held else mark.log_end
+        new = self._manifest(mark, begin, counts.ends, config)
+        before = self._before(target, new)
+        self._disk.make_directory(target.commit_log)
+        transfer = _Transfer(self._disk, target, before, progress)
+        transfer.left = sum(transfer.missing_bytes(one) for one in held)
+        rows = tuple(transfer.bring(one) for one in held)
+        self._disk.sync_directory(target.commit_log)
+        self._disk.sync_directory(target.root)  # a backup that was killed may have made the folder
+        new = new._replace(segments=rows, ids=self._bring_ids(target, before.ids, ids, begin))
+        reach("backup_copied")
+        _write_manifest(self._disk, target.root, new)
+        reach("backup_written")
+        remove_ids(self._disk, target, but=new.ids.number)
+        self._remove_below(target, begin)
+        kept = sum(row.size_bytes for row in rows) - transfer.copied
+        return BackupReport(begin, mark.log_end, len(rows), transfer.copied, kept)
+
+    def _remove_below(self, target: Tree, begin: int) -> None:
+        """What retention has dropped goes, also where a kill left it to this backup."""
+        for name in self._disk.list(target.commit_log):
+            with suppress(CorruptError):  # somebody else's
+                if segment_offset(name) < begin:
+                    self._disk.unlink(target.commit_log / name)
+        self._disk.sync_directory(target.commit_log)
+
+    def _config_texts(self) -> dict[str, str]:
+        """Give the files of config/ that must not be ahead of the log."""
+        return _texts(self._disk, [self._tree.consumer_offset_json])
+
+    def _mark(self) -> tuple[Watermark, counts_json.Counts, Entries | None, list[Definition]]:
+        """Give the last completed checkpoint's watermark, its counts, its message ids where they
+        are whole, and what recurred when it noted the log's end.
+        """
+        for _ in range(_TRIES):
+            with self._checkpoint.still():
+                mark, recurring = self._checkpoint.completed, self._checkpoint.recurring
+                assert mark is not None, "opening completes one"
+                counts = counts_json.read_counts(
+                    self._disk.read_small(self._tree.counts), mark.log_end, mark.sequence
+                )
+            if counts is None:
+                break
+            ids = read_ids(self._disk, self._tree, counts.ids)
+            if ids is not None or self._checkpoint.completed == mark:
+                return mark, counts, ids, recurring
+        raise FailedError("no checkpoint can be read", where=self._tree.watermark)
+
+    def _bring_ids(self, target: Tree, saved: IdsMark, ids: Entries | None, begin: int) -> IdsMark:
+        """Copy the ids that the segments from `begin` on do not tell. Where they are what is there,
+        or the store's own are damaged, those that are there stay.
+        """
+        if ids is None:
+            return saved
+        is_young = self._clock.now_ms - ids["store_ms"] < self._config.dedupe_window_ms
+        wanted = ids[is_young & (ids["log_offset"] < begin)]
+        if (wanted.nbytes, zlib.crc32(wanted.tobytes())) == saved[1:]:
+            return saved
+        return write_ids(self._disk, target, saved.number + 1, wanted)
+
+    def _hold(self, log_end: int) -> list[_Held]:
+        """Open every segment that counts."""
+        size = self._segments.segment_bytes
+        held = []
+        for number in list(self._segments.numbers):
+            offset = number * size
+            if offset < log_end:
+                file = self._disk.open(self._segments.path(number), read_only=True)
+                held.append(_Held(offset, file, min(log_end - offset, size)))
+        return held
+
+    def _manifest(
+        self, mark: Watermark, begin: int, ends: counts_json.Pending, config: dict[str, str]
+    ) -> Manifest:
+        return Manifest(
+            mark.store_id,
+            self._clock.now_ms,
+            begin,
+            mark.log_end,
+            self._segments.segment_bytes,
+            self._config.queue_segment_bytes,
+            self._config.timer_log_segment_bytes,
+            mark.wheel_slot_count,
+            mark.precision_ms,
+            (),
+            ends,
+            config,
+            NO_IDS,
+        )
+
+    def _before(self, target: Tree, new: Manifest) -> Manifest:
+        """Give what the backup holds by now; a new one is told to be one before it has anything."""
+        found = read_manifest(self._disk, target.root)
+        if found is None:
+            found = new._replace(log_end=new.log_begin, queue_ends={}, config={})
+            _write_manifest(self._disk, target.root, found)
+            return found
+        wanted = (new.store_id, new.commit_log_segment_bytes)
+        got = (found.store_id, found.commit_log_segment_bytes)
+        if wanted != got:
+            raise ConfigError(
+                f"backup {target.root}: wanted one of store {wanted[0]} with segments of "
+                f"{wanted[1]} bytes, got one of store {got[0]} with {got[1]}"
+            )
+        if found.log_end > new.log_end:
+            raise ConfigError(
+                f"backup {target.root}: wanted one no longer than the log, which ends at "
+                f"{new.log_end}, got one up to {found.log_end}"
+            )
+        return found
+
+
+class _Transfer:
+    """Brings segments into one backup, and counts."""
+
+    def __init__(self, disk: Disk, target: Tree, before: Manifest, progress: Progress) -> None:
+        """`before`: what the backup is said to hold."""
+        self._disk = disk
+        self._target = target
+        self._saved = {row.offset: row for row in before.segments}
+        self._last = max(self._saved, default=None)
+        self._lost = {row.offset for row in before.segments if not self._is_there(row)}
+        self._progress = progress
+        self.copied = 0
+        self.left = 0
+
+    def _path(self, offset: int) -> Path:
+        return self._target.commit_log / segment_name(offset)
+
+    def _is_there(self, row: SavedSegment) -> bool:
+        return (self._disk.file_bytes(self._path(row.offset)) or 0) >= row.size_bytes
+
+    def missing_bytes(self, one: _Held) -> int:
+        """Give how much of a segment is to be copied."""
+        is_there = one.offset in self._saved and one.offset not in self._lost
+        return one.size_bytes - (self._saved[one.offset].size_bytes if is_there else 0)
+
+    def bring(self, one: _Held) -> SavedSegment:
+        """Copy what of a segment is not there yet."""
+        saved = self._saved.get(one.offset, SavedSegment(one.offset, 0, 0))
+        is_lost = one.offset in self._lost
+        is_compared = is_lost or one.offset == self._last
+        if is_compared and crc_of(one.file, saved.size_bytes) != saved.crc:
+            raise CorruptError(
+                "the store's log is not the one that was backed up here",
+                where=f"{one.file.path} bytes 0 to {saved.size_bytes}",
+                wanted=f"CRC {saved.crc}",
+            )
+        done, crc = (0, 0) if is_lost else (saved.size_bytes, saved.crc)
+        if done == one.size_bytes:
+            return saved
+        path = self._path(one.offset)
+        # What was lost stands in backup.json by its length: under its name only when it is whole.
+        path = path.with_name(f"{path.name}.part") if is_lost else path
+        file = self._disk.open(path, create=True)
+        while done < one.size_bytes:
+            data = one.file.read(done, min(CHUNK_BYTES, one.size_bytes - done))
+            file.write(data, done)
+            crc = zlib.crc32(data, crc)
+            done += len(data)
+            self.copied += len(data)
+            self.left -= len(data)
+            self._progress(self.copied, self.copied + self.left)
+        file.sync()
+        if is_lost:
+            self._disk.rename(path, self._path(one.offset))
+        reach("backup_segment_copied")
+        return SavedSegment(one.offset, done, crc)
+
+
+def _texts(disk: Disk, paths: list[Path]) -> dict[str, str]:
+    """Give the small files that are there, by name."""
+    found = {path.name: disk.read_small(path) for path in paths}
+    return {name: text.decode() for name, text in found.items() if text is not None}
+
+
+def check_progress(progress: object) -> None:
+    """Refuse what cannot be told how far a copy is."""
+    if progress is not None and not callable(progress):
+        raise ConfigError(f"progress: wanted something to call, got {typed(progress)}")
+
+
+def crc_of(file: File, size: int) -> int:
+    """Give the CRC-32 of a file's first bytes."""
+    crc, done = 0, 0
+    while done < size:
+        data = file.read(done, min(CHUNK_BYTES, size - done))
+        crc = zlib.crc32(data, crc)
+        done += len(data)
+    return crc
+
+
+def read_manifest(disk: Disk, root: Path) -> Manifest | None:
+    """Read what a backup holds; None where there is none. CorruptError names the file."""
+    path = root / MANIFEST
+    text = disk.read_small(path)
+    if text is None:
+        return None
+    try:
+        return backup_json.read(text)
+    except CorruptError as error:
+        raise type(error)(str(error), where=path) from error
+
+
+def refuse_other_folder(disk: Disk, root: Path) -> None:
+    """A folder that is not empty is used only where it is a backup."""
+    if disk.exists(root) and not disk.is_directory(root):
+        raise ConfigError(f"backup: wanted a folder, got {root}")
+    # A first backup that was cut off in its first step leaves the manifest's temporary file alone.
+    names = [name for name in disk.list(root) if name not in ("lock", f"{MANIFEST}.tmp")]
+    if MANIFEST in names and Tree(root).timer_wheel.name in names:
+        raise ConfigError(
+            f"backup {root}: wanted a backup, got one that was opened as a store since: it has a "
+            f"timerwheel, and maybe messages of its own"
+        )
+    if names and MANIFEST not in names:
+        raise ConfigError(
+            f"backup {root}: wanted an empty folder or one with {MANIFEST}, got one with "
+            f"{', '.join(names[:5])}"
+        )
+
+
+def _write_manifest(disk: Disk, root: Path, manifest: Manifest) -> None:
+    disk.write_small(root / MANIFEST, backup_json.write(manifest))
+
+
+def _silent(_done: int, _all: int) -> None:
+    pass

@@ -1,0 +1,175 @@
+"""States of timer ids as the log says them, folded once more: the measure for the state table.
+
+Holds:    two bits an id, packed as in the side file (format/state_sector.py); the first delivery or
+          delete record of an id decides it.
+Source:   exactly-once.md sections 1 and 2.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from timerstore._engine.base.native import lib
+from timerstore._engine.log.fold import Fold, Scan, bears_id_of
+from timerstore._engine.maintenance.level_states import LevelFold
+
+Packed = npt.NDArray[np.uint8]
+Ids = npt.NDArray[np.int64]
+NAMES = {
+    lib.TS_NONE: "no state",
+    lib.TS_WAITING: "waiting",
+    lib.TS_HANDED: "handed",
+    lib.TS_CANCELLED: "cancelled",
+}
+_SLICE_BYTES = 1 << 20
+
+
+class IdStates:
+    """Packed states that grow."""
+
+    def __init__(self) -> None:
+        self._packed: Packed = np.zeros(4096, np.uint8)
+
+    def get(self, ids: Ids) -> Packed:
+        """Give the states of these ids."""
+        self._reach(ids)
+        states: Packed = (self._packed[ids >> 2] >> ((ids & 3) << 1).astype(np.uint8)) & np.uint8(3)
+        return states
+
+    def put(self, ids: Ids, states: Packed) -> None:
+        """Set the states of these ids, each there once."""
+        change = self.get(ids) ^ states
+        np.bitwise_xor.at(self._packed, ids >> 2, change << ((ids & 3) << 1).astype(np.uint8))
+
+    def _reach(self, ids: Ids) -> None:
+        need = (int(ids.max()) >> 2) + 1 if len(ids) else 0
+        if need > len(self._packed):
+            larger = np.zeros(max(need, 2 * len(self._packed)), np.uint8)
+            larger[: len(self._packed)] = self._packed
+            self._packed = larger
+
+    def copy(self) -> Packed:
+        """Give them as they are."""
+        return self._packed.copy()
+
+
+def of_fold(found: Fold) -> Packed:
+    """Give the states that a fold by matching found."""
+    states = IdStates()
+    for ids, state in (
+        (found.ids_waiting, lib.TS_WAITING),
+        (found.ids_handed, lib.TS_HANDED),
+        (found.ids_cancelled, lib.TS_CANCELLED),
+    ):
+        states.put(ids.astype(np.int64), np.full(len(ids), state, np.uint8))
+    return states.copy()
+
+
+def differing(
+    wanted: Packed, got: Packed, *, only_known: bool, floor: int = 0
+) -> Iterator[tuple[int, int, int]]:
+    """Give (id, wanted, got) where two tables differ. `only_known`: where `wanted` has a state.
+
+    `floor`: the source of an id below it is gone from the log, so that of what waits no more either
+    table may know nothing, or another reason.
+    """
+    size = max(len(wanted), len(got))
+    for begin in range(0, size, _SLICE_BYTES):
+        end = min(size, begin + _SLICE_BYTES)
+        one, other = _part(wanted, begin, end), _part(got, begin, end)
+        for at in np.flatnonzero(one != other).tolist():
+            for k in range(4):
+                states = int(one[at]) >> 2 * k & 3, int(other[at]) >> 2 * k & 3
+                number = (begin + at) * 4 + k
+                if states[0] == states[1] or (only_known and not states[0]):
+                    continue
+                if number >= floor or lib.TS_WAITING in states:
+                    yield number, *states
+
+
+def waiting(packed: Packed) -> Iterator[Ids]:
+    """Give the ids that wait, ascending, in parts."""
+    for begin in range(0, len(packed), _SLICE_BYTES):
+        part = packed[begin : begin + _SLICE_BYTES]
+        used = np.flatnonzero(part & 0x55 & ~(part >> 1))
+        states = (part[used][:, None] >> np.arange(0, 8, 2, dtype=np.uint8)) & 3
+        rows, places = np.nonzero(states == lib.TS_WAITING)
+        ids: Ids = ((used[rows] + begin) * 4 + places).astype(np.int64)
+        yield ids
+
+
+def _part(packed: Packed, begin: int, end: int) -> Packed:
+    part = packed[begin:end]
+    if len(part) == end - begin:
+        return part
+    padded = np.zeros(end - begin, np.uint8)
+    padded[: len(part)] = part
+    return padded
+
+
+class LogFold:
+    """The fold by id, batch after batch of one log in its order."""
+
+    def __init__(
+        self, store_id: int, floor: int = 0, level_floors: dict[int, int] | None = None
+    ) -> None:
+        """`floor`: sources of ids below it are gone from the log; `level_floors`: so by level."""
+        self.store_id = store_id
+        self._floor = floor
+        self.inherited: list[tuple[int, int]] = []  # ids that waited where the log begins; route
+        self.states = IdStates()
+        self.pending: dict[int, int] = {}  # by index of route
+        self.levels = LevelFold(store_id, level_floors or {})
+        self.foreign = 0  # timer records without an id of ours: matching must decide
+        self.doubled: list[tuple[int, int, bool]] = []  # log offset, id, whether it is a delivery
+        self.orphans: list[tuple[int, int]] = []  # log offset, id
+
+    def add(self, part: Scan) -> None:
+        """Fold a batch."""
+        self.levels.add(part)
+        kind = part["kind"]
+        is_evidence = (kind == lib.TS_KIND_DELIVERED) | (kind == lib.TS_KIND_DELETE)
+        own = bears_id_of(part, self.store_id)
+        self.foreign += int(np.count_nonzero((is_evidence | (kind == lib.TS_KIND_TIMER)) & ~own))
+        self._sources(part[own & (kind == lib.TS_KIND_TIMER)])
+        self._evidence(part[own & is_evidence])
+
+    def _sources(self, rows: Scan) -> None:
+        # The first copy of an id: its source, or where retention removed that, one that it moved.
+        ids, first = np.unique(rows["timer_id"], return_index=True)
+        fresh = self.states.get(ids) == lib.TS_NONE
+        self.states.put(ids[fresh], np.full(int(fresh.sum()), lib.TS_WAITING, np.uint8))
+        self._count(rows["route"][first[fresh]], 1)
+        self._inherit(rows[first[fresh]])
+
+    def _evidence(self, rows: Scan) -> None:
+        _, first = np.unique(rows["timer_id"], return_index=True)
+        first = np.sort(first)
+        before = self.states.get(rows["timer_id"][first])
+        decides = first[before <= lib.TS_WAITING]
+        repeated = np.ones(len(rows), bool)
+        repeated[decides] = False
+        is_delete = rows["kind"] == lib.TS_KIND_DELETE
+        after = np.where(is_delete[decides], lib.TS_CANCELLED, lib.TS_HANDED).astype(np.uint8)
+        self.states.put(rows["timer_id"][decides], after)
+        waited = first[before == lib.TS_WAITING]
+        self._count(rows["route"][waited], -1)
+        for row in rows[repeated]:
+            is_delivery = int(row["kind"]) == lib.TS_KIND_DELIVERED
+            self.doubled.append((int(row["log_offset"]), int(row["timer_id"]), is_delivery))
+        orphans = rows[first[before == lib.TS_NONE]]
+        self._inherit(orphans)
+        for row in orphans[orphans["timer_id"] >= self._floor]:
+            self.orphans.append((int(row["log_offset"]), int(row["timer_id"])))
+
+    def _inherit(self, rows: Scan) -> None:
+        """The first that the log tells of these ids: of one below the floor, that it waited."""
+        rows = rows[rows["timer_id"] < self._floor]
+        pairs = zip(rows["timer_id"].tolist(), rows["route"].tolist(), strict=True)
+        self.inherited += pairs
+
+    def _count(self, routes: npt.NDArray[np.int32], sign: int) -> None:
+        indexes, counts = np.unique(routes, return_counts=True)
+        for index, count in zip(indexes.tolist(), counts.tolist(), strict=True):
+            self.pending[index] = self.pending.get(index, 0) + sign * count

@@ -1,0 +1,103 @@
+"""What is delivered of each level's queue, as the log says it, folded once more.
+
+Holds:    the measure for the level cursors in memory and in the counts file; a message that can
+          never be delivered counts as done, whether the service has passed it or not.
+Source:   exactly-once.md section 1; decision 0013.
+"""
+
+import numpy as np
+
+from timerstore._engine.base.native import lib
+from timerstore._engine.format.counts_json import Levels
+from timerstore._engine.log.fold import Fold, Scan, places_of
+from timerstore._engine.queues.level_cursors import OFFSET_BITS, LevelCursors
+
+
+class LevelFold:
+    """The fold by place, batch after batch of one log in its order."""
+
+    def __init__(self, store_id: int, floors: dict[int, int]) -> None:
+        """`floors`: by queue, the first queue offset that retention left in the log."""
+        self._store_id = store_id
+        self._floors = floors
+        self._cursors = LevelCursors()
+        for queue_id, floor in floors.items():
+            self._cursors.begin_at(queue_id, floor)
+        self._unusable = LevelCursors()
+        self._ends: dict[int, int] = {}  # by queue: queue offset behind the last message
+        self.begins: dict[int, int] = {}  # by queue: queue offset of the first
+        self.pending: dict[int, int] = {}  # by index of route: what waits
+        self.inherited: list[int] = []  # of what waited where the log begins, and came: its route
+        self.foreign = 0  # deliveries whose place does not decide: matching must
+
+    def add(self, part: Scan) -> None:
+        """Fold a batch."""
+        kind = part["kind"]
+        is_unusable = kind == lib.TS_KIND_LEVEL_UNUSABLE
+        self._sources(part[(kind == lib.TS_KIND_LEVEL) | is_unusable])
+        unusable = places_of(part[is_unusable])
+        self._unusable.done(unusable)
+        self._cursors.done(unusable)
+        deliveries = part[kind == lib.TS_KIND_LEVEL_DELIVERED]
+        own = (deliveries["timer_id"] >= 0) & (deliveries["store_id"] == self._store_id)
+        places, first = np.unique(deliveries["timer_id"][own], return_index=True)
+        self.foreign += len(deliveries) - len(places)
+        self.foreign += sum(not self._waits(place) for place in places.tolist())
+        self._cursors.done(places)
+        self._count(part[kind == lib.TS_KIND_LEVEL], 1)
+        came = deliveries[own][first]
+        is_left = np.array([self._is_left(place) for place in places.tolist()], bool)
+        self._count(came[is_left], -1)  # where one did not wait, matching counts
+        self.inherited += came["route"][~is_left].tolist()
+
+    def _count(self, rows: Scan, sign: int) -> None:
+        indexes, counts = np.unique(rows["route"], return_counts=True)
+        for index, count in zip(indexes.tolist(), counts.tolist(), strict=True):
+            self.pending[index] = self.pending.get(index, 0) + sign * count
+
+    def _sources(self, rows: Scan) -> None:
+        queues, first = np.unique(rows["queue_id"], return_index=True)
+        for queue_id, at in zip(queues.tolist(), first.tolist(), strict=True):
+            if queue_id not in self.begins:
+                self.begins[queue_id] = int(rows["queue_offset"][at])
+                self._cursors.begin_at(queue_id, self.begins[queue_id])
+            self._ends[queue_id] = int(rows["queue_offset"][rows["queue_id"] == queue_id][-1]) + 1
+
+    def _waits(self, place: int) -> bool:
+        queue_id, offset = place >> OFFSET_BITS, place & ((1 << OFFSET_BITS) - 1)
+        if not self._is_left(place):
+            return True  # it did: retention removed it
+        is_there = offset < self._ends.get(queue_id, 0)
+        return is_there and not self._cursors.is_done(queue_id, offset)
+
+    def _is_left(self, place: int) -> bool:
+        return place & ((1 << OFFSET_BITS) - 1) >= self._floors.get(place >> OFFSET_BITS, 0)
+
+    def copy(self) -> Levels:
+        """Give what is done so far."""
+        return self._cursors.copy()
+
+    def of_fold(self, found: Fold) -> Levels:
+        """Give what a fold by matching of the same log, or of its front, found to be done."""
+        cursors = LevelCursors()
+        for queue_id, begin in (self._floors | self.begins).items():
+            cursors.begin_at(queue_id, begin)
+        cursors.done(found.level_places_done)
+        return cursors.copy()
+
+    def differing(self, wanted: Levels, got: Levels) -> list[tuple[int, object, object]]:
+        """Give (queue, wanted, got) where two tell otherwise."""
+        one, other = self._levelled(wanted), self._levelled(got)
+        return [
+            (queue_id, one.get(queue_id, ()), other.get(queue_id, ()))
+            for queue_id in sorted(one.keys() | other.keys())
+            if one.get(queue_id) != other.get(queue_id)
+        ]
+
+    def _levelled(self, levels: Levels) -> Levels:
+        cursors = LevelCursors()
+        for queue_id, floor in self._floors.items():
+            cursors.begin_at(queue_id, floor)
+        for table in (levels, self._unusable.copy()):
+            cursors.add(table)
+        return cursors.copy()

@@ -1,0 +1,232 @@
+"""Restore: a backup into a new store directory, every byte checked on the way.
+
+Locks:    `<name>.restoring`, while it is built: another one beside it is refused.
+          The backup, shared, while it is read: no backup goes on there meanwhile.
+Holds:    the directory has its name only when it is whole and durable: one that was cut off is
+          `<name>.restoring`, and the next restore begins it anew.
+          What is derived is not there: the first opening builds it from the log, in one scan.
+Fails:    ConfigError where the path is taken or the folder is no backup; CorruptError with file and
+          offset where the backup's bytes are not what was written, and then there is no store;
+          LockedError where another restore is at it, or a backup.
+Source:   decision 0018.
+"""
+
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from timerstore._engine.base.failpoints import reach
+from timerstore._engine.dedupe import read_ids, write_ids
+from timerstore._engine.format import watermark
+from timerstore._engine.format.backup_json import Manifest, SavedSegment
+from timerstore._engine.format.counts_json import IdsMark
+from timerstore._engine.format.store_paths import WHEEL_TIMER_TOPIC, Tree, segment_name
+from timerstore._engine.log.survey import Files, Records, survey
+from timerstore._engine.maintenance.backup import (
+    CHUNK_BYTES,
+    CONFIG_NAMES,
+    MANIFEST,
+    Progress,
+    check_progress,
+    crc_of,
+    read_manifest,
+)
+from timerstore._engine.maintenance.bootstrap_files import write_unbuilt
+from timerstore._engine.storage.directory import unwritten
+from timerstore._engine.storage.disk import Disk
+from timerstore._engine.storage.paths import anchored, led_to
+from timerstore._engine.storage.staged_directory import built
+from timerstore.config import RANGES
+from timerstore.errors import ConfigError, CorruptError, FailedError
+from timerstore.messages import BackupReport, Problem, Report
+
+
+def restore(
+    backup: str | os.PathLike[str],
+    path: str | os.PathLike[str],
+    *,
+    progress: Progress | None = None,
+) -> BackupReport:
+    """Make a store of a backup, in a folder that is new or empty; durable on return.
+
+    `progress` is told how many bytes are copied, and of how many. Raises ConfigError, CorruptError,
+    and LockedError where another restore makes the same folder, or a backup is being made in that
+    one.
+    """
+    backup, path = anchored("backup", backup), anchored("restore", path)
+    check_progress(progress)
+    disk = Disk()
+    with _kept(disk, backup):
+        return _restore(disk, backup, path, progress)
+
+
+def _restore(disk: Disk, backup: Path, path: Path, progress: Progress | None) -> BackupReport:
+    manifest = _manifest_of(disk, backup)
+    root, into = led_to("restore", backup), led_to("restore", path)
+    if root in into.parents:  # nor would it be a backup any more, with a `timerwheel` in it
+        raise ConfigError(f"restore: wanted a folder apart from the backup {root}, got {into}")
+    total = sum(one.size_bytes for one in manifest.segments)
+    done = 0
+    with built(disk, path, "restore", ".restoring") as tree:
+        disk.make_directory(tree.commit_log)
+        for one in manifest.segments:
+            _copy_segment(disk, backup, tree, manifest, one)
+            done += one.size_bytes
+            if progress is not None:
+                progress(done, total)
+        disk.sync_directory(tree.commit_log)
+        ids = _copy_ids(disk, backup, tree, manifest)
+        _write_rest(disk, tree, manifest, ids)
+        disk.sync_directory(tree.root)
+        reach("restore_built")
+    return BackupReport(manifest.log_begin, manifest.log_end, len(manifest.segments), total, 0)
+
+
+def check_backup(backup: str | os.PathLike[str]) -> Report:
+    """Read a whole backup; tell every segment that is not what was written, and of the others every
+    range that is no record: the store was damaged when it was backed up.
+
+    LockedError where a backup is being made there.
+    """
+    backup = anchored("backup", backup)
+    disk = Disk()
+    with _kept(disk, backup):
+        return _check(disk, backup)
+
+
+def _check(disk: Disk, backup: Path) -> Report:
+    manifest = _manifest_of(disk, backup)
+    problems = []
+    records = 0
+    for one in manifest.segments:
+        path = _segment_path(backup, one)
+        try:
+            got = str(crc_of(disk.open(path, read_only=True), one.size_bytes))
+        except FailedError as error:
+            got = str(error)
+        if got != str(one.crc):
+            problems.append(
+                Problem("a damaged segment of a backup", str(path), f"CRC {one.crc}", got)
+            )
+            continue
+        for piece in _pieces(disk, backup, manifest, one):
+            if isinstance(piece, Problem):
+                problems.append(piece)
+            else:
+                records += len(piece.rows)
+    if read_ids(disk, Tree(backup), manifest.ids) is None:
+        path, wanted = Tree(backup).ids(manifest.ids.number), _told(manifest.ids)
+        size = disk.file_bytes(path)
+        got = "no file" if size is None else f"{size} bytes"
+        problems.append(Problem("damaged message ids of a backup", str(path), wanted, got))
+    counts = {
+        "segments": len(manifest.segments),
+        "bytes": sum(one.size_bytes for one in manifest.segments),
+        "records": records,
+    }
+    return Report(tuple(problems), counts)
+
+
+def _pieces(
+    disk: Disk, backup: Path, manifest: Manifest, one: SavedSegment
+) -> Iterator[Records | Problem]:
+    """Give what a segment has of records, and what is none of them."""
+    size, end = manifest.commit_log_segment_bytes, one.offset + one.size_bytes
+    if not one.size_bytes <= size <= RANGES["commit_log_segment_bytes"][1]:
+        raise CorruptError("backup.json", wanted="segments of a log", got=f"{one} of {size} bytes")
+    files = Files(Tree(backup).commit_log, size, {one.offset // size: one.size_bytes}, ())
+    for piece in survey(disk, files, manifest.precision_ms):
+        if isinstance(piece, Records):
+            yield piece
+        elif piece.begin < end:  # behind it are the zeros that the file is short of a segment
+            where = files.place(piece.begin, min(piece.end, end))
+            yield Problem("damaged when it was backed up", where, "records", piece.why)
+
+
+@contextmanager
+def _kept(disk: Disk, backup: Path) -> Iterator[None]:
+    """Keep a backup as it is while it is read: one that goes on meanwhile would be torn."""
+    _manifest_of(disk, backup)  # else there is nothing to keep
+    with unwritten(Disk(), led_to("backup", backup)):
+        yield
+
+
+def _manifest_of(disk: Disk, backup: Path) -> Manifest:
+    manifest = read_manifest(disk, backup)
+    if manifest is None:
+        raise ConfigError(
+            f"backup: wanted a folder that `backup` made, with {MANIFEST} in it, got "
+            f"{_what_is_there(disk, backup)}"
+        )
+    return manifest
+
+
+def _what_is_there(disk: Disk, path: Path) -> str:
+    if disk.is_directory(path):
+        what = "a folder without one" if disk.list(path) else "an empty folder"
+        return f"{what}: {path}"
+    return f"a file: {path}" if disk.exists(path) else f"nothing: there is no {path}"
+
+
+def _segment_path(backup: Path, one: SavedSegment) -> Path:
+    return Tree(backup).commit_log / segment_name(one.offset)
+
+
+def _copy_segment(
+    disk: Disk, backup: Path, tree: Tree, manifest: Manifest, one: SavedSegment
+) -> None:
+    path = _segment_path(backup, one)
+    source = disk.open(path, read_only=True)
+    target = disk.open(tree.commit_log / segment_name(one.offset), create=True)
+    crc, done = 0, 0
+    while done < one.size_bytes:
+        data = source.read(done, min(CHUNK_BYTES, one.size_bytes - done))
+        target.write(data, done)
+        crc = zlib.crc32(data, crc)
+        done += len(data)
+    if crc != one.crc:
+        raise CorruptError(
+            "the backup is damaged",
+            where=f"{path} bytes 0 to {done}",
+            wanted=f"CRC {one.crc}",
+            got=crc,
+        )
+    target.resize(manifest.commit_log_segment_bytes)
+    target.sync()
+
+
+def _told(ids: IdsMark) -> str:
+    return f"{ids.bytes} bytes of CRC {ids.crc}"
+
+
+def _copy_ids(disk: Disk, backup: Path, tree: Tree, manifest: Manifest) -> IdsMark:
+    entries = read_ids(disk, Tree(backup), manifest.ids)
+    if entries is None:
+        raise CorruptError(
+            "the backup is damaged",
+            where=Tree(backup).ids(manifest.ids.number),
+            wanted=_told(manifest.ids),
+            got="others, or fewer",
+        )
+    return write_ids(disk, tree, 0, entries)
+
+
+def _write_rest(disk: Disk, tree: Tree, manifest: Manifest, ids: IdsMark) -> None:
+    """What the log does not say: config, sizes, where queues end that have lost all of it, and
+    message ids.
+    """
+    disk.make_directory(tree.config)
+    for name in CONFIG_NAMES:
+        if name in manifest.config:
+            disk.write_small(tree.config / name, manifest.config[name].encode())
+    mark = watermark.unbuilt(
+        log_begin=manifest.log_begin,
+        log_end=manifest.log_end,
+        store_id=manifest.store_id,
+        precision_ms=manifest.precision_ms,
+        wheel_slot_count=manifest.wheel_slot_count,
+        timer_id_end=manifest.queue_ends.get(WHEEL_TIMER_TOPIC, {}).get(0, 0),
+    )
+    write_unbuilt(disk, tree, mark, manifest.queue_ends, ids, manifest.queue_segment_bytes)

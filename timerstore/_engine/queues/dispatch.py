@@ -1,0 +1,238 @@
+"""Dispatch: the log's tail becomes queue units and index entries; whoever waits hears of it.
+
+Threads:  the dispatch thread, and flush, which brings it up to a checkpoint: one at a time,
+          `_lock`.
+Locks:    _lock, then the commit log's or the index's. Who listens is told under none of them: by
+          both threads at once, it may be, and asks the queues what there is.
+Pauses:   for some milliseconds behind work (decision 0061); in a thread of its own alone.
+Holds:    (1) only bytes that are written out are dispatched; (2) units and entries are in their
+          files before `dispatched` passes their records; (3) a queue has no gap.
+Fails:    CorruptError where the log does not read; FullError, retried.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from timerstore._engine.base.failpoints import reach
+from timerstore._engine.base.metrics import Metrics
+from timerstore._engine.base.native import Lock, address, ffi, lib
+from timerstore._engine.base.service import Service
+from timerstore._engine.format.delay_levels import parse_level_delays
+from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.queues.consume_queue import UNIT_BYTES
+from timerstore._engine.queues.key_index import Index
+from timerstore._engine.queues.record_lookup import route_needed
+from timerstore._engine.queues.routes import Routes
+from timerstore.clock import Clock
+from timerstore.errors import CorruptError
+
+_BATCH = 16_384
+_PAUSE_S = 0.005
+_PAUSE_BYTES_MAX = 1 << 20  # half of what one half of the staging takes, by default
+_REQUEST_BYTES = ffi.sizeof("ts_request")
+
+SOON_MS = 50
+"""What is due within so many ms of its put is dispatched at once, whoever puts more beside it."""
+
+
+class Dispatch(Service):
+    """Brings the queues up to the log."""
+
+    name = "dispatch"
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        clock: Clock,
+        log: CommitLog,
+        routes: Routes,
+        level_delays: str,
+        precision_ms: int,
+        interval_s: float,
+        start: int,
+        index: Index | None = None,
+    ) -> None:
+        super().__init__(metrics)
+        self._clock = clock
+        self._log = log
+        self._routes = routes
+        self._lock = Lock()
+        self._interval_s = interval_s
+        self._was_idle = True
+        self._is_coming = False  # by itself, within the interval
+        self.dispatched = start
+        self._began = start  # of the last step: dispatched before it
+        self.index = index
+        self.listeners: list[Callable[[set[int]], None]] = []  # called with indexes of routes
+        delays = parse_level_delays(level_delays)
+        self._level_delays = ffi.new("int64_t[]", delays)
+        self._level_count = len(delays)
+        self._units = np.empty(_BATCH * UNIT_BYTES, np.uint8)
+        self._indexes = np.empty(_BATCH, np.int32)
+        self._offsets = np.empty(_BATCH, np.int64)
+        self._native_requests = ffi.new("ts_request[]", _BATCH)
+        self._requests: Any = ffi.new("ts_requests *", {"at": self._native_requests})
+        self._requests.precision_ms = precision_ms
+        self._next = ffi.new("int64_t *")
+        self.hand_on: Callable[[bytes], None] | None = None  # takes the requests of timers
+
+    def step(self) -> bool:
+        """Dispatch one batch of what was appended."""
+        self._began = self.dispatched
+        try:
+            is_busy = self._dispatch(self._log.write_behind)
+        except BaseException:
+            self._log.native.dispatch_comes = 0  # tried again later, or by who wakes it
+            raise
+        self._was_idle &= not is_busy
+        return is_busy
+
+    def note_synced(self) -> None:
+        """Somebody synced: what may be wanted soon is dispatched now, else within the interval."""
+        native = self._log.native
+        is_wanted = native.soon_end > self.dispatched or (
+            not native.dispatch_comes and (native.near_end > self.dispatched or not self._is_coming)
+        )
+        if is_wanted or self._log.failed is not None:
+            self.wake()
+
+    def pause_s(self) -> float:
+        """Some milliseconds behind what was near, so that more may come, unless what has come must
+        go on at once. Who puts what is due later need not wake it: a batch costs five threads a
+        step. Where nothing was near, idle_s says how long.
+        """
+        native = self._log.native
+        if native.near_end <= self._began:
+            return 0.0
+        native.dispatch_comes = 1
+        behind = self._log.end - self.dispatched
+        if native.soon_end > self.dispatched or behind > _PAUSE_BYTES_MAX:
+            return 0.0
+        return _PAUSE_S
+
+    def idle_s(self) -> float | None:
+        """As long as something came lately, until the flush interval is over: who puts what is due
+        later wakes nobody, and flush may be busy with a checkpoint.
+        """
+        native = self._log.native
+        native.dispatch_comes = 0  # before the look: who puts from here on wakes it
+        if native.near_end > self.dispatched:
+            return self.pause_s()
+        if self._was_idle:
+            native.flush_armed = 0  # from here on he does
+            self._is_coming = False  # before the look at the end
+            if self.dispatched == self._log.end:
+                return None
+        self._was_idle = self._is_coming = True
+        return self._interval_s
+
+    def through(self, offset: int) -> None:
+        """Dispatch up to a log offset at least."""
+        while self.dispatched < offset:
+            self._dispatch(self._log.write_out)
+
+    def index_anew(self, store_id: int) -> None:
+        """Build the index anew from the log; what is dispatched meanwhile waits."""
+        with self._lock:
+            assert self.index is not None, "a store without an index has none to build"
+            self.index.restart(store_id, self._log.segments.begin)
+            self.index.catch_up(self._log.segments, self.dispatched)
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """No queue grows while this is held."""
+        with self._lock:
+            yield
+
+    def _dispatch(self, write: Callable[[], int]) -> bool:
+        """Dispatch one batch of what `write` has written; then whoever waits hears of it."""
+        touched: set[int] = set()
+        try:
+            with self._lock:
+                return self._dispatch_held(write(), touched)
+        finally:  # on a full disk, too: pulls see what a queue has got
+            if touched:
+                for listener in self.listeners:
+                    listener(touched)
+
+    def _dispatch_held(self, written: int, touched: set[int]) -> bool:
+        if self.dispatched >= written:
+            return False
+        count = self._read(written)
+        if count:
+            self._append(count, touched)
+        reach("dispatch_queues_written")
+        if self.index is not None:
+            self.index.take(self._next[0])
+        self.dispatched = self._next[0]
+        if self._requests.count and self.hand_on is not None:
+            self.hand_on(
+                bytes(ffi.buffer(self._requests.at, self._requests.count * _REQUEST_BYTES))
+            )
+        self.metrics.add("dispatch_records", count)
+        return True
+
+    def _read(self, end: int) -> int:
+        """Take or read the records that come next, below `end`; how many have a unit."""
+        self._requests.count = 0
+        self._requests.store_id = self._log.native.store_id
+        self._requests.states = self._log.native.states
+        with self._log.segments.view(end) as view:
+            while True:
+                count = lib.ts_dispatch(
+                    view,
+                    self._routes.native,
+                    self._level_delays,
+                    self._level_count,
+                    self.dispatched,
+                    self._next,
+                    _BATCH,
+                    address(self._units),
+                    ffi.from_buffer("int32_t[]", self._indexes),
+                    ffi.from_buffer("int64_t[]", self._offsets),
+                    ffi.NULL if self.index is None else self.index.gather(),
+                    self._log.notes,
+                    self._requests,
+                )
+                if count >= 0:
+                    return int(count)
+                if count == lib.TS_NEED_ROUTE:
+                    route_needed(self._log.segments, view, self._routes, self._clock.now_ms)
+                else:
+                    self._log.segments.serve(view, count, "dispatch")
+
+    def _append(self, count: int, touched: set[int]) -> None:
+        """Add units to their queues; `touched` gets the routes whose queue has them."""
+        units = self._units[: count * UNIT_BYTES].reshape(count, UNIT_BYTES)
+        indexes, offsets = self._indexes[:count], self._offsets[:count]
+        first = int(indexes[0])
+        if (indexes == first).all():
+            self._append_one(first, offsets, units)
+            touched.add(first)
+            return
+        order = np.argsort(indexes, kind="stable")
+        sorted_indexes = indexes[order]
+        edges = np.flatnonzero(np.diff(sorted_indexes)) + 1
+        for part in np.split(order, edges):
+            self._append_one(int(indexes[part[0]]), offsets[part], units[part])
+            touched.add(int(indexes[part[0]]))
+
+    def _append_one(
+        self,
+        index: int,
+        offsets: "np.ndarray[tuple[int], np.dtype[np.int64]]",
+        units: "np.ndarray[tuple[int, int], np.dtype[np.uint8]]",
+    ) -> None:
+        route = self._routes.by_index[index]
+        begin = int(offsets[0])
+        if begin > route.queue.count or int(offsets[-1]) - begin != len(offsets) - 1:
+            raise CorruptError(
+                "queue offsets in the log have a gap",
+                where=f"topic {route.topic} queue {route.queue_id}",
+                wanted=f"{route.queue.count} and on",
+                got=f"{begin} to {int(offsets[-1])}",
+            )
+        route.queue.append(begin, np.ascontiguousarray(units).data.cast("B"))

@@ -1,0 +1,353 @@
+"""One index file: a hash table of message keys that is full one day.
+
+Data:     native/format/index_file.h. Entries are written as they come; slots and header live in
+          memory and are written when the file is full, and at close. Entries make the slots: after
+          a crash these are linked again.
+Threads:  whoever appends or saves, under the index's lock; any reads entries below `written`.
+Holds:    (1) an entry below `written` is in the file and never changes; (2) space is reserved
+          before entries are linked, so that what is linked can be written.
+Fails:    CorruptError where the file does not hold what was noted of it; FullError, to be retried.
+"""
+
+from collections.abc import Iterator
+from mmap import mmap
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from timerstore._engine.base.native import address, ffi, lib
+from timerstore._engine.base.owner import Owner
+from timerstore._engine.format.index_position import IndexFileState
+from timerstore._engine.storage.disk import Disk, File
+from timerstore.errors import CorruptError
+
+HEADER_BYTES = 40
+SLOT_BYTES = 4
+ENTRY_BYTES = 20
+_PAGE_BYTES = 4096
+_RESERVE_BYTES = 1 << 20
+_READ_BYTES = 1 << 20
+_FOUND = 1024  # log offsets in one answer
+
+Int64Array = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+
+class Geometry(NamedTuple):
+    """How large every index file of a store is."""
+
+    slot_count: int
+    entry_count: int
+
+    @property
+    def entries_at(self) -> int:
+        """Where entry 0 stands, which is never used."""
+        return HEADER_BYTES + SLOT_BYTES * self.slot_count
+
+    @property
+    def file_bytes(self) -> int:
+        """Length of a file."""
+        return self.entries_at + ENTRY_BYTES * self.entry_count
+
+    def entry_at(self, number: int) -> int:
+        """Where an entry stands."""
+        return self.entries_at + ENTRY_BYTES * number
+
+
+class IndexFile(Owner):
+    """One file. Made by `make` or `load`."""
+
+    def __init__(self, path: Path, file: File, geometry: Geometry) -> None:
+        self.path = path
+        self._file = file
+        self.geometry = geometry
+        self.native: Any = ffi.new("ts_index *")
+        self.native.slot_count = geometry.slot_count
+        self.native.entry_count = geometry.entry_count
+        self.native.next_entry = 1
+        self.written = 1  # entries below are in the file
+        self.entries_crc = 0
+        self.slots_crc: int | None = None  # of the file's slots, where they are of all entries
+        self._slots: Bytes | None = None  # None: only in the file
+        self._dirty = np.zeros(0, np.uint8)
+        self._rest: memoryview | None = None  # entries that are linked and could not be written
+        self._unchecked: tuple[int, int] | None = (
+            None  # entries below, and what they must add up to
+        )
+        self._reserved_end = 0
+        self._is_dirty = False
+        self._memory: mmap | None = None
+        self._view: Any = None
+
+    # --- making ---
+
+    @classmethod
+    def make(
+        cls, disk: Disk, path: Path, geometry: Geometry, before: "IndexFile | None"
+    ) -> "IndexFile":
+        """Make a new file, durable by name; its header begins as the last one's ends."""
+        file = disk.open(path, create=True)
+        file.resize(geometry.file_bytes)
+        file.reserve(0, geometry.entries_at)  # so that closing needs no space
+        disk.sync_directory(path.parent)
+        one = cls(path, file, geometry)
+        one._reserved_end = geometry.entries_at
+        one._has_slots(np.zeros(SLOT_BYTES * geometry.slot_count, np.uint8))
+        if before is not None:
+            native = before.native
+            one.native.begin_ms = one.native.end_ms = native.end_ms
+            one.native.begin_offset = one.native.end_offset = native.end_offset
+        return one
+
+    @classmethod
+    def load(cls, disk: Disk, path: Path, geometry: Geometry, state: IndexFileState) -> "IndexFile":
+        """Open a file of which this is known. CorruptError where it shows at once that it is not
+        so; a look at all entries waits for the first query (`check`).
+        """
+        one = cls(path, disk.open(path), geometry)
+        if one._file.size() != geometry.file_bytes:
+            raise one._damaged("its size", geometry.file_bytes, one._file.size())
+        native = one.native
+        native.begin_ms, native.end_ms = state.begin_ms, state.end_ms
+        native.begin_offset, native.end_offset = state.begin_offset, state.end_offset
+        native.slots_used, native.next_entry = state.slots_used, state.next_entry
+        one.written = state.next_entry
+        one.entries_crc, one.slots_crc = state.entries_crc, state.slots_crc
+        one._unchecked = state.next_entry, state.entries_crc
+        if state.slots_crc is not None and one.read_header() != one.header():
+            raise one._damaged("its header", one.header().hex(), one.read_header().hex())
+        return one
+
+    def take_over(self) -> bool:
+        """Go on with a file that is not full: have its slots in memory, linked again where those in
+        the file are not of its entries; whether that was so. Behind the entries there are zeros.
+        """
+        end = self.geometry.entry_at(self.written)
+        self._reserved_end = end // _PAGE_BYTES * _PAGE_BYTES
+        is_linked = self.slots_crc is not None and self._load_slots()
+        if not is_linked:
+            self._relink()
+        self._cut(end)
+        return not is_linked
+
+    def _cut(self, at: int) -> None:
+        end = self.geometry.file_bytes
+        while at < end and (found := self._file.next_data(at)) is not None and found < end:
+            size = min(_READ_BYTES, end - found)
+            if self._file.read(found, size).strip(b"\0"):
+                self._file.zero(found, size)
+                self._is_dirty = True
+            at = found + size
+
+    def _has_slots(self, slots: Bytes) -> None:
+        self._slots = slots
+        self._dirty = np.zeros((len(slots) + _PAGE_BYTES - 1) // _PAGE_BYTES, np.uint8)
+        self.native.slots = address(slots)
+        self.native.dirty_pages = address(self._dirty)
+
+    def _load_slots(self) -> bool:
+        """Read the slots; False where they do not add up to what was noted."""
+        slots = np.zeros(SLOT_BYTES * self.geometry.slot_count, np.uint8)
+        end, at = self.geometry.entries_at, HEADER_BYTES
+        while at < end and (found := self._file.next_data(at)) is not None and found < end:
+            size = min(_READ_BYTES, end - found)  # holes are left out: they cost no memory here
+            data = self._file.read(found, size)
+            slots[found - HEADER_BYTES : found - HEADER_BYTES + size] = np.frombuffer(
+                data, np.uint8
+            )
+            at = found + size
+        if lib.ts_crc32(0, address(slots), len(slots)) != self.slots_crc:
+            return False
+        self._has_slots(slots)
+        return True
+
+    def _relink(self) -> None:
+        """Make the slots of the entries, which must add up."""
+        count, used = self.written - 1, int(self.native.slots_used)
+        self._has_slots(np.zeros(SLOT_BYTES * self.geometry.slot_count, np.uint8))
+        self._dirty[:] = 1  # whatever the file holds
+        self.native.next_entry, self.native.slots_used, crc = 1, 0, 0
+        for data in self._entries(1, count):
+            crc = lib.ts_crc32(crc, data, len(data))
+            if lib.ts_index_relink(self.native, data, len(data) // ENTRY_BYTES) < 0:
+                raise self._damaged("its entries", "chains", "none")
+        if crc != self.entries_crc or int(self.native.slots_used) != used:
+            raise self._damaged("its entries' CRC", self.entries_crc, crc)
+        self._unchecked = None
+
+    def _entries(self, first: int, count: int) -> Iterator[bytes]:
+        at, end = self.geometry.entry_at(first), self.geometry.entry_at(first + count)
+        while at < end:
+            data = self._file.read(at, min(_READ_BYTES // ENTRY_BYTES * ENTRY_BYTES, end - at))
+            yield data
+            at += len(data)
+
+    # --- adding ---
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no entry fits any more."""
+        return bool(self.native.next_entry >= self.native.entry_count)
+
+    def append(self, keys: Any, count: int, buffer: Bytes) -> int:
+        """Link as many keys as fit; `finish` writes them, from the buffer. How many they are."""
+        assert self._rest is None, "entries that were not written"
+        first = int(self.native.next_entry)
+        end = min(first + count, self.geometry.entry_count)
+        self._reserve(self.geometry.entry_at(end))
+        taken = int(lib.ts_index_append(self.native, keys, count, address(buffer)))
+        self.slots_crc = None
+        self._rest = buffer[: taken * ENTRY_BYTES].data
+        return taken
+
+    def _reserve(self, end: int) -> None:
+        if end > self._reserved_end:
+            size = max(end - self._reserved_end, _RESERVE_BYTES)
+            size = min(size, self.geometry.file_bytes - self._reserved_end)
+            self._file.reserve(self._reserved_end, size)
+            self._reserved_end += size
+
+    def finish(self) -> None:
+        """Write the entries that are linked; from here on readers see them."""
+        if self._rest is not None:
+            self._file.write(self._rest, self.geometry.entry_at(self.written))
+            self._is_dirty = True
+            self.entries_crc = lib.ts_crc32(
+                self.entries_crc, ffi.from_buffer("uint8_t[]", self._rest), len(self._rest)
+            )
+            self.written += len(self._rest) // ENTRY_BYTES
+            self._rest = None
+
+    def write_slots(self) -> None:
+        """Write slots and header as they are: the file is now what a broker reads."""
+        if self.slots_crc is not None:
+            return
+        assert self._slots is not None, "a file that takes entries has its slots in memory"
+        pages = np.flatnonzero(self._dirty)
+        for run in np.split(pages, np.flatnonzero(np.diff(pages) != 1) + 1) if len(pages) else ():
+            begin, end = int(run[0]) * _PAGE_BYTES, (int(run[-1]) + 1) * _PAGE_BYTES
+            self._file.write(self._slots[begin:end].data, HEADER_BYTES + begin)
+        self._file.write(self.header(), 0)
+        self._is_dirty = True
+        self._dirty[:] = 0
+        self.slots_crc = int(lib.ts_crc32(0, address(self._slots), len(self._slots)))
+
+    def seal(self) -> None:
+        """The file is full: write the slots, and keep them no longer."""
+        if self._slots is not None:
+            self.write_slots()
+            self._slots, self._dirty = None, np.zeros(0, np.uint8)
+            self.native.slots = self.native.dirty_pages = ffi.NULL
+
+    def sync(self) -> None:
+        """Make durable what was written before this call."""
+        if self._is_dirty:
+            self._is_dirty = False
+            self._file.sync()
+
+    # --- looking ---
+
+    def header(self) -> bytes:
+        """Give the header as it is now."""
+        return self.header_of(self.state())
+
+    def read_header(self) -> bytes:
+        """Give the header that the file holds."""
+        return self._file.read(0, HEADER_BYTES)
+
+    def header_of(self, state: IndexFileState) -> bytes:
+        """Give the header of the file as it was."""
+        native = ffi.new("ts_index *")
+        native.begin_ms, native.end_ms = state.begin_ms, state.end_ms
+        native.begin_offset, native.end_offset = state.begin_offset, state.end_offset
+        native.slots_used, native.next_entry = state.slots_used, state.next_entry
+        out = ffi.new("uint8_t[]", HEADER_BYTES)
+        lib.ts_index_header_put(native, out)
+        return bytes(ffi.buffer(out))
+
+    def state(self) -> IndexFileState:
+        """Give what a position file notes; everything linked is written."""
+        native = self.native
+        return IndexFileState(
+            name=self.path.name,
+            begin_ms=int(native.begin_ms),
+            end_ms=int(native.end_ms),
+            begin_offset=int(native.begin_offset),
+            end_offset=int(native.end_offset),
+            slots_used=int(native.slots_used),
+            next_entry=self.written,
+            entries_crc=int(self.entries_crc),
+            slots_crc=self.slots_crc,
+        )
+
+    def copy_slots(self) -> Bytes:
+        """Give the slots as they are."""
+        if self._slots is not None:
+            return self._slots.copy()
+        size = SLOT_BYTES * self.geometry.slot_count
+        return np.frombuffer(self._file.read(HEADER_BYTES, size), np.uint8)
+
+    def read_entries(self, first: int, count: int) -> bytes:
+        """Give entries' bytes."""
+        return self._file.read(self.geometry.entry_at(first), ENTRY_BYTES * count)
+
+    def newest(self, key_hash: int) -> int:
+        """Give the number of the newest entry in a hash's chain, 0 without one; under the lock."""
+        slots = address(self._slots) if self._slots is not None else self._map() + HEADER_BYTES
+        number = int(lib.ts_index_slot(slots, self.geometry.slot_count, key_hash))
+        return number if 0 < number < self.written else 0
+
+    def walk(
+        self, number: int, key_hash: int, limit: int, begin_ms: int, end_ms: int
+    ) -> Iterator[Int64Array]:
+        """Give the log offsets of a hash's entries that may be in time, newest first, from entry
+        `number` on; `limit` was `written` when that number was looked up.
+        """
+        at = ffi.new("int64_t *", number)
+        entries = self._map() + self.geometry.entries_at
+        size = 16
+        while at[0]:
+            found = np.empty(size, np.int64)
+            count = lib.ts_index_find(
+                entries,
+                self.geometry.slot_count,
+                limit,
+                key_hash,
+                self.native.begin_ms,
+                begin_ms,
+                end_ms,
+                at,
+                ffi.from_buffer("int64_t[]", found),
+                size,
+            )
+            if count < 0:
+                raise self._damaged(f"entry {at[0]}", "one that fits its chain", "none")
+            yield found[:count]
+            size = min(4 * size, _FOUND)
+
+    def check(self) -> None:
+        """Once, before anything is looked up: the bytes add up to what was noted of them."""
+        if self._unchecked is None:
+            return
+        limit, wanted = self._unchecked
+        base = self._map() + self.geometry.entry_at(1)
+        crc = lib.ts_crc32(0, base, ENTRY_BYTES * (limit - 1))
+        if crc != wanted:
+            raise self._damaged("its entries' CRC", wanted, crc)
+        if self._slots is None:
+            size = SLOT_BYTES * self.geometry.slot_count
+            crc = lib.ts_crc32(0, self._map() + HEADER_BYTES, size)
+            if crc != self.slots_crc:
+                raise self._damaged("its slots' CRC", self.slots_crc, crc)
+        self._unchecked = None
+
+    def _map(self) -> Any:
+        if self._view is None:
+            self._memory = self._file.map_read(self.geometry.file_bytes)
+            self._view = ffi.from_buffer("uint8_t[]", self._memory)
+        return self._view
+
+    def _damaged(self, what: str, wanted: object, got: object) -> CorruptError:
+        return CorruptError(f"index: {what}", where=self.path, wanted=wanted, got=got)

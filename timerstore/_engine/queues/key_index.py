@@ -1,0 +1,277 @@
+"""Index: from a message's key to where the message lies in the log.
+
+Data:     index_file.py; format/index_position.py says how far it reaches.
+Threads:  dispatch adds, whoever checkpoints saves, any looks up.
+Locks:    _saving, then `lock`; dispatch's before both, where it is held; nothing under them.
+Holds:    (1) at `position` every key of a record below it was added, once, and none of one behind
+          it; (2) what the position file speaks of was durable before it was written, so that a
+          crash costs no more than adding again what lies behind.
+Fails:    CorruptError where a look-up meets what cannot be: then `restart`, and add all again.
+Source:   exactly-once.md section 5, store-format.md section 4; decision 0014.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from timerstore._engine.base.failpoints import reach
+from timerstore._engine.base.native import Lock, ffi, lib
+from timerstore._engine.base.owner import Owner
+from timerstore._engine.format import index_position
+from timerstore._engine.format.index_position import IndexFileState, IndexPosition
+from timerstore._engine.format.store_paths import Tree, index_name, is_index_name
+from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.queues.index_file import ENTRY_BYTES, Geometry, IndexFile, Int64Array
+from timerstore._engine.storage.disk import Disk
+from timerstore._engine.storage.segments import Segments
+from timerstore.clock import Clock
+from timerstore.errors import CorruptError, FailedError
+
+KEYS_MAX = 16_385
+"""Most keys of one message: what fits its properties, and its own id."""
+
+_KEY = np.dtype([("log_offset", np.int64), ("store_ms", np.int64), ("hash", np.int32, 2)])
+_CAPACITY = 2 * KEYS_MAX
+_BATCH = 16_384  # records in one step of catching up
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+
+assert _KEY.itemsize == ffi.sizeof("ts_key"), "key_index.py and api.h disagree"
+
+
+class Index(Owner):
+    """The index of one store."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        tree: Tree,
+        clock: Clock,
+        geometry: Geometry,
+        lag_bytes: int,
+        *,
+        has_tags: bool = False,
+    ) -> None:
+        self._disk = disk
+        self._tree = tree
+        self._clock = clock
+        self.geometry = geometry
+        self._lag_bytes = lag_bytes
+        self._store_id = 0
+        self.lock = Lock()
+        self._saving = Lock()  # the position file is written
+        self._restarts = 0
+        self.files: list[IndexFile] = []
+        self.begin = 0  # log offset from which on records are in the index
+        self.position = 0
+        self._added = 0  # keys of records behind `position`, by a step that failed
+        self._saved: IndexPosition | None = None
+        self._array = np.empty(_CAPACITY, _KEY)
+        self._entries = np.empty(_CAPACITY * ENTRY_BYTES, np.uint8)
+        self.keys: Any = ffi.new("ts_keys *")
+        self.keys.at = ffi.cast("ts_key *", ffi.from_buffer(self._array))
+        self.keys.capacity = _CAPACITY
+        self.keys.has_tags = self.has_tags = has_tags
+
+    @property
+    def end_ms(self) -> int:
+        """Store time of the newest message that has an entry; 0 without one."""
+        return int(self.files[-1].native.end_ms) if self.files else 0
+
+    # --- opening ---
+
+    def recover(self, store_id: int, log_begin: int, log_end: int) -> None:
+        """Go on from the position file; anew where it does not fit the files or the log."""
+        self._store_id = store_id
+        self._disk.make_directory(self._tree.index)
+        saved = index_position.read(self._disk.read_small(self._tree.index_position))
+        try:
+            if (
+                saved is not None
+                and (saved.store_id, saved.slot_count, saved.entry_count, saved.has_tags)
+                == (store_id, *self.geometry, self.has_tags)
+                and saved.begin <= log_begin <= saved.end <= log_end
+            ):
+                self._load(saved)
+                return
+        except (CorruptError, FailedError):
+            pass  # gone, too short, or other bytes than were noted
+        self.restart(store_id, log_begin)
+
+    def _load(self, saved: IndexPosition) -> None:
+        files = [
+            IndexFile.load(self._disk, self._tree.index / state.name, self.geometry, state)
+            for state in saved.files
+        ]
+        for full in files[:-1]:
+            if not full.is_full or full.slots_crc is None:
+                raise CorruptError("index: a file that is not full", where=full.path)
+        newest = files[-1] if files else None
+        is_sealed = newest is None or (newest.is_full and newest.slots_crc is not None)
+        if newest is not None and not is_sealed and newest.take_over():
+            reach("recover_index_relinked")
+        self._remove_others({state.name for state in saved.files})
+        self.files = files
+        self.begin, self.position = saved.begin, saved.end
+        self._saved = saved
+
+    def restart(self, store_id: int, log_begin: int) -> None:
+        """Forget everything, durably: from here on records from `log_begin` on are added."""
+        with self._saving, self.lock:
+            self._restarts += 1
+            self._store_id = store_id
+            self._disk.make_directory(self._tree.index)
+            if self._disk.exists(self._tree.index_position):
+                self._disk.unlink(self._tree.index_position)
+                self._disk.sync_directory(self._tree.side)
+            self._saved = None
+            self.files = []
+            self._remove_others(set())
+            self.begin = self.position = log_begin
+            self._added = 0
+        reach("recover_index_removed")
+
+    def _remove_others(self, names: set[str]) -> None:
+        others = [n for n in self._disk.list(self._tree.index) if is_index_name(n)]
+        for name in others:
+            if name not in names:
+                self._disk.unlink(self._tree.index / name)
+        if others:
+            self._disk.sync_directory(self._tree.index)
+
+    # --- adding ---
+
+    def gather(self) -> Any:
+        """Begin to gather keys of records that are not in the index yet: what C adds them to."""
+        self.keys.count = 0
+        self.keys.begin = self.position
+        return self.keys
+
+    def take(self, end: int) -> None:
+        """Add what was gathered; from here on the index reaches `end`.
+
+        After a FullError it may be called again, with what was gathered again: what was added by
+        then is not added twice.
+        """
+        with self.lock:
+            if self.files:
+                self.files[-1].finish()
+            count = int(self.keys.count)
+            done = min(self._added, count)
+            while done < count:
+                file = self._taking()
+                taken = file.append(self.keys.at + done, count - done, self._entries)
+                done += taken
+                self._added += taken
+                file.finish()
+            self._added -= count
+            self.position = max(self.position, end)
+        reach("dispatch_index_written")
+
+    def _taking(self) -> IndexFile:
+        """Give the file that takes entries; a full one is finished, a new one made."""
+        last = self.files[-1] if self.files else None
+        if last is not None and not last.is_full:
+            return last
+        if last is not None:
+            last.seal()
+        name = index_name(self._clock.now_ms, None if last is None else last.path.name)
+        file = IndexFile.make(self._disk, self._tree.index / name, self.geometry, last)
+        self.files.append(file)
+        reach("dispatch_index_rolled")
+        return file
+
+    def catch_up(self, segments: Segments, end: int) -> None:
+        """Add all records below `end`, a log offset where one ends."""
+        following = ffi.new("int64_t *")
+        with segments.view(end) as view:
+            while self.position < end:
+                count = lib.ts_index_keys(view, self.position, following, _BATCH, self.gather())
+                if count < 0:
+                    segments.serve(view, count, "index")
+                    continue
+                self.take(int(following[0]))
+
+    # --- saving ---
+
+    def save(self, log: CommitLog, *, is_clean: bool) -> None:
+        """Have a crash go on from here, where it would have to go back far; `is_clean`: in any
+        case, and have the files as a broker reads them.
+        """
+        behind = self.position - (self.begin if self._saved is None else self._saved.end)
+        if not is_clean and behind < self._lag_bytes:
+            return
+        with self.lock:
+            if self._added:
+                return  # a step has failed in between: not now
+            if is_clean and self.files:
+                self.files[-1].write_slots()
+            files, end, restarts = list(self.files), self.position, self._restarts
+            states = tuple(file.state() for file in files)
+            saved = IndexPosition(
+                self._store_id, *self.geometry, self.has_tags, self.begin, end, states
+            )
+        if saved == self._saved:
+            return
+        for file in files:
+            file.sync()
+        reach("checkpoint_index_synced")
+        log.sync_through(end)
+        with self._saving:
+            with self.lock:
+                if self._restarts != restarts:
+                    return
+                there = {file.path.name for file in self.files}  # others were dropped meanwhile
+            saved = saved._replace(files=tuple(one for one in saved.files if one.name in there))
+            self._disk.write_small(self._tree.index_position, index_position.write(saved))
+            self._saved = saved
+        reach("checkpoint_index_saved")
+
+    def drop_below(self, log_begin: int) -> bool:
+        """Drop the first file where it has only entries of messages below log_begin, durably;
+        whether it was. The last file stays. It is not noted any more before it is unlinked.
+        """
+        with self._saving, self.lock:
+            if len(self.files) < 2 or int(self.files[0].native.end_offset) >= log_begin:
+                return False
+            name, saved = self.files[0].path.name, self._saved
+            if saved is not None and any(state.name == name for state in saved.files):
+                kept = tuple(state for state in saved.files if state.name != name)
+                saved = saved._replace(files=kept)
+                self._disk.write_small(self._tree.index_position, index_position.write(saved))
+                self._saved = saved
+            del self.files[0]
+        reach("retention_index_dropped")
+        self._disk.unlink(self._tree.index / name)
+        self._disk.sync_directory(self._tree.index)
+        return True
+
+    def close(self) -> None:
+        """Let go of the files; who reads a map keeps it until he is through."""
+        self.files = []
+
+    # --- looking up ---
+
+    def find(
+        self, topic: bytes, key: bytes, begin_ms: int = _INT64_MIN, end_ms: int = _INT64_MAX
+    ) -> Iterator[Int64Array]:
+        """Give log offsets of messages that may have this key in this topic, newest first: others
+        may have the same hash, or the time be another within its second.
+        """
+        key_hash = int(lib.ts_index_hash(topic, len(topic), key, len(key)))
+        with self.lock:
+            files = list(self.files)
+            limits = [file.written for file in files]
+            newest = files[-1].newest(key_hash) if files else 0
+        for at in range(len(files) - 1, -1, -1):
+            file = files[at]
+            file.check()
+            number = newest if at == len(files) - 1 else file.newest(key_hash)
+            yield from file.walk(number, key_hash, limits[at], begin_ms, end_ms)
+
+    def snapshot(self) -> "tuple[list[IndexFile], list[IndexFileState], bytes, int]":
+        """Give files, their states, the newest one's slots, and `position`, as at one moment."""
+        with self.lock:
+            files = list(self.files)
+            slots = files[-1].copy_slots().tobytes() if files else b""
+            return files, [file.state() for file in files], slots, self.position

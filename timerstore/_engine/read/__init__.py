@@ -1,0 +1,26 @@
+"""Read messages: pull from a queue, consume with a group, query by key.
+
+pull.py                  pull messages from an offset on, now or when they arrive
+waiting_pull.py          one waiting pull, driven by a thread or by an event loop
+multi_wait.py            wait for several pulls at once
+long_poll.py             all waiting pulls by queue, and which of them an arrival wakes
+queue_reader.py          the messages between two queue offsets
+page.py                  the rows and bytes of one pull
+page_buffers.py          memory of released pages, for reuse
+query.py                 messages by key or id, pending ones included
+filter.py                tag and SQL filters; sql.py parses, sql_condition.py evaluates
+consumer.py              read a topic for a group: poll, commit, seek
+groups.py                which member of a group has which queue
+consumer_offsets.py      committed offsets, on disk
+consumer_lag.py          what known groups have not read yet
+lease_progress.py        how far groups that use leases have read
+waiting_poll.py          a consumer's waiting poll; wait_queue.py orders several of them
+queue_watcher.py         registers a consumer with long_poll.py
+time_seek.py             the first queue offset stored at or after a time
+pull_validation.py, validation.py   check arguments
+
+Invariants:
+    1. A returned message is durable, unless the store was configured to show written messages.
+    2. There are no gaps: each offset returns the same message every time.
+    3. No waiting pull misses its message, and an arrival wakes no pull of another queue.
+"""

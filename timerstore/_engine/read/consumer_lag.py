@@ -1,0 +1,62 @@
+"""Unread: what the known groups have not read yet, for those who would remove it.
+
+A group is known in a topic when it has committed there, or has a consumer in this process. What it
+has not committed counts as not read, in every queue of the topic.
+
+Threads:  retention.
+Source:   issue 6, item 12; decision 0041.
+"""
+
+import logging
+from collections.abc import Iterator
+
+from timerstore._engine.base.metrics import Metrics
+from timerstore._engine.format import queue_unit
+from timerstore._engine.queues.routes import Route, Routes
+from timerstore._engine.read.consumer_offsets import Offsets
+from timerstore._engine.read.groups import Groups
+
+_NOTHING = 2**62
+
+
+class Unread:
+    """Knows how far the groups of one store are."""
+
+    def __init__(self, metrics: Metrics, routes: Routes, offsets: Offsets, groups: Groups) -> None:
+        self._metrics = metrics
+        self._routes = routes
+        self._offsets = offsets
+        self._groups = groups
+
+    def lowest(self) -> int:
+        """Give the lowest log offset that a group has not read."""
+        found = _NOTHING
+        for topic, name in self._known():
+            committed = self._offsets.committed(topic, name)
+            for queue_id in range(self._routes.full_queue_count(topic)):
+                route = self._routes.get(topic, queue_id)
+                if route is not None:
+                    found = min(found, self._first(route, committed.get(queue_id, 0)))
+        return found
+
+    def _known(self) -> Iterator[tuple[str, str]]:
+        yield from dict.fromkeys([*self._offsets.known(), *self._groups.known()])
+
+    def _first(self, route: Route, offset: int) -> int:
+        offset = max(offset, route.queue.min_offset)
+        units = queue_unit.read(route.queue.read(offset, 1))
+        return int(units["log_offset"][0]) if len(units) else _NOTHING
+
+    def dropped(self, route: Route, begin: int, end: int) -> None:
+        """The queue's messages [begin, end) are gone: count and log what was not read."""
+        for topic, name in self._known() if begin < end else ():
+            if topic != route.topic:
+                continue
+            at = self._offsets.committed(topic, name).get(route.queue_id, 0)
+            count = end - max(at, begin)
+            if count > 0:
+                self._metrics.add("retention_unread_messages", count)
+                logging.getLogger("timerstore.read").warning(
+                    "removed_unread=%d topic=%s queue=%d group=%s", count, topic,
+                    route.queue_id, name,
+                )  # fmt: skip

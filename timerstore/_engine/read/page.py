@@ -1,0 +1,175 @@
+"""Page: what one pull has got so far, rows and bytes, as C writes them and a filter thins them.
+
+Data:     rows as ts_pulled of native/api.h; bodies and property texts lie in the rows' order.
+Threads:  one pull's own.
+Holds:    the first `count` rows and the bytes they speak of are whole; what lies behind is free.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from timerstore._engine.base.native import address, ffi, lib
+from timerstore._engine.read.filter import Mask
+from timerstore._engine.read.page_buffers import Buffers
+from timerstore.messages import Int64Array
+
+PULLED = np.dtype(
+    [
+        ("queue_offset", np.int64),
+        ("log_offset", np.int64),
+        ("born_ms", np.int64),
+        ("store_ms", np.int64),
+        ("due_ms", np.int64),
+        ("delivered_ms", np.int64),
+        ("body_at", np.int64),
+        ("properties_at", np.int64),
+        ("body_size", np.int32),
+        ("properties_size", np.int32),
+        ("size", np.int32),
+        ("queue_id", np.int32),
+        ("flag", np.int32),
+        ("sys_flag", np.int32),
+        ("reconsume_times", np.int32),
+        ("body_crc", np.int32),
+        ("born_host", np.uint8, (20,)),
+        ("store_host", np.uint8, (20,)),
+        ("born_host_size", np.int32),
+        ("store_host_size", np.int32),
+    ]
+)
+assert PULLED.itemsize == ffi.sizeof("ts_pulled"), "page.py and api.h disagree"
+
+
+class Page:
+    """Up to `rows_max` messages."""
+
+    def __init__(self, rows_max: int, buffers: Buffers) -> None:
+        self._buffers = buffers
+        size = rows_max * PULLED.itemsize
+        self._rows = buffers.take(size)[:size].view(PULLED)
+        self._bodies: Any = np.empty(0, np.uint8)
+        self._properties: Any = np.empty(0, np.uint8)
+        self.count = 0
+        self._bodies_end = 0
+        self._properties_end = 0
+
+    @property
+    def free_rows(self) -> int:
+        """How many messages more it takes."""
+        return len(self._rows) - self.count
+
+    @property
+    def used(self) -> int:
+        """How many bytes of room are in use."""
+        return max(self._bodies_end, self._properties_end)
+
+    def reserve(self, need: int, room_max: int) -> bool:
+        """Have room for `need` bytes more of each kind; False where that is beyond `room_max`."""
+        have = min(len(self._bodies), len(self._properties))  # one may be larger than asked for
+        room = self.used + need
+        if room > room_max:
+            return False
+        if room > have:
+            room = max(room, min(2 * have, room_max))  # few copies, however often it is asked
+            bodies, properties = self._buffers.take(room), self._buffers.take(room)
+            bodies[: self._bodies_end] = self._bodies[: self._bodies_end]
+            properties[: self._properties_end] = self._properties[: self._properties_end]
+            self._bodies, self._properties = bodies, properties
+        return True
+
+    def add(
+        self,
+        view: Any,
+        route: Any,
+        units: bytes,
+        positions: Any,
+        count: int,
+        offset: int,
+        visible_end: int,
+        precision_ms: int,
+    ) -> int:
+        """Read the messages of some units behind what is there: how many, or a status of C.
+
+        `positions`: which of the units, from queue offset `offset` on; NULL: the first `count`.
+        """
+        assert count <= self.free_rows
+        rows = self._rows[self.count :]
+        got = int(
+            lib.ts_pull(
+                view,
+                route,
+                units,
+                positions,
+                count,
+                offset,
+                visible_end,
+                precision_ms,
+                ffi.from_buffer("ts_pulled[]", rows),
+                address(self._bodies[self._bodies_end :]),
+                len(self._bodies) - self._bodies_end,
+                address(self._properties[self._properties_end :]),
+                len(self._properties) - self._properties_end,
+            )
+        )
+        if got > 0:
+            self.count += got
+            last = rows[got - 1]
+            self._bodies_end += int(last["body_at"] + last["body_size"])
+            self._properties_end += int(last["properties_at"] + last["properties_size"])
+        return got
+
+    def texts(self, count: int) -> tuple[Any, Int64Array]:
+        """Give the property texts of the last `count` messages, and where each begins."""
+        offsets = _offsets(self._rows["properties_size"][self.count - count : self.count])
+        begin = self._properties_end - int(offsets[-1])
+        return self._properties[begin : self._properties_end], offsets
+
+    def thin(self, keep: Mask) -> None:
+        """Let go of those of the last len(keep) messages whose mask is 0."""
+        if keep.all():
+            return
+        begin = self.count - len(keep)
+        rows = self._rows[begin : self.count]
+        bodies_begin = self._bodies_end - int(rows["body_size"].sum(dtype=np.int64))
+        texts_begin = self._properties_end - int(rows["properties_size"].sum(dtype=np.int64))
+        kept = lib.ts_pulled_keep(
+            ffi.from_buffer("ts_pulled[]", rows),
+            len(keep),
+            address(keep),
+            address(self._bodies[bodies_begin:]),
+            address(self._properties[texts_begin:]),
+        )
+        rows = rows[:kept]
+        self.count = begin + kept
+        self._bodies_end = bodies_begin + int(rows["body_size"].sum(dtype=np.int64))
+        self._properties_end = texts_begin + int(rows["properties_size"].sum(dtype=np.int64))
+
+    def columns(self) -> dict[str, Any]:
+        """Give the message's fields as MessageBatch names them."""
+        rows = self._rows[: self.count]
+        return {
+            "queue_offset": rows["queue_offset"],
+            "log_offset": rows["log_offset"],
+            "born_ms": rows["born_ms"],
+            "store_ms": rows["store_ms"],
+            "due_ms": rows["due_ms"],
+            "delivered_ms": rows["delivered_ms"],
+            "bodies": memoryview(self._bodies)[: self._bodies_end],
+            "body_offsets": _offsets(rows["body_size"]),
+            "properties": memoryview(self._properties)[: self._properties_end],
+            "properties_offsets": _offsets(rows["properties_size"]),
+            "flag": rows["flag"],
+            "sys_flag": rows["sys_flag"],
+            "reconsume_times": rows["reconsume_times"],
+            "body_crc": rows["body_crc"],
+            "store_bytes": rows["size"],
+            "born_hosts": rows["born_host"],
+            "store_hosts": rows["store_host"],
+        }
+
+
+def _offsets(sizes: Any) -> Int64Array:
+    out = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=out[1:])
+    return out

@@ -1,0 +1,1 @@
+"""Open a store: go on from a checkpoint, or rebuild everything from the commit log."""

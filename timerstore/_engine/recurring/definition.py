@@ -1,0 +1,160 @@
+"""What `put_every` is given, checked; and what is shown of it.
+
+Fails:    MessageError, ConfigError: nothing was made.
+"""
+
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from timerstore._engine.base import validation
+from timerstore._engine.format.recurring_json import Definition
+from timerstore._engine.recurring.rule import CronRule, rule_of
+from timerstore.config import StoreConfig
+from timerstore.errors import MessageError, quoted
+
+EVERY_MS_MIN = 1000
+MISSED = ("skip", "one", "all")
+CRON_BYTES_MAX = 256
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Recurring:
+    """What is put again and again."""
+
+    name: str
+    topic: str
+    every_ms: int | None
+    cron: str | None
+    timezone: str
+    missed: str
+    made_ms: int
+    run_count: int
+    """Runs that were put, the one that waits counted."""
+    next_ms: int | None
+    """When the next run is due; None: none is planned at present."""
+
+
+def shown(one: Definition, now_ms: int) -> Recurring:
+    """Show a definition."""
+    next_ms = one.planned_ms if one.run_count and one.planned_ms > now_ms else None
+    return Recurring(
+        one.name,
+        one.topic,
+        one.every_ms or None,
+        one.cron or None,
+        one.timezone,
+        one.missed,
+        one.made_ms,
+        one.run_count,
+        next_ms,
+    )
+
+
+def draw_name() -> str:
+    """Give a name to what was given none."""
+    return secrets.token_hex(6)
+
+
+def define(
+    config: StoreConfig,
+    now_ms: int,
+    topic: str,
+    body: Any,
+    *,
+    every: Any,
+    cron: Any,
+    timezone: Any,
+    start: Any,
+    missed: Any,
+    name: Any,
+    tags: str | None,
+    keys: Sequence[str] | str,
+    properties: Mapping[str, str] | None,
+    queue_id: int | None,
+) -> Definition:
+    """Give the definition."""
+    raw_topic = validation.check_topic(topic)
+    if not config.timer_enabled:
+        raise validation.timers_off()
+    text = validation.encode_properties(tags, keys, properties)
+    raw = bytes(validation.check_body(body, config.message_bytes_max))
+    validation.check_sizes(
+        len(raw),
+        len(text) + 256,  # the run's id and number, and the definition's name
+        raw_topic,
+        properties_bytes_max=config.properties_bytes_max,
+        record_bytes_max=config.record_bytes_max,
+    )
+    number = -1 if queue_id is None else validation.check_queue_id(queue_id)
+    problems = _problems(every, cron, timezone, missed, name)
+    if problems:
+        raise MessageError(problems)
+    every_ms = _every_ms(every, config) if every is not None else 0
+    start_ms = -1
+    if start is not None:
+        start_ms = _start_ms(validation.moment_ms("start", start), every_ms)
+        begin_ms = max(start_ms, now_ms)  # runs from before it was made were never missed
+    else:
+        begin_ms = now_ms + every_ms if every_ms else now_ms + 1
+    made = Definition(
+        name or draw_name(), secrets.token_hex(4), topic, number, raw, text, every_ms,
+        cron or "", timezone, start_ms, missed, now_ms, 0, begin_ms - 1,
+    )  # fmt: skip
+    if rule_of(made).after(begin_ms - 1) is None:
+        raise MessageError(f"cron: {cron!r} never comes in 50 years")
+    return made
+
+
+def _start_ms(start_ms: int, every_ms: int) -> int:
+    """Give a start that the file can hold: -1 there says that none was given. Of one before 1970
+    the first step in 1970 or later, which begins the same runs from then on.
+    """
+    if start_ms >= 0:
+        return start_ms
+    return start_ms % every_ms if every_ms else 0
+
+
+def _problems(every: Any, cron: Any, timezone: Any, missed: Any, name: Any) -> list[str]:
+    problems = []
+    if (every is None) == (cron is None):
+        got = "both" if every is not None else "none"
+        problems.append(f"every, cron: wanted one of them, got {got}")
+    if not isinstance(missed, str) or missed not in MISSED:
+        problems.append(f"missed: wanted one of {', '.join(MISSED)}, got {quoted(missed)}")
+    if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
+        problems.append(f"name: wanted 1 to 64 of A-Za-z0-9._-, got {quoted(name)}")
+    if not isinstance(timezone, str):
+        problems.append(f"timezone: wanted an IANA name, got {quoted(timezone)}")
+    elif cron is None and timezone != "UTC":
+        problems.append("timezone: goes with cron; a step of time knows none")
+    elif cron is not None and (not isinstance(cron, str) or len(cron) > CRON_BYTES_MAX):
+        problems.append(f"cron: wanted text of at most {CRON_BYTES_MAX} bytes, got {quoted(cron)}")
+    elif cron is not None:
+        try:
+            CronRule(cron, timezone)
+        except MessageError as error:
+            problems.extend(error.problems)
+    return problems
+
+
+def _every_ms(every: timedelta | float, config: StoreConfig) -> int:
+    try:
+        found = validation.resolve_due_ms(0, every, None, None, config.delay_ms_max) or 0
+    except MessageError as error:
+        texts = [
+            one.removeprefix("delay: ").replace(" ms from now,", " ms,") for one in error.problems
+        ]
+        if any(one.startswith("wanted 0 or more") for one in texts):
+            found = 0
+        else:
+            raise MessageError([f"every: {one}" for one in texts]) from error
+    if found < EVERY_MS_MIN:
+        raise MessageError(
+            f"every: wanted at least {EVERY_MS_MIN} ms, 1 second, got {quoted(every)}"
+        )
+    return found

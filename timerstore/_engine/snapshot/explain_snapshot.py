@@ -1,0 +1,84 @@
+"""Explaining one message as of a moment: its records, and its place by the units of the timer log.
+
+Threads:  one at a time.
+Cost:     a read of the log, and of the timer log where it waits.
+Source:   introspection/explain.py, which says the same of a store that is open.
+"""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from timerstore._engine.introspection.explain import Explainer, Name
+from timerstore._engine.snapshot.snapshot_timers import Timers
+from timerstore._engine.snapshot.view import Room
+from timerstore._engine.tables.table_scan import Part, RowArray, Wanted, units
+from timerstore._engine.timer.timer_arrays import Records, slots_of
+from timerstore.clock import Clock
+from timerstore.messages import Explanation, HistoryEntry
+
+
+class ExplainerBeside(Explainer):
+    """Explains messages of one store."""
+
+    def __init__(self, room: Room, timers: Timers, clock: Clock) -> None:
+        opened: Any = SimpleNamespace(
+            rooms=timers.rooms, store_id=timers.store_id, level_pending=timers.level_pending
+        )
+        super().__init__(room.config, clock, opened)
+        self._room = room
+
+    def explain(self, name: Name) -> Explanation:
+        """Tell all that is known; GoneError where retention has overtaken it."""
+        return self._explain(name)
+
+    def _waiting(self, name: Name, rows: Records, history: tuple[HistoryEntry, ...]) -> Explanation:
+        row = rows[-1]
+        precision_ms, due_ms = self._config.precision_ms, int(row["due_ms"])
+        unit, chain = self._unit(int(row["log_offset"]))
+        why = self._when(due_ms)
+        if unit is None:
+            why += "; as of the last checkpoint it is not on the wheel yet"
+            return self._made(name, rows, history, "waiting", "timer topic", why)
+        slot_ms = int(unit["slot_ms"])
+        if slot_ms < int(unit["write_ms"]) // precision_ms * precision_ms:
+            why += "; it gets its slot on the wheel when that is near"
+            return self._made(name, rows, history, "waiting", "far wheel", why)
+        slot, mark = slot_ms // precision_ms, self._room.moment.mark
+        is_read = mark is not None and slot < mark.read_slot
+        if is_read:
+            why += "; its slot is read, it waits to be handed over"
+        elif slot < int(slots_of(np.array([due_ms]), precision_ms)[0]):
+            why += f"; until {self._at(slot_ms)} it is in an earlier slot, then it rolls"
+        else:
+            why += f"; its slot is read {self._at(slot_ms)}"
+        return self._made(
+            name,
+            rows,
+            history,
+            "waiting",
+            "open slot" if is_read else "wheel",
+            why,
+            slot=slot,
+            slot_ms=slot_ms,
+            chain_place=int((chain > int(unit["timer_pos"])).sum()) + 1,
+            chain_length=len(chain),
+        )
+
+    def _unit(self, log_offset: int) -> tuple[RowArray | None, Any]:
+        """The newest unit of a record, and the positions of all in its slot."""
+        store = self._room.moment.store
+        part = Part(0, store, store.timer_log_begin, store.timer_log_end)
+        own, found = None, [np.empty(0, [("slot_ms", np.int64), ("timer_pos", np.int64)])]
+        for rows in units(part, Wanted("timers", (), batch_rows=32_768)):
+            mine = np.flatnonzero(rows["log_offset"] == log_offset)
+            if len(mine):
+                own = rows[mine[-1]].copy()
+            slots = np.empty(len(rows), found[0].dtype)
+            slots["slot_ms"], slots["timer_pos"] = rows["slot_ms"], rows["timer_pos"]
+            found.append(slots)
+        every = np.concatenate(found)
+        if own is None:
+            return None, every["timer_pos"][:0]
+        return own, every["timer_pos"][every["slot_ms"] == own["slot_ms"]]

@@ -1,0 +1,122 @@
+"""Timing: what waits in a store that is read, when it is due, and where one message is.
+
+Holds:    each answer is as of one moment; of what is iterated over, that of the first step.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime
+from heapq import merge
+from typing import Any
+
+from timerstore._engine.base.validation import whole
+from timerstore._engine.introspection.due_buckets import buckets_of
+from timerstore._engine.introspection.explain import name_of
+from timerstore._engine.read.groups import check_name
+from timerstore._engine.read.query import check_query
+from timerstore._engine.snapshot.calls import Answering, answered
+from timerstore._engine.snapshot.due_histogram import histogram
+from timerstore._engine.snapshot.explain_snapshot import ExplainerBeside
+from timerstore._engine.snapshot.key_search import query
+from timerstore._engine.timer.timer_arrays import Records
+from timerstore.errors import MessageError, quoted
+from timerstore.messages import Explanation, Histogram, Message, PendingTimer, PutReceipt
+
+
+class Timing(Answering):
+    """A store that is asked what waits."""
+
+    def pending(
+        self, *, begin_ms: int | None = None, end_ms: int | None = None, topic: str | None = None
+    ) -> Iterator[PendingTimer]:
+        """Give the messages that wait and are due in [begin_ms, end_ms), in order of due time; all
+        as of the moment of the first step.
+        """
+        self.check_open()
+        given: tuple[tuple[str, Any], ...] = (("begin_ms", begin_ms), ("end_ms", end_ms))
+        problems = [
+            f"{name}: wanted a whole number of ms since 1970, got {quoted(value)}"
+            for name, value in given
+            if value is not None and whole(value) is None
+        ]
+        if problems:
+            raise MessageError(problems)
+        if topic is not None:
+            check_name("topic", topic)
+        return self._pending_steps(begin_ms, end_ms, topic)
+
+    def _pending_steps(
+        self, begin_ms: int | None, end_ms: int | None, topic: str | None
+    ) -> Iterator[PendingTimer]:
+        def read() -> tuple[Records, Records]:
+            self._timers.catch_up()
+            return self._timers.entries(begin_ms, end_ms, topic)
+
+        timers, on_level = self.answer(read)
+        both = merge(
+            ((int(one["due_ms"]), False, k) for k, one in enumerate(timers)),
+            ((int(one["due_ms"]), True, k) for k, one in enumerate(on_level)),
+        )
+        for _, is_level, k in both:
+            entry = (on_level if is_level else timers)[k]
+            with self.turn():
+                one = self._timers.describe(entry, is_level=is_level)
+            if one is not None and (topic is None or one.topic == topic):
+                yield one
+
+    @answered
+    def histogram(
+        self,
+        begin: datetime | int | None = None,
+        end: datetime | int | None = None,
+        by: str = "hour",
+        topic: str | None = None,
+    ) -> Histogram:
+        """Count what waits by when it is due, exactly, as `TimerStore.histogram` does; it reads
+        what waits with each call.
+        """
+        if topic is not None:
+            check_name("topic", topic)
+        buckets = buckets_of(self._clock.now_ms, begin, end, by)
+        self._timers.catch_up()
+        return histogram(buckets, [one["due_ms"] for one in self._timers.entries(topic=topic)])
+
+    @answered
+    def explain(
+        self, message: PutReceipt | Message | PendingTimer | str, *, topic: str | None = None
+    ) -> Explanation:
+        """Tell where a message is, why it is not out yet, and what happened to it, as of the last
+        checkpoint; as `TimerStore.explain`. It reads the log.
+        """
+        name = name_of(message, topic)
+        self._timers.catch_up()
+        return ExplainerBeside(self._room, self._timers, self._clock).explain(name)
+
+    @answered
+    def timing_distribution(self) -> dict[int | None, int]:
+        """Give how many messages wait, by when they are due: within 5 s, 60 s, ... 86,400 s."""
+        self._timers.catch_up()
+        return self._timers.backlog.distribution()
+
+    @answered
+    def congestion(self) -> dict[int, int]:
+        """Give how many messages wait for each slot, by the ms at which the slot begins."""
+        self._timers.catch_up()
+        return self._timers.backlog.congestion()
+
+    @answered
+    def query(
+        self,
+        topic: str,
+        key: str,
+        *,
+        begin_ms: int | None = None,
+        end_ms: int | None = None,
+        max_count: int = 64,
+    ) -> list[Message]:
+        """Give the newest messages of a topic that have a key, as `TimerStore.query` does.
+
+        Every record of the topic, and every timer, is looked at: no index is used.
+        """
+        wanted = check_query(topic, key, begin_ms, end_ms, max_count)
+        self._timers.catch_up()
+        return query(self._room, self._timers, wanted)

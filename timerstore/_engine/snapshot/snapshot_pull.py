@@ -1,0 +1,191 @@
+"""Pulling: messages of a queue, or of a topic, of a store that is read; at once, or when they come.
+
+Holds:    as read/pull.py, of what lies below the moment's end.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from timerstore._engine.base.validation import whole
+from timerstore._engine.queues.routes import Route
+from timerstore._engine.read.filter import Filter
+from timerstore._engine.read.groups import check_name
+from timerstore._engine.read.pull import bounds_of, kept_range, result_of
+from timerstore._engine.read.pull_validation import check_asked
+from timerstore._engine.read.queue_reader import empty_batch
+from timerstore._engine.read.time_seek import first_stored
+from timerstore._engine.read.validation import wait_problems, whole_ms
+from timerstore._engine.read.waiting_pull import WAITING
+from timerstore._engine.snapshot.calls import Answering, answered
+from timerstore.errors import ClosedError, MessageError, quoted
+from timerstore.messages import Message, MessageBatch, PullResult, PullStatus
+
+_FOLLOWED = 1024  # messages of a queue that are read at a time
+
+
+class Pulling(Answering):
+    """A store that is pulled from."""
+
+    def pull(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        max_count: int = 32,
+        wait: float = 0.0,
+        tags: str | None = None,
+        sql: str | None = None,
+    ) -> PullResult:
+        """Give messages of one queue from an offset on, as `TimerStore.pull` does.
+
+        `wait`: up to so many seconds for the first that becomes visible: it looks every 50 ms
+        (polling.POLL_S), and the store's owner completes a checkpoint every
+        `checkpoint_interval_ms` (500) while there is something new. Closed meanwhile it answers
+        with what it knew. Raises MessageError where there is no such queue.
+        """
+        return result_of(self._pulled(topic, queue_id, offset, max_count, wait, tags, sql))
+
+    def pull_batch(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        max_count: int = 10_000,
+        wait: float = 0.0,
+        tags: str | None = None,
+        sql: str | None = None,
+    ) -> MessageBatch:
+        """Give messages of one queue as columns; otherwise as `pull`."""
+        return self._pulled(topic, queue_id, offset, max_count, wait, tags, sql)
+
+    def _pulled(
+        self,
+        topic: str,
+        queue_id: Any,
+        offset: Any,
+        max_count: Any,
+        wait: Any,
+        tags: Any,
+        sql: Any,
+    ) -> MessageBatch:
+        queue_id, offset, max_count = (
+            one if (number := whole(one)) is None else number
+            for one in (queue_id, offset, max_count)
+        )
+
+        def look() -> MessageBatch:
+            route = self._route(topic, queue_id)
+            wanted = check_asked(route, offset, max_count, wait, tags, sql)
+            return self._look(route, offset, max_count, wanted)
+
+        asked, got = offset, self.answer(look)
+        if wait <= 0 or got.status not in WAITING:
+            return got
+        end_ns = self._polling.end_ns(wait)
+        while got.next_offset < got.max_offset or self._polling.pause(end_ns):
+            try:
+                got = self.answer(look)
+            except ClosedError:
+                break
+            if got.status is PullStatus.NO_MATCHED_MESSAGE:
+                offset = got.next_offset  # what came did not match
+            elif got.status not in WAITING:
+                return got
+        if got.status is PullStatus.OFFSET_OVERFLOW_ONE and offset > asked:
+            return replace(got, status=PullStatus.NO_MATCHED_MESSAGE)
+        return got
+
+    def _route(self, topic: Any, queue_id: Any) -> Route:
+        routes, name = self._room.routes, topic if isinstance(topic, str) else ""
+        number = queue_id if type(queue_id) is int else -1
+        route = routes.find(name, number)
+        if route is None:
+            known = routes.full_queue_count(name)
+            raise MessageError(
+                f"queue: topic {quoted(topic)} has {known} queues, got {quoted(queue_id)}"
+            )
+        return self._room.settle(route)
+
+    def _look(
+        self, route: Route, offset: int, max_count: int, wanted: Filter | None
+    ) -> MessageBatch:
+        log = self._room.log
+        bounds = bounds_of(route.queue, offset, log.end, log.segments.begin)
+        if bounds.status is not PullStatus.FOUND:
+            return empty_batch(route, *bounds)
+        return self._reader.read(
+            route, offset, max_count, bounds.min_offset, bounds.max_offset, wanted
+        )
+
+    def follow(
+        self,
+        topic: str,
+        offsets: Mapping[int, int] | None = None,
+        *,
+        wait: float | None = 0.0,
+        tags: str | None = None,
+        sql: str | None = None,
+    ) -> Iterator[Message]:
+        """Give the messages of a topic, queue by queue in turns, from the offsets on.
+
+        `offsets`: by queue; of a queue that is not named, from its beginning; beyond its end, from
+        there on when it has come so far. A queue that comes later is followed, too; so is a topic.
+        `wait`: how many seconds to wait for the next, None: for ever; it ends when none came.
+        Nothing is committed: `message.queue_offset + 1` is where to go on. Raises MessageError on
+        bad arguments.
+        """
+        topic = check_name("topic", topic)
+        if wait is not None and (problems := wait_problems(wait)):
+            raise MessageError(problems)
+        given: Any = {} if offsets is None else offsets
+        is_mapping = isinstance(given, Mapping)
+        at = {whole(queue): whole(given[queue]) for queue in given} if is_mapping else {}
+        if not is_mapping or None in at or None in at.values():
+            raise MessageError(f"offsets: wanted whole numbers by queue, got {quoted(offsets)}")
+        self.check_open()
+        return self._followed(topic, dict(at), wait, tags, sql)  # type: ignore[arg-type]
+
+    def _followed(
+        self,
+        topic: str,
+        at: dict[int, int],
+        wait: float | None,
+        tags: str | None,
+        sql: str | None,
+    ) -> Iterator[Message]:
+        end_ns = self._polling.end_ns(wait)
+        while True:
+            found = False
+            for queue_id in range(self._queue_count(topic)):
+                before = at.get(queue_id, 0)
+                got = self._pulled(topic, queue_id, before, _FOLLOWED, 0.0, tags, sql)
+                found |= got.next_offset > before
+                # Beyond the end it waits: a reader before this one may have seen what is there.
+                at[queue_id] = max(before, got.next_offset)
+                yield from got
+                if len(got):
+                    end_ns = self._polling.end_ns(wait)
+            if not found and not self._polling.pause(end_ns):
+                return
+
+    @answered
+    def _queue_count(self, topic: str) -> int:
+        return self._room.routes.full_queue_count(topic)
+
+    def offset_at(self, topic: str, queue_id: int, time_ms: int) -> int:
+        """Give the queue offset of the first message stored at a time (epoch ms) or later.
+
+        As `TimerStore.offset_at`, and at its cost.
+        """
+        wanted_ms = whole_ms("time_ms", time_ms)
+        queue_id = queue_id if (number := whole(queue_id)) is None else number
+
+        def look() -> int:
+            route, log = self._route(topic, queue_id), self._room.log
+            low, high = kept_range(route.queue, log.end, log.segments.begin)
+            return first_stored(self._reader, route, low, high, wanted_ms)
+
+        return self.answer(look)

@@ -1,0 +1,146 @@
+"""Geometry: sizes that a directory's files show, against those that were configured.
+
+Holds:    what the files show wins where the configuration says nothing else (its default); a
+          configured value that contradicts them is a ConfigError that names both. The wheel's file
+          is made anew where it is damaged, so that its length counts only where no watermark says
+          how many slots there are, or where a broker has made it.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from timerstore._engine.format import index_position
+from timerstore._engine.format.store_paths import Tree, is_index_name
+from timerstore._engine.format.watermark import Watermark
+from timerstore._engine.format.wheel_slot import BROKER_SLOT_COUNT, SLOT_BYTES
+from timerstore._engine.storage.disk import Disk
+from timerstore.config import RANGES, StoreConfig
+from timerstore.errors import ConfigError, CorruptError
+
+_DEFAULT = StoreConfig()
+
+
+def _segment_bytes(disk: Disk, directories: Iterable[Path]) -> int | None:
+    """The first size that two segments have which are not empty; the first one's where no two have
+    the same: one that was cut short says nothing of the others.
+    """
+    sizes: list[int] = []
+    for directory in directories:
+        for name in disk.list(directory):
+            if len(name) == 20 and name.isdecimal():
+                size = disk.file_bytes(directory / name)
+                if size in sizes:
+                    return size
+                if size:
+                    sizes.append(size)
+    return sizes[0] if sizes else None
+
+
+def queue_bytes(disk: Disk, tree: Tree) -> int | None:
+    """Give the size of the queues' files; None where there are none."""
+    topics = _folders(disk, tree.queues)
+    return _segment_bytes(disk, (queue for topic in topics for queue in _folders(disk, topic)))
+
+
+def _folders(disk: Disk, directory: Path) -> list[Path]:
+    paths = [directory / name for name in disk.list(directory)]
+    return [path for path in paths if disk.is_directory(path)]
+
+
+class _Index(NamedTuple):
+    slot_count: int
+    entry_count: int
+
+
+_INDEX_HEADER_BYTES = 40
+_INDEX_ENTRY_BYTES = 20
+
+
+def _index_file(disk: Disk, tree: Tree) -> tuple[Path, int] | None:
+    """The first index file that is not empty, and its size."""
+    for name in disk.list(tree.index):
+        size = disk.file_bytes(tree.index / name) if is_index_name(name) else None
+        if size:
+            return tree.index / name, size
+    return None
+
+
+def _index_counts(disk: Disk, tree: Tree, wanted: StoreConfig) -> tuple[_Index, Path] | None:
+    """What our own note of the index says; else of a file's length as much as can be told: four
+    entries a slot, as a broker has them unless it is told otherwise.
+    """
+    noted = index_position.read(disk.read_small(tree.index_position))
+    if noted is not None:
+        return _Index(noted.slot_count, noted.entry_count), tree.index_position
+    first = _index_file(disk, tree)
+    if first is None:
+        return None
+    path, file_bytes = first
+    size = file_bytes - _INDEX_HEADER_BYTES
+    configured = _Index(wanted.index_slot_count, wanted.index_entry_count)
+    if size == 4 * configured.slot_count + _INDEX_ENTRY_BYTES * configured.entry_count:
+        return configured, path
+    slots, rest = divmod(size, 4 + 4 * _INDEX_ENTRY_BYTES)
+    if rest == 0 and 1 <= slots <= 25_000_000:
+        return _Index(slots, 4 * slots), path
+    raise ConfigError(
+        f"index_slot_count, index_entry_count: {path} has {file_bytes} bytes, "
+        f"which are not those of {configured.slot_count} slots and {configured.entry_count} "
+        "entries; configure what it was made with, or remove the folder"
+    )
+
+
+def _wheel_slots(disk: Disk, tree: Tree, mark: Watermark | None) -> tuple[int | None, Path]:
+    slots, rest = divmod(disk.file_bytes(tree.timer_wheel) or 0, SLOT_BYTES)
+    if mark is None or (slots, rest) == (BROKER_SLOT_COUNT, 0):
+        return slots // 2 * 2 or None, tree.timer_wheel
+    return mark.wheel_slot_count, tree.watermark
+
+
+def _check_log(disk: Disk, tree: Tree) -> None:
+    """A log cut to less than any can have is damage, no wrong setting."""
+    low, high = RANGES["commit_log_segment_bytes"]
+    found = _segment_bytes(disk, [tree.commit_log])
+    if found is None or low <= found <= high:
+        return
+    files = [tree.commit_log / name for name in disk.list(tree.commit_log)]
+    raise CorruptError(
+        "no log has files of such a length",
+        where=next(path for path in files if disk.file_bytes(path) == found),
+        wanted=f"{low} to {high} bytes",
+        got=found,
+    )
+
+
+def adopt_geometry(
+    disk: Disk, tree: Tree, config: StoreConfig | None, mark: Watermark | None
+) -> StoreConfig:
+    """Give the configuration with the sizes of the files that are there."""
+    wanted = config if config is not None else _DEFAULT
+    _check_log(disk, tree)
+    shown: dict[str, tuple[int | None, Path]] = {
+        "commit_log_segment_bytes": (_segment_bytes(disk, [tree.commit_log]), tree.commit_log),
+        "queue_segment_bytes": (queue_bytes(disk, tree), tree.queues),
+        "timer_log_segment_bytes": (_segment_bytes(disk, [tree.timer_log]), tree.timer_log),
+        "wheel_slot_count": _wheel_slots(disk, tree, mark),
+        "precision_ms": (None if mark is None else mark.precision_ms, tree.watermark),
+    }
+    index = _index_counts(disk, tree, wanted) if wanted.index_enabled else None
+    if index is not None:
+        counts, where = index
+        shown["index_slot_count"] = counts.slot_count, where
+        shown["index_entry_count"] = counts.entry_count, where
+    problems = []
+    changes: dict[str, Any] = {}  # by name: no type says which fields are whole numbers
+    for name, (found, where) in shown.items():
+        configured = getattr(wanted, name)
+        if found is None or found == configured:
+            continue
+        if configured != getattr(_DEFAULT, name):
+            problems.append(f"{name}: configured {configured}, but {where} shows {found}")
+        changes[name] = found
+    if problems:
+        raise ConfigError(problems)
+    return dataclasses.replace(wanted, **changes) if changes else wanted

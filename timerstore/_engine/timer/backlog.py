@@ -1,0 +1,138 @@
+"""Backlog: how far the timer is behind, and how what waits lies in time.
+
+Threads:  any.
+Locks:    the wheel's, while slots are read.
+Holds:    every number is exact while nothing moves; what moves during a call is counted before or
+          after its move. Counters of slots are not asked: they know nothing of rolled messages.
+Cost:     `dequeue` grows with what is late, `distribution` and `congestion` with what waits.
+Source:   store-format.md 6.5 (the bounds); 7.3 (the slot of a due time).
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from timerstore._engine.base.native import ffi, lib
+from timerstore._engine.format import queue_unit
+from timerstore._engine.log.fold import SCAN_DTYPE
+from timerstore._engine.queues.record_lookup import route_needed
+from timerstore._engine.queues.routes import Route
+from timerstore._engine.timer.checkpoint import Rooms
+from timerstore._engine.timer.fair_queue import Lanes
+from timerstore._engine.timer.pending import PendingReader
+from timerstore._engine.timer.timer_arrays import Int64Array, Records, slots_of
+from timerstore._engine.timer.timer_states import which_wait
+from timerstore.clock import Clock
+from timerstore.config import StoreConfig
+
+BOUNDS_S = (5, 60, 300, 900, 3600, 14_400, 28_800, 86_400)
+"""Upper bounds of the timing distribution, seconds from now: the ancestor's."""
+
+
+class Behind(NamedTuple):
+    """How far one side of the timer is behind."""
+
+    messages: int
+    ms: int
+
+
+class Backlog:
+    """Measures one store."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        clock: Clock,
+        rooms: Rooms,
+        timer_route: Route,
+        pending: PendingReader,
+        lanes: Lanes,
+        on_levels: Callable[[], Int64Array],
+    ) -> None:
+        self._precision_ms = config.precision_ms
+        self._clock = clock
+        self._rooms = rooms
+        self._timer_route = timer_route
+        self._pending = pending
+        self._lanes = lanes
+        self._on_levels = on_levels  # when what waits for a fixed level is due
+
+    def enqueue(self) -> Behind:
+        """What the timer topic holds and the wheel does not yet: how much, the oldest how old.
+
+        Where dispatch has not seen the oldest either, the age is that of the oldest record which
+        dispatch has not seen.
+        """
+        rooms, queue = self._rooms, self._timer_route.queue
+        linked = rooms.timer_log.linked_offset
+        count = int(self._timer_route.native.next_offset) - linked
+        if count <= 0:
+            return Behind(0, 0)
+        offset = rooms.dispatch.dispatched
+        if linked < queue.count:
+            offset = int(queue_unit.read(queue.read(linked, 1))["log_offset"][0])
+        return Behind(count, max(0, self._clock.now_ms - self._store_ms(offset)))
+
+    def _store_ms(self, offset: int) -> int:
+        """When the record at a log offset was stored; now, where there is none yet."""
+        rooms = self._rooms
+        segments = rooms.log.segments
+        record, following = np.empty(1, SCAN_DTYPE), ffi.new("int64_t *")
+        with segments.view(rooms.log.write_out()) as view:
+            while True:
+                count = lib.ts_scan(
+                    view,
+                    rooms.routes.native,
+                    self._precision_ms,
+                    offset,
+                    following,
+                    1,
+                    ffi.from_buffer("ts_scanned[]", record),
+                )
+                if count == lib.TS_NEED_ROUTE:
+                    route_needed(segments, view, rooms.routes, self._clock.now_ms)
+                elif count < 0:
+                    segments.serve(view, count, "stats")
+                else:
+                    return int(record["store_ms"][0]) if count else self._clock.now_ms
+
+    def dequeue(self) -> Behind:
+        """What is on the wheel, due, and not in its topic: how much, the first how long ago due.
+
+        Looked for in the order in which a message comes through: who moves on meanwhile is met
+        twice, and counts once. (What is put back on the wheel meanwhile, as it rolls, may not be
+        met.)
+        """
+        now_ms = self._clock.now_ms
+        ids, first_ms = [np.empty(0, np.int64)], now_ms
+        for entries in self._loading(now_ms):
+            late = entries[entries["due_ms"] <= now_ms]
+            late = late[which_wait(self._rooms.states.native, late["id"])]
+            ids.append(late["id"])
+            first_ms = min(first_ms, int(late["due_ms"].min(initial=first_ms)))
+        return Behind(len(np.unique(np.concatenate(ids))), now_ms - first_ms)
+
+    def _loading(self, now_ms: int) -> Iterator[Records]:
+        """Give what is on the wheel and may be due: in slots, the open slot, the lanes."""
+        yield from self._pending.unloaded(now_ms // self._precision_ms)
+        yield from self._rooms.open_slot.by(now_ms)
+        yield from self._lanes.held()
+
+    def distribution(self) -> dict[int | None, int]:
+        """How many are due within each of BOUNDS_S but not within the one before; None: later.
+        Those of fixed levels, too.
+        """
+        due_ms = np.concatenate([self._pending.entries()["due_ms"], self._on_levels()])
+        ahead_ms = due_ms - self._clock.now_ms
+        places = np.searchsorted(np.array(BOUNDS_S) * 1000, ahead_ms, side="left")
+        counts = np.bincount(places, minlength=len(BOUNDS_S) + 1).tolist()
+        return dict(zip((*BOUNDS_S, None), counts, strict=True))
+
+    def congestion(self) -> dict[int, int]:
+        """How many wait for each slot that somebody waits for, by when it begins, ms; ascending.
+        What waits for a fixed level waits for no slot.
+        """
+        due_ms = np.ascontiguousarray(self._pending.entries()["due_ms"])
+        slots, counts = np.unique(slots_of(due_ms, self._precision_ms), return_counts=True)
+        return dict(zip((slots * self._precision_ms).tolist(), counts.tolist(), strict=True))

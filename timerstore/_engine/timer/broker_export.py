@@ -1,0 +1,73 @@
+"""Handover: what a broker reads when it opens a directory that we closed.
+
+Data:     config/timercheck, checkpoint, config/timermetrics: native/format/timer_check.h,
+          native/format/store_checkpoint.h, format/timer_metrics_json.py.
+Threads:  close, after every service stopped.
+"""
+
+from timerstore._engine.base.native import ffi, lib
+from timerstore._engine.format import timer_metrics_json
+from timerstore._engine.format.store_paths import Tree, backup_of
+from timerstore._engine.format.timer_metrics_json import TimerMetrics, TopicCount
+from timerstore._engine.storage.disk import Disk
+from timerstore._engine.timer.checkpoint import Checkpoint, Rooms
+from timerstore.clock import Clock
+from timerstore.config import StoreConfig
+from timerstore.errors import CorruptError
+
+_FILE_BYTES = 4096
+
+
+def write_for_brokers(
+    disk: Disk, tree: Tree, config: StoreConfig, clock: Clock, rooms: Rooms, checkpoint: Checkpoint
+) -> None:
+    """Write the ancestor's checkpoints and counts as of the last completed checkpoint; durable."""
+    mark = checkpoint.completed
+    assert mark is not None, "a checkpoint was completed before"
+    disk.make_directory(tree.config)
+    now_ms = clock.now_ms
+    old = _timer_check(disk, tree)
+    fields = (
+        mark.read_slot * config.precision_ms,
+        mark.timer_log_end,
+        mark.timer_queue_offset,
+        mark.timer_queue_offset,
+        old[4],
+        now_ms,
+        old[6] + 1,
+    )
+    data = ffi.new("uint8_t[]", _FILE_BYTES)
+    lib.ts_timer_check_pack(ffi.new("int64_t[]", fields), data)
+    disk.write_small(tree.timer_check, bytes(ffi.buffer(data)))
+    store_ms = int(rooms.log.native.last_store_ms)
+    data = ffi.new("uint8_t[]", _FILE_BYTES)
+    # A broker that dies deletes the index files that are newer than this.
+    index_ms = 0 if rooms.dispatch.index is None else rooms.dispatch.index.end_ms
+    lib.ts_store_checkpoint_pack(ffi.new("int64_t[]", (store_ms, store_ms, index_ms, 0, 0)), data)
+    disk.write_small(tree.checkpoint, bytes(ffi.buffer(data)))
+    before = _metrics(disk, tree)
+    counts = {
+        topic: TopicCount(count, now_ms)
+        for topic, count in checkpoint.pending_by_topic().items()
+        if count or topic in before.counts
+    }
+    metrics = TimerMetrics(before.version.next(now_ms), counts)
+    disk.write_small(tree.timer_metrics, timer_metrics_json.write(metrics))
+
+
+def _metrics(disk: Disk, tree: Tree) -> TimerMetrics:
+    """Give the counts that are there; where they cannot be read, none: they are derived."""
+    try:
+        return timer_metrics_json.read(
+            disk.read_small(tree.timer_metrics), disk.read_small(backup_of(tree.timer_metrics))
+        )
+    except CorruptError:
+        return TimerMetrics()
+
+
+def _timer_check(disk: Disk, tree: Tree) -> list[int]:
+    raw = disk.read_small(tree.timer_check)
+    fields = ffi.new("int64_t[7]")
+    if raw is not None:
+        lib.ts_timer_check_unpack(raw, len(raw), fields)
+    return list(fields)

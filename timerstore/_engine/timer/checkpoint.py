@@ -1,0 +1,396 @@
+"""Checkpoint: what a recovery may trust, in the order that makes it true.
+
+Data:     format/watermark.py and the files that it speaks of.
+Threads:  flush, close, and a put that finds too much log beyond the last one: one at a time,
+          `_lock`.
+Locks:    _lock, then the wheel's, then the append lock, one after the other.
+Holds:    exactly-once.md section 5: between two enqueue steps note T, Q, R and copy the wheel's
+          dirty pages; in one hold of the append lock note L and copy the dirty states; then make
+          durable, in this order: log, queues and timer log, states and wheel, watermark.
+Fails:    FullError: nothing is lost, what was copied counts as dirty again; FailedError for good.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from timerstore._engine.base.failpoints import reach
+from timerstore._engine.base.native import Lock
+from timerstore._engine.base.owner import Owner
+from timerstore._engine.dedupe import Ids, Taken
+from timerstore._engine.format import counts_json, watermark
+from timerstore._engine.format.recurring_json import Definition
+from timerstore._engine.format.store_paths import WHEEL_TIMER_TOPIC, Tree
+from timerstore._engine.format.watermark import Watermark
+from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.queues.dispatch import Dispatch
+from timerstore._engine.queues.level_cursors import LevelCursors
+from timerstore._engine.queues.routes import Routes
+from timerstore._engine.storage.disk import Disk, File
+from timerstore._engine.timer.far_wheel import Chains, FarWheel
+from timerstore._engine.timer.open_slot import OpenSlot
+from timerstore._engine.timer.timer_arrays import Int64Array
+from timerstore._engine.timer.timer_log import TimerLog
+from timerstore._engine.timer.timer_states import DirtyChunks, States
+from timerstore._engine.timer.wheel import DirtyPages, Wheel
+from timerstore.clock import Clock
+from timerstore.config import StoreConfig
+from timerstore.errors import FailedError, TimerStoreError, amid_own_step, as_failure
+
+_PAUSE_S = 0.005  # between two pauses while somebody else completes a checkpoint
+
+
+def _go_on() -> None:
+    return None
+
+
+class Rooms(NamedTuple):
+    """Whose state a checkpoint writes."""
+
+    log: CommitLog
+    routes: Routes
+    dispatch: Dispatch
+    states: States
+    wheel: Wheel
+    timer_log: TimerLog
+    open_slot: OpenSlot
+    levels: LevelCursors
+    ids: Ids
+    far: FarWheel
+
+
+class _Snapshot(NamedTuple):
+    timer_log_end: int
+    timer_queue_offset: int
+    read_slot: int
+    log_begin: int
+    log_end: int
+    timer_id_end: int
+    pages: DirtyPages
+    far: Chains | None
+    chunks: DirtyChunks
+    past: Int64Array
+    counts: counts_json.Counts
+    ids: Taken
+    recurring: list[Definition]
+
+
+class Checkpoint(Owner):
+    """Writes checkpoints of one store."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        clock: Clock,
+        disk: Disk,
+        tree: Tree,
+        rooms: Rooms,
+        store_id: int,
+        last: Watermark | None,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._disk = disk
+        self._tree = tree
+        self._rooms = rooms
+        self._store_id = store_id
+        self._lock = Lock(long=True)
+        self._file: File | None = disk.open(tree.watermark, create=True)
+        disk.sync_directory(tree.side)
+        self._sequence = last.sequence if last is not None else 0
+        self._entries: list[counts_json.Counts] = []
+        if last is not None:
+            old = counts_json.read_counts(disk.read_small(tree.counts), last.log_end, last.sequence)
+            self._entries = [] if old is None else [old]
+        self.completed: Watermark | None = None
+        self.begun = self.completed_number = 0  # since opening
+        self.on_completed: list[Callable[[], None]] = []
+        self.before_mark: list[Callable[[], None]] = []
+        """Called before the watermark speaks of a log end, for what has to be durable by then."""
+        self.copy_recurring: Callable[[], list[Definition]] = list
+        """Called in the hold that notes the log's end: gives what recurs at that moment."""
+        self.recurring: list[Definition] = []  # what it gave for the last completed one
+        self.on_grown: Callable[[], None] = lambda: None
+        """Called while the log has grown by so much that a checkpoint is due."""
+        self.completed_log_end = last.log_end if last is not None else 0
+        self.took_ns = 0
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether the log has grown by so much that a checkpoint is due."""
+        grown = self._rooms.log.end - self.completed_log_end
+        return grown >= self._config.checkpoint_log_bytes
+
+    @property
+    def _is_beyond(self) -> bool:
+        grown = self._rooms.log.end - self.completed_log_end
+        return grown > self._config.checkpoint_log_bytes_max
+
+    def wait(self) -> None:
+        """Keep the log beyond the last checkpoint within its bound; holding no lock.
+
+        Who appends has one made in time, so that he need not make it himself.
+        """
+        if self._is_beyond:
+            if self._rooms.log.is_synced_here:
+                raise amid_own_step()  # before anything is appended
+            self.run(only_if_beyond=True)
+        elif self.has_grown:
+            self.on_grown()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether anything happened since the last checkpoint."""
+        last = self.completed
+        return (
+            last is None
+            or last.is_clean == 1
+            or self._rooms.far.is_dirty
+            or (last.log_end, last.timer_log_end, last.timer_queue_offset, last.read_slot)
+            != (
+                self._rooms.log.end,
+                self._rooms.timer_log.end,
+                self._rooms.timer_log.linked_offset,
+                self._rooms.open_slot.lowest_slot(self._rooms.wheel.frontier),
+            )
+        )
+
+    def run(
+        self,
+        *,
+        is_clean: bool = False,
+        only_if_beyond: bool = False,
+        pause: Callable[[], None] | None = None,
+    ) -> None:
+        """Complete one checkpoint. `is_clean`: no service runs, nothing comes after it. `pause` is
+        called between the files, each of which is synced, and while somebody else completes his:
+        it may sync the log.
+        """
+        if pause is None:
+            with self._lock:
+                if only_if_beyond and not self._is_beyond:
+                    return
+                self._run(_go_on, is_clean=is_clean)
+        else:
+            while not self._lock.acquire(timeout=_PAUSE_S):
+                pause()
+            try:
+                self._run(pause, is_clean=is_clean)
+            finally:
+                self._lock.release()
+        for listener in self.on_completed:
+            listener()
+
+    def _run(self, pause: Callable[[], None], *, is_clean: bool) -> None:
+        start_ns = self._clock.monotonic_ns
+        self._rooms.log.check_alive()
+        self.begun += 1
+        try:
+            taken, mark = self._taken_and_written(pause, is_clean=is_clean)
+        except TimerStoreError:
+            raise
+        except BaseException as error:  # no memory, Ctrl-C: what was copied counts as clean
+            self._rooms.log.fail(as_failure(error, self._tree.watermark))
+            raise
+        self.completed, self.recurring = mark, taken.recurring
+        self.completed_number = self.begun
+        self.completed_log_end = mark.log_end
+        self._rooms.wheel.checkpoint_completed(mark.read_slot)
+        self._rooms.far.completed(taken.far, mark.far_number)
+        self.took_ns = self._clock.monotonic_ns - start_ns
+
+    def _taken_and_written(
+        self, pause: Callable[[], None], *, is_clean: bool
+    ) -> tuple[_Snapshot, Watermark]:
+        try:
+            taken = self._take()
+        except BaseException as error:  # what was copied counts as clean
+            self._rooms.log.fail(as_failure(error, self._tree.watermark))
+            raise
+        reach("checkpoint_taken")
+        try:
+            return taken, self._write(taken, pause, is_clean=is_clean)
+        except TimerStoreError as error:
+            with self._rooms.wheel.lock:
+                self._rooms.wheel.mark_dirty(taken.pages)
+                self._rooms.far.give_back(taken.far)
+            with self._rooms.log.lock:
+                self._rooms.states.mark_dirty(taken.chunks)
+            if isinstance(error, FailedError):
+                self._rooms.log.fail(error)
+            raise
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """No checkpoint is written while this is held."""
+        with self._lock:
+            yield
+
+    def _take(self) -> _Snapshot:
+        rooms = self._rooms
+        timer_route = rooms.routes.get(WHEEL_TIMER_TOPIC, 0)
+        assert timer_route is not None, "opening makes it"
+        with rooms.wheel.lock:
+            timer_log_end = rooms.timer_log.end
+            timer_queue_offset = rooms.timer_log.linked_offset
+            read_slot = rooms.open_slot.lowest_slot(rooms.wheel.frontier)
+            pages = rooms.wheel.copy_dirty()
+            rooms.wheel.checkpoint_begins(rooms.open_slot.outstanding())
+            far = rooms.far.take()
+        with rooms.log.lock:
+            log_begin, log_end = rooms.log.segments.begin, rooms.log.end
+            timer_id_end = int(rooms.log.native.timer_route.next_offset)
+            chunks = rooms.states.copy_dirty()
+            past = rooms.states.past(timer_route.queue.min_offset)
+            levels = rooms.levels.copy()
+            ids = rooms.ids.take()
+            recurring = self.copy_recurring()
+            counted = [
+                (
+                    r,
+                    (
+                        int(r.native.pending),
+                        int(r.native.next_offset),
+                        int(r.native.level_pending),
+                    ),
+                )
+                for r in list(rooms.routes.by_index)
+            ]
+        tables: tuple[counts_json.Pending, ...] = ({}, {}, {})
+        for route, numbers in counted:
+            for table, number in zip(tables, numbers, strict=True):
+                if number:
+                    table.setdefault(route.topic, {})[route.queue_id] = number
+        pending, ends, level_pending = tables
+        return _Snapshot(
+            timer_log_end,
+            timer_queue_offset,
+            read_slot,
+            log_begin,
+            log_end,
+            timer_id_end,
+            pages,
+            far,
+            chunks,
+            past,
+            counts_json.Counts(log_end, pending, ends, levels, level_pending),
+            ids,
+            recurring,
+        )
+
+    def _write(self, taken: _Snapshot, pause: Callable[[], None], *, is_clean: bool) -> Watermark:
+        rooms = self._rooms
+        rooms.log.sync_through(taken.log_end)
+        rooms.log.segments.refuse_strangers()
+        rooms.timer_log.segments.refuse_strangers()
+        rooms.far.segments.refuse_strangers()
+        reach("checkpoint_log_synced")
+        for listener in self.before_mark:
+            listener()
+        pause()
+        rooms.dispatch.through(taken.log_end)
+        pause()
+        rooms.timer_log.sync()
+        for queue in rooms.routes.queues():
+            pause()
+            queue.sync()
+        reach("checkpoint_queues_synced")
+        if rooms.dispatch.index is not None:
+            pause()
+            rooms.dispatch.index.save(rooms.log, is_clean=is_clean)
+        pause()
+        chunk_count, digest = rooms.states.write(taken.chunks, taken.past, taken.log_end)
+        reach("checkpoint_states_written")
+        pause()
+        rooms.wheel.write(taken.pages)
+        reach("checkpoint_wheel_written")
+        pause()
+        far_number = rooms.far.write(taken.far)
+        reach("checkpoint_far_written")
+        pause()
+        ids = rooms.ids.save(taken.ids)
+        pause()
+        sequence = self._sequence + 1
+        counts = taken.counts._replace(ids=ids, past=rooms.states.past_ranges, sequence=sequence)
+        entries = [*self._entries[-1:], counts]  # those of the last completed one stay
+        self._disk.write_small(self._tree.counts, counts_json.write(entries))
+        reach("checkpoint_counts_written")
+        pause()
+        mark = Watermark(
+            sequence=sequence,
+            log_end=taken.log_end,
+            timer_log_end=taken.timer_log_end,
+            timer_queue_offset=taken.timer_queue_offset,
+            read_slot=taken.read_slot,
+            log_begin=taken.log_begin,
+            state_chunk_count=chunk_count,
+            state_digest=digest,
+            store_id=self._store_id,
+            is_clean=int(is_clean),
+            precision_ms=self._config.precision_ms,
+            wheel_slot_count=self._config.wheel_slot_count,
+            timer_id_end=taken.timer_id_end,
+            timer_log_begin=rooms.timer_log.segments.begin,
+            far_number=far_number,
+            wheel_writes=rooms.wheel.checks.completed,
+        )
+        self._put(mark)
+        # Only now: what failed before this must not take the place of what is in force.
+        self._sequence = mark.sequence
+        self._entries = entries
+        rooms.states.completed()
+        rooms.ids.completed(taken.ids, ids)
+        reach("checkpoint_watermark_written")
+        return mark
+
+    def _put(self, mark: Watermark) -> None:
+        assert self._file is not None, "a checkpoint after the last one"
+        self._rooms.log.check_alive()  # what was found cut since must not count as written
+        self._file.write(watermark.write(mark), mark.sequence % 2 * watermark.SLOT_BYTES)
+        self._file.sync()
+        self._file.refuse_stranger()
+
+    def raise_begins(self) -> None:
+        """Have the last completed checkpoint speak of the log and the timer log as they begin now;
+        durable on return. It needs no space: it is the same watermark but for the two numbers.
+
+        The caller has seen that what both lost is below what that checkpoint goes on from.
+        """
+        with self._lock:
+            mark, rooms = self.completed, self._rooms
+            assert mark is not None, "opening completes one"
+            begins = rooms.log.segments.begin, rooms.timer_log.segments.begin
+            if (mark.log_begin, mark.timer_log_begin) == begins:
+                return
+            self._put_again(mark._replace(log_begin=begins[0], timer_log_begin=begins[1]))
+
+    def note_wheel(self) -> None:
+        """Say that what a closing wrote of the wheel is complete, so that damage to it at rest is
+        seen; durable on return.
+        """
+        with self._lock:
+            mark, writes = self.completed, self._rooms.wheel.checks.completed
+            assert mark is not None, "closing completes one"
+            if mark.wheel_writes != writes:
+                self._put_again(mark._replace(wheel_writes=writes))
+
+    def _put_again(self, mark: Watermark) -> None:
+        """The last completed one, which knows something more."""
+        mark = mark._replace(sequence=self._sequence + 1)
+        try:
+            self._put(mark)
+        except FailedError as error:
+            self._rooms.log.fail(error)
+            raise
+        self._sequence, self.completed = mark.sequence, mark
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file = None
+
+    def pending_by_topic(self) -> dict[str, int]:
+        """Give the pending timers of every real topic, as they are."""
+        counts: dict[str, int] = {}
+        for route in list(self._rooms.routes.by_index):
+            counts[route.topic] = counts.get(route.topic, 0) + int(route.native.pending)
+        return counts

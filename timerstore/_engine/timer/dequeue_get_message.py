@@ -1,0 +1,101 @@
+"""dequeue-get-message: reads the messages of units, and puts those that wait into the open slot.
+
+Threads:  dequeue-get-message.
+Holds:    (1) a batch's frontier reaches the open slot with its last entry, not before; (2) a batch
+          that meets an error is read again.
+Fails:    CorruptError where a unit points at something that is no timer.
+"""
+
+import numpy as np
+
+from timerstore._engine.base.failpoints import reach
+from timerstore._engine.base.metrics import Metrics
+from timerstore._engine.base.native import ffi, lib
+from timerstore._engine.base.service import Handoff, Service
+from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.timer.open_slot import OpenSlot
+from timerstore._engine.timer.timer_arrays import DUE, Loaded
+from timerstore._engine.timer.timer_states import States
+from timerstore.config import StoreConfig
+
+
+class DequeueGetMessage(Service):
+    """From units to due entries."""
+
+    name = "dequeue-get-message"
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        config: StoreConfig,
+        log: CommitLog,
+        states: States,
+        open_slot: OpenSlot,
+        store_id: int,
+        source: Handoff[Loaded],
+    ) -> None:
+        super().__init__(metrics)
+        self._config = config
+        self._log = log
+        self._states = states
+        self._open_slot = open_slot
+        self._store_id = store_id
+        self._source = source
+        self.upstream: Service | None = None
+        self.downstream: Service | None = None
+
+    def step(self) -> bool:
+        """Read the messages of one batch of units."""
+        loaded = self._source.first()
+        if loaded is None:
+            return False
+        self._load(loaded)
+        self._source.take()
+        for service in (self.upstream, self.downstream):
+            if service is not None:
+                service.wake()
+        return True
+
+    def _load(self, loaded: Loaded) -> None:
+        chained, frontier, back_count = loaded
+        due = np.empty(len(chained), DUE)
+        kept = done = 0
+        end = 0
+        if len(chained):
+            last = chained[int(chained["log_offset"].argmax())]
+            end = int(last["log_offset"]) + int(last["size"])
+        with self._log.segments.view(self._log.written_through(end)) as view:
+            while done < len(chained):
+                got = lib.ts_due_load(
+                    view,
+                    self._states.native,
+                    self._store_id,
+                    self._config.precision_ms,
+                    frontier,
+                    ffi.from_buffer("ts_chained[]", chained) + done,
+                    len(chained) - done,
+                    ffi.from_buffer("ts_due[]", due) + kept,
+                )
+                if got < 0:
+                    self._log.segments.serve(view, got, "dequeue-get-message")
+                else:
+                    done += got
+                    kept += int(view.need)
+        reach("dequeue_messages_loaded")
+        self._open_slot.push(due[:kept], frontier, back_count)
+        self._drop(chained["slot"], due["slot"][:kept])
+        self.metrics.add("dequeue_put_skipped_messages", len(chained) - kept)
+
+    def _drop(
+        self,
+        all_slots: "np.ndarray[tuple[int], np.dtype[np.int64]]",
+        kept_slots: "np.ndarray[tuple[int], np.dtype[np.int64]]",
+    ) -> None:
+        """What no longer waits needs no keeping."""
+        if len(all_slots) == len(kept_slots):
+            return
+        slots, counts = np.unique(all_slots, return_counts=True)
+        kept, kept_counts = np.unique(kept_slots, return_counts=True)
+        counts[np.searchsorted(slots, kept)] -= kept_counts
+        gone = counts > 0
+        self._open_slot.done(zip(slots[gone].tolist(), counts[gone].tolist(), strict=True))

@@ -1,0 +1,116 @@
+"""enqueue-get: from the timer topic's queue to requests for enqueue-put. Those that dispatch hands
+on need not be read again.
+
+Threads:  enqueue-get.
+Holds:    requests leave in queue order, none twice in one opening.
+Fails:    CorruptError where a unit points at something else.
+"""
+
+from collections import deque
+
+import numpy as np
+
+from timerstore._engine.base.failpoints import reach
+from timerstore._engine.base.metrics import Metrics
+from timerstore._engine.base.native import ffi, lib
+from timerstore._engine.base.service import Handoff, Service
+from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.queues.dispatch import Dispatch
+from timerstore._engine.queues.routes import Route
+from timerstore._engine.timer.timer_arrays import REQUEST, Records
+from timerstore.config import StoreConfig
+
+_BATCH = 8192
+_HANDED_MAX = 4  # batches of dispatch: 4 MB
+
+
+class EnqueueGet(Service):
+    """From queue units to requests."""
+
+    name = "enqueue-get"
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        config: StoreConfig,
+        log: CommitLog,
+        dispatch: Dispatch,
+        route: Route,
+        store_id: int,
+        start: int,
+        out: Handoff[Records],
+    ) -> None:
+        super().__init__(metrics)
+        self._config = config
+        self._log = log
+        self._dispatch = dispatch
+        self._route = route
+        self._store_id = store_id
+        self._out = out
+        self.queue_offset = start  # next to read
+        self.downstream: Service | None = None
+        self._handed: deque[Records] = deque()  # by dispatch: what is next, or comes later
+        dispatch.hand_on = self._hand_on
+
+    def _hand_on(self, requests: bytes) -> None:
+        """Take requests that need not be read. Too many at a time are read nevertheless."""
+        if len(self._handed) < _HANDED_MAX:
+            self._handed.append(np.frombuffer(requests, REQUEST))
+
+    def step(self) -> bool:
+        """Take or read one batch."""
+        if self._config.stop_enqueue or self._out.is_full:
+            return False
+        requests = self._take_handed()
+        if requests is None:
+            requests = self._read()
+        if requests is None:
+            return False
+        reach("enqueue_requests_read")
+        self._out.put(requests)
+        self.queue_offset += len(requests)
+        if self.downstream is not None:
+            self.downstream.wake()
+        return True
+
+    def _take_handed(self) -> Records | None:
+        """Give the requests that come next; None where they were not handed on."""
+        while self._handed:
+            requests = self._handed[0]
+            first = int(requests["queue_offset"][0])
+            if self.queue_offset < first:
+                return None
+            rest = requests[self.queue_offset - first :]
+            if len(rest) > _BATCH:
+                return rest[:_BATCH]
+            self._handed.popleft()
+            if len(rest):
+                return rest
+        return None
+
+    def _read(self) -> Records | None:
+        """Read the requests that come next; None: there are none."""
+        end = self._dispatch.dispatched  # before the units: all of them then point below it
+        units = self._route.queue.read(self.queue_offset, _BATCH)
+        count = lib.ts_units_below(units, len(units) // 20, end) if units else 0
+        if not count:
+            return None
+        requests = np.empty(count, REQUEST)
+        with self._log.segments.view(end) as view:
+            done = 0
+            while done < count:
+                got = lib.ts_timer_requests(
+                    view,
+                    ffi.from_buffer("uint8_t[]", units) + 20 * done,
+                    count - done,
+                    self.queue_offset + done,
+                    self._log.native.states,
+                    self._store_id,
+                    self._config.precision_ms,
+                    ffi.from_buffer("ts_request[]", requests) + done,
+                )
+                if got < 0:
+                    self._log.segments.serve(view, got, "enqueue-get")
+                else:
+                    done += got
+        return requests

@@ -1,0 +1,246 @@
+"""Named: from a handle to the messages that it names.
+
+Where it looks, until it finds one that waits:
+
+    1  the record at the handle's timer id, which is a hint: ours has one
+    2  the chain of the slot of its time, and what is not on the wheel yet: as a broker would
+    3  the key index: what rolls waits in another slot, what is gone has left its copies
+    4  the whole log, where there is no index, or it is damaged
+
+Threads:  any.
+Locks:    the wheel's, while a chain is read.
+Holds:    topic, message id and slot time decide, all three: a rescheduled message keeps its id, and
+          a timer id may be given again after a power cut.
+Source:   exactly-once.md section 4, store-format.md 11; decision 0009.
+"""
+
+import logging
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from timerstore._engine.base.native import ffi, lib
+from timerstore._engine.format.handle import Handle
+from timerstore._engine.format.store_paths import QUEUE_COUNT_MAX, WHEEL_TIMER_TOPIC, whole_number
+from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.log.log_recovery import scan_batches
+from timerstore._engine.queues.dispatch import Dispatch
+from timerstore._engine.queues.key_index import Index
+from timerstore._engine.queues.record_lookup import record_fields, route_needed
+from timerstore._engine.queues.routes import Route, Routes
+from timerstore._engine.timer.pending import PendingReader
+from timerstore._engine.timer.timer_arrays import CHAINED, Records
+from timerstore._engine.timer.timer_states import States
+from timerstore.clock import Clock
+from timerstore.errors import CorruptError, GoneError
+from timerstore.messages import parse_properties
+
+
+class Named(NamedTuple):
+    """A message that a handle names."""
+
+    timer_id: int
+    message_id: str
+    real: Route
+    out_ms: int
+    due_ms: int
+    log_offset: int  # of one of its copies; body and properties are the same in all
+
+
+class Finder:
+    """Finds the messages of one store by their handles."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        log: CommitLog,
+        dispatch: Dispatch,
+        routes: Routes,
+        timer_route: Route,
+        states: States,
+        pending: PendingReader,
+        store_id: int,
+        precision_ms: int,
+    ) -> None:
+        self._clock = clock
+        self._log = log
+        self._dispatch = dispatch
+        self._routes = routes
+        self._timer_route = timer_route
+        self._states = states
+        self._pending = pending
+        self._store_id = store_id
+        self._precision_ms = precision_ms
+
+    def find(self, handle: Handle) -> list[Named]:
+        """Give every message that waits under this handle, in put order: of ours one, of a broker's
+        as often as its producer sent it. Where none waits: the newest that did; or nothing.
+        """
+        while True:
+            try:
+                return self._find(handle)
+            except GoneError:
+                continue  # what was found a moment ago was moved: it is found where it is now
+
+    def is_waiting(self, timer_id: int) -> bool:
+        """Whether a message waits under this id at the moment."""
+        return bool(self._states.get(timer_id) == lib.TS_WAITING)
+
+    def _find(self, handle: Handle) -> list[Named]:
+        if handle.timer_id is not None and handle.timer_id >= 0:
+            found = self._source_at(handle, handle.timer_id)
+            if found is not None:
+                return [found]
+            is_gone = handle.timer_id < self._timer_route.queue.min_offset
+            if is_gone and self._states.get(handle.timer_id) != lib.TS_WAITING:
+                return []  # the source is removed, and nothing waits under its id
+        if handle.out_ms < 0:
+            return []
+        offsets = self._in_slot(handle)
+        if all(self._states.get(i) != lib.TS_WAITING for i in offsets):
+            offsets |= self._anywhere(handle)  # what was moved within its slot may roll
+        return self._choose(handle, offsets)
+
+    def _choose(self, handle: Handle, offsets: dict[int, int]) -> list[Named]:
+        """Of copies, by timer id."""
+        waiting = [i for i in sorted(offsets) if self._states.get(i) == lib.TS_WAITING]
+        ids = waiting or [max(offsets)] if offsets else []
+        found = [self._match(handle, i, offsets[i]) for i in ids]
+        return [one for one in found if one is not None]
+
+    # --- by timer id ---
+
+    def _source_at(self, handle: Handle, timer_id: int) -> Named | None:
+        queue = self._timer_route.queue
+        if timer_id >= queue.count:
+            with self._log.lock:
+                end = self._log.end
+            self._dispatch.through(end)
+        if not queue.min_offset <= timer_id < queue.count:
+            return None
+        unit = queue.read(timer_id, 1)
+        log_offset, size = int.from_bytes(unit[:8], "big"), int.from_bytes(unit[8:12], "big")
+        self._log.written_through(log_offset + size)
+        try:
+            return self._match(handle, timer_id, log_offset)
+        except CorruptError:
+            if log_offset < self._log.segments.begin:
+                return None
+            raise
+
+    def _match(self, handle: Handle, timer_id: int, log_offset: int) -> Named | None:
+        """The record there, where it is a copy of what the handle names."""
+        with self._log.segments.view(self._log.written) as view:
+            _, _, text = record_fields(self._log.segments, view, log_offset)
+        properties = parse_properties(text)
+        number = whole_number(properties.get("REAL_QID", ""), QUEUE_COUNT_MAX - 1)
+        if (
+            properties.get("REAL_TOPIC") != handle.topic
+            or properties.get("UNIQ_KEY") != handle.message_id
+            or properties.get("TIMER_OUT_MS") != str(handle.out_ms)
+            or "TIMER_DEL_UNIQKEY" in properties
+            or number < 0
+        ):
+            return None
+        route = self._routes.make(handle.topic, number, self._clock.now_ms)
+        due_ms = int(lib.ts_properties_due(text, len(text), self._precision_ms))
+        return Named(timer_id, handle.message_id, route, handle.out_ms, due_ms, log_offset)
+
+    # --- by slot ---
+
+    def _in_slot(self, handle: Handle) -> dict[int, int]:
+        """Log offset by timer id, of what the handle names on the wheel or on the way there."""
+        return {
+            timer_id: log_offset
+            for part in self._pending.at_slot(handle.out_ms // self._precision_ms)
+            for timer_id, log_offset in self._in_part(part, handle)
+            if self._states.get(timer_id) != lib.TS_NONE
+        }
+
+    def _in_part(self, part: Records, handle: Handle) -> Iterator[tuple[int, int]]:
+        topic, key = handle.topic.encode(), handle.message_id.encode()
+        at, timer_id = ffi.new("int32_t *"), ffi.new("int64_t *")
+        segments = self._log.segments
+        with segments.view(self._log.write_out()) as view:
+            while at[0] < len(part):
+                status = lib.ts_chained_find(
+                    view,
+                    ffi.from_buffer("ts_chained[]", part),
+                    len(part),
+                    topic,
+                    len(topic),
+                    key,
+                    len(key),
+                    handle.out_ms,
+                    self._states.native,
+                    self._store_id,
+                    at,
+                    timer_id,
+                )
+                if status < 0:
+                    segments.serve(view, status, "handle")
+                elif status > 0:
+                    yield int(timer_id[0]), int(part["log_offset"][at[0]])
+                    at[0] += 1
+
+    # --- anywhere ---
+
+    def _anywhere(self, handle: Handle) -> dict[int, int]:
+        """Log offset by timer id, of the newest copies."""
+        index = self._dispatch.index
+        if index is not None and handle.message_id:  # each copy has an entry for its id
+            try:
+                return self._in_index(index, handle)
+            except CorruptError as error:
+                logging.getLogger("timerstore.timer").warning("index=passed error=%r", str(error))
+        return self._in_log(handle)
+
+    def _in_index(self, index: Index, handle: Handle) -> dict[int, int]:
+        with self._log.lock:
+            end = self._log.end
+        self._dispatch.through(end)
+        found: dict[int, int] = {}
+        segments = self._log.segments
+        for offsets in index.find(WHEEL_TIMER_TOPIC.encode(), handle.message_id.encode()):
+            there = offsets[(offsets >= segments.begin) & (offsets < end)]
+            part = np.zeros(len(there), CHAINED)
+            part["log_offset"] = there
+            for timer_id, log_offset in self._in_part(part, handle):
+                if self._states.get(timer_id) != lib.TS_NONE and self._is_timer(log_offset):
+                    found.setdefault(timer_id, log_offset)  # the newest comes first
+        return found
+
+    def _is_timer(self, log_offset: int) -> bool:
+        """Whether the record lies in the timer topic: another's key may have the same hash."""
+        with self._log.segments.view(self._log.written) as view:
+            topic, _, _ = record_fields(self._log.segments, view, log_offset)
+        return topic == WHEEL_TIMER_TOPIC.encode()
+
+    def _in_log(self, handle: Handle) -> dict[int, int]:
+        """The same, without an index: by reading everything."""
+        wanted = f"{handle.topic}+{handle.message_id}".encode()
+        identity = lib.ts_identity(wanted, len(wanted))
+        with self._log.lock:
+            end = self._log.end
+        self._dispatch.through(end)
+        found: dict[int, int] = {}
+        segments = self._log.segments
+        for part, _, _ in scan_batches(
+            segments,
+            lambda: self._routes.native,
+            self._serve_route,
+            self._precision_ms,
+            segments.begin,
+            self._log.written,
+        ):
+            is_copy = (part["identity"] == identity) & (part["kind"] == lib.TS_KIND_TIMER)
+            is_copy &= part["out_ms"] == handle.out_ms
+            ids = self._states.ids_of(part[is_copy], self._store_id).tolist()
+            for record, timer_id in zip(part[is_copy], ids, strict=True):
+                if self._states.get(timer_id) != lib.TS_NONE:  # else an older copy of a rolled one
+                    found[timer_id] = int(record["log_offset"])
+        return found
+
+    def _serve_route(self, view: Any) -> None:
+        route_needed(self._log.segments, view, self._routes, self._clock.now_ms)

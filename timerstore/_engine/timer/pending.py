@@ -1,0 +1,285 @@
+"""Pending: which messages wait, read from the wheel, the far wheel and what is on neither yet.
+
+Threads:  any.
+Locks:    the wheel's, while slots are read.
+Holds:    every message that waited when it was called and still waits comes out once; cost grows
+          with what is pending, not with what the log holds.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import numpy as np
+
+from timerstore._engine.base.native import ffi, lib
+from timerstore._engine.format.handle import Handle, encode
+from timerstore._engine.queues.record_lookup import is_of_topic, real_routes, record_fields
+from timerstore._engine.queues.routes import Route
+from timerstore._engine.timer.checkpoint import Rooms
+from timerstore._engine.timer.timer_arrays import CHAINED, DUE, REQUEST, Records
+from timerstore._engine.timer.timer_states import which_wait
+from timerstore._engine.timer.wheel import NO_SLOT
+from timerstore.config import StoreConfig
+from timerstore.errors import GoneError
+from timerstore.messages import PendingTimer, parse_properties
+
+_BATCH = 16_384
+_FEW = 64
+_NO_ROLL = 2**62  # a frontier so far that no entry counts as one that rolls
+
+
+class PendingReader:
+    """Reads what waits in one store."""
+
+    def __init__(
+        self, config: StoreConfig, rooms: Rooms, timer_route: Route, store_id: int
+    ) -> None:
+        self._config = config
+        self._rooms = rooms
+        self._timer_route = timer_route
+        self._store_id = store_id
+
+    def read(
+        self, begin_ms: int | None = None, end_ms: int | None = None, topic: str | None = None
+    ) -> Iterator[PendingTimer]:
+        """Give what is due in [begin_ms, end_ms), in order of (due, put order)."""
+        entries = self.entries()
+        if begin_ms is not None:
+            entries = entries[entries["due_ms"] >= begin_ms]
+        if end_ms is not None:
+            entries = entries[entries["due_ms"] < end_ms]
+        if topic is not None:
+            entries = self._of_topic(entries, topic)
+        for entry in entries:
+            one = self._describe_surely(entry)
+            if one is not None and (topic is None or one.topic == topic):
+                yield one
+
+    def _of_topic(self, entries: Records, topic: str) -> Records:
+        """Those of a topic; more, where some were moved meanwhile."""
+        rooms = self._rooms
+        try:
+            found = real_routes(
+                rooms.log,
+                rooms.routes,
+                entries["log_offset"],
+                entries["size"],
+                is_level=False,
+            )
+        except GoneError:
+            return entries
+        return entries[is_of_topic(rooms.routes, found, topic)]
+
+    def _describe_surely(self, entry: Records) -> PendingTimer | None:
+        """Describe it; from the copy that waits now where retention has moved it meanwhile."""
+        while True:
+            try:
+                return self.describe(entry)
+            except GoneError:
+                now = self.entries()
+                found = now[now["id"] == entry["id"]]
+                if not len(found):
+                    return None
+                entry = found[0]
+
+    def parts(self) -> Iterator[Records]:
+        """Give every waiting message as a due entry, in parts and in no order; what rolled just now
+        may come twice.
+        """
+        with ExitStack() as held:
+            chained, far, linked_offset = self._chained(NO_SLOT, held)
+            for part in _gathered(chained):
+                yield self._due(part)
+            for part in far:
+                yield self._due_far(part)
+        yield from self._backlog(linked_offset)
+
+    def unloaded(self, last_slot: int) -> Iterator[Records]:
+        """The same of what is on the wheel, in slots up to `last_slot` and in those being read, and
+        was not loaded whole when this was called: the rest is in memory.
+        """
+        last_slot = max(last_slot, self._rooms.open_slot.highest_slot(last_slot))
+        with ExitStack() as held:
+            chained, far, _ = self._chained(last_slot + 1, held, has_loaded=False)
+            for part in _gathered(chained):
+                yield self._due(part)
+            for part in far:
+                yield self._due_far(part)
+
+    def _chained(
+        self, end: int, held: ExitStack, *, has_loaded: bool = True
+    ) -> tuple[list[Records], Iterator[Records], int]:
+        """Give the units of all slots below `end`, or of those alone that are not loaded whole;
+        those of the far wheel, which are read later, as they were at the same moment; the timer
+        topic's offset up to which all that went.
+        """
+        rooms = self._rooms
+        found: list[Records] = []
+        with rooms.wheel.lock:
+            linked_offset = rooms.timer_log.linked_offset
+            at = rooms.open_slot.lowest_slot(rooms.wheel.frontier)
+            if not has_loaded:
+                at = max(at, rooms.open_slot.frontier)
+            while (slot := rooms.wheel.next_used(at, end)) is not None:
+                found.extend(self.chain(slot))
+                at = slot + 1
+            chains = rooms.far.table().rows
+            chains = chains[chains["slot"] * rooms.far.width < end]
+            view = held.enter_context(rooms.far.view())
+        far = (
+            part
+            for slot, newest, *_ in chains.tolist()
+            for part in rooms.far.walk(view, slot, newest)
+        )
+        return found, far, linked_offset
+
+    def _due_far(self, units: Records) -> Records:
+        rooms = self._rooms
+        count = lib.ts_far_waiting(
+            rooms.states.native,
+            rooms.log.segments.begin,
+            ffi.from_buffer("ts_far_unit[]", units),
+            len(units),
+        )
+        return _as_due(units[:count])
+
+    def entries(self) -> Records:
+        """Give every waiting message as a due entry, in order of (due, id)."""
+        parts = list(self.parts())
+        entries: Records = np.concatenate(parts) if parts else np.empty(0, DUE)
+        # A message that rolled just now may stand in its old slot and in its new one.
+        entries = entries[np.lexsort((entries["log_offset"], entries["id"]))]
+        newest = np.append(np.diff(entries["id"]) != 0, True)[: len(entries)]
+        entries = entries[newest]
+        in_order: Records = entries[np.lexsort((entries["id"], entries["due_ms"]))]
+        return in_order
+
+    def chain(self, slot: int) -> Iterator[Records]:
+        """Give a slot's units, newest first, in parts."""
+        timer_log = self._rooms.timer_log
+        pos = ffi.new("int64_t *", -1)
+        size = _FEW  # most chains are short, and there may be a million of them
+        with timer_log.segments.view(timer_log.end) as view:
+            while True:
+                part = np.empty(size, CHAINED)
+                got = lib.ts_wheel_load(
+                    view,
+                    self._rooms.wheel.native,
+                    slot,
+                    pos,
+                    size,
+                    ffi.from_buffer("ts_chained[]", part),
+                )
+                if got < 0:
+                    timer_log.segments.serve(view, got, "timer log")
+                    continue
+                yield part[:got]
+                size = _BATCH
+                if pos[0] < 0:
+                    return
+
+    def at_slot(self, slot: int) -> Iterator[Records]:
+        """Give the chain of a slot, whatever became of it, then what waits and is not on the wheel
+        yet, as units.
+        """
+        rooms = self._rooms
+        with rooms.wheel.lock:
+            linked = rooms.timer_log.linked_offset
+            chained = list(self.chain(slot))
+        yield from chained
+        for part in self._backlog(linked):
+            units = np.zeros(len(part), CHAINED)
+            units["log_offset"], units["size"] = part["log_offset"], part["size"]
+            yield units
+
+    def _due(self, chained: Records) -> Records:
+        log = self._rooms.log
+        due = np.empty(len(chained), DUE)
+        kept = done = 0
+        with log.segments.view(log.write_out()) as view:
+            while done < len(chained):
+                got = lib.ts_due_load(
+                    view,
+                    self._rooms.states.native,
+                    self._store_id,
+                    self._config.precision_ms,
+                    _NO_ROLL,
+                    ffi.from_buffer("ts_chained[]", chained) + done,
+                    len(chained) - done,
+                    ffi.from_buffer("ts_due[]", due) + kept,
+                )
+                if got < 0:
+                    log.segments.serve(view, got, "pending")
+                else:
+                    done += got
+                    kept += int(view.need)
+        return due[:kept]
+
+    def _backlog(self, begin: int) -> Iterator[Records]:
+        """What the timer topic holds and the wheel does not yet."""
+        rooms = self._rooms
+        with rooms.log.lock:
+            end = rooms.log.end
+        rooms.dispatch.through(end)
+        queue = self._timer_route.queue
+        while begin < queue.count:
+            units = queue.read(begin, _BATCH)
+            count = len(units) // 20
+            requests = np.empty(count, REQUEST)
+            done = 0
+            with rooms.log.segments.view(rooms.log.written) as view:
+                while done < count:
+                    got = lib.ts_timer_requests(
+                        view,
+                        ffi.from_buffer("uint8_t[]", units) + 20 * done,
+                        count - done,
+                        begin + done,
+                        self._rooms.states.native,
+                        self._store_id,
+                        self._config.precision_ms,
+                        ffi.from_buffer("ts_request[]", requests) + done,
+                    )
+                    if got < 0:
+                        rooms.log.segments.serve(view, got, "pending")
+                    else:
+                        done += got
+            begin += count
+            waits = which_wait(rooms.states.native, requests["id"])
+            yield _as_due(requests[waits & (requests["flags"] == 0)])
+
+    def describe(self, entry: Records) -> PendingTimer:
+        """Tell what a due entry is; GoneError where its record was removed."""
+        log = self._rooms.log
+        with log.segments.view(log.written) as view:
+            _, _, text = record_fields(log.segments, view, int(entry["log_offset"]))
+        properties = parse_properties(text)
+        topic, key = properties.get("REAL_TOPIC", ""), properties.get("UNIQ_KEY", "")
+        timer_id = int(entry["id"])
+        out_ms = int(properties.get("TIMER_OUT_MS", "0"))
+        handle = encode(Handle(topic, self._config.broker_name, out_ms + 1, key, timer_id))
+        return PendingTimer(
+            message_id=key,
+            topic=topic,
+            queue_id=int(properties.get("REAL_QID", "0")),
+            due_ms=int(entry["due_ms"]),
+            timer_id=timer_id,
+            log_offset=int(entry["log_offset"]),
+            handle=handle,
+        )
+
+
+def _gathered(parts: list[Records]) -> Iterator[Records]:
+    """Give the same in parts of some thousand: most slots hold a few units."""
+    begin = count = 0
+    for end, part in enumerate(parts, 1):
+        count += len(part)
+        if count >= _BATCH or end == len(parts):
+            yield np.concatenate(parts[begin:end])
+            begin, count = end, 0
+
+
+def _as_due(requests: Records) -> Records:
+    due = np.zeros(len(requests), DUE)
+    for name in ("id", "due_ms", "log_offset", "size"):
+        due[name] = requests[name]
+    return due

@@ -1,0 +1,110 @@
+"""What travels between the six services: arrays of C structs (native/api.h), never objects."""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from timerstore._engine.base.native import ffi
+
+REQUEST = np.dtype(
+    [
+        ("id", np.int64),
+        ("log_offset", np.int64),
+        ("due_ms", np.int64),
+        ("out_ms", np.int64),
+        ("queue_offset", np.int64),
+        ("size", np.int32),
+        ("topic_hash", np.int32),
+        ("flags", np.int32),
+        ("roll_times", np.int32),
+    ]
+)
+CHAINED = np.dtype(
+    [
+        ("log_offset", np.int64),
+        ("slot", np.int64),
+        ("write_ms", np.int64),
+        ("size", np.int32),
+        ("magic", np.int32),
+        ("topic_hash", np.int32),
+        ("unused", np.int32),
+    ]
+)
+DUE = np.dtype(
+    [
+        ("wake_ms", np.int64),
+        ("id", np.int64),
+        ("due_ms", np.int64),
+        ("log_offset", np.int64),
+        ("slot", np.int64),
+        ("write_ms", np.int64),
+        ("size", np.int32),
+        ("flags", np.int32),
+        ("topic_hash", np.int32),
+        ("unused", np.int32),
+    ]
+)
+KEY = np.dtype([("wake_ms", np.int64), ("id", np.int64), ("at", np.int64)])
+DRAFT = np.dtype(
+    [
+        ("id", np.int64),
+        ("at", np.int64),
+        ("slot", np.int64),
+        ("due_ms", np.int64),
+        ("write_ms", np.int64),
+        ("placed", np.int64),
+        ("route", np.uintp),
+        ("real", np.uintp),
+        ("source", np.uintp),
+        ("body_size", np.int32),
+        ("plain_size", np.int32),
+        ("size", np.int32),
+        ("flags", np.int32),
+        ("is_noted", np.int32),
+        ("tags", np.int32),
+        ("has_tags", np.int32),
+        ("key_hash", np.int32),
+    ]
+)
+FAR = np.dtype(
+    [
+        ("number", np.int64),
+        ("previous", np.int64),
+        ("id", np.int64),
+        ("log_offset", np.int64),
+        ("due_ms", np.int64),
+        ("slot", np.int64),
+        ("size", np.int32),
+        ("topic_hash", np.int32),
+    ]
+)
+for _dtype, _name in (
+    (REQUEST, "ts_request"),
+    (CHAINED, "ts_chained"),
+    (DUE, "ts_due"),
+    (KEY, "ts_heap_key"),
+    (DRAFT, "ts_draft"),
+    (FAR, "ts_far_unit"),
+):
+    assert _dtype.itemsize == ffi.sizeof(_name), f"{_name}: timer_arrays.py and api.h disagree"
+
+Records = npt.NDArray[np.void]
+Int64Array = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+
+def slots_of(due_ms: Int64Array, precision_ms: int) -> Int64Array:
+    """Give the slots of due times: the last whole slot that ends at the time or before it."""
+    slots: Int64Array = (due_ms - 1) // precision_ms
+    return slots
+
+
+class Loaded(NamedTuple):
+    """Units read from slots, and the frontier once they are in the open slot: every slot below it
+    is then loaded whole, unless the clock was set back since (`back_count`: of the wheel, then).
+    """
+
+    chained: Records
+    frontier: int
+    back_count: int

@@ -1,0 +1,288 @@
+"""States: waiting, handed or cancelled, for every timer id; in memory and as a side file.
+
+Data:     native/src/states.h in memory, format/state_sector.py on disk.
+Threads:  changed under the append lock; written by whoever checkpoints.
+Holds:    (1) ids below `native.end` have memory; a record with a new id is appended only then;
+          (2) of a chunk's two sectors the one of the last completed checkpoint is not written to,
+          however often a checkpoint fails in between.
+          (3) of a chunk whose ids are all over, and whose sources retention has removed, nothing is
+          kept in the file: it reads as no state (decision 0042).
+Fails:    the side file never: what does not fit is answered with None, and the log is folded anew.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from timerstore._engine.base.native import Lock, ffi, lib
+from timerstore._engine.base.owner import Owner
+from timerstore._engine.format import state_sector
+from timerstore._engine.format.state_sector import CHUNK_IDS, PAYLOAD_BYTES, SECTOR_BYTES
+from timerstore._engine.log.fold import Scan, unsure
+from timerstore._engine.storage.disk import Disk, File
+from timerstore._engine.timer.timer_arrays import Bytes, Int64Array
+
+BLOCK_CHUNKS = 128
+BLOCK_IDS = CHUNK_IDS * BLOCK_CHUNKS
+BLOCK_BYTES = (PAYLOAD_BYTES + 1) * BLOCK_CHUNKS
+_TABLE_SIZE = 64
+_UNWRITTEN = -1
+_PAST = -2
+_LOOK_BLOCKS = 8  # in one hold of the append lock
+_EMPTY_AT_ONCE = 4096  # sectors, 2 MB
+_RANGES_MAX = 256  # of past chunks: what lies between many that wait stays
+
+
+class DirtyChunks(NamedTuple):
+    """Copies of the chunks that changed since the last checkpoint."""
+
+    chunks: Int64Array
+    payloads: Bytes
+
+
+def which_wait(native: Any, timer_ids: Int64Array) -> npt.NDArray[np.bool_]:
+    """Of each id, whether it waits; `native`: the table's ts_states."""
+    waits = np.empty(len(timer_ids), np.bool_)
+    ids = np.ascontiguousarray(timer_ids)
+    lib.ts_states_wait(
+        native,
+        ffi.from_buffer("int64_t[]", ids),
+        len(ids),
+        ffi.from_buffer("uint8_t[]", waits, require_writable=True),
+    )
+    return waits
+
+
+class States(Owner):
+    """The table of one store."""
+
+    def __init__(self) -> None:
+        self._blocks: list[Any] = []
+        self._tables: list[Any] = []  # every one that a reader may still walk
+        self.native: Any = ffi.new("ts_states *")
+        self._table: Any = None
+        self._size = 0
+        self._lock = Lock()
+        self._which = np.zeros(0, np.int8)  # of a chunk's sectors: the one that counts
+        self._crcs = np.zeros(0, np.uint64)
+        self._completed = self._which  # `_which` as of the last completed checkpoint
+        self._look_at = 0  # the block that `past` looks at next
+        self._file: File | None = None
+
+    def ensure(self, timer_id: int) -> None:
+        """Have memory for ids up to this one."""
+        with self._lock:
+            while int(self.native.end) <= timer_id:
+                if len(self._blocks) >= self._size:
+                    self._grow()
+                block = ffi.new("uint8_t[]", BLOCK_BYTES)
+                self._table[len(self._blocks)] = block
+                self._blocks.append(block)
+                self.native.end = len(self._blocks) * BLOCK_IDS
+
+    def _grow(self) -> None:
+        self._size = max(_TABLE_SIZE, 4 * self._size)
+        table = ffi.new("uint8_t *[]", self._size)
+        for i, block in enumerate(self._blocks):
+            table[i] = block
+        self._tables.append(table)
+        self._table = table
+        self.native.blocks = table
+
+    def get(self, timer_id: int) -> int:
+        """Give an id's state."""
+        return int(lib.ts_state_get(self.native, timer_id))
+
+    def id_of(self, record: Any, store_id: int) -> int:
+        """Give which timer one record of the timer topic is of."""
+        return int(self.ids_of(np.atleast_1d(record), store_id)[0])
+
+    def ids_of(self, records: Scan, store_id: int) -> Int64Array:
+        """Give which timer each record of the timer topic is of, as C does (ts_marks_id)."""
+        places = records["queue_offset"]
+        own = (records["timer_id"] >= 0) & (records["timer_id"] <= places)
+        own &= records["store_id"] == store_id
+        maybe_left = np.flatnonzero(own & unsure(records))
+        for row in maybe_left.tolist():
+            own[row] = self.get(int(places[row])) == lib.TS_NONE
+        ids: Int64Array = np.where(own, records["timer_id"], places)
+        return ids
+
+    def copy_dirty(self) -> DirtyChunks:
+        """Copy what changed; under the append lock."""
+        flags = sum(
+            bytes(ffi.buffer(block + PAYLOAD_BYTES * BLOCK_CHUNKS, BLOCK_CHUNKS)).count(1)
+            for block in self._blocks
+        )
+        capacity = max(1, flags)
+        chunks = np.empty(capacity, np.int64)
+        payloads = np.empty((capacity, PAYLOAD_BYTES), np.uint8)
+        count = lib.ts_states_copy_dirty(
+            self.native,
+            ffi.from_buffer("int64_t[]", chunks),
+            ffi.from_buffer("uint8_t[]", payloads),
+            capacity,
+        )
+        return DirtyChunks(chunks[:count], payloads[:count])
+
+    def copy_all(self) -> bytes:
+        """Copy every state, two bits each, as they lie in the side file; under the append lock."""
+        size = PAYLOAD_BYTES * BLOCK_CHUNKS
+        return b"".join(bytes(ffi.buffer(block, size)) for block in self._blocks)
+
+    def past(self, floor: int) -> Int64Array:
+        """Give chunks that nobody needs any more, which are not known as that: all their ids are
+        below `floor`, so that retention has removed their sources, and none waits. Under the append
+        lock; some of them, others with the next call.
+        """
+        found: list[Int64Array] = [np.empty(0, np.int64)]
+        end = min(floor // CHUNK_IDS, len(self._blocks) * BLOCK_CHUNKS)
+        count = -(-end // BLOCK_CHUNKS)
+        for _ in range(min(_LOOK_BLOCKS, count)):
+            self._look_at %= count
+            first = self._look_at * BLOCK_CHUNKS
+            known = self._which[first : first + BLOCK_CHUNKS]
+            self._look_at += 1
+            if len(known) == BLOCK_CHUNKS and (known == _PAST).all():
+                continue
+            size = PAYLOAD_BYTES * BLOCK_CHUNKS
+            block = np.frombuffer(ffi.buffer(self._blocks[first // BLOCK_CHUNKS], size), np.uint8)
+            waits = block & np.uint8(0x55) & ~(block >> np.uint8(1))
+            each = waits.reshape(BLOCK_CHUNKS, PAYLOAD_BYTES).max(axis=1)
+            each[: len(known)][known == _PAST] = 1
+            chunks = first + np.flatnonzero(each == 0)
+            found.append(chunks[chunks < end])
+        return np.concatenate(found)
+
+    def mark_dirty(self, dirty: DirtyChunks) -> None:
+        """Take back copies that could not be written."""
+        for chunk in dirty.chunks:
+            block, at = divmod(int(chunk), BLOCK_CHUNKS)
+            self._blocks[block][PAYLOAD_BYTES * BLOCK_CHUNKS + at] = 1
+
+    # --- the side file ---
+
+    def open_file(self, disk: Disk, path: Any, *, anew: bool) -> None:
+        """Open the side file; `anew` empties it."""
+        self._file = disk.open(path, create=True)
+        if anew:
+            self._file.resize(0)
+            self._which = self._completed = np.zeros(0, np.int8)
+            self._crcs = np.zeros(0, np.uint64)
+        disk.sync_directory(path.parent)
+
+    def look_into(self, file: File) -> None:
+        """Read from a file that somebody else writes."""
+        self._file = file
+
+    def write(self, dirty: DirtyChunks, past: Int64Array, log_end: int) -> tuple[int, int]:
+        """Write the chunks' other sectors, durably; (chunk count, digest) for the watermark. Of
+        those that are past nothing counts from that watermark on.
+        """
+        assert self._file is not None
+        self._reach(max(dirty.chunks.max(initial=-1), past.max(initial=-1)) + 1)
+        self._take_past(past)
+        if len(dirty.chunks):
+            self._extend(dirty.chunks, log_end)
+        gone = past[self._which[past] == _PAST]
+        stays = np.isin(dirty.chunks, gone, invert=True)
+        self._write_sectors(dirty.chunks[stays], log_end, dirty.payloads[stays])
+        self._file.sync()
+        return len(self._crcs), state_sector.digest(self._crcs)
+
+    def _take_past(self, past: Int64Array) -> None:
+        which = self._which.copy()
+        which[past] = _PAST
+        if len(_ranges(which)) <= _RANGES_MAX:
+            self._which, self._crcs[past] = which, 0
+
+    @property
+    def past_ranges(self) -> tuple[tuple[int, int], ...]:
+        """Ranges of chunks that are past as of the last `write`."""
+        return _ranges(self._which)
+
+    def completed(self) -> None:
+        """The watermark that speaks of what was written is durable: the space of what is past from
+        it on is given back.
+        """
+        assert self._file is not None
+        news = (self._which == _PAST).copy()
+        news[: len(self._completed)] &= self._completed != _PAST
+        self._completed = self._which.copy()
+        for begin, end in self.past_ranges if news.any() else ():
+            if news[begin:end].any():
+                self._file.punch(2 * begin * SECTOR_BYTES, 2 * (end - begin) * SECTOR_BYTES)
+
+    def _reach(self, count: int) -> None:
+        more = int(count) - len(self._crcs)
+        if more > 0:
+            self._which = np.concatenate([self._which, np.full(more, _UNWRITTEN, np.int8)])
+            self._crcs = np.concatenate([self._crcs, np.zeros(more, np.uint64)])
+
+    def _extend(self, chunks: Int64Array, log_end: int) -> None:
+        # Only one of a chunk's sectors may carry this log end: not those that changed.
+        empty = np.setdiff1d(np.flatnonzero(self._which == _UNWRITTEN), chunks)
+        for part in np.split(empty, range(_EMPTY_AT_ONCE, len(empty), _EMPTY_AT_ONCE)):
+            self._write_sectors(part, log_end, np.zeros((len(part), PAYLOAD_BYTES), np.uint8))
+
+    def _write_sectors(self, chunks: Int64Array, log_end: int, payloads: Bytes) -> None:
+        assert self._file is not None
+        raw, crcs = state_sector.make(chunks, log_end, payloads)
+        completed = np.full(len(chunks), _UNWRITTEN, np.int8)
+        has_one = chunks < len(self._completed)
+        completed[has_one] = self._completed[chunks[has_one]]
+        which = np.where(completed < 0, 0, 1 - completed).astype(np.int8)
+        places: list[int] = ((2 * chunks + which) * SECTOR_BYTES).tolist()
+        self._file.write_each(raw, SECTOR_BYTES, places)
+        self._which[chunks] = which
+        self._crcs[chunks] = crcs
+
+    def read(
+        self,
+        chunk_count: int,
+        digest: int,
+        log_end: int,
+        past: tuple[tuple[int, int], ...] = (),
+    ) -> bool:
+        """Load the side file as it was at a watermark, but for chunks that are past; False where it
+        does not fit.
+        """
+        assert self._file is not None
+        size = min(self._file.size(), 2 * chunk_count * SECTOR_BYTES)
+        raw = self._file.read(0, size)
+        which = np.zeros(chunk_count, np.int8)
+        for begin, end in past:
+            which[begin:end] = _PAST
+        crcs = np.zeros(chunk_count, np.uint64)
+        if chunk_count:
+            self.ensure(chunk_count * CHUNK_IDS - 1)
+        waiting = 0
+        for chunk in np.flatnonzero(which != _PAST).tolist():
+            pair = raw[2 * chunk * SECTOR_BYTES : 2 * (chunk + 1) * SECTOR_BYTES]
+            found = state_sector.pick(pair, chunk, log_end)
+            if found is None:
+                return False
+            which[chunk], crcs[chunk] = found.which, found.crc
+            block, at = divmod(chunk, BLOCK_CHUNKS)
+            ffi.memmove(self._blocks[block] + at * PAYLOAD_BYTES, found.payload, PAYLOAD_BYTES)
+            if found.has_later:  # of a checkpoint that was never completed: must not count later
+                self._blocks[block][PAYLOAD_BYTES * BLOCK_CHUNKS + at] = 1
+            states = np.frombuffer(found.payload, np.uint8)
+            waiting += int(np.unpackbits(states & np.uint8(0x55) & ~(states >> np.uint8(1))).sum())
+        if state_sector.digest(crcs) != digest:
+            return False
+        self._which, self._crcs = which, crcs
+        self._completed = which.copy()
+        self.native.waiting = waiting
+        return True
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file = None
+
+
+def _ranges(which: "np.ndarray[tuple[int], np.dtype[np.int8]]") -> tuple[tuple[int, int], ...]:
+    """Give the ranges of chunks that are past."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], which == _PAST, [0])).astype(np.int8)))
+    return tuple(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))

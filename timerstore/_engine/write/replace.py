@@ -1,0 +1,371 @@
+"""Replacing: of messages with one key only the newest waits (debounce).
+
+    put(key=k, delay=5)                  first: waits                        TS_REPLACE: when, until
+    put(key=k, delay=5)                  its delete record | the new one     one group: both or none
+    ... wait_at_most=60 after the first  the new one is due now, whatever its delay
+
+Data:     TS_REPLACE on a message: `<first put, ms> <limit, ms, or -1> <key>`; the key stands among
+          its KEYS, too, by which the index finds it again: nothing else is kept on disk.
+Threads:  any.
+Locks:    one of `_locks`, by topic and key, over finding and appending; never over a sync.
+Holds:    (1) of one topic and key at most one message waits; (2) it is due no later than its first
+          put + wait_at_most; (3) what took another's place is in the log with that one's delete
+          record, or not at all.
+Fails:    MessageError on arguments, ConfigError without an index, FullError, FlowControlError: all
+          before anything is changed.
+Source:   decisions 0009 and 0037.
+"""
+
+import zlib
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from timerstore._engine.base import validation
+from timerstore._engine.base.failpoints import reach
+from timerstore._engine.base.native import Lock, ffi, lib, raise_status
+from timerstore._engine.base.owner import Owner
+from timerstore._engine.change.cancel import delete_properties, leaving
+from timerstore._engine.format.store_paths import WHEEL_TIMER_TOPIC
+from timerstore._engine.queues.pending_removals import Removals
+from timerstore._engine.queues.record_lookup import record_fields, scan_one
+from timerstore._engine.queues.routes import Route
+from timerstore._engine.recovery.opening import Opened
+from timerstore._engine.timer.handle_lookup import Named
+from timerstore._engine.write.put import check_queue
+from timerstore._engine.write.put_many import ManyPutting
+from timerstore.clock import Clock
+from timerstore.errors import ConfigError, CorruptError, GoneError, MessageError, quoted
+from timerstore.messages import (
+    PutReceipt,
+    ReceiptOrigin,
+    out_ms,
+    parse_properties,
+    unique_key,
+)
+
+PROPERTY = "TS_REPLACE"
+_LOCKS = 64
+_KNOWN_MAX = 65_536
+
+
+class _OverError(Exception):
+    """What was to be replaced waits no more; nothing was appended."""
+
+
+class _Given(NamedTuple):
+    """A put, checked."""
+
+    topic: str
+    name: bytes
+    body: Any
+    key: str
+    text: bytes
+    due_ms: int  # as it was asked for; 0: now
+    wait_ms: int | None
+    queue_id: int | None
+
+
+class _Waiting(NamedTuple):
+    """What waits with a key."""
+
+    named: Named
+    first_ms: int
+    limit_ms: int  # -1: none
+
+
+class Replacing(Owner):
+    """Puts with a key, in one store."""
+
+    def __init__(self, opened: Opened, clock: Clock, putting: ManyPutting) -> None:
+        self._opened = opened
+        self._clock = clock
+        self._putting = putting
+        self._config = opened.config
+        self._log = opened.rooms.log
+        self._states = opened.rooms.states
+        self._removals: Removals = opened.rescheduler.removals
+        self._locks = [Lock(long=True) for _ in range(_LOCKS)]
+        self._known: OrderedDict[tuple[str, str], _Waiting] = OrderedDict()
+        self._known_lock = Lock()
+
+    def put(
+        self,
+        topic: str,
+        body: Any,
+        key: str,
+        wait_at_most: timedelta | float | None,
+        *,
+        delay: timedelta | float | None,
+        deliver_at: datetime | None,
+        deliver_ms: int | None,
+        tags: str | None,
+        keys: Sequence[str] | str,
+        properties: Mapping[str, str] | None,
+        queue_id: int | None,
+        flush: str | None,
+    ) -> PutReceipt:
+        """As TimerStore.put with replace=True."""
+        if self._opened.rooms.dispatch.index is None:
+            raise ConfigError("put: replace needs the key index, which is off (index_enabled)")
+        wait_ms = self._wait_ms(wait_at_most)
+        config, now_ms = self._config, self._clock.now_ms
+        name = validation.check_topic(topic)
+        due_ms = validation.due_ms_of(now_ms, delay, deliver_at, deliver_ms, config)
+        more = [] if isinstance(keys, str) and not keys else validation.list_of_keys(keys)
+        given_keys = [key, *(one for one in more if not isinstance(one, str) or one != key)]
+        text = validation.encode_properties(tags, given_keys, properties)
+        raw = validation.check_body(body, config.message_bytes_max)
+        validation.check_sizes(
+            len(raw),
+            len(text) + len(PROPERTY) + 2 + 2 * 20 + len(key.encode()),
+            name,
+            properties_bytes_max=config.properties_bytes_max,
+            record_bytes_max=config.record_bytes_max,
+        )
+        check_queue(queue_id)
+        is_sync = self._putting.wants_sync(flush)
+        given = _Given(topic, name, bytes(raw), key, text, due_ms, wait_ms, queue_id)
+        with self._locks[zlib.crc32(f"{topic} {key}".encode()) % _LOCKS]:
+            receipt, end = self._put(given)
+        reach("replace_answered")
+        if is_sync:
+            self._log.sync_through(end)
+        self._putting.appended()
+        return receipt
+
+    def _wait_ms(self, wait_at_most: Any) -> int | None:
+        if wait_at_most is None:
+            return None
+        try:
+            due_ms = validation.resolve_due_ms(
+                0, wait_at_most, None, None, self._config.delay_ms_max
+            )
+        except MessageError as error:
+            texts = [one.replace("delay:", "wait_at_most:", 1) for one in error.problems]
+            raise MessageError(texts) from error
+        return due_ms or 0
+
+    # --- one put, under its key's lock ---
+
+    def _put(self, given: _Given) -> tuple[PutReceipt, int]:
+        while True:
+            now_ms = self._clock.now_ms
+            before = self._find(given.topic, given.key)
+            if before is None:
+                return self._first(given, now_ms)
+            answer = self._replace(given, before, now_ms)
+            if answer is not None:
+                return answer
+            self._forget(given)  # it was handed out, or cancelled, meanwhile
+
+    def _due_ms(self, given: _Given, first_ms: int, limit_ms: int, now_ms: int) -> tuple[int, int]:
+        """When it is due (0: now), and by when at the latest (-1: whenever)."""
+        limits = [limit_ms] if limit_ms >= 0 else []
+        if given.wait_ms is not None:
+            limits.append(first_ms + given.wait_ms)
+        limit_ms = min(limits, default=-1)
+        due_ms = min(given.due_ms, limit_ms) if limits else given.due_ms
+        return (due_ms if due_ms > now_ms else 0), limit_ms
+
+    def _text(self, given: _Given, first_ms: int, limit_ms: int) -> bytes:
+        return given.text + f"{PROPERTY}\x01{first_ms} {limit_ms} {given.key}\x02".encode()
+
+    def _first(self, given: _Given, now_ms: int) -> tuple[PutReceipt, int]:
+        """Nothing waits with this key: a put as any other."""
+        due_ms, limit_ms = self._due_ms(given, now_ms, -1, now_ms)
+        text = self._text(given, now_ms, limit_ms)
+        route, origin = self._putting.place_of(given.topic, given.queue_id)
+        log_offset, number, counter = self._putting.append_checked(
+            route, given.body, due_ms, text, now_ms
+        )
+        if not due_ms:
+            return (
+                PutReceipt(origin, counter, -1, route.queue_id, number, log_offset, now_ms),
+                log_offset + 1,
+            )
+        receipt = PutReceipt(origin, counter, number, route.queue_id, None, log_offset, due_ms)
+        self._remember(given, receipt, route, now_ms, limit_ms)
+        return receipt, log_offset + 1
+
+    def _replace(
+        self, given: _Given, before: _Waiting, now_ms: int
+    ) -> tuple[PutReceipt, int] | None:
+        """Take the place of what waits; None where it waits no more."""
+        named, route = before.named, before.named.real
+        if given.queue_id is not None and given.queue_id != route.queue_id:
+            raise MessageError(
+                f"queue_id: a message with key {given.key!r} waits for queue {route.queue_id} of "
+                f"{given.topic!r}, and the new one comes there; got {given.queue_id}"
+            )
+        due_ms, limit_ms = self._due_ms(given, before.first_ms, before.limit_ms, now_ms)
+        counter = self._putting.take_ids(1)
+        message_id = unique_key(self._opened.id_prefix, counter)
+        text = self._text(given, before.first_ms, limit_ms)
+        text += b"UNIQ_KEY\x01%s\x02" % message_id.encode()
+        target = route
+        if due_ms:
+            target = self._opened.timer_route
+            slot_ms = out_ms(due_ms, self._config.precision_ms)
+            text += b"TIMER_DELIVER_MS\x01%d\x02TIMER_OUT_MS\x01%d\x02" % (due_ms, slot_ms)
+            text += bytes(ffi.buffer(route.native.real, route.native.real_size))
+        record = self._encode(target, given.body, text, now_ms)
+        deletion = delete_properties(named)
+        removes = self._removals.noting(lib.ts_reschedule, named.timer_id)
+        counts = self._opened.rescheduler.slot_counts
+        try:
+            with nullcontext() if counts is None else counts.moving(named.due_ms, due_ms):
+                state, number, end = self._log.append(
+                    "put",
+                    leaving(removes, named, due_ms),
+                    route.native,
+                    named.timer_id,
+                    deletion,
+                    len(deletion),
+                    target.native,
+                    ffi.from_buffer("uint8_t[]", record),
+                    len(record),
+                    now_ms,
+                )
+                if state != lib.TS_WAITING:
+                    raise _OverError
+        except _OverError:
+            return None
+        reach("replace_appended")
+        origin = ReceiptOrigin(
+            given.topic,
+            self._opened.id_prefix,
+            self._config.broker_name,
+            self._config.precision_ms,
+        )
+        log_offset = end - len(record)
+        if not due_ms:
+            self._forget(given)
+            receipt = PutReceipt(origin, counter, -1, route.queue_id, number, log_offset, now_ms)
+            return receipt, end
+        receipt = PutReceipt(origin, counter, number, route.queue_id, None, log_offset, due_ms)
+        self._remember(given, receipt, route, before.first_ms, limit_ms)
+        return receipt, end
+
+    def _encode(self, target: Route, body: bytes, text: bytes, now_ms: int) -> bytearray:
+        record = bytearray(len(body) + len(text) + 512)
+        size = lib.ts_replace_encode(
+            self._log.native,
+            target.native,
+            body,
+            len(body),
+            text,
+            len(text),
+            now_ms,
+            ffi.from_buffer("uint8_t[]", record),
+            len(record),
+        )
+        if size < 0:
+            raise_status(size, f"properties: {len(text)} bytes leave no room for our own")
+        return record[:size]
+
+    # --- what waits ---
+
+    def _remember(
+        self, given: _Given, receipt: PutReceipt, route: Route, first_ms: int, limit_ms: int
+    ) -> None:
+        slot_ms = out_ms(receipt.due_ms, self._config.precision_ms)
+        due_ms, at = receipt.due_ms, receipt.log_offset
+        named = Named(receipt.timer_id, receipt.message_id, route, slot_ms, due_ms, at)
+        self._keep((given.topic, given.key), _Waiting(named, first_ms, limit_ms))
+
+    def _keep(self, at: tuple[str, str], one: _Waiting) -> None:
+        with self._known_lock:
+            self._known[at] = one
+            self._known.move_to_end(at)
+            while len(self._known) > _KNOWN_MAX:
+                self._known.popitem(last=False)
+
+    def _forget(self, given: _Given) -> None:
+        with self._known_lock:
+            self._known.pop((given.topic, given.key), None)
+
+    def _find(self, topic: str, key: str) -> _Waiting | None:
+        """Give what waits with this key; what is not remembered the index knows."""
+        with self._known_lock:
+            known = self._known.get((topic, key))
+        if known is not None and self._states.get(known.named.timer_id) == lib.TS_WAITING:
+            return known
+        while True:
+            try:
+                found = self._look(topic, key)
+            except GoneError:
+                continue  # it was moved meanwhile
+            except CorruptError:
+                self._opened.rooms.dispatch.index_anew(self._opened.store_id)
+                found = self._look(topic, key)
+            if found is not None:
+                self._keep((topic, key), found)
+            return found
+
+    def _look(self, topic: str, key: str) -> _Waiting | None:
+        """The newest that was put with this key decides: whatever is older had made room for it."""
+        dispatch, segments = self._opened.rooms.dispatch, self._log.segments
+        index = dispatch.index
+        assert index is not None, "it was looked at before"
+        with self._log.lock:
+            end = self._log.end
+        dispatch.through(end)
+        for offsets in index.find(WHEEL_TIMER_TOPIC.encode(), key.encode()):
+            for log_offset in offsets.tolist():
+                if segments.begin <= log_offset < end:
+                    found = self._waiting_of(topic, key, log_offset)
+                    if found is not None:
+                        is_waiting = self._states.get(found.named.timer_id) == lib.TS_WAITING
+                        return found if is_waiting else None
+        return None
+
+    def _waiting_of(self, topic: str, key: str, log_offset: int) -> _Waiting | None:
+        """What a record says, where it is one of this topic and key."""
+        opened, segments = self._opened, self._log.segments
+        with segments.view(self._log.written) as view:
+            _, _, text = record_fields(segments, view, log_offset)
+            properties = parse_properties(text)
+            fields = properties.get(PROPERTY, "").split(" ", 2)
+            if len(fields) != 3 or fields[2] != key or properties.get("REAL_TOPIC") != topic:
+                return None
+            row = scan_one(
+                segments, view, opened.rooms.routes, self._config.precision_ms,
+                self._clock.now_ms, log_offset,
+            )  # fmt: skip
+        try:
+            first_ms, limit_ms = int(fields[0]), int(fields[1])
+        except ValueError:
+            return None
+        if row["kind"] != lib.TS_KIND_TIMER:
+            return None
+        timer_id = opened.rooms.states.id_of(row, opened.store_id)
+        route = opened.rooms.routes.by_index[int(row["route"])]
+        message_id = properties.get("UNIQ_KEY", "")
+        slot_ms, due_ms = int(row["out_ms"]), int(row["due_ms"])
+        named = Named(timer_id, message_id, route, slot_ms, due_ms, log_offset)
+        return _Waiting(named, first_ms, limit_ms)
+
+
+def check_replacing(key: object, replace: object, level: object, message_id: object) -> str:
+    """Give the key; MessageError where what goes together does not stand together."""
+    problems = []
+    if replace is not True:
+        given = "key" if key is not None else "wait_at_most"
+        problems.append(
+            f"replace: wanted True with {given}, got {quoted(replace)}"
+            if replace is False
+            else f"replace: wanted True or False, got {quoted(replace)}"
+        )
+    elif key is None:
+        problems.append("key: wanted one with replace=True, got none")
+    for name, value in (("level", level), ("message_id", message_id)):
+        if value is not None:
+            problems.append(f"{name}: does not go with key and replace, got {quoted(value)}")
+    if key is not None and (not isinstance(key, str) or not key or key.split() != [key]):
+        problems.append(f"key: wanted text without spaces, not empty, got {quoted(key)}")
+    if problems:
+        raise MessageError(problems)
+    return str(key)

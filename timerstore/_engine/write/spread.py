@@ -1,0 +1,82 @@
+"""Spreading: due times drawn from a window, so that what is put at once does not come out at once.
+
+    put(delay=60, spread=30)              due at some moment from 60 s to 90 s from now
+    put_many(1000 bodies, spread=10)      one each 10 ms from now on, in their order
+
+Data:     nothing; chance alone, from `spread_seed` where that is set.
+Threads:  any.
+Locks:    _lock, for one draw.
+Holds:    never before the time that was given; the time is the receipt's, like any other.
+Fails:    MessageError; also where the window ends beyond `delay_ms_max`.
+"""
+
+import random
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from timerstore._engine.base import validation
+from timerstore._engine.base.native import Lock
+from timerstore._engine.base.owner import Owner
+from timerstore.clock import Clock
+from timerstore.config import StoreConfig
+from timerstore.errors import MessageError, quoted
+
+
+class Spreader(Owner):
+    """Draws due times for one store."""
+
+    def __init__(self, config: StoreConfig, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+        self._random = random.Random(config.spread_seed or None)  # noqa: S311 - no secret
+        self._lock = Lock()
+
+    def one(
+        self,
+        spread: object,
+        delay: timedelta | float | None,
+        deliver_at: datetime | None,
+        deliver_ms: int | None,
+        level: object,
+    ) -> int:
+        """Give when a message is due, epoch ms."""
+        window_ms, now_ms = self._window_ms(spread, level), self._clock.now_ms
+        due_ms = validation.due_ms_of(now_ms, delay, deliver_at, deliver_ms, self._config)
+        begin_ms = due_ms or now_ms
+        self._check_end(now_ms, begin_ms + window_ms)
+        return begin_ms + int(self._draw() * window_ms)
+
+    def many(
+        self, spread: object, count: int, delay: Any, deliver_ms: Any, level: object
+    ) -> npt.NDArray[np.int64]:
+        """Give when each of a batch is due: evenly over the window, from a first that is drawn."""
+        window_ms, now_ms = self._window_ms(spread, level), self._clock.now_ms
+        due_ms = validation.resolve_due_array(
+            now_ms, count, delay, deliver_ms, self._config.delay_ms_max
+        )
+        begin_ms = np.where(due_ms > 0, due_ms, now_ms)
+        self._check_end(now_ms, int(begin_ms.max(initial=now_ms)) + window_ms)
+        places = (np.arange(count) + self._draw()) / max(1, count)
+        spread_ms: npt.NDArray[np.int64] = begin_ms + (places * window_ms).astype(np.int64)
+        return spread_ms
+
+    def _draw(self) -> float:
+        with self._lock:
+            return self._random.random()
+
+    def _window_ms(self, spread: object, level: object) -> int:
+        if level is not None:
+            raise MessageError("spread: a fixed level has its own time; wanted one of the two")
+        return validation.check_spread(spread)
+
+    def _check_end(self, now_ms: int, end_ms: int) -> None:
+        if not self._config.timer_enabled and end_ms > now_ms:
+            raise validation.timers_off()
+        if end_ms - now_ms > self._config.delay_ms_max:
+            raise MessageError(
+                f"spread: wanted an end at most {self._config.delay_ms_max} ms from now "
+                f"(delay_ms_max), got {quoted(end_ms - now_ms)}"
+            )

@@ -1,0 +1,118 @@
+"""Columns of texts: one buffer of UTF-8 and offsets into it, as bulk calls give keys, tags and ids.
+
+Holds:    no row is looked at from Python, but where the rows were given one by one.
+Fails:    MessageError that names the column and the first row that is wrong.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from timerstore._engine.base import validation
+from timerstore.errors import MessageError, quoted
+from timerstore.messages import Int64Array
+
+Column = tuple[Any, Int64Array]
+
+_SPACE, _STAR, _BAR = b" *|"
+
+
+def texts_of(what: str, texts: object, given: object, count: int) -> Column | None:
+    """Give a column of texts: whole UTF-8 without control characters; None where none is given."""
+    if texts is None and given is None:
+        return None
+    if texts is None or given is None:
+        raise MessageError(f"{what}: wanted texts and offsets, got one without the other")
+    offsets = np.asarray(given)
+    if offsets.shape != (count + 1,) or offsets.dtype.kind not in "iu":
+        raise MessageError(
+            f"{what}: wanted {count + 1} whole offsets, got {offsets.dtype} of shape "
+            f"{offsets.shape}"
+        )
+    data, spans, _ = validation.gather_bodies((texts, offsets), validation.PROPERTY_VALUE_BYTES_MAX)
+    text = bytes(memoryview(data)[spans[0] : spans[-1]])  # a copy: what is checked is what is put
+    spans = spans - spans[0]
+    used = np.frombuffer(text, np.uint8)
+    _refuse(what, used < 0x20, (text, spans), "no control characters")
+    starts = spans[:-1][np.diff(spans) > 0]
+    split = np.zeros(len(used), bool)
+    split[starts] = used[starts] & 0xC0 == 0x80
+    _refuse(what, split, (text, spans), "whole characters of UTF-8")
+    try:
+        text.decode()
+    except UnicodeDecodeError as error:
+        raise MessageError(
+            f"{what}: wanted UTF-8, got {error.reason} in row {_row(spans, error.start)}"
+        ) from error
+    return text, spans
+
+
+def check_tags(column: Column) -> None:
+    """See that a filter can name each tag: as arguments.tags_problems."""
+    data, spans = column
+    used, sizes = np.frombuffer(data, np.uint8), np.diff(spans)
+    first, last = spans[:-1][sizes > 0], spans[1:][sizes > 0] - 1
+    wrong = np.zeros(len(used), bool)
+    wrong[first[used[first] == _SPACE]] = True
+    wrong[last[used[last] == _SPACE]] = True
+    wrong[first[(used[first] == _STAR) & (first == last)]] = True
+    is_second = (used[1:] == _BAR) & (used[:-1] == _BAR)
+    is_second[first[first > 0] - 1] = False  # of another row
+    wrong[1:] |= is_second
+    _refuse("tags", wrong, column, validation.UNFILTERED.removeprefix("wanted "))
+
+
+def check_ids(column: Column) -> None:
+    """See that the texts can be message ids."""
+    data, spans = column
+    used = np.frombuffer(data, np.uint8)
+    _refuse("message_ids", (used == 0x20) | (used == 0x7F), column, "no spaces")
+    long = np.flatnonzero(np.diff(spans) > validation.MESSAGE_ID_BYTES_MAX)
+    if len(long):
+        raise MessageError(
+            f"message_ids: wanted at most {validation.MESSAGE_ID_BYTES_MAX} bytes, got "
+            f"{np.diff(spans)[long[0]]} in row {long[0]}"
+        )
+
+
+def gather_ids(message_ids: object, count: int) -> Column | None:
+    """Give the ids of a batch as one buffer and offsets: a sequence with None or "" for those that
+    have none, or a pair of buffer and offsets.
+    """
+    if message_ids is None:
+        return None
+    if isinstance(message_ids, tuple) and len(message_ids) == 2:
+        data, offsets = message_ids
+        if not isinstance(data, str | None):
+            column = texts_of("message_ids", data, offsets, count)
+            assert column is not None
+            check_ids(column)
+            return column
+    if isinstance(message_ids, str | bytes) or not isinstance(message_ids, Sequence):
+        raise MessageError(
+            f"message_ids: wanted one entry for each of {count} bodies, or (buffer, offsets), got "
+            f"{type(message_ids).__name__}"
+        )
+    if len(message_ids) != count:
+        raise MessageError(
+            f"message_ids: wanted one entry for each of {count} bodies, got {len(message_ids)}"
+        )
+    raw = [validation.check_message_id(one) if one else b"" for one in message_ids]
+    offsets = np.zeros(count + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, raw), np.int64, count), out=offsets[1:])
+    return b"".join(raw), offsets
+
+
+def _refuse(what: str, wrong: npt.NDArray[np.bool_], column: Column, wanted: str) -> None:
+    if wrong.any():
+        data, spans = column
+        row = _row(spans, int(np.argmax(wrong)))
+        text = bytes(data[spans[row] : spans[row + 1]]).decode("utf-8", "replace")
+        raise MessageError(f"{what}: wanted {wanted}, row {row} has {quoted(text)}")
+
+
+def _row(spans: Int64Array, at: int) -> int:
+    """Row in which the byte `at` lies."""
+    return int(np.searchsorted(spans, at, side="right")) - 1

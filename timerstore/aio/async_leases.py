@@ -1,0 +1,70 @@
+"""A loop over leased messages, for asyncio.
+
+    async for message in store.lease_consumer("orders", "billing", lease=60):
+        async with consumer.handling(message): ...
+
+Fails:    MessageError on what a loop does not take; as the calls of TimerStore.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Self
+
+from timerstore._engine.base.owner import Owner
+from timerstore._engine.leases import AckResult, LeasedMessage
+from timerstore._engine.leases.lease_consumer import LOOK_S
+from timerstore._engine.leases.lease_request import check_loop
+from timerstore.errors import ClosedError, TimerStoreError
+
+
+class AsyncLeaseConsumer(Owner):
+    """Iterates over a topic for a group, one lease at a time; as LeaseConsumer."""
+
+    def __init__(
+        self,
+        receive: Callable[..., Awaitable[list[LeasedMessage]]],
+        ack: Callable[[LeasedMessage], Awaitable[AckResult]],
+        nack: Callable[[LeasedMessage], Awaitable[AckResult]],
+        topic: str,
+        group: str,
+        wait: float | None,
+        asked: dict[str, Any],
+    ) -> None:
+        check_loop(asked)
+        self.topic = topic
+        self.group = group
+        self._receive = receive
+        self._ack = ack
+        self._nack = nack
+        self._wait = wait
+        self._asked = asked
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> LeasedMessage:
+        wait = LOOK_S if self._wait is None else self._wait
+        while True:
+            try:
+                found = await self._receive(
+                    self.topic, self.group, max_count=1, wait=wait, **self._asked
+                )
+            except ClosedError:
+                raise StopAsyncIteration from None
+            if found:
+                return found[0]
+            if self._wait is not None:
+                raise StopAsyncIteration
+
+    @asynccontextmanager
+    async def handling(self, message: LeasedMessage) -> AsyncIterator[LeasedMessage]:
+        """Ack the message when the block ends, give it back when it raises."""
+        try:
+            yield message
+        except BaseException as error:
+            try:
+                await self._nack(message)
+            except TimerStoreError as failed:  # it comes again when its lease is over
+                error.add_note(f"and then, giving it back: {failed!r}")
+            raise
+        await self._ack(message)

@@ -1,0 +1,347 @@
+"""Files of messages: read as Arrow batches, checked, and put once each.
+
+Data:     Parquet, or JSON lines with the same names. Beside the columns of `timerstore.shards`,
+          JSON lines may have `body_base64`, and what `get --json` adds, which is left out.
+Holds:    the same file under the same run id gives the same rows in the same order, so that who
+          calls again after a crash goes on behind what is there.
+Fails:    CommandError that names file and line; ConfigError on columns; MessageError on rows.
+"""
+
+import base64
+import binascii
+import hashlib
+import json
+import os
+import sys
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from timerstore._engine.base.validation import moment_ms
+from timerstore._engine.ingest.row_batch import RowBatch
+from timerstore._engine.storage.disk import Disk
+from timerstore.cli.exits import CommandError
+from timerstore.cli.opening import opened_single, require
+from timerstore.cli.progress import Tell
+from timerstore.clock import SystemClock
+from timerstore.config import StoreConfig
+from timerstore.errors import ConfigError, MessageError
+from timerstore.shards import commit, ingest, stage
+from timerstore.shards.arrow_rows import Reader, Rows, bytes_of, check_columns, offsets_of, pairs_of
+from timerstore.shards.cluster import require as require_cluster
+from timerstore.shards.kinds import Kind
+from timerstore.shards.write_options import WriteOptions
+
+_BATCH_ROWS = 8192
+_STDIN = Path("-")
+_OURS = frozenset(
+    {"shard", "queue_id", "queue_offset", "log_offset", "due", "delivered_ms", "lateness_ms"}
+    | {"handle", "timer_id"}
+)
+_NAMES = {"topic", "body", "body_base64", "deliver_at", "deliver_ms", "due_ms", "key", "keys"}
+_NAMES |= {"tags", "message_id", "properties"}
+_WHEN = ("deliver_at", "deliver_ms", "due_ms")
+
+_WRONG = (ValueError, TypeError, binascii.Error, OverflowError, RecursionError)
+"""What a line may come to that is no message."""
+
+_Row = tuple[int, dict[str, Any]]
+"""A line's number, and what it says as a row of SCHEMA."""
+
+SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("body", pa.binary()),
+        ("deliver_ms", pa.int64()),
+        ("keys", pa.list_(pa.string())),
+        ("tags", pa.string()),
+        ("message_id", pa.string()),
+        ("properties", pa.map_(pa.string(), pa.string())),
+    ]
+)
+"""What rows of JSON lines become, and what `export` writes."""
+
+
+class Imported(NamedTuple):
+    """What became of a file."""
+
+    file: str
+    run_id: str
+    rows: int
+    skipped: int
+    first_skipped: str
+    is_replay: bool
+
+
+@dataclass
+class Source:
+    """One file, and how it is read."""
+
+    file: Path
+    topic: str = ""
+    skip: bool = False
+    run_id: str | None = None
+    skipped: int = field(default=0, init=False)
+    first_skipped: str = field(default="", init=False)
+
+    def name(self) -> str:
+        """The run id: what was said, or the file's digest."""
+        if self.run_id is not None:
+            return self.run_id
+        if self.file == _STDIN:
+            return f"import-{uuid.uuid4().hex[:16]}"
+        with self.file.open("rb") as opened:
+            digest = hashlib.file_digest(opened, "sha256")
+        digest.update(self.topic.encode("utf-8", "surrogateescape"))
+        return f"import-{digest.hexdigest()[:16]}"
+
+    def batches(self, tell: Tell) -> Iterator[Any]:
+        """Give the rows as pyarrow batches of one schema."""
+        if self.file != _STDIN and self.file.suffix.lower() in {".parquet", ".pq"}:
+            yield from self._parquet(tell)
+        else:
+            yield from self._lines(tell)
+
+    def _parquet(self, tell: Tell) -> Iterator[Any]:
+        try:
+            opened = pq.ParquetFile(pa.OSFile(os.fsencode(self.file)))
+        except pa.ArrowInvalid as error:
+            raise CommandError("not a Parquet file", where=self.file, got=error) from error
+        done, total = 0, opened.metadata.num_rows
+        names = opened.schema_arrow.names
+        has_time = "deliver_at" in names or "deliver_ms" in names
+        has_topic = "topic" in names or not self.topic
+        for batch in opened.iter_batches(_BATCH_ROWS):
+            if not has_time:
+                now = pa.array(np.zeros(len(batch), np.int64))
+                batch = batch.append_column("deliver_ms", now)  # noqa: PLW2901 - the same rows
+            if not has_topic:
+                topics = pa.repeat(self.topic, len(batch))
+                batch = batch.append_column("topic", topics)  # noqa: PLW2901 - the same rows
+            yield batch
+            done += len(batch)
+            tell(done, total)
+
+    def _lines(self, tell: Tell) -> Iterator[Any]:
+        done = 0
+        for rows in _chunks(self._read_lines()):
+            yield self._batch(rows)
+            done += len(rows)
+            tell(done, 0)
+
+    def _batch(self, rows: list[_Row]) -> Any:
+        try:
+            return pa.RecordBatch.from_pylist([fields for _, fields in rows], schema=SCHEMA)
+        except _WRONG as error:
+            if len(rows) > 1:
+                for row in rows:  # which one is it?
+                    self._batch([row])
+            raise self._no_message(rows[0][0], error) from error
+
+    def _no_message(self, number: int, error: BaseException) -> CommandError:
+        why = "nested too deep" if isinstance(error, RecursionError) else error
+        return CommandError(f"a line that is no message: {why}", where=f"{self.file} line {number}")
+
+    def _read_lines(self) -> Iterator[_Row]:
+        stream = sys.stdin.buffer if self.file == _STDIN else self.file.open("rb")
+        with stream:
+            for number, line in enumerate(stream, 1):
+                if not line.strip():
+                    continue
+                try:
+                    yield number, _row_of(json.loads(line), self.topic)
+                except _WRONG as error:
+                    raise self._no_message(number, error) from error
+
+
+def _chunks(rows: Iterable[_Row]) -> Iterator[list[_Row]]:
+    chunk: list[_Row] = []
+    for row in rows:
+        chunk.append(row)
+        if len(chunk) == _BATCH_ROWS:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+# --- JSON lines -----------------------------------------------------------------------------------
+
+
+def _row_of(given: Any, topic: str) -> dict[str, Any]:
+    """One line as a row of SCHEMA."""
+    if not isinstance(given, dict):
+        raise TypeError(f"wanted an object, got {type(given).__name__}")
+    unknown = sorted(given.keys() - _NAMES - _OURS)
+    if unknown:
+        raise ValueError(f"{', '.join(unknown)}: not known; known are {', '.join(sorted(_NAMES))}")
+    if "body" in given and "body_base64" in given:
+        raise ValueError("body, body_base64: wanted one of the two")
+    keys = given.get("keys", given.get("key"))
+    return {
+        "topic": _text(given, "topic") or topic or None,
+        "body": _body(given),
+        "deliver_ms": _when(given),
+        "keys": [keys] if isinstance(keys, str) else keys,
+        "tags": _text(given, "tags"),
+        "message_id": _text(given, "message_id"),
+        "properties": _pairs(given.get("properties")),
+    }
+
+
+def _body(given: dict[str, Any]) -> bytes | None:
+    if "body_base64" in given:
+        return base64.b64decode(given["body_base64"], validate=True)
+    body = given.get("body")
+    if isinstance(body, str):
+        return body.encode()
+    if body is None:
+        raise ValueError("body: there is none")
+    return json.dumps(body, ensure_ascii=False).encode()
+
+
+def _text(given: dict[str, Any], name: str) -> str | None:
+    value = given.get(name)
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"{name}: wanted text, got {value!r}")
+    return value
+
+
+def _pairs(given: Any) -> list[tuple[str, str]] | None:
+    if given is None:
+        return None
+    if not isinstance(given, dict):
+        raise TypeError(f"properties: wanted an object, got {given!r}")
+    return [
+        (name, value if isinstance(value, str) else json.dumps(value))
+        for name, value in given.items()
+    ]
+
+
+def _when(given: dict[str, Any]) -> int:
+    """Epoch ms; 0: now."""
+    found = [name for name in _WHEN if given.get(name) is not None]
+    if len(found) > 1:
+        raise ValueError(f"{', '.join(found)}: wanted one of them")
+    if not found:
+        return 0
+    value = given[found[0]]
+    if isinstance(value, str):
+        moment = datetime.fromisoformat(value)
+        if moment.tzinfo is None:
+            raise ValueError(f"{found[0]}: wanted a time with its zone, got {value!r}")
+        return moment_ms(found[0], moment)
+    if type(value) is not int or not -(1 << 63) <= value < 1 << 63:
+        raise TypeError(f"{found[0]}: wanted a time, or epoch ms, got {value!r:.80}")
+    return value
+
+
+# --- putting --------------------------------------------------------------------------------------
+
+
+def import_file(path: Path, config: StoreConfig | None, source: Source, tell: Tell) -> Imported:
+    """Put a file's rows into a store, or hand them to the shards' owners; durable on return."""
+    name = source.name()
+    if require(path, Kind.STORE, Kind.SHARDS) is Kind.SHARDS:
+        count, is_replay = _into_shards(path, source, name, tell)
+    else:
+        with opened_single(path, config) as store:
+            batches = _row_batches(source, store.config, tell)
+            receipt = store.ingest(name, 0, batches)
+            count, is_replay = receipt.row_count, receipt.is_replay
+            if is_replay:
+                count = sum(map(len, _row_batches(source, store.config, tell)))
+    return Imported(str(source.file), name, count, source.skipped, source.first_skipped, is_replay)
+
+
+def _into_shards(path: Path, source: Source, name: str, tell: Tell) -> tuple[int, bool]:
+    on_invalid = "quarantine" if source.skip else "fail"
+    config = require_cluster(Disk(), path).config
+    batches = source.batches(tell)
+    if source.skip:
+        batches = _noting(source, config, batches)
+    try:
+        options = WriteOptions(on_invalid=on_invalid, write_id=name)
+        part = stage(path, name, 0, "cli", batches, options)
+        committed = commit(path, name, 0, [part], same_rows=True)
+    except (ConfigError, MessageError) as error:
+        # As it is said here: there an option of this name, and of that value.
+        text = str(error).replace("write_id", "--run-id")
+        text = text.replace("on_invalid=quarantine", "--on-invalid skip")
+        raise CommandError(text, where=source.file) from error
+    ingest(path)
+    return part.row_count, committed.is_replay
+
+
+def _noting(source: Source, config: StoreConfig, batches: Iterator[Any]) -> Iterator[Any]:
+    """Give the batches on, and note the rows that staging will set aside: it tells of none."""
+    reader = Reader(config, WriteOptions())
+    row = 0
+    for k, batch in enumerate(batches):
+        if not k:
+            check_columns(batch.schema, WriteOptions())
+        rows = reader.read(batch, SystemClock().now_ms)
+        if rows.invalid.any():
+            _left_out(source, rows, row)
+        row += len(batch)
+        yield batch
+
+
+def _row_batches(source: Source, config: StoreConfig, tell: Tell) -> Iterator[RowBatch]:
+    """Check each batch, and cut it where topic or properties change."""
+    options = WriteOptions()
+    reader = Reader(config, options)
+    source.skipped, row = 0, 0
+    for k, batch in enumerate(source.batches(tell)):
+        if not k:
+            check_columns(batch.schema, options)
+        rows = reader.read(batch, SystemClock().now_ms)
+        kept = np.flatnonzero(~rows.invalid)
+        if len(kept) < len(rows):
+            _left_out(source, rows, row)
+        group = rows.topic_of[kept].astype(np.int64) * len(rows.properties)
+        group += rows.properties_of[kept]
+        order = np.argsort(group, kind="stable")
+        edges = np.flatnonzero(np.diff(group[order])) + 1
+        for part in np.split(order, edges):
+            if len(part):
+                yield _row_batch(rows, kept[part])
+        row += len(rows)
+
+
+def _left_out(source: Source, rows: Rows, row: int) -> None:
+    """Count rows that no store would take, or refuse them."""
+    wrong = np.flatnonzero(rows.invalid)
+    shown = f"row {row + int(wrong[0]) + 1:,}: {rows.reason(int(wrong[0]))}"
+    if not source.skip:
+        raise CommandError(
+            f"{len(wrong)} rows are wrong, the first is {shown}",
+            where=source.file,
+            do="mend them and give the file again; or --on-invalid skip",
+        )
+    source.first_skipped = source.first_skipped or shown
+    source.skipped += len(wrong)
+
+
+def _row_batch(rows: Rows, at: Any) -> RowBatch:
+    columns = {name: column.take(pa.array(at)) for name, column in rows.columns.items()}
+    given = {"bodies": bytes_of(columns["body"]), "body_offsets": offsets_of(columns["body"])}
+    for name, one in (("keys", "key"), ("tags", "tag"), ("message_ids", "message_id")):
+        spans = offsets_of(columns[name])
+        if spans[-1] > spans[0]:
+            given[name] = bytes_of(columns[name])
+            given[f"{one}_offsets"] = spans
+    text = rows.properties[int(rows.properties_of[at[0]])]
+    return RowBatch(
+        topic=rows.topics[int(rows.topic_of[at[0]])],
+        due_ms=rows.due_ms[at],
+        properties=pairs_of(text) or None,
+        **given,
+    )

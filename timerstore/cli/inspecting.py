@@ -1,0 +1,159 @@
+"""histogram, explain: what comes when, and one message's whereabouts."""
+
+import importlib
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from timerstore._engine.introspection.due_buckets import UNIT_S, buckets_of
+from timerstore._engine.tables.file_limits import take
+from timerstore.cli.exits import CommandError, Exit
+from timerstore.cli.opening import opened, stores_in
+from timerstore.cli.output import emit, note, say, table
+from timerstore.cli.params import (
+    MOMENT,
+    config_of,
+    config_option,
+    json_option,
+    ms_of,
+    path_argument,
+    topic_option,
+)
+from timerstore.cli.text import iso, plural, safe, span_text, time_text
+from timerstore.clock import SystemClock
+from timerstore.errors import LockedError, MessageError
+from timerstore.messages import Explanation, Histogram
+
+_SHOWN_MAX = 48  # buckets of a table, beyond which empty ones are left out
+_BAR = 40
+
+
+@click.command("histogram")
+@path_argument
+@topic_option
+@click.option("--by", type=click.Choice(list(UNIT_S)), default="hour", show_default=True)
+@click.option("--from", "begin", type=MOMENT, help="Default: now.")
+@click.option("--until", "end", type=MOMENT, help="Default: a day after --from.")
+@config_option
+@json_option
+def histogram_command(
+    path: Path,
+    topic: str | None,
+    by: str,
+    begin: datetime | None,
+    end: datetime | None,
+    settings: tuple[tuple[str, Any], ...],
+    as_json: bool,
+) -> None:
+    """Count what waits by when it is due: exactly, by second, minute, hour or day of UTC.
+
+    Where another process has the store open, its log is read beside it, about a second a GB.
+    """
+    config = config_of(settings)
+    try:
+        with opened(path, config, threads=False) as store:
+            found = store.histogram(ms_of(begin), ms_of(end), by, topic)
+    except LockedError:
+        found = _beside(path, topic, by, begin, end)
+    edges = found.edges.tolist()
+    rows = list(zip(edges[:-1], edges[1:], found.counts.tolist(), strict=True))
+    if as_json:
+        for low, high, count in rows:
+            emit({"begin": iso(low), "end": iso(high), "begin_ms": low, "count": count})
+        return
+    total = sum(count for _, _, count in rows)
+    if len(rows) > _SHOWN_MAX:
+        rows = [row for row in rows if row[2]]
+    top = max((count for _, _, count in rows), default=0)
+    cut = 16 if UNIT_S[by] >= 60 else 19
+    if rows:
+        table(
+            (f"due, by {by}", "count", ""),
+            [(time_text(low)[:cut], count, "█" * _width(count, top)) for low, _, count in rows],
+        )
+    first, last = time_text(int(found.edges[0]))[:19], time_text(int(found.edges[-1]))[:19]
+    note(f"{plural(total, 'message')} from {first} until {last}")
+
+
+def _width(count: int, top: int) -> int:
+    return -(-count * _BAR // top) if top else 0
+
+
+def _beside(
+    path: Path, topic: str | None, by: str, begin: datetime | None, end: datetime | None
+) -> Histogram:
+    """The same, from the log of a store that another process has open."""
+    # Loaded here: it needs pyarrow, which the other way does not.
+    due_times = importlib.import_module("timerstore.cli.waiting").due_times
+    unit_s, first, size = buckets_of(SystemClock().now_ms, ms_of(begin), ms_of(end), by)
+    edges = (first + np.arange(size + 1, dtype=np.int64)) * unit_s * 1000
+    due_ms = np.concatenate([due_times(take(one), topic) for one in stores_in(path).values()])
+    counts, _ = np.histogram(due_ms, np.append(edges, edges[-1] + 1)) if size else (edges[:0], None)
+    return Histogram(edges, np.asarray(counts[:size], np.int64))
+
+
+@click.command("explain")
+@path_argument
+@click.argument("message")
+@click.option("--topic", help="MESSAGE is a message id of this topic, no handle.")
+@config_option
+@json_option
+def explain_command(
+    path: Path,
+    message: str,
+    topic: str | None,
+    settings: tuple[tuple[str, Any], ...],
+    as_json: bool,
+) -> None:
+    """Tell where a message is, why it is not out, and what happened to it: by handle, or by id.
+
+    Exit code 1 where nobody knows it.
+    """
+    try:
+        with opened(path, config_of(settings), threads=False) as store:
+            found = store.explain(message, topic=topic)
+    except MessageError as error:
+        raise CommandError(
+            str(error), do="give a handle as `put` told it, or a message id and --topic"
+        ) from error
+    if as_json:
+        emit(_fields(found))
+    else:
+        _tell(found)
+    if found.state == "unknown":
+        raise click.exceptions.Exit(Exit.NOT_SO)
+
+
+def _fields(found: Explanation) -> dict[str, Any]:
+    names = [name for name in Explanation.__slots__ if name != "history"]
+    history = [{**one._asdict(), "at": iso(one.at_ms)} for one in found.history]
+    return {**{name: getattr(found, name) for name in names}, "history": history}
+
+
+def _tell(found: Explanation) -> None:
+    say(f"{safe(found.message_id)} of {safe(found.topic)}: {found.state}")
+    rows = [("why", safe(found.why)), ("where", _place(found))]
+    if found.due_ms:
+        rows.append(("due", time_text(found.due_ms, ahead_of=SystemClock().now_ms)))
+    if found.slot is not None and found.slot_ms is not None:
+        text = f"{found.slot:,}, read at {time_text(found.slot_ms)}"
+        if found.chain_place is not None:
+            text += f"; place {found.chain_place:,} of {found.chain_length:,} in its chain"
+        rows.append(("slot", text))
+    for name, text in rows:
+        say(f"  {name:8} {text}")
+    before = None
+    for one in found.history:
+        since = "" if before is None else f", {span_text(one.at_ms - before)} later"
+        due = f", due {time_text(one.due_ms)}" if one.due_ms else ""
+        say(f"  {one.what:8} {time_text(one.at_ms)}{since}{due}, log offset {one.log_offset:,}")
+        before = one.at_ms
+
+
+def _place(found: Explanation) -> str:
+    if found.where == "queue":
+        return f"queue {found.queue_id}, offset {found.queue_offset}"
+    return found.where

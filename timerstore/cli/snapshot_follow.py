@@ -1,0 +1,115 @@
+"""Messages of a topic, read beside the process that has the store open.
+
+Holds:    each record once, in the log's order; as far as the last checkpoint says.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from timerstore._engine.tables.arrow_batches import read_part
+from timerstore._engine.tables.file_limits import Snapshot, refreshed
+from timerstore._engine.tables.store_summary import Look, look
+from timerstore._engine.tables.table_scan import Bounds, Part, Wanted
+from timerstore.cli.opening import stores_in
+from timerstore.cli.params import ms_of
+from timerstore.cli.reading import Tell
+from timerstore.cli.stopping import Stop
+from timerstore.cli.text import Fields, body_fields, iso, own_properties
+from timerstore.errors import TimerStoreError
+from timerstore.messages import SYS_FLAG_COMPRESSED, inflate_body
+
+_COLUMNS = (
+    "topic",
+    "queue_id",
+    "queue_offset",
+    "log_offset",
+    "msg_id",
+    "key",
+    "tags",
+    "stored_at",
+    "deliver_at",
+    "properties",
+    "body",
+    "flags",
+    "kind",
+)
+_IN_TOPIC = {"ordinary", "delivered", "level_delivered"}
+_EVERY_S = 0.25
+
+
+def messages(path: Path, topic: str, given: dict[str, Any]) -> Iterator[Fields]:
+    """Give what is in a topic now, of a queue and from an offset on where that was asked for."""
+    for shard, one in stores_in(path).items():
+        store = look(one).store
+        for fields in _records(store, shard, Bounds(topics=(topic,)), store.log_begin):
+            if given["queue_id"] not in (None, fields["queue_id"]):
+                continue
+            if fields["queue_offset"] >= given["offset"] and _has_tag(fields, given["tags"]):
+                yield fields
+
+
+def follow(given: dict[str, Any], before: list[Look], stop: Stop, tell: Tell) -> None:
+    """Tell what comes, until the end is asked for."""
+    bounds = Bounds(topics=(given["topic"],), stored_from_ms=ms_of(given["begin"]))
+    is_old = given["from_start"] or given["begin"] is not None
+    stores = [one.store for one in before]
+    ends = [one.log_begin if is_old else one.log_end for one in stores]
+    while True:
+        for k, known in enumerate(before):
+            for fields in _records(stores[k], known.shard, bounds, ends[k]):
+                if stop.is_asked:
+                    return
+                if _has_tag(fields, given["tags"]):
+                    tell(fields)
+            ends[k] = stores[k].log_end
+            stores[k] = refreshed(stores[k])
+        if stop.wait(_EVERY_S):
+            return
+
+
+def _records(store: Snapshot, shard: int | None, bounds: Bounds, begin: int) -> Iterator[Fields]:
+    wanted = Wanted("messages", _COLUMNS, bounds, times_as_long=True)
+    part = Part(shard or 0, store, max(begin, store.log_begin), store.log_end)
+    for batch in read_part(part, wanted):
+        for row in batch.to_pylist():
+            if row["kind"] in _IN_TOPIC:
+                yield _fields(row, shard)
+
+
+def _has_tag(fields: Fields, tags: str | None) -> bool:
+    if tags is None or tags.strip() == "*":
+        return True
+    return fields["tags"] in {one.strip() for one in tags.split("||")}
+
+
+def _fields(row: dict[str, Any], shard: int | None) -> Fields:
+    """A row as `words.message_fields` gives a message."""
+    delivered: int = row["stored_at"]
+    due: int = delivered if row["deliver_at"] is None else row["deliver_at"]
+    return {
+        "topic": row["topic"],
+        **({} if shard is None else {"shard": shard}),
+        "queue_id": row["queue_id"],
+        "queue_offset": row["queue_offset"],
+        "log_offset": row["log_offset"],
+        "message_id": (row["msg_id"] or b"").decode("utf-8", "replace"),
+        "keys": (row["key"] or b"").decode("utf-8", "replace").split(),
+        "tags": row["tags"],
+        "properties": own_properties(dict(row["properties"] or ())),
+        "due_ms": due,
+        "due": iso(due),
+        "delivered_ms": delivered,
+        "lateness_ms": delivered - due,
+        **body_fields(_body(row)),
+    }
+
+
+def _body(row: dict[str, Any]) -> bytes:
+    raw: bytes = row["body"] or b""
+    if not row["flags"] & SYS_FLAG_COMPRESSED:
+        return raw
+    try:
+        return inflate_body(raw, row["flags"])
+    except TimerStoreError:
+        return raw  # what is not read here is given as it is stored

@@ -1,0 +1,55 @@
+"""Summarize a store that another process may have open (tables/store_summary.py).
+
+Threads:  none; nothing here takes a lock or writes.
+"""
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from timerstore._engine.format import consumer_offset_json
+from timerstore._engine.format.counts_json import Counts
+from timerstore._engine.format.store_paths import Tree, backup_of
+from timerstore._engine.storage.disk import Disk
+from timerstore._engine.tables.store_summary import Look
+
+
+def counted(found: Look) -> Look:
+    """The same, with what waits read from the log where no counts of ours tell: a broker's."""
+    if found.counts is not None or found.store.log_end == found.store.log_begin:
+        return found
+    # Loaded here: it needs pyarrow, which our own stores do not.
+    waiting = importlib.import_module("timerstore.cli.waiting").by_topic(found.store)
+    pending = {topic: {0: count} for topic, count in waiting.items()}
+    return replace(found, counts=Counts(found.store.log_end, pending, {}, {}, {}), has_ends=False)
+
+
+def groups(path: Path) -> Iterator[tuple[str, str, int, int]]:
+    """Give (topic, group, queue, offset committed) of every group."""
+    disk, tree = Disk(), Tree(path)
+    offsets = consumer_offset_json.read(
+        disk.read_small(tree.consumer_offset_json),
+        disk.read_small(backup_of(tree.consumer_offset_json)),
+    )
+    for name, queues in offsets.table.items():
+        topic, _, group = name.partition(consumer_offset_json.SEPARATOR)
+        for queue_id, offset in queues.items():
+            yield topic, group, queue_id, offset
+
+
+def holder_text(found: Look) -> str:
+    """Who has it open."""
+    if found.holder is None:
+        return "closed: nothing is delivered"
+    return f"open in process {found.holder or 'of another container'}"
+
+
+def as_json(found: Look) -> dict[str, Any]:
+    """What every answer of a look begins with."""
+    return {
+        "path": str(found.path),
+        **({} if found.shard is None else {"shard": found.shard}),
+        "open_in": found.holder,
+    }

@@ -1,0 +1,35 @@
+"""The dashboard: a web page that shows a store, explains one message and can cancel it.
+
+    timerstore serve orders.store --ui            # opens the store, or reads it beside its owner
+    with dashboard.start(store) as served:        # in the program that has it open
+        print(served.url)
+
+source.py            what every page shows
+open_source.py       the same of a store that this process has open
+snapshot_source.py   the same of files whose owner is another process
+rates.py             rates and lateness of the last minute; message_rows.py: messages as rows
+events.py            the page's numbers, sent repeatedly as server-sent events
+request_guard.py     token, host and origin checks; headers of every response
+app.py               pages and calls; server.py: socket, thread, start and stop
+page/                the page itself; nothing is built, nothing is loaded from elsewhere
+
+Invariants:
+    1. Without the token the server tells nothing and does nothing.
+    2. The page changes nothing except by `cancel`, and nothing at all if it is read-only.
+Raises: ConfigError if starlette or uvicorn is missing: `pip install 'timerstore[serve]'`.
+See also: decision 0045.
+"""
+
+from timerstore.errors import ConfigError
+
+try:
+    import starlette  # noqa: F401 - told here, once, where it is missing
+    import uvicorn  # noqa: F401
+except ImportError as error:
+    raise ConfigError(
+        f"serve: {error.name} is not installed; pip install 'timerstore[serve]'"
+    ) from error
+
+from timerstore.dashboard.server import Served, run, start
+
+__all__ = ["Served", "run", "start"]

@@ -1,0 +1,183 @@
+"""The pages and calls.
+
+    GET  /            the page, with the token in its links     GET /page.css, /page.js
+    GET  /events      ?turn=1h&topic=     numbers, again and again
+    GET  /api/search  ?message=&topic=    by handle, id or key
+    GET  /api/rows    ?begin_ms=&end_ms=&topic=&max=    what is due then
+    POST /api/cancel  {"handle": ..., "confirm": the message's id}
+
+Threads:  the server's loop; what asks the store runs in its pool.
+Holds:    no call but `cancel` changes anything.
+Fails:    an error is a JSON object, {"error": class, "what": text}: 400 what was asked wrongly, 403
+          where the page may not, 404, 503 where the store cannot.
+"""
+
+import json
+from collections.abc import AsyncIterator, Callable
+from importlib import resources
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from timerstore._engine.base.owner import Owner
+from timerstore.dashboard.events import STREAMS_MAX, Bell, stream
+from timerstore.dashboard.open_source import OpenSource
+from timerstore.dashboard.request_guard import Guard
+from timerstore.dashboard.source import Source, turn_of
+from timerstore.errors import ConfigError, MessageError, TimerStoreError
+
+_MS_MAX = 1 << 62
+_ROWS = 100
+
+
+class App(Owner):
+    """The pages and calls of one source."""
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        token: str,
+        is_host: Callable[[str], bool],
+        every_s: float,
+    ) -> None:
+        self.bell = Bell()
+        self._source = source
+        self._token = token
+        self._every_s = every_s
+        self._streams = 0
+        self._files = {
+            name: resources.files("timerstore.dashboard").joinpath("page", name).read_text("utf-8")
+            for name in ("index.html", "page.css", "page.js")
+        }
+        pages = Starlette(
+            routes=[
+                Route("/", self._page),
+                Route("/page.css", self._css),
+                Route("/page.js", self._js),
+                Route("/events", self._events),
+                Route("/api/search", self._search),
+                Route("/api/rows", self._rows),
+                Route("/api/cancel", self._cancel, methods=["POST"]),
+            ],
+            exception_handlers={TimerStoreError: _told, HTTPException: _refused},
+        )
+        # Outermost, so that an answer to what nobody foresaw is guarded, too.
+        self.asgi = Guard(pages, token, is_host)
+
+    # --- the page ---
+
+    async def _page(self, _: Request) -> Response:
+        text = self._files["index.html"].replace("{token}", self._token)
+        return Response(text, media_type="text/html")
+
+    async def _css(self, _: Request) -> Response:
+        return Response(self._files["page.css"], media_type="text/css")
+
+    async def _js(self, _: Request) -> Response:
+        return Response(self._files["page.js"], media_type="text/javascript")
+
+    # --- what it asks ---
+
+    async def _events(self, request: Request) -> Response:
+        turn = request.query_params.get("turn", "1h")
+        turn_of(turn)
+        if request.method == "HEAD":
+            return Response(media_type="text/event-stream")
+        if self._streams >= STREAMS_MAX or self.bell.is_over:
+            raise HTTPException(503, f"{STREAMS_MAX} pages look already")
+        frames = stream(self._source, self.bell, self._every_s, turn, _topic(request))
+        answer = _Stream(frames, self._end_stream)
+        self._streams += 1  # here: before its first frame others may ask
+        return answer
+
+    def _end_stream(self) -> None:
+        self._streams -= 1
+
+    async def _search(self, request: Request) -> Response:
+        text = request.query_params.get("message", "")
+        return await _answer(self._owned("search").search, text, _topic(request))
+
+    async def _rows(self, request: Request) -> Response:
+        begin_ms, end_ms = _whole(request, "begin_ms"), _whole(request, "end_ms")
+        limit = _whole(request, "max", _ROWS)
+        source = self._owned("list messages")
+        return await _answer(source.rows, begin_ms, end_ms, _topic(request), limit)
+
+    async def _cancel(self, request: Request) -> Response:
+        source = self._owned("cancel")
+        if source.is_read_only:
+            raise HTTPException(403, "cannot cancel: this page is read only")
+        if request.headers.get("content-type", "").partition(";")[0] != "application/json":
+            raise HTTPException(415, "wanted application/json")
+        handle, confirm = _handle_and_id(await request.body())
+        return await _answer(source.cancel, handle, confirm)
+
+    def _owned(self, what: str) -> OpenSource:
+        """The store, where it is open here."""
+        if not isinstance(self._source, OpenSource):
+            raise HTTPException(
+                403, f"cannot {what}: this page looks beside the process that has the store open"
+            )
+        return self._source
+
+
+class _Stream(StreamingResponse):
+    """Frames; `ended` is called once, however it ends: the reader may go before the first."""
+
+    def __init__(self, frames: AsyncIterator[bytes], ended: Callable[[], None]) -> None:
+        super().__init__(frames, media_type="text/event-stream")
+        self._ended = ended
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send them."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._ended()
+
+
+async def _answer(call: Callable[..., Any], *given: Any) -> Response:
+    return JSONResponse(await run_in_threadpool(call, *given))
+
+
+def _topic(request: Request) -> str | None:
+    return request.query_params.get("topic") or None
+
+
+def _whole(request: Request, name: str, default: int | None = None) -> int:
+    text = request.query_params.get(name)
+    if text is None and default is not None:
+        return default
+    if text is None or not (text.isascii() and text.isdigit()) or len(text) > 18:
+        raise MessageError(f"{name}: wanted a whole number from 0 on, got {text!r:.40}")
+    return int(text)
+
+
+def _handle_and_id(body: bytes) -> tuple[str, str]:
+    try:
+        given = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise MessageError(f"cancel: wanted a JSON object ({error})") from error
+    names = ("handle", "confirm")
+    if not isinstance(given, dict) or not all(isinstance(given.get(k), str) for k in names):
+        raise MessageError('cancel: wanted {"handle": text, "confirm": the message\'s id}')
+    return given["handle"], given["confirm"]
+
+
+async def _told(_: Request, error: Exception) -> Response:
+    code = 400 if isinstance(error, MessageError | ConfigError) else 503
+    return JSONResponse({"error": type(error).__name__, "what": str(error)}, code)
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return JSONResponse(
+        {"error": "Refused", "what": error.detail}, error.status_code, error.headers
+    )

@@ -1,0 +1,75 @@
+"""What every page asks, of a store that is open here or of files beside their owner; its shape.
+
+Threads:  any.
+Fails:    as the store does; MessageError on what is asked wrongly.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from timerstore.clock import Clock
+from timerstore.errors import MessageError
+from timerstore.messages import Int64Array
+
+Json = dict[str, Any]
+
+TOPICS_SHOWN = 100
+
+
+class Turn(NamedTuple):
+    """What one turn of the ring is."""
+
+    unit_ms: int
+    places: int
+
+
+TURNS: Mapping[str, Turn] = {
+    "1m": Turn(1000, 60),
+    "1h": Turn(60_000, 60),
+    "6h": Turn(300_000, 72),
+    "24h": Turn(900_000, 96),
+}
+
+
+def turn_of(name: str) -> Turn:
+    """Give a turn by its name."""
+    found = TURNS.get(name)
+    if found is None:
+        raise MessageError(f"turn: wanted one of {', '.join(TURNS)}, got {name!r:.40}")
+    return found
+
+
+class Source(ABC):
+    """A store, as far as every page shows it."""
+
+    clock: Clock
+
+    @abstractmethod
+    def about(self) -> Json:
+        """What does not change."""
+
+    @abstractmethod
+    def now(self, turn: str, topic: str | None) -> Json:
+        """The numbers of this moment."""
+
+
+def ring_of(turn: str, begin_ms: int, counts: Int64Array) -> Json:
+    """What waits at each place of a ring."""
+    return {
+        "turn": turn,
+        "begin_ms": begin_ms,
+        "unit_ms": TURNS[turn].unit_ms,
+        "counts": counts.tolist(),
+    }
+
+
+def topics_of(waiting: Mapping[str, int]) -> Json:
+    """What waits for each topic, the most first; the last ones together."""
+    order = sorted(waiting.items(), key=lambda one: (-one[1], one[0]))
+    rest = order[TOPICS_SHOWN:]
+    return {
+        "topics": [list(one) for one in order[:TOPICS_SHOWN]],
+        "more_topics": len(rest),
+        "more_waiting": sum(count for _, count in rest),
+    }

@@ -1,8 +1,0 @@
-"""The dashboard: grafana.json, as Grafana imports it; its data source is a Prometheus."""
-
-from importlib import resources
-
-
-def dashboard() -> str:
-    """Give it as text."""
-    return resources.files("timerstore.prometheus").joinpath("grafana.json").read_text("utf-8")

@@ -1,0 +1,185 @@
+"""ShardLeases: leases over all shards; each is one shard's, and its receipt says which.
+
+    receive    asks shard after shard, beginning behind the one that gave last
+    receipt    s00002.<the shard's>: text; `ack`, `nack` and `extend` go to shard 2, after a restart
+               too, for the number of shards never changes
+
+Threads:  any.
+Locks:    `_lock` for whose turn it is, held over nothing.
+Holds:    (1) no shard starves: where the last call ended, the next begins, for each topic and group
+          by itself; (2) what one shard leased is answered, whatever another one raises: the next
+          call begins with that one, and hears it; (3) who waits stands in each shard's line.
+Fails:    as TimerStore's; errors name the shard.
+Source:   decisions 0016 and 0036.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import methodcaller
+from typing import Any, Protocol
+
+from timerstore._engine.base import validation
+from timerstore._engine.base.native import Lock
+from timerstore._engine.base.owner import Owner
+from timerstore._engine.format.lease import read_receipt, retry_topic
+from timerstore._engine.leases import AckResult, LeasedMessage, WaitingReceive
+from timerstore._engine.leases.lease_request import DEFAULTS, check_request
+from timerstore._engine.read.groups import Filters, check_name
+from timerstore._engine.read.multi_wait import WaitingTogether
+from timerstore._engine.read.waiting_pull import wait_in_thread
+from timerstore.config import StoreConfig
+from timerstore.errors import MessageError, TimerStoreError
+from timerstore.shards.receipt import ShardLeasedMessage, join_handle, leased_in, split_receipt
+from timerstore.store import TimerStore
+
+Call = Callable[[TimerStore], Any]
+
+
+class CallSome(Protocol):
+    """Does something in some shards at once; answers in the order that was given."""
+
+    def __call__(self, calls: Mapping[int, Call]) -> list[Any]: ...  # noqa: D102
+
+
+class ShardLeases(Owner):
+    """Leases of one directory of shards."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        stores: Sequence[TimerStore],
+        call: Callable[[int, Call], Any],
+        call_some: CallSome,
+    ) -> None:
+        self._config = config
+        self._stores = stores
+        self._call = call
+        self._call_some = call_some
+        self._lock = Lock(wide=True)
+        self._turns: dict[tuple[str, str], int] = {}
+
+    # --- receiving ---
+
+    def receive(self, topic: str, group: str, asked: dict[str, Any]) -> list[ShardLeasedMessage]:
+        """As ShardedStore.receive."""
+        given = self._checked(topic, group, asked)
+        found = self._take(topic, group, given)
+        if found or given["wait"] == 0:
+            return found
+        return wait_in_thread(self._begin(topic, group, given), found)
+
+    def begin(self, topic: str, group: str, asked: dict[str, Any]) -> "WaitingShards":
+        """Begin a `receive` of which the caller does the waiting."""
+        return self._begin(topic, group, self._checked(topic, group, asked))
+
+    def _checked(self, topic: str, group: str, asked: dict[str, Any]) -> dict[str, Any]:
+        """All that is asked, before any shard leases something."""
+        unknown = sorted(asked.keys() - DEFAULTS.keys())
+        if unknown:
+            raise MessageError(f"receive: knows no {', '.join(unknown)}")
+        given = {**DEFAULTS, **asked}
+        retry_topic(check_name("topic", topic), check_name("group", group))
+        request = check_request(
+            self._config,
+            given["lease"],
+            given["max_count"],
+            given["wait"],
+            Filters(given["tags"], given["sql"]),
+            given["max_attempts"],
+            given["backoff"],
+        )
+        return {**given, "max_count": request.max_count, "wait": request.wait_s}
+
+    def _begin(self, topic: str, group: str, given: dict[str, Any]) -> "WaitingShards":
+        begun: list[WaitingReceive] = []
+        try:
+            for shard in range(len(self._stores)):
+                begun.append(  # noqa: PERF401 - those before one that fails
+                    self._call(shard, methodcaller("begin_receive", topic, group, **given))
+                )
+        except BaseException:
+            for one in begun:
+                one.end()
+            raise
+        return WaitingShards(begun, lambda: self._take(topic, group, given))
+
+    def _take(self, topic: str, group: str, given: dict[str, Any]) -> list[ShardLeasedMessage]:
+        """Lease what there is now, at most so many, from shard after shard."""
+        count, most = len(self._stores), given["max_count"]
+        with self._lock:
+            begin = self._turns.get((topic, group), 0)
+            self._turns[topic, group] = begin + 1
+        found: list[ShardLeasedMessage] = []
+        asked = 1  # shards, those that the next call need not begin with
+        try:
+            for step in range(count):
+                shard = (begin + step) % count
+                now = {**given, "max_count": most - len(found), "wait": 0.0}
+                try:
+                    got = self._call(shard, methodcaller("receive", topic, group, **now))
+                except TimerStoreError:
+                    if not found:
+                        asked = step + 1  # the next call begins with the others
+                        raise
+                    asked = step
+                    break
+                found += [leased_in(shard, one) for one in got]
+                if got:
+                    asked = step + 1
+                if len(found) == most:
+                    break
+        finally:
+            with self._lock:
+                if self._turns[topic, group] == begin + 1:  # nobody else has begun meanwhile
+                    self._turns[topic, group] = begin + asked
+        return found
+
+    # --- what becomes of a lease ---
+
+    def ack(self, given: Iterable[str | LeasedMessage]) -> list[AckResult]:
+        """As ShardedStore.ack_many."""
+        places = validation.each_of("receipts", given, self._place_of)
+        by_shard: dict[int, list[int]] = {}
+        for at, (shard, _) in enumerate(places):
+            by_shard.setdefault(shard, []).append(at)
+        if not places:
+            return []
+        found = self._call_some(
+            {
+                shard: methodcaller("ack_many", [places[at][1] for at in which])
+                for shard, which in by_shard.items()
+            }
+        )
+        answers = {
+            at: answer
+            for which, part in zip(by_shard.values(), found, strict=True)
+            for at, answer in zip(which, part, strict=True)
+        }
+        return [answers[at] for at in range(len(places))]
+
+    def ack_one(self, given: str | LeasedMessage) -> AckResult:
+        """As ShardedStore.ack."""
+        shard, receipt = self._place_of(given)
+        answer: AckResult = self._call(shard, methodcaller("ack", receipt))
+        return answer
+
+    def nack(self, given: str | LeasedMessage, delay: Any) -> AckResult:
+        """As ShardedStore.nack."""
+        shard, receipt = self._place_of(given)
+        answer: AckResult = self._call(shard, methodcaller("nack", receipt, delay=delay))
+        return answer
+
+    def extend(self, given: str | LeasedMessage, lease: Any) -> str:
+        """As ShardedStore.extend."""
+        shard, receipt = self._place_of(given)
+        return join_handle(shard, self._call(shard, methodcaller("extend", receipt, lease=lease)))
+
+    def _place_of(self, given: object) -> tuple[int, str]:
+        """Where a lease is, and what that shard calls it; known to be a receipt."""
+        text = given.receipt if isinstance(given, LeasedMessage) else given
+        shard, receipt = split_receipt(text, len(self._stores))
+        read_receipt(receipt)
+        return shard, receipt
+
+
+class WaitingShards(WaitingTogether[ShardLeasedMessage]):
+    """A `receive` of all shards that may wait, without the waiting."""

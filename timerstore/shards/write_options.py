@@ -1,0 +1,125 @@
+"""What a writer of rows may ask for, from texts as Spark gives them.
+
+Fails:    ConfigError that lists everything that is wrong, and for a name that is not known the
+          nearest that is.
+Source:   spark.md 5.3.
+"""
+
+import difflib
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from timerstore._engine.base import validation
+from timerstore.errors import ConfigError, MessageError
+from timerstore.shards.shard_paths import source_component
+
+_CHOICES = {
+    "on_invalid": ("fail", "quarantine"),
+    "past": ("deliver", "fail"),
+    "null_body": ("fail", "empty"),
+    "ingest": ("auto", "inline", "none"),
+    "sync": ("true", "false"),
+}
+_UNNAMED = "batch-"
+_DRAWN = re.compile(
+    _UNNAMED + "[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
+)
+ROUTE_KEY = "key"
+ROUTE_ID = "msg_id"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """How rows become messages."""
+
+    topic: str = ""
+    """Topic of every row, where the rows have no column `topic`."""
+    shard_by: str = ROUTE_KEY
+    """What decides the shard: "key" (the first key; without one the message id, without either in
+    turn), "msg_id", or a column's name."""
+    on_invalid: str = "fail"
+    """A row that no store would take: "fail" the write, or set it aside in "quarantine"."""
+    past: str = "deliver"
+    """A deliver time that has passed: "deliver" now, or "fail": the row is invalid."""
+    null_body: str = "fail"
+    """A NULL body: "fail": the row is invalid, or "empty"."""
+    ingest: str = "auto"
+    """"inline": what is committed goes into each shard that nobody has open, at once; the others'
+    owners take it. "none": the owners take it all. "auto": inline after a batch write, none after
+    a stream's batch."""
+    sync: str = "true"
+    """"false": staged files are not synced. A power cut before they are ingested may then lose what
+    was committed; a crash of processes does not."""
+    write_id: str = ""
+    """Name of a batch write: repeated under one name it is one write. Of a stream: in place of the
+    query's own id; with a new checkpoint its batches have the numbers of the old ones, which are
+    left out whatever their rows are. Not given: a batch write gets a new one."""
+
+    def __post_init__(self) -> None:
+        problems = []
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                wanted = " or ".join(map(repr, choices))
+                problems.append(f"{name}: wanted {wanted}, got {getattr(self, name)!r}")
+        if not self.shard_by:
+            problems.append("shard_by: wanted 'key', 'msg_id' or a column's name, got ''")
+        try:
+            if self.topic:
+                validation.check_topic(self.topic)
+            if self.write_id:
+                source_component(self.write_id)
+                if is_drawn(self.write_id):
+                    problems.append(
+                        f"write_id: wanted another form than {_UNNAMED}<UUID>, as writes without a "
+                        f"name have, got {self.write_id!r}"
+                    )
+        except MessageError as error:
+            problems.extend(one.replace("source:", "write_id:") for one in error.problems)
+        if problems:
+            raise ConfigError(problems)
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether staged files are durable before they are committed."""
+        return self.sync == "true"
+
+
+def draw_name() -> str:
+    """Name the source of a batch write that was given no write_id."""
+    return f"{_UNNAMED}{uuid.uuid4()}"
+
+
+def is_drawn(source: str) -> bool:
+    """Whether `draw_name` made it, whole: a name that only begins alike is a caller's, who may
+    come again with it.
+    """
+    return _DRAWN.fullmatch(source) is not None
+
+
+OPTION_NAMES = tuple(one.name for one in fields(WriteOptions))
+_NOT_OURS = ("path", "checkpointlocation", "queryname")
+
+
+def parse_options(given: Mapping[str, object]) -> WriteOptions:
+    """Read options; names as in WriteOptions, in any case."""
+    found = {}
+    problems = []
+    for name, value in given.items():
+        low = str(name).lower()
+        if low in OPTION_NAMES and value is None:
+            problems.append(f"option {name}: wanted text, got None")
+        elif low in OPTION_NAMES:
+            found[low] = str(value).lower() if low in _CHOICES else str(value)
+        elif low not in _NOT_OURS:
+            near = difflib.get_close_matches(low, OPTION_NAMES, 1)
+            hint = f"; did you mean {near[0]}?" if near else f"; known: {', '.join(OPTION_NAMES)}"
+            problems.append(f"option {name}: not known{hint}")
+    try:
+        options = WriteOptions(**found)
+    except ConfigError as error:
+        raise ConfigError([*problems, *error.problems]) from error
+    if problems:
+        raise ConfigError(problems)
+    return options

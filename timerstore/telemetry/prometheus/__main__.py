@@ -1,0 +1,21 @@
+"""`python -m timerstore.telemetry.prometheus dashboard|metrics`: what is drawn, what there is."""
+
+import sys
+
+from timerstore.telemetry.metric_families import metrics_page
+from timerstore.telemetry.prometheus.grafana import dashboard
+
+_WHAT = {"dashboard": dashboard, "metrics": metrics_page}
+
+
+def main(argv: list[str]) -> int:
+    """Write one of them to standard output."""
+    if len(argv) != 1 or argv[0] not in _WHAT:
+        sys.stderr.write(f"wanted one of {', '.join(_WHAT)}, got {' '.join(argv) or 'nothing'}\n")
+        return 2
+    sys.stdout.write(_WHAT[argv[0]]())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

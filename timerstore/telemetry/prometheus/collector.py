@@ -1,0 +1,220 @@
+"""The collector: `stats()` as prometheus_client wants it, at each scrape.
+
+Threads:  any; a scrape runs in who asks.
+Holds:    a store that is closed, or a parent process's, has no series, and fails no scrape.
+Fails:    ConfigError on what is given wrongly, a port in use among it, and without
+          prometheus_client.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
+
+from timerstore._engine.base.closing import Closing, close_at_exit, forked_error
+from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.validation import is_utf8
+from timerstore.errors import ClosedError, ConfigError, ForkedError, cannot_listen
+from timerstore.telemetry.metric_families import (
+    FAMILIES,
+    Family,
+    buckets_of,
+    has_ended,
+    shards_of,
+    topics_of,
+)
+
+try:
+    import prometheus_client
+    from prometheus_client import core, registry
+except ImportError as error:
+    raise ConfigError(
+        "prometheus: wanted prometheus_client; pip install 'timerstore[prometheus]'"
+    ) from error
+
+_METRICS: dict[str, Any] = {
+    "counter": core.CounterMetricFamily,
+    "gauge": core.GaugeMetricFamily,
+    "histogram": core.HistogramMetricFamily,
+}
+
+
+class HasStats(Protocol):
+    """A TimerStore or a ShardedStore."""
+
+    def stats(self) -> dict[str, Any]:
+        """Give counters and gauges."""
+        ...
+
+
+class StoreCollector(Owner, registry.Collector):
+    """The metrics of one store."""
+
+    def __init__(self, store: HasStats, name: str = "") -> None:
+        self._store = store
+        self._name = name
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the store was closed: another one may have its name."""
+        return has_ended(self._store.stats)
+
+    def collect(self) -> Iterable[core.Metric]:
+        """Give every family with its samples."""
+        try:
+            stats = self._store.stats()
+        except (ClosedError, ForkedError):
+            return
+        shards = shards_of(stats)
+        for family in FAMILIES:
+            labels = ["store", "shard", *family.labels]
+            metric = _METRICS[family.kind](family.name, family.help, labels=labels)
+            for shard, told in shards:
+                _add(metric, family, [self._name, shard], told[family.stat])
+            yield metric
+
+    def describe(self) -> Iterable[core.Metric]:
+        """Give the families without samples: a registry looks for names that are taken."""
+        return [_METRICS[one.kind](one.name, one.help) for one in FAMILIES]
+
+
+def _add(metric: Any, family: Family, labels: list[str], told: Any) -> None:
+    if family.kind == "histogram":
+        metric.add_metric(labels, buckets_of(told), told["sum"])
+    elif family.labels:
+        for topic, count in topics_of(told):
+            metric.add_metric([*labels, topic], count)
+    else:
+        metric.add_metric(labels, told)
+
+
+class _Stores(Owner, registry.Collector):
+    """Several stores in one registry: one family of a name, samples of all."""
+
+    def __init__(self) -> None:
+        self.collectors: dict[str, StoreCollector] = {}
+
+    def collect(self) -> Iterable[core.Metric]:
+        """Give every family once, with the samples of each store."""
+        merged: dict[str, core.Metric] = {}
+        for one in list(self.collectors.values()):
+            for metric in one.collect():
+                merged.setdefault(metric.name, metric)
+                if merged[metric.name] is not metric:
+                    merged[metric.name].samples.extend(metric.samples)
+        return merged.values()
+
+    def describe(self) -> Iterable[core.Metric]:
+        """Give the families without samples."""
+        return [_METRICS[one.kind](one.name, one.help) for one in FAMILIES]
+
+
+def _problems(named: Iterable[tuple[Any, Any]]) -> list[str]:
+    """What would fail each scrape of these."""
+    stores = list(named)
+    problems = [
+        f"name: wanted text, got {name!a}" for name, _ in stores
+        if not isinstance(name, str) or not is_utf8(name)
+    ]  # fmt: skip
+    problems += [
+        f"store: wanted an open store, got {type(one).__name__}" for _, one in stores
+        if not callable(getattr(one, "stats", None))
+    ]  # fmt: skip
+    return problems
+
+
+def _problems_of_place(host: Any, port: Any) -> list[str]:
+    problems = []
+    if not isinstance(host, str) or not host:
+        problems.append(f"host: wanted a name or an address, got {host!r}")
+    if type(port) is not int or not 0 <= port <= 65_535:
+        problems.append(f"port: wanted 0 (a free one) to 65535, got {port!r}")
+    return problems
+
+
+_of_registries: WeakKeyDictionary[registry.CollectorRegistry, _Stores] = WeakKeyDictionary()
+
+
+def register(
+    store: HasStats, name: str = "", *, on: registry.CollectorRegistry | None = None
+) -> StoreCollector:
+    """Let a registry, the process's own without one, scrape a store; `name` is its label `store`.
+
+    It takes the place of a closed store of that name. Raises ConfigError if an open one has the
+    name, and on what no scrape could tell.
+    """
+    if problems := _problems([(name, store)]):
+        raise ConfigError(problems)
+    registry_ = prometheus_client.REGISTRY if on is None else on
+    stores = _of_registries.get(registry_)
+    if stores is None:
+        stores = _Stores()
+        registry_.register(stores)
+        _of_registries[registry_] = stores
+    before = stores.collectors.get(name)
+    if before is not None and not before.has_ended:
+        raise ConfigError(
+            f"name: a store named {name!r} is registered already, and open; wanted another name, "
+            "or that store closed, or its name unregistered"
+        )
+    made = stores.collectors[name] = StoreCollector(store, name)
+    return made
+
+
+def unregister(name: str = "", *, on: registry.CollectorRegistry | None = None) -> None:
+    """Let go of a store; one that is not there is none."""
+    registry_ = prometheus_client.REGISTRY if on is None else on
+    stores = _of_registries.get(registry_)
+    if stores is not None:
+        stores.collectors.pop(name, None)
+
+
+class Served(Closing):
+    """A page of metrics that is served; ends with `close`."""
+
+    def __init__(self, server: Any, thread: Any) -> None:
+        self._server = server
+        self._thread = thread
+        self._pid = os.getpid()
+        close_at_exit(self)
+
+    @property
+    def port(self) -> int:
+        """Where."""
+        return int(self._server.server_port)
+
+    def close(self) -> None:
+        """Serve no more. ForkedError in a forked child, which has no thread that serves."""
+        if os.getpid() != self._pid:
+            raise forked_error(f"port {self.port}", self._pid)
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def serve(
+    stores: HasStats | Mapping[str, HasStats],
+    name: str = "",
+    *,
+    port: int = 0,
+    host: str = "127.0.0.1",
+) -> Served:
+    """Serve the metrics of a store, or of several by name, at `/metrics`; on loopback.
+
+    `port` 0: a free one. Raises ConfigError, also where the port is taken.
+    """
+    named = stores.items() if isinstance(stores, Mapping) else [(name, stores)]
+    if problems := [*_problems(named), *_problems_of_place(host, port)]:
+        raise ConfigError(problems)
+    found = dict(named)
+    own = registry.CollectorRegistry()
+    all_of = _Stores()
+    all_of.collectors = {label: StoreCollector(one, label) for label, one in found.items()}
+    own.register(all_of)
+    try:
+        server, thread = prometheus_client.start_http_server(port, addr=host, registry=own)
+    except (OSError, ValueError) as error:
+        raise cannot_listen(host, port, error) from error
+    return Served(server, thread)

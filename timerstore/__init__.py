@@ -30,6 +30,7 @@ from timerstore.errors import (
     MessageError,
     NotWaitingError,
     ReadOnlyError,
+    ReentrantCallError,
     TimerStoreError,
 )
 from timerstore.messages import (
@@ -89,6 +90,7 @@ __all__ = [
     "ReadOnlyError",
     "ReadOnlyStore",
     "Recurring",
+    "ReentrantCallError",
     "Report",
     "RowBatch",
     "ShardedStore",

@@ -118,8 +118,12 @@ class ReadOnlyError(TimerStoreError):
 
 
 class LockedError(TimerStoreError):
-    """The directory is held by another process, or a second time by this one; or a signal handler
-    or a finalizer asked for what its own thread, amid a step of a store, keeps from it.
+    """The directory is open in another process, or already open in this one."""
+
+
+class ReentrantCallError(TimerStoreError):
+    """A signal handler, a finalizer or a callback called a store during another call of the same
+    thread, and needed a lock that this call holds. Nothing was changed.
     """
 
 
@@ -133,14 +137,17 @@ def stopped_at_exit(where: object = None) -> LockedError:
     )
 
 
-def amid_own_step() -> LockedError:
-    """Say that who asks would wait for himself, and so was not served."""
+def reentrant_call(where: object = None) -> TimerStoreError:
+    """Make the error of a thread that asks for a lock it holds: ReentrantCallError. While the
+    interpreter ends, the holder may be a thread that was stopped: LockedError.
+    """
     if sys.is_finalizing():
-        return stopped_at_exit()
-    return LockedError(
-        "a signal handler or a finalizer called a store amid a step of its own thread, which has a "
-        "lock of a store: it might wait for itself",
-        wanted="a handler that sets a flag, for the program to act on",
+        return stopped_at_exit(where)
+    return ReentrantCallError(
+        "a signal handler, a finalizer or a callback called the store during another call of the "
+        "same thread",
+        where=where,
+        wanted="a handler that sets a flag for the program to act on",
     )
 
 
@@ -152,7 +159,9 @@ def as_failure(error: BaseException, where: object) -> TimerStoreError:
     """Say what ended a store: an error of its own as it is, anything else, as no memory or Ctrl-C
     amid what cannot be taken up again, as a FailedError.
     """
-    if isinstance(error, TimerStoreError) and not isinstance(error, LockedError):
+    if isinstance(error, TimerStoreError) and not isinstance(
+        error, LockedError | ReentrantCallError
+    ):
         return error
     return FailedError(f"cut off by {error!r}", where=where)
 

@@ -23,7 +23,7 @@ from timerstore._engine.base import validation
 from timerstore._engine.base.closing import Closing, close_at_exit, warn_unclosed, weakly
 from timerstore._engine.base.config_check import check_config
 from timerstore._engine.base.failpoints import reach
-from timerstore._engine.base.native import Lock, held_locks
+from timerstore._engine.base.native import Lock
 from timerstore._engine.base.service import Bell, Service
 from timerstore._engine.format.handle import Handle, check_receipt, decode, of_receipt
 from timerstore._engine.format.store_paths import CLUSTER_JSON
@@ -75,10 +75,9 @@ from timerstore.errors import (
     CorruptError,
     FailedError,
     ForkedError,
-    LockedError,
     MessageError,
-    amid_own_step,
     quoted,
+    reentrant_call,
     stopped_at_exit,
     typed,
 )
@@ -126,8 +125,6 @@ def _counted(
     def call(self: "TimerStore", /, *args: Arguments.args, **given: Arguments.kwargs) -> Answer:
         if self._blocked:
             self._check_open()
-        if held_locks():
-            raise amid_own_step()
         calls, mine = self._calls, object()
         try:
             calls[mine] = get_ident()  # a single step, as is `pop`: no signal handler runs within
@@ -168,13 +165,11 @@ class TimerStore(Closing):
         threads: bool = True,
     ) -> None:
         check_config(config, clock)
-        if held_locks():
-            raise amid_own_step()
         self._clock = clock if clock is not None else SystemClock()
         self._threads = threads
         self._pid = os.getpid()
         self._closed = False
-        self._close_lock = Lock(wide=True)
+        self._close_lock = Lock()
         self._calls: dict[object, int] = {}  # running calls, each with the ident of its thread
         self._left = Bell()  # one of them has ended
         opened = open_directory(_root_of(path), config, self._clock, threads=threads)
@@ -1060,25 +1055,14 @@ class TimerStore(Closing):
 
     # --- closing ---
 
-    def _refuse_amid_call(self) -> None:
-        """A signal handler, or what a call was given to call back, cannot close: it would wait for
-        that call, which waits for it. Nor can a thread of the store, amid whose step the files
-        would be closed, as by a finalizer that the collector runs there.
+    def _refuse_reentrant_close(self) -> None:
+        """Raise ReentrantCallError if this thread is in a call of the store, which closing would
+        wait for, or is one of the store's services.
         """
-        is_amid_call = get_ident() in tuple(self._calls.values())
-        if is_amid_call or self._close_lock.is_mine() or self._is_own_thread():
-            raise LockedError(
-                "the store cannot be closed amid a call of the same thread, as by a signal "
-                "handler, nor by a thread of its own: it would wait for itself",
-                where=self._opened.directory.root,
-                wanted="a handler that sets a flag, or raises; and close() after the call",
-            )
-        if held_locks():
-            raise amid_own_step()
-
-    def _is_own_thread(self) -> bool:
-        """Whether this thread is a service's of this store."""
-        return any(one.is_own_thread for one in self._all_services())
+        is_in_call = get_ident() in tuple(self._calls.values())
+        is_service = any(one.is_own_thread for one in self._all_services())
+        if is_in_call or is_service or self._close_lock.is_mine():
+            raise reentrant_call(self._opened.directory.root)
 
     def _all_services(self) -> tuple[Service, ...]:
         return (*self._opened.services, self._recurring.planner)
@@ -1138,8 +1122,8 @@ class TimerStore(Closing):
         """Stop the services, complete a checkpoint, release the directory.
 
         A second call does nothing, but where the first was cut off before it let go of anything, by
-        a lack of memory or Ctrl-C: then it closes. LockedError amid another call of the same
-        thread, as from a signal handler.
+        a lack of memory or Ctrl-C: then it closes. ReentrantCallError during another call of
+        the same thread, as from a signal handler.
         A store that is open when the interpreter ends is closed by an exit hook (atexit), which
         waits at most 5 s for calls of other threads; if one still runs, the store stays as after a
         kill. A close after that, as in `__del__`, does nothing.
@@ -1159,7 +1143,7 @@ class TimerStore(Closing):
         if self._is_released():  # first: at exit the modules used below may be gone
             return
         self._check_process()
-        self._refuse_amid_call()
+        self._refuse_reentrant_close()
         with self._close_lock:
             if self._is_released():
                 return

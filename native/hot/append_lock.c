@@ -1,7 +1,7 @@
 /* The append lock for Python: as threading.Lock where it is free, but C can take it without the GIL.
  *
- * Whoever waits for it lets go of the GIL first, so that nobody waits for the GIL who is waited for.
- * Who has it and asks again is refused, as by lock.c. */
+ * A thread that waits for it releases the GIL first, so that the holder can take the GIL. A thread that
+ * holds it and asks again gets the error of lock.c. */
 #include "append_lock.h"
 
 #include <errno.h>
@@ -56,8 +56,6 @@ static PyObject *AppendLock_enter(AppendLock *self, PyObject *unused)
     }
     if (status != 0)
         return PyErr_Format(PyExc_RuntimeError, "append lock: cannot be taken (errno %d)", status);
-    ts_held_locks++;
-    ts_short_locks++;
     Py_RETURN_NONE;
 }
 
@@ -70,8 +68,6 @@ static PyObject *AppendLock_exit(AppendLock *self, PyObject *const *args, Py_ssi
     if (status != 0)
         return PyErr_Format(PyExc_RuntimeError, "append lock: this thread has it not (errno %d)",
                             status);
-    ts_held_locks--;
-    ts_short_locks--;
     Py_RETURN_NONE;
 }
 

@@ -469,10 +469,7 @@ static PyTypeObject Putter_type = {
 static PyMethodDef functions[] = {
     {"join", (PyCFunction)(void (*)(void))ts_join, METH_FASTCALL, "See lists.h."},
     {"split", (PyCFunction)(void (*)(void))ts_split, METH_FASTCALL, "See lists.h."},
-    {"refuse_by", (PyCFunction)ts_refuse_by, METH_O, "Say what makes the error for who waits for himself."},
-    {"held_locks", (PyCFunction)ts_count_held, METH_NOARGS, "How many locks of a store this thread has."},
-    {"count_syncs", (PyCFunction)ts_count_syncs, METH_O, "So many more syncs are this thread's."},
-    {"short_locks", (PyCFunction)ts_count_short, METH_NOARGS, "The same without those a sync may come under."},
+    {"refuse_by", (PyCFunction)ts_refuse_by, METH_O, "Set the function that makes the error of a re-entrant call."},
     {"read_named", (PyCFunction)(void (*)(void))ts_read_named, METH_FASTCALL, "See lists.h."},
     {NULL, NULL, 0, NULL},
 };

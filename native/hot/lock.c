@@ -1,10 +1,8 @@
-/* A lock as threading.Lock, but that a thread which has it already is told so, at once.
+/* A lock like threading.Lock that raises instead of deadlocking when its own thread asks again.
  *
- * A signal handler, a finalizer or a callback of the collector runs amid any step of Python's, so also
- * under a lock of its own thread; where it calls the store it would wait for itself. Nobody but who took
- * the lock lets go of it. A long one may be held over a sync, and so may a wide one: who is amid a sync, and
- * asks for one that another has, is refused as well, for that one may wait for this sync. Under a wide one calls of the store come, or
- * code of a caller's: it is not counted among those a thread has. All of it runs under the GIL, so that no signal comes between its steps. */
+ * A signal handler, a finalizer or a callback of the garbage collector can run during any step of
+ * Python code, so also while its thread holds the lock. Only the thread that took the lock may release
+ * it. All of this runs under the GIL, so no signal handler runs between its steps. */
 #include "lock.h"
 
 #include <math.h>
@@ -16,11 +14,8 @@ typedef struct {
     PyThread_type_lock lock;
     unsigned long owner; /* the thread's; of no meaning while the lock is free */
     int is_held;
-    int is_long, is_wide;
 } Lock;
 
-_Thread_local int ts_held_locks, ts_short_locks;
-static _Thread_local int syncing; /* syncs that it leads, or would lead next: who has a lock may sleep until then */
 static PyObject *make_refusal;
 
 int ts_refuse(void)
@@ -40,31 +35,6 @@ PyObject *ts_refuse_by(PyObject *module, PyObject *make_error)
 {
     (void)module;
     Py_XSETREF(make_refusal, Py_NewRef(make_error));
-    Py_RETURN_NONE;
-}
-
-PyObject *ts_count_held(PyObject *module, PyObject *unused)
-{
-    (void)module;
-    (void)unused;
-    return PyLong_FromLong(ts_held_locks);
-}
-
-PyObject *ts_count_short(PyObject *module, PyObject *unused)
-{
-    (void)module;
-    (void)unused;
-    return PyLong_FromLong(ts_short_locks);
-}
-
-PyObject *ts_count_syncs(PyObject *module, PyObject *more)
-{
-    long count = PyLong_AsLong(more);
-
-    (void)module;
-    if (count == -1 && PyErr_Occurred())
-        return NULL;
-    syncing += (int)count;
     Py_RETURN_NONE;
 }
 
@@ -98,7 +68,7 @@ static int wait_for(Lock *self, PY_TIMEOUT_T wait_us)
     PY_TIMEOUT_T end_us = wait_us > 0 && got != PY_LOCK_ACQUIRED ? now_us() + wait_us : 0;
 
     while (got != PY_LOCK_ACQUIRED && wait_us != 0) {
-        if (is_mine(self) || (syncing > 0 && (self->is_long || self->is_wide)) || ts_is_exiting())
+        if (is_mine(self) || ts_is_exiting())
             return ts_refuse();
         Py_BEGIN_ALLOW_THREADS
         got = PyThread_acquire_lock_timed(self->lock, wait_us, 1);
@@ -116,8 +86,6 @@ static int wait_for(Lock *self, PY_TIMEOUT_T wait_us)
         return 0;
     self->owner = PyThread_get_thread_ident();
     self->is_held = 1;
-    ts_held_locks += !self->is_wide;
-    ts_short_locks += !self->is_wide && !self->is_long;
     return 1;
 }
 
@@ -152,8 +120,6 @@ static int let_go(Lock *self)
         return -1;
     }
     self->is_held = 0;
-    ts_held_locks -= !self->is_wide;
-    ts_short_locks -= !self->is_wide && !self->is_long;
     PyThread_release_lock(self->lock);
     return 0;
 }
@@ -179,17 +145,14 @@ static PyObject *Lock_locked(Lock *self, PyObject *unused)
 
 static PyObject *Lock_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"long", "wide", NULL};
-    int is_long = 0, is_wide = 0;
+    static char *names[] = {NULL};
     Lock *self;
 
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$pp", names, &is_long, &is_wide))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "", names))
         return NULL;
     self = (Lock *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
-    self->is_long = is_long;
-    self->is_wide = is_wide;
     self->lock = PyThread_allocate_lock();
     if (self->lock == NULL) {
         Py_DECREF(self);
@@ -220,15 +183,15 @@ static PyMethodDef Lock_methods[] = {
      "acquire($self, blocking=True, timeout=-1.0)\n--\n\nTake it, at most `timeout` seconds later; "
      "whether it is taken."},
     {"release", (PyCFunction)Lock_release, METH_NOARGS, "Let go of it."},
-    {"locked", (PyCFunction)Lock_locked, METH_NOARGS, "Whether somebody has it."},
-    {"is_mine", (PyCFunction)Lock_is_mine, METH_NOARGS, "Return whether this thread has it."},
+    {"locked", (PyCFunction)Lock_locked, METH_NOARGS, "Return whether a thread holds it."},
+    {"is_mine", (PyCFunction)Lock_is_mine, METH_NOARGS, "Return whether this thread holds it."},
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject ts_lock_type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "timerstore._hot.Lock",
-    .tp_doc = "Lock(*, long=False, wide=False)\n--\n\nAs threading.Lock, but that who has it and asks again is refused.",
+    .tp_doc = "Lock()\n--\n\nLike threading.Lock, but raises if its own thread asks again.",
     .tp_basicsize = sizeof(Lock),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = Lock_new,

@@ -30,6 +30,7 @@ EXITS = {
     "MessageError": Exit.ERROR,
     "NotWaitingError": Exit.NOT_SO,
     "ReadOnlyError": Exit.ERROR,
+    "ReentrantCallError": Exit.ERROR,
 }
 """A new error needs a row here, and maybe one in timerstore/cli/exits.py."""
 

@@ -61,7 +61,7 @@ class Turns(Owner):
     def __init__(self, shard_count: int, first: int = 0) -> None:
         self._next = itertools.count(first)
         self._count = shard_count
-        self._lock = Lock(wide=True)
+        self._lock = Lock()
 
     def take(self) -> int:
         """Give the shard whose turn it is."""

@@ -54,7 +54,7 @@ class ShardLeases(Owner):
         self._stores = stores
         self._call = call
         self._call_some = call_some
-        self._lock = Lock(wide=True)
+        self._lock = Lock()
         self._turns: dict[tuple[str, str], int] = {}
 
     # --- receiving ---

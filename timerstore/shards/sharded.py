@@ -16,10 +16,8 @@ Source:   decision 0016.
 
 import heapq
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -52,7 +50,6 @@ from timerstore.errors import (
     FullError,
     MessageError,
     TimerStoreError,
-    amid_own_step,
     quoted,
 )
 from timerstore.messages import (
@@ -138,13 +135,12 @@ class ShardedStore(Closing):
         self._spreader = Spreader(self.config, self._clock)
         self._leases = ShardLeases(self.config, self.stores, self._in, self._in_some)
         workers = min(len(self.stores), _WORKERS_MAX)
-        self._thread = threading.local()
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="timerstore-shards")
         self._ingest_pool = ThreadPoolExecutor(workers, thread_name_prefix="timerstore-ingest")
         self._ingesters = [
             Ingester(self.root, {shard: store}) for shard, store in enumerate(self.stores)
         ]
-        self._ingest_lock = Lock(wide=True)
+        self._ingest_lock = Lock()
         self._clean_ns = 0  # when to, by the machine's clock; only the background looks
         self._ingest_service: IngestService | None = None
         self._is_closed = False
@@ -213,26 +209,6 @@ class ShardedStore(Closing):
         except TimerStoreError as error:
             raise named(error, shard) from error.__cause__
 
-    def _pools_here(self) -> tuple[ThreadPoolExecutor, ...]:
-        """The pools that this thread is of, or hands something to just now."""
-        pools: tuple[ThreadPoolExecutor, ...] = getattr(self._thread, "pools", ())
-        return pools
-
-    @contextmanager
-    def _here(self, pool: ThreadPoolExecutor) -> Iterator[None]:
-        before = self._pools_here()
-        self._thread.pools = (*before, pool)
-        try:
-            yield
-        finally:
-            self._thread.pools = before
-
-    def _in_pool(
-        self, pool: ThreadPoolExecutor, shard: int, call: Callable[[TimerStore], Answer]
-    ) -> Answer:
-        with self._here(pool):
-            return self._in(shard, call)
-
     def _in_all(self, call: Callable[[TimerStore], Answer]) -> list[Answer]:
         """Do something in every shard at once; the first error after all have ended."""
         return self._in_some(dict.fromkeys(range(len(self.stores)), call))
@@ -247,13 +223,10 @@ class ShardedStore(Closing):
             return [self._in(shard, call) for shard, call in calls.items()]
         self.stores[0].topics()  # raises where it is closed, or forked: a pool is gone there
         pool = pool if pool is not None else self._pool
-        if pool in self._pools_here():
-            raise amid_own_step()  # amid submit, which has a lock, or while we are waited for
         futures: list[Future[Answer]] = []
         try:
-            with self._here(pool):
-                for shard, call in calls.items():
-                    futures.append(self._start(pool, shard, call))
+            for shard, call in calls.items():
+                futures.append(self._start(pool, shard, call))
         except ClosedError:
             for future in futures:
                 future.exception()  # when it has ended
@@ -271,7 +244,7 @@ class ShardedStore(Closing):
         still run: then call in this thread. Raise ClosedError if the store was closed in between.
         """
         try:
-            return pool.submit(self._in_pool, pool, shard, call)
+            return pool.submit(self._in, shard, call)
         except RuntimeError:
             self.stores[0].topics()
             return _done(partial(self._in, shard, call))
@@ -913,15 +886,13 @@ class ShardedStore(Closing):
 
     def close(self) -> None:
         """Close every shard; a second call does nothing. The first error after all are closed;
-        LockedError, and nothing is, amid a call of the same thread, as from a signal handler.
+        ReentrantCallError, and none is closed, during a call of the same thread.
         """
         if self._is_closed:  # first: at exit the modules used below may be gone
             return
         self.stores[0]._check_process()
         for store in self.stores:
-            store._refuse_amid_call()
-        if self._pools_here():
-            raise amid_own_step()
+            store._refuse_reentrant_close()
         self._stop_ingest()
         errors = _close_all(self.stores)
         self._pool.shutdown()

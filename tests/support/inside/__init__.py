@@ -109,11 +109,8 @@ from tests.support.inside.services import (
     log_write_lock,
     offsets_write_lock,
     service_event,
-    set_sync_leader,
-    set_sync_sleepers,
     set_unlinked_requests,
     slots_in_reading,
-    sync_leader,
     sync_of_cancels,
     sync_sleepers,
     timer_records_read,
@@ -121,8 +118,6 @@ from tests.support.inside.services import (
     topics_checked_max,
 )
 from tests.support.inside.shards import (
-    as_thread_of_pool,
-    in_all_shards,
     ingest_in_background,
     ingesters_of,
     is_ingested,

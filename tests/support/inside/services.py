@@ -100,25 +100,9 @@ def calendar_grow_lock(calendar: Any) -> Any:
     return calendar._grow_lock
 
 
-def sync_leader(rounds: Any) -> int | None:
-    """The thread that leads a round of syncs."""
-    found: int | None = rounds._leader
-    return found
-
-
-def set_sync_leader(rounds: Any, thread: int) -> None:
-    """Have a thread lead a round of syncs."""
-    rounds._leader = thread
-
-
 def sync_sleepers(rounds: Any) -> Any:
     """The list of callers that sleep until a round of syncs ends."""
     return rounds._sleepers
-
-
-def set_sync_sleepers(rounds: Any, sleepers: list[Any]) -> None:
-    """Replace the list of callers that sleep until a round of syncs ends."""
-    rounds._sleepers = sleepers
 
 
 DIRECTORY_HELD_LOCK = Attribute(directory, "_held_lock")

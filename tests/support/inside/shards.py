@@ -5,18 +5,6 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 
-def in_all_shards(shards: Any, call: Callable[[Any], Any]) -> list[Any]:
-    """Call something for every shard, each in a thread of the pool."""
-    found: list[Any] = shards._in_all(call)
-    return found
-
-
-def as_thread_of_pool(shards: Any) -> AbstractContextManager[Any]:
-    """Have this thread count as one of the shards' pool."""
-    found: AbstractContextManager[Any] = shards._here(shards._pool)
-    return found
-
-
 def shard_consumers(consumer: Any) -> Any:
     """The consumers of the shards, by shard, behind a consumer of all."""
     return consumer._consumers

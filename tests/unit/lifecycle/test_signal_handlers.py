@@ -1,4 +1,8 @@
-"""A signal handler that calls the store amid a call of its thread: an answer, never a hang."""
+"""Signal handlers that raise during a call, as Ctrl-C does, and handlers that call the store.
+
+A handler that raises leaves the store usable or failed, never hanging. A handler must not call the
+store: where it would deadlock, it gets ReentrantCallError.
+"""
 
 import gc
 import random
@@ -16,13 +20,12 @@ from tests.support.inside import (
     line_of,
     places_of,
     service_event,
-    set_sync_leader,
-    set_sync_sleepers,
-    sync_leader,
 )
-from timerstore import FailedError, LockedError, StoreConfig, TimerStore
-from timerstore._engine.log.group_commit import SyncRounds
+from timerstore import FailedError, ReentrantCallError, StoreConfig, TimerStore
 from timerstore._engine.storage.disk import File
+
+# A handler may raise within a finalizer or a weak reference's callback, which ignores the error.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 # No thread of the store: the call itself syncs, and there the signal comes.
 CONFIG = StoreConfig(flush="sync")
@@ -63,9 +66,9 @@ def store(tmp_path: Path) -> Iterator[TimerStore]:
 
 
 def test_closing(store: TimerStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    with amid_a_sync(monkeypatch, store.close) as errors, pytest.raises(LockedError):
+    with amid_a_sync(monkeypatch, store.close) as errors, pytest.raises(ReentrantCallError):
         store.put("t", b"amid")
-    assert "amid a call of the same thread" in str(errors[0])
+    assert "during another call of the same thread" in str(errors[0])
     with pytest.raises(FailedError):
         store.put("t", b"after")  # as after Ctrl-C amid a sync
 
@@ -75,7 +78,7 @@ def test_closing_amid_closing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     store.put("t", b"before")
 
     def close() -> None:
-        with pytest.raises(LockedError, match="amid a call of the same thread"):
+        with pytest.raises(ReentrantCallError, match="during another call of the same thread"):
             store.close()
 
     with amid_a_sync(monkeypatch, close) as errors:
@@ -90,7 +93,7 @@ def test_closing_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         shard = store.stores[1]
 
         def close() -> None:
-            with pytest.raises(LockedError):
+            with pytest.raises(ReentrantCallError):
                 store.close()
 
         with amid_a_sync(monkeypatch, close) as errors:
@@ -99,40 +102,20 @@ def test_closing_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         store.put_many("t", [b"after"] * 9)
 
 
-def test_amid_a_step_of_the_rounds() -> None:
-    """Where a lock is held for some instructions: who asks then would wait for itself, too."""
-    rounds = SyncRounds()
-    seen = []
-
-    class Sleepers(list[Any]):
-        def append(self, one: Any) -> None:
-            seen.append(rounds.is_led_here)
-            super().append(one)
-            one.bell.release()
-
-    set_sync_leader(rounds, -1)  # another thread
-    set_sync_sleepers(rounds, Sleepers())
-    assert not rounds.lead(1)
-    assert seen == [True]
-    assert not rounds.is_led_here
-    rounds.leave()
-    assert sync_leader(rounds) == -1
-
-
 def test_putting(store: TimerStore, monkeypatch: pytest.MonkeyPatch) -> None:
     def put() -> None:
         store.put("t", b"of the handler")
 
-    with amid_a_sync(monkeypatch, put) as errors, pytest.raises(LockedError):
+    with amid_a_sync(monkeypatch, put) as errors, pytest.raises(ReentrantCallError):
         store.put("t", b"amid")
-    assert "a signal handler cannot wait for a sync" in str(errors[0])
+    assert "during another call of the same thread" in str(errors[0])
 
 
 def test_a_handler_that_keeps_the_error_to_itself(
     store: TimerStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def put() -> None:
-        with pytest.raises(LockedError):
+        with pytest.raises(ReentrantCallError):
             store.put("t", b"of the handler")
         store.put("t", b"not waited for", flush="async")
 
@@ -145,7 +128,7 @@ def test_a_handler_that_keeps_the_error_to_itself(
 
 def test_closing_amid_a_wait(store: TimerStore) -> None:
     def handle(*_: object) -> None:
-        with pytest.raises(LockedError):
+        with pytest.raises(ReentrantCallError):
             store.close()
         raise InterruptedError
 
@@ -240,7 +223,6 @@ def test_a_handler_that_raises_amid_polls(tmp_path: Path) -> None:
     assert not polling.is_alive()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in a finalizer
 def test_a_handler_that_raises_amid_waits(store: TimerStore) -> None:
     """What it raises comes out, no RuntimeError of a lock; whoever would ring is not held up."""
     draw = random.Random(1)
@@ -249,7 +231,6 @@ def test_a_handler_that_raises_amid_waits(store: TimerStore) -> None:
     assert store.stats()["pull_held"]
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in a finalizer
 def test_a_handler_that_raises_amid_polls_lets_who_waits_behind_have_the_next(
     tmp_path: Path,
 ) -> None:

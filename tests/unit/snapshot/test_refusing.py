@@ -16,9 +16,9 @@ from timerstore import (
     ClosedError,
     ConfigError,
     ForkedError,
-    LockedError,
     ReadOnlyError,
     ReadOnlyStore,
+    ReentrantCallError,
     TimerStore,
 )
 from timerstore._engine.storage.disk import Disk
@@ -212,7 +212,7 @@ def test_it_is_not_closed_amid_a_call_of_the_same_thread(
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(room_of(read), "advance", read.close)  # as by a signal handler
-        with pytest.raises(LockedError, match="amid a call"):
+        with pytest.raises(ReentrantCallError, match="during another call"):
             read.topics()
     assert read.topics()
     read.close()

@@ -11,12 +11,9 @@ import numpy as np
 from timerstore._hot import AppendLock as _AppendLock
 from timerstore._hot import Lock as _Lock
 from timerstore._hot import Putter as _Putter
-from timerstore._hot import count_syncs as _count_syncs
-from timerstore._hot import held_locks as _held_locks
 from timerstore._hot import join as _join
 from timerstore._hot import read_named as _read_named
 from timerstore._hot import refuse_by as _refuse_by
-from timerstore._hot import short_locks as _short_locks
 from timerstore._hot import split as _split
 from timerstore._native import ffi as _ffi
 from timerstore._native import lib as _lib
@@ -25,22 +22,19 @@ from timerstore.errors import (
     CorruptError,
     FailedError,
     GoneError,
-    amid_own_step,
+    reentrant_call,
 )
 
 ffi: Any = _ffi
 lib: Any = _lib
 AppendLock: Any = _AppendLock  # native/hot/append_lock.c
-Lock: Any = _Lock  # native/hot/lock.c: what everything under a store takes for threading.Lock
-held_locks: Any = _held_locks  # how many of both kinds this thread has, without wide ones
-count_syncs: Any = _count_syncs  # this thread's: amid one it waits for no long and no wide lock
-short_locks: Any = _short_locks  # without those, either, that are held over a sync
+Lock: Any = _Lock  # native/hot/lock.c: the lock that every part of a store uses
 Putter: Any = _Putter
 join: Any = _join  # native/hot/lists.h
 read_named: Any = _read_named
 split: Any = _split
 
-_refuse_by(amid_own_step)
+_refuse_by(reentrant_call)
 
 FAULTS = {
     _lib.TS_FAULT_END: "nothing is there",

@@ -41,7 +41,7 @@ NOTHING = Known(is_complete=False)
 
 class _Source(Owner):
     def __init__(self) -> None:
-        self.turn = Lock(wide=True)
+        self.turn = Lock()
         self.complete = VersionSet()
         self.details: OrderedDict[int, Known] = OrderedDict()  # of the last complete versions
         self.begun: dict[int, Known] = {}

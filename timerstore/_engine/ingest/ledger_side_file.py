@@ -29,7 +29,7 @@ class Cache(Owner):
 
     def __init__(self, opened: Opened) -> None:
         self._opened = opened
-        self._lock = Lock(wide=True)
+        self._lock = Lock()
         self._path = opened.directory.tree.ingest_ledger
         self._saved_offset = 0
 

@@ -53,7 +53,7 @@ class Calendar(Owner):
         self._opened = opened
         self._log = opened.rooms.log
         self._routes = opened.rooms.routes
-        self._fill_lock = Lock(wide=True)
+        self._fill_lock = Lock()
         self._grow_lock = Lock()
         self._kept: tuple[Any, ...] = ()  # what C points at
         self._is_filled = False

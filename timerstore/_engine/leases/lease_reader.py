@@ -45,7 +45,7 @@ class Reader(Owner):
         self._leasing = leasing
         self._make_consumer = make_consumer
         self._commit = commit
-        self._lock = Lock(wide=True)
+        self._lock = Lock()
         self._filters: Filters | None = None
         self._consumers: list[Consumer] = []
         self._waiting: WeakSet[WaitingReceive] = WeakSet()  # who is dropped waits no more

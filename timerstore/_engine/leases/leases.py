@@ -66,7 +66,7 @@ class Leases(Owner):
         self._make_consumer = make_consumer
         self._opening = secrets.randbits(32)
         self._leasing = Leasing(opened, clock, putting, self._opening)
-        self._lock = Lock(wide=True)
+        self._lock = Lock()
         self._readers: dict[tuple[str, str], Reader] = {}
 
     # --- receiving ---

@@ -22,11 +22,9 @@ from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import (
     AppendLock,
     Lock,
-    count_syncs,
     ffi,
     lib,
     raise_status,
-    short_locks,
 )
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.log.group_commit import SyncRounds
@@ -37,10 +35,10 @@ from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import (
     FailedError,
-    LockedError,
     MessageError,
     TimerStoreError,
     as_failure,
+    reentrant_call,
 )
 
 _BLANK_BYTES = 16
@@ -272,21 +270,10 @@ class CommitLog(Owner):
         with self._write_lock:
             return self.segments.read_data(max(offset, self.written), size)
 
-    @property
-    def is_synced_here(self) -> bool:
-        """Whether who asks is amid a sync of its own thread: a signal handler or a finalizer."""
-        return self._rounds.is_led_here
-
     def sync_through(self, offset: int) -> None:
-        """Return when the log is durable below `offset`; one sync serves all who wait."""
-        if self.is_synced_here or short_locks():
-            raise LockedError(
-                "a signal handler cannot wait for a sync amid which it came: it might wait for "
-                "itself; what it put, cancelled or moved is in the log, and durable with the next "
-                "sync",
-                where=self.segments.directory,
-                wanted="a handler that sets a flag, for the program to act on; or flush='async'",
-            )
+        """Return when the log is durable below `offset`. One sync serves all waiting threads."""
+        if self._rounds.is_led_here or self._write_lock.is_mine():
+            raise reentrant_call(self.segments.directory)
         try:
             while self.durable < offset:
                 took_ns = self._round(offset)
@@ -301,11 +288,7 @@ class CommitLog(Owner):
 
     def _round(self, offset: int) -> int | None:
         """Lead a round, or sleep through one: how long its sync took, None where it led none."""
-        count_syncs(1)
-        try:
-            return self._lead_round(offset) if self._rounds.lead(offset) else None
-        finally:
-            count_syncs(-1)
+        return self._lead_round(offset) if self._rounds.lead(offset) else None
 
     def _lead_round(self, offset: int) -> int | None:
         self.check_alive()

@@ -1,7 +1,7 @@
 """Sync rounds: who comes first syncs for all; the others sleep until a round that served them ends.
 
 Threads:  any.
-Locks:    its own, for a few steps, with nothing taken under it; a signal handler may come amid it.
+Locks:    its own, for a few steps; no other lock is taken while it is held.
 Holds:    (1) one at a time leads; (2) nobody sleeps while nobody leads: the end of a round wakes
           all whom it served, all at once, and the first of the others, who leads the next; (3) who
           goes amid it (Ctrl-C) wakes everybody, so that no one waits for him.
@@ -12,6 +12,7 @@ import threading
 from contextlib import suppress
 from typing import NamedTuple
 
+from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
 
 
@@ -26,27 +27,24 @@ class SyncRounds(Owner):
     """Whose turn it is to sync."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._inside: int | None = None  # the thread in it
+        self._lock = Lock()
         self._leader: int | None = None  # the thread's
         self._sleepers: list[_Sleeper] = []
 
     @property
     def is_led_here(self) -> bool:
-        """Whether who asks leads, or is amid a step of this: a signal handler."""
-        return threading.get_ident() in (self._leader, self._inside)
+        """Whether the calling thread leads a round: then this is a call from a signal handler."""
+        return threading.get_ident() == self._leader
 
     def lead(self, offset: int) -> bool:
         """Lead a round (then `end` it, or `leave`), or sleep through one; whether it is led."""
         with self._lock:
-            self._inside = me = threading.get_ident()
             if self._leader is None:
-                self._leader, self._inside = me, None
+                self._leader = threading.get_ident()
                 return True
             bell = threading.Lock()
             bell.acquire()
             self._sleepers.append(_Sleeper(offset, bell))
-            self._inside = None
         bell.acquire()
         return False
 
@@ -58,14 +56,13 @@ class SyncRounds(Owner):
             for one in served + left[:1]:
                 one.bell.release()
             self._sleepers = left[1:]
-            self._leader = None  # last: until then a signal handler is told that it leads
+            self._leader = None  # last: until then a signal handler gets ReentrantCallError
 
     def leave(self) -> None:
         """Go with an error, wherever it struck: leading, ending or asleep."""
         with self._lock:
             me = threading.get_ident()
             self._leader = None if self._leader == me else self._leader
-            self._inside = None
             for one in self._sleepers:
                 with suppress(RuntimeError):  # woken already, by an end that was cut short
                     one.bell.release()

@@ -81,7 +81,7 @@ class Retention(Service):
         self.carriers: list[Callable[[int], bool]] = []
         """Told the end of a file that goes: to append what of it has to stay; whether that is so.
         """
-        self._lock = Lock(wide=True)
+        self._lock = Lock()
         self._keeping: set[object] = set()  # who keeps it still; entered under `_lock`
         self._is_derived_behind = True  # an opening does not know what was dropped
         self._begun_end = 0  # of the file that is being emptied

@@ -24,7 +24,7 @@ from timerstore._engine.format.store_paths import Tree, backup_of
 from timerstore._engine.queues.routes import Routes
 from timerstore._engine.storage.disk import Disk
 from timerstore.clock import Clock
-from timerstore.errors import CorruptError, FailedError, LockedError, TimerStoreError
+from timerstore.errors import CorruptError, FailedError, ReentrantCallError, TimerStoreError
 
 Key = tuple[str, str]
 """Topic and group."""
@@ -90,7 +90,7 @@ class Offsets(Owner):
         self._check_alive = check_alive
         self._fail = fail
         self._lock = Lock()
-        self._write_lock = Lock(long=True)
+        self._write_lock = Lock()
         self._asked: list[Asked] = []  # under `_lock`, in order; and the last ones that are done
         path = tree.consumer_offset_json
         try:
@@ -130,8 +130,8 @@ class Offsets(Owner):
         """Return when a commit is durable; one write serves all that were asked for before it."""
         try:
             self._settle(asked)
-        except LockedError:
-            asked.is_done = True  # who is refused has not committed
+        except ReentrantCallError:
+            asked.is_done = True  # a refused commit is not part of a later one
             raise
 
     def _settle(self, asked: Asked) -> None:

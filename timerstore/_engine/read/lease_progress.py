@@ -44,7 +44,7 @@ class LeaseProgress(Owner):
     def __init__(self, log: CommitLog, offsets: Offsets) -> None:
         self._log = log
         self._offsets = offsets
-        self._commit_lock = Lock(long=True)
+        self._commit_lock = Lock()
         self._noted: Places = {}  # and not committed yet
 
     def note(self, topic: str, group: str, places: dict[int, int]) -> None:

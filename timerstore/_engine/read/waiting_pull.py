@@ -119,8 +119,8 @@ class WaitingPull(Owner, Generic[Answer]):
         """Begin to wait; False where there is something to look at, or no time left.
 
         `ring` is called, once or more, from any thread, when it is time to `leave` and look; it
-        must be left after `left_s` in any case. It should do no more than ring: a call of a store
-        may be LockedError there, as a service may call it amid a step.
+        must be left after `left_s` in any case. It must not call a store: a service may call it
+        while it holds a lock.
         """
         if self.left_s <= 0:
             return False

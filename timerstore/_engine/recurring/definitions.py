@@ -38,7 +38,7 @@ class Definitions(Owner):
         self._disk = disk
         self._tree = tree
         self._log = log
-        self._save_lock = Lock(long=True)
+        self._save_lock = Lock()
         self._is_changed = False
         try:
             read = recurring_json.read(disk.read_small(tree.recurring_json))

@@ -46,7 +46,7 @@ class Planner(Service):
         self._definitions = definitions
         self._delay_ms_max = delay_ms_max
         self._put_runs = put_runs
-        self.lock = Lock(long=True)
+        self.lock = Lock()
         self._wake_ms: int | None = None
         self._following: dict[str, tuple[Definition, int | None]] = {}  # the run behind, by name
 

@@ -3,20 +3,19 @@
 Threads:  any; calls take turns under `_lock`.
 Holds:    (1) no answer is as of an earlier moment than the one before; (2) what its owner removed
           or wrote anew meanwhile is no error: it is asked for again.
-Fails:    ClosedError, ForkedError, LockedError; of the disk what stays so when it is asked again.
+Raises: ClosedError, ForkedError, ReentrantCallError; and disk errors that persist when retried.
 """
 
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from threading import get_ident
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from timerstore._engine.base.closing import Closing, close_at_exit, warn_unclosed
+from timerstore._engine.base.native import Lock
 from timerstore._engine.format.store_paths import BACKUP_JSON
 from timerstore._engine.read.queue_reader import Reader
 from timerstore._engine.snapshot.position import Moment
@@ -33,8 +32,8 @@ from timerstore.errors import (
     FailedError,
     ForkedError,
     GoneError,
-    LockedError,
     TimerStoreError,
+    reentrant_call,
     stopped_at_exit,
 )
 
@@ -74,8 +73,7 @@ class Answering(Closing):
         self._pid = os.getpid()
         self._closed = False
         self._is_released = False
-        self._lock = threading.RLock()  # one call at a time
-        self._turn_of: int | None = None  # the thread whose call it is; under `_lock`
+        self._lock = Lock()  # one call at a time
         if ReadOnlyDisk().exists(self._root / BACKUP_JSON):
             raise ConfigError(
                 f"{root}: wanted a store's folder, got a backup; restore it into another folder"
@@ -109,12 +107,8 @@ class Answering(Closing):
         """Have the rooms alone. ClosedError, ForkedError where they cannot be asked."""
         self.check_open()  # not behind the lock, which a fork may have left locked
         with self._lock:
-            before, self._turn_of = self._turn_of, get_ident()
-            try:
-                self.check_open()
-                yield
-            finally:
-                self._turn_of = before
+            self.check_open()
+            yield
 
     def answer(self, ask: Callable[[], Answer]) -> Answer:
         """Ask as of the moment of now. What its owner removed or wrote anew meanwhile is asked for
@@ -170,8 +164,10 @@ class Answering(Closing):
         return self._room.config
 
     def close(self) -> None:
-        """Let go of the files; who waits is answered. A second call does nothing. LockedError amid
-        another call of the same thread, as from a signal handler.
+        """Close the files and end waiting calls. A second call does nothing.
+
+        Raises:
+            ReentrantCallError: the calling thread is in another call of this store.
         """
         self._close(-1)
 
@@ -184,12 +180,8 @@ class Answering(Closing):
             return
         if os.getpid() != self._pid:
             self.check_open()
-        if self._turn_of == get_ident():
-            raise LockedError(
-                "the store cannot be closed amid a call of the same thread, as by a signal handler",
-                where=self._root,
-                wanted="a handler that sets a flag, or raises; and close() after the call",
-            )
+        if self._lock.is_mine():
+            raise reentrant_call(self._root)
         self._closed = True
         self._polling.end()
         if not self._lock.acquire(timeout=0 if sys.is_finalizing() else within_s):

@@ -35,7 +35,7 @@ from timerstore._engine.timer.timer_states import DirtyChunks, States
 from timerstore._engine.timer.wheel import DirtyPages, Wheel
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
-from timerstore.errors import FailedError, TimerStoreError, amid_own_step, as_failure
+from timerstore.errors import FailedError, TimerStoreError, as_failure
 
 _PAUSE_S = 0.005  # between two pauses while somebody else completes a checkpoint
 
@@ -94,7 +94,7 @@ class Checkpoint(Owner):
         self._tree = tree
         self._rooms = rooms
         self._store_id = store_id
-        self._lock = Lock(long=True)
+        self._lock = Lock()
         self._file: File | None = disk.open(tree.watermark, create=True)
         disk.sync_directory(tree.side)
         self._sequence = last.sequence if last is not None else 0
@@ -132,8 +132,6 @@ class Checkpoint(Owner):
         Who appends has one made in time, so that he need not make it himself.
         """
         if self._is_beyond:
-            if self._rooms.log.is_synced_here:
-                raise amid_own_step()  # before anything is appended
             self.run(only_if_beyond=True)
         elif self.has_grown:
             self.on_grown()

@@ -31,7 +31,7 @@ from timerstore._engine.recovery.opening import Opened
 from timerstore._engine.write.put import Level, Putting, check_queue
 from timerstore._engine.write.string_columns import Column, gather_ids
 from timerstore.clock import Clock
-from timerstore.errors import BusyError, FullError, MessageError, amid_own_step
+from timerstore.errors import BusyError, FullError, MessageError
 from timerstore.messages import GivenIds, Int64Array, PutBatch, PutReceipt, ReceiptOrigin
 
 _MANY_HOLD = 1024
@@ -262,11 +262,7 @@ class ManyPutting(Putting):
         begin: int = 0,
         end: int | None = None,
     ) -> None:
-        """Append rows that are not known, in holds of some; LockedError amid a sync of the same
-        thread, which could end it between two of them.
-        """
-        if self._log.is_synced_here:
-            raise amid_own_step()
+        """Append rows that are not known, some at a time under the append lock."""
         done, end = begin, rows.count if end is None else end
         is_plain = once is None and way.level is None and not isinstance(places, NotedPlaces)
         while done < end:

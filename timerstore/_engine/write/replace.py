@@ -87,7 +87,7 @@ class Replacing(Owner):
         self._log = opened.rooms.log
         self._states = opened.rooms.states
         self._removals: Removals = opened.rescheduler.removals
-        self._locks = [Lock(long=True) for _ in range(_LOCKS)]
+        self._locks = [Lock() for _ in range(_LOCKS)]
         self._known: OrderedDict[tuple[str, str], _Waiting] = OrderedDict()
         self._known_lock = Lock()
 

@@ -4,11 +4,11 @@ store = timerstore.open("orders.store")
 store.put("orders", b"close 4711", delay=1800)
 """
 
+from timerstore._engine.convert import ConvertReport, convert
 from timerstore._engine.ingest.row_batch import IngestedVersions, IngestReceipt, RowBatch
 from timerstore._engine.leases import AckResult, Backoff, LeaseConsumer, LeasedMessage
 from timerstore._engine.maintenance import check_backup, restore, verify_directory
 from timerstore._engine.maintenance import repair_directory as repair
-from timerstore._engine.maintenance.convert import ConvertReport, convert
 from timerstore._engine.read.consumer import Consumer
 from timerstore._engine.recurring import Recurring
 from timerstore._engine.snapshot import ReadOnlyStore

@@ -25,20 +25,19 @@ from timerstore._engine.base.config_check import check_config
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.service import Bell, Service
+from timerstore._engine.change.replace import check_replacing
+from timerstore._engine.engine import Engine
 from timerstore._engine.format.handle import Handle, check_receipt, decode, of_receipt
 from timerstore._engine.format.store_paths import CLUSTER_JSON
-from timerstore._engine.ingest import Carrier, Ingester
 from timerstore._engine.ingest.row_batch import IngestedVersions, IngestReceipt, RowBatch
-from timerstore._engine.introspection.calendar import Calendar
 from timerstore._engine.introspection.due_buckets import buckets_of
-from timerstore._engine.introspection.explain import Explainer, name_of
+from timerstore._engine.introspection.explain import name_of
 from timerstore._engine.introspection.resource_usage import used
 from timerstore._engine.leases import (
     AckResult,
     Backoff,
     LeaseConsumer,
     LeasedMessage,
-    Leases,
     WaitingReceive,
 )
 from timerstore._engine.levels.pending_counts import pending_by_topic
@@ -46,26 +45,19 @@ from timerstore._engine.maintenance import Copier
 from timerstore._engine.maintenance.verify import check_store
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.read.consumer import Consumer, Seams
-from timerstore._engine.read.consumer_lag import Unread
 from timerstore._engine.read.filter import Filter, make_filter
-from timerstore._engine.read.groups import Filters, Groups, check_name
+from timerstore._engine.read.groups import Filters, check_name
 from timerstore._engine.read.pull_validation import check_asked
 from timerstore._engine.read.query import check_query
 from timerstore._engine.read.queue_watcher import Watcher
 from timerstore._engine.read.validation import check_queues, wait_problems, whole_ms
 from timerstore._engine.read.wait_queue import Watch
 from timerstore._engine.read.waiting_pull import WaitingPull
-from timerstore._engine.recovery.opening import Opened, open_directory
 from timerstore._engine.recurring import Recurring
 from timerstore._engine.snapshot import ReadOnlyStore
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.guarded_map import CutWatch
 from timerstore._engine.storage.paths import anchored
-from timerstore._engine.timer.backlog import Backlog
-from timerstore._engine.write.flow_control import LimitedPutting
-from timerstore._engine.write.put_many import ManyPutting
-from timerstore._engine.write.recurring_calls import RecurringCalls
-from timerstore._engine.write.replace import Replacing, check_replacing
 from timerstore._engine.write.spread import Spreader
 from timerstore.clock import Clock, SystemClock
 from timerstore.config import StoreConfig
@@ -172,39 +164,27 @@ class TimerStore(Closing):
         self._close_lock = Lock()
         self._calls: dict[object, int] = {}  # running calls, each with the ident of its thread
         self._left = Bell()  # one of them has ended
-        opened = open_directory(_root_of(path), config, self._clock, threads=threads)
+        engine = Engine(_root_of(path), config, self._clock, threads=threads)
         try:
-            self._own(opened)
+            self._own(engine)
             if threads:
-                opened.start()
-                self._recurring.start()
+                engine.start()
         except BaseException as error:
-            opened.give_up(error)
+            engine.give_up(error)
             raise
 
-    def _own(self, opened: Opened) -> None:
-        self._opened: Opened = opened
-        self.config = opened.config
-        self._log = opened.rooms.log
-        self._native = opened.rooms.log.native
-        self._cuts = CutWatch(opened.directory.root)
+    def _own(self, engine: Engine) -> None:
+        self._engine: Engine = engine
+        self.config = engine.config
+        self._log = engine.log
+        self._native = engine.log.native
+        self._cuts = CutWatch(engine.directory.root)
         self._blocked = False  # closed, or carried into a forked child
-        self._backlog = Backlog(
-            opened.config,
-            self._clock,
-            opened.rooms,
-            opened.timer_route,
-            opened.pending,
-            opened.pipeline.dequeue_put.lanes,
-            opened.level_pending.due_ms,
-        )
-        self._spreader = Spreader(opened.config, self._clock)
-        self._calendar = Calendar(opened.config, self._clock, opened)
-        self._explainer = Explainer(opened.config, self._clock, opened)
-        put_in = LimitedPutting if opened.config.slot_messages_max else ManyPutting
-        self._putting = put_in(opened, self._clock)
-        self._replacing = Replacing(opened, self._clock, self._putting)
-        self._ingester = Ingester(opened, self._clock, self._putting)
+        self._spreader = Spreader(engine.config, self._clock)
+        self._putting = engine.putting
+        self._replacing = engine.replacing
+        self._groups = engine.groups
+        self._recurring = engine.recurring
         self._putter = self._putting.make_putter(
             self.put, self.put_many, self._sync_through, self._tell_left, self._calls
         )
@@ -219,15 +199,7 @@ class TimerStore(Closing):
                 self._begin_put_many = self._putter.begin_put_many
         _opened_here.add(self)
         close_at_exit(self)
-        self._groups = self._make_groups()
-        unread = Unread(opened.metrics, opened.rooms.routes, opened.offsets, self._groups)
-        opened.retention.unread = unread.lowest
-        opened.retention.on_dropped.append(unread.dropped)
-        opened.retention.carriers.append(Carrier(self._ingester, opened.rooms.routes).carry)
-        self._leases = Leases(
-            opened, self._clock, self._putting, self._groups, self._make_lease_consumer
-        )
-        self._recurring = RecurringCalls(opened, self._clock, self._putting, threads=self._threads)
+        self._leases = engine.make_leases(self._make_lease_consumer)
         self._recurring.prepare()
         self._unsubscribe = self._clock.subscribe(weakly(self._wake_all))
 
@@ -386,17 +358,17 @@ class TimerStore(Closing):
         Raises MessageError, also where the rows are others than those that the version had;
         FullError, FlowControlError: call it again.
         """
-        return self._ingester.ingest(source, version, batches)
+        return self._engine.ingester.ingest(source, version, batches)
 
     @_counted
     def ingested(self, source: str) -> IngestedVersions:
         """Give the versions of a source that are complete and durable."""
-        return self._ingester.ingested(source)
+        return self._engine.ingester.ingested(source)
 
     @_counted
     def topics(self) -> dict[str, int]:
         """Give every topic with its queue count, system topics included."""
-        return self._opened.rooms.routes.topics()
+        return self._engine.routes.topics()
 
     # --- pulling ---
 
@@ -419,7 +391,7 @@ class TimerStore(Closing):
         from `next_offset`, whatever the status. Raises MessageError where there is no such queue,
         and on a filter that does not parse; ConfigError for SQL without lark.
         """
-        return self._opened.puller.pull(
+        return self._engine.puller.pull(
             *self._pull_arguments(topic, queue_id, offset, max_count, wait, tags, sql)
         )
 
@@ -436,7 +408,7 @@ class TimerStore(Closing):
         sql: str | None = None,
     ) -> MessageBatch:
         """Give messages of one queue as columns; otherwise as `pull`."""
-        return self._opened.puller.batch(
+        return self._engine.puller.batch(
             *self._pull_arguments(topic, queue_id, offset, max_count, wait, tags, sql)
         )
 
@@ -454,7 +426,7 @@ class TimerStore(Closing):
         """Begin a `pull` of which the caller does the waiting: an event loop (timerstore.aio)."""
         self._check_open()
         given = self._pull_arguments(topic, queue_id, offset, max_count, wait, tags, sql)
-        return self._opened.puller.begin_pull(*given, within=self._within)
+        return self._engine.puller.begin_pull(*given, within=self._within)
 
     def begin_pull_batch(
         self,
@@ -470,7 +442,7 @@ class TimerStore(Closing):
         """Begin a `pull_batch` of which the caller does the waiting."""
         self._check_open()
         given = self._pull_arguments(topic, queue_id, offset, max_count, wait, tags, sql)
-        return self._opened.puller.begin_batch(*given, within=self._within)
+        return self._engine.puller.begin_batch(*given, within=self._within)
 
     @_counted
     def _within(self, look: Callable[[], Answer]) -> Answer:
@@ -493,7 +465,7 @@ class TimerStore(Closing):
         )
         if not isinstance(topic, str):
             raise MessageError(f"queue: wanted text as topic, got {typed(topic)}")
-        routes, name = self._opened.rooms.routes, str(topic)
+        routes, name = self._engine.routes, str(topic)
         number = queue_id if type(queue_id) is int else -1
         route = routes.get(name, number)
         if route is None:
@@ -525,19 +497,9 @@ class TimerStore(Closing):
         """
         wanted = check_query(topic, key, begin_ms, end_ms, max_count)
         self._log.check_alive()
-        return self._opened.querier.query(wanted)
+        return self._engine.querier.query(wanted)
 
     # --- reading as a group ---
-
-    def _make_groups(self) -> Groups:
-        rooms = self._opened.rooms
-        groups = Groups(
-            rooms.routes.full_queue_count,
-            lambda index: rooms.routes.by_index[index].topic,
-        )
-        rooms.dispatch.listeners.append(groups.arrived)
-        rooms.log.on_durable.append(lambda: groups.ring_all() if rooms.log.failed else None)
-        return groups
 
     @_counted
     def consumer(
@@ -559,9 +521,9 @@ class TimerStore(Closing):
         where the group leases the topic in this process (`receive`), or by it what comes again.
         """
         topic, group = check_name("topic", topic), check_name("group", group)
-        count = self._opened.rooms.routes.full_queue_count(topic)
+        count = self._engine.routes.full_queue_count(topic)
         asked = check_queues(queues, count)
-        make_filter(self._opened.timer_route, tags, sql)  # raises, where a pull would later
+        make_filter(self._engine.timer_route, tags, sql)  # raises, where a pull would later
         if wait is not None and (problems := wait_problems(wait)):
             raise MessageError(problems)
         return Consumer(self._seams(), topic, group, asked, Filters(tags, sql), wait)
@@ -570,19 +532,19 @@ class TimerStore(Closing):
         return Seams(
             self._clock,
             self._groups,
-            self._opened.offsets,
+            self._engine.offsets,
             self._call,
             self.pull,
             self.offset_at,
             self._stay_awake,
             self._watch,
-            self._opened.puller.holds.leave,
+            self._engine.puller.holds.leave,
         )
 
     # --- leasing ---
 
     def _make_lease_consumer(self, topic: str, group: str, filters: Filters) -> Consumer:
-        make_filter(self._opened.timer_route, *filters)  # raises, where a pull would later
+        make_filter(self._engine.timer_route, *filters)  # raises, where a pull would later
         return Consumer(self._seams(), topic, group, None, filters, None, leases=True)
 
     @_counted
@@ -689,7 +651,7 @@ class TimerStore(Closing):
     def committed(self, topic: str, group: str) -> dict[int, int]:
         """Give the offset of the next message for each queue in which the group has committed."""
         topic, group = check_name("topic", topic), check_name("group", group)
-        return self._opened.offsets.committed(topic, group)
+        return self._engine.offsets.committed(topic, group)
 
     @_counted
     def offset_at(self, topic: str, queue_id: int, time_ms: int) -> int:
@@ -704,7 +666,7 @@ class TimerStore(Closing):
         read at most 16,384 messages, and what was stored since.
         """
         route = self._pull_arguments(topic, queue_id, 0, 1, 0.0, None, None)[0]
-        return self._opened.puller.first_stored(route, whole_ms("time_ms", time_ms))
+        return self._engine.puller.first_stored(route, whole_ms("time_ms", time_ms))
 
     @_counted
     def _call(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -712,16 +674,16 @@ class TimerStore(Closing):
         return function(*args)
 
     def _watch(self, topic: str, filters: Filters) -> Watch:
-        return Watcher(self._opened.rooms.routes, self._opened.puller.holds, topic, filters)
+        return Watcher(self._engine.routes, self._engine.puller.holds, topic, filters)
 
     def _stay_awake(self) -> None:
         """Before a consumer sleeps: what is appended may be for it as soon as it is durable."""
         self._log.check_alive()
         if self._log.durable < self._log.end:
-            self._opened.pipeline.flush.request()
+            self._engine.pipeline.flush.request()
 
     def _wake_all(self) -> None:
-        self._opened.wake_all()
+        self._engine.wake_all()
         self._recurring.planner.wake()
         self._groups.ring_all(self._clock.monotonic_ns)
 
@@ -791,7 +753,7 @@ class TimerStore(Closing):
     @_counted
     def cancel(self, receipt_or_handle: PutReceipt | str) -> CancelResult:
         """Cancel a message that waits; what the answer says is durable."""
-        result, end = self._opened.canceller.cancel(_handle_of(receipt_or_handle))
+        result, end = self._engine.canceller.cancel(_handle_of(receipt_or_handle))
         self._sync_cancels(end)
         return result
 
@@ -814,7 +776,7 @@ class TimerStore(Closing):
         def read(at: int) -> Handle:
             return validation.read_of(name, at, given[at], _handle_of)
 
-        results, end = self._opened.many_canceller.cancel(given, read)
+        results, end = self._engine.many_canceller.cancel(given, read)
         self._sync_cancels(end)
         return results
 
@@ -832,7 +794,7 @@ class TimerStore(Closing):
         It keeps its message id and gets a new handle: with the old one it counts as cancelled.
         Raises NotWaitingError where it was delivered or cancelled, MessageError as `put` does.
         """
-        receipt = self._opened.rescheduler.reschedule(
+        receipt = self._engine.rescheduler.reschedule(
             _handle_of(receipt_or_handle), delay, deliver_at, deliver_ms
         )
         self._putting.appended()
@@ -850,7 +812,7 @@ class TimerStore(Closing):
         self._log.check_alive()
         name = validation.check_topic(topic).decode()
         rate = validation.check_rate(per_second)
-        self._opened.pipeline.dequeue_put.lanes.set_rate(name, rate)
+        self._engine.fair_queue.set_rate(name, rate)
 
     def pending(
         self, *, begin_ms: int | None = None, end_ms: int | None = None, topic: str | None = None
@@ -871,8 +833,8 @@ class TimerStore(Closing):
             problems.append(f"topic: wanted text, got {typed(name)}")
         if problems:
             raise MessageError(problems)
-        timers = self._opened.pending.read(begin_ms, end_ms, topic)
-        on_level = self._opened.level_pending.read(begin_ms, end_ms, topic)
+        timers = self._engine.pending.read(begin_ms, end_ms, topic)
+        on_level = self._engine.level_pending.read(begin_ms, end_ms, topic)
         # Each begins with its first step, in a call; nothing is read before.
         return self._pending_steps(merge(timers, on_level, key=lambda one: one.due_ms))
 
@@ -903,7 +865,7 @@ class TimerStore(Closing):
         self._log.check_alive()
         if topic is not None:
             check_name("topic", topic)
-        return self._calendar.read(buckets_of(self._clock.now_ms, begin, end, by), topic)
+        return self._engine.calendar.read(buckets_of(self._clock.now_ms, begin, end, by), topic)
 
     @_counted
     def explain(
@@ -915,29 +877,38 @@ class TimerStore(Closing):
         With the index a look-up; without it, and for what rolls, it reads the log, or the wheel.
         """
         self._log.check_alive()
-        return self._explainer.explain(name_of(message, topic))
+        return self._engine.explainer.explain(name_of(message, topic))
 
     @_counted
     def stats(self) -> dict[str, Any]:
         """Give counters and gauges: names as in metrics.py, sizes in bytes, times in ms."""
-        opened = self._opened
-        rooms = opened.rooms
-        enqueue, dequeue = self._backlog.enqueue(), self._backlog.dequeue()
+        engine = self._engine
+        enqueue, dequeue = engine.backlog.enqueue(), engine.backlog.dequeue()
         # Before the end, which they follow.
-        dispatched, durable = rooms.dispatch.dispatched, rooms.log.durable
-        with rooms.log.lock:
-            by_topic, on_level = (Counter(one) for one in pending_by_topic(rooms.routes))
-            waiting, log_end = int(rooms.states.native.waiting), rooms.log.end
+        dispatched, durable = engine.dispatch.dispatched, engine.log.durable
+        with engine.log.lock:
+            by_topic, on_level = (Counter(one) for one in pending_by_topic(engine.routes))
+            waiting, log_end = int(engine.states.native.waiting), engine.log.end
         return {
-            **opened.metrics.values(),
-            **opened.metrics.distributions(),
-            **used(opened, self._calendar.bytes),
+            **engine.metrics.values(),
+            **engine.metrics.distributions(),
+            **used(
+                log=engine.log,
+                routes=engine.routes,
+                timer_log=engine.timer_log,
+                far=engine.far,
+                states=engine.states,
+                wheel=engine.wheel,
+                pending_entries=len(engine.open_slot) + len(engine.fair_queue),
+                calendar_bytes=engine.calendar.bytes,
+                used_percent=engine.disk.used_percent(engine.directory.root),
+            ),
             "put_messages": int(self._native.put_count),
             "cancelled_messages": int(self._native.cancel_count),
             "rescheduled_messages": int(self._native.reschedule_count),
             "pending_messages": waiting + sum(on_level.values()),
             "pending_by_topic": dict(by_topic + on_level),
-            "log_begin_bytes": rooms.log.segments.begin,
+            "log_begin_bytes": engine.log.segments.begin,
             "log_end_bytes": log_end,
             "log_durable_bytes": durable,
             "dispatch_behind_bytes": log_end - dispatched,
@@ -945,11 +916,11 @@ class TimerStore(Closing):
             "enqueue_behind_ms": enqueue.ms,
             "dequeue_behind_messages": dequeue.messages,
             "dequeue_behind_ms": dequeue.ms,
-            "open_slot_messages": len(rooms.open_slot),
-            "paced_messages": len(opened.pipeline.dequeue_put.lanes),
+            "open_slot_messages": len(engine.open_slot),
+            "paced_messages": len(engine.fair_queue),
             "level_pending_messages": sum(on_level.values()),
-            "far_messages": rooms.far.count,
-            "timer_log_end_bytes": rooms.timer_log.end,
+            "far_messages": engine.far.count,
+            "timer_log_end_bytes": engine.timer_log.end,
         }
 
     @_counted
@@ -960,8 +931,8 @@ class TimerStore(Closing):
         later than a day. Together they are all that wait, for a fixed level, too. Reads all that
         waits.
         """
-        with self._opened.retention.still():
-            return self._backlog.distribution()
+        with self._engine.retention.still():
+            return self._engine.backlog.distribution()
 
     @_counted
     def congestion(self) -> dict[int, int]:
@@ -971,12 +942,12 @@ class TimerStore(Closing):
         very end of a slot is in it; one that rolls is in the slot it is due in. Reads all that
         waits.
         """
-        return self._backlog.congestion()
+        return self._engine.backlog.congestion()
 
     @property
     def path(self) -> Path:
         """Its directory."""
-        return self._opened.directory.root
+        return self._engine.directory.root
 
     @property
     def clock(self) -> Clock:
@@ -987,7 +958,7 @@ class TimerStore(Closing):
     def flush(self) -> None:
         """Make everything put so far durable, and complete a checkpoint."""
         self._log.sync_through(self._log.end)
-        self._opened.checkpoint.run()
+        self._engine.checkpoint.run()
 
     @_counted
     def verify(self) -> Report:
@@ -995,18 +966,18 @@ class TimerStore(Closing):
 
         Services go on meanwhile. Raises FailedError where the store has failed.
         """
-        opened = self._opened
-        with opened.retention.still():
+        engine = self._engine
+        with engine.retention.still():
             return check_store(
-                opened.config,
-                opened.clock,
-                opened.disk,
-                opened.directory.tree,
-                opened.rooms,
-                opened.timer_route,
-                opened.store_id,
-                opened.checkpoint,
-                opened.pending,
+                engine.config,
+                engine.clock,
+                engine.disk,
+                engine.directory.tree,
+                engine,
+                engine.timer_route,
+                engine.store_id,
+                engine.checkpoint,
+                engine.pending,
             )
 
     @_counted
@@ -1023,16 +994,16 @@ class TimerStore(Closing):
         of how many. Raises ConfigError where the folder is not this store's backup.
         """
         into = anchored("backup", target)
-        opened = self._opened
+        engine = self._engine
         copier = Copier(
-            opened.config,
-            opened.clock,
-            opened.disk,
-            opened.directory.tree,
+            engine.config,
+            engine.clock,
+            engine.disk,
+            engine.directory.tree,
             self._log.segments,
-            opened.checkpoint,
+            engine.checkpoint,
         )
-        with opened.retention.still():
+        with engine.retention.still():
             return copier.run(into, progress)
 
     def services(self) -> dict[str, Service]:
@@ -1041,14 +1012,14 @@ class TimerStore(Closing):
         """
         if self._threads:
             raise MessageError("services: this store's run in threads; open it with threads=False")
-        opened = self._opened
-        *pipeline, flush = opened.pipeline
+        engine = self._engine
+        *pipeline, flush = engine.pipeline
         services = (
-            opened.rooms.dispatch,
+            engine.dispatch,
             *pipeline,
-            opened.schedule,
-            self._recurring.planner,
-            opened.retention,
+            engine.schedule,
+            engine.recurring.planner,
+            engine.retention,
             flush,
         )
         return {service.name.replace("-", "_"): service for service in services}
@@ -1062,10 +1033,10 @@ class TimerStore(Closing):
         is_in_call = get_ident() in tuple(self._calls.values())
         is_service = any(one.is_own_thread for one in self._all_services())
         if is_in_call or is_service or self._close_lock.is_mine():
-            raise reentrant_call(self._opened.directory.root)
+            raise reentrant_call(self._engine.directory.root)
 
     def _all_services(self) -> tuple[Service, ...]:
-        return (*self._opened.services, self._recurring.planner)
+        return self._engine.services
 
     def _block(self) -> None:
         """Every call looks from now on whether it may."""
@@ -1084,7 +1055,7 @@ class TimerStore(Closing):
         if error.where is None:
             return True
         path = Path(str(error.where).partition(" offset ")[0])
-        return path.is_relative_to(self._opened.directory.root)
+        return path.is_relative_to(self._engine.directory.root)
 
     def _sync_through(self, offset: int) -> None:
         """What a quick put waits for where it is to be durable; it is counted by the putter."""
@@ -1108,7 +1079,7 @@ class TimerStore(Closing):
         if os.getpid() != self._pid:
             raise ForkedError(
                 "a store belongs to the process that opened it",
-                where=self._opened.directory.root,
+                where=self._engine.directory.root,
                 wanted=f"process {self._pid}",
                 got=f"process {os.getpid()}",
             )
@@ -1116,7 +1087,7 @@ class TimerStore(Closing):
     def _check_open(self) -> None:
         self._check_process()
         if self._closed:
-            raise ClosedError("the store is closed", where=self._opened.directory.root)
+            raise ClosedError("the store is closed", where=self._engine.directory.root)
 
     def close(self) -> None:
         """Stop the services, complete a checkpoint, release the directory.
@@ -1134,7 +1105,7 @@ class TimerStore(Closing):
         self._close(time.monotonic() + _EXIT_WAIT_S)
 
     def _is_released(self) -> bool:
-        return not self._opened.directory.is_held
+        return not self._engine.directory.is_held
 
     def _close(self, end_s: float | None = None) -> None:
         """Close; LockedError where calls of other threads still run at `end_s` (monotonic), or can
@@ -1151,27 +1122,27 @@ class TimerStore(Closing):
             self._closed = True
             self._block()
             self._unsubscribe()
-            self._opened.puller.close()  # whoever waits for a message is answered
+            self._engine.puller.close()  # whoever waits for a message is answered
             while self._calls:
                 if sys.is_finalizing() or (end_s is not None and time.monotonic() >= end_s):
-                    raise stopped_at_exit(self._opened.directory.root)
+                    raise stopped_at_exit(self._engine.directory.root)
                 self._left.wait(_LOOK_S)  # a signal may keep one from telling that it has ended
             planner = self._recurring.planner
             planner.stop()
-            planner.end(self._opened.directory.root)
-            self._opened.close()
+            planner.end(self._engine.directory.root)
+            self._engine.close()
 
     def __del__(self) -> None:
-        opened = getattr(self, "_opened", None)  # None: opening it failed
-        if opened is None or not opened.directory.is_held or os.getpid() != self._pid:
+        engine = getattr(self, "_engine", None)  # None: opening it failed
+        if engine is None or not engine.directory.is_held or os.getpid() != self._pid:
             return
         for service in self._all_services():
             service.ask_to_stop()
-        warn_unclosed(self, opened.directory.root)
+        warn_unclosed(self, engine.directory.root)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"
-        return f"<TimerStore {str(self._opened.directory.root)!r} {state}>"
+        return f"<TimerStore {str(self._engine.directory.root)!r} {state}>"
 
 
 def _handle_of(receipt_or_handle: PutReceipt | str) -> Handle:

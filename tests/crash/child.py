@@ -36,7 +36,7 @@ from tests.crash.report import (
     make_body,
     read_body,
 )
-from tests.support.inside import inside, sizes
+from tests.support.inside import inside, keep_log_from, sizes
 from timerstore import (
     CancelResult,
     Consumer,
@@ -177,7 +177,7 @@ class _Child:
 
         def make_guarded(one: Retention, *args: Any) -> None:
             make(one, *args)
-            one.guards.append(self._lowest_unseen)
+            keep_log_from(one, self._lowest_unseen)
 
         Retention.__init__ = make_guarded  # type: ignore[assignment]
 

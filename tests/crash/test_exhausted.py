@@ -25,7 +25,8 @@ from tests.support.amounts import sample
 from tests.support.inside.methods import (
     CHECKPOINT_TAKE,
     CHECKPOINT_WRITE,
-    STORE_MAKE_GROUPS,
+    ENGINE_BUILD_READING,
+    STORE_OWN,
     Attribute,
 )
 from timerstore import FailedError
@@ -308,14 +309,15 @@ def test_no_memory_amid_a_checkpoint_ends_the_store(
         assert len(list(store.pending())) == 1
 
 
+@pytest.mark.parametrize("where", [ENGINE_BUILD_READING, STORE_OWN])
 def test_an_opening_that_is_cut_off_lets_go_of_the_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: Any
 ) -> None:
     def cut_off(*_given: Any) -> None:
         raise MemoryError
 
     with monkeypatch.context() as patched:
-        patched.setattr(*STORE_MAKE_GROUPS, cut_off)
+        patched.setattr(*where, cut_off)
         with pytest.raises(MemoryError):
             timerstore.open(tmp_path / "s", threads=False)
     timerstore.open(tmp_path / "s", threads=False).close()

@@ -94,16 +94,17 @@ def replaced_seams(
     turns = Random(f"{seed} turns")
     system = _System(getpid=lambda: 4242, urandom=turns.randbytes)
     replacements = (
-        (engine.opening, "Disk", disk),
+        (engine.assembly, "Disk", disk),
         (engine.restore_backup, "Disk", disk),
         (engine.restore_backup, "Path", SimPath),
         (engine.store, "Path", SimPath),
         (engine.paths, "Path", SimPath),
-        (engine.opening, "os", SimpleNamespace(getpid=lambda: 4242)),
-        (engine.opening, "secrets", chance),
+        (engine.assembly, "os", SimpleNamespace(getpid=lambda: 4242)),
+        (engine.recovery, "secrets", chance),
+        (engine.assembly, "secrets", chance),
         (engine.leases, "secrets", chance),
         (engine.recurring_given, "secrets", chance),
-        (engine.opening, "time", SimpleNamespace(time=lambda: 1.7e9)),
+        (engine.assembly, "time", SimpleNamespace(time=lambda: 1.7e9)),
         (engine.disk, "os", system),
         (engine.sharded, "os", system),
         (engine.sharded, "Disk", disk),

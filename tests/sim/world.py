@@ -12,7 +12,7 @@ from tests.sim.life import ROOT, Life
 from tests.sim.seams import Allocations
 from tests.support.driver import Driver
 from tests.support.ingesting import Version
-from tests.support.inside import inside
+from tests.support.inside import inside, keep_log_from
 from tests.support.inside.parts import allow_unclosed
 from tests.support.models.groups import GROUP, Readers
 from tests.support.models.leases import Lessees
@@ -80,7 +80,7 @@ class World(Life, Driver):
         """It is open."""
         self.store = store
         allow_unclosed(self.store)  # its process may die
-        inside(self.store).retention.guards.append(self._lowest_unseen)
+        keep_log_from(inside(self.store).retention, self._lowest_unseen)
         self._waiting = {}
         self.services = self.store.services()
         self.stepper = Stepper(self.store)

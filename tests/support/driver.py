@@ -19,7 +19,7 @@ import numpy as np
 from tests.support.disk_reader import offset_message_id
 from tests.support.durable.shadow_disk import ShadowDisk
 from tests.support.ingesting import Version, version_of
-from tests.support.inside import inside
+from tests.support.inside import inside, keep_log_from
 from tests.support.inside.parts import allow_unclosed, pull_bytes_max
 from tests.support.models.dedupe import Onces
 from tests.support.models.groups import Readers
@@ -161,7 +161,7 @@ class Driver:
         assert is_new or not anew or self.may_scan_all, "it did not go on from its watermark"
         self.may_scan_all = False
         self.stepper = Stepper(self.store)
-        inside(self.store).retention.guards.append(self._lowest_unseen)
+        keep_log_from(inside(self.store).retention, self._lowest_unseen)
         self._waiting: dict[Queue, tuple[WaitingPull[PullResult], list[int], int, str | None]] = {}
 
     # --- what retention has removed ---

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import click
 
-from timerstore._engine.maintenance.convert import convert
+from timerstore._engine.convert import convert
 from timerstore.cli.opening import require
 from timerstore.cli.output import emit, say
 from timerstore.cli.params import config_of, config_option, json_option, path_argument

@@ -24,6 +24,7 @@ from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.base.service import Service
+from timerstore._engine.base.signals import Signals
 from timerstore._engine.ingest.row_batch import IngestedVersions, IngestReceipt, RowBatch
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.paths import anchored
@@ -225,7 +226,7 @@ class IngestService(Service):
     name = "ingest"
 
     def __init__(self, look: Callable[[], object], every_s: float) -> None:
-        super().__init__(Metrics())
+        super().__init__(Metrics(), Signals())
         self._look = look
         self._every_s = every_s
         self.error = ""

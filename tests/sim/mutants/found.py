@@ -3,6 +3,7 @@
 from typing import Any
 
 from tests.sim.mutants.planting import Patches, mutant, nothing, swap
+from tests.support.inside import replaced_subscribers
 from tests.support.inside.engine import CommitLog, Wheel
 from tests.support.inside.methods import DISPATCH_BATCH, LINKER_APPEND, SEGMENTS_REMOVE
 
@@ -46,16 +47,11 @@ def _not_told() -> Patches:
     original = DISPATCH_BATCH.value
 
     def dispatched(self: Any, written: int) -> bool:
-        listeners, self.listeners = self.listeners, []
         told: list[set[int]] = []
-        self.listeners = [told.append]
-        try:
+        with replaced_subscribers(self._signals.queues_advanced, told.append):
             worked = original(self, written)
-        finally:
-            self.listeners = listeners
         for touched in told:
-            for listener in listeners:
-                listener(touched)
+            self._signals.queues_advanced(touched)
         return worked
 
     yield swap(*DISPATCH_BATCH, dispatched)

@@ -9,12 +9,11 @@ from tests.support.inside.engine import (
     Carrier,
     Checkpoint,
     CommitLog,
-    Derived,
     Disk,
     Ids,
     Mover,
     PastUnits,
-    Retention,
+    TimerRetention,
     Transfer,
     Unread,
     backup,
@@ -37,25 +36,13 @@ def _waiting_dropped() -> Patches:
 
 @mutant("W-L5", "retention drops records that are not on the wheel yet", needs="retention_")
 def _outruns_the_wheel() -> Patches:
-    original = Retention.__init__
-
-    def init(self: Any, *given: Any) -> None:
-        *rest, seams = given
-        seams = seams._replace(is_past=lambda _end: True, move=lambda *_args: False)
-        original(self, *rest, seams)
-
-    yield swap(Retention, "__init__", init)
+    yield swap(TimerRetention, "is_past", lambda *_args: True)
+    yield swap(TimerRetention, "move", lambda *_args: False)
 
 
 @mutant("P-26", "retention drops what the last checkpoint goes on from", needs="retention_")
 def _checkpoint_outrun() -> Patches:
-    original = Retention.__init__
-
-    def init(self: Any, *given: Any) -> None:
-        *rest, seams = given
-        original(self, *rest, seams._replace(is_past=lambda _end: True))
-
-    yield swap(Retention, "__init__", init)
+    yield swap(TimerRetention, "is_past", lambda *_args: True)
 
 
 @mutant("P-27", "retention drops messages of fixed levels that wait", needs="retention_")
@@ -98,7 +85,7 @@ def _units_dropped() -> Patches:
     original = PastUnits.retire
 
     def retire(self: Any) -> bool:
-        segments = self._rooms.timer_log.segments
+        segments = self._timer_log.segments
         if len(segments.numbers) < 2:
             return original(self)
         return segments.retire((segments.numbers[0] + 1) * segments.segment_bytes)
@@ -115,7 +102,7 @@ def _ledger_not_carried() -> Patches:
         "a pull passes over what the log has lost, and an opening drops it; it costs space alone",
         needs="retention_")  # fmt: skip
 def _queues_keep() -> Patches:
-    yield swap(Derived, "drop", lambda *_args: False)
+    yield swap(TimerRetention, "drop_derived", lambda *_args: False)
 
 
 # --- backups ---

@@ -13,7 +13,7 @@ from tests.support.inside.engine import (
     dequeue_put,
     lib,
     linker,
-    opening,
+    recovery,
 )
 from tests.support.inside.methods import CHECKPOINT_TAKE, CHECKPOINT_WRITE
 from tests.support.inside.parts import states_of
@@ -25,7 +25,7 @@ def _checkpoint_first() -> Patches:
     original = CHECKPOINT_WRITE.value
 
     def write(self: Any, taken: Any, pause: Any, *, is_clean: bool) -> Any:
-        log = self._rooms.log
+        log = self._log
         with swap(type(log.segments), "sync", nothing):
             log.write_out()
             with swap(CommitLog, "sync_through", nothing):
@@ -107,7 +107,7 @@ def _tail_not_synced() -> Patches:
     def settle_end(one: Any, _trusted: int, end: int) -> None:
         one.cut(end)
 
-    yield swap(opening, "settle_end", settle_end)
+    yield swap(recovery, "settle_end", settle_end)
 
 
 @mutant("L-11", "the read pointer is taken after the log's end instead of before it")

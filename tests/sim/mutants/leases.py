@@ -70,7 +70,7 @@ def _noted_early() -> Patches:
     original = LEASING_APPEND.value
 
     def append(self: Any, reads: Any, rows: Any, *rest: Any) -> None:
-        progress = self._opened.lease_progress
+        progress = self._lease_progress
         for row in rows:
             place = {row.lease.source_queue: row.lease.source_offset + 1}
             progress.note(reads.source, reads.group, place)

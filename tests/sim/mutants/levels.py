@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from tests.sim.mutants.planting import Patches, mutant, swap
-from tests.support.inside.engine import LevelCursors, ScheduleDeliver, opening
+from tests.support.inside.engine import LevelCursors, ScheduleDeliver, recovery
 from tests.support.inside.methods import SCHEDULE_PLACE
 from timerstore.errors import FullError
 
@@ -16,7 +16,7 @@ from timerstore.errors import FullError
     needs="put_level",
 )
 def _levels_not_folded() -> Patches:
-    yield swap(opening, "level_places", lambda *_args: np.empty(0, np.int64))
+    yield swap(recovery, "level_places", lambda *_args: np.empty(0, np.int64))
 
 
 @mutant("W-F2", "levels: what cannot be handed over now is skipped", needs="put_level")

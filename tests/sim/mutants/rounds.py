@@ -3,6 +3,7 @@
 from typing import Any
 
 from tests.sim.mutants.planting import Patches, mutant, nothing, swap
+from tests.support.inside.engine import Canceller
 from tests.support.inside.methods import (
     REPLACING_DUE_MS,
     REPLACING_FIND,
@@ -47,7 +48,8 @@ def _limit_forgotten() -> Patches:
 def _one_after_the_other() -> Patches:
     def replace(self: Any, given: Any, before: Any, now_ms: int) -> Any:
         due_ms, limit_ms = self._due_ms(given, before.first_ms, before.limit_ms, now_ms)
-        self._opened.canceller.cancel_named(before.named)
+        canceller: Any = Canceller
+        canceller(self._clock, self._log, None, self._removals, None).cancel_named(before.named)
         self._log.write_out()
         given = given._replace(due_ms=due_ms, wait_ms=None)
         with swap(*REPLACING_DUE_MS, lambda *_args: (due_ms, limit_ms)):

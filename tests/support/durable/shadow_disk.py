@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import timerstore._engine.recovery.opening
+import timerstore._engine.engine
 import timerstore._engine.storage.disk
 from timerstore._engine.storage.disk import Disk, File
 
@@ -47,7 +47,7 @@ class ShadowDisk:
         self._durable: dict[Path, _Node] = {}
         self._seams = (
             timerstore._engine.storage.disk.File,
-            timerstore._engine.recovery.opening.Disk,
+            timerstore._engine.engine.Disk,
         )
         self.root: Path | None = None
 
@@ -83,7 +83,7 @@ class ShadowDisk:
                 shadow.directory_synced(path)
 
         timerstore._engine.storage.disk.File = ShadowFile  # type: ignore[misc]
-        timerstore._engine.recovery.opening.Disk = ShadowedDisk  # type: ignore[misc]
+        timerstore._engine.engine.Disk = ShadowedDisk  # type: ignore[misc]
         return self
 
     def __exit__(
@@ -94,7 +94,7 @@ class ShadowDisk:
     ) -> None:
         file, disk = self._seams
         timerstore._engine.storage.disk.File = file  # type: ignore[misc]
-        timerstore._engine.recovery.opening.Disk = disk  # type: ignore[misc]
+        timerstore._engine.engine.Disk = disk  # type: ignore[misc]
 
     def opened(self, path: Path) -> None:
         """A file was opened, made perhaps."""

@@ -10,6 +10,9 @@ When a part of the engine moves, these imports are what changes.
 from importlib import import_module
 
 from timerstore import store
+
+# --- the store: opening and its calls ---
+from timerstore._engine import engine as assembly
 from timerstore._engine.base.column_batch import Part, Rows
 
 # --- C ---
@@ -17,9 +20,13 @@ from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.change.cancel import Canceller
 from timerstore._engine.change.cancel_many import ManyCanceller
 
+# --- puts with a key ---
+from timerstore._engine.change.replace import Replacing
+
 # --- message ids ---
 from timerstore._engine.dedupe.first_messages import Firsts
 from timerstore._engine.dedupe.message_ids import Ids
+from timerstore._engine.engine import Engine
 
 # --- the layout of the directory ---
 from timerstore._engine.format.counts_json import NO_IDS
@@ -63,15 +70,14 @@ from timerstore._engine.read.consumer_offsets import Offsets
 # --- reading ---
 from timerstore._engine.read.lease_progress import LeaseProgress
 from timerstore._engine.read.pull import Puller
-
-# --- the store: opening and its calls ---
-from timerstore._engine.recovery import opening
-from timerstore._engine.recovery.opening import _Opening as Opening
+from timerstore._engine.recovery import log_checks, recovery
+from timerstore._engine.recovery.recovery import Recovery
 
 # --- recurring messages ---
 from timerstore._engine.recurring import definition as recurring_given
 from timerstore._engine.recurring import planner
 from timerstore._engine.recurring.definitions import Definitions
+from timerstore._engine.recurring.recurring_calls import RecurringCalls
 
 # --- files ---
 from timerstore._engine.storage import directory, disk, paths
@@ -109,7 +115,7 @@ from timerstore._engine.timer.pending import PendingReader
 from timerstore._engine.timer.pending import _as_due as as_due
 from timerstore._engine.timer.relocation import Mover
 from timerstore._engine.timer.timer_log import TimerLog
-from timerstore._engine.timer.timer_retention import _Derived as Derived
+from timerstore._engine.timer.timer_retention import TimerRetention
 from timerstore._engine.timer.timer_states import States
 from timerstore._engine.timer.wheel import DirtyPages, Wheel
 from timerstore._engine.timer.wheel_check_file import WheelChecks
@@ -118,10 +124,6 @@ from timerstore._engine.write import put_many
 # --- puts ---
 from timerstore._engine.write.put import Putting
 from timerstore._engine.write.put_many import ManyPutting
-from timerstore._engine.write.recurring_calls import RecurringCalls
-
-# --- puts with a key ---
-from timerstore._engine.write.replace import Replacing
 
 # --- due times drawn from a window ---
 from timerstore._engine.write.spread import Spreader

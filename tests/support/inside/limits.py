@@ -1,7 +1,7 @@
 """Batch sizes and limits that tests make small."""
 
 from tests.support.inside.attribute import Attribute
-from timerstore._engine.change import cancel_many
+from timerstore._engine.change import cancel_many, replace
 from timerstore._engine.dedupe import message_ids
 from timerstore._engine.ingest import ingester, ledger_side_file
 from timerstore._engine.levels import deliver
@@ -10,7 +10,6 @@ from timerstore._engine.read import queue_reader
 from timerstore._engine.snapshot import position, view
 from timerstore._engine.storage import segments
 from timerstore._engine.timer import dequeue_get, dequeue_put, due_queue, far_wheel, timer_states
-from timerstore._engine.write import replace
 
 SYNC_INTERVAL_NS = Attribute(position, "_READ_ON_NS")
 """Time between two syncs of a log that a broker has open."""

@@ -10,10 +10,11 @@ from tests.support.inside.attribute import Attribute
 
 # --- the store ---
 
-STORE_MAKE_GROUPS = Attribute(engine.TimerStore, "_make_groups")
-OPENING_RECOVER = Attribute(engine.Opening, "_recover")
-OPENING_LEADS_TO_ALL = Attribute(engine.Opening, "_leads_to_all")
-OPENING_REWRITE_MARK = Attribute(engine.Opening, "_rewrite_mark")
+ENGINE_BUILD_READING = Attribute(engine.Engine, "_build_reading")
+STORE_OWN = Attribute(engine.TimerStore, "_own")
+OPENING_RECOVER = Attribute(engine.Recovery, "_recover")
+OPENING_LEADS_TO_ALL = Attribute(engine.Recovery, "_leads_to_all")
+OPENING_REWRITE_MARK = Attribute(engine.Recovery, "_rewrite_mark")
 
 # --- puts ---
 

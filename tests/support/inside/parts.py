@@ -19,7 +19,7 @@ def allow_unclosed(store: Any) -> None:
 def release_unclosed(store: Any) -> None:
     """Release the directory of a store and take it for closed, with nothing synced or closed."""
     store._closed = True
-    store._opened.directory.release()
+    store._engine.directory.release()
 
 
 def held_directories() -> dict[Any, Any]:

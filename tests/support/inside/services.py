@@ -1,6 +1,8 @@
 """Services, events and locks of a store."""
 
 import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from tests.support.inside.attribute import Attribute
@@ -110,3 +112,26 @@ DIRECTORY_HELD_LOCK = Attribute(directory, "_held_lock")
 
 GUARD_LOCK = Attribute(guarded_map, "_lock")
 """The lock of the table of mapped files that are watched."""
+
+
+def keep_log_from(retention: Any, lowest: Callable[[], int]) -> None:
+    """Have retention keep the log from an offset on, beside what it keeps by itself."""
+    dependents = retention._dependents
+    original = dependents.lowest_needed
+    dependents.lowest_needed = lambda: min(original(), lowest())
+
+
+@contextmanager
+def replaced_subscribers(signal: Any, *subscribers: Callable[..., Any]) -> Iterator[None]:
+    """Have a signal call these alone, within."""
+    before = signal._subscribers
+    signal._subscribers = subscribers
+    try:
+        yield
+    finally:
+        signal._subscribers = before
+
+
+def subscribe_first(signal: Any, subscriber: Callable[..., Any]) -> None:
+    """Have a signal call this before all others."""
+    signal._subscribers = (subscriber, *signal._subscribers)

@@ -16,163 +16,168 @@ class Inside:
     @property
     def directory(self) -> Any:
         """The locked root directory: storage/directory.py."""
-        return self._store._opened.directory
+        return self._store._engine.directory
 
     @property
     def tree(self) -> Any:
         """The paths of all files: format/store_paths.py."""
-        return self._store._opened.directory.tree
+        return self._store._engine.directory.tree
 
     @property
     def disk(self) -> Any:
         """storage/disk.py."""
-        return self._store._opened.disk
+        return self._store._engine.disk
 
     @property
     def metrics(self) -> Any:
         """metrics.py."""
-        return self._store._opened.metrics
+        return self._store._engine.metrics
+
+    @property
+    def signals(self) -> Any:
+        """The signals between components: base/signals.py."""
+        return self._store._engine.signals
 
     # --- log and queues ---
 
     @property
     def log(self) -> Any:
         """The commit log: log/commit_log.py."""
-        return self._store._opened.rooms.log
+        return self._store._engine.log
 
     @property
     def routes(self) -> Any:
         """queues/routes.py."""
-        return self._store._opened.rooms.routes
+        return self._store._engine.routes
 
     @property
     def dispatch(self) -> Any:
         """queues/dispatch.py."""
-        return self._store._opened.rooms.dispatch
+        return self._store._engine.dispatch
 
     @property
     def levels(self) -> Any:
         """The cursors of fixed delay levels: queues/level_cursors.py."""
-        return self._store._opened.rooms.levels
+        return self._store._engine.levels
 
     @property
     def timer_route(self) -> Any:
         """The queue of the messages that wait: the timer topic's."""
-        return self._store._opened.timer_route
+        return self._store._engine.timer_route
 
     @property
     def definitions(self) -> Any:
         """The definitions of recurring messages: recurring/definitions.py."""
-        return self._store._opened.definitions
+        return self._store._engine.definitions
 
     @property
     def ids(self) -> Any:
         """Message ids within the dedupe window: dedupe/."""
-        return self._store._opened.rooms.ids
+        return self._store._engine.ids
 
     @property
     def sync_rounds(self) -> Any:
         """Whose turn it is to sync the log: log/group_commit.py."""
-        return self._store._opened.rooms.log._rounds
+        return self._store._engine.log._rounds
 
     @property
     def querier(self) -> Any:
         """read/query.py."""
-        return self._store._opened.querier
+        return self._store._engine.querier
 
     @property
     def removals(self) -> Any:
         """Timers that were removed and may still be seen: queues/pending_removals.py."""
-        return self._store._opened.rescheduler.removals
+        return self._store._engine.rescheduler.removals
 
     @property
     def schedule(self) -> Any:
         """The hand-over of fixed delay levels: levels/deliver.py."""
-        return self._store._opened.schedule
+        return self._store._engine.schedule
 
     # --- timer ---
 
     @property
     def wheel(self) -> Any:
         """timer/wheel.py."""
-        return self._store._opened.rooms.wheel
+        return self._store._engine.wheel
 
     @property
     def timer_log(self) -> Any:
         """timer/timer_log.py."""
-        return self._store._opened.rooms.timer_log
+        return self._store._engine.timer_log
 
     @property
     def open_slot(self) -> Any:
         """timer/open_slot.py."""
-        return self._store._opened.rooms.open_slot
+        return self._store._engine.open_slot
 
     @property
     def far_wheel(self) -> Any:
         """timer/far_wheel.py."""
-        return self._store._opened.rooms.far
+        return self._store._engine.far
 
     @property
     def states(self) -> Any:
         """The state of each timer: timer/timer_states.py."""
-        return self._store._opened.rooms.states
+        return self._store._engine.states
 
     @property
     def checkpoint(self) -> Any:
         """timer/checkpoint.py."""
-        return self._store._opened.checkpoint
+        return self._store._engine.checkpoint
 
     @property
     def pipeline(self) -> Any:
         """The six services: timer/pipeline.py."""
-        return self._store._opened.pipeline
+        return self._store._engine.pipeline
 
     @property
     def retention(self) -> Any:
         """timer/timer_retention.py."""
-        return self._store._opened.retention
+        return self._store._engine.retention
 
     @property
     def pending(self) -> Any:
         """The reader of waiting messages: timer/pending.py."""
-        return self._store._opened.pending
+        return self._store._engine.pending
 
     @property
     def canceller(self) -> Any:
         """change/cancel.py."""
-        return self._store._opened.canceller
+        return self._store._engine.canceller
 
     @property
     def many_canceller(self) -> Any:
         """change/cancel_many.py."""
-        return self._store._opened.many_canceller
+        return self._store._engine.many_canceller
 
     @property
     def calendar(self) -> Any:
         """The counts by time: introspection/calendar.py."""
-        return self._store._calendar
+        return self._store._engine.calendar
 
     # --- reading ---
 
     @property
     def puller(self) -> Any:
         """read/pull.py."""
-        return self._store._opened.puller
+        return self._store._engine.puller
 
     @property
     def long_polls(self) -> Any:
         """The table of pulls that wait."""
-        return self._store._opened.puller.holds
+        return self._store._engine.puller.holds
 
     @property
     def group_offsets(self) -> Any:
         """The committed offsets of groups: read/consumer_offsets.py."""
-        return self._store._opened.offsets
+        return self._store._engine.offsets
 
     @property
     def lease_progress(self) -> Any:
         """read/lease_progress.py."""
-        return self._store._opened.lease_progress
+        return self._store._engine.lease_progress
 
     @property
     def groups(self) -> Any:
@@ -214,23 +219,23 @@ class Inside:
     @property
     def ingester(self) -> Any:
         """ingest/ingester.py."""
-        return self._store._ingester
+        return self._store._engine.ingester
 
     # --- the store itself ---
 
     @property
     def store_id(self) -> int:
         """The store's random number, which its receipts carry."""
-        return int(self._store._opened.store_id)
+        return int(self._store._engine.store_id)
 
     def fail_service(self, name: str, error: BaseException) -> None:
         """Do what a service's thread does with an error that is not retryable."""
-        self._store._opened._failed(name, error)
+        self._store._engine.fail_by(name, error)
 
     @property
     def imported(self) -> Any:
         """What opening found in a log that had to be read whole, or None: log/fold.py."""
-        return self._store._opened.imported
+        return self._store._engine.imported
 
     @property
     def close_lock(self) -> Any:

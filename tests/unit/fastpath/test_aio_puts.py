@@ -290,7 +290,8 @@ def test_given_up_amid_it_it_is_made_durable_all_the_same(
         log = store.blocking._log
         end, synced = log.end, asyncio.Event()
         loop = asyncio.get_running_loop()
-        log.on_durable.append(lambda: loop.call_soon_threadsafe(synced.set))
+        signals = store.blocking._engine.signals
+        signals.durable.subscribe(lambda: loop.call_soon_threadsafe(synced.set))
         task = asyncio.create_task(store.put("t", b"nobody awaits it", **named))
         while log.end == end:  # it is begun
             await asyncio.sleep(0)

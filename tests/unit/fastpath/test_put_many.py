@@ -34,7 +34,7 @@ def store(tmp_path: Path) -> Iterator[TimerStore]:
     with timerstore.open(tmp_path / "store", small(), threads=False) as made:
         made.put("t", b"first")
         yield made
-        if made._opened.rooms.log.failed is None:
+        if made._engine.log.failed is None:
             assert made.verify().clean
 
 

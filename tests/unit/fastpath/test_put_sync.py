@@ -40,7 +40,7 @@ class Gate:
     """In place of the segments' sync: it waits, or fails."""
 
     def __init__(self, store: TimerStore) -> None:
-        self._segments = store._opened.rooms.log.segments
+        self._segments = store._engine.log.segments
         self._sync = self._segments.sync
         self.reached, self.opened = threading.Event(), threading.Event()
         self.error: FailedError | None = None
@@ -72,7 +72,7 @@ def test_it_is_durable_when_it_returns(
     monkeypatch.setattr(Putting, "put", _never)
     monkeypatch.setattr(ManyPutting, "put_many", _never)
     receipt = put(store)
-    log = store._opened.rooms.log
+    log = store._engine.log
     assert log.durable == log.end > receipt.log_offset
     assert store._putter.inside == 0
 
@@ -90,19 +90,19 @@ def test_close_waits_for_it(store: TimerStore, put: Put) -> None:
         time.sleep(0)
     with pytest.raises(ClosedError):
         put(store)
-    assert store._opened.directory.is_held, "it closed beside a put"
+    assert store._engine.directory.is_held, "it closed beside a put"
     gate.opened.set()
     for thread in (putting, closing):
         thread.join(PATIENCE_S)
         assert not thread.is_alive()
     assert len(done) == 1
-    assert not store._opened.directory.is_held
+    assert not store._engine.directory.is_held
 
 
 @every_put
 def test_a_sync_that_fails_is_told_and_final(store: TimerStore, put: Put) -> None:
     gate = Gate(store)
-    gate.error = FailedError("no such luck", where=store._opened.rooms.log.segments.directory)
+    gate.error = FailedError("no such luck", where=store._engine.log.segments.directory)
     gate.opened.set()
     with pytest.raises(FailedError, match="no such luck"):
         put(store)
@@ -120,7 +120,7 @@ BEGUN: dict[str, Put] = {
 
 @pytest.mark.parametrize("put", list(BEGUN.values()), ids=list(BEGUN))
 def test_begun_it_waits_for_nobody(store: TimerStore, put: Put) -> None:
-    log = store._opened.rooms.log
+    log = store._engine.log
     gate, before = Gate(store), log.end
     assert put(store)
     assert not gate.reached.is_set()
@@ -147,9 +147,9 @@ NOT_PLAIN: dict[str, Put] = {
 
 @pytest.mark.parametrize("put", list(NOT_PLAIN.values()), ids=list(NOT_PLAIN))
 def test_what_is_no_plain_case_is_not_begun(store: TimerStore, put: Put) -> None:
-    end = store._opened.rooms.log.end
+    end = store._engine.log.end
     assert put(store) is None
-    assert store._opened.rooms.log.end == end
+    assert store._engine.log.end == end
 
 
 def test_nor_is_any_in_a_store_that_is_closed(store: TimerStore) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.bench import NOW, Bench, small
 from tests.support.driver import abandon
-from tests.support.inside import INGEST_CHUNK_ROWS, LEDGER_BEHIND_MAX, inside
+from tests.support.inside import INGEST_CHUNK_ROWS, LEDGER_BEHIND_MAX, inside, subscribe_first
 from timerstore import CancelResult, MessageError, RowBatch
 from timerstore._engine.base import failpoints
 from timerstore._engine.format.ledger_json import ChunkHeader
@@ -459,7 +459,8 @@ def test_ledger_cache_names_only_durable_versions(
         bench.stepper.step("dispatch")
 
     checkpoint = inside(bench.store).checkpoint
-    checkpoint.on_completed.insert(0, ingest_without_sync)  # before the cache is saved
+    completed = inside(bench.store).signals.checkpoint_completed
+    subscribe_first(completed, ingest_without_sync)  # before the ledger is saved
     checkpoint.run()
     saved = (bench.root / "timerstore" / "ingest").read_bytes()
     abandon(bench.store)

@@ -11,10 +11,17 @@ import pytest
 
 import timerstore
 from tests.support.bench import DAY, Bench, small
-from tests.support.inside import dispatch_batch, inside, service_event, set_unlinked_requests
+from tests.support.inside import (
+    dispatch_batch,
+    inside,
+    replaced_subscribers,
+    service_event,
+    set_unlinked_requests,
+)
 from timerstore import TimerStore
 from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.service import Service
+from timerstore._engine.base.signals import Signals
 from timerstore._engine.timer.timer_arrays import REQUEST
 from timerstore.errors import FullError
 from timerstore.testing import Stepper
@@ -215,11 +222,10 @@ def test_a_leader_who_is_interrupted_still_tells(tmp_path: Path) -> None:
         def interrupted(_took_ns: int) -> None:
             raise KeyboardInterrupt
 
-        before, log.on_synced = log.on_synced, interrupted
         woken(store)
-        with pytest.raises(KeyboardInterrupt):
+        synced = inside(store).signals.synced
+        with replaced_subscribers(synced, interrupted), pytest.raises(KeyboardInterrupt):
             store.put("t", b"x", delay=HOUR_S)
-        log.on_synced = before
         assert log.durable == log.end, "others whom this sync served were told so"
         assert "dispatch" in woken(store)
 
@@ -428,7 +434,7 @@ def test_a_service_pauses_behind_work_until_it_is_woken() -> None:
         def pause_s(self) -> float:
             return 3600.0
 
-    service = Pausing(Metrics())
+    service = Pausing(Metrics(), Signals())
     service.start()
     assert began.wait(PATIENCE_S)
     assert not goes_on.wait(0.05)

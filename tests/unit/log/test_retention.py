@@ -12,7 +12,13 @@ import pytest
 
 import timerstore
 from tests.support.bench import NOW
-from tests.support.inside import doubt_header, inside, old_watermark_slot, segment_pointer
+from tests.support.inside import (
+    doubt_header,
+    inside,
+    keep_log_from,
+    old_watermark_slot,
+    segment_pointer,
+)
 from tests.support.retaining import HOUR_MS, KIB, config
 from timerstore import CancelResult, ConfigError, RowBatch, StoreConfig, TimerStore
 from timerstore._engine.base import failpoints
@@ -543,7 +549,7 @@ def test_while_a_backup_is_made_nothing_goes(bench: Bench, tmp_path: Path) -> No
 
 def test_nothing_goes_that_a_guard_needs(bench: Bench) -> None:
     need = [16 * KIB - 1]
-    inside(bench.store).retention.guards.append(lambda: need[0])
+    keep_log_from(inside(bench.store).retention, lambda: need[0])
     bench.fill()
     bench.age()
     assert bench.log_files[0] == 0

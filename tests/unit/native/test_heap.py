@@ -32,7 +32,7 @@ ROWS = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 30)), unique=True, 
 def test_pops_by_time_then_id_never_beyond_now_whatever_was_pushed_when(
     rounds: list[tuple[list[tuple[int, int]], int, int]],
 ) -> None:
-    open_slot = OpenSlot(PRECISION_MS)
+    open_slot = OpenSlot(PRECISION_MS, lambda: False)
     model: list[tuple[int, int]] = []
     for rows, now_ms, capacity in rounds:
         open_slot.push(entries(rows), FAR)
@@ -50,7 +50,7 @@ def test_pops_by_time_then_id_never_beyond_now_whatever_was_pushed_when(
 
 
 def test_nothing_leaves_before_every_slot_that_could_hold_something_earlier_is_loaded() -> None:
-    open_slot = OpenSlot(PRECISION_MS)
+    open_slot = OpenSlot(PRECISION_MS, lambda: False)
     open_slot.push(entries([(500, 1), (501, 2)]), 5)  # slots below 5: due up to 500
     found, _ = open_slot.pop(FAR, 9)
     assert pairs(found) == [(500, 1)]
@@ -61,7 +61,7 @@ def test_nothing_leaves_before_every_slot_that_could_hold_something_earlier_is_l
 
 
 def test_entry_that_rolls_leaves_at_its_slot_and_keeps_its_flag() -> None:
-    open_slot = OpenSlot(PRECISION_MS)
+    open_slot = OpenSlot(PRECISION_MS, lambda: False)
     open_slot.push(entries([(5000, 1)], lib.TS_FLAG_ROLL, wake_ms=200), 3)
     found, _ = open_slot.pop(200, 9)
     assert pairs(found) == [(5000, 1)]
@@ -69,7 +69,7 @@ def test_entry_that_rolls_leaves_at_its_slot_and_keeps_its_flag() -> None:
 
 
 def test_entry_whose_own_slot_is_loaded_meanwhile_rolls_no_more() -> None:
-    open_slot = OpenSlot(PRECISION_MS)
+    open_slot = OpenSlot(PRECISION_MS, lambda: False)
     open_slot.push(entries([(550, 1)], lib.TS_FLAG_ROLL, wake_ms=200), 6)  # slot 5 is below 6
     assert pairs(open_slot.pop(549, 9)[0]) == []
     assert open_slot.next_wake_ms() == 550
@@ -79,7 +79,7 @@ def test_entry_whose_own_slot_is_loaded_meanwhile_rolls_no_more() -> None:
 
 
 def test_outstanding_slots_are_counted_until_the_last_is_done() -> None:
-    open_slot = OpenSlot(PRECISION_MS)
+    open_slot = OpenSlot(PRECISION_MS, lambda: False)
     open_slot.expect([(7, 2)])
     open_slot.expect([(5, 1)])
     assert open_slot.lowest_slot(9) == 5

@@ -40,7 +40,7 @@ def by(slot: OpenSlot, now_ms: int) -> Counter[tuple[int, int]]:
 @pytest.mark.parametrize("seed", sample(range(6), "seeds"))
 def test_comes_out_as_from_a_sorted_list(seed: int) -> None:
     chance = random.Random(seed)
-    slot = OpenSlot(PRECISION_MS)
+    slot = OpenSlot(PRECISION_MS, lambda: False)
     model: list[tuple[int, int]] = []
     numbers = iter(range(10**6))
     for step in range(120):
@@ -66,7 +66,7 @@ def test_comes_out_as_from_a_sorted_list(seed: int) -> None:
 
 
 def test_nothing_leaves_before_a_slot_is_loaded_again_after_the_clock_was_set_back() -> None:
-    slot = OpenSlot(PRECISION_MS)
+    slot = OpenSlot(PRECISION_MS, lambda: False)
     slot.push(entries([]), FRONTIER, 0)
     slot.follow_back(5, 1)
     slot.push(entries([(5_500, 2)]))
@@ -78,7 +78,7 @@ def test_nothing_leaves_before_a_slot_is_loaded_again_after_the_clock_was_set_ba
 
 
 def test_same_time_comes_out_in_order_of_ids_from_runs_and_heap() -> None:
-    slot = OpenSlot(PRECISION_MS)
+    slot = OpenSlot(PRECISION_MS, lambda: False)
     numbers = list(range(5000))
     random.Random(7).shuffle(numbers)
     for begin in range(0, 5000, 1000):
@@ -89,7 +89,7 @@ def test_same_time_comes_out_in_order_of_ids_from_runs_and_heap() -> None:
 
 
 def test_few_runs_however_many_batches() -> None:
-    slot = OpenSlot(PRECISION_MS)
+    slot = OpenSlot(PRECISION_MS, lambda: False)
     for batch in range(60):
         rows = [(n % 1000, batch * 512 + n) for n in range(512)]
         slot.push(entries(rows), FRONTIER)
@@ -102,7 +102,7 @@ def test_runs_are_merged_for_room_where_they_are_too_large_to_be(
 ) -> None:
     monkeypatch.setattr(due_queue, "RUN_MIN", 2)
     monkeypatch.setattr(*RUN_MAX, 15)
-    slot = OpenSlot(PRECISION_MS)
+    slot = OpenSlot(PRECISION_MS, lambda: False)
     rows = [(n * 7919 % 1000, n) for n in range(1000)]
     counts = []
     for at in range(0, len(rows), 2):
@@ -114,7 +114,7 @@ def test_runs_are_merged_for_room_where_they_are_too_large_to_be(
 
 def test_rolls_that_are_not_needed_any_more_wait_for_their_time() -> None:
     """More of them at once than the heap has room for when they leave their run."""
-    slot = OpenSlot(PRECISION_MS)
+    slot = OpenSlot(PRECISION_MS, lambda: False)
     rolling = entries([(900_000 + n, n) for n in range(4000)])
     rolling["wake_ms"] = 500
     rolling["flags"] = lib.TS_FLAG_ROLL
@@ -134,12 +134,15 @@ class TestCrowds:
     """A topic with many has a queue of its own."""
 
     @pytest.fixture
-    def slot(self, monkeypatch: pytest.MonkeyPatch) -> OpenSlot:
+    def topics(self) -> list[int]:
+        """Is emptied where all entries are of one topic."""
+        return [1, 2]
+
+    @pytest.fixture
+    def slot(self, monkeypatch: pytest.MonkeyPatch, topics: list[int]) -> OpenSlot:
         monkeypatch.setattr(open_slot, "CROWD", 100)
         monkeypatch.setattr(open_slot, "RUN_MIN", 10)
-        slot = OpenSlot(PRECISION_MS)
-        slot.is_mixed = lambda: True
-        return slot
+        return OpenSlot(PRECISION_MS, lambda: bool(topics))
 
     def of_topic(self, topic_hash: int, ids: Iterable[int], due_ms: int = 5000) -> Records:
         made = entries([(due_ms, number) for number in ids])
@@ -186,26 +189,29 @@ class TestCrowds:
         assert slot.next_wake_ms() == 7000
         assert len(slot.pop(6999, 10)[0]) == 0
 
-    def test_one_topic_alone_needs_none(self, slot: OpenSlot) -> None:
-        slot.is_mixed = lambda: False
+    def test_one_topic_alone_needs_none(self, slot: OpenSlot, topics: list[int]) -> None:
+        topics.clear()
         slot.push(self.of_topic(1, range(500)), FRONTIER)
         assert slot.rest_count == 500
 
-    def test_a_crowd_that_was_alone_stands_aside_later(self, slot: OpenSlot) -> None:
-        others: list[bool] = []
-        slot.is_mixed = lambda: bool(others)
+    def test_a_crowd_that_was_alone_stands_aside_later(
+        self, slot: OpenSlot, topics: list[int]
+    ) -> None:
+        topics.clear()
         slot.push(self.of_topic(0, range(500)), FRONTIER)
         assert len(slot.pop(6000, 10)[0]) == 10
-        others.append(True)
+        topics.append(2)
         slot.push(self.of_topic(2, [900], 5500))
         assert slot.rest_count == 1
         assert slot.pop(6000, 3)[0]["topic_hash"].tolist() == [2, 0, 0]
 
-    def test_it_stands_aside_before_anything_of_another_is_read(self, slot: OpenSlot) -> None:
+    def test_it_stands_aside_before_anything_of_another_is_read(
+        self, slot: OpenSlot, topics: list[int]
+    ) -> None:
         """For what is read of no crowd keeps further slots from being read."""
-        slot.is_mixed = lambda: False
+        topics.clear()
         slot.push(self.of_topic(1, range(500)), FRONTIER)
-        slot.is_mixed = lambda: True
+        topics.append(2)
         slot.pop(6000, 10)
         assert (slot.rest_count, len(slot)) == (0, 490)
 

@@ -17,6 +17,7 @@ from typing import Generic, TypeVar
 
 from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.signals import Signals
 from timerstore.errors import ClosedError, FailedError, TimerStoreError, stopped_at_exit
 
 IDLE_S_MAX = 10.0
@@ -67,9 +68,9 @@ class Service(Owner):
 
     name = "service"
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, signals: Signals) -> None:
         self.metrics = metrics
-        self.on_failure: Callable[[str, BaseException], None] = _ignore
+        self._signals = signals
         self._event = Bell()
         self._stopping = False
         self._thread: threading.Thread | None = None
@@ -170,11 +171,7 @@ class Service(Owner):
 
     def _fail(self, error: BaseException) -> None:
         logging.getLogger("timerstore.service").error("service=%s error=%r", self.name, error)
-        self.on_failure(self.name, error)
-
-
-def _ignore(_name: str, _error: BaseException) -> None:
-    return None
+        self._signals.service_failed(self.name, error)
 
 
 class Handoff(Generic[Item]):

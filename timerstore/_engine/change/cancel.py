@@ -62,12 +62,20 @@ def leaving(call: Callable[..., int], one: Named, due_ms: int = 0) -> Callable[.
 class Canceller:
     """Cancels pending messages of one store."""
 
-    def __init__(self, clock: Clock, log: CommitLog, finder: Finder, removals: Removals) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        log: CommitLog,
+        finder: Finder,
+        removals: Removals,
+        slot_counts: SlotCounts | None,
+    ) -> None:
+        """`slot_counts`: None without flow control."""
         self._clock = clock
         self._log = log
         self._finder = finder
         self._removals = removals
-        self.slot_counts: SlotCounts | None = None  # set where flow control is on
+        self.slot_counts = slot_counts
 
     def cancel(self, handle: Handle) -> tuple[CancelResult, int]:
         """Give the answer and the log offset that must be durable before it is true.

@@ -55,7 +55,9 @@ class Rescheduler:
         finder: Finder,
         removals: Removals,
         ids: Ids,
+        slot_counts: SlotCounts | None,
     ) -> None:
+        """`slot_counts`: None without flow control."""
         self._config = config
         self._clock = clock
         self._log = log
@@ -63,7 +65,7 @@ class Rescheduler:
         self._finder = finder
         self.removals = removals
         self._ids = ids
-        self.slot_counts: SlotCounts | None = None  # set where flow control is on
+        self.slot_counts = slot_counts
 
     def reschedule(
         self,

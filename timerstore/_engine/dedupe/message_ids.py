@@ -58,12 +58,20 @@ class _Table(NamedTuple):
 class Ids(Owner):
     """The ids of one store."""
 
-    def __init__(self, disk: Disk, tree: Tree, clock: Clock, window_ms: int, ids_max: int) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        tree: Tree,
+        clock: Clock,
+        window_ms: int,
+        ids_max: int,
+        append_lock: Any,
+    ) -> None:
         self._disk = disk
         self._tree = tree
         self._clock = clock
         self._ids_max = ids_max
-        self.lock = Lock()  # the append lock, once there is a log
+        self._append_lock = append_lock
         self._grow_lock = Lock()
         self.native: Any = ffi.new("ts_ids *")
         self.native.window_ms = window_ms
@@ -202,7 +210,7 @@ class Ids(Owner):
             raise BusyError("message ids: too many within dedupe_window_ms")
         entries = ffi.new("ts_id[]", capacity)
         slots = ffi.new("uint32_t[]", 2 * capacity)
-        with self.lock:
+        with self._append_lock:
             self._tables.append(_Table(self._count, entries, slots))
             table = self.native.tables[len(self._tables) - 1]
             table.entries, table.slots, table.capacity = entries, slots, capacity
@@ -213,7 +221,7 @@ class Ids(Owner):
     def _drop_old(self) -> None:
         """Let go of the tables of which every id is out of the window, and saved."""
         now_ms, window_ms = self._clock.now_ms, int(self.native.window_ms)
-        with self.lock:
+        with self._append_lock:
             while self._tables:
                 first = self.native.tables[0]
                 begin = self._tables[0].begin
@@ -262,7 +270,7 @@ class Ids(Owner):
 
     def completed(self, taken: Taken, mark: IdsMark) -> None:
         """The watermark that speaks of it is durable."""
-        with self.lock:
+        with self._append_lock:
             self._mark, self._saved = mark, taken.end
         if self._alone != mark.number:
             remove_ids(self._disk, self._tree, but=mark.number)

@@ -24,10 +24,12 @@ from timerstore._engine.ingest.ledger import NOTHING, Known, Ledger
 from timerstore._engine.ingest.ledger_side_file import Cache
 from timerstore._engine.ingest.row_batch import IngestedVersions, IngestReceipt
 from timerstore._engine.ingest.row_validation import Checked, check_batch, check_name
-from timerstore._engine.queues.routes import Route
-from timerstore._engine.recovery.opening import Opened
+from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.queues.dispatch import Dispatch
+from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.write.put_many import ManyPutting
 from timerstore.clock import Clock
+from timerstore.config import StoreConfig
 from timerstore.errors import MessageError
 
 _CHUNK_BYTES = 1 << 19
@@ -48,28 +50,37 @@ class _Piece(NamedTuple):
 class Ingester(Owner):
     """Ingests into one store."""
 
-    def __init__(self, opened: Opened, clock: Clock, putting: ManyPutting) -> None:
-        self._opened = opened
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        routes: Routes,
+        log: CommitLog,
+        config: StoreConfig,
+        side_file: Cache,
+        clock: Clock,
+        putting: ManyPutting,
+    ) -> None:
         self._clock = clock
         self._putting = putting
-        self._config = opened.config
-        self._log = opened.rooms.log
+        self._config = config
+        self._log = log
         self._record_bytes_max = min(
             self._config.record_bytes_max, self._log.group_bytes_max - _HEADER_BYTES
         )
-        self._route: Route | None = opened.rooms.routes.get(INGEST_TOPIC, 0)
+        self._route: Route | None = routes.get(INGEST_TOPIC, 0)
         self.ledger = Ledger()
-        self._cache = Cache(opened)
+        self._cache = side_file
         self._opened_offset = self._cache.load(self.ledger)  # behind what opening found
         self._doubted: set[str] = set()  # sources of which a header may be there and not be noted
-        opened.checkpoint.on_completed.append(self._cache.completed)
+        self._dispatch = dispatch
+        self._routes = routes
 
     def _resolve(self, source: str) -> None:
         """An append was left by an exception (a Ctrl-C): the log tells whether it happened."""
         if source in self._doubted:
             self._log.sync_through(self._log.end)
             durable = self._log.durable
-            self._opened.rooms.dispatch.through(durable)
+            self._dispatch.through(durable)
             self._cache.read(self.ledger, self._opened_offset, durable)
             self._doubted.discard(source)
 
@@ -236,7 +247,7 @@ class Ingester(Owner):
 
     def _ledger_route(self) -> Route:
         if self._route is None:
-            self._route = self._opened.rooms.routes.make(INGEST_TOPIC, 0, self._clock.now_ms)
+            self._route = self._routes.make(INGEST_TOPIC, 0, self._clock.now_ms)
         return self._route
 
 

@@ -16,8 +16,12 @@ from timerstore._engine.format import ledger_cache, queue_unit
 from timerstore._engine.format.ledger_cache import LedgerCache
 from timerstore._engine.format.store_paths import INGEST_TOPIC
 from timerstore._engine.ingest.ledger import Ledger
-from timerstore._engine.queues.routes import Route
-from timerstore._engine.recovery.opening import Opened
+from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.queues.routes import Route, Routes
+from timerstore._engine.read.pull import Puller
+from timerstore._engine.storage.directory import Directory
+from timerstore._engine.storage.disk import Disk
+from timerstore._engine.timer.checkpoint import Checkpoint
 from timerstore.errors import FullError
 
 _READ_COUNT = 4096
@@ -27,23 +31,37 @@ _BEHIND_MAX = 1024  # records that an opening may find behind the file
 class Cache(Owner):
     """The side file of one store's ledger."""
 
-    def __init__(self, opened: Opened) -> None:
-        self._opened = opened
+    def __init__(
+        self,
+        log: CommitLog,
+        routes: Routes,
+        disk: Disk,
+        puller: Puller,
+        store_id: int,
+        checkpoint: Checkpoint,
+        directory: Directory,
+    ) -> None:
         self._lock = Lock()
-        self._path = opened.directory.tree.ingest_ledger
+        self._path = directory.tree.ingest_ledger
         self._saved_offset = 0
+        self._log = log
+        self._routes = routes
+        self._disk = disk
+        self._puller = puller
+        self._store_id = store_id
+        self._checkpoint = checkpoint
 
     def load(self, ledger: Ledger) -> int:
         """Fold everything that is durable into an empty ledger; the queue offset behind it."""
         offset = self._saved_offset = self._restore(ledger)
-        if not offset and self._opened.disk.exists(self._path):
-            self._opened.disk.unlink(self._path)
-            self._opened.disk.sync_directory(self._path.parent)
-        return self.read(ledger, offset, self._opened.rooms.log.durable)
+        if not offset and self._disk.exists(self._path):
+            self._disk.unlink(self._path)
+            self._disk.sync_directory(self._path.parent)
+        return self.read(ledger, offset, self._log.durable)
 
     def _restore(self, ledger: Ledger) -> int:
         """Take in what the file says; the queue offset behind it, 0 where it does not fit."""
-        cache = ledger_cache.read(self._opened.disk.read_small(self._path))
+        cache = ledger_cache.read(self._disk.read_small(self._path))
         if cache is None or not self._fits(cache):
             return 0
         for state in cache.sources:
@@ -59,7 +77,7 @@ class Cache(Owner):
         end = 0 if route is None else route.queue.visible(durable)
         while route is not None and offset < end:
             count = min(end - offset, _READ_COUNT)
-            page = self._opened.puller.batch(route, offset, count, 0.0)
+            page = self._puller.batch(route, offset, count, 0.0)
             for message in page:
                 ledger.fold(message.body)
             if page.next_offset <= offset:
@@ -69,14 +87,14 @@ class Cache(Owner):
 
     @property
     def _route(self) -> Route | None:
-        return self._opened.rooms.routes.get(INGEST_TOPIC, 0)
+        return self._routes.get(INGEST_TOPIC, 0)
 
     def _fits(self, cache: LedgerCache) -> bool:
         """Whether it is of this store, and of this queue: a log that was put back has a shorter
         one, or another record there. Of what retention dropped nothing can be asked.
         """
         route, last = self._route, cache.queue_offset - 1
-        if route is None or cache.store_id != self._opened.store_id or last >= route.queue.count:
+        if route is None or cache.store_id != self._store_id or last >= route.queue.count:
             return False
         if last < route.queue.min_offset:
             return True
@@ -85,7 +103,7 @@ class Cache(Owner):
 
     def completed(self) -> None:
         """A checkpoint is complete: save where it is worth it."""
-        route, mark = self._route, self._opened.checkpoint.completed
+        route, mark = self._route, self._checkpoint.completed
         if route is None or mark is None or not self._lock.acquire(blocking=False):
             return
         try:
@@ -104,7 +122,7 @@ class Cache(Owner):
             return
         units = queue_unit.read(route.queue.read(offset - 1, 1))
         states = tuple(ledger.state(source) for source in ledger.sources())
-        cache = LedgerCache(self._opened.store_id, offset, int(units["log_offset"][0]), states)
-        self._opened.disk.write_small(self._path, ledger_cache.write(cache))
+        cache = LedgerCache(self._store_id, offset, int(units["log_offset"][0]), states)
+        self._disk.write_small(self._path, ledger_cache.write(cache))
         self._saved_offset = offset
         reach("ingest_ledger_saved")

@@ -26,12 +26,16 @@ import numpy as np
 from timerstore._engine.base.native import Lock, ffi, lib
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.introspection.due_buckets import Buckets
-from timerstore._engine.levels.level_pending import Gaps
+from timerstore._engine.levels.level_pending import Gaps, LevelPending
 from timerstore._engine.levels.level_runs import Entries
+from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.log.retention import Retention
 from timerstore._engine.queues.record_lookup import is_of_topic, real_routes
-from timerstore._engine.recovery.opening import Opened
+from timerstore._engine.queues.routes import Routes
+from timerstore._engine.storage.directory import Directory
+from timerstore._engine.timer.pending import PendingReader
 from timerstore._engine.timer.timer_arrays import Int64Array, Records
-from timerstore._engine.timer.timer_states import BLOCK_BYTES, BLOCK_IDS
+from timerstore._engine.timer.timer_states import BLOCK_BYTES, BLOCK_IDS, States
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import CorruptError
@@ -47,12 +51,22 @@ _RECORD_BYTES_MIN = 160  # of a timer: as many as fit a group need room at once
 class Calendar(Owner):
     """The counters of one store."""
 
-    def __init__(self, config: StoreConfig, clock: Clock, opened: Opened) -> None:
+    def __init__(
+        self,
+        config: StoreConfig,
+        clock: Clock,
+        states: States,
+        retention: Retention,
+        pending: PendingReader,
+        level_pending: LevelPending,
+        directory: Directory,
+        log: CommitLog,
+        routes: Routes,
+    ) -> None:
         self._config = config
         self._clock = clock
-        self._opened = opened
-        self._log = opened.rooms.log
-        self._routes = opened.rooms.routes
+        self._log = log
+        self._routes = routes
         self._fill_lock = Lock()
         self._grow_lock = Lock()
         self._kept: tuple[Any, ...] = ()  # what C points at
@@ -60,8 +74,11 @@ class Calendar(Owner):
         self._room = self._log.group_bytes_max // _RECORD_BYTES_MIN + _FILL_HOLD
         begin_bytes = self._cells_for(self._room) * CELL.itemsize
         self._is_too_big = begin_bytes > config.histogram_bytes_max
-        self._ensure_states = self._log.ensure_states
-        self._log.ensure_states = self._ensure
+        self._states = states
+        self._retention = retention
+        self._pending = pending
+        self._level_pending = level_pending
+        self._directory = directory
 
     @property
     def bytes(self) -> int:
@@ -94,8 +111,8 @@ class Calendar(Owner):
 
     def _add_all(self, counts: Int64Array, buckets: Buckets, topic: str | None) -> None:
         """Count what waits by reading it."""
-        with self._opened.retention.still():
-            timers, levels = self._opened.pending.entries(), self._opened.level_pending.entries()
+        with self._retention.still():
+            timers, levels = self._pending.entries(), self._level_pending.entries()
             for entries, is_level in ((timers, False), (levels, True)):
                 found = self._real_routes(entries, is_level=is_level)
                 is_wanted = found >= 0 if topic is None else is_of_topic(self._routes, found, topic)
@@ -118,7 +135,7 @@ class Calendar(Owner):
             if not self._is_needed():
                 return
             try:
-                with self._opened.retention.still():
+                with self._retention.still():
                     left, gaps = self._begin()
                     self._add_levels(gaps)
                     self._add_timers(left)
@@ -132,7 +149,7 @@ class Calendar(Owner):
 
     def _begin(self) -> tuple[Any, Gaps]:
         """Begin to count what changes, and note what waits: in one hold."""
-        states = self._opened.rooms.states.native
+        states = self._states.native
         table = self._table(self._cells_for(self._room))
         while True:
             count = int(states.end) // BLOCK_IDS
@@ -147,11 +164,11 @@ class Calendar(Owner):
                 table[0].left = left
                 self._kept = (*table, left, pointers, views, blocks)
                 self._log.native.calendar = table[0]
-                return left, self._opened.level_pending.gaps()
+                return left, self._level_pending.gaps()
 
     def _add_timers(self, left: Any) -> None:
         """Count what is found of what waited."""
-        for part in self._opened.pending.parts():
+        for part in self._pending.parts():
             routes = self._real_routes(part, is_level=False)
             self._in_holds(
                 len(part),
@@ -166,13 +183,13 @@ class Calendar(Owner):
         if left.waiting and not self._is_too_big:  # the rest was found, or has left
             raise CorruptError(
                 "histogram: messages wait of which no record is found",
-                where=self._opened.directory.root,
+                where=self._directory.root,
                 got=int(left.waiting),
             )
 
     def _add_levels(self, gaps: Gaps) -> None:
         """Count what waited for a level; what has come out since has been taken off already."""
-        entries = self._opened.level_pending.read_gaps(gaps)
+        entries = self._level_pending.read_gaps(gaps)
         routes = self._real_routes(entries, is_level=True)
         due_ms, known = entries["due_ms"].tolist(), self._routes.by_index
 
@@ -196,7 +213,7 @@ class Calendar(Owner):
                     got = add(table, done, min(count, done + _FILL_HOLD))
             done += got
             if not got:
-                self._ensure(0)
+                self.make_room(0)
 
     def _end(self) -> None:
         with self._log.lock:
@@ -226,9 +243,8 @@ class Calendar(Owner):
         native.cells, native.mask, native.limit = view, cells - 1, 5 * cells // 8
         return native, view, memory
 
-    def _ensure(self, timer_id: int) -> None:
-        """Have room for ids up to this one, and for what may be put in one hold."""
-        self._ensure_states(timer_id)
+    def make_room(self, _timer_id: int) -> None:
+        """Have room for what may be put in one critical section."""
         has_room = True
         with self._grow_lock:
             native = self._log.native

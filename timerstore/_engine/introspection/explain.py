@@ -21,13 +21,23 @@ from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.base.validation import is_utf8
 from timerstore._engine.format.handle import check_receipt, decode
 from timerstore._engine.format.store_paths import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
+from timerstore._engine.levels.level_pending import LevelPending
+from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.log.fold import SCAN_DTYPE
 from timerstore._engine.log.log_recovery import scan_batches
+from timerstore._engine.queues.dispatch import Dispatch
+from timerstore._engine.queues.level_cursors import LevelCursors
 from timerstore._engine.queues.record_lookup import route_needed
+from timerstore._engine.queues.routes import Routes
 from timerstore._engine.read.groups import check_name
-from timerstore._engine.recovery.opening import Opened
+from timerstore._engine.timer.fair_queue import Lanes
+from timerstore._engine.timer.far_wheel import FarWheel
+from timerstore._engine.timer.open_slot import OpenSlot
+from timerstore._engine.timer.pending import PendingReader
 from timerstore._engine.timer.timer_arrays import Records, slots_of
-from timerstore._engine.timer.wheel import NO_SLOT
+from timerstore._engine.timer.timer_log import TimerLog
+from timerstore._engine.timer.timer_states import States
+from timerstore._engine.timer.wheel import NO_SLOT, Wheel
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import CorruptError, GoneError, MessageError, quoted, typed
@@ -85,11 +95,39 @@ def _name_in(topic: object, message_id: object) -> Name:
 class Explainer:
     """Explains messages of one store."""
 
-    def __init__(self, config: StoreConfig, clock: Clock, opened: Opened) -> None:
+    def __init__(
+        self,
+        config: StoreConfig,
+        clock: Clock,
+        states: States,
+        store_id: int,
+        level_pending: LevelPending,
+        pending: PendingReader,
+        fair_queue: Lanes,
+        log: CommitLog,
+        dispatch: Dispatch,
+        routes: Routes,
+        levels: LevelCursors,
+        timer_log: TimerLog,
+        far: FarWheel,
+        wheel: Wheel,
+        open_slot: OpenSlot,
+    ) -> None:
         self._config = config
         self._clock = clock
-        self._opened = opened
-        self._rooms = opened.rooms
+        self._states = states
+        self._store_id = store_id
+        self._level_pending = level_pending
+        self._pending = pending
+        self._fair_queue = fair_queue
+        self._log = log
+        self._dispatch = dispatch
+        self._routes = routes
+        self._levels = levels
+        self._timer_log = timer_log
+        self._far = far
+        self._wheel = wheel
+        self._open_slot = open_slot
 
     def explain(self, name: Name) -> Explanation:
         """Tell all that is known."""
@@ -123,12 +161,12 @@ class Explainer:
 
     def _rows(self, name: Name) -> Records:
         """Its records, in order of the log."""
-        log, index = self._rooms.log, self._rooms.dispatch.index
+        log, index = self._log, self._dispatch.index
         wanted = f"{name.topic}+{name.message_id}".encode()
         identity = int(lib.ts_identity(wanted, len(wanted)))
         with log.lock:
             end = log.end
-        self._rooms.dispatch.through(end)
+        self._dispatch.through(end)
         log.write_out()
         rows = None
         if index is not None:
@@ -144,7 +182,7 @@ class Explainer:
         return rows[np.isin(rows["kind"], kinds)]
 
     def _from_index(self, index: Any, name: Name, identity: int, end: int) -> Records:
-        key, begin = name.message_id.encode(), self._rooms.log.segments.begin
+        key, begin = name.message_id.encode(), self._log.segments.begin
         offsets: set[int] = set()
         for topic in (name.topic, WHEEL_TIMER_TOPIC, SCHEDULE_TOPIC):
             for some in index.find(topic.encode(), key):
@@ -155,14 +193,13 @@ class Explainer:
         return own
 
     def _row(self, offset: int) -> Records:
-        rooms = self._rooms
-        segments = rooms.log.segments
+        segments = self._log.segments
         record, following = np.empty(1, SCAN_DTYPE), ffi.new("int64_t *")
-        with segments.view(rooms.log.written) as view:
+        with segments.view(self._log.written) as view:
             while True:
                 count = lib.ts_scan(
                     view,
-                    rooms.routes.native,
+                    self._routes.native,
                     self._config.precision_ms,
                     offset,
                     following,
@@ -177,20 +214,19 @@ class Explainer:
                     return record[:count]
 
     def _serve_route(self, view: Any) -> None:
-        route_needed(self._rooms.log.segments, view, self._rooms.routes, self._clock.now_ms)
+        route_needed(self._log.segments, view, self._routes, self._clock.now_ms)
 
     def _from_log(self, identity: int) -> Records:
         """The same, by reading everything."""
-        rooms = self._rooms
         parts = [
             part[part["identity"] == np.uint64(identity)].copy()
             for part, _, _ in scan_batches(
-                rooms.log.segments,
-                lambda: rooms.routes.native,
+                self._log.segments,
+                lambda: self._routes.native,
                 self._serve_route,
                 self._config.precision_ms,
-                rooms.log.segments.begin,
-                rooms.log.written,
+                self._log.segments.begin,
+                self._log.written,
             )
         ]
         return np.concatenate(parts) if parts else np.empty(0, SCAN_DTYPE)
@@ -227,7 +263,7 @@ class Explainer:
             yield HistoryEntry(what, int(row["store_ms"]), offset, due_ms)
 
     def _timer_id(self, row: Records) -> int:
-        return self._opened.rooms.states.id_of(row, self._opened.store_id)
+        return self._states.id_of(row, self._store_id)
 
     # --- where it is ---
 
@@ -243,7 +279,7 @@ class Explainer:
     ) -> Explanation:
         last = rows[-1]
         timers = rows[rows["kind"] == lib.TS_KIND_TIMER]
-        route = self._rooms.routes.by_index[int(last["route"])]
+        route = self._routes.by_index[int(last["route"])]
         given: dict[str, Any] = {
             "queue_id": route.queue_id if route.topic == name.topic else -1,
             "due_ms": int(rows["due_ms"][rows["due_ms"] > 0][-1:].sum()),
@@ -256,7 +292,7 @@ class Explainer:
 
     def _handed(self, name: Name, rows: Records, history: tuple[HistoryEntry, ...]) -> Explanation:
         last = rows[-1]
-        log = self._rooms.log
+        log = self._log
         why = f"it came into its topic {self._at(last['store_ms'])}"
         is_durable = int(last["log_offset"] + last["size"]) <= log.durable
         if not is_durable and self._config.visibility == "durable":
@@ -277,12 +313,12 @@ class Explainer:
     ) -> Explanation:
         last = rows[-1]
         offset, queue_id = int(last["queue_offset"]), int(last["queue_id"])
-        entries = self._opened.level_pending.entries()
+        entries = self._level_pending.entries()
         own = entries[entries["log_offset"] == last["log_offset"]]
         if not len(own):  # handed over since its records were looked up
             raise GoneError("it was handed over meanwhile")
         due_ms = int(own["due_ms"][0])
-        cursor = self._rooms.levels.cursor(queue_id)
+        cursor = self._levels.cursor(queue_id)
         why = f"{self._when(due_ms)}; {offset - cursor} of its level's queue are before it"
         return self._made(
             name,
@@ -298,10 +334,10 @@ class Explainer:
     def _waiting(self, name: Name, rows: Records, history: tuple[HistoryEntry, ...]) -> Explanation:
         row = rows[-1]
         timer_id, due_ms = self._timer_id(row), int(row["due_ms"])
-        state = self._rooms.states.get(timer_id)
+        state = self._states.get(timer_id)
         if state != lib.TS_WAITING:
             raise GoneError("its state changed meanwhile", wanted="waiting", got=state)
-        linked = self._rooms.timer_log.linked_offset
+        linked = self._timer_log.linked_offset
         if int(row["queue_offset"]) >= linked:
             ahead = int(row["queue_offset"]) - linked
             why = f"{self._when(due_ms)}; it is not on the wheel yet, {ahead} are before it"
@@ -310,7 +346,7 @@ class Explainer:
             return self._made(name, rows, history, "waiting", "timer topic", why)
         far_slot = self._on_far_wheel(int(row["log_offset"]), due_ms)
         if far_slot is not None and far_slot >= 0:
-            slot = far_slot * self._rooms.far.width
+            slot = far_slot * self._far.width
             slot_ms = slot * self._config.precision_ms
             down_ms = slot_ms - self._config.roll_slots * self._config.precision_ms
             why = f"{self._when(due_ms)}; it gets its slot on the wheel {self._at(down_ms)}"
@@ -324,7 +360,7 @@ class Explainer:
                 why = f"{self._when(due_ms)}; no slot was free: it waits in memory"
             return self._made(name, rows, history, "waiting", "open slot", why)
         slot, place, length = found
-        frontier, precision_ms = self._rooms.wheel.frontier, self._config.precision_ms
+        frontier, precision_ms = self._wheel.frontier, self._config.precision_ms
         is_read = slot < frontier
         why = self._when(due_ms)
         if is_read:
@@ -354,7 +390,7 @@ class Explainer:
         """The far slot that it waits in: that of its time, the last one there is, or one below 0,
         where it is parked.
         """
-        far, wheel = self._rooms.far, self._rooms.wheel
+        far, wheel = self._far, self._wheel
         with ExitStack() as held:
             with wheel.lock:
                 rows = far.table().rows
@@ -372,8 +408,8 @@ class Explainer:
         """Its slot, place and the chain's length; its own slot first, then every other."""
         own = int(slots_of(np.array([due_ms]), self._config.precision_ms)[0])
         for slot in self._slots(own):
-            with self._rooms.wheel.lock:
-                chain = list(self._opened.pending.chain(slot))
+            with self._wheel.lock:
+                chain = list(self._pending.chain(slot))
             offsets = np.concatenate([part["log_offset"] for part in chain])
             places = np.flatnonzero(offsets == log_offset)
             if len(places):
@@ -381,7 +417,7 @@ class Explainer:
         return None
 
     def _slots(self, own: int) -> Iterator[int]:
-        wheel, open_slot = self._rooms.wheel, self._rooms.open_slot
+        wheel, open_slot = self._wheel, self._open_slot
         yield own
         at = open_slot.lowest_slot(wheel.frontier)
         while True:
@@ -394,7 +430,7 @@ class Explainer:
             at = slot + 1
 
     def _held(self, topic: str, timer_id: int) -> str:
-        held = self._opened.pipeline.dequeue_put.lanes.place(topic, timer_id)
+        held = self._fair_queue.place(topic, timer_id)
         if held is None:
             return "; its slot is read, it waits to be handed over"
         before, rate = held

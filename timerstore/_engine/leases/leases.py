@@ -19,6 +19,8 @@ from timerstore._engine.base import validation
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
+from timerstore._engine.change.cancel import Canceller
+from timerstore._engine.change.reschedule import Rescheduler
 from timerstore._engine.format.handle import Handle
 from timerstore._engine.format.lease import Receipt, read_receipt, retry_topic, write_receipt
 from timerstore._engine.leases.backoff import delay_ms
@@ -26,13 +28,16 @@ from timerstore._engine.leases.lease_reader import MakeConsumer, Reader, Waiting
 from timerstore._engine.leases.lease_request import DEFAULTS, Request, check_lease, check_request
 from timerstore._engine.leases.leased_message import RESULTS, AckResult, LeasedMessage
 from timerstore._engine.leases.leasing import Leasing
+from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.read.filter import make_filter
 from timerstore._engine.read.groups import Filters, Groups, check_name
+from timerstore._engine.read.lease_progress import LeaseProgress
 from timerstore._engine.read.waiting_pull import wait_in_thread
-from timerstore._engine.recovery.opening import Opened
 from timerstore._engine.timer.handle_lookup import Named
 from timerstore._engine.write.put_many import ManyPutting
 from timerstore.clock import Clock
+from timerstore.config import StoreConfig
 from timerstore.errors import (
     GoneError,
     LeaseLostError,
@@ -51,23 +56,36 @@ class Leases(Owner):
 
     def __init__(
         self,
-        opened: Opened,
+        routes: Routes,
+        timer_route: Route,
+        lease_progress: LeaseProgress,
+        store_id: int,
+        id_prefix: str,
+        canceller: Canceller,
+        rescheduler: Rescheduler,
+        log: CommitLog,
+        config: StoreConfig,
         clock: Clock,
         putting: ManyPutting,
         groups: Groups,
         make_consumer: MakeConsumer,
     ) -> None:
-        self._opened = opened
         self._clock = clock
-        self._log = opened.rooms.log
-        self._config = opened.config
+        self._log = log
+        self._config = config
         self._putting = putting
         self._groups = groups
         self._make_consumer = make_consumer
         self._opening = secrets.randbits(32)
-        self._leasing = Leasing(opened, clock, putting, self._opening)
+        self._leasing = Leasing(store_id, id_prefix, lease_progress, clock, putting, self._opening)
         self._lock = Lock()
         self._readers: dict[tuple[str, str], Reader] = {}
+        self._routes = routes
+        self._timer_route = timer_route
+        self._lease_progress = lease_progress
+        self._store_id = store_id
+        self._canceller = canceller
+        self._rescheduler = rescheduler
 
     # --- receiving ---
 
@@ -90,9 +108,7 @@ class Leases(Owner):
         """Begin a `receive` of which the caller does the waiting; `within`: runs each look."""
         request = self._request(asked)
         reader = self._reader(topic, group, request.filters)
-        waiting = self._waiting(reader, request)
-        waiting.within = within
-        return waiting
+        return self._waiting(reader, request).run_within(within)
 
     def _request(self, asked: dict[str, Any]) -> Request:
         unknown = sorted(asked.keys() - DEFAULTS.keys())
@@ -111,13 +127,13 @@ class Leases(Owner):
             check_name("topic", topic)
             check_name("group", group)
             again = retry_topic(topic, group)
-            make_filter(self._opened.timer_route, *filters)  # raises, before the group leases
+            make_filter(self._timer_route, *filters)  # raises, before the group leases
         with self._lock:
             reader = self._readers.get((topic, group))
             if reader is None:
                 # Before anything reads: no consumer gets in.
                 self._groups.lease(topic, group, again)
-                commit = self._opened.lease_progress.commit
+                commit = self._lease_progress.commit
                 reader = Reader(topic, group, self._leasing, self._make_consumer, commit)
                 self._readers[topic, group] = reader
             return reader
@@ -196,12 +212,12 @@ class Leases(Owner):
         return results
 
     def _cancel(self, receipt: Receipt) -> tuple[CancelResult, int]:
-        if receipt.store_id != self._opened.store_id:
+        if receipt.store_id != self._store_id:
             return CancelResult.UNKNOWN, 0
         named = self._named(receipt)
         if named is not None:
-            return self._opened.canceller.cancel_named(named)
-        return self._opened.canceller.cancel(self._handle(receipt))
+            return self._canceller.cancel_named(named)
+        return self._canceller.cancel(self._handle(receipt))
 
     def nack(self, given: Given, delay: object) -> AckResult:
         """As TimerStore.nack."""
@@ -245,9 +261,9 @@ class Leases(Owner):
 
     def _move(self, receipt: Receipt, deliver_ms: int) -> PutReceipt | AckResult:
         """Have its message come at another time; or what became of it before."""
-        if receipt.store_id != self._opened.store_id:
+        if receipt.store_id != self._store_id:
             return AckResult.UNKNOWN
-        rescheduler, named = self._opened.rescheduler, self._named(receipt)
+        rescheduler, named = self._rescheduler, self._named(receipt)
         try:
             if named is not None:
                 try:
@@ -266,7 +282,7 @@ class Leases(Owner):
         """What a receipt of this opening names; of another one the timer id may be another's."""
         if receipt.opening != self._opening:
             return None
-        route = self._opened.rooms.routes.get(receipt.lease_topic, receipt.queue_id)
+        route = self._routes.get(receipt.lease_topic, receipt.queue_id)
         if route is None:
             return None
         slot_ms = out_ms(receipt.until_ms, self._config.precision_ms)

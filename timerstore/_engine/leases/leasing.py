@@ -40,7 +40,7 @@ from timerstore._engine.format.lease import (
 from timerstore._engine.leases.lease_request import Request
 from timerstore._engine.leases.leased_message import LeasedMessage
 from timerstore._engine.queues.routes import Route
-from timerstore._engine.recovery.opening import Opened
+from timerstore._engine.read.lease_progress import LeaseProgress
 from timerstore._engine.write.put_many import ManyPutting, NotedPlaces, Way
 from timerstore.clock import Clock
 from timerstore.errors import CorruptError, FlowControlError, MessageError
@@ -81,10 +81,10 @@ class _Row(NamedTuple):
 class _Noted(NotedPlaces):
     """Places of leases; says how far the group is as they get them."""
 
-    def __init__(self, rows: Sequence[_Row], opened: Opened, reads: Reads) -> None:
+    def __init__(self, rows: Sequence[_Row], lease_progress: LeaseProgress, reads: Reads) -> None:
         super().__init__(len(rows))
         self._rows = rows
-        self._progress = opened.lease_progress
+        self._progress = lease_progress
         self._source = reads.source
         self._group = reads.group
 
@@ -99,11 +99,21 @@ class _Noted(NotedPlaces):
 class Leasing:
     """Makes leases of messages, in one store."""
 
-    def __init__(self, opened: Opened, clock: Clock, putting: ManyPutting, opening: int) -> None:
-        self._opened = opened
+    def __init__(
+        self,
+        store_id: int,
+        id_prefix: str,
+        lease_progress: LeaseProgress,
+        clock: Clock,
+        putting: ManyPutting,
+        opening: int,
+    ) -> None:
+        self._lease_progress = lease_progress
         self._clock = clock
         self._putting = putting
         self._opening = opening
+        self._store_id = store_id
+        self._id_prefix = id_prefix
 
     def lease(
         self,
@@ -134,7 +144,7 @@ class Leasing:
     # --- one message ---
 
     def _row(self, reads: Reads, message: Message, request: Request, number: int) -> _Row:
-        store_id = self._opened.store_id
+        store_id = self._store_id
         before = read_lease(message.properties.get(LEASE_PROPERTY, "")) if reads.is_retry else None
         at = (int(reads.is_retry), message.queue_id, message.queue_offset)
         if before is not None and before.store_id == store_id:
@@ -144,7 +154,7 @@ class Leasing:
                 store_id, 1, bool(at[0]), *at[1:], *at[1:],
                 message.due_ms, message.delivered_ms, message.born_ms, message.flag,
             )  # fmt: skip
-        made = unique_key(self._opened.id_prefix, number)
+        made = unique_key(self._id_prefix, number)
         is_last = 0 < request.attempts_max <= lease.attempt
         return _Row(
             message,
@@ -186,7 +196,7 @@ class Leasing:
         error.
         """
         due = np.full(len(rows), until_ms, np.int64)
-        places = _Noted(rows, self._opened, reads)
+        places = _Noted(rows, self._lease_progress, reads)
         route = self._putting.route_to(rows[0].target)
         try:
             # By the time that the lease began: it is a timer, also where it is over by now. Else it

@@ -11,7 +11,6 @@ Source:   store-format.md 9; decision 0013.
 """
 
 from collections import deque
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +19,7 @@ from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.native import ffi, lib, raise_status
 from timerstore._engine.base.service import IDLE_S_MAX, Service
+from timerstore._engine.base.signals import Signals
 from timerstore._engine.format.delay_levels import parse_level_delays
 from timerstore._engine.levels.level_runs import LEVEL_DUE, Entries, Run, Runs
 from timerstore._engine.log.commit_log import CommitLog
@@ -65,20 +65,19 @@ class ScheduleDeliver(Service):
     def __init__(
         self,
         metrics: Metrics,
+        signals: Signals,
         config: StoreConfig,
         clock: Clock,
         log: CommitLog,
         routes: Routes,
         cursors: LevelCursors,
-        placed: Callable[[], None],
     ) -> None:
-        super().__init__(metrics)
+        super().__init__(metrics, signals)
         self._config = config
         self._clock = clock
         self._log = log
         self._routes = routes
         self._cursors = cursors
-        self._placed = placed  # what was appended is to be dispatched and made durable
         self._units = LevelUnits(log, parse_level_delays(config.level_delays))
         self._start_ns = clock.monotonic_ns + config.start_delay_ms * _MS
         self._routes_seen = 0
@@ -130,7 +129,7 @@ class ScheduleDeliver(Service):
                 self.metrics.add("schedule_deliver_resends", 1)
             raise
         finally:
-            self._placed()
+            self._signals.records_placed()
         self._resends = 0
         return True
 

@@ -20,13 +20,13 @@ from typing import Any, NamedTuple
 
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import (
-    AppendLock,
     Lock,
     ffi,
     lib,
     raise_status,
 )
 from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.signals import Signals
 from timerstore._engine.log.group_commit import SyncRounds
 from timerstore._engine.log.staging import Staging
 from timerstore._engine.storage.guarded_map import CutWatch
@@ -46,18 +46,6 @@ _NOTES = 1 << 14  # three staging halves of small messages: 1 MiB
 _WRITE_BACK_BYTES_MIN = 1 << 18  # smaller pieces are left for the sync to gather
 
 
-def _nobody(took_ns: int) -> None:
-    del took_ns
-
-
-def _no_states(timer_id: int) -> None:
-    raise AssertionError(f"nobody said where states for id {timer_id} are had")
-
-
-def _no_ids(count: int) -> None:
-    raise AssertionError(f"nobody said where {count} message ids are kept")
-
-
 class _Left(NamedTuple):
     """A staging half that appending has left."""
 
@@ -71,26 +59,29 @@ class CommitLog(Owner):
     """The log's end: appending, writing out, syncing."""
 
     def __init__(
-        self, config: StoreConfig, clock: Clock, segments: Segments, staging: Staging, end: int
+        self,
+        config: StoreConfig,
+        clock: Clock,
+        segments: Segments,
+        staging: Staging,
+        end: int,
+        lock: Any,
+        signals: Signals,
     ) -> None:
+        """`end`: where the log ends. `lock`: an AppendLock."""
         self._config = config
         self._clock = clock
         self.segments = segments
         self._staging = staging
-        self.lock = AppendLock()
+        self.lock = lock
+        self._signals = signals
         self._write_lock = Lock()
         self._rounds = SyncRounds()
         self.written = end
         self.durable = end
         self.failed: TimerStoreError | None = None
         self._cuts = CutWatch(segments.directory.parent)
-        self.on_durable: list[Callable[[], None]] = []
-        self.on_synced: Callable[[int], None] = _nobody  # so many ns it took
-        self.on_left: Callable[[], None] = lambda: None  # there is something for write_behind
         self._left: _Left | None = None  # a half that is full and not written; under _write_lock
-        self.ensure_states: Callable[[int], None] = _no_states  # timer/timer_states.py
-        self.ensure_ids: Callable[[int], None] = _no_ids  # dedupe/message_ids.py
-        self.wait_for_checkpoint: Callable[[], None] = lambda: None  # timer/checkpoint.py
         staging.start(end)
         segments.reserve_from(end)
         self.native: Any = ffi.new("ts_log *")
@@ -146,6 +137,10 @@ class CommitLog(Owner):
                 need = int(native.need)
             self.serve(got, need, what)
 
+    def wait_for_checkpoint(self) -> None:
+        """Bound the log past the last checkpoint, holding no lock: may complete a checkpoint."""
+        self._signals.appending()
+
     def serve(self, status: int, need: int, what: str) -> None:
         """Get what an append lacked, so that it can go on; raise what it found otherwise."""
         if status == lib.TS_NEED_ROOM:
@@ -157,9 +152,9 @@ class CommitLog(Owner):
         if status == lib.TS_NEED_ROOM:
             self.make_room(need)
         elif status == lib.TS_NEED_STATES:
-            self.ensure_states(need)
+            self._signals.states_needed(need)
         elif status == lib.TS_NEED_IDS:
-            self.ensure_ids(need)
+            self._signals.ids_needed(need)
         else:
             raise_status(status, what)
 
@@ -176,7 +171,7 @@ class CommitLog(Owner):
             left = self.segments.segment_bytes - end % self.segments.segment_bytes
             if self.native.filled + size > self.native.staging_bytes:
                 self._swap(roll=False)
-                self.on_left()
+                self._signals.half_left()
             if size + _BLANK_BYTES <= left:
                 self._reserve(min(end + size + self._config.staging_bytes, end + left))
                 return
@@ -278,12 +273,12 @@ class CommitLog(Owner):
             while self.durable < offset:
                 took_ns = self._round(offset)
                 if took_ns is not None:
-                    self.on_synced(took_ns)
+                    self._signals.synced(took_ns)
                     reach("log_synced")
-                    self._tell_durable()
+                    self._signals.durable()
         except BaseException:
             self._rounds.leave()
-            self._tell_durable()  # Ctrl-C behind the sync: those whom it served count on that
+            self._signals.durable()  # Ctrl-C behind the sync: those whom it served count on that
             raise
 
     def _round(self, offset: int) -> int | None:
@@ -309,17 +304,13 @@ class CommitLog(Owner):
         self._rounds.end(written)
         return took_ns
 
-    def _tell_durable(self) -> None:
-        for listener in self.on_durable:
-            listener()
-
     def fail(self, error: TimerStoreError) -> None:
         """Poison the log: nothing is acknowledged after this."""
         if self.failed is None:
             self.failed = error
         with self.lock:
             self.native.room_end = 0  # every append now asks for room, and is told
-        self._tell_durable()
+        self._signals.durable()
 
     def close(self) -> None:
         """Let go of the files. Everything was written out, or the log has failed."""

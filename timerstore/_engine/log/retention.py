@@ -16,15 +16,16 @@ Source:   exactly-once.md section 5, store-format.md 2.7; decision 0041.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Protocol
 
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.native import Lock, ffi, lib
 from timerstore._engine.base.service import Service
+from timerstore._engine.base.signals import Signals
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.storage.disk import Disk
 from timerstore.clock import Clock
@@ -36,21 +37,37 @@ NOTHING = 2**62
 """A guard's answer where it needs nothing of the log."""
 
 
-class Seams(NamedTuple):
-    """What retention needs of the rooms above."""
+class Dependents(Protocol):
+    """What is built on the log and must follow when its oldest files go (timer/timer_retention.py).
 
-    move: Callable[[int, int], bool]
-    """Move some of what waits in [begin, end) of the log; whether it is to be called again."""
-    is_past: Callable[[int], bool]
-    """Whether nothing that runs, or recovers from the last checkpoint, comes by below; it sees to
-    it that this becomes true."""
-    raise_begins: Callable[[], None]
-    """Have the watermark speak of where the files begin now; durable on return."""
-    drop_derived: Callable[[int], bool]
-    """Drop some of what is derived from the log below; whether it is to be called again."""
-    retire_timer_log: Callable[[], bool]
-    """Retire a timer log file that is past; whether there was one."""
-    unlink_timer_log: Callable[[], bool]
+    Steps are bounded. Where one returns bool, it is called again after True.
+    """
+
+    def move(self, begin: int, end: int) -> bool:
+        """Copy some of the pending messages in [begin, end) of the log to its end."""
+
+    def is_past(self, end: int) -> bool:
+        """Return whether neither a running service nor a recovery from the last checkpoint reads
+        the log below `end`; see to it that this becomes true.
+        """
+
+    def raise_begins(self) -> None:
+        """Write to the watermark where the files begin now; durable on return."""
+
+    def lowest_needed(self) -> int:
+        """Return the lowest log offset that is needed whatever the limits say."""
+
+    def drop_derived(self, log_begin: int) -> bool:
+        """Drop some of what is derived from the log below."""
+
+    def send_notices(self) -> None:
+        """Notify subscribers of what was dropped; called under no lock."""
+
+    def retire_timer_log(self) -> bool:
+        """Retire a timer log file of which every slot has been read."""
+
+    def unlink_timer_log(self) -> bool:
+        """Remove a retired timer log file."""
 
 
 class Retention(Service):
@@ -61,26 +78,28 @@ class Retention(Service):
     def __init__(
         self,
         metrics: Metrics,
+        signals: Signals,
         config: StoreConfig,
         clock: Clock,
         disk: Disk,
         log: CommitLog,
-        seams: Seams,
+        dependents: Dependents,
+        lowest_unread: Callable[[], int],
+        carriers: Sequence[Callable[[int], bool]],
     ) -> None:
-        super().__init__(metrics)
+        """`lowest_unread`: the lowest log offset that a known group has not read; kept while the
+        disk allows. `carriers` are called with the end of a file that goes: each appends what of it
+        must stay, and returns whether that is done.
+        """
+        super().__init__(metrics, signals)
         self._config = config
         self._clock = clock
         self._disk = disk
         self._log = log
         self._segments = log.segments
-        self._seams = seams
-        self.guards: list[Callable[[], int]] = []
-        """Lowest log offsets still needed, whatever happens."""
-        self.unread: Callable[[], int] = lambda: NOTHING
-        """The lowest that a known group has not read: kept while the disk allows."""
-        self.carriers: list[Callable[[int], bool]] = []
-        """Told the end of a file that goes: to append what of it has to stay; whether that is so.
-        """
+        self._dependents = dependents
+        self._lowest_unread = lowest_unread
+        self._carriers = carriers
         self._lock = Lock()
         self._keeping: set[object] = set()  # who keeps it still; entered under `_lock`
         self._is_derived_behind = True  # an opening does not know what was dropped
@@ -91,9 +110,8 @@ class Retention(Service):
         self._store_ms = ffi.new("int64_t *")
         self._expiry: tuple[int, int] | None = None  # end of a file, store time of what follows it
         self._said = ""
-        self.to_tell: deque[Callable[[], None]] = deque()
-        """What a step has to tell others, or to log: done under no lock, for a handler of logging
-        may have the store verified."""
+        self._warnings: deque[Callable[[], None]] = deque()
+        """Log lines of a step, written under no lock: a handler of logging may call the store."""
 
     @contextmanager
     def still(self) -> Iterator[None]:
@@ -128,20 +146,20 @@ class Retention(Service):
 
     def _drop(self) -> bool:
         """Let go of one file more of what is retired already."""
-        if self._seams.retire_timer_log():
-            self._seams.raise_begins()
+        if self._dependents.retire_timer_log():
+            self._dependents.raise_begins()
             return True
-        if self._seams.unlink_timer_log():
+        if self._dependents.unlink_timer_log():
             reach("retention_timer_log_unlinked")
             return True
         if self._segments.has_retired:
-            self._seams.raise_begins()
+            self._dependents.raise_begins()
         if self._segments.unlink_retired():
             self.metrics.add("retention_log_files", 1)
             reach("retention_log_unlinked")
             return True
         if self._is_derived_behind:
-            self._is_derived_behind = self._seams.drop_derived(self._segments.begin)
+            self._is_derived_behind = self._dependents.drop_derived(self._segments.begin)
             return True
         return False
 
@@ -152,8 +170,9 @@ class Retention(Service):
         self._tell()
 
     def _tell(self) -> None:
-        while self.to_tell:
-            self.to_tell.popleft()()
+        self._dependents.send_notices()
+        while self._warnings:
+            self._warnings.popleft()()
 
     # --- which file may go ---
 
@@ -164,14 +183,14 @@ class Retention(Service):
         if len(segments.numbers) < 2 or end >= self._log.durable or not self._may_go(end):
             return False  # at the end there is always a file with a record
         try:
-            if self._seams.move(segments.begin, end):
+            if self._dependents.move(segments.begin, end):
                 return True
-            if not all(carry(end) for carry in self.carriers):
+            if not all(carry(end) for carry in self._carriers):
                 return False
         except (CorruptError, MessageError) as error:
             self._say("stopped", error)
             return False
-        if not self._seams.is_past(end) or not self._may_go(end):  # what guards saw was older
+        if not self._dependents.is_past(end) or not self._may_go(end):  # what guards saw was older
             return False
         with self._log.lock:
             log_end = self._log.end  # nothing in the file waits at this moment
@@ -181,13 +200,13 @@ class Retention(Service):
         self._begun_end = 0
         self._is_derived_behind = True
         reach("retention_retired")
-        self._seams.raise_begins()  # before a checkpoint of its own does: it needs no space
+        self._dependents.raise_begins()  # before a checkpoint of its own does: it needs no space
         reach("retention_begin_raised")
         return True
 
     def _may_go(self, end: int) -> bool:
         """Whether the file that ends there is to go, and nobody needs it."""
-        if min((guard() for guard in self.guards), default=NOTHING) < end:
+        if self._dependents.lowest_needed() < end:
             return False
         if self._begun_end != end:  # else it has become expired or too much: that stays
             self._is_for_space = self._is_too_large()
@@ -197,7 +216,7 @@ class Retention(Service):
         return self._is_for_space or self._is_read(end) or self._is_too_large()
 
     def _is_read(self, end: int) -> bool:
-        if self.unread() >= end:
+        if self._lowest_unread() >= end:
             return True
         self._say("held by groups that have not read", end)
         return False
@@ -248,4 +267,6 @@ class Retention(Service):
         if text != self._said:
             self._said = text
             warn = logging.getLogger("timerstore.log").warning
-            self.to_tell.append(partial(warn, "retention=%r begin=%d", text, self._segments.begin))
+            self._warnings.append(
+                partial(warn, "retention=%r begin=%d", text, self._segments.begin)
+            )

@@ -1,4 +1,4 @@
-"""Look after a store: verify, repair, back up, restore, convert.
+"""Look after a store: verify, repair, back up, restore.
 
     verify.py            every invariant of an open store, as a Report
     check_*.py           what it compares: log, queues, index, timer log, wheel, side files, offsets
@@ -6,7 +6,6 @@
     repair.py            a damaged directory's log into a new one
     backup.py            a live store into a backup; again: what is new since
     restore_backup.py    a backup into a store, every byte checked
-    convert.py           a closed directory for a broker, or for timerstore alone
     bootstrap_files.py   the side files that repair and restore leave for the first opening
 
 A backup is a folder: backup.json (format/backup_json.py) and commitlog/ with the segments. Queues,

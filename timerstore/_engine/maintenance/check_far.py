@@ -14,8 +14,8 @@ from timerstore._engine.format import far_table
 from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.format.watermark import Watermark
 from timerstore._engine.maintenance.findings import Findings
+from timerstore._engine.maintenance.live_store import LiveStore
 from timerstore._engine.storage.disk import Disk
-from timerstore._engine.timer.checkpoint import Rooms
 from timerstore._engine.timer.timer_arrays import slots_of
 from timerstore.errors import TimerStoreError
 
@@ -35,29 +35,29 @@ def check_far_file(findings: Findings, disk: Disk, tree: Tree, mark: Watermark |
             findings.add("far table", path, f"table {mark.far_number}", "another, or none")
 
 
-def check_far_wheel(findings: Findings, rooms: Rooms, precision_ms: int) -> None:
+def check_far_wheel(findings: Findings, store: LiveStore, precision_ms: int) -> None:
     """Each chain has as many units as the table says, from the newest to the oldest, all sound."""
-    far = rooms.far
+    far = store.far
     with ExitStack() as held:
-        with rooms.wheel.lock:
+        with store.wheel.lock:
             rows, width = far.table().rows, far.width
             view = held.enter_context(far.view())
         for row in rows.tolist():
-            _check_chain(findings, rooms, view, _Wanted(*row), width, precision_ms)
+            _check_chain(findings, store, view, _Wanted(*row), width, precision_ms)
 
 
 def _check_chain(
     findings: Findings,
-    rooms: Rooms,
+    store: LiveStore,
     view: object,
     wanted: _Wanted,
     width: int,
     precision_ms: int,
 ) -> None:
-    where = f"{rooms.far.segments.directory} slot {wanted.slot}"
+    where = f"{store.far.segments.directory} slot {wanted.slot}"
     size, oldest = 0, -1
     try:
-        for units in rooms.far.walk(view, wanted.slot, wanted.newest):
+        for units in store.far.walk(view, wanted.slot, wanted.newest):
             size += len(units)
             oldest = int(units["number"][-1])
             _check_slots(findings, units, where, width, precision_ms)

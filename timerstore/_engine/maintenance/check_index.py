@@ -11,23 +11,23 @@ from timerstore._engine.base.native import address, ffi, lib
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.format.index_position import IndexFileState
 from timerstore._engine.maintenance.findings import Findings, at_offset
+from timerstore._engine.maintenance.live_store import LiveStore
 from timerstore._engine.queues.index_file import ENTRY_BYTES, HEADER_BYTES, Geometry, IndexFile
 from timerstore._engine.queues.key_index import KEYS_MAX
-from timerstore._engine.timer.checkpoint import Rooms
 from timerstore.errors import TimerStoreError
 
 _KEY_BYTES = ffi.sizeof("ts_key")
 
 
-def check_index(findings: Findings, rooms: Rooms) -> None:
+def check_index(findings: Findings, store: LiveStore) -> None:
     """Compare every file with what the log says; services may go on meanwhile."""
-    index = rooms.dispatch.index
-    if index is None or index.begin < rooms.log.segments.begin:
+    index = store.dispatch.index
+    if index is None or index.begin < store.log.segments.begin:
         return  # off, or the log does not reach back so far any more
     files, states, slots, end = index.snapshot()
     remake = _Remake(findings, index.geometry, files, states, slots, has_tags=index.has_tags)
     try:
-        remake.run(rooms, index.begin, end)
+        remake.run(store, index.begin, end)
     except (TimerStoreError, OSError) as error:
         findings.raised("index", index.begin, error)
     findings.count("index entries", remake.entries)
@@ -64,14 +64,14 @@ class _Remake(Owner):
         self._at = 0  # which file
         self.entries = 0
 
-    def run(self, rooms: Rooms, begin: int, end: int) -> None:
+    def run(self, store: LiveStore, begin: int, end: int) -> None:
         """Walk the log's [begin, end)."""
         keys: Any = ffi.new("ts_keys *")
         keys.at = ffi.cast("ts_key *", ffi.from_buffer(self._keys))
         keys.capacity = self._capacity
         keys.has_tags = self._has_tags
         following = ffi.new("int64_t *", begin)
-        segments = rooms.log.segments
+        segments = store.log.segments
         with segments.view(end) as view:
             while following[0] < end:
                 keys.count = 0

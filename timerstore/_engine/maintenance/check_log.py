@@ -17,10 +17,10 @@ from timerstore._engine.log.fold import Scan, wild_places
 from timerstore._engine.log.log_recovery import scan_batches
 from timerstore._engine.maintenance.findings import Findings, at_offset, first_byte, place
 from timerstore._engine.maintenance.id_states import LogFold
+from timerstore._engine.maintenance.live_store import LiveStore
 from timerstore._engine.maintenance.unit_order import UnitOrder
 from timerstore._engine.queues.record_lookup import route_needed
 from timerstore._engine.queues.routes import Route
-from timerstore._engine.timer.checkpoint import Rooms
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import TimerStoreError
@@ -46,7 +46,7 @@ class LogCheck(Owner):
         config: StoreConfig,
         clock: Clock,
         tree: Tree,
-        rooms: Rooms,
+        store: LiveStore,
         timer_route: Route,
         fold: LogFold,
         timer_end: TimerEnd,
@@ -55,8 +55,8 @@ class LogCheck(Owner):
         self._config = config
         self._clock = clock
         self._tree = tree
-        self._rooms = rooms
-        self._segments = rooms.log.segments
+        self._store = store
+        self._segments = store.log.segments
         self._timer_index = int(timer_route.native.index)
         self._fold = fold
         self._timer_end = timer_end
@@ -87,7 +87,7 @@ class LogCheck(Owner):
         offset, fault = begin, 0
         for part, reached, why in scan_batches(
             self._segments,
-            lambda: self._rooms.routes.native,
+            lambda: self._store.routes.native,
             self._serve_route,
             self._config.precision_ms,
             begin,
@@ -110,7 +110,7 @@ class LogCheck(Owner):
         return min(end, (offset // size + 1) * size)
 
     def _serve_route(self, view: Any) -> None:
-        route_needed(self._segments, view, self._rooms.routes, self._clock.now_ms)
+        route_needed(self._segments, view, self._store.routes, self._clock.now_ms)
 
     def _batch(self, part: Scan, begin: int, end: int) -> None:
         self._findings.count("records", len(part))
@@ -156,7 +156,7 @@ class LogCheck(Owner):
         while True:
             count = lib.ts_dispatch(
                 view,
-                self._rooms.routes.native,
+                self._store.routes.native,
                 self._level_delays,
                 self._level_count,
                 following[0],
@@ -176,7 +176,7 @@ class LogCheck(Owner):
     def _queue(self, index: int, offsets: Any, wanted: bytes) -> None:
         if index in self._bad_queues:
             return
-        route = self._rooms.routes.by_index[index]
+        route = self._store.routes.by_index[index]
         first = self._next.get(index)
         if first is None:
             first = route.queue.first_at(self._segments.begin)
@@ -237,7 +237,7 @@ class LogCheck(Owner):
         linked = records[records["queue_offset"] < self._timer_end.linked_offset]
         if not len(linked) or not self._timer_units_read:
             return
-        segments = self._rooms.timer_log.segments
+        segments = self._store.timer_log.segments
         try:
             if self._order is None:
                 self._order = UnitOrder(segments, *self._timer_end)
@@ -267,7 +267,7 @@ class LogCheck(Owner):
             record, unit = records[at], units[at]
             self._findings.add(
                 "timer unit does not stand for its record",
-                place(self._rooms.timer_log.segments, int(positions[at])),
+                place(self._store.timer_log.segments, int(positions[at])),
                 f"log offset {record['log_offset']}, {record['size']} bytes, topic hash "
                 f"{record['topic_hash']}, {'a' if is_delete[at] else 'no'} delete record",
                 f"log offset {unit['log_offset']}, {unit['size']} bytes, topic hash "
@@ -278,10 +278,10 @@ class LogCheck(Owner):
 
     def ends(self, end: int) -> None:
         """Every queue ends with its last record in the log, and zeros lie behind each end."""
-        with self._rooms.dispatch.still():
-            routes = list(self._rooms.routes.by_index)
+        with self._store.dispatch.still():
+            routes = list(self._store.routes.by_index)
             self._findings.count("queues", len(routes))
-            is_newest = self._rooms.log.end == end
+            is_newest = self._store.log.end == end
             for route in routes:
                 self._queue_end(route, is_newest=is_newest)
         self._log_tail(end)
@@ -318,7 +318,7 @@ class LogCheck(Owner):
     def _log_tail(self, end: int) -> None:
         offset = end
         while True:
-            offset, data = self._rooms.log.read_behind(offset, _PIECE_BYTES)
+            offset, data = self._store.log.read_behind(offset, _PIECE_BYTES)
             if not data:
                 return
             at = first_byte(data)

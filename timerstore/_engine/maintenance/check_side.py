@@ -12,9 +12,9 @@ from timerstore._engine.format.watermark import Watermark
 from timerstore._engine.maintenance import id_states
 from timerstore._engine.maintenance.findings import Findings, at_offset
 from timerstore._engine.maintenance.id_states import NAMES, Packed
+from timerstore._engine.maintenance.live_store import LiveStore
 from timerstore._engine.queues.routes import Routes
 from timerstore._engine.storage.disk import Disk
-from timerstore._engine.timer.checkpoint import Rooms
 from timerstore.config import StoreConfig
 from timerstore.errors import TimerStoreError
 
@@ -52,7 +52,7 @@ def check_watermark(
     findings: Findings,
     config: StoreConfig,
     tree: Tree,
-    rooms: Rooms,
+    store: LiveStore,
     store_id: int,
     side: SideFiles,
     timer_queue_count: int,
@@ -70,20 +70,20 @@ def check_watermark(
         at = mark.sequence % 2 * watermark.SLOT_BYTES
         findings.add("watermark", at_offset(tree.watermark, at), mark, found)
     limits = (
-        ("log end", mark.log_end, rooms.log.durable),
-        ("timer log end", mark.timer_log_end, rooms.timer_log.end),
-        ("timer queue offset", mark.timer_queue_offset, rooms.timer_log.linked_offset),
+        ("log end", mark.log_end, store.log.durable),
+        ("timer log end", mark.timer_log_end, store.timer_log.end),
+        ("timer queue offset", mark.timer_queue_offset, store.timer_log.linked_offset),
         ("timer queue offset", mark.timer_queue_offset, timer_queue_count),
         # A clock that was set back takes the frontier along before the next checkpoint does.
-        ("read slot", mark.read_slot, max(rooms.wheel.frontier, rooms.wheel.completed_read_slot)),
-        ("timer id end", mark.timer_id_end, int(rooms.log.native.timer_route.next_offset)),
+        ("read slot", mark.read_slot, max(store.wheel.frontier, store.wheel.completed_read_slot)),
+        ("timer id end", mark.timer_id_end, int(store.log.native.timer_route.next_offset)),
     )
     for what, got, limit in limits:
         if got > limit:
             findings.add(f"watermark: {what}", tree.watermark, f"at most {limit}", got)
     same = (
-        ("log begin", mark.log_begin, rooms.log.segments.begin),
-        ("timer log begin", mark.timer_log_begin, rooms.timer_log.segments.begin),
+        ("log begin", mark.log_begin, store.log.segments.begin),
+        ("timer log begin", mark.timer_log_begin, store.timer_log.segments.begin),
         ("store id", mark.store_id, store_id),
         ("precision", mark.precision_ms, config.precision_ms),
         ("wheel slot count", mark.wheel_slot_count, config.wheel_slot_count),

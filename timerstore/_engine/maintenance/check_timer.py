@@ -16,7 +16,7 @@ from timerstore._engine.maintenance import id_states
 from timerstore._engine.maintenance.check_log import TimerEnd
 from timerstore._engine.maintenance.findings import Findings, at_offset, first_byte, place
 from timerstore._engine.maintenance.id_states import Packed
-from timerstore._engine.timer.checkpoint import Rooms
+from timerstore._engine.maintenance.live_store import LiveStore
 from timerstore._engine.timer.pending import PendingReader
 from timerstore._engine.timer.timer_arrays import CHAINED
 from timerstore.errors import TimerStoreError
@@ -36,26 +36,28 @@ class WheelCopy(NamedTuple):
     read_slot: int
 
 
-def copy_wheel(rooms: Rooms) -> WheelCopy:
+def copy_wheel(store: LiveStore) -> WheelCopy:
     """Copy the slots between two steps of the services."""
-    wheel = rooms.wheel
+    wheel = store.wheel
     size = wheel.slot_count * wheel_slot.SLOT_BYTES
     pages = (size + _PAGE_BYTES - 1) // _PAGE_BYTES
     with wheel.lock:
         return WheelCopy(
             np.frombuffer(ffi.buffer(wheel.native.slots, size), np.uint8).copy(),
             np.frombuffer(ffi.buffer(wheel.native.dirty_pages, pages), np.uint8).copy(),
-            TimerEnd(rooms.timer_log.end, rooms.timer_log.linked_offset),
-            rooms.open_slot.lowest_slot(wheel.frontier),
+            TimerEnd(store.timer_log.end, store.timer_log.linked_offset),
+            store.open_slot.lowest_slot(wheel.frontier),
         )
 
 
-def check_wheel_file(findings: Findings, rooms: Rooms, copy: WheelCopy, raw: bytes | None) -> None:
+def check_wheel_file(
+    findings: Findings, store: LiveStore, copy: WheelCopy, raw: bytes | None
+) -> None:
     """Pages that no checkpoint has to write are in the file as they are in memory."""
     size = len(copy.slots)
     if raw is None or len(raw) < size:
         got = "no file" if raw is None else f"{len(raw)} bytes"
-        findings.add("wheel", rooms.wheel.path, f"{size} bytes or more", got)
+        findings.add("wheel", store.wheel.path, f"{size} bytes or more", got)
         return
     differs = np.flatnonzero(np.frombuffer(raw, np.uint8, size) != copy.slots)
     for page in np.unique(differs // _PAGE_BYTES).tolist():
@@ -63,15 +65,15 @@ def check_wheel_file(findings: Findings, rooms: Rooms, copy: WheelCopy, raw: byt
             at = int(differs[np.searchsorted(differs, page * _PAGE_BYTES)])
             findings.add(
                 "wheel: the file is not what the memory is",
-                at_offset(rooms.wheel.path, at),
+                at_offset(store.wheel.path, at),
                 copy.slots[at],
                 raw[at],
             )
 
 
-def check_timer_log(findings: Findings, rooms: Rooms, end: int, precision_ms: int) -> None:
+def check_timer_log(findings: Findings, store: LiveStore, end: int, precision_ms: int) -> None:
     """Every unit below `end` is valid, a blank ends each segment, zeros lie behind."""
-    segments = rooms.timer_log.segments
+    segments = store.timer_log.segments
     per_segment = timer_unit.units_per_segment(segments.segment_bytes)
     for number in segments.numbers:
         begin = number * segments.segment_bytes
@@ -80,22 +82,22 @@ def check_timer_log(findings: Findings, rooms: Rooms, end: int, precision_ms: in
             for at in range(0, count, _PIECE_UNITS):
                 _check_units(
                     findings,
-                    rooms,
+                    store,
                     begin + at * timer_unit.UNIT_BYTES,
                     min(_PIECE_UNITS, count - at),
                     precision_ms,
                 )
             if begin + segments.segment_bytes <= end:
-                _check_blank(findings, rooms, begin + per_segment * timer_unit.UNIT_BYTES)
+                _check_blank(findings, store, begin + per_segment * timer_unit.UNIT_BYTES)
         except TimerStoreError as error:
             findings.raised("timer log", place(segments, begin), error)
-    _check_tail(findings, rooms)
+    _check_tail(findings, store)
 
 
 def _check_units(
-    findings: Findings, rooms: Rooms, begin: int, count: int, precision_ms: int
+    findings: Findings, store: LiveStore, begin: int, count: int, precision_ms: int
 ) -> None:
-    segments = rooms.timer_log.segments
+    segments = store.timer_log.segments
     data = segments.read(begin, count * timer_unit.UNIT_BYTES)
     units = timer_unit.read(data)
     findings.count("timer units", count)
@@ -123,8 +125,8 @@ def _is_before(prev: Any, positions: Any, segments: Any) -> npt.NDArray[np.bool_
     return before
 
 
-def _check_blank(findings: Findings, rooms: Rooms, pos: int) -> None:
-    segments = rooms.timer_log.segments
+def _check_blank(findings: Findings, store: LiveStore, pos: int) -> None:
+    segments = store.timer_log.segments
     left = segments.segment_bytes - pos % segments.segment_bytes
     data = segments.read(pos, timer_unit.BLANK_BYTES)
     if not timer_unit.is_blank(data, left):
@@ -136,13 +138,13 @@ def _check_blank(findings: Findings, rooms: Rooms, pos: int) -> None:
         )
 
 
-def _check_tail(findings: Findings, rooms: Rooms) -> None:
-    segments = rooms.timer_log.segments
+def _check_tail(findings: Findings, store: LiveStore) -> None:
+    segments = store.timer_log.segments
     offset = 0
     while True:
-        with rooms.wheel.lock:  # nothing is appended meanwhile
+        with store.wheel.lock:  # nothing is appended meanwhile
             try:
-                offset, data = segments.read_data(max(offset, rooms.timer_log.end), _PIECE_BYTES)
+                offset, data = segments.read_data(max(offset, store.timer_log.end), _PIECE_BYTES)
             except TimerStoreError as error:
                 findings.raised("timer log", place(segments, offset), error)
                 return
@@ -162,16 +164,16 @@ def _check_tail(findings: Findings, rooms: Rooms) -> None:
 class ChainCheck(Owner):
     """Walks the chains of a copied wheel."""
 
-    def __init__(self, findings: Findings, rooms: Rooms, copy: WheelCopy) -> None:
+    def __init__(self, findings: Findings, store: LiveStore, copy: WheelCopy) -> None:
         self._findings = findings
-        self._rooms = rooms
+        self._store = store
         self._slots = wheel_slot.read(copy.slots.tobytes())
         self._end = copy.timer_end.end
         self._native = ffi.new("ts_wheel *")
         self._view = ffi.from_buffer("uint8_t[]", copy.slots)
         self._native.slots = self._view
-        self._native.slot_count = rooms.wheel.slot_count
-        self._native.precision_ms = rooms.wheel.precision_ms
+        self._native.slot_count = store.wheel.slot_count
+        self._native.precision_ms = store.wheel.precision_ms
         self._chained = np.empty(_BATCH, CHAINED)
         self._out = ffi.from_buffer("ts_chained[]", self._chained)
 
@@ -179,7 +181,7 @@ class ChainCheck(Owner):
         """Check every slot that was ever used."""
         indexes = np.flatnonzero(self._slots["time"] != 0)
         self._findings.count("used slots", len(indexes))
-        timer_log = self._rooms.timer_log
+        timer_log = self._store.timer_log
         with timer_log.segments.view(self._end) as view:
             for index in indexes.tolist():
                 if not self._is_gone(index) and self._is_sane(index):
@@ -187,11 +189,11 @@ class ChainCheck(Owner):
 
     def _is_gone(self, index: int) -> bool:
         """Whether it was read, and retention removed units of it; a late one may be there since."""
-        begin = self._rooms.timer_log.segments.begin
+        begin = self._store.timer_log.segments.begin
         return bool(0 <= self._slots[index]["first_pos"] < begin)
 
     def _where(self, index: int) -> str:
-        return at_offset(self._rooms.wheel.path, index * wheel_slot.SLOT_BYTES)
+        return at_offset(self._store.wheel.path, index * wheel_slot.SLOT_BYTES)
 
     def _add(self, index: int, what: str, wanted: object, got: object) -> None:
         slot = int(self._slots[index]["time"])
@@ -205,7 +207,7 @@ class ChainCheck(Owner):
             return False
         if slot["magic"] != 0:
             self._add(index, "magic", 0, int(slot["magic"]))
-        size = self._rooms.timer_log.segments.segment_bytes
+        size = self._store.timer_log.segments.segment_bytes
         for name, pos in (("first position", first), ("last position", last)):
             if not 0 <= pos < self._end or pos % size % timer_unit.UNIT_BYTES:
                 self._add(index, name, f"a unit below {self._end}", pos)
@@ -252,7 +254,7 @@ class ChainCheck(Owner):
             if got == lib.TS_CORRUPT:
                 self._findings.add(
                     f"slot {time}: {FAULTS.get(int(view.fault), 'damaged')}",
-                    place(self._rooms.timer_log.segments, int(view.fault_offset)),
+                    place(self._store.timer_log.segments, int(view.fault_offset)),
                     f"a unit of slot {time}, its previous one before it",
                     "another",
                 )
@@ -261,19 +263,19 @@ class ChainCheck(Owner):
                 if got == 0:
                     self._add(index, "its chain is empty", "a unit or more", 0)
                     return -1
-                self._rooms.timer_log.segments.serve(view, got, "check")
+                self._store.timer_log.segments.serve(view, got, "check")
             except TimerStoreError as error:
                 self._findings.raised(f"slot {time}", self._where(index), error)
                 return -1
 
 
 def check_reached(
-    findings: Findings, rooms: Rooms, pending: PendingReader, packed: Packed, where: object
+    findings: Findings, store: LiveStore, pending: PendingReader, packed: Packed, where: object
 ) -> None:
     """Every id that waited when `packed` was copied, and waits still, is on the wheel at a slot to
     be read, or in a record that the wheel has still to take in.
     """
-    found = np.zeros((int(rooms.states.native.end) >> 3) + 1, np.uint8)
+    found = np.zeros((int(store.states.native.end) >> 3) + 1, np.uint8)
     try:
         for part in pending.parts():
             ids = part["id"]
@@ -286,7 +288,7 @@ def check_reached(
         findings.count("waiting", len(ids))
         lost = ids[(found[ids >> 3] >> (ids & 7).astype(np.uint8)) & 1 == 0]
         for timer_id in lost.tolist():
-            if rooms.states.get(timer_id) == lib.TS_WAITING:
+            if store.states.get(timer_id) == lib.TS_WAITING:
                 findings.add(
                     f"timer id {timer_id} waits, but nothing leads to it",
                     where,

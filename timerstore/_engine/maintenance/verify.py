@@ -45,10 +45,11 @@ from timerstore._engine.maintenance.check_timer import (
 )
 from timerstore._engine.maintenance.findings import Findings, place
 from timerstore._engine.maintenance.id_states import NAMES, LogFold, Packed
+from timerstore._engine.maintenance.live_store import LiveStore
 from timerstore._engine.queues.record_lookup import route_needed
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.storage.disk import Disk
-from timerstore._engine.timer.checkpoint import Checkpoint, Rooms
+from timerstore._engine.timer.checkpoint import Checkpoint
 from timerstore._engine.timer.pending import PendingReader
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
@@ -84,14 +85,14 @@ def check_store(
     clock: Clock,
     disk: Disk,
     tree: Tree,
-    rooms: Rooms,
+    store: LiveStore,
     timer_route: Route,
     store_id: int,
     checkpoint: Checkpoint,
     pending: PendingReader,
 ) -> Report:
     """Walk everything; give what was found."""
-    one = _Check(config, clock, disk, tree, rooms, timer_route, store_id, checkpoint, pending)
+    one = _Check(config, clock, disk, tree, store, timer_route, store_id, checkpoint, pending)
     return one.run()
 
 
@@ -102,7 +103,7 @@ class _Check:
         clock: Clock,
         disk: Disk,
         tree: Tree,
-        rooms: Rooms,
+        store: LiveStore,
         timer_route: Route,
         store_id: int,
         checkpoint: Checkpoint,
@@ -112,7 +113,7 @@ class _Check:
         self._clock = clock
         self._disk = disk
         self._tree = tree
-        self._rooms = rooms
+        self._store = store
         self._timer_route = timer_route
         self._store_id = store_id
         self._checkpoint = checkpoint
@@ -121,33 +122,33 @@ class _Check:
 
     def run(self) -> Report:
         """Check in an order in which what is read later can only have grown."""
-        rooms = self._rooms
-        rooms.log.check_alive()
+        store = self._store
+        store.log.check_alive()
         offsets = read_offsets(self._findings, self._disk, self._tree)
         side, wheel = self._take_files()
         taken = self._take_memory()
         if not self._are_files_whole():
             return self._findings.report()
         try:
-            rooms.dispatch.through(taken.log_end)
+            store.dispatch.through(taken.log_end)
         except CorruptError as error:
             self._findings.raised("dispatch", self._tree.commit_log, error)
-        check_offsets(self._findings, self._tree, rooms.routes, offsets)
+        check_offsets(self._findings, self._tree, store.routes, offsets)
         self._check_log(side, wheel, taken)
         check_watermark(
             self._findings,
             self._config,
             self._tree,
-            rooms,
+            store,
             self._store_id,
             side,
             self._timer_route.queue.count,
         )
-        check_index(self._findings, rooms)
-        check_timer_log(self._findings, rooms, wheel.timer_end.end, self._config.precision_ms)
-        ChainCheck(self._findings, rooms, wheel).run()
-        check_far_wheel(self._findings, rooms, self._config.precision_ms)
-        check_reached(self._findings, rooms, self._pending, taken.states, rooms.wheel.path)
+        check_index(self._findings, store)
+        check_timer_log(self._findings, store, wheel.timer_end.end, self._config.precision_ms)
+        ChainCheck(self._findings, store, wheel).run()
+        check_far_wheel(self._findings, store, self._config.precision_ms)
+        check_reached(self._findings, store, self._pending, taken.states, store.wheel.path)
         return self._findings.report()
 
     # --- snapshots ---
@@ -155,41 +156,41 @@ class _Check:
     def _take_files(self) -> tuple[SideFiles, WheelCopy]:
         with self._checkpoint.still():
             side = read_side(self._disk, self._tree, self._checkpoint.completed)
-            wheel = copy_wheel(self._rooms)
+            wheel = copy_wheel(self._store)
             raw = self._disk.read_small(self._tree.timer_wheel)
             check_far_file(self._findings, self._disk, self._tree, self._checkpoint.completed)
-        check_wheel_file(self._findings, self._rooms, wheel, raw)
+        check_wheel_file(self._findings, self._store, wheel, raw)
         return side, wheel
 
     def _take_memory(self) -> _Taken:
-        rooms = self._rooms
-        with rooms.log.lock:
-            log_end = rooms.log.end
-            states = rooms.states.copy_all()
-            waiting = int(rooms.states.native.waiting)
+        store = self._store
+        with store.log.lock:
+            log_end = store.log.end
+            states = store.states.copy_all()
+            waiting = int(store.states.native.waiting)
             pending = {
                 int(route.native.index): int(route.native.pending)
-                for route in list(rooms.routes.by_index)
+                for route in list(store.routes.by_index)
             }
             level_pending = {
                 int(route.native.index): int(route.native.level_pending)
-                for route in list(rooms.routes.by_index)
+                for route in list(store.routes.by_index)
             }
-            levels = rooms.levels.copy()
+            levels = store.levels.copy()
         packed = np.frombuffer(states, np.uint8)
         return _Taken(log_end, packed, waiting, pending, levels, level_pending)
 
     def _are_files_whole(self) -> bool:
         """Maps of files that are too short must not be read."""
-        rooms = self._rooms
+        store = self._store
         spaces = [
-            (rooms.log.segments.segment_bytes, rooms.log.segments.wrong_files()),
-            (rooms.timer_log.segments.segment_bytes, rooms.timer_log.segments.wrong_files()),
-            (rooms.far.segments.segment_bytes, rooms.far.segments.wrong_files()),
+            (store.log.segments.segment_bytes, store.log.segments.wrong_files()),
+            (store.timer_log.segments.segment_bytes, store.timer_log.segments.wrong_files()),
+            (store.far.segments.segment_bytes, store.far.segments.wrong_files()),
         ]
         spaces += [
             (self._config.queue_segment_bytes, route.queue.wrong_files())
-            for route in list(rooms.routes.by_index)
+            for route in list(store.routes.by_index)
         ]
         for size, wrong in spaces:
             for path, got in wrong:
@@ -200,11 +201,11 @@ class _Check:
     # --- the log, and what it says ---
 
     def _check_log(self, side: SideFiles, wheel: WheelCopy, taken: _Taken) -> None:
-        rooms = self._rooms
-        floor = self._timer_route.queue.first_at(rooms.log.segments.begin)
+        store = self._store
+        floor = self._timer_route.queue.first_at(store.log.segments.begin)
         floors = {
-            route.queue_id: route.queue.first_at(rooms.log.segments.begin)
-            for route in list(rooms.routes.by_index)
+            route.queue_id: route.queue.first_at(store.log.segments.begin)
+            for route in list(store.routes.by_index)
             if route.native.kind == lib.TS_ROUTE_LEVELS
         }
         by_id = LogFold(self._store_id, floor, floors)
@@ -213,12 +214,12 @@ class _Check:
             self._config,
             self._clock,
             self._tree,
-            rooms,
+            store,
             self._timer_route,
             by_id,
             wheel.timer_end,
         )
-        begin, end = rooms.log.segments.begin, taken.log_end
+        begin, end = store.log.segments.begin, taken.log_end
         mark_end = begin if side.mark is None else min(max(begin, side.mark.log_end), end)
         walk.walk(begin, mark_end)
         at_mark = _of_walk(by_id)
@@ -248,17 +249,17 @@ class _Check:
         )
         if at_mark.pending is not None:
             wanted = {"pending": at_mark.pending, "level_pending": at_mark.level_pending}
-            check_counts_file(self._findings, self._tree, rooms.routes, side, wanted)
+            check_counts_file(self._findings, self._tree, store.routes, side, wanted)
             self._compare_levels(by_id, at_mark, at_end, side, taken)
 
     def _scan(self, begin: int, end: int) -> Scan | None:
         """Give the whole log's records where they are few enough."""
-        segments = self._rooms.log.segments
+        segments = self._store.log.segments
         parts, total = [], 0
         for part, _, _ in scan_batches(
             segments,
-            lambda: self._rooms.routes.native,
-            lambda view: route_needed(segments, view, self._rooms.routes, self._clock.now_ms),
+            lambda: self._store.routes.native,
+            lambda view: route_needed(segments, view, self._store.routes, self._clock.now_ms),
             self._config.precision_ms,
             begin,
             end,
@@ -290,7 +291,7 @@ class _Check:
 
     def _matched(self, scanned: Scan, mark_end: int, by_id: LogFold) -> tuple[_Expected, _Expected]:
         """Fold by matching, for logs in which a broker wrote."""
-        found, begin = fold(scanned, self._store_id), self._rooms.log.segments.begin
+        found, begin = fold(scanned, self._store_id), self._store.log.segments.begin
         at_end = _expected(found, scanned, by_id)
         before = scanned[scanned["log_offset"] < mark_end]
         at_mark = at_end
@@ -315,7 +316,7 @@ class _Check:
             self._doubled(what, log_offset, f"a source of timer id {timer_id}")
 
     def _doubled(self, what: str, log_offset: int, wanted: str) -> None:
-        self._findings.add(what, place(self._rooms.log.segments, log_offset), wanted, "none")
+        self._findings.add(what, place(self._store.log.segments, log_offset), wanted, "none")
 
     def _compare(self, expected: _Expected, taken: _Taken, *, only_known: bool, floor: int) -> None:
         """States and counts in memory are what the log says at the same end."""
@@ -336,7 +337,7 @@ class _Check:
             for index in log_says.keys() | memory_says.keys():
                 wanted, got = log_says.get(index, 0), memory_says.get(index, 0)
                 if wanted != got:
-                    route = self._rooms.routes.by_index[index]
+                    route = self._store.routes.by_index[index]
                     what = f"{name} of topic {route.topic} queue {route.queue_id}"
                     self._findings.add(what, where, wanted, got)
 

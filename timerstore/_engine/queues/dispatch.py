@@ -20,6 +20,7 @@ from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.native import Lock, address, ffi, lib
 from timerstore._engine.base.service import Service
+from timerstore._engine.base.signals import Signals
 from timerstore._engine.format.delay_levels import parse_level_delays
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.consume_queue import UNIT_BYTES
@@ -46,6 +47,7 @@ class Dispatch(Service):
     def __init__(
         self,
         metrics: Metrics,
+        signals: Signals,
         clock: Clock,
         log: CommitLog,
         routes: Routes,
@@ -55,7 +57,7 @@ class Dispatch(Service):
         start: int,
         index: Index | None = None,
     ) -> None:
-        super().__init__(metrics)
+        super().__init__(metrics, signals)
         self._clock = clock
         self._log = log
         self._routes = routes
@@ -66,7 +68,6 @@ class Dispatch(Service):
         self.dispatched = start
         self._began = start  # of the last step: dispatched before it
         self.index = index
-        self.listeners: list[Callable[[set[int]], None]] = []  # called with indexes of routes
         delays = parse_level_delays(level_delays)
         self._level_delays = ffi.new("int64_t[]", delays)
         self._level_count = len(delays)
@@ -77,7 +78,6 @@ class Dispatch(Service):
         self._requests: Any = ffi.new("ts_requests *", {"at": self._native_requests})
         self._requests.precision_ms = precision_ms
         self._next = ffi.new("int64_t *")
-        self.hand_on: Callable[[bytes], None] | None = None  # takes the requests of timers
 
     def step(self) -> bool:
         """Dispatch one batch of what was appended."""
@@ -155,8 +155,7 @@ class Dispatch(Service):
                 return self._dispatch_held(write(), touched)
         finally:  # on a full disk, too: pulls see what a queue has got
             if touched:
-                for listener in self.listeners:
-                    listener(touched)
+                self._signals.queues_advanced(touched)
 
     def _dispatch_held(self, written: int, touched: set[int]) -> bool:
         if self.dispatched >= written:
@@ -168,10 +167,9 @@ class Dispatch(Service):
         if self.index is not None:
             self.index.take(self._next[0])
         self.dispatched = self._next[0]
-        if self._requests.count and self.hand_on is not None:
-            self.hand_on(
-                bytes(ffi.buffer(self._requests.at, self._requests.count * _REQUEST_BYTES))
-            )
+        if self._requests.count:
+            size = self._requests.count * _REQUEST_BYTES
+            self._signals.requests_dispatched(bytes(ffi.buffer(self._requests.at, size)))
         self.metrics.add("dispatch_records", count)
         return True
 

@@ -85,7 +85,7 @@ class Consumer(Closing):
         self._member = member = Member(queues, Line(seams.watch(topic, filters), seams.unwatch))
         self._group: Group = seams.groups.join(topic, group, member, filters, leases=leases)
         gone = self._group.gone
-        member.owner = weakref.ref(self, lambda _: gone.append(member))
+        member.own_by(weakref.ref(self, lambda _: gone.append(member)))
 
     # --- reading ---
 
@@ -253,7 +253,7 @@ class Consumer(Closing):
         """Find out where to begin; the commits of whoever had it before have arrived."""
         committed = self._seams.offsets.committed(self.topic, self.group)
         held.jump(max(committed.get(held.queue_id, 0), 0))
-        held.is_known = held.queue_id in committed
+        held.know(is_known=held.queue_id in committed)
 
     def _tell_removed(self, queue_id: int, count: int) -> None:
         """Retention has removed what came next here: it can only go on behind it."""
@@ -301,7 +301,7 @@ class Consumer(Closing):
             with group.lock:  # before it is settled: from then on an earlier one is not held up
                 for q, one in held.items():
                     if one.jumps == jumps[q]:  # else the group was sent elsewhere since
-                        one.low = max(one.low, wanted[q])
+                        one.settle(wanted[q])
         finally:
             # In one step, as it came in: no signal leaves it there for others to wait for.
             if group.committing.pop(mine, None) is not None:

@@ -83,6 +83,14 @@ class Held:
         self.fetch_at = 0  # behind what was fetched
         self.ahead: deque[Message] = deque()  # fetched, not handed out
 
+    def know(self, *, is_known: bool) -> None:
+        """Note whether the group has committed there."""
+        self.is_known = is_known
+
+    def settle(self, offset: int) -> None:
+        """Note that a commit is durable: one below it is out of date."""
+        self.low = max(self.low, offset)
+
     def jump(self, offset: int) -> None:
         """Go on from an offset."""
         self.ahead.clear()
@@ -129,6 +137,10 @@ class Member(Owner):
         self.had: dict[int, int] = {}  # of queues that moved: how far it was in each
         self.is_in = False
         self.owner: weakref.ref[object] | None = None
+
+    def own_by(self, owner: weakref.ref[object]) -> None:
+        """Note the consumer that this stands for."""
+        self.owner = owner
 
     @property
     def is_gone(self) -> bool:

@@ -5,7 +5,7 @@ Holds:    who waits stands in every line, or in none.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.read.waiting_pull import Waits
@@ -22,6 +22,11 @@ class WaitingTogether(Owner, Generic[One]):
         self._take = take
         self.within: Callable[[Callable[[], list[One]]], list[One]] = lambda take: take()
         """Runs a look: in a call of the store, where an event loop does the waiting."""
+
+    def run_within(self, within: Callable[[Callable[[], list[One]]], list[One]]) -> Self:
+        """Have each look run in this, as in a call of the store; return self."""
+        self.within = within
+        return self
 
     @property
     def left_s(self) -> float:

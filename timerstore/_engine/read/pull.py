@@ -15,7 +15,6 @@ from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.consume_queue import ConsumeQueue
-from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.read.filter import Filter
 from timerstore._engine.read.long_poll import HoldTable, Texts
@@ -48,7 +47,6 @@ class Puller(Owner):
         config: StoreConfig,
         clock: Clock,
         log: CommitLog,
-        dispatch: Dispatch,
         request_sync: Callable[[], None],
     ) -> None:
         self._clock = clock
@@ -69,10 +67,8 @@ class Puller(Owner):
             self._ask_sync,
             None if config.long_poll_enabled else config.short_poll_ms * 1_000_000,
         )
-        dispatch.listeners.append(self.holds.arrived)
-        log.on_durable.append(self._durable)
 
-    def _durable(self) -> None:
+    def durable(self) -> None:
         if self._log.failed is not None:
             self.holds.answer_all()  # each finds that out, and raises it
         else:

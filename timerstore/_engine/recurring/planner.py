@@ -16,6 +16,7 @@ from collections.abc import Callable
 from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.service import IDLE_S_MAX, Service
+from timerstore._engine.base.signals import Signals
 from timerstore._engine.format.recurring_json import Definition
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.recurring.definitions import Definitions
@@ -34,13 +35,14 @@ class Planner(Service):
     def __init__(
         self,
         metrics: Metrics,
+        signals: Signals,
         clock: Clock,
         log: CommitLog,
         definitions: Definitions,
         delay_ms_max: int,
         put_runs: Callable[[Definition, list[int]], None],
     ) -> None:
-        super().__init__(metrics)
+        super().__init__(metrics, signals)
         self._clock = clock
         self._log = log
         self._definitions = definitions

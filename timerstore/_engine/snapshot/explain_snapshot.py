@@ -5,13 +5,12 @@ Cost:     a read of the log, and of the timer log where it waits.
 Source:   introspection/explain.py, which says the same of a store that is open.
 """
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from timerstore._engine.introspection.explain import Explainer, Name
-from timerstore._engine.snapshot.snapshot_timers import Timers
+from timerstore._engine.snapshot.snapshot_timers import NOTHING, Timers
 from timerstore._engine.snapshot.view import Room
 from timerstore._engine.tables.table_scan import Part, RowArray, Wanted, units
 from timerstore._engine.timer.timer_arrays import Records, slots_of
@@ -23,10 +22,24 @@ class ExplainerBeside(Explainer):
     """Explains messages of one store."""
 
     def __init__(self, room: Room, timers: Timers, clock: Clock) -> None:
-        opened: Any = SimpleNamespace(
-            rooms=timers.rooms, store_id=timers.store_id, level_pending=timers.level_pending
+        log: Any = room.log
+        super().__init__(
+            room.config,
+            clock,
+            timers.states,
+            timers.store_id,
+            timers.level_pending,
+            timers.pending,
+            NOTHING,
+            log,
+            timers.dispatch,
+            room.routes,
+            timers.cursors,
+            NOTHING,
+            NOTHING,
+            NOTHING,
+            NOTHING,
         )
-        super().__init__(room.config, clock, opened)
         self._room = room
 
     def explain(self, name: Name) -> Explanation:

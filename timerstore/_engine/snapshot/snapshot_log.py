@@ -21,6 +21,10 @@ class LogBeside(Owner):
         self.failed = None
         self.end = 0
 
+    def show(self, end: int) -> None:
+        """Read up to this log offset."""
+        self.end = end
+
     @property
     def durable(self) -> int:
         """Offset behind the last record that is read."""

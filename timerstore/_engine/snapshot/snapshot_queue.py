@@ -28,6 +28,14 @@ class QueueBeside(ConsumeQueue):
     def load(self) -> None:
         """Nothing is looked at before it is asked for."""
 
+    def unsettle(self) -> None:
+        """Have the files looked at again before they are read."""
+        self.is_settled = False
+
+    def believe(self) -> None:
+        """Read all units without comparing them with the log."""
+        self.old_count = 0
+
     def settle(self, covered: int, log_begin: int, wanted: int | None) -> None:
         """Count the units that point below `covered`; those of messages below log_begin are gone.
 

@@ -11,7 +11,7 @@ Cost:     the first call reads the state file (2 bits a timer), a later one what
 """
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -46,6 +46,10 @@ from timerstore.messages import PendingTimer
 _TRIES = 5
 
 
+NOTHING: Any = None
+"""Of a part that a snapshot does not have, and that its readers do not use."""
+
+
 class Timers(Owner):
     """What waits in one store."""
 
@@ -62,27 +66,26 @@ class Timers(Owner):
         self.store_id = room.moment.store.store_id or 0
         self._at = -1
         timer_route = timer_recovery.timer_route(room.routes)
-        # What rooms that read ask of one that is open: the same names, and nothing that moves.
-        dispatch = SimpleNamespace(through=lambda _offset: None, index=None)
-        self.rooms: Any = SimpleNamespace(
-            log=room.log,
-            routes=room.routes,
-            dispatch=dispatch,
-            states=self.states,
-            levels=self.cursors,
-        )
-        self.pending = PendingBeside(self, room, self.rooms, timer_route, self.store_id)
+        # A snapshot's queues do not move, and it has no index.
+        self.dispatch = cast("Any", SimpleNamespace(through=lambda _offset: None, index=None))
+        self.pending = PendingBeside(self, room, timer_route, self.store_id)
         log: Any = room.log
         self._log = log
-        anything: Any = dispatch
-        self.level_pending = LevelPending(room.config, log, room.routes, anything, self.cursors)
+        self.level_pending = LevelPending(
+            room.config, log, room.routes, self.dispatch, self.cursors
+        )
         self.backlog = Backlog(
             room.config,
             self._clock,
-            anything,
+            self.states,
+            NOTHING,
+            NOTHING,
+            self.dispatch,
+            log,
+            room.routes,
             timer_route,
             self.pending,
-            anything,
+            NOTHING,
             self.level_pending.due_ms,
         )
 
@@ -246,10 +249,21 @@ class Timers(Owner):
 class PendingBeside(PendingReader):
     """Reads what waits from the timer topic's queue: each copy there is of a message."""
 
-    def __init__(
-        self, timers: Timers, room: Room, rooms: Any, timer_route: Any, store_id: int
-    ) -> None:
-        super().__init__(room.config, rooms, timer_route, store_id)
+    def __init__(self, timers: Timers, room: Room, timer_route: Any, store_id: int) -> None:
+        log: Any = room.log
+        super().__init__(
+            room.config,
+            NOTHING,
+            NOTHING,
+            NOTHING,
+            log,
+            timers.states,
+            room.routes,
+            NOTHING,
+            timers.dispatch,
+            timer_route,
+            store_id,
+        )
         self._timers = timers
         self._queue = timer_route.queue
 
@@ -282,7 +296,7 @@ class PendingBeside(PendingReader):
 
     def _place(self, timer_id: int) -> str:
         """Where its record should be, as far as the queue tells: it lies there, or rolled on."""
-        queue, segments = self._queue, self._rooms.log.segments
+        queue, segments = self._queue, self._log.segments
         if not queue.min_offset <= timer_id < queue.count:
             return f"{segments.directory}"
         at = int(queue_unit.read(queue.read(timer_id, 1))["log_offset"][0])

@@ -134,12 +134,12 @@ class Room(Owner):
         last, self.moment = self.moment, moment
         begin = moment.store.log_begin
         self.log.segments.show(begin, moment.log_end)
-        self.log.end = moment.log_end
+        self.log.show(moment.log_end)
         if anew or moment.mark != last.mark or begin != last.store.log_begin:
             self._covered = self._tail_end = self._covered_by_files(moment)
             self._tail_units, self._tail_units_max = 0, None
             for queue in self.routes.queues():
-                queue.is_settled = False
+                queue.unsettle()
         # else the log is longer, and that is all
         self._is_torn = False
 
@@ -203,7 +203,7 @@ class Room(Owner):
             wanted = None  # its units are being read
         queue.settle(self._covered, begin, wanted)
         if self._believes_levels and route.native.kind == lib.TS_ROUTE_LEVELS:
-            queue.old_count = 0
+            queue.believe()
         return queue
 
     def _read_tail(self) -> None:

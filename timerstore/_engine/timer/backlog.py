@@ -15,14 +15,17 @@ import numpy as np
 
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.format import queue_unit
+from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.log.fold import SCAN_DTYPE
+from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.record_lookup import route_needed
-from timerstore._engine.queues.routes import Route
-from timerstore._engine.timer.checkpoint import Rooms
+from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.timer.fair_queue import Lanes
+from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.pending import PendingReader
 from timerstore._engine.timer.timer_arrays import Int64Array, Records, slots_of
-from timerstore._engine.timer.timer_states import which_wait
+from timerstore._engine.timer.timer_log import TimerLog
+from timerstore._engine.timer.timer_states import States, which_wait
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 
@@ -44,7 +47,12 @@ class Backlog:
         self,
         config: StoreConfig,
         clock: Clock,
-        rooms: Rooms,
+        states: States,
+        open_slot: OpenSlot,
+        timer_log: TimerLog,
+        dispatch: Dispatch,
+        log: CommitLog,
+        routes: Routes,
         timer_route: Route,
         pending: PendingReader,
         lanes: Lanes,
@@ -52,11 +60,16 @@ class Backlog:
     ) -> None:
         self._precision_ms = config.precision_ms
         self._clock = clock
-        self._rooms = rooms
         self._timer_route = timer_route
         self._pending = pending
         self._lanes = lanes
         self._on_levels = on_levels  # when what waits for a fixed level is due
+        self._states = states
+        self._open_slot = open_slot
+        self._timer_log = timer_log
+        self._dispatch = dispatch
+        self._log = log
+        self._routes = routes
 
     def enqueue(self) -> Behind:
         """What the timer topic holds and the wheel does not yet: how much, the oldest how old.
@@ -64,26 +77,25 @@ class Backlog:
         Where dispatch has not seen the oldest either, the age is that of the oldest record which
         dispatch has not seen.
         """
-        rooms, queue = self._rooms, self._timer_route.queue
-        linked = rooms.timer_log.linked_offset
+        queue = self._timer_route.queue
+        linked = self._timer_log.linked_offset
         count = int(self._timer_route.native.next_offset) - linked
         if count <= 0:
             return Behind(0, 0)
-        offset = rooms.dispatch.dispatched
+        offset = self._dispatch.dispatched
         if linked < queue.count:
             offset = int(queue_unit.read(queue.read(linked, 1))["log_offset"][0])
         return Behind(count, max(0, self._clock.now_ms - self._store_ms(offset)))
 
     def _store_ms(self, offset: int) -> int:
         """When the record at a log offset was stored; now, where there is none yet."""
-        rooms = self._rooms
-        segments = rooms.log.segments
+        segments = self._log.segments
         record, following = np.empty(1, SCAN_DTYPE), ffi.new("int64_t *")
-        with segments.view(rooms.log.write_out()) as view:
+        with segments.view(self._log.write_out()) as view:
             while True:
                 count = lib.ts_scan(
                     view,
-                    rooms.routes.native,
+                    self._routes.native,
                     self._precision_ms,
                     offset,
                     following,
@@ -91,7 +103,7 @@ class Backlog:
                     ffi.from_buffer("ts_scanned[]", record),
                 )
                 if count == lib.TS_NEED_ROUTE:
-                    route_needed(segments, view, rooms.routes, self._clock.now_ms)
+                    route_needed(segments, view, self._routes, self._clock.now_ms)
                 elif count < 0:
                     segments.serve(view, count, "stats")
                 else:
@@ -108,7 +120,7 @@ class Backlog:
         ids, first_ms = [np.empty(0, np.int64)], now_ms
         for entries in self._loading(now_ms):
             late = entries[entries["due_ms"] <= now_ms]
-            late = late[which_wait(self._rooms.states.native, late["id"])]
+            late = late[which_wait(self._states.native, late["id"])]
             ids.append(late["id"])
             first_ms = min(first_ms, int(late["due_ms"].min(initial=first_ms)))
         return Behind(len(np.unique(np.concatenate(ids))), now_ms - first_ms)
@@ -116,7 +128,7 @@ class Backlog:
     def _loading(self, now_ms: int) -> Iterator[Records]:
         """Give what is on the wheel and may be due: in slots, the open slot, the lanes."""
         yield from self._pending.unloaded(now_ms // self._precision_ms)
-        yield from self._rooms.open_slot.by(now_ms)
+        yield from self._open_slot.by(now_ms)
         yield from self._lanes.held()
 
     def distribution(self) -> dict[int | None, int]:

@@ -9,8 +9,10 @@ from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.format import timer_metrics_json
 from timerstore._engine.format.store_paths import Tree, backup_of
 from timerstore._engine.format.timer_metrics_json import TimerMetrics, TopicCount
+from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.storage.disk import Disk
-from timerstore._engine.timer.checkpoint import Checkpoint, Rooms
+from timerstore._engine.timer.checkpoint import Checkpoint
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import CorruptError
@@ -19,7 +21,13 @@ _FILE_BYTES = 4096
 
 
 def write_for_brokers(
-    disk: Disk, tree: Tree, config: StoreConfig, clock: Clock, rooms: Rooms, checkpoint: Checkpoint
+    disk: Disk,
+    tree: Tree,
+    config: StoreConfig,
+    clock: Clock,
+    log: CommitLog,
+    dispatch: Dispatch,
+    checkpoint: Checkpoint,
 ) -> None:
     """Write the ancestor's checkpoints and counts as of the last completed checkpoint; durable."""
     mark = checkpoint.completed
@@ -39,10 +47,10 @@ def write_for_brokers(
     data = ffi.new("uint8_t[]", _FILE_BYTES)
     lib.ts_timer_check_pack(ffi.new("int64_t[]", fields), data)
     disk.write_small(tree.timer_check, bytes(ffi.buffer(data)))
-    store_ms = int(rooms.log.native.last_store_ms)
+    store_ms = int(log.native.last_store_ms)
     data = ffi.new("uint8_t[]", _FILE_BYTES)
     # A broker that dies deletes the index files that are newer than this.
-    index_ms = 0 if rooms.dispatch.index is None else rooms.dispatch.index.end_ms
+    index_ms = 0 if dispatch.index is None else dispatch.index.end_ms
     lib.ts_store_checkpoint_pack(ffi.new("int64_t[]", (store_ms, store_ms, index_ms, 0, 0)), data)
     disk.write_small(tree.checkpoint, bytes(ffi.buffer(data)))
     before = _metrics(disk, tree)

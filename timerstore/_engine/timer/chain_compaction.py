@@ -20,10 +20,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from timerstore._engine.base.native import ffi, lib
-from timerstore._engine.timer.checkpoint import Rooms
+from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.timer.far_wheel import FarWheel
+from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.pending import PendingReader
 from timerstore._engine.timer.timer_arrays import Bytes, Int64Array, Records
 from timerstore._engine.timer.timer_log import TimerLog
+from timerstore._engine.timer.timer_states import States
 from timerstore._engine.timer.wheel import NO_SLOT, Wheel
 
 PATCH = np.dtype([("pos", np.int64), ("is_dead", np.int32), ("unit", np.uint8, 52)], align=True)
@@ -34,12 +37,25 @@ _BATCH = 65_536
 class Rechainer:
     """Takes the dead units of one store out of its chains."""
 
-    def __init__(self, rooms: Rooms, pending: PendingReader) -> None:
-        self._rooms = rooms
+    def __init__(
+        self,
+        wheel: Wheel,
+        timer_log: TimerLog,
+        log: CommitLog,
+        states: States,
+        far: FarWheel,
+        open_slot: OpenSlot,
+        pending: PendingReader,
+    ) -> None:
         self._pending = pending
-        self._read_slot = rooms.open_slot.lowest_slot(rooms.wheel.frontier)
+        self._read_slot = open_slot.lowest_slot(wheel.frontier)
         self._dead: list[Records] = []
         self._is_kept: Bytes = np.empty(0, np.uint8)  # of the living
+        self._wheel = wheel
+        self._timer_log = timer_log
+        self._log = log
+        self._states = states
+        self._far = far
 
     def relink(self) -> int:
         """Lead every chain past its dead units, durably; how many there were."""
@@ -47,7 +63,7 @@ class Rechainer:
             return 0
         living = self._living()
         self._is_kept = np.zeros(len(living), np.uint8)
-        wheel, timer_log = self._rooms.wheel, self._rooms.timer_log
+        wheel, timer_log = self._wheel, self._timer_log
         for slot in _slots(wheel, self._read_slot):
             size = sum(len(part) for part in self._pending.chain(slot))
             patches = self._rechain(slot, living, 2 * size + 2)
@@ -59,7 +75,7 @@ class Rechainer:
 
     def bury(self) -> None:
         """Have every unit that no chain holds say a slot that is not read again; durable."""
-        wheel, timer_log = self._rooms.wheel, self._rooms.timer_log
+        wheel, timer_log = self._wheel, self._timer_log
         for dead in self._dead:
             _write(timer_log, dead)
         for loose in _loose(wheel, timer_log, self._read_slot, None):
@@ -68,21 +84,20 @@ class Rechainer:
 
     def _has_dead(self) -> bool:
         """Tell whether there are more units than messages that wait: each has one, if linked."""
-        rooms = self._rooms
-        if rooms.timer_log.linked_offset < int(rooms.log.native.timer_route.next_offset):
+        if self._timer_log.linked_offset < int(self._log.native.timer_route.next_offset):
             return True
-        states = rooms.states.native
-        waiting = int(states.waiting) - rooms.far.count_waiting(states, rooms.log.segments.begin)
+        states = self._states.native
+        waiting = int(states.waiting) - self._far.count_waiting(states, self._log.segments.begin)
         return self._count_units() != waiting
 
     def _count_units(self) -> int:
         """In one call: there may be a slot for each message."""
-        timer_log = self._rooms.timer_log
+        timer_log = self._timer_log
         at, pos = ffi.new("int64_t *", self._read_slot), ffi.new("int64_t *", -1)
         units = ffi.new("int64_t *", 0)
         with timer_log.segments.view(timer_log.end) as view:
             while True:
-                got = lib.ts_wheel_count(view, self._rooms.wheel.native, at, pos, NO_SLOT, units)
+                got = lib.ts_wheel_count(view, self._wheel.native, at, pos, NO_SLOT, units)
                 if got >= 0:
                     return int(units[0])
                 timer_log.segments.serve(view, got, "timer log")
@@ -104,13 +119,13 @@ class Rechainer:
 
     def _rechain(self, slot: int, living: Int64Array, capacity: int) -> Records:
         patches = np.empty(capacity, PATCH)
-        timer_log = self._rooms.timer_log
+        timer_log = self._timer_log
         walk = ffi.new("ts_chain_walk *")
         with timer_log.segments.view(timer_log.end) as view:
             while True:
                 got = lib.ts_wheel_rechain(
                     view,
-                    self._rooms.wheel.native,
+                    self._wheel.native,
                     slot,
                     self._read_slot,
                     ffi.from_buffer("int64_t[]", living),

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.signals import Signals
 from timerstore._engine.dedupe import Ids, Taken
 from timerstore._engine.format import counts_json, watermark
 from timerstore._engine.format.recurring_json import Definition
@@ -44,21 +45,6 @@ def _go_on() -> None:
     return None
 
 
-class Rooms(NamedTuple):
-    """Whose state a checkpoint writes."""
-
-    log: CommitLog
-    routes: Routes
-    dispatch: Dispatch
-    states: States
-    wheel: Wheel
-    timer_log: TimerLog
-    open_slot: OpenSlot
-    levels: LevelCursors
-    ids: Ids
-    far: FarWheel
-
-
 class _Snapshot(NamedTuple):
     timer_log_end: int
     timer_queue_offset: int
@@ -84,16 +70,30 @@ class Checkpoint(Owner):
         clock: Clock,
         disk: Disk,
         tree: Tree,
-        rooms: Rooms,
+        log: CommitLog,
+        far: FarWheel,
+        timer_log: TimerLog,
+        open_slot: OpenSlot,
+        wheel: Wheel,
+        states: States,
+        routes: Routes,
+        levels: LevelCursors,
+        ids: Ids,
+        dispatch: Dispatch,
+        copy_recurring: Callable[[], list[Definition]],
+        signals: Signals,
         store_id: int,
         last: Watermark | None,
     ) -> None:
+        """`copy_recurring` is called in the critical section that notes the log's end. It returns
+        the recurring definitions as they are then.
+        """
         self._config = config
         self._clock = clock
         self._disk = disk
         self._tree = tree
-        self._rooms = rooms
         self._store_id = store_id
+        self._signals = signals
         self._lock = Lock()
         self._file: File | None = disk.open(tree.watermark, create=True)
         disk.sync_directory(tree.side)
@@ -104,26 +104,30 @@ class Checkpoint(Owner):
             self._entries = [] if old is None else [old]
         self.completed: Watermark | None = None
         self.begun = self.completed_number = 0  # since opening
-        self.on_completed: list[Callable[[], None]] = []
-        self.before_mark: list[Callable[[], None]] = []
-        """Called before the watermark speaks of a log end, for what has to be durable by then."""
-        self.copy_recurring: Callable[[], list[Definition]] = list
-        """Called in the hold that notes the log's end: gives what recurs at that moment."""
+        self._copy_recurring = copy_recurring
         self.recurring: list[Definition] = []  # what it gave for the last completed one
-        self.on_grown: Callable[[], None] = lambda: None
-        """Called while the log has grown by so much that a checkpoint is due."""
         self.completed_log_end = last.log_end if last is not None else 0
         self.took_ns = 0
+        self._log = log
+        self._far = far
+        self._timer_log = timer_log
+        self._open_slot = open_slot
+        self._wheel = wheel
+        self._states = states
+        self._routes = routes
+        self._levels = levels
+        self._ids = ids
+        self._dispatch = dispatch
 
     @property
     def has_grown(self) -> bool:
         """Whether the log has grown by so much that a checkpoint is due."""
-        grown = self._rooms.log.end - self.completed_log_end
+        grown = self._log.end - self.completed_log_end
         return grown >= self._config.checkpoint_log_bytes
 
     @property
     def _is_beyond(self) -> bool:
-        grown = self._rooms.log.end - self.completed_log_end
+        grown = self._log.end - self.completed_log_end
         return grown > self._config.checkpoint_log_bytes_max
 
     def wait(self) -> None:
@@ -134,7 +138,7 @@ class Checkpoint(Owner):
         if self._is_beyond:
             self.run(only_if_beyond=True)
         elif self.has_grown:
-            self.on_grown()
+            self._signals.checkpoint_due()
 
     @property
     def is_behind(self) -> bool:
@@ -143,13 +147,13 @@ class Checkpoint(Owner):
         return (
             last is None
             or last.is_clean == 1
-            or self._rooms.far.is_dirty
+            or self._far.is_dirty
             or (last.log_end, last.timer_log_end, last.timer_queue_offset, last.read_slot)
             != (
-                self._rooms.log.end,
-                self._rooms.timer_log.end,
-                self._rooms.timer_log.linked_offset,
-                self._rooms.open_slot.lowest_slot(self._rooms.wheel.frontier),
+                self._log.end,
+                self._timer_log.end,
+                self._timer_log.linked_offset,
+                self._open_slot.lowest_slot(self._wheel.frontier),
             )
         )
 
@@ -176,25 +180,24 @@ class Checkpoint(Owner):
                 self._run(pause, is_clean=is_clean)
             finally:
                 self._lock.release()
-        for listener in self.on_completed:
-            listener()
+        self._signals.checkpoint_completed()
 
     def _run(self, pause: Callable[[], None], *, is_clean: bool) -> None:
         start_ns = self._clock.monotonic_ns
-        self._rooms.log.check_alive()
+        self._log.check_alive()
         self.begun += 1
         try:
             taken, mark = self._taken_and_written(pause, is_clean=is_clean)
         except TimerStoreError:
             raise
         except BaseException as error:  # no memory, Ctrl-C: what was copied counts as clean
-            self._rooms.log.fail(as_failure(error, self._tree.watermark))
+            self._log.fail(as_failure(error, self._tree.watermark))
             raise
         self.completed, self.recurring = mark, taken.recurring
         self.completed_number = self.begun
         self.completed_log_end = mark.log_end
-        self._rooms.wheel.checkpoint_completed(mark.read_slot)
-        self._rooms.far.completed(taken.far, mark.far_number)
+        self._wheel.checkpoint_completed(mark.read_slot)
+        self._far.completed(taken.far, mark.far_number)
         self.took_ns = self._clock.monotonic_ns - start_ns
 
     def _taken_and_written(
@@ -203,19 +206,19 @@ class Checkpoint(Owner):
         try:
             taken = self._take()
         except BaseException as error:  # what was copied counts as clean
-            self._rooms.log.fail(as_failure(error, self._tree.watermark))
+            self._log.fail(as_failure(error, self._tree.watermark))
             raise
         reach("checkpoint_taken")
         try:
             return taken, self._write(taken, pause, is_clean=is_clean)
         except TimerStoreError as error:
-            with self._rooms.wheel.lock:
-                self._rooms.wheel.mark_dirty(taken.pages)
-                self._rooms.far.give_back(taken.far)
-            with self._rooms.log.lock:
-                self._rooms.states.mark_dirty(taken.chunks)
+            with self._wheel.lock:
+                self._wheel.mark_dirty(taken.pages)
+                self._far.give_back(taken.far)
+            with self._log.lock:
+                self._states.mark_dirty(taken.chunks)
             if isinstance(error, FailedError):
-                self._rooms.log.fail(error)
+                self._log.fail(error)
             raise
 
     @contextmanager
@@ -225,24 +228,23 @@ class Checkpoint(Owner):
             yield
 
     def _take(self) -> _Snapshot:
-        rooms = self._rooms
-        timer_route = rooms.routes.get(WHEEL_TIMER_TOPIC, 0)
+        timer_route = self._routes.get(WHEEL_TIMER_TOPIC, 0)
         assert timer_route is not None, "opening makes it"
-        with rooms.wheel.lock:
-            timer_log_end = rooms.timer_log.end
-            timer_queue_offset = rooms.timer_log.linked_offset
-            read_slot = rooms.open_slot.lowest_slot(rooms.wheel.frontier)
-            pages = rooms.wheel.copy_dirty()
-            rooms.wheel.checkpoint_begins(rooms.open_slot.outstanding())
-            far = rooms.far.take()
-        with rooms.log.lock:
-            log_begin, log_end = rooms.log.segments.begin, rooms.log.end
-            timer_id_end = int(rooms.log.native.timer_route.next_offset)
-            chunks = rooms.states.copy_dirty()
-            past = rooms.states.past(timer_route.queue.min_offset)
-            levels = rooms.levels.copy()
-            ids = rooms.ids.take()
-            recurring = self.copy_recurring()
+        with self._wheel.lock:
+            timer_log_end = self._timer_log.end
+            timer_queue_offset = self._timer_log.linked_offset
+            read_slot = self._open_slot.lowest_slot(self._wheel.frontier)
+            pages = self._wheel.copy_dirty()
+            self._wheel.checkpoint_begins(self._open_slot.outstanding())
+            far = self._far.take()
+        with self._log.lock:
+            log_begin, log_end = self._log.segments.begin, self._log.end
+            timer_id_end = int(self._log.native.timer_route.next_offset)
+            chunks = self._states.copy_dirty()
+            past = self._states.past(timer_route.queue.min_offset)
+            levels = self._levels.copy()
+            ids = self._ids.take()
+            recurring = self._copy_recurring()
             counted = [
                 (
                     r,
@@ -252,7 +254,7 @@ class Checkpoint(Owner):
                         int(r.native.level_pending),
                     ),
                 )
-                for r in list(rooms.routes.by_index)
+                for r in list(self._routes.by_index)
             ]
         tables: tuple[counts_json.Pending, ...] = ({}, {}, {})
         for route, numbers in counted:
@@ -277,39 +279,37 @@ class Checkpoint(Owner):
         )
 
     def _write(self, taken: _Snapshot, pause: Callable[[], None], *, is_clean: bool) -> Watermark:
-        rooms = self._rooms
-        rooms.log.sync_through(taken.log_end)
-        rooms.log.segments.refuse_strangers()
-        rooms.timer_log.segments.refuse_strangers()
-        rooms.far.segments.refuse_strangers()
+        self._log.sync_through(taken.log_end)
+        self._log.segments.refuse_strangers()
+        self._timer_log.segments.refuse_strangers()
+        self._far.segments.refuse_strangers()
         reach("checkpoint_log_synced")
-        for listener in self.before_mark:
-            listener()
+        self._signals.checkpoint_marking()
         pause()
-        rooms.dispatch.through(taken.log_end)
+        self._dispatch.through(taken.log_end)
         pause()
-        rooms.timer_log.sync()
-        for queue in rooms.routes.queues():
+        self._timer_log.sync()
+        for queue in self._routes.queues():
             pause()
             queue.sync()
         reach("checkpoint_queues_synced")
-        if rooms.dispatch.index is not None:
+        if self._dispatch.index is not None:
             pause()
-            rooms.dispatch.index.save(rooms.log, is_clean=is_clean)
+            self._dispatch.index.save(self._log, is_clean=is_clean)
         pause()
-        chunk_count, digest = rooms.states.write(taken.chunks, taken.past, taken.log_end)
+        chunk_count, digest = self._states.write(taken.chunks, taken.past, taken.log_end)
         reach("checkpoint_states_written")
         pause()
-        rooms.wheel.write(taken.pages)
+        self._wheel.write(taken.pages)
         reach("checkpoint_wheel_written")
         pause()
-        far_number = rooms.far.write(taken.far)
+        far_number = self._far.write(taken.far)
         reach("checkpoint_far_written")
         pause()
-        ids = rooms.ids.save(taken.ids)
+        ids = self._ids.save(taken.ids)
         pause()
         sequence = self._sequence + 1
-        counts = taken.counts._replace(ids=ids, past=rooms.states.past_ranges, sequence=sequence)
+        counts = taken.counts._replace(ids=ids, past=self._states.past_ranges, sequence=sequence)
         entries = [*self._entries[-1:], counts]  # those of the last completed one stay
         self._disk.write_small(self._tree.counts, counts_json.write(entries))
         reach("checkpoint_counts_written")
@@ -328,22 +328,22 @@ class Checkpoint(Owner):
             precision_ms=self._config.precision_ms,
             wheel_slot_count=self._config.wheel_slot_count,
             timer_id_end=taken.timer_id_end,
-            timer_log_begin=rooms.timer_log.segments.begin,
+            timer_log_begin=self._timer_log.segments.begin,
             far_number=far_number,
-            wheel_writes=rooms.wheel.checks.completed,
+            wheel_writes=self._wheel.checks.completed,
         )
         self._put(mark)
         # Only now: what failed before this must not take the place of what is in force.
         self._sequence = mark.sequence
         self._entries = entries
-        rooms.states.completed()
-        rooms.ids.completed(taken.ids, ids)
+        self._states.completed()
+        self._ids.completed(taken.ids, ids)
         reach("checkpoint_watermark_written")
         return mark
 
     def _put(self, mark: Watermark) -> None:
         assert self._file is not None, "a checkpoint after the last one"
-        self._rooms.log.check_alive()  # what was found cut since must not count as written
+        self._log.check_alive()  # what was found cut since must not count as written
         self._file.write(watermark.write(mark), mark.sequence % 2 * watermark.SLOT_BYTES)
         self._file.sync()
         self._file.refuse_stranger()
@@ -355,9 +355,9 @@ class Checkpoint(Owner):
         The caller has seen that what both lost is below what that checkpoint goes on from.
         """
         with self._lock:
-            mark, rooms = self.completed, self._rooms
+            mark = self.completed
             assert mark is not None, "opening completes one"
-            begins = rooms.log.segments.begin, rooms.timer_log.segments.begin
+            begins = self._log.segments.begin, self._timer_log.segments.begin
             if (mark.log_begin, mark.timer_log_begin) == begins:
                 return
             self._put_again(mark._replace(log_begin=begins[0], timer_log_begin=begins[1]))
@@ -367,7 +367,7 @@ class Checkpoint(Owner):
         seen; durable on return.
         """
         with self._lock:
-            mark, writes = self.completed, self._rooms.wheel.checks.completed
+            mark, writes = self.completed, self._wheel.checks.completed
             assert mark is not None, "closing completes one"
             if mark.wheel_writes != writes:
                 self._put_again(mark._replace(wheel_writes=writes))
@@ -378,7 +378,7 @@ class Checkpoint(Owner):
         try:
             self._put(mark)
         except FailedError as error:
-            self._rooms.log.fail(error)
+            self._log.fail(error)
             raise
         self._sequence, self.completed = mark.sequence, mark
 
@@ -389,6 +389,6 @@ class Checkpoint(Owner):
     def pending_by_topic(self) -> dict[str, int]:
         """Give the pending timers of every real topic, as they are."""
         counts: dict[str, int] = {}
-        for route in list(self._rooms.routes.by_index):
+        for route in list(self._routes.by_index):
             counts[route.topic] = counts.get(route.topic, 0) + int(route.native.pending)
         return counts

@@ -20,6 +20,7 @@ from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.base.service import IDLE_S_MAX, Handoff, Service
+from timerstore._engine.base.signals import Signals
 from timerstore._engine.timer.far_wheel import FarWheel
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.timer_arrays import CHAINED, Int64Array, Loaded
@@ -51,6 +52,7 @@ class DequeueGet(Service):
     def __init__(
         self,
         metrics: Metrics,
+        signals: Signals,
         config: StoreConfig,
         clock: Clock,
         wheel: Wheel,
@@ -60,7 +62,7 @@ class DequeueGet(Service):
         out: Handoff[Loaded],
         start_ns: int,
     ) -> None:
-        super().__init__(metrics)
+        super().__init__(metrics, signals)
         self._config = config
         self._clock = clock
         self._wheel = wheel
@@ -83,7 +85,6 @@ class DequeueGet(Service):
         reach_s = self._ahead_slots * config.precision_ms / 1000
         self._idle_s_max = min(IDLE_S_MAX, max(_LOOK_S, reach_s / 2))
         self._start_ns = start_ns + config.start_delay_ms * 1_000_000
-        self.downstream: Service | None = None
 
     @property
     def is_waiting(self) -> bool:
@@ -170,8 +171,7 @@ class DequeueGet(Service):
         self._passed = frontier, back_count
         self._open_slot.done((slot, 1) for slot in finished)
         self.metrics.add("dequeue_get_units", count)
-        if self.downstream is not None:
-            self.downstream.wake()
+        self._signals.units_ready()
         return True
 
     def _begin_slots(self, last_slot: int) -> bool:
@@ -187,9 +187,9 @@ class DequeueGet(Service):
         fitting[:1] |= not len(self._slots)
         begun = found[fitting]
         if len(begun) == len(found) < room:
-            wheel.frontier, wheel.earliest = last_slot + 1, None
+            wheel.read_through(last_slot)
         elif len(begun):
-            wheel.frontier, wheel.earliest = int(begun[-1]) + 1, None
+            wheel.read_through(int(begun[-1]))
         self._open_slot.expect((slot, 1) for slot in begun.tolist())  # while they are read
         if len(begun):
             reach("dequeue_slot_begun")
@@ -239,10 +239,7 @@ class DequeueGet(Service):
                 last_slot = self._last_slot(self._ahead(now_slot) if has_crowd else now_slot)
                 if self._has_enough(self._next(last_slot)[1]):
                     return None
-            if wheel.earliest is None:
-                found = wheel.next_used(wheel.frontier, NO_SLOT)
-                wheel.earliest = NO_SLOT if found is None else found
-            earliest = wheel.earliest
+            earliest = wheel.earliest_used()
             is_held_up = self._last_slot(earliest) < earliest  # who moves that down wakes
         held_s = self._held_s()
         if earliest == NO_SLOT or is_held_up:

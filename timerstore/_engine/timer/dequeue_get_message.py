@@ -12,6 +12,7 @@ from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.base.service import Handoff, Service
+from timerstore._engine.base.signals import Signals
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.timer_arrays import DUE, Loaded
@@ -27,6 +28,7 @@ class DequeueGetMessage(Service):
     def __init__(
         self,
         metrics: Metrics,
+        signals: Signals,
         config: StoreConfig,
         log: CommitLog,
         states: States,
@@ -34,15 +36,13 @@ class DequeueGetMessage(Service):
         store_id: int,
         source: Handoff[Loaded],
     ) -> None:
-        super().__init__(metrics)
+        super().__init__(metrics, signals)
         self._config = config
         self._log = log
         self._states = states
         self._open_slot = open_slot
         self._store_id = store_id
         self._source = source
-        self.upstream: Service | None = None
-        self.downstream: Service | None = None
 
     def step(self) -> bool:
         """Read the messages of one batch of units."""
@@ -51,9 +51,7 @@ class DequeueGetMessage(Service):
             return False
         self._load(loaded)
         self._source.take()
-        for service in (self.upstream, self.downstream):
-            if service is not None:
-                service.wake()
+        self._signals.units_loaded()
         return True
 
     def _load(self, loaded: Loaded) -> None:

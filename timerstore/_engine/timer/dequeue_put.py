@@ -22,6 +22,7 @@ from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.base.service import IDLE_S_MAX, Service
+from timerstore._engine.base.signals import Signals
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.record_lookup import route_needed
 from timerstore._engine.queues.routes import Route, Routes
@@ -56,6 +57,7 @@ class DequeuePut(Service):
     def __init__(
         self,
         metrics: Metrics,
+        signals: Signals,
         config: StoreConfig,
         clock: Clock,
         log: CommitLog,
@@ -63,8 +65,16 @@ class DequeuePut(Service):
         timer_route: Route,
         open_slot: OpenSlot,
         linker: Linker,
+        enqueue_start: int,
+        is_reading_idle: Callable[[], bool],
     ) -> None:
-        super().__init__(metrics)
+        """`enqueue_start`: the queue offset to enqueue from. `is_reading_idle`: whether every slot
+        that may be read has been.
+
+        Nothing is delivered that a record of the timer topic which is not linked yet may come
+        before: what rolled, and what was left from before an opening.
+        """
+        super().__init__(metrics, signals)
         self._config = config
         self._linker = linker
         self._clock = clock
@@ -80,32 +90,22 @@ class DequeuePut(Service):
         self._behind: list[_Behind] = []
         self._is_held_up = False  # as of the last look: what is due waits for what may be before it
         self._dealt = 0  # of what the present step popped: what needs no second look
-        self._linked: Callable[[], int] = lambda: 0
-        self._is_linking_stuck: Callable[[], bool] = lambda: False
+        if enqueue_start < timer_route.queue.count:
+            self._behind.append(_Behind(timer_route.queue.count, 0))
+        self._is_reading_idle = is_reading_idle
         rates = parse_topic_rates(config.topic_rates)
-        self.lanes = Lanes(clock, log, routes, rates)
-        self.lanes.on_rate = self.wake
+        self.lanes = Lanes(clock, log, routes, rates, self.wake)
         self._taken: list[Taken] = []  # of a batch, what took a turn: it stands last
-        self.downstream: list[Service] = []  # dispatch and flush
-        self.reading: Service | None = None  # dequeue-get
-        self.on_less: list[Callable[[], None]] = []  # who may wait for the open slot to empty
 
-    def wait_for_wheel(
-        self, start: int, end: int, linked: Callable[[], int], is_stuck: Callable[[], bool]
-    ) -> None:
-        """Hand nothing over that a record of the timer topic not linked yet may come before: what
-        rolled, and what was left from before an opening, queue offsets [start, end). `linked`: the
-        queue offset behind what is linked; `is_stuck`: whether neither linking nor reading of slots
-        can go on by itself.
-        """
-        self._linked, self._is_linking_stuck = linked, is_stuck
-        if start < end:
-            self._behind.append(_Behind(end, 0))
+    @property
+    def _is_linking_stuck(self) -> bool:
+        """Whether neither linking nor reading of slots can go on by itself."""
+        return self._config.stop_enqueue and self._is_reading_idle()
 
     def _until_ms(self) -> int:
         now_ms, whole_ms = self._clock.now_ms, self._linker.whole_until_ms()
         if self._behind:
-            linked = self._linked()
+            linked = self._linker.linked_offset
             self._behind = [one for one in self._behind if one.queue_end > linked]
         until_ms = min(now_ms, whole_ms, *(one.due_ms - 1 for one in self._behind))
         self._is_held_up = until_ms < now_ms
@@ -115,14 +115,14 @@ class DequeuePut(Service):
         """Hand over what is due, at most one batch."""
         self._log.check_alive()
         due, frontier, popped = self._pop()
-        if not popped and not len(due) and self._behind and self._is_linking_stuck():
+        if not popped and not len(due) and self._behind and self._is_linking_stuck:
             # Nothing is linked while enqueuing is stopped: others go on.
             self._behind.clear()
             self.metrics.add("dequeue_put_order_waivers", 1)
             due, frontier, popped = self._pop()
         if not len(due):
-            if self._behind and self.reading is not None:
-                self.reading.wake()  # an idle one does not see by itself that the clock moved on
+            if self._behind:
+                self._signals.linking_awaited()  # idle, it would not see that time passed
             if popped:
                 self._wake_others()
             return popped > 0
@@ -147,10 +147,8 @@ class DequeuePut(Service):
         return True
 
     def _wake_others(self) -> None:
-        for service in self.downstream:
-            service.wake()
-        for tell in self.on_less:
-            tell()
+        self._signals.records_placed()
+        self._signals.open_slot_shrunk()
 
     def _pop(self) -> tuple[Records, int, int]:
         """Give what may go now, at most one batch; the frontier; how many left the open slot."""

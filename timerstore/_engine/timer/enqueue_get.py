@@ -14,6 +14,7 @@ from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.base.service import Handoff, Service
+from timerstore._engine.base.signals import Signals
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.routes import Route
@@ -32,6 +33,7 @@ class EnqueueGet(Service):
     def __init__(
         self,
         metrics: Metrics,
+        signals: Signals,
         config: StoreConfig,
         log: CommitLog,
         dispatch: Dispatch,
@@ -40,7 +42,7 @@ class EnqueueGet(Service):
         start: int,
         out: Handoff[Records],
     ) -> None:
-        super().__init__(metrics)
+        super().__init__(metrics, signals)
         self._config = config
         self._log = log
         self._dispatch = dispatch
@@ -48,11 +50,9 @@ class EnqueueGet(Service):
         self._store_id = store_id
         self._out = out
         self.queue_offset = start  # next to read
-        self.downstream: Service | None = None
         self._handed: deque[Records] = deque()  # by dispatch: what is next, or comes later
-        dispatch.hand_on = self._hand_on
 
-    def _hand_on(self, requests: bytes) -> None:
+    def take_dispatched(self, requests: bytes) -> None:
         """Take requests that need not be read. Too many at a time are read nevertheless."""
         if len(self._handed) < _HANDED_MAX:
             self._handed.append(np.frombuffer(requests, REQUEST))
@@ -69,8 +69,7 @@ class EnqueueGet(Service):
         reach("enqueue_requests_read")
         self._out.put(requests)
         self.queue_offset += len(requests)
-        if self.downstream is not None:
-            self.downstream.wake()
+        self._signals.requests_ready()
         return True
 
     def _take_handed(self) -> Records | None:

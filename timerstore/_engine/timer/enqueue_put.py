@@ -9,10 +9,10 @@ Holds:    (1) requests are linked in queue order; (2) every record of the timer 
 Fails:    FullError before anything is linked; retried.
 """
 
-from collections.abc import Callable
-
 from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.service import IDLE_S_MAX, Handoff, Service
+from timerstore._engine.base.signals import Signals
+from timerstore._engine.timer.checkpoint import Checkpoint
 from timerstore._engine.timer.linker import BLOCKED, Linker
 from timerstore._engine.timer.timer_arrays import Records
 from timerstore.clock import Clock
@@ -26,21 +26,20 @@ class EnqueuePut(Service):
     def __init__(
         self,
         metrics: Metrics,
+        signals: Signals,
         clock: Clock,
         linker: Linker,
+        checkpoint: Checkpoint,
         source: Handoff[Records],
     ) -> None:
-        super().__init__(metrics)
+        super().__init__(metrics, signals)
         self._clock = clock
         self._linker = linker
+        self._checkpoint = checkpoint
         self._source = source
         self._rest: Records | None = None  # requests taken and not linked yet
         self._blocked_at: int | None = None  # the last checkpoint begun when they first found none
         self._far_blocked_at: int | None = None  # the same for what comes down from the far wheel
-        self.checkpoints: Callable[[], tuple[int, int]] = lambda: (0, 0)  # begun; completed
-        self.on_blocked: Callable[[], None] | None = None  # a checkpoint may free one
-        self.upstream: Service | None = None
-        self.dequeue: list[Service] = []  # dequeue-get and dequeue-put
 
     def step(self) -> bool:
         """Move some of the far wheel down, link one batch, tidy the far log where both are done."""
@@ -50,7 +49,7 @@ class EnqueuePut(Service):
             return True
         tidied = self._linker.tidy()
         if tidied:
-            self._wake_dequeue()  # a far slot may be gone that kept them from what comes later
+            self._signals.wheel_changed()  # a far slot may be gone that held them up
         return tidied
 
     def _move_down(self) -> bool:
@@ -60,19 +59,18 @@ class EnqueuePut(Service):
             return False
         self._far_blocked_at = None
         if count > 0:
-            self._wake_dequeue()
+            self._signals.wheel_changed()
         return count > 0
 
     def _has_waited(self, blocked_at: int | None) -> bool:
         """Whether a checkpoint began and was completed since there was no slot."""
-        return blocked_at is not None and self.checkpoints()[1] > blocked_at
+        return blocked_at is not None and self._checkpoint.completed_number > blocked_at
 
     def _wait(self, blocked_at: int | None) -> int:
         """Ask for a checkpoint, which may free a slot; the last one that began before."""
         self.metrics.add("enqueue_put_blocked", 1)
-        if self.on_blocked is not None:
-            self.on_blocked()
-        return self.checkpoints()[0] if blocked_at is None else blocked_at
+        self._signals.slots_blocked()
+        return self._checkpoint.begun if blocked_at is None else blocked_at
 
     def open_slot_has_less(self) -> None:
         """Wake, where something may wait for that: requests that found no slot, or the far log,
@@ -80,10 +78,6 @@ class EnqueuePut(Service):
         """
         if self._rest is not None or self._linker.far_was_used:
             self.wake()
-
-    def _wake_dequeue(self) -> None:
-        for service in self.dequeue:
-            service.wake()
 
     def _link(self) -> bool:
         requests = self._rest if self._rest is not None else self._source.take()
@@ -97,9 +91,9 @@ class EnqueuePut(Service):
         self._blocked_at = None
         rest = requests[linked:]
         self._rest = rest if len(rest) else None
-        if self._rest is None and self.upstream is not None:
-            self.upstream.wake()
-        self._wake_dequeue()
+        if self._rest is None:
+            self._signals.requests_linked()
+        self._signals.wheel_changed()
         return True
 
     def idle_s(self) -> float | None:

@@ -10,7 +10,10 @@ Source:   issue 6; decision 0041.
 import numpy as np
 
 from timerstore._engine.format import timer_unit
-from timerstore._engine.timer.checkpoint import Checkpoint, Rooms
+from timerstore._engine.timer.checkpoint import Checkpoint
+from timerstore._engine.timer.open_slot import OpenSlot
+from timerstore._engine.timer.timer_log import TimerLog
+from timerstore._engine.timer.wheel import Wheel
 
 _PIECE_UNITS = 16_384
 
@@ -18,17 +21,26 @@ _PIECE_UNITS = 16_384
 class PastUnits:
     """Looks at the first timer log file of one store."""
 
-    def __init__(self, rooms: Rooms, checkpoint: Checkpoint, precision_ms: int) -> None:
-        self._rooms = rooms
+    def __init__(
+        self,
+        timer_log: TimerLog,
+        wheel: Wheel,
+        open_slot: OpenSlot,
+        checkpoint: Checkpoint,
+        precision_ms: int,
+    ) -> None:
         self._checkpoint = checkpoint
         self._precision_ms = precision_ms
         self._number = -1
         self._at = 0  # units of the file that were looked at
         self._highest = 0  # slot of any of them
+        self._timer_log = timer_log
+        self._wheel = wheel
+        self._open_slot = open_slot
 
     def retire(self) -> bool:
         """Retire the first file where it is past; whether anything was done."""
-        segments = self._rooms.timer_log.segments
+        segments = self._timer_log.segments
         if len(segments.numbers) < 2:
             return False
         number = segments.numbers[0]
@@ -48,13 +60,12 @@ class PastUnits:
         return segments.retire(end)
 
     def _lowest(self) -> int:
-        rooms = self._rooms
-        with rooms.wheel.lock:
-            return rooms.open_slot.lowest_slot(rooms.wheel.frontier)
+        with self._wheel.lock:
+            return self._open_slot.lowest_slot(self._wheel.frontier)
 
     def _look(self, begin: int, count: int) -> None:
         size = min(_PIECE_UNITS, count - self._at)
-        units = self._rooms.timer_log.units(begin + self._at * timer_unit.UNIT_BYTES, size)
+        units = self._timer_log.units(begin + self._at * timer_unit.UNIT_BYTES, size)
         slots = (units["write_ms"] + units["delay_ms"]) // self._precision_ms
         self._highest = max(self._highest, int(np.max(slots, initial=0)))
         self._at += size

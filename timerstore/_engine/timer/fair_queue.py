@@ -86,8 +86,14 @@ class Lanes(Owner):
     """The lanes of one store."""
 
     def __init__(
-        self, clock: Clock, log: CommitLog, routes: Routes, rates: Mapping[str, float]
+        self,
+        clock: Clock,
+        log: CommitLog,
+        routes: Routes,
+        rates: Mapping[str, float],
+        on_rate: Callable[[], None],
     ) -> None:
+        """`on_rate` is called after a rate was changed."""
         self._clock = clock
         self._log = log
         self._routes = routes
@@ -96,7 +102,7 @@ class Lanes(Owner):
         self._lanes: dict[str, _Lane] = {}
         self._turn = 0
         self._last_taken: list[Taken] = []
-        self.on_rate: Callable[[], None] = lambda: None  # a rate was changed
+        self._on_rate = on_rate
 
     def __len__(self) -> int:
         with self._lock:
@@ -115,7 +121,7 @@ class Lanes(Owner):
                 self._rates.pop(topic, None)
             else:
                 self._rates[topic] = per_second
-        self.on_rate()
+        self._on_rate()
 
     def are_needed(self, loaded: int) -> bool:
         """Whether what is due must be sorted out by topic; `loaded`: how much is read, but for

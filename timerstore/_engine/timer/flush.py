@@ -10,6 +10,7 @@ Fails:    FullError in a checkpoint is retried; the first failed sync is final.
 
 from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.service import Service
+from timerstore._engine.base.signals import Signals
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.timer.checkpoint import Checkpoint
 from timerstore.clock import Clock
@@ -27,6 +28,7 @@ class Flush(Service):
     def __init__(
         self,
         metrics: Metrics,
+        signals: Signals,
         config: StoreConfig,
         clock: Clock,
         log: CommitLog,
@@ -34,7 +36,7 @@ class Flush(Service):
         *,
         at_once: bool,
     ) -> None:
-        super().__init__(metrics)
+        super().__init__(metrics, signals)
         self._config = config
         self._clock = clock
         self._log = log

@@ -31,10 +31,12 @@ from timerstore._engine.format.timer_unit import UNIT_BYTES
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.timer import far_wheel
-from timerstore._engine.timer.checkpoint import Rooms
-from timerstore._engine.timer.open_slot import by_slot
+from timerstore._engine.timer.far_wheel import FarWheel
+from timerstore._engine.timer.open_slot import OpenSlot, by_slot
 from timerstore._engine.timer.timer_arrays import DUE, FAR, REQUEST, Int64Array, Records
-from timerstore._engine.timer.wheel import NO_SLOT
+from timerstore._engine.timer.timer_log import TimerLog
+from timerstore._engine.timer.timer_states import States
+from timerstore._engine.timer.wheel import NO_SLOT, Wheel
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import FailedError, FullError, TimerStoreError
@@ -48,21 +50,32 @@ class Linker(Owner):
     """Links the messages of one store."""
 
     def __init__(
-        self, metrics: Metrics, config: StoreConfig, clock: Clock, rooms: Rooms, store_id: int
+        self,
+        metrics: Metrics,
+        config: StoreConfig,
+        clock: Clock,
+        log: CommitLog,
+        wheel: Wheel,
+        timer_log: TimerLog,
+        far: FarWheel,
+        states: States,
+        open_slot: OpenSlot,
+        store_id: int,
     ) -> None:
         self._metrics = metrics
         self._config = config
         self._clock = clock
-        self._log: CommitLog = rooms.log
-        self._wheel = rooms.wheel
-        self._timer_log = rooms.timer_log
-        self._far = rooms.far
-        self._states = rooms.states
-        self._open_slot = rooms.open_slot
+        self._log: CommitLog = log
+        self._wheel = wheel
+        self._timer_log = timer_log
+        self._far = far
+        self._states = states
+        self._open_slot = open_slot
         self._store_id = store_id
         self._has_far = config.far_wheel != "off"
         self._lock = Lock()
-        self.refused: TimerStoreError | None = None  # what kept a closing from linking all
+        self.refused: TimerStoreError | None = None
+        """The error that kept closing from linking everything."""
         self._link: Any = ffi.new("ts_link *")
         self._units = np.empty((_BATCH + 1) * UNIT_BYTES, np.uint8)
         self._late = np.empty(_BATCH, DUE)
@@ -80,6 +93,18 @@ class Linker(Owner):
 
     # --- from the timer topic ---
 
+    def refuse(self, error: TimerStoreError) -> None:
+        """Keep the error that kept closing from linking everything; raise it unless retryable."""
+        if not error.retryable:
+            raise error
+        self.refused = error
+
+    @property
+    def linked_offset(self) -> int:
+        """The queue offset after the last linked record; what is late is in the open slot then."""
+        with self._wheel.lock:
+            return self._timer_log.linked_offset
+
     def link(self, requests: Records, *, parks: bool = False) -> int:
         """How many were linked; 0 where only a segment was finished; BLOCKED where none can be, and
         none is to be parked.
@@ -90,7 +115,7 @@ class Linker(Owner):
             with self._wheel.lock:
                 count = self._place(requests, self._now_slot(), parks=parks)
                 if count > 0:
-                    self._timer_log.linked_offset = int(requests["queue_offset"][count - 1]) + 1
+                    self._timer_log.linked_through(int(requests["queue_offset"][count - 1]))
             if count < 0:
                 return BLOCKED
             late = int(self._link.late_count)
@@ -160,8 +185,7 @@ class Linker(Owner):
         if is_again and link.bytes:
             self._far.note_linked_again(self._timer_log.end)
         reach("enqueue_units_written")
-        if wheel.earliest is not None:
-            wheel.earliest = min(wheel.earliest, int(link.first_slot))
+        wheel.note_used(int(link.first_slot))
         if link.late_count:
             late = self._late[: link.late_count]
             wheel.took_late([slot for slot, _ in by_slot(late["slot"]) if slot >= 0])

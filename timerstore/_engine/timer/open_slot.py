@@ -50,7 +50,8 @@ def by_slot(slots: Int64Array) -> list[tuple[int, int]]:
 class OpenSlot(Owner):
     """What has been read from the wheel and waits for its millisecond."""
 
-    def __init__(self, precision_ms: int) -> None:
+    def __init__(self, precision_ms: int, is_mixed: Callable[[], bool]) -> None:
+        """`is_mixed`: whether more than one topic has timers."""
         self._precision_ms = precision_ms
         self._lock = Lock()
         self._outstanding: dict[int, int] = {}
@@ -60,9 +61,13 @@ class OpenSlot(Owner):
         self._crowds: dict[int, DueQueue] = {}  # by topic hash
         self._popped: Records = np.empty(0, DUE)  # last
         self._turn = 0
-        self.is_mixed: Callable[[], bool] = lambda: False  # more than one topic has timers
+        self._is_mixed = is_mixed
         self.frontier = 0
         self._back_count = 0  # of the wheel, when its frontier followed the clock back last
+
+    def start_at(self, read_slot: int) -> None:
+        """Count slots from here on as not read."""
+        self.frontier = read_slot
 
     def __len__(self) -> int:
         return len(self._rest) + sum(map(len, list(self._crowds.values())))
@@ -173,7 +178,7 @@ class OpenSlot(Owner):
         topic_hash = self._rest_hash
         if topic_hash is None or len(self._rest) <= CROWD or len(self._crowds) >= _CROWDS:
             return
-        if self.is_mixed():
+        if self._is_mixed():
             self._crowds[topic_hash] = self._rest
             self._rest, self._rest_hash = DueQueue(), None
 
@@ -182,7 +187,7 @@ class OpenSlot(Owner):
         hashes, counts = np.unique(entries["topic_hash"], return_counts=True)
         found = hashes[(counts >= RUN_MIN) & (4 * counts >= len(entries))].tolist()
         found = [one for one in found if one not in self._crowds][: _CROWDS - len(self._crowds)]
-        if not found or not self.is_mixed():
+        if not found or not self._is_mixed():
             return
         self._crowds |= {topic_hash: DueQueue() for topic_hash in found}
         before, self._rest = self._rest, DueQueue()

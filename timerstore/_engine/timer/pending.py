@@ -13,12 +13,16 @@ import numpy as np
 
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.format.handle import Handle, encode
+from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.record_lookup import is_of_topic, real_routes, record_fields
-from timerstore._engine.queues.routes import Route
-from timerstore._engine.timer.checkpoint import Rooms
+from timerstore._engine.queues.routes import Route, Routes
+from timerstore._engine.timer.far_wheel import FarWheel
+from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.timer_arrays import CHAINED, DUE, REQUEST, Records
-from timerstore._engine.timer.timer_states import which_wait
-from timerstore._engine.timer.wheel import NO_SLOT
+from timerstore._engine.timer.timer_log import TimerLog
+from timerstore._engine.timer.timer_states import States, which_wait
+from timerstore._engine.timer.wheel import NO_SLOT, Wheel
 from timerstore.config import StoreConfig
 from timerstore.errors import GoneError
 from timerstore.messages import PendingTimer, parse_properties
@@ -32,12 +36,30 @@ class PendingReader:
     """Reads what waits in one store."""
 
     def __init__(
-        self, config: StoreConfig, rooms: Rooms, timer_route: Route, store_id: int
+        self,
+        config: StoreConfig,
+        open_slot: OpenSlot,
+        timer_log: TimerLog,
+        wheel: Wheel,
+        log: CommitLog,
+        states: States,
+        routes: Routes,
+        far: FarWheel,
+        dispatch: Dispatch,
+        timer_route: Route,
+        store_id: int,
     ) -> None:
         self._config = config
-        self._rooms = rooms
         self._timer_route = timer_route
         self._store_id = store_id
+        self._open_slot = open_slot
+        self._timer_log = timer_log
+        self._wheel = wheel
+        self._log = log
+        self._states = states
+        self._routes = routes
+        self._far = far
+        self._dispatch = dispatch
 
     def read(
         self, begin_ms: int | None = None, end_ms: int | None = None, topic: str | None = None
@@ -57,18 +79,17 @@ class PendingReader:
 
     def _of_topic(self, entries: Records, topic: str) -> Records:
         """Those of a topic; more, where some were moved meanwhile."""
-        rooms = self._rooms
         try:
             found = real_routes(
-                rooms.log,
-                rooms.routes,
+                self._log,
+                self._routes,
                 entries["log_offset"],
                 entries["size"],
                 is_level=False,
             )
         except GoneError:
             return entries
-        return entries[is_of_topic(rooms.routes, found, topic)]
+        return entries[is_of_topic(self._routes, found, topic)]
 
     def _describe_surely(self, entry: Records) -> PendingTimer | None:
         """Describe it; from the copy that waits now where retention has moved it meanwhile."""
@@ -98,7 +119,7 @@ class PendingReader:
         """The same of what is on the wheel, in slots up to `last_slot` and in those being read, and
         was not loaded whole when this was called: the rest is in memory.
         """
-        last_slot = max(last_slot, self._rooms.open_slot.highest_slot(last_slot))
+        last_slot = max(last_slot, self._open_slot.highest_slot(last_slot))
         with ExitStack() as held:
             chained, far, _ = self._chained(last_slot + 1, held, has_loaded=False)
             for part in _gathered(chained):
@@ -113,31 +134,29 @@ class PendingReader:
         those of the far wheel, which are read later, as they were at the same moment; the timer
         topic's offset up to which all that went.
         """
-        rooms = self._rooms
         found: list[Records] = []
-        with rooms.wheel.lock:
-            linked_offset = rooms.timer_log.linked_offset
-            at = rooms.open_slot.lowest_slot(rooms.wheel.frontier)
+        with self._wheel.lock:
+            linked_offset = self._timer_log.linked_offset
+            at = self._open_slot.lowest_slot(self._wheel.frontier)
             if not has_loaded:
-                at = max(at, rooms.open_slot.frontier)
-            while (slot := rooms.wheel.next_used(at, end)) is not None:
+                at = max(at, self._open_slot.frontier)
+            while (slot := self._wheel.next_used(at, end)) is not None:
                 found.extend(self.chain(slot))
                 at = slot + 1
-            chains = rooms.far.table().rows
-            chains = chains[chains["slot"] * rooms.far.width < end]
-            view = held.enter_context(rooms.far.view())
+            chains = self._far.table().rows
+            chains = chains[chains["slot"] * self._far.width < end]
+            view = held.enter_context(self._far.view())
         far = (
             part
             for slot, newest, *_ in chains.tolist()
-            for part in rooms.far.walk(view, slot, newest)
+            for part in self._far.walk(view, slot, newest)
         )
         return found, far, linked_offset
 
     def _due_far(self, units: Records) -> Records:
-        rooms = self._rooms
         count = lib.ts_far_waiting(
-            rooms.states.native,
-            rooms.log.segments.begin,
+            self._states.native,
+            self._log.segments.begin,
             ffi.from_buffer("ts_far_unit[]", units),
             len(units),
         )
@@ -156,7 +175,7 @@ class PendingReader:
 
     def chain(self, slot: int) -> Iterator[Records]:
         """Give a slot's units, newest first, in parts."""
-        timer_log = self._rooms.timer_log
+        timer_log = self._timer_log
         pos = ffi.new("int64_t *", -1)
         size = _FEW  # most chains are short, and there may be a million of them
         with timer_log.segments.view(timer_log.end) as view:
@@ -164,7 +183,7 @@ class PendingReader:
                 part = np.empty(size, CHAINED)
                 got = lib.ts_wheel_load(
                     view,
-                    self._rooms.wheel.native,
+                    self._wheel.native,
                     slot,
                     pos,
                     size,
@@ -182,9 +201,8 @@ class PendingReader:
         """Give the chain of a slot, whatever became of it, then what waits and is not on the wheel
         yet, as units.
         """
-        rooms = self._rooms
-        with rooms.wheel.lock:
-            linked = rooms.timer_log.linked_offset
+        with self._wheel.lock:
+            linked = self._timer_log.linked_offset
             chained = list(self.chain(slot))
         yield from chained
         for part in self._backlog(linked):
@@ -193,14 +211,14 @@ class PendingReader:
             yield units
 
     def _due(self, chained: Records) -> Records:
-        log = self._rooms.log
+        log = self._log
         due = np.empty(len(chained), DUE)
         kept = done = 0
         with log.segments.view(log.write_out()) as view:
             while done < len(chained):
                 got = lib.ts_due_load(
                     view,
-                    self._rooms.states.native,
+                    self._states.native,
                     self._store_id,
                     self._config.precision_ms,
                     _NO_ROLL,
@@ -217,39 +235,38 @@ class PendingReader:
 
     def _backlog(self, begin: int) -> Iterator[Records]:
         """What the timer topic holds and the wheel does not yet."""
-        rooms = self._rooms
-        with rooms.log.lock:
-            end = rooms.log.end
-        rooms.dispatch.through(end)
+        with self._log.lock:
+            end = self._log.end
+        self._dispatch.through(end)
         queue = self._timer_route.queue
         while begin < queue.count:
             units = queue.read(begin, _BATCH)
             count = len(units) // 20
             requests = np.empty(count, REQUEST)
             done = 0
-            with rooms.log.segments.view(rooms.log.written) as view:
+            with self._log.segments.view(self._log.written) as view:
                 while done < count:
                     got = lib.ts_timer_requests(
                         view,
                         ffi.from_buffer("uint8_t[]", units) + 20 * done,
                         count - done,
                         begin + done,
-                        self._rooms.states.native,
+                        self._states.native,
                         self._store_id,
                         self._config.precision_ms,
                         ffi.from_buffer("ts_request[]", requests) + done,
                     )
                     if got < 0:
-                        rooms.log.segments.serve(view, got, "pending")
+                        self._log.segments.serve(view, got, "pending")
                     else:
                         done += got
             begin += count
-            waits = which_wait(rooms.states.native, requests["id"])
+            waits = which_wait(self._states.native, requests["id"])
             yield _as_due(requests[waits & (requests["flags"] == 0)])
 
     def describe(self, entry: Records) -> PendingTimer:
         """Tell what a due entry is; GoneError where its record was removed."""
-        log = self._rooms.log
+        log = self._log
         with log.segments.view(log.written) as view:
             _, _, text = record_fields(log.segments, view, int(entry["log_offset"]))
         properties = parse_properties(text)

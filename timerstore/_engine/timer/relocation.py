@@ -29,12 +29,16 @@ from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.native import FAULTS, ffi, lib
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.format import timer_unit
+from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.log.fold import SCAN_DTYPE, Scan
 from timerstore._engine.queues.record_lookup import route_needed
-from timerstore._engine.queues.routes import Route
-from timerstore._engine.timer.checkpoint import Rooms
+from timerstore._engine.queues.routes import Route, Routes
+from timerstore._engine.timer.far_wheel import FarWheel
+from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.timer_arrays import DRAFT, DUE, Records
-from timerstore._engine.timer.timer_states import which_wait
+from timerstore._engine.timer.timer_log import TimerLog
+from timerstore._engine.timer.timer_states import States, which_wait
+from timerstore._engine.timer.wheel import Wheel
 from timerstore.clock import Clock
 from timerstore.errors import CorruptError
 
@@ -51,15 +55,20 @@ class Mover(Owner):
         self,
         metrics: Metrics,
         clock: Clock,
-        rooms: Rooms,
+        timer_log: TimerLog,
+        routes: Routes,
+        states: States,
+        wheel: Wheel,
+        open_slot: OpenSlot,
+        far: FarWheel,
+        log: CommitLog,
         timer_route: Route,
         store_id: int,
         precision_ms: int,
     ) -> None:
         self._metrics = metrics
         self._clock = clock
-        self._rooms = rooms
-        self._log = rooms.log
+        self._log = log
         self._timer_route = timer_route
         self._store_id = store_id
         self._precision_ms = precision_ms
@@ -71,6 +80,12 @@ class Mover(Owner):
         self._drafts = np.empty(_BATCH, DRAFT)
         self._scratch = ffi.new("uint8_t[]", _SCRATCH_BYTES)
         self._slots = np.empty(_BATCH, np.int64), np.empty(_BATCH, np.int64)
+        self._timer_log = timer_log
+        self._routes = routes
+        self._states = states
+        self._wheel = wheel
+        self._open_slot = open_slot
+        self._far = far
 
     def step(self, begin: int, end: int) -> bool:
         """Move some of what waits in [begin, end); whether anything was left to look at."""
@@ -92,7 +107,7 @@ class Mover(Owner):
     @property
     def is_linked(self) -> bool:
         """Whether all that was moved is on the wheel: so that nothing overtakes it there."""
-        return self._rooms.timer_log.linked_offset >= self._queue_end
+        return self._timer_log.linked_offset >= self._queue_end
 
     # --- what waits ---
 
@@ -103,7 +118,7 @@ class Mover(Owner):
             while True:
                 count = lib.ts_scan(
                     view,
-                    self._rooms.routes.native,
+                    self._routes.native,
                     self._precision_ms,
                     self._at,
                     following,
@@ -111,7 +126,7 @@ class Mover(Owner):
                     ffi.from_buffer("ts_scanned[]", self._scanned),
                 )
                 if count == lib.TS_NEED_ROUTE:
-                    route_needed(segments, view, self._rooms.routes, self._clock.now_ms)
+                    route_needed(segments, view, self._routes, self._clock.now_ms)
                 elif count < 0:
                     segments.serve(view, count, "retention")
                 else:
@@ -127,7 +142,7 @@ class Mover(Owner):
         """Of these records the newest copies of what waits."""
         found = found[np.isin(found["kind"], _IN_TIMER_TOPIC)]
         is_timer = found["kind"] == lib.TS_KIND_TIMER
-        states = self._rooms.states
+        states = self._states
         ids = states.ids_of(found, self._store_id)
         chosen = is_timer & which_wait(states.native, ids)
         if not chosen.any():
@@ -144,18 +159,18 @@ class Mover(Owner):
 
     def _is_newest(self, records: Scan) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
         """Which of these records of the timer topic have not rolled on, as far as is known."""
-        rooms, segments = self._rooms, self._rooms.timer_log.segments
+        segments = self._timer_log.segments
         size = segments.segment_bytes
         newest = np.ones(len(records), bool)  # what is not linked yet has not rolled
         with ExitStack() as held:
-            with rooms.wheel.lock:
-                end, linked = rooms.timer_log.end, rooms.timer_log.linked_offset
-                frontier, open_slots = rooms.wheel.frontier, rooms.open_slot.outstanding()
-                if rooms.far.has_far:
+            with self._wheel.lock:
+                end, linked = self._timer_log.end, self._timer_log.linked_offset
+                frontier, open_slots = self._wheel.frontier, self._open_slot.outstanding()
+                if self._far.has_far:
                     return newest
-                ordered_from, rows = rooms.far.ordered_from, rooms.far.table().rows
-                view = held.enter_context(rooms.far.view())
-            parked = rooms.far.parked_offsets(view, rows)
+                ordered_from, rows = self._far.ordered_from, self._far.table().rows
+                view = held.enter_context(self._far.view())
+            parked = self._far.parked_offsets(view, rows)
         numbers = records["queue_offset"] - (linked - timer_unit.count_below(end, size))
         is_known = numbers >= timer_unit.count_below(ordered_from, size)
         is_known &= ~np.isin(records["log_offset"], parked)
@@ -183,7 +198,7 @@ class Mover(Owner):
         reach("retention_moved")
 
     def _plan(self, view: Any) -> int:
-        routes, now_ms = self._rooms.routes, self._clock.now_ms
+        routes, now_ms = self._routes, self._clock.now_ms
         while True:
             count = lib.ts_deliver_plan(
                 view,

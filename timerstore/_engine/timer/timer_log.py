@@ -83,6 +83,10 @@ class TimerLog(Owner):
         segment_end = self.end - self.end % size + size
         self.segments.reserve(min(self.end + count * UNIT_BYTES + BLANK_BYTES, segment_end))
 
+    def linked_through(self, queue_offset: int) -> None:
+        """Note that the record of the timer topic at this queue offset has its unit."""
+        self.linked_offset = queue_offset + 1
+
     def append(self, units: memoryview, end: int) -> None:
         """Write what was linked; `end` is behind it, at the next segment after a blank."""
         self.segments.write(self.end, units)

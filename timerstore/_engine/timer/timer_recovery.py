@@ -50,7 +50,7 @@ def start_at(wheel: Wheel, open_slot: OpenSlot, read_slot: int) -> None:
     """Read slots from here on. Slot 0 is never used (wheel_slot.h): what is due in it is late."""
     read_slot = max(read_slot, 1)
     wheel.start_at(read_slot)
-    open_slot.frontier = read_slot
+    open_slot.start_at(read_slot)
 
 
 def fold_forward(states: States, routes: Routes, scanned: Scan, store_id: int) -> None:

@@ -1,55 +1,106 @@
-"""Retain: ties retention (log/retention.py) to the timer, the queues and the index.
+"""Keep timer, queues and index in step with retention (log/retention.py).
 
-Threads:  retention.
-Holds:    nothing that the last completed checkpoint goes on from lies below the log's beginning:
-          its end, the records that are linked next, the slots that are read next.
+Thread safety: runs on the retention thread only.
+Invariants:
+    1. Nothing that the last completed checkpoint continues from lies below the log's beginning: its
+       end, the records that are linked next, the slots that are read next.
 """
 
 from collections import deque
-from collections.abc import Callable
-from functools import partial
 
 from timerstore._engine.base.failpoints import reach
-from timerstore._engine.base.metrics import Metrics
-from timerstore._engine.log.retention import Retention, Seams
+from timerstore._engine.base.signals import Signals
+from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.queues.dispatch import Dispatch
+from timerstore._engine.queues.level_cursors import LevelCursors
 from timerstore._engine.queues.level_guard import lowest_waiting
-from timerstore._engine.queues.routes import Route
-from timerstore._engine.storage.disk import Disk
-from timerstore._engine.timer.checkpoint import Checkpoint, Rooms
+from timerstore._engine.queues.routes import Route, Routes
+from timerstore._engine.timer.checkpoint import Checkpoint
 from timerstore._engine.timer.expired_segments import PastUnits
 from timerstore._engine.timer.flush import Flush
 from timerstore._engine.timer.relocation import Mover
-from timerstore.clock import Clock
-from timerstore.config import StoreConfig
+from timerstore._engine.timer.timer_log import TimerLog
 from timerstore.errors import FullError
 
 _QUEUES = 64  # that are looked at in one step
 
 
-class _Derived:
-    """Drops what is derived from the part of the log that is gone."""
+class TimerRetention:
+    """What retention's `Dependents` are, for one store."""
 
-    def __init__(self, rooms: Rooms) -> None:
-        self._rooms = rooms
-        self._at = 0  # index of route
-        self.on_dropped: list[Callable[[Route, int, int], None]] = []  # queue offsets [begin, end)
-        self.to_tell: deque[Callable[[], None]] = deque()  # retention's
+    def __init__(
+        self,
+        log: CommitLog,
+        routes: Routes,
+        dispatch: Dispatch,
+        levels: LevelCursors,
+        timer_log: TimerLog,
+        timer_route: Route,
+        checkpoint: Checkpoint,
+        flush: Flush,
+        mover: Mover,
+        past: PastUnits,
+        signals: Signals,
+    ) -> None:
+        self._log = log
+        self._routes = routes
+        self._dispatch = dispatch
+        self._levels = levels
+        self._timer_log = timer_log
+        self._timer_route = timer_route
+        self._checkpoint = checkpoint
+        self._flush = flush
+        self._mover = mover
+        self._past = past
+        self._signals = signals
+        self._at = 0  # index of the next route to drop units of
+        self._dropped: deque[tuple[Route, int, int]] = deque()  # queue offsets [begin, end)
 
-    def drop(self, log_begin: int) -> bool:
-        """Some of it; whether there may be more."""
-        routes = self._rooms.routes.by_index
+    def move(self, begin: int, end: int) -> bool:
+        """As Dependents.move."""
+        moved = self._mover.step(begin, end)
+        if moved:
+            self._dispatch.wake()
+            self._flush.note()
+        return moved
+
+    def is_past(self, end: int) -> bool:
+        """As Dependents.is_past."""
+        mark = self._checkpoint.completed
+        if mark is None or not self._mover.is_linked:
+            return False  # linking comes with a checkpoint, which wakes
+        if mark.log_end >= end:
+            first = self._timer_route.queue.first_at(end)
+            if mark.timer_queue_offset >= first:
+                return True
+            if self._timer_log.linked_offset < first:
+                return False
+        self._flush.request_checkpoint()
+        return False
+
+    def raise_begins(self) -> None:
+        """As Dependents.raise_begins."""
+        self._checkpoint.raise_begins()
+
+    def lowest_needed(self) -> int:
+        """As Dependents.lowest_needed: by messages of fixed levels that are pending."""
+        return lowest_waiting(self._log, self._routes, self._levels)
+
+    def drop_derived(self, log_begin: int) -> bool:
+        """As Dependents.drop_derived: units of some queues, then of the index."""
+        routes = self._routes.by_index
         for route in routes[self._at : self._at + _QUEUES]:
             before = route.queue.min_offset
             while route.queue.drop_below(log_begin):
                 reach("retention_queue_dropped")
             end = route.queue.min_offset
             if end > before:
-                self.to_tell += [partial(tell, route, before, end) for tell in self.on_dropped]
+                self._dropped.append((route, before, end))
         self._at += _QUEUES
         if self._at < len(routes):
             return True
         self._at = 0
-        index = self._rooms.dispatch.index
+        index = self._dispatch.index
         try:
             while index is not None and index.drop_below(log_begin):
                 pass
@@ -57,60 +108,18 @@ class _Derived:
             pass  # noting it takes space: it goes with the next file of the log
         return False
 
+    def send_notices(self) -> None:
+        """As Dependents.send_notices."""
+        while self._dropped:
+            self._signals.queue_dropped(*self._dropped.popleft())
 
-class Retained(Retention):
-    """Retention, and who is told of what it dropped."""
+    def retire_timer_log(self) -> bool:
+        """As Dependents.retire_timer_log."""
+        return self._past.retire()
 
-    on_dropped: list[Callable[[Route, int, int], None]]
-
-
-def make_retention(
-    metrics: Metrics,
-    config: StoreConfig,
-    clock: Clock,
-    disk: Disk,
-    rooms: Rooms,
-    timer_route: Route,
-    checkpoint: Checkpoint,
-    flush: Flush,
-    store_id: int,
-) -> Retained:
-    """Make the service; it is woken when a checkpoint is completed."""
-    mover = Mover(metrics, clock, rooms, timer_route, store_id, config.precision_ms)
-    past = PastUnits(rooms, checkpoint, config.precision_ms)
-    derived = _Derived(rooms)
-
-    def move(begin: int, end: int) -> bool:
-        moved = mover.step(begin, end)
-        if moved:
-            rooms.dispatch.wake()
-            flush.note()
-        return moved
-
-    def is_past(end: int) -> bool:
-        mark = checkpoint.completed
-        if mark is None or not mover.is_linked:
-            return False  # linking comes with a checkpoint, which wakes
-        if mark.log_end >= end:
-            first = timer_route.queue.first_at(end)
-            if mark.timer_queue_offset >= first:
-                return True
-            if rooms.timer_log.linked_offset < first:
-                return False
-        flush.request_checkpoint()
-        return False
-
-    def unlink_timer_log() -> bool:
-        segments = rooms.timer_log.segments
+    def unlink_timer_log(self) -> bool:
+        """As Dependents.unlink_timer_log."""
+        segments = self._timer_log.segments
         if segments.has_retired:
-            checkpoint.raise_begins()  # once more: the disk may have been full
+            self._checkpoint.raise_begins()  # once more: the disk may have been full
         return segments.unlink_retired()
-
-    seams = Seams(
-        move, is_past, checkpoint.raise_begins, derived.drop, past.retire, unlink_timer_log
-    )
-    retention = Retained(metrics, config, clock, disk, rooms.log, seams)
-    retention.on_dropped, derived.to_tell = derived.on_dropped, retention.to_tell
-    retention.guards.append(lambda: lowest_waiting(rooms.log, rooms.routes, rooms.levels))
-    checkpoint.on_completed.append(retention.wake)
-    return retention

@@ -88,9 +88,7 @@ class Wheel(Owner):
         # tells, so that a recovery from the last completed checkpoint needs them as they are.
         self.moved_on: set[int] = set()  # since the last checkpoint began
         self._moved_before: set[int] = set()  # what no completed one covers yet
-        self.earliest: int | None = (
-            None  # no used slot at or above `frontier` lies below; or unknown
-        )
+        self._earliest: int | None = None  # no used slot at or above `frontier` lies below
         size = slot_count * SLOT_BYTES
         new = not disk.exists(path)
         self._file = disk.open(path, create=True)
@@ -176,13 +174,29 @@ class Wheel(Owner):
         begun = self._begun_reading
         self._begun_reading = begun._replace(frontier=min(begun.frontier, self.frontier))
         self.back_count += 1
-        self.earliest = None
+        self._earliest = None
         return True
 
     def start_at(self, read_slot: int) -> None:
         """Read slots from here on, as the last completed checkpoint says."""
         self.frontier = self.completed_read_slot = read_slot
         self.reading = self._begun_reading = Reading(read_slot, np.empty(0, np.int64))
+
+    def read_through(self, slot: int) -> None:
+        """Count the slots up to this one as read."""
+        self.frontier, self._earliest = slot + 1, None
+
+    def note_used(self, slot: int) -> None:
+        """Note that a slot is used, which may be the earliest."""
+        if self._earliest is not None:
+            self._earliest = min(self._earliest, slot)
+
+    def earliest_used(self) -> int:
+        """Return the earliest used slot at or above the frontier, or NO_SLOT."""
+        if self._earliest is None:
+            found = self.next_used(self.frontier, NO_SLOT)
+            self._earliest = NO_SLOT if found is None else found
+        return self._earliest
 
     def checkpoint_begins(self, outstanding: Int64Array) -> None:
         """What moved on so far will be covered by the one that begins; under `lock`."""

@@ -14,37 +14,23 @@ import numpy as np
 from timerstore._engine.base.column_batch import Part, Rows
 from timerstore._engine.dedupe import Once
 from timerstore._engine.queues.routes import Route
-from timerstore._engine.recovery.opening import Opened
 from timerstore._engine.timer.slot_counts import SlotCounts
-from timerstore._engine.timer.timer_arrays import Int64Array
 from timerstore._engine.write.put_many import ManyPutting, Places, Way
-from timerstore.clock import Clock
 from timerstore.errors import BusyError, FullError
 
 
 class LimitedPutting(ManyPutting):
     """The way in, where slots have a limit."""
 
-    def __init__(self, opened: Opened, clock: Clock) -> None:
-        super().__init__(opened, clock)
-        self._counts = SlotCounts(
-            self.config.slot_messages_max,
-            opened.metrics,
-            clock,
-            opened.rooms.wheel,
-            self._waiting,
-        )
-        opened.canceller.slot_counts = opened.rescheduler.slot_counts = self._counts
+    def __init__(self, slot_counts: SlotCounts, **given: Any) -> None:
+        """`given`: as for ManyPutting."""
+        super().__init__(**given)
+        self._counts = slot_counts
 
     @property
     def is_quick(self) -> bool:
         """Never: the quick way counts nothing."""
         return False
-
-    def _waiting(self) -> Int64Array:
-        """Due times of all that waits."""
-        self._opened.rooms.log.check_alive()
-        return np.ascontiguousarray(self._opened.pending.entries()["due_ms"])
 
     def _admit(self, due_ms: Any) -> None:
         self._counts.check(due_ms)

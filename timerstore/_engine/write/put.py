@@ -20,10 +20,12 @@ from timerstore._engine.base.native import Lock, Putter, ffi, lib, pointer
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.format.delay_levels import parse_level_delays
 from timerstore._engine.format.store_paths import SCHEDULE_TOPIC
-from timerstore._engine.queues.dispatch import SOON_MS
-from timerstore._engine.queues.routes import Route
-from timerstore._engine.recovery.opening import Opened
+from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.queues.dispatch import SOON_MS, Dispatch
+from timerstore._engine.queues.routes import Route, Routes
+from timerstore._engine.timer.flush import Flush
 from timerstore.clock import Clock, SystemClock
+from timerstore.config import StoreConfig
 from timerstore.errors import MessageError, quoted
 from timerstore.messages import PutBatch, PutReceipt, ReceiptOrigin
 
@@ -71,18 +73,27 @@ class Level(NamedTuple):
 class Putting(Owner):
     """The way in."""
 
-    def __init__(self, opened: Opened, clock: Clock) -> None:
-        self._opened = opened
+    def __init__(
+        self,
+        config: StoreConfig,
+        clock: Clock,
+        log: CommitLog,
+        routes: Routes,
+        dispatch: Dispatch,
+        flush: Flush,
+        id_prefix: str,
+    ) -> None:
+        """`id_prefix`: of the message ids of this opening."""
         self._clock = clock
-        self.config = opened.config
-        self._log = opened.rooms.log
-        self._native = opened.rooms.log.native
-        self._lock = opened.rooms.log.lock
+        self.config = config
+        self._log = log
+        self._native = log.native
+        self._lock = log.lock
         self._is_sync = self.config.flush == "sync"
         self._is_system_clock = type(clock) is SystemClock
         self._delay_ms_max = self.config.delay_ms_max if self.config.timer_enabled else -1
-        self._dispatch = opened.rooms.dispatch
-        self._flush = opened.pipeline.flush
+        self._dispatch = dispatch
+        self._flush = flush
         # What is due later than near_ms need not be dispatched at once: flush or dispatch come by
         # before. What is due later than soon_ms, where dispatch comes within milliseconds.
         self._native.near_ms = 1000 + 2 * self.config.flush_interval_ms
@@ -91,6 +102,8 @@ class Putting(Owner):
         self._targets: dict[str, _Target] = {}
         self._target_lock = Lock()
         self._hot_topics: dict[str, tuple[int, ReceiptOrigin, int, dict[int, Level]]] = {}
+        self._routes = routes
+        self._id_prefix = id_prefix
 
     def make_putter(
         self,
@@ -268,7 +281,7 @@ class Putting(Owner):
         self._log.check_alive()
         number = min(level, len(self._level_delays))
         now_ms = self._clock.now_ms
-        routes = self._opened.rooms.routes
+        routes = self._routes
         routes.grow(SCHEDULE_TOPIC, len(self._level_delays), now_ms)
         route = routes.make(SCHEDULE_TOPIC, number - 1, now_ms)
         text = b"%s\x01%d\x02" % (validation.LEVEL_PROPERTY.encode(), number)
@@ -333,13 +346,13 @@ class Putting(Owner):
             target = self._targets.get(topic)
             if target is None:
                 self._log.check_alive()  # a store that has failed changes no file any more
-                routes = self._opened.rooms.routes
+                routes = self._routes
                 now_ms = self._clock.now_ms
                 count = routes.queue_count(topic) or self.config.topic_queue_count
                 routes.grow(topic, count, now_ms)
                 made = [routes.make(topic, q, now_ms) for q in range(count)]
                 origin = ReceiptOrigin(
-                    topic, self._opened.id_prefix, self.config.broker_name, self.config.precision_ms
+                    topic, self._id_prefix, self.config.broker_name, self.config.precision_ms
                 )
                 body_bytes_max = validation.body_bytes_limit(
                     self.config.message_bytes_max, self.config.record_bytes_max, name
@@ -374,8 +387,8 @@ class Putting(Owner):
             if number >= len(target.routes):
                 self._log.check_alive()
                 now_ms = self._clock.now_ms
-                self._opened.rooms.routes.grow(target.topic, number + 1, now_ms)
-                make = self._opened.rooms.routes.make
+                self._routes.grow(target.topic, number + 1, now_ms)
+                make = self._routes.make
                 target.set_routes([make(target.topic, q, now_ms) for q in range(number + 1)])
                 self._set_hot(target)
         return target.routes[number]

@@ -25,12 +25,17 @@ from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.dedupe import Firsts, Once
+from timerstore._engine.dedupe.message_ids import Ids
 from timerstore._engine.format.store_paths import SCHEDULE_TOPIC
-from timerstore._engine.queues.routes import Route
-from timerstore._engine.recovery.opening import Opened
+from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.queues.dispatch import Dispatch
+from timerstore._engine.queues.routes import Route, Routes
+from timerstore._engine.timer.flush import Flush
+from timerstore._engine.timer.timer_states import States
 from timerstore._engine.write.put import Level, Putting, check_queue
 from timerstore._engine.write.string_columns import Column, gather_ids
 from timerstore.clock import Clock
+from timerstore.config import StoreConfig
 from timerstore.errors import BusyError, FullError, MessageError
 from timerstore.messages import GivenIds, Int64Array, PutBatch, PutReceipt, ReceiptOrigin
 
@@ -90,12 +95,21 @@ class NotedPlaces(Places, ABC):
 class ManyPutting(Putting):
     """The way in, for many and with ids, too."""
 
-    def __init__(self, opened: Opened, clock: Clock) -> None:
-        super().__init__(opened, clock)
-        rooms, config = opened.rooms, opened.config
-        self._firsts = Firsts(
-            rooms.log, rooms.ids, rooms.states.native, opened.store_id, config.precision_ms
-        )
+    def __init__(
+        self,
+        config: StoreConfig,
+        clock: Clock,
+        log: CommitLog,
+        routes: Routes,
+        dispatch: Dispatch,
+        flush: Flush,
+        ids: Ids,
+        states: States,
+        store_id: int,
+        id_prefix: str,
+    ) -> None:
+        super().__init__(config, clock, log, routes, dispatch, flush, id_prefix)
+        self._firsts = Firsts(log, ids, states.native, store_id, config.precision_ms)
 
     # --- one with an id ---
 

@@ -28,15 +28,19 @@ from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import Lock, ffi, lib, raise_status
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.change.cancel import delete_properties, leaving
+from timerstore._engine.change.reschedule import Rescheduler
 from timerstore._engine.format.store_paths import WHEEL_TIMER_TOPIC
+from timerstore._engine.log.commit_log import CommitLog
+from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.pending_removals import Removals
 from timerstore._engine.queues.record_lookup import record_fields, scan_one
-from timerstore._engine.queues.routes import Route
-from timerstore._engine.recovery.opening import Opened
+from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.timer.handle_lookup import Named
+from timerstore._engine.timer.timer_states import States
 from timerstore._engine.write.put import check_queue
 from timerstore._engine.write.put_many import ManyPutting
 from timerstore.clock import Clock
+from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, CorruptError, GoneError, MessageError, quoted
 from timerstore.messages import (
     PutReceipt,
@@ -79,17 +83,35 @@ class _Waiting(NamedTuple):
 class Replacing(Owner):
     """Puts with a key, in one store."""
 
-    def __init__(self, opened: Opened, clock: Clock, putting: ManyPutting) -> None:
-        self._opened = opened
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        id_prefix: str,
+        timer_route: Route,
+        rescheduler: Rescheduler,
+        store_id: int,
+        routes: Routes,
+        states: States,
+        log: CommitLog,
+        config: StoreConfig,
+        clock: Clock,
+        putting: ManyPutting,
+    ) -> None:
         self._clock = clock
         self._putting = putting
-        self._config = opened.config
-        self._log = opened.rooms.log
-        self._states = opened.rooms.states
-        self._removals: Removals = opened.rescheduler.removals
+        self._config = config
+        self._log = log
+        self._states = states
+        self._removals: Removals = rescheduler.removals
         self._locks = [Lock() for _ in range(_LOCKS)]
         self._known: OrderedDict[tuple[str, str], _Waiting] = OrderedDict()
         self._known_lock = Lock()
+        self._dispatch = dispatch
+        self._id_prefix = id_prefix
+        self._timer_route = timer_route
+        self._rescheduler = rescheduler
+        self._store_id = store_id
+        self._routes = routes
 
     def put(
         self,
@@ -108,7 +130,7 @@ class Replacing(Owner):
         flush: str | None,
     ) -> PutReceipt:
         """As TimerStore.put with replace=True."""
-        if self._opened.rooms.dispatch.index is None:
+        if self._dispatch.index is None:
             raise ConfigError("put: replace needs the key index, which is off (index_enabled)")
         wait_ms = self._wait_ms(wait_at_most)
         config, now_ms = self._config, self._clock.now_ms
@@ -202,19 +224,19 @@ class Replacing(Owner):
             )
         due_ms, limit_ms = self._due_ms(given, before.first_ms, before.limit_ms, now_ms)
         counter = self._putting.take_ids(1)
-        message_id = unique_key(self._opened.id_prefix, counter)
+        message_id = unique_key(self._id_prefix, counter)
         text = self._text(given, before.first_ms, limit_ms)
         text += b"UNIQ_KEY\x01%s\x02" % message_id.encode()
         target = route
         if due_ms:
-            target = self._opened.timer_route
+            target = self._timer_route
             slot_ms = out_ms(due_ms, self._config.precision_ms)
             text += b"TIMER_DELIVER_MS\x01%d\x02TIMER_OUT_MS\x01%d\x02" % (due_ms, slot_ms)
             text += bytes(ffi.buffer(route.native.real, route.native.real_size))
         record = self._encode(target, given.body, text, now_ms)
         deletion = delete_properties(named)
         removes = self._removals.noting(lib.ts_reschedule, named.timer_id)
-        counts = self._opened.rescheduler.slot_counts
+        counts = self._rescheduler.slot_counts
         try:
             with nullcontext() if counts is None else counts.moving(named.due_ms, due_ms):
                 state, number, end = self._log.append(
@@ -236,7 +258,7 @@ class Replacing(Owner):
         reach("replace_appended")
         origin = ReceiptOrigin(
             given.topic,
-            self._opened.id_prefix,
+            self._id_prefix,
             self._config.broker_name,
             self._config.precision_ms,
         )
@@ -299,7 +321,7 @@ class Replacing(Owner):
             except GoneError:
                 continue  # it was moved meanwhile
             except CorruptError:
-                self._opened.rooms.dispatch.index_anew(self._opened.store_id)
+                self._dispatch.index_anew(self._store_id)
                 found = self._look(topic, key)
             if found is not None:
                 self._keep((topic, key), found)
@@ -307,7 +329,7 @@ class Replacing(Owner):
 
     def _look(self, topic: str, key: str) -> _Waiting | None:
         """The newest that was put with this key decides: whatever is older had made room for it."""
-        dispatch, segments = self._opened.rooms.dispatch, self._log.segments
+        dispatch, segments = self._dispatch, self._log.segments
         index = dispatch.index
         assert index is not None, "it was looked at before"
         with self._log.lock:
@@ -324,7 +346,7 @@ class Replacing(Owner):
 
     def _waiting_of(self, topic: str, key: str, log_offset: int) -> _Waiting | None:
         """What a record says, where it is one of this topic and key."""
-        opened, segments = self._opened, self._log.segments
+        segments = self._log.segments
         with segments.view(self._log.written) as view:
             _, _, text = record_fields(segments, view, log_offset)
             properties = parse_properties(text)
@@ -332,7 +354,7 @@ class Replacing(Owner):
             if len(fields) != 3 or fields[2] != key or properties.get("REAL_TOPIC") != topic:
                 return None
             row = scan_one(
-                segments, view, opened.rooms.routes, self._config.precision_ms,
+                segments, view, self._routes, self._config.precision_ms,
                 self._clock.now_ms, log_offset,
             )  # fmt: skip
         try:
@@ -341,8 +363,8 @@ class Replacing(Owner):
             return None
         if row["kind"] != lib.TS_KIND_TIMER:
             return None
-        timer_id = opened.rooms.states.id_of(row, opened.store_id)
-        route = opened.rooms.routes.by_index[int(row["route"])]
+        timer_id = self._states.id_of(row, self._store_id)
+        route = self._routes.by_index[int(row["route"])]
         message_id = properties.get("UNIQ_KEY", "")
         slot_ms, due_ms = int(row["out_ms"]), int(row["due_ms"])
         named = Named(timer_id, message_id, route, slot_ms, due_ms, log_offset)

@@ -19,9 +19,9 @@ from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from timerstore._engine.base.config_check import check_config
+from timerstore._engine.engine import Engine
 from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.format.wheel_slot import SLOT_BYTES
-from timerstore._engine.recovery.opening import open_directory
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.geometry import queue_bytes
 from timerstore._engine.storage.paths import anchored
@@ -75,25 +75,25 @@ def convert(
     if to == "rocketmq":
         _check_queues(disk, tree, config or StoreConfig())
     given = replace(config or StoreConfig(), far_wheel="shared" if to == "rocketmq" else "own")
-    opened = open_directory(tree.root, given, clock or SystemClock(), threads=False)
+    engine = Engine(tree.root, given, clock or SystemClock(), threads=False)
     try:
-        waiting = int(opened.rooms.states.native.waiting)
+        waiting = int(engine.states.native.waiting)
     finally:
-        opened.close()
-    far = opened.rooms.far.count
+        engine.close()
+    far = engine.far.count
     if to == "rocketmq":
-        wanted = opened.config.wheel_slot_count * SLOT_BYTES
+        wanted = engine.config.wheel_slot_count * SLOT_BYTES
         if disk.file_bytes(tree.timer_wheel) != wanted:
-            if opened.linker.refused is not None:
-                raise opened.linker.refused
-            why = OUT_OF_TURN if opened.rooms.levels.has_gaps else NO_SLOT
+            if engine.linker.refused is not None:
+                raise engine.linker.refused
+            why = OUT_OF_TURN if engine.levels.has_gaps else NO_SLOT
             raise FailedError(
                 f"convert: a broker would refuse the directory, as {why}",
                 where=tree.timer_wheel,
                 wanted=f"{wanted} bytes",
                 got=f"more, and {far} units on the far wheel",
             )
-    return ConvertReport(waiting, opened.metrics.values()["far_moved_messages"], far)
+    return ConvertReport(waiting, engine.metrics.values()["far_moved_messages"], far)
 
 
 def _check_queues(disk: Disk, tree: Tree, config: StoreConfig) -> None:

@@ -20,15 +20,22 @@ import numpy as np
 
 from timerstore._engine.base.column_batch import Rows
 from timerstore._engine.base.failpoints import reach
+from timerstore._engine.base.metrics import Metrics
 from timerstore._engine.base.native import lib
 from timerstore._engine.base.owner import Owner
+from timerstore._engine.base.signals import Signals
+from timerstore._engine.change.cancel import Canceller
 from timerstore._engine.format.handle import Handle, decode
 from timerstore._engine.format.recurring_json import Definition
-from timerstore._engine.recovery.opening import Opened
+from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.recurring import Definitions, Planner, Recurring, define, shown
 from timerstore._engine.recurring.definitions import PROPERTY
+from timerstore._engine.timer.handle_lookup import Finder
+from timerstore._engine.timer.pending import PendingReader
+from timerstore._engine.timer.timer_states import States
 from timerstore._engine.write.put_many import ManyPutting, NotedPlaces, Way
 from timerstore.clock import Clock
+from timerstore.config import StoreConfig
 from timerstore.errors import MessageError, TimerStoreError
 from timerstore.messages import CancelResult, out_ms
 
@@ -51,23 +58,41 @@ class RecurringCalls(Owner):
     """Of one store."""
 
     def __init__(
-        self, opened: Opened, clock: Clock, putting: ManyPutting, *, threads: bool
+        self,
+        states: States,
+        config: StoreConfig,
+        signals: Signals,
+        finder: Finder,
+        pending: PendingReader,
+        canceller: Canceller,
+        log: CommitLog,
+        definitions: Definitions,
+        metrics: Metrics,
+        clock: Clock,
+        putting: ManyPutting,
+        *,
+        threads: bool,
     ) -> None:
         self._threads = threads
         self._is_started = False
-        self._opened = opened
         self._clock = clock
         self._putting = putting
-        self._log = opened.rooms.log
-        self._definitions = opened.definitions
+        self._log = log
+        self._definitions = definitions
         self.planner = Planner(
-            opened.metrics,
+            metrics,
+            signals,
             clock,
-            opened.rooms.log,
-            opened.definitions,
-            opened.config.delay_ms_max,
+            log,
+            definitions,
+            config.delay_ms_max,
             self._put_runs,
         )
+        self._states = states
+        self._config = config
+        self._finder = finder
+        self._pending = pending
+        self._canceller = canceller
 
     # --- the service ---
 
@@ -75,10 +100,9 @@ class RecurringCalls(Owner):
         """Have the service run in a thread, where services do and anything recurs. Not where
         nothing is delivered: runs would gather, and come together once that is over.
         """
-        runs = self._threads and not self._opened.config.stop_dequeue
+        runs = self._threads and not self._config.stop_dequeue
         with self.planner.lock:
             if runs and not self._is_started and self._definitions.all():
-                self.planner.on_failure = self._opened._failed
                 self.planner.start()
                 self._is_started = True
 
@@ -88,7 +112,7 @@ class RecurringCalls(Owner):
         """Before the wheel turns: what was due while nobody had the store open. Where it does not
         turn, the next opening decides.
         """
-        now_ms, turns = self._clock.now_ms, not self._opened.config.stop_dequeue
+        now_ms, turns = self._clock.now_ms, not self._config.stop_dequeue
         due: dict[str, set[str]] = {}
         with self.planner.lock:
             for one in self._definitions.all():
@@ -109,7 +133,7 @@ class RecurringCalls(Owner):
     def put_every(self, topic: str, body: Any, **given: Any) -> Recurring:
         """As TimerStore.put_every."""
         now_ms = self._clock.now_ms
-        made = define(self._opened.config, now_ms, topic, body, **given)
+        made = define(self._config, now_ms, topic, body, **given)
         with self.planner.lock:
             there = self._definitions.find(made.name)
             if there is not None and not there.is_ended:
@@ -195,7 +219,7 @@ class RecurringCalls(Owner):
 
     def _handle(self, one: Definition) -> Handle:
         """Of the run that was put last: found by its slot, or by the index."""
-        config = self._opened.config
+        config = self._config
         return Handle(
             one.topic,
             config.broker_name,
@@ -209,12 +233,12 @@ class RecurringCalls(Owner):
         handle: what waits is read where it is gone from its own time, but was not handed out; once
         for each topic, whose ids `due` keeps.
         """
-        found = self._opened.finder.find(self._handle(one))
-        states = {self._opened.rooms.states.get(each.timer_id) for each in found}
+        found = self._finder.find(self._handle(one))
+        states = {self._states.get(each.timer_id) for each in found}
         if lib.TS_WAITING in states or lib.TS_HANDED in states:
             return lib.TS_WAITING in states
         if one.topic not in due:
-            found_due = self._opened.pending.read(None, now_ms + 1, one.topic)
+            found_due = self._pending.read(None, now_ms + 1, one.topic)
             due[one.topic] = {run.message_id for run in found_due}
         return one.message_id(one.run_count) in due[one.topic]
 
@@ -228,14 +252,14 @@ class RecurringCalls(Owner):
         is_moved = True
         while is_moved:
             is_moved = False
-            for run in self._opened.pending.read(None, until_ms, one.topic):
+            for run in self._pending.read(None, until_ms, one.topic):
                 if run.message_id.startswith(prefix) and run.timer_id not in looked_at:
                     looked_at.add(run.timer_id)
                     result = self._cancel(decode(run.handle))
                     is_moved |= result is CancelResult.ALREADY_CANCELLED
 
     def _cancel(self, handle: Handle) -> CancelResult:
-        result, end = self._opened.canceller.cancel(handle)
+        result, end = self._canceller.cancel(handle)
         if end:
             self._log.sync_through(end)
         self._putting.appended()

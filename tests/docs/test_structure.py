@@ -1,0 +1,80 @@
+"""The structure of the package: small root, constructor injection, no stack inspection."""
+
+import ast
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import timerstore
+
+ROOT = Path(timerstore.__file__).parent
+MODULES = sorted(ROOT.rglob("*.py"))
+ENTRIES_MAX = 22
+
+C_STRUCTS = {
+    "native",
+    "link",
+    "delivery",
+    "tally",
+    "heap",
+    "table",
+    "keys",
+    "made",
+    "query",
+    "requests",
+    "view",
+    "window",
+}
+"""Names of variables that hold structs of C, whose fields Python fills."""
+
+
+def _assigned(tree: ast.AST, *, own: bool) -> Iterator[ast.Attribute]:
+    """Attributes that are assigned: of `self`, or of anything else."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            base = node.value
+            if (isinstance(base, ast.Name) and base.id in ("self", "cls")) == own:
+                yield node
+
+
+def _is_c_struct(base: ast.expr) -> bool:
+    if isinstance(base, ast.Subscript):
+        base = base.value
+    name = base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "")
+    return name.lstrip("_") in C_STRUCTS
+
+
+TREES = {path.relative_to(ROOT): ast.parse(path.read_text("utf-8")) for path in MODULES}
+OWN = {path: {node.attr for node in _assigned(tree, own=True)} for path, tree in TREES.items()}
+
+
+def _assigned_from_outside(path: Path) -> list[str]:
+    elsewhere = set().union(*(names for other, names in OWN.items() if other != path)) - OWN[path]
+    return [
+        f"{path}:{node.lineno}: {ast.unparse(node)}"
+        for node in _assigned(TREES[path], own=False)
+        if node.attr in elsewhere and not _is_c_struct(node.value)
+    ]
+
+
+def test_no_attribute_is_assigned_from_outside_the_module_of_its_class() -> None:
+    """A component gets what it needs in its constructor; signals.py connects it."""
+    engine = [path for path in TREES if path.parts[0] == "_engine"]
+    assert [each for path in engine for each in _assigned_from_outside(path)] == []
+
+
+def test_no_stack_inspection() -> None:
+    for path in MODULES:
+        assert "_getframe" not in path.read_text("utf-8"), path
+
+
+def test_package_root_has_few_entries() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "."], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if listed.returncode:
+        pytest.skip("not in a git checkout")
+    entries = {line.split("/")[0] for line in listed.stdout.splitlines()}
+    assert len(entries) <= ENTRIES_MAX, sorted(entries)

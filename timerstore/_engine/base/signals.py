@@ -1,0 +1,63 @@
+"""Signals: notifications from one component to others that it does not know.
+
+`_engine/signals.py` says which component subscribes to which signal; nothing else subscribes.
+
+Thread safety: subscribe while a store is built, before any thread runs. A signal may be sent by any
+    thread; subscribers run in the sender's thread, in the order in which they subscribed.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from timerstore._engine.base.owner import Owner
+
+
+class Signal(Owner):
+    """One notification. Calling it calls each subscriber with the same arguments."""
+
+    __slots__ = ("_subscribers",)
+
+    def __init__(self) -> None:
+        self._subscribers: tuple[Callable[..., None], ...] = ()
+
+    def subscribe(self, *subscribers: Callable[..., None]) -> None:
+        """Add functions to call."""
+        self._subscribers += subscribers
+
+    def __call__(self, *given: Any) -> None:
+        for subscriber in self._subscribers:
+            subscriber(*given)
+
+
+class Signals(Owner):
+    """All signals of one store. Each has one sender, named here."""
+
+    def __init__(self) -> None:
+        # CommitLog
+        self.durable = Signal()  # more of the log is durable, or the log has failed
+        self.synced = Signal()  # a sync took so many ns
+        self.half_left = Signal()  # a full staging half waits to be written
+        self.states_needed = Signal()  # make room for timer ids up to this one
+        self.ids_needed = Signal()  # make room for so many message ids
+        self.appending = Signal()  # a caller is about to append; may block to bound the log
+        # Dispatch
+        self.queues_advanced = Signal()  # the indexes of routes whose queues have grown
+        self.requests_dispatched = Signal()  # timer requests, as bytes of ts_request
+        # Checkpoint
+        self.checkpoint_due = Signal()  # the log has grown by so much
+        self.checkpoint_marking = Signal()  # the watermark is about to be written
+        self.checkpoint_completed = Signal()
+        # the timer services
+        self.requests_ready = Signal()  # EnqueueGet: requests are in the handoff
+        self.requests_linked = Signal()  # EnqueuePut: all requests it took are linked
+        self.wheel_changed = Signal()  # EnqueuePut: units were linked or moved down
+        self.slots_blocked = Signal()  # EnqueuePut: no slot is free
+        self.units_ready = Signal()  # DequeueGet: units are in the handoff
+        self.units_loaded = Signal()  # DequeueGetMessage: their messages are in the open slot
+        self.linking_awaited = Signal()  # DequeuePut: due messages wait for earlier records
+        self.records_placed = Signal()  # DequeuePut, ScheduleDeliver: records are in the log
+        self.open_slot_shrunk = Signal()  # DequeuePut: entries left the open slot
+        # Retention
+        self.queue_dropped = Signal()  # a route, and the queue offsets [begin, end) that are gone
+        # Service
+        self.service_failed = Signal()  # a service's name and the error that ended it

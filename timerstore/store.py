@@ -11,7 +11,7 @@ import sys
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import wraps
 from heapq import merge
@@ -20,12 +20,11 @@ from threading import get_ident
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from timerstore._engine.base import validation
-from timerstore._engine.base.closing import Closing, close_at_exit, warn_unclosed, weakly
+from timerstore._engine.base.closing import close_at_exit, warn_unclosed, weakly
 from timerstore._engine.base.config_check import check_config
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.service import Bell, Service
-from timerstore._engine.change.replace import check_replacing
 from timerstore._engine.engine import Engine
 from timerstore._engine.format.handle import Handle, check_receipt, decode, of_receipt
 from timerstore._engine.format.store_paths import CLUSTER_JSON
@@ -35,7 +34,6 @@ from timerstore._engine.introspection.explain import name_of
 from timerstore._engine.introspection.resource_usage import used
 from timerstore._engine.leases import (
     AckResult,
-    Backoff,
     LeaseConsumer,
     LeasedMessage,
     WaitingReceive,
@@ -50,6 +48,7 @@ from timerstore._engine.read.groups import Filters, check_name
 from timerstore._engine.read.pull_validation import check_asked
 from timerstore._engine.read.query import check_query
 from timerstore._engine.read.queue_watcher import Watcher
+from timerstore._engine.read.requests import PullRequest
 from timerstore._engine.read.validation import check_queues, wait_problems, whole_ms
 from timerstore._engine.read.wait_queue import Watch
 from timerstore._engine.read.waiting_pull import WaitingPull
@@ -58,7 +57,9 @@ from timerstore._engine.snapshot import ReadOnlyStore
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.guarded_map import CutWatch
 from timerstore._engine.storage.paths import anchored
+from timerstore._engine.write.requests import BatchRequest, PutRequest
 from timerstore._engine.write.spread import Spreader
+from timerstore.api import StoreApi
 from timerstore.clock import Clock, SystemClock
 from timerstore.config import StoreConfig
 from timerstore.errors import (
@@ -140,7 +141,9 @@ def _not_plain(*_given: Any, **_named: Any) -> Any:
     return None
 
 
-class TimerStore(Closing):
+class TimerStore(
+    StoreApi[PutReceipt, PutBatch, Message, LeasedMessage, Recurring, Consumer, WaitingReceive]
+):
     """An open store; `timerstore.open` makes it. Close it, or use `with`.
 
     A store that is dropped without a close gives a ResourceWarning. Its services end, its directory
@@ -191,10 +194,10 @@ class TimerStore(Closing):
         # Never block, for who waits for the sync himself; None where it is no plain case.
         self._begin_put = self._begin_put_many = _not_plain
         if self._putting.is_quick:  # the same calls, the same answers
-            if type(self).put is TimerStore.put:
+            if type(self).put is StoreApi.put:
                 self.put = self._putter.put  # type: ignore[method-assign]
                 self._begin_put = self._putter.begin_put
-            if type(self).put_many is TimerStore.put_many:
+            if type(self).put_many is StoreApi.put_many:
                 self.put_many = self._putter.put_many  # type: ignore[method-assign]
                 self._begin_put_many = self._putter.begin_put_many
         _opened_here.add(self)
@@ -206,145 +209,21 @@ class TimerStore(Closing):
     # --- putting ---
 
     @_counted
-    def put(
-        self,
-        topic: str,
-        body: bytes | bytearray | memoryview,
-        *,
-        delay: timedelta | float | None = None,
-        deliver_at: datetime | None = None,
-        deliver_ms: int | None = None,
-        level: int | None = None,
-        spread: timedelta | float | None = None,
-        tags: str | None = None,
-        keys: Sequence[str] | str = (),
-        properties: Mapping[str, str] | None = None,
-        queue_id: int | None = None,
-        message_id: str | None = None,
-        flush: str | None = None,
-        key: str | None = None,
-        replace: bool = False,
-        wait_at_most: timedelta | float | None = None,
-    ) -> PutReceipt:
-        """Store one message; it is in its topic when its time has come, now where none is given.
-
-        On return it is durable (`flush="sync"`) or will survive the process (`"async"`). At most
-        one of delay (seconds or timedelta), deliver_at (aware datetime; one that a change of clocks
-        skips counts from the offset before the change), deliver_ms (epoch ms), level (1 and on: the
-        n-th of `level_delays`, beyond the last the last; such a message has no handle and cannot be
-        cancelled). A time that has passed means now, and so do 0 and less. A time above 0 and
-        before the year 2000 raises MessageError, as it is most often seconds, unless the store's
-        clock is before 2000, too. `spread`: due at some moment of so many seconds from its
-        time on, each as likely. With a `message_id` that was put to the topic within
-        `dedupe_window_ms` nothing is stored: the answer is the first one's receipt, `duplicate`,
-        and that one is durable.
-        `replace=True` with a `key`, which is then one of `keys`: it takes the place of the message
-        that waits for the topic with this key, in one step; that one counts as cancelled. So the
-        newest alone comes; `wait_at_most`: no later than so many seconds (0 to `delay_ms_max`)
-        after the first of those that took each other's place, whatever the delays (the shortest
-        bound that was given counts). It comes to that one's queue.
-        `tags`: one tag, which `pull(tags=...)` can name: no "||" in it, no space at either end, no
-        control characters, and not "*".
-        Raises MessageError on bad arguments, FullError, BusyError where too many ids are
-        remembered, ClosedError, ForkedError, FailedError.
-        """
-        if spread is not None:
-            deliver_ms = self._spreader.one(spread, delay, deliver_at, deliver_ms, level)
-            delay = deliver_at = None
-        if replace is not False:
-            replace = validation.check_flag("replace", replace)
-        if replace or key is not None or wait_at_most is not None:
-            return self._replacing.put(
-                topic,
-                body,
-                check_replacing(key, replace, level, message_id),
-                wait_at_most,
-                delay=delay,
-                deliver_at=deliver_at,
-                deliver_ms=deliver_ms,
-                tags=tags,
-                keys=keys,
-                properties=properties,
-                queue_id=queue_id,
-                flush=flush,
-            )
-        if message_id is not None:
-            return self._putting.put_once(
-                topic,
-                body,
-                message_id,
-                delay=delay,
-                deliver_at=deliver_at,
-                deliver_ms=deliver_ms,
-                level=level,
-                tags=tags,
-                keys=keys,
-                properties=properties,
-                queue_id=queue_id,
-                flush=flush,
-            )
-        return self._putting.put(
-            topic,
-            body,
-            delay=delay,
-            deliver_at=deliver_at,
-            deliver_ms=deliver_ms,
-            level=level,
-            tags=tags,
-            keys=keys,
-            properties=properties,
-            queue_id=queue_id,
-            flush=flush,
-        )
+    def _do_put(self, request: PutRequest) -> PutReceipt:
+        request = self._spreader.one(request)
+        if request.replace is not False:
+            request = request._replace(replace=validation.check_flag("replace", request.replace))
+        if request.is_keyed:
+            return self._replacing.put(request)
+        if request.message_id is not None:
+            return self._putting.put_once(request)
+        return self._putting.put(request)
 
     @_counted
-    def put_many(
-        self,
-        topic: str,
-        bodies: Any,
-        *,
-        deliver_ms: Any = None,
-        delay: Any = None,
-        spread: timedelta | float | None = None,
-        tags: str | None = None,
-        keys: Sequence[Any] | None = None,
-        message_ids: Any = None,
-        queue_id: int | None = None,
-        atomic: bool = False,
-        flush: str | None = None,
-        level: int | None = None,
-    ) -> PutBatch:
-        """Store many messages of one topic and queue, in their order.
-
-        `bodies`: a list of bytes-likes, or (buffer, array of count + 1 offsets). `deliver_ms`
-        (epoch ms) or `delay` (seconds): one value, or one a body; 0, less or past: now (above 0
-        and before 2000: MessageError, as in `put`; it names the index). `level`: as in `put`, the
-        same for all. `spread`: evenly over so many seconds from their times on. `keys`: one entry a
-        body, a key or a sequence of keys.
-        `message_ids`: one entry a body, an id as for `put`, or None; or (UTF-8 buffer, array of
-        offsets). All are checked before any is stored; after a crash a prefix may be, and after a
-        FullError or BusyError its `stored_count` first ones are, durably where the call is to be
-        (`flush`). `atomic`: all or none, at most
-        `StoreConfig.group_bytes_max` bytes of records, else MessageError; of ids all were put
-        before or none was.
-        """
-        if spread is not None:
-            count = validation.count_bodies(bodies)
-            deliver_ms = self._spreader.many(spread, count, delay, deliver_ms, level)
-            delay = None
-        return self._putting.put_many(
-            topic,
-            bodies,
-            deliver_ms=deliver_ms,
-            delay=delay,
-            tags=tags,
-            keys=keys,
-            message_ids=message_ids,
-            queue_id=queue_id,
-            atomic=atomic,
-            flush=flush,
-            level=level,
-        )
+    def _do_put_many(self, request: BatchRequest) -> PutBatch:
+        if request.spread is not None:
+            request = self._spreader.many(request, validation.count_bodies(request.bodies))
+        return self._putting.put_many(request)
 
     @_counted
     def ingest(self, source: str, version: int, batches: Iterable[RowBatch]) -> IngestReceipt:
@@ -366,82 +245,27 @@ class TimerStore(Closing):
         return self._engine.ingester.ingested(source)
 
     @_counted
-    def topics(self) -> dict[str, int]:
-        """Give every topic with its queue count, system topics included."""
+    def _do_topics(self) -> dict[str, int]:
         return self._engine.routes.topics()
 
     # --- pulling ---
 
     @_counted
-    def pull(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        *,
-        max_count: int = 32,
-        wait: float = 0.0,
-        tags: str | None = None,
-        sql: str | None = None,
-    ) -> PullResult:
-        """Give messages of one queue from an offset on; waits up to `wait` seconds for the first.
-
-        `tags`: only those with one of some tags, as in "a || b"; "*" is all. `sql`: only those
-        whose properties meet a condition, as in "amount > 5 AND TAGS = 'paid'" (read/sql.py). Go on
-        from `next_offset`, whatever the status. Raises MessageError where there is no such queue,
-        and on a filter that does not parse; ConfigError for SQL without lark.
-        """
-        return self._engine.puller.pull(
-            *self._pull_arguments(topic, queue_id, offset, max_count, wait, tags, sql)
-        )
+    def _do_pull(self, request: PullRequest) -> PullResult:
+        return self._engine.puller.pull(*self._pull_arguments(request))
 
     @_counted
-    def pull_batch(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        *,
-        max_count: int = 10_000,
-        wait: float = 0.0,
-        tags: str | None = None,
-        sql: str | None = None,
-    ) -> MessageBatch:
-        """Give messages of one queue as columns; otherwise as `pull`."""
-        return self._engine.puller.batch(
-            *self._pull_arguments(topic, queue_id, offset, max_count, wait, tags, sql)
-        )
+    def _do_pull_batch(self, request: PullRequest) -> MessageBatch:
+        return self._engine.puller.batch(*self._pull_arguments(request))
 
-    def begin_pull(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        *,
-        max_count: int = 32,
-        wait: float = 0.0,
-        tags: str | None = None,
-        sql: str | None = None,
-    ) -> WaitingPull[PullResult]:
-        """Begin a `pull` of which the caller does the waiting: an event loop (timerstore.aio)."""
+    def _do_begin_pull(self, request: PullRequest) -> WaitingPull[PullResult]:
         self._check_open()
-        given = self._pull_arguments(topic, queue_id, offset, max_count, wait, tags, sql)
+        given = self._pull_arguments(request)
         return self._engine.puller.begin_pull(*given, within=self._within)
 
-    def begin_pull_batch(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        *,
-        max_count: int = 10_000,
-        wait: float = 0.0,
-        tags: str | None = None,
-        sql: str | None = None,
-    ) -> WaitingPull[MessageBatch]:
-        """Begin a `pull_batch` of which the caller does the waiting."""
+    def _do_begin_pull_batch(self, request: PullRequest) -> WaitingPull[MessageBatch]:
         self._check_open()
-        given = self._pull_arguments(topic, queue_id, offset, max_count, wait, tags, sql)
+        given = self._pull_arguments(request)
         return self._engine.puller.begin_batch(*given, within=self._within)
 
     @_counted
@@ -449,20 +273,14 @@ class TimerStore(Closing):
         """A look of a pull that was begun: `close` waits for it, and none begins after."""
         return look()
 
-    def _pull_arguments(
-        self,
-        topic: str,
-        queue_id: Any,
-        offset: Any,
-        max_count: Any,
-        wait: Any,
-        tags: Any,
-        sql: Any,
-    ) -> tuple[Route, int, int, float, Filter | None]:
+    def _pull_arguments(self, request: PullRequest) -> tuple[Route, int, int, float, Filter | None]:
+        topic, wait = request.topic, request.wait
         queue_id, offset, max_count = (
             one if type(one) is int or (number := validation.whole(one)) is None else number
-            for one in (queue_id, offset, max_count)
+            for one in (request.queue_id, request.offset, request.max_count)
         )
+        if request.shard is not None:
+            raise MessageError(f"shard: this store has no shards, got {quoted(request.shard)}")
         if not isinstance(topic, str):
             raise MessageError(f"queue: wanted text as topic, got {typed(topic)}")
         routes, name = self._engine.routes, str(topic)
@@ -475,26 +293,13 @@ class TimerStore(Closing):
                     f"queue: topic {quoted(topic)} has {known} queues, got {quoted(queue_id)}"
                 )
             route = routes.make(name, number, self._clock.now_ms)
-        wanted = check_asked(route, offset, max_count, wait, tags, sql)
+        wanted = check_asked(route, offset, max_count, wait, request.tags, request.sql)
         return route, offset, max_count, wait, wanted
 
     @_counted
-    def query(
-        self,
-        topic: str,
-        key: str,
-        *,
-        begin_ms: int | None = None,
-        end_ms: int | None = None,
-        max_count: int = 64,
+    def _do_query(
+        self, topic: str, key: str, begin_ms: int | None, end_ms: int | None, max_count: int
     ) -> list[Message]:
-        """Give the newest messages of a topic that have a key, in order of the log; those that
-        still wait for it, too (`Message.waits`).
-
-        `key`: one of a message's keys, its message id, or an offset message id (store host, port
-        and log offset in hex). [begin_ms, end_ms): when a message was stored; where it waited and
-        was delivered, when it was delivered. Raises MessageError; ConfigError without an index.
-        """
         wanted = check_query(topic, key, begin_ms, end_ms, max_count)
         self._log.check_alive()
         return self._engine.querier.query(wanted)
@@ -502,24 +307,15 @@ class TimerStore(Closing):
     # --- reading as a group ---
 
     @_counted
-    def consumer(
+    def _do_consumer(
         self,
         topic: str,
         group: str,
-        *,
-        queues: Sequence[int] | None = None,
-        tags: str | None = None,
-        sql: str | None = None,
-        wait: float | None = None,
+        queues: Sequence[int] | None,
+        tags: str | None,
+        sql: str | None,
+        wait: float | None,
     ) -> Consumer:
-        """Read a topic for a group, from where the group committed; a new group from the beginning.
-
-        The consumers that a group has in this process share the topic's queues, each queue being
-        one consumer's; `queues`: these instead of a share. `wait`: how many seconds iterating waits
-        for the next message, None: for ever. `tags`, `sql`: as in `pull`; all consumers of a group
-        filter by the same. The topic may come later. Raises MessageError on bad arguments, and
-        where the group leases the topic in this process (`receive`), or by it what comes again.
-        """
         topic, group = check_name("topic", topic), check_name("group", group)
         count = self._engine.routes.full_queue_count(topic)
         asked = check_queues(queues, count)
@@ -548,50 +344,10 @@ class TimerStore(Closing):
         return Consumer(self._seams(), topic, group, None, filters, None, leases=True)
 
     @_counted
-    def receive(
-        self,
-        topic: str,
-        group: str,
-        *,
-        lease: timedelta | float = 30.0,
-        max_count: int = 1,
-        wait: float = 0.0,
-        tags: str | None = None,
-        sql: str | None = None,
-        max_attempts: int | None = 16,
-        backoff: Backoff | Sequence[float] | float | None = None,
-    ) -> list[LeasedMessage]:
-        """Lease the next messages of a topic to the caller, for its group: at most `max_count`
-        (1 to 10,000), waiting up to `wait` seconds for the first; none: an empty list.
+    def _do_receive(self, topic: str, group: str, asked: dict[str, Any]) -> list[LeasedMessage]:
+        return self._leases.receive(topic, group, asked)
 
-        Each is the caller's for `lease` seconds (above 0, to `delay_ms_max`); `ack` its receipt
-        before, else it comes again, to any caller of the group, its `attempt` one higher. After
-        `max_attempts` (1 to 1,000,000; None: never) it goes to the topic `%DLQ%<group>`. `backoff`:
-        how long what was given back by `nack` waits: a Backoff, seconds, or a list of seconds by
-        attempt; None: 1 s, doubling to 600 s, up to a fifth shorter by chance. `tags`, `sql`: as in
-        `pull`; what does not match is passed over for good, so all who wait at once ask the same.
-        A new group begins at the beginning; all callers in one process share the group's place.
-        On return the leases are as safe as a put. Raises MessageError on bad arguments, on a
-        message without room for its lease, where a consumer reads for the group here, and where a
-        caller of the group waits with another filter; FullError, FlowControlError: nothing was
-        leased.
-        """
-        return self._leases.receive(
-            topic,
-            group,
-            {
-                "lease": lease,
-                "max_count": max_count,
-                "wait": wait,
-                "tags": tags,
-                "sql": sql,
-                "max_attempts": max_attempts,
-                "backoff": backoff,
-            },
-        )
-
-    def begin_receive(self, topic: str, group: str, **asked: Any) -> WaitingReceive:
-        """Begin a `receive` of which the caller does the waiting (timerstore.aio)."""
+    def _do_begin_receive(self, topic: str, group: str, asked: dict[str, Any]) -> WaitingReceive:
         self._check_open()
         return self._leases.begin(topic, group, asked, self._within)
 
@@ -600,72 +356,36 @@ class TimerStore(Closing):
         """Give back leases of callers that were cancelled (timerstore.aio)."""
         self._leases.give_up_unseen()
 
-    def lease_consumer(
-        self, topic: str, group: str, *, wait: float | None = None, **asked: Any
+    def _do_lease_consumer(
+        self, topic: str, group: str, wait: float | None, asked: dict[str, Any]
     ) -> LeaseConsumer[LeasedMessage]:
-        """Iterate over leased messages, one at a time; `wait`: seconds for the next, None: for
-        ever. All else as `receive` takes it; MessageError on `max_count`, and on a name that
-        `receive` does not know.
-        """
         self._check_open()
         return LeaseConsumer(self.receive, self.ack, self.nack, topic, group, wait, asked)
 
     @_counted
-    def ack(self, receipt: str | LeasedMessage) -> AckResult:
-        """Settle a lease: the group is done with its message.
-
-        ACKED; EXPIRED: too late, the message came again; SETTLED: this receipt was used before;
-        UNKNOWN. Raises MessageError on what is no receipt.
-        """
+    def _do_ack(self, receipt: str | LeasedMessage) -> AckResult:
         return self._leases.ack_one(receipt)
 
     @_counted
-    def ack_many(self, receipts: Iterable[str | LeasedMessage]) -> list[AckResult]:
-        """Settle many leases; one sync for all. None is settled where one is no receipt:
-        MessageError names the first that is none.
-        """
+    def _do_ack_many(self, receipts: Iterable[str | LeasedMessage]) -> list[AckResult]:
         return self._leases.ack(receipts)
 
     @_counted
-    def nack(
-        self, receipt: str | LeasedMessage, *, delay: timedelta | float | None = None
-    ) -> AckResult:
-        """Give a leased message back: it comes again after `delay` seconds (0: at once; None: by
-        the back-off), or goes to the dead letters at once where that was its last attempt.
-
-        NACKED, or what `ack` would answer. One step, which no crash splits; durable on return.
-        """
+    def _do_nack(self, receipt: str | LeasedMessage, delay: timedelta | float | None) -> AckResult:
         return self._leases.nack(receipt, delay)
 
     @_counted
-    def extend(self, receipt: str | LeasedMessage, *, lease: timedelta | float = 30.0) -> str:
-        """Hold a leased message for `lease` seconds from now; gives its new receipt, the old one
-        counts no more.
-
-        Raises LeaseLostError (`result`: EXPIRED, SETTLED, UNKNOWN) where it is not held. One step;
-        durable on return.
-        """
+    def _do_extend(self, receipt: str | LeasedMessage, lease: timedelta | float) -> str:
         return self._leases.extend(receipt, lease)
 
     @_counted
-    def committed(self, topic: str, group: str) -> dict[int, int]:
-        """Give the offset of the next message for each queue in which the group has committed."""
+    def _do_committed(self, topic: str, group: str) -> dict[int, int]:
         topic, group = check_name("topic", topic), check_name("group", group)
         return self._engine.offsets.committed(topic, group)
 
     @_counted
-    def offset_at(self, topic: str, queue_id: int, time_ms: int) -> int:
-        """Give the queue offset of the first message stored at a time (epoch ms) or later.
-
-        No message before that offset was stored at or after the time, even if the clock was set
-        back in between. A time before all messages gives the queue's beginning, one after all
-        its end.
-
-        Cost: the first call for a queue reads the store time of every message before the answer
-        (about 0.1 us a message in memory; else the disk reads that part of the log). Later calls
-        read at most 16,384 messages, and what was stored since.
-        """
-        route = self._pull_arguments(topic, queue_id, 0, 1, 0.0, None, None)[0]
+    def _do_offset_at(self, topic: str, queue_id: int, time_ms: int, shard: int | None) -> int:
+        route = self._pull_arguments(PullRequest(topic, queue_id, 0, 1, 0.0, None, None, shard))[0]
         return self._engine.puller.first_stored(route, whole_ms("time_ms", time_ms))
 
     @_counted
@@ -690,69 +410,21 @@ class TimerStore(Closing):
     # --- what recurs ---
 
     @_counted
-    def put_every(
-        self,
-        topic: str,
-        body: bytes | bytearray | memoryview,
-        *,
-        every: timedelta | float | None = None,
-        cron: str | None = None,
-        timezone: str = "UTC",
-        start: datetime | None = None,
-        missed: str = "one",
-        name: str | None = None,
-        tags: str | None = None,
-        keys: Sequence[str] | str = (),
-        properties: Mapping[str, str] | None = None,
-        queue_id: int | None = None,
-    ) -> Recurring:
-        """Put a message again and again: each run is one message, handed out once.
-
-        `every`: seconds or timedelta, from 1 s on, counted from `start` (aware datetime; none: the
-        first run is one step from now). Or `cron`: five fields (six: with seconds), by the wall
-        clock of `timezone` (recurring/rule.py tells what a change of clocks does), not before
-        `start`; needs timerstore[cron]. A `start` that has passed sets the times of the steps
-        alone: the first run is the next one that `every` or `cron` gives from now on, whatever
-        `missed` says, and none comes at once. `missed`, of runs whose time passed after this
-        call, while the store was not open or its process stood still: "skip", none comes; "one",
-        one comes, at once; "all", each does. `name` (A-Za-z0-9._-, at most 64): with the same name
-        and the same arguments again nothing changes, so a program may say at each start what
-        recurs; with others it is a MessageError. Durable on return. Raises MessageError on bad
-        arguments, ConfigError for cron without cronsim, FullError.
-        """
-        return self._recurring.put_every(
-            topic,
-            body,
-            every=every,
-            cron=cron,
-            timezone=timezone,
-            start=start,
-            missed=missed,
-            name=name,
-            tags=tags,
-            keys=keys,
-            properties=properties,
-            queue_id=queue_id,
-        )
+    def _do_put_every(self, topic: str, body: Any, given: dict[str, Any]) -> Recurring:
+        return self._recurring.put_every(topic, body, **given)
 
     @_counted
-    def recurring(self) -> list[Recurring]:
-        """Give what recurs, by name."""
+    def _do_recurring(self) -> list[Recurring]:
         return self._recurring.shown()
 
     @_counted
-    def cancel_every(self, name: str) -> bool:
-        """End what recurs, and cancel its run that waits; whether there was one of that name.
-
-        Durable on return. A run that was handed out already stays.
-        """
+    def _do_cancel_every(self, name: str) -> bool:
         return self._recurring.cancel_every(name)
 
     # --- what waits ---
 
     @_counted
-    def cancel(self, receipt_or_handle: PutReceipt | str) -> CancelResult:
-        """Cancel a message that waits; what the answer says is durable."""
+    def _do_cancel(self, receipt_or_handle: PutReceipt | str) -> CancelResult:
         result, end = self._engine.canceller.cancel(_handle_of(receipt_or_handle))
         self._sync_cancels(end)
         return result
@@ -764,12 +436,9 @@ class TimerStore(Closing):
         self._putting.appended()
 
     @_counted
-    def cancel_many(self, receipts_or_handles: Iterable[PutReceipt | str]) -> list[CancelResult]:
-        """Cancel messages that wait, in their order: what `cancel` would answer for each; durable.
-
-        All are looked at before any is cancelled: MessageError names the first that is no receipt
-        and no handle. After another error some may be cancelled: call again.
-        """
+    def _do_cancel_many(
+        self, receipts_or_handles: Iterable[PutReceipt | str]
+    ) -> list[CancelResult]:
         name = "receipts_or_handles"
         given = list(validation.several(name, receipts_or_handles))
 
@@ -781,19 +450,13 @@ class TimerStore(Closing):
         return results
 
     @_counted
-    def reschedule(
+    def _do_reschedule(
         self,
         receipt_or_handle: PutReceipt | str,
-        *,
-        delay: timedelta | float | None = None,
-        deliver_at: datetime | None = None,
-        deliver_ms: int | None = None,
+        delay: timedelta | float | None,
+        deliver_at: datetime | None,
+        deliver_ms: int | None,
     ) -> PutReceipt:
-        """Give a message that waits another time, or deliver it now; one step, durable on return.
-
-        It keeps its message id and gets a new handle: with the old one it counts as cancelled.
-        Raises NotWaitingError where it was delivered or cancelled, MessageError as `put` does.
-        """
         receipt = self._engine.rescheduler.reschedule(
             _handle_of(receipt_or_handle), delay, deliver_at, deliver_ms
         )
@@ -801,26 +464,15 @@ class TimerStore(Closing):
         return receipt
 
     @_counted
-    def pace(self, topic: str, per_second: float | None) -> None:
-        """Hand over at most so many timers of a topic a second, until the store is closed; None:
-        all when they are due. They come later, never early, in order; levels are not paced. What is
-        held for longer than the wheel has room behind the roll window (7 days by default) makes
-        other topics' timers late, too.
-
-        As `StoreConfig.topic_rates`. Raises MessageError outside 0.001 to 1,000,000.
-        """
+    def _do_pace(self, topic: str, per_second: float | None) -> None:
         self._log.check_alive()
         name = validation.check_topic(topic).decode()
         rate = validation.check_rate(per_second)
         self._engine.fair_queue.set_rate(name, rate)
 
-    def pending(
-        self, *, begin_ms: int | None = None, end_ms: int | None = None, topic: str | None = None
+    def _do_pending(
+        self, begin_ms: int | None, end_ms: int | None, topic: str | None
     ) -> Iterator[PendingTimer]:
-        """Give the messages that wait and are due in [begin_ms, end_ms), in order of due time.
-
-        Those of fixed levels, too: they have no timer id (-1) and no handle ("").
-        """
         self._check_open()
         given: tuple[tuple[str, Any], ...] = (("begin_ms", begin_ms), ("end_ms", end_ms))
         problems = [
@@ -848,40 +500,23 @@ class TimerStore(Closing):
         return next(pending, None)
 
     @_counted
-    def histogram(
-        self,
-        begin: datetime | int | None = None,
-        end: datetime | int | None = None,
-        by: str = "hour",
-        topic: str | None = None,
+    def _do_histogram(
+        self, begin: datetime | int | None, end: datetime | int | None, by: str, topic: str | None
     ) -> Histogram:
-        """Count what waits by when it is due, exactly: by "second", "minute", "hour" or "day" of
-        UTC, those that [begin, end) touches; without times, from now on for a day.
-
-        Times are aware datetimes or epoch ms. What is late and what waits for a fixed level counts,
-        too. The first call after opening reads what waits; from then on counters are kept in
-        memory, at most `StoreConfig.histogram_bytes_max`. Raises MessageError.
-        """
         self._log.check_alive()
         if topic is not None:
             check_name("topic", topic)
         return self._engine.calendar.read(buckets_of(self._clock.now_ms, begin, end, by), topic)
 
     @_counted
-    def explain(
-        self, message: PutReceipt | Message | PendingTimer | str, *, topic: str | None = None
+    def _do_explain(
+        self, message: PutReceipt | Message | PendingTimer | str, topic: str | None
     ) -> Explanation:
-        """Tell where a message is, why it is not out yet, and what happened to it.
-
-        By a receipt, a handle, a message or what `pending` gives; or by a message id and its topic.
-        With the index a look-up; without it, and for what rolls, it reads the log, or the wheel.
-        """
         self._log.check_alive()
         return self._engine.explainer.explain(name_of(message, topic))
 
     @_counted
-    def stats(self) -> dict[str, Any]:
-        """Give counters and gauges: names as in metrics.py, sizes in bytes, times in ms."""
+    def _do_stats(self) -> dict[str, Any]:
         engine = self._engine
         enqueue, dequeue = engine.backlog.enqueue(), engine.backlog.dequeue()
         # Before the end, which they follow.
@@ -924,24 +559,12 @@ class TimerStore(Closing):
         }
 
     @_counted
-    def timing_distribution(self) -> dict[int | None, int]:
-        """Give how many messages wait, by when they are due: within 5 s, 60 s, ... 86,400 s.
-
-        Each bound counts what the one before did not; the first what is late too, None what is
-        later than a day. Together they are all that wait, for a fixed level, too. Reads all that
-        waits.
-        """
+    def _do_timing_distribution(self) -> dict[int | None, int]:
         with self._engine.retention.still():
             return self._engine.backlog.distribution()
 
     @_counted
-    def congestion(self) -> dict[int, int]:
-        """Give how many messages wait for each slot, by the ms at which the slot begins.
-
-        Only slots that somebody waits for, and nobody does for a fixed level. A message due at the
-        very end of a slot is in it; one that rolls is in the slot it is due in. Reads all that
-        waits.
-        """
+    def _do_congestion(self) -> dict[int, int]:
         return self._engine.backlog.congestion()
 
     @property
@@ -955,8 +578,7 @@ class TimerStore(Closing):
         return self._clock
 
     @_counted
-    def flush(self) -> None:
-        """Make everything put so far durable, and complete a checkpoint."""
+    def _do_flush(self) -> None:
         self._log.sync_through(self._log.end)
         self._engine.checkpoint.run()
 

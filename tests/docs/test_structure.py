@@ -78,3 +78,19 @@ def test_package_root_has_few_entries() -> None:
         pytest.skip("not in a git checkout")
     entries = {line.split("/")[0] for line in listed.stdout.splitlines()}
     assert len(entries) <= ENTRIES_MAX, sorted(entries)
+
+
+def _methods_of(path: str, name: str) -> set[str]:
+    tree = TREES[Path(path)]
+    (found,) = (one for one in tree.body if isinstance(one, ast.ClassDef) and one.name == name)
+    return {one.name for one in found.body if isinstance(one, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"), [("store.py", "TimerStore"), ("shards/sharded.py", "ShardedStore")]
+)
+def test_public_signatures_are_stated_once(path: str, kind: str) -> None:
+    """A kind of store defines `_do_...`; `ingest` of shards is another call of the same name."""
+    stated = {name for name in _methods_of("api.py", "StoreApi") if not name.startswith("_")}
+    assert len(stated) > 30
+    assert not stated & _methods_of(path, kind)

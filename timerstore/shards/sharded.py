@@ -29,18 +29,21 @@ import numpy as np
 
 from timerstore import store as single
 from timerstore._engine.base import validation
-from timerstore._engine.base.closing import Closing, close_at_exit, warn_unclosed, weakly
+from timerstore._engine.base.closing import close_at_exit, warn_unclosed, weakly
 from timerstore._engine.base.config_check import check_config
 from timerstore._engine.base.native import Lock
 from timerstore._engine.format.handle import decode
-from timerstore._engine.leases import AckResult, Backoff, LeaseConsumer, LeasedMessage
+from timerstore._engine.leases import AckResult, LeaseConsumer, LeasedMessage
+from timerstore._engine.read.requests import PullRequest
 from timerstore._engine.read.waiting_pull import WaitingPull
 from timerstore._engine.recurring import draw_name
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.paths import anchored
 from timerstore._engine.write.put_many import id_bytes
+from timerstore._engine.write.requests import BatchRequest, PutRequest
 from timerstore._engine.write.spread import Spreader
 from timerstore._engine.write.string_columns import Column, gather_ids
+from timerstore.api import StoreApi
 from timerstore.clock import Clock, SystemClock
 from timerstore.config import StoreConfig
 from timerstore.errors import (
@@ -83,7 +86,7 @@ from timerstore.shards.shard_consumer import ShardConsumer
 from timerstore.shards.shard_ingest import Ingested, Ingester, IngestService
 from timerstore.shards.shard_leases import ShardLeases, WaitingShards
 from timerstore.shards.shard_paths import ShardsTree
-from timerstore.shards.unsupported import missing
+from timerstore.shards.unsupported import NO_QUEUES, missing
 from timerstore.store import TimerStore
 
 Answer = TypeVar("Answer")
@@ -102,8 +105,42 @@ def named(error: TimerStoreError, shard: int) -> TimerStoreError:
     return error
 
 
-class ShardedStore(Closing):
-    """An open directory of shards; `timerstore.open_shards` makes it."""
+class ShardedStore(
+    StoreApi[
+        ShardReceipt,
+        ShardBatch,
+        ShardMessage,
+        ShardLeasedMessage,
+        ShardRecurring,
+        ShardConsumer,
+        WaitingShards,
+    ]
+):
+    """An open directory of shards; `timerstore.open_shards` makes it.
+
+    Calls differ from those of a single store as follows.
+
+    put, put_many: a message goes to the shard of its first key, without keys of its message id.
+        Messages with neither go round robin (in put_many: all to one shard). A message id is
+        remembered by its shard: to repeat a put, give the same first key. A keyed replace is in the
+        shard of its key. put_many checks all before any shard stores one; if a shard fails, what
+        others took is stored, and `stored_count` of a FullError or BusyError counts the first ones
+        of each shard. `atomic` needs messages of one shard.
+    pull, pull_batch, offset_at and their begin_ forms: `shard` is required.
+    consumer: reads all shards; it takes no `queues`. committed: by (shard, queue).
+    query, topics, histogram, congestion: ask all shards and merge. query returns messages oldest
+        first; each shard's stay in the order of its log.
+    receive: shards take turns. A receipt names its shard and leads back to it from any process.
+        Retries and dead letters stay in the shard of their message. An error after some messages
+        are leased is raised by the next call.
+    ack_many, cancel_many: all receipts are checked first; one sync for each shard. After an error
+        of one shard those of the others are settled: call again.
+    put_every: all runs go to the shard of the name, whatever the keys.
+    pace: each shard gets an equal share, rounded down to thousandths, so the sum never exceeds the
+        rate. After a pause a tenth of a second's worth may come at once, at least one message of
+        each shard.
+    stats: sums, of times the worst shard's; `by_shard` has each shard's own.
+    """
 
     def __init__(
         self,
@@ -251,100 +288,37 @@ class ShardedStore(Closing):
 
     # --- putting ---
 
-    def put(
-        self,
-        topic: str,
-        body: bytes | bytearray | memoryview,
-        *,
-        delay: timedelta | float | None = None,
-        deliver_at: datetime | None = None,
-        deliver_ms: int | None = None,
-        level: int | None = None,
-        spread: timedelta | float | None = None,
-        tags: str | None = None,
-        keys: Sequence[str] | str = (),
-        properties: Mapping[str, str] | None = None,
-        queue_id: int | None = None,
-        message_id: str | None = None,
-        flush: str | None = None,
-        key: str | None = None,
-        replace: bool = False,
-        wait_at_most: timedelta | float | None = None,
-    ) -> ShardReceipt:
-        """Store one message in the shard of its first key, without keys of its message id, without
-        either where the turn is; otherwise as TimerStore.put.
-
-        An id is remembered by its shard: who puts again gives the same first key, or none again.
-        `replace=True` with a `key`: in the shard of that key, where the one before waits, too.
-        """
-        given: dict[str, Any] = {} if message_id is None else {"message_id": message_id}
-        if spread is not None:
-            deliver_ms = self._spreader.one(spread, delay, deliver_at, deliver_ms, level)
-            delay = deliver_at = None
-        if replace is not False:
-            replace = validation.check_flag("replace", replace)
-        if replace or key is not None or wait_at_most is not None:
-            given |= {"key": key, "replace": replace, "wait_at_most": wait_at_most}
-        shard = self._route(keys if key is None else key, message_id)
-        receipt = self._in(
-            shard,
-            lambda store: store.put(
-                topic,
-                body,
-                delay=delay,
-                deliver_at=deliver_at,
-                deliver_ms=deliver_ms,
-                level=level,
-                tags=tags,
-                keys=keys,
-                properties=properties,
-                queue_id=queue_id,
-                flush=flush,
-                **given,
-            ),
-        )
+    def _do_put(self, request: PutRequest) -> ShardReceipt:
+        request = self._spreader.one(request)
+        if request.replace is not False:
+            request = request._replace(replace=validation.check_flag("replace", request.replace))
+        keys = request.keys if request.key is None else request.key
+        shard = self._route(keys, request.message_id)
+        receipt = self._in(shard, lambda store: store.put(**request._asdict()))
         return ShardReceipt(shard, receipt)
 
-    def put_many(
-        self,
-        topic: str,
-        bodies: Any,
-        *,
-        deliver_ms: Any = None,
-        delay: Any = None,
-        spread: timedelta | float | None = None,
-        tags: str | None = None,
-        keys: Sequence[Any] | None = None,
-        message_ids: Any = None,
-        queue_id: int | None = None,
-        atomic: bool = False,
-        flush: str | None = None,
-        level: int | None = None,
-    ) -> ShardBatch:
-        """Store many messages of one topic, each in the shard of its first key, without one of its
-        message id; those without either in one shard together. Otherwise as TimerStore.put_many;
-        `spread`: evenly over the window in the order that is given, whichever shards they go to.
-
-        All are checked before any is stored. Where a shard fails, what others took is stored: after
-        a FullError or BusyError, `stored_count` in all, the first ones of each shard. `atomic`:
-        MessageError where they belong to several shards, which know nothing of one another.
-        """
-        data, offsets, _ = validation.gather_bodies(bodies, self.config.message_bytes_max)
+    def _do_put_many(self, request: BatchRequest) -> ShardBatch:
+        topic, level, keys, queue_id = (
+            request.topic,
+            request.level,
+            request.keys,
+            request.queue_id,
+        )
+        data, offsets, _ = validation.gather_bodies(request.bodies, self.config.message_bytes_max)
         count = len(offsets) - 1
         now_ms = self._clock.now_ms
-        if spread is not None:
-            deliver_ms = self._spreader.many(spread, count, delay, deliver_ms, level)
-            delay = None
+        if request.spread is not None:
+            request = self._spreader.many(request, count)
         if level is not None:
-            validation.check_level(level, delay, None, deliver_ms)
+            validation.check_level(level, request.delay, None, request.deliver_ms)
         due = validation.resolve_due_array(
-            now_ms, count, delay, deliver_ms, self.config.delay_ms_max
+            now_ms, count, request.delay, request.deliver_ms, self.config.delay_ms_max
         )
-        ids = gather_ids(message_ids, count)
+        ids = gather_ids(request.message_ids, count)
         if not self.config.timer_enabled and bool((due > 0).any()):
             raise validation.timers_off()
-        self._check(topic, offsets, tags, keys, queue_id, ids)
-        atomic = validation.check_flag("atomic", atomic)
+        self._check(topic, offsets, request.tags, keys, queue_id, ids)
+        atomic = validation.check_flag("atomic", request.atomic)
         shards = self._shards_of(keys, ids, count, atomic=atomic)
         chosen: list[int] = [int(one) for one in np.unique(shards)] or [0]
         if atomic and len(chosen) > 1:
@@ -361,7 +335,7 @@ class ShardedStore(Closing):
         def part_of(shard: int) -> Callable[[TimerStore], PutBatch]:
             mine = rows[shard]
             own_bodies: Any = (data, offsets)
-            own_keys, own_ids = keys, message_ids
+            own_keys, own_ids = keys, request.message_ids
             if not isinstance(mine, slice):
                 own_bodies = [data[offsets[k] : offsets[k + 1]] for k in mine]
                 own_keys = None if keys is None else [keys[k] for k in mine]
@@ -370,12 +344,12 @@ class ShardedStore(Closing):
                 topic,
                 own_bodies,
                 deliver_ms=due[mine] if level is None else None,
-                tags=tags,
+                tags=request.tags,
                 keys=own_keys,
                 message_ids=own_ids,
                 queue_id=queue_id,
                 atomic=atomic,
-                flush=flush,
+                flush=request.flush,
                 level=level,
             )
 
@@ -451,43 +425,30 @@ class ShardedStore(Closing):
 
     # --- pulling ---
 
-    def pull(
-        self, topic: str, queue_id: int, offset: int, *, shard: int, **options: Any
-    ) -> PullResult:
-        """Give messages of one queue of one shard; otherwise as TimerStore.pull."""
+    def _do_pull(self, request: PullRequest) -> PullResult:
         return self._in(
-            self._checked(shard), lambda store: store.pull(topic, queue_id, offset, **options)
+            self._checked(request.shard), lambda store: store._do_pull(request._replace(shard=None))
         )
 
-    def pull_batch(
-        self, topic: str, queue_id: int, offset: int, *, shard: int, **options: Any
-    ) -> MessageBatch:
-        """Give messages of one queue of one shard as columns; otherwise as `pull`."""
+    def _do_pull_batch(self, request: PullRequest) -> MessageBatch:
         return self._in(
-            self._checked(shard), lambda store: store.pull_batch(topic, queue_id, offset, **options)
+            self._checked(request.shard),
+            lambda store: store._do_pull_batch(request._replace(shard=None)),
         )
 
-    def begin_pull(
-        self, topic: str, queue_id: int, offset: int, *, shard: int, **options: Any
-    ) -> WaitingPull[PullResult]:
-        """Begin a `pull` of one shard of which the caller does the waiting: an event loop."""
+    def _do_begin_pull(self, request: PullRequest) -> WaitingPull[PullResult]:
         return self._in(
-            self._checked(shard), lambda store: store.begin_pull(topic, queue_id, offset, **options)
+            self._checked(request.shard),
+            lambda store: store._do_begin_pull(request._replace(shard=None)),
         )
 
-    def begin_pull_batch(
-        self, topic: str, queue_id: int, offset: int, *, shard: int, **options: Any
-    ) -> WaitingPull[MessageBatch]:
-        """Begin a `pull_batch` of one shard of which the caller does the waiting."""
+    def _do_begin_pull_batch(self, request: PullRequest) -> WaitingPull[MessageBatch]:
         return self._in(
-            self._checked(shard),
-            lambda store: store.begin_pull_batch(topic, queue_id, offset, **options),
+            self._checked(request.shard),
+            lambda store: store._do_begin_pull_batch(request._replace(shard=None)),
         )
 
-    def offset_at(self, topic: str, queue_id: int, time_ms: int, *, shard: int) -> int:
-        """Give the queue offset, in one shard, of the first message stored at a time (epoch ms) or
-        later; as TimerStore.offset_at.
-        """
+    def _do_offset_at(self, topic: str, queue_id: int, time_ms: int, shard: int | None) -> int:
         return self._in(
             self._checked(shard), lambda store: store.offset_at(topic, queue_id, time_ms)
         )
@@ -497,18 +458,17 @@ class ShardedStore(Closing):
             raise MessageError(f"shard: wanted 0 to {len(self.stores) - 1}, got {quoted(shard)}")
         return shard
 
-    def consumer(
+    def _do_consumer(
         self,
         topic: str,
         group: str,
-        *,
-        tags: str | None = None,
-        sql: str | None = None,
-        wait: float | None = None,
+        queues: Sequence[int] | None,
+        tags: str | None,
+        sql: str | None,
+        wait: float | None,
     ) -> ShardConsumer:
-        """Read a topic for a group in all shards, from where the group committed; otherwise as
-        TimerStore.consumer.
-        """
+        if queues is not None:
+            raise MessageError(NO_QUEUES)
         made = []
         try:
             for store in self.stores:
@@ -521,24 +481,13 @@ class ShardedStore(Closing):
             raise
         return ShardConsumer(self._clock, made, wait)
 
-    def committed(self, topic: str, group: str) -> dict[tuple[int, int], int]:
-        """Give the offset of the next message for each (shard, queue) the group committed in."""
+    def _do_committed(self, topic: str, group: str) -> dict[tuple[int, int], int]:
         found = self._in_all(lambda store: store.committed(topic, group))
         return {(k, queue): at for k, one in enumerate(found) for queue, at in one.items()}
 
-    def query(
-        self,
-        topic: str,
-        key: str,
-        *,
-        begin_ms: int | None = None,
-        end_ms: int | None = None,
-        max_count: int = 64,
+    def _do_query(
+        self, topic: str, key: str, begin_ms: int | None, end_ms: int | None, max_count: int
     ) -> list[ShardMessage]:
-        """Give the newest messages of a topic that have a key, oldest first, of each shard in the
-        order of its log; asks all shards, for the key may be any of a message's. Otherwise as
-        TimerStore.query.
-        """
         found = self._in_all(
             lambda store: store.query(
                 topic, key, begin_ms=begin_ms, end_ms=end_ms, max_count=max_count
@@ -551,146 +500,63 @@ class ShardedStore(Closing):
 
     # --- leasing ---
 
-    def receive(
-        self,
-        topic: str,
-        group: str,
-        *,
-        lease: timedelta | float = 30.0,
-        max_count: int = 1,
-        wait: float = 0.0,
-        tags: str | None = None,
-        sql: str | None = None,
-        max_attempts: int | None = 16,
-        backoff: Backoff | Sequence[float] | float | None = None,
+    def _do_receive(
+        self, topic: str, group: str, asked: dict[str, Any]
     ) -> list[ShardLeasedMessage]:
-        """Lease the next messages of a topic to the caller, for its group, from any shard; the
-        shards take turns, so that none starves. Otherwise as TimerStore.receive.
-
-        A receipt names its shard, and leads back to it from any process. What comes again and the
-        dead letters (`%DLQ%<group>`) stay in their message's shard. An error after some are leased
-        is the next call's; those are answered.
-        """
-        asked = {
-            "lease": lease,
-            "max_count": max_count,
-            "wait": wait,
-            "tags": tags,
-            "sql": sql,
-            "max_attempts": max_attempts,
-            "backoff": backoff,
-        }
         return self._leases.receive(topic, group, asked)
 
-    def begin_receive(self, topic: str, group: str, **asked: Any) -> WaitingShards:
-        """Begin a `receive` of which the caller does the waiting: an event loop."""
+    def _do_begin_receive(self, topic: str, group: str, asked: dict[str, Any]) -> WaitingShards:
         return self._leases.begin(topic, group, asked)
 
-    def lease_consumer(
-        self, topic: str, group: str, *, wait: float | None = None, **asked: Any
+    def _do_lease_consumer(
+        self, topic: str, group: str, wait: float | None, asked: dict[str, Any]
     ) -> LeaseConsumer[ShardLeasedMessage]:
-        """Iterate over leased messages of all shards, one at a time, as TimerStore's."""
         self.stores[0].topics()  # raises where it is closed
         return LeaseConsumer(self.receive, self.ack, self.nack, topic, group, wait, asked)
 
-    def ack(self, receipt: str | LeasedMessage) -> AckResult:
-        """Settle a lease in its shard, as TimerStore.ack."""
+    def _do_ack(self, receipt: str | LeasedMessage) -> AckResult:
         return self._leases.ack_one(receipt)
 
-    def ack_many(self, receipts: Iterable[str | LeasedMessage]) -> list[AckResult]:
-        """Settle many leases, in their order; one sync a shard, side by side.
-
-        None is settled where one is no receipt. After another error, of one shard, those of the
-        others are settled: call again.
-        """
+    def _do_ack_many(self, receipts: Iterable[str | LeasedMessage]) -> list[AckResult]:
         return self._leases.ack(receipts)
 
-    def nack(
-        self, receipt: str | LeasedMessage, *, delay: timedelta | float | None = None
-    ) -> AckResult:
-        """Give a leased message back to its shard, as TimerStore.nack."""
+    def _do_nack(self, receipt: str | LeasedMessage, delay: timedelta | float | None) -> AckResult:
         return self._leases.nack(receipt, delay)
 
-    def extend(self, receipt: str | LeasedMessage, *, lease: timedelta | float = 30.0) -> str:
-        """Hold a leased message for `lease` seconds from now; its new receipt. As TimerStore's."""
+    def _do_extend(self, receipt: str | LeasedMessage, lease: timedelta | float) -> str:
         return self._leases.extend(receipt, lease)
 
     # --- what recurs ---
 
-    def put_every(
-        self,
-        topic: str,
-        body: bytes | bytearray | memoryview,
-        *,
-        every: timedelta | float | None = None,
-        cron: str | None = None,
-        timezone: str = "UTC",
-        start: datetime | None = None,
-        missed: str = "one",
-        name: str | None = None,
-        tags: str | None = None,
-        keys: Sequence[str] | str = (),
-        properties: Mapping[str, str] | None = None,
-        queue_id: int | None = None,
+    def _do_put_every(
+        self, topic: str, body: bytes | bytearray | memoryview, given: dict[str, Any]
     ) -> ShardRecurring:
-        """Put a message again and again, all its runs in the shard of its name (`shard_of(name)`),
-        whatever its keys are; otherwise as TimerStore.put_every.
-
-        MessageError, too, where another shard has that name: by a call of that shard's store.
-        """
-        name = draw_name() if name is None else name
-        given: object = name  # what is no text its shard refuses
+        name = given["name"] = draw_name() if given["name"] is None else given["name"]
         shard = self._shard_of_name(name)
         for one in self.recurring():
-            if isinstance(given, str) and one.name == given and one.shard != shard:
+            if isinstance(name, str) and one.name == name and one.shard != shard:
                 raise MessageError(
                     f"name: {name!r} recurs in shard {one.shard} already, by a call of its store, "
                     f"and would in shard {shard}, too; cancel_every it first"
                 )
         made = self._in(
             shard,
-            lambda store: store.put_every(
-                topic,
-                body,
-                every=every,
-                cron=cron,
-                timezone=timezone,
-                start=start,
-                missed=missed,
-                name=name,
-                tags=tags,
-                keys=keys,
-                properties=properties,
-                queue_id=queue_id,
-            ),
+            lambda store: store.put_every(topic, body, **given),
         )
         return recurring_in(shard, made)
 
     def _shard_of_name(self, name: object) -> int:
         return self.shard_of(name) if isinstance(name, str) else 0  # which refuses it
 
-    def recurring(self) -> list[ShardRecurring]:
-        """Give what recurs in any shard, by name."""
+    def _do_recurring(self) -> list[ShardRecurring]:
         parts = self._in_all(lambda store: store.recurring())
         found = [recurring_in(shard, one) for shard, part in enumerate(parts) for one in part]
         return sorted(found, key=lambda one: (one.name, one.shard))
 
-    def cancel_every(self, name: str) -> bool:
-        """End what recurs, and cancel its run that waits; whether there was one of that name, in
-        any shard.
-        """
+    def _do_cancel_every(self, name: str) -> bool:
         return any(self._in_all(lambda store: store.cancel_every(name)))
 
-    def pace(self, topic: str, per_second: float | None) -> None:
-        """Hand over at most so many timers of a topic a second from all shards together, until the
-        store is closed; None: all when they are due. As TimerStore.pace.
-
-        Each shard holds an equal share of the rate, rounded down to thousandths, whatever waits in
-        it: the sum never exceeds the rate, and is below it while some shards have nothing due.
-        After a pause a tenth of a second's worth may come at once, of each shard one message at
-        least. `StoreConfig.topic_rates` are shared out alike. Raises MessageError outside 0.001 for
-        each shard to 1,000,000.
-        """
+    def _do_pace(self, topic: str, per_second: float | None) -> None:
         validation.check_topic(topic)
         rate = validation.check_rate(per_second)
         share = None if rate is None else share_of(rate, len(self.stores))
@@ -698,13 +564,13 @@ class ShardedStore(Closing):
 
     # --- what waits ---
 
-    def cancel(self, receipt_or_handle: ShardReceipt | str) -> CancelResult:
-        """Cancel a message that waits; what the answer says is durable."""
+    def _do_cancel(self, receipt_or_handle: ShardReceipt | str) -> CancelResult:
         shard, handle = self._place_of(receipt_or_handle)
         return self._in(shard, lambda store: store.cancel(handle))
 
-    def cancel_many(self, receipts_or_handles: Iterable[ShardReceipt | str]) -> list[CancelResult]:
-        """Cancel messages that wait, shard by shard; as TimerStore's."""
+    def _do_cancel_many(
+        self, receipts_or_handles: Iterable[ShardReceipt | str]
+    ) -> list[CancelResult]:
         places = validation.each_of("receipts_or_handles", receipts_or_handles, self._checked_place)
         answers: dict[int, CancelResult] = {}
         for shard in sorted({shard for shard, _ in places}):
@@ -714,15 +580,13 @@ class ShardedStore(Closing):
             answers.update(zip(which, found, strict=True))
         return [answers[at] for at in range(len(places))]
 
-    def reschedule(
+    def _do_reschedule(
         self,
         receipt_or_handle: ShardReceipt | str,
-        *,
-        delay: timedelta | float | None = None,
-        deliver_at: datetime | None = None,
-        deliver_ms: int | None = None,
+        delay: timedelta | float | None,
+        deliver_at: datetime | None,
+        deliver_ms: int | None,
     ) -> ShardReceipt:
-        """Give a message that waits another time; it stays in its shard. As TimerStore's."""
         shard, handle = self._place_of(receipt_or_handle)
         receipt = self._in(
             shard,
@@ -744,44 +608,33 @@ class ShardedStore(Closing):
             return self._checked(given.shard), given.receipt
         return split_handle(given, len(self.stores))
 
-    def pending(
-        self, *, begin_ms: int | None = None, end_ms: int | None = None, topic: str | None = None
+    def _do_pending(
+        self, begin_ms: int | None, end_ms: int | None, topic: str | None
     ) -> Iterator[PendingTimer]:
-        """Give the messages that wait in any shard, in order of due time; handles name shards."""
         parts = [
             _named_pending(k, store.pending(begin_ms=begin_ms, end_ms=end_ms, topic=topic))
             for k, store in enumerate(self.stores)
         ]
         return heapq.merge(*parts, key=lambda one: one.due_ms)
 
-    def histogram(
-        self,
-        begin: datetime | int | None = None,
-        end: datetime | int | None = None,
-        by: str = "hour",
-        topic: str | None = None,
+    def _do_histogram(
+        self, begin: datetime | int | None, end: datetime | int | None, by: str, topic: str | None
     ) -> Histogram:
-        """Count what waits in all shards by when it is due, as TimerStore.histogram."""
         if begin is None:
             begin = self._clock.now_ms  # the same buckets in each
         parts = self._in_all(lambda store: store.histogram(begin, end, by, topic))
         return Histogram(parts[0].edges, np.sum([part.counts for part in parts], axis=0))
 
-    def timing_distribution(self) -> dict[int | None, int]:
-        """Give how many messages wait in all shards, by when they are due; as TimerStore's."""
+    def _do_timing_distribution(self) -> dict[int | None, int]:
         return _summed(self._in_all(lambda store: store.timing_distribution()))
 
-    def congestion(self) -> dict[int, int]:
-        """Give how many messages wait for each slot in all shards, by the ms at which it begins; as
-        TimerStore's.
-        """
+    def _do_congestion(self) -> dict[int, int]:
         found = _summed(self._in_all(lambda store: store.congestion()))
         return dict(sorted(found.items()))
 
-    def explain(
-        self, message: ShardReceipt | Message | PendingTimer | str, *, topic: str | None = None
+    def _do_explain(
+        self, message: ShardReceipt | Message | PendingTimer | str, topic: str | None
     ) -> Explanation:
-        """Tell where a message is and why it is not out yet, as TimerStore.explain."""
         if isinstance(message, ShardReceipt) or (isinstance(message, str) and topic is None):
             shard, given = self._place_of(message)
             return self._in(shard, lambda store: store.explain(given))
@@ -837,18 +690,14 @@ class ShardedStore(Closing):
 
     # --- the whole ---
 
-    def topics(self) -> dict[str, int]:
-        """Give every topic with its queue count, the largest of all shards."""
+    def _do_topics(self) -> dict[str, int]:
         counts: dict[str, int] = {}
         for part in self._in_all(lambda store: store.topics()):
             for topic, count in part.items():
                 counts[topic] = max(count, counts.get(topic, 0))
         return counts
 
-    def stats(self) -> dict[str, Any]:
-        """Give counters and gauges of all shards: sums, of times the worst shard's; `by_shard` has
-        each shard's own.
-        """
+    def _do_stats(self) -> dict[str, Any]:
         by_shard = self._in_all(lambda store: store.stats())
         total: dict[str, Any] = {}
         for name, value in by_shard[0].items():
@@ -862,8 +711,7 @@ class ShardedStore(Closing):
         total["ingest_error"] = "" if service is None else service.error
         return {**total, "shard_count": len(by_shard), "by_shard": by_shard}
 
-    def flush(self) -> None:
-        """Make everything put so far durable, in every shard, and complete checkpoints."""
+    def _do_flush(self) -> None:
         self._in_all(lambda store: store.flush())
 
     def verify(self) -> list[Report]:

@@ -23,13 +23,16 @@ UNLIKE: Mapping[str, str] = MappingProxyType(
 
 OTHERWISE: Mapping[str, str] = MappingProxyType(
     {
-        "consumer queues": "a queue is one of a shard: `store.stores[k].consumer(queues=...)`",
         "ingest source": "it takes in what writers have committed for all shards (row_staging.py)",
         "ingest version": "as `source`",
         "ingest batches": "as `source`; of one shard: `store.stores[k].ingest(...)`",
     }
 )
 """Method and argument that are of TimerStore alone: why, and what to call instead."""
+
+
+NO_QUEUES = "queues: a queue is one of a shard: `store.stores[k].consumer(queues=...)`"
+"""Why `consumer` refuses `queues`."""
 
 
 def missing(name: str) -> str:

@@ -21,8 +21,11 @@ from tests.support.inside.methods import LANES_WITHIN, OPEN_SLOT_LOOK_FOR_CROWDS
 def _window_before() -> Patches:
     original = Spreader.one
 
-    def one(self: Any, spread: Any, *rest: Any) -> int:
-        return original(self, spread, *rest) - int(1000 * float(spread))
+    def one(self: Any, request: Any) -> Any:
+        found = original(self, request)
+        if request.spread is None:
+            return found
+        return found._replace(deliver_ms=found.deliver_ms - int(1000 * float(request.spread)))
 
     yield swap(Spreader, "one", one)
 
@@ -31,9 +34,9 @@ def _window_before() -> Patches:
 def _drawn_each() -> Patches:
     original = Spreader.many
 
-    def many(self: Any, spread: Any, count: int, *rest: Any) -> Any:
-        found = original(self, spread, count, *rest)
-        return found[::-1].copy()
+    def many(self: Any, request: Any, count: int) -> Any:
+        found = original(self, request, count)
+        return found._replace(deliver_ms=found.deliver_ms[::-1].copy())
 
     yield swap(Spreader, "many", many)
 
@@ -42,9 +45,9 @@ def _drawn_each() -> Patches:
 def _drawn_twice() -> Patches:
     original = Spreader.one
 
-    def one(self: Any, *given: Any) -> int:
-        original(self, *given)
-        return original(self, *given)
+    def one(self: Any, request: Any) -> Any:
+        original(self, request)
+        return original(self, request)
 
     yield swap(Spreader, "one", one)
 

@@ -8,11 +8,14 @@ from timerstore._engine.leases import leasing
 from timerstore._engine.leases.leases import Leases
 from timerstore._engine.leases.leasing import Leasing
 from timerstore._engine.read.query import Querier
+from timerstore._engine.read.requests import PullRequest
 
 
 def route_and_filter(store: Any, topic: str, queue_id: int, tags: str | None) -> tuple[Any, Any]:
     """The route of a queue, and the filter of a pull by tags."""
-    route, *_, wanted = store._pull_arguments(topic, queue_id, 0, 1, 0.0, tags, None)
+    route, *_, wanted = store._pull_arguments(
+        PullRequest(topic, queue_id, 0, 1, 0.0, tags, None, None)
+    )
     return route, wanted
 
 

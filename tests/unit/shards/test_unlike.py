@@ -75,3 +75,18 @@ def test_a_queue_of_one_shard_is_asked_for_a_time(shards: ShardBench) -> None:
     begun = shards.store.begin_pull("t", 0, 0, shard=receipt.shard)
     assert [one.body for one in begun.look().messages] == [b"x"]
     assert len(shards.store.begin_pull_batch("t", 0, 0, shard=receipt.shard).look()) == 1
+
+
+def test_consumer_of_shards_refuses_queues(shards: ShardBench) -> None:
+    with pytest.raises(MessageError, match="queues: a queue is one of a shard"):
+        shards.store.consumer("t", "g", queues=[0])
+
+
+def test_pull_of_a_single_store_refuses_a_shard(shards: ShardBench) -> None:
+    shards.store.put("t", b"x", keys="k")
+    single = shards.store.stores[0]
+    for call in (single.pull, single.pull_batch, single.begin_pull, single.begin_pull_batch):
+        with pytest.raises(MessageError, match="shard: this store has no shards, got 0"):
+            call("t", 0, 0, shard=0)
+    with pytest.raises(MessageError, match="shard: this store has no shards"):
+        single.offset_at("t", 0, NOW, shard=0)

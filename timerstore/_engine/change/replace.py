@@ -18,9 +18,7 @@ Source:   decisions 0009 and 0037.
 
 import zlib
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from timerstore._engine.base import validation
@@ -39,6 +37,7 @@ from timerstore._engine.timer.handle_lookup import Named
 from timerstore._engine.timer.timer_states import States
 from timerstore._engine.write.put import check_queue
 from timerstore._engine.write.put_many import ManyPutting
+from timerstore._engine.write.requests import PutRequest
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, CorruptError, GoneError, MessageError, quoted
@@ -113,33 +112,25 @@ class Replacing(Owner):
         self._store_id = store_id
         self._routes = routes
 
-    def put(
-        self,
-        topic: str,
-        body: Any,
-        key: str,
-        wait_at_most: timedelta | float | None,
-        *,
-        delay: timedelta | float | None,
-        deliver_at: datetime | None,
-        deliver_ms: int | None,
-        tags: str | None,
-        keys: Sequence[str] | str,
-        properties: Mapping[str, str] | None,
-        queue_id: int | None,
-        flush: str | None,
-    ) -> PutReceipt:
-        """As TimerStore.put with replace=True."""
+    def put(self, request: PutRequest) -> PutReceipt:
+        """Store one message in place of the pending one with its key."""
+        key = check_replacing(request.key, request.replace, request.level, request.message_id)
         if self._dispatch.index is None:
             raise ConfigError("put: replace needs the key index, which is off (index_enabled)")
-        wait_ms = self._wait_ms(wait_at_most)
+        wait_ms = self._wait_ms(request.wait_at_most)
         config, now_ms = self._config, self._clock.now_ms
-        name = validation.check_topic(topic)
-        due_ms = validation.due_ms_of(now_ms, delay, deliver_at, deliver_ms, config)
-        more = [] if isinstance(keys, str) and not keys else validation.list_of_keys(keys)
+        name = validation.check_topic(request.topic)
+        due_ms = validation.due_ms_of(
+            now_ms, request.delay, request.deliver_at, request.deliver_ms, config
+        )
+        more = (
+            []
+            if isinstance(request.keys, str) and not request.keys
+            else validation.list_of_keys(request.keys)
+        )
         given_keys = [key, *(one for one in more if not isinstance(one, str) or one != key)]
-        text = validation.encode_properties(tags, given_keys, properties)
-        raw = validation.check_body(body, config.message_bytes_max)
+        text = validation.encode_properties(request.tags, given_keys, request.properties)
+        raw = validation.check_body(request.body, config.message_bytes_max)
         validation.check_sizes(
             len(raw),
             len(text) + len(PROPERTY) + 2 + 2 * 20 + len(key.encode()),
@@ -147,10 +138,12 @@ class Replacing(Owner):
             properties_bytes_max=config.properties_bytes_max,
             record_bytes_max=config.record_bytes_max,
         )
-        check_queue(queue_id)
-        is_sync = self._putting.wants_sync(flush)
-        given = _Given(topic, name, bytes(raw), key, text, due_ms, wait_ms, queue_id)
-        with self._locks[zlib.crc32(f"{topic} {key}".encode()) % _LOCKS]:
+        check_queue(request.queue_id)
+        is_sync = self._putting.wants_sync(request.flush)
+        given = _Given(
+            request.topic, name, bytes(raw), key, text, due_ms, wait_ms, request.queue_id
+        )
+        with self._locks[zlib.crc32(f"{request.topic} {key}".encode()) % _LOCKS]:
             receipt, end = self._put(given)
         reach("replace_answered")
         if is_sync:

@@ -7,8 +7,7 @@ Holds:    (1) everything is checked before anything is made: a put that is refus
 Fails:    MessageError on bad arguments, FullError where there is no room.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable
 from time import time_ns
 from typing import Any, NamedTuple
 
@@ -24,6 +23,7 @@ from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.dispatch import SOON_MS, Dispatch
 from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.timer.flush import Flush
+from timerstore._engine.write.requests import PutRequest
 from timerstore.clock import Clock, SystemClock
 from timerstore.config import StoreConfig
 from timerstore.errors import MessageError, quoted
@@ -143,24 +143,18 @@ class Putting(Owner):
         """Whether a plain put needs nothing but the append and a sync: no clock turned by hand."""
         return self._is_system_clock
 
-    def put(
-        self,
-        topic: str,
-        body: bytes | bytearray | memoryview,
-        *,
-        delay: timedelta | float | None = None,
-        deliver_at: datetime | None = None,
-        deliver_ms: int | None = None,
-        level: int | None = None,
-        tags: str | None = None,
-        keys: Sequence[str] | str = (),
-        properties: Mapping[str, str] | None = None,
-        queue_id: int | None = None,
-        flush: str | None = None,
-    ) -> PutReceipt:
-        """As TimerStore.put."""
-        if level is not None:
-            level = validation.check_level(level, delay, deliver_at, deliver_ms)
+    def put(self, request: PutRequest) -> PutReceipt:
+        """Store one message that has no id of its caller's and replaces none."""
+        topic, body, deliver_ms, queue_id = (
+            request.topic,
+            request.body,
+            request.deliver_ms,
+            request.queue_id,
+        )
+        delay, deliver_at, flush = request.delay, request.deliver_at, request.flush
+        tags, keys, properties = request.tags, request.keys, request.properties
+        if request.level is not None:
+            level = validation.check_level(request.level, delay, deliver_at, deliver_ms)
             text = validation.encode_properties(tags, keys, properties)
             return self._put_level(topic, body, level, text, queue_id, flush)
         now_ms = time_ns() // 1_000_000 if self._is_system_clock else self._clock.now_ms

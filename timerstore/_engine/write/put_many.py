@@ -11,8 +11,7 @@ Source:   exactly-once.md section 9; decisions 0009, 0027, 0028.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -33,6 +32,7 @@ from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.timer.flush import Flush
 from timerstore._engine.timer.timer_states import States
 from timerstore._engine.write.put import Level, Putting, check_queue
+from timerstore._engine.write.requests import BatchRequest, PutRequest
 from timerstore._engine.write.string_columns import Column, gather_ids
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
@@ -113,42 +113,35 @@ class ManyPutting(Putting):
 
     # --- one with an id ---
 
-    def put_once(
-        self,
-        topic: str,
-        body: Any,
-        message_id: str,
-        *,
-        delay: timedelta | float | None,
-        deliver_at: datetime | None,
-        deliver_ms: int | None,
-        level: int | None,
-        tags: str | None,
-        keys: Sequence[str] | str,
-        properties: Mapping[str, str] | None,
-        queue_id: int | None,
-        flush: str | None,
-    ) -> PutReceipt:
-        """As TimerStore.put with a message id."""
+    def put_once(self, request: PutRequest) -> PutReceipt:
+        """Store one message unless its id was put to the topic before."""
         now_ms, due = self._clock.now_ms, 0
+        level = request.level
         if level is not None:
-            level = validation.check_level(level, delay, deliver_at, deliver_ms)
+            level = validation.check_level(
+                level, request.delay, request.deliver_at, request.deliver_ms
+            )
         else:
-            due = validation.due_ms_of(now_ms, delay, deliver_at, deliver_ms, self.config)
-        name, raw_id = validation.check_topic(topic), validation.check_message_id(message_id)
-        raw = validation.check_body(body, self.config.message_bytes_max)
+            due = validation.due_ms_of(
+                now_ms, request.delay, request.deliver_at, request.deliver_ms, self.config
+            )
+        name, raw_id = (
+            validation.check_topic(request.topic),
+            validation.check_message_id(request.message_id),
+        )
+        raw = validation.check_body(request.body, self.config.message_bytes_max)
         call = _Call(
-            topic,
+            request.topic,
             name,
             validation.Spans(raw, np.array([0, len(raw)], np.int64), len(raw)),
             np.array([due], np.int64),
             now_ms,
-            validation.encode_properties(tags, keys, properties),
+            validation.encode_properties(request.tags, request.keys, request.properties),
             (None, None),
             (raw_id, np.array([0, len(raw_id)], np.int64)),
             level,
-            queue_id,
-            self.wants_sync(flush),
+            request.queue_id,
+            self.wants_sync(request.flush),
         )
         batch = self._put_call(call, atomic=False)
         reach("put_once_answered")
@@ -156,38 +149,39 @@ class ManyPutting(Putting):
 
     # --- many ---
 
-    def put_many(
-        self,
-        topic: str,
-        bodies: Any,
-        *,
-        deliver_ms: Any = None,
-        delay: Any = None,
-        level: int | None = None,
-        tags: str | None = None,
-        keys: Sequence[Any] | None = None,
-        message_ids: Any = None,
-        queue_id: int | None = None,
-        atomic: bool = False,
-        flush: str | None = None,
-    ) -> PutBatch:
-        """As TimerStore.put_many."""
+    def put_many(self, request: BatchRequest) -> PutBatch:
+        """Store many messages of one topic and queue, in their order."""
         now_ms = self._clock.now_ms
+        level = request.level
         if level is not None:
-            level = validation.check_level(level, delay, None, deliver_ms)
-        name = validation.check_topic(topic)
-        is_sync = self.wants_sync(flush)
-        spans = validation.gather_bodies(bodies, self.config.message_bytes_max)
+            level = validation.check_level(level, request.delay, None, request.deliver_ms)
+        name = validation.check_topic(request.topic)
+        is_sync = self.wants_sync(request.flush)
+        spans = validation.gather_bodies(request.bodies, self.config.message_bytes_max)
         count = len(spans.offsets) - 1
         delay_ms_max = self.config.delay_ms_max
-        due = validation.resolve_due_array(now_ms, count, delay, deliver_ms, delay_ms_max)
+        due = validation.resolve_due_array(
+            now_ms, count, request.delay, request.deliver_ms, delay_ms_max
+        )
         if not self.config.timer_enabled and bool((due > 0).any()):
             raise validation.timers_off()
-        text = validation.encode_properties(tags, (), None)
-        extra = _encode_keys(keys, count)
-        ids = gather_ids(message_ids, count)
-        call = _Call(topic, name, spans, due, now_ms, text, extra, ids, level, queue_id, is_sync)
-        return self._put_call(call, atomic=validation.check_flag("atomic", atomic))
+        text = validation.encode_properties(request.tags, (), None)
+        extra = _encode_keys(request.keys, count)
+        ids = gather_ids(request.message_ids, count)
+        call = _Call(
+            request.topic,
+            name,
+            spans,
+            due,
+            now_ms,
+            text,
+            extra,
+            ids,
+            level,
+            request.queue_id,
+            is_sync,
+        )
+        return self._put_call(call, atomic=validation.check_flag("atomic", request.atomic))
 
     def _put_call(self, call: "_Call", *, atomic: bool) -> PutBatch:
         """Check the rest, then append."""

@@ -11,15 +11,13 @@ Fails:    MessageError; also where the window ends beyond `delay_ms_max`.
 """
 
 import random
-from datetime import datetime, timedelta
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from timerstore._engine.base import validation
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
+from timerstore._engine.write.requests import BatchRequest, PutRequest
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import MessageError, quoted
@@ -34,34 +32,32 @@ class Spreader(Owner):
         self._random = random.Random(config.spread_seed or None)  # noqa: S311 - no secret
         self._lock = Lock()
 
-    def one(
-        self,
-        spread: object,
-        delay: timedelta | float | None,
-        deliver_at: datetime | None,
-        deliver_ms: int | None,
-        level: object,
-    ) -> int:
-        """Give when a message is due, epoch ms."""
-        window_ms, now_ms = self._window_ms(spread, level), self._clock.now_ms
-        due_ms = validation.due_ms_of(now_ms, delay, deliver_at, deliver_ms, self._config)
+    def one(self, request: PutRequest) -> PutRequest:
+        """Return the request with the due time that was drawn; as it is if it has no `spread`."""
+        if request.spread is None:
+            return request
+        now_ms = self._clock.now_ms
+        window_ms = self._window_ms(request.spread, request.level)
+        due_ms = validation.due_ms_of(
+            now_ms, request.delay, request.deliver_at, request.deliver_ms, self._config
+        )
         begin_ms = due_ms or now_ms
         self._check_end(now_ms, begin_ms + window_ms)
-        return begin_ms + int(self._draw() * window_ms)
+        drawn_ms = begin_ms + int(self._draw() * window_ms)
+        return request._replace(deliver_ms=drawn_ms, delay=None, deliver_at=None, spread=None)
 
-    def many(
-        self, spread: object, count: int, delay: Any, deliver_ms: Any, level: object
-    ) -> npt.NDArray[np.int64]:
-        """Give when each of a batch is due: evenly over the window, from a first that is drawn."""
-        window_ms, now_ms = self._window_ms(spread, level), self._clock.now_ms
+    def many(self, request: BatchRequest, count: int) -> BatchRequest:
+        """Return the request with due times evenly over the window, from a first that is drawn."""
+        now_ms = self._clock.now_ms
+        window_ms = self._window_ms(request.spread, request.level)
         due_ms = validation.resolve_due_array(
-            now_ms, count, delay, deliver_ms, self._config.delay_ms_max
+            now_ms, count, request.delay, request.deliver_ms, self._config.delay_ms_max
         )
         begin_ms = np.where(due_ms > 0, due_ms, now_ms)
         self._check_end(now_ms, int(begin_ms.max(initial=now_ms)) + window_ms)
         places = (np.arange(count) + self._draw()) / max(1, count)
-        spread_ms: npt.NDArray[np.int64] = begin_ms + (places * window_ms).astype(np.int64)
-        return spread_ms
+        spread_ms = begin_ms + (places * window_ms).astype(np.int64)
+        return request._replace(deliver_ms=spread_ms, delay=None, spread=None)
 
     def _draw(self) -> float:
         with self._lock:

@@ -1,0 +1,52 @@
+"""Requests of puts: the arguments of one call, as a value.
+
+The public API makes them (api.py); nothing below it repeats their fields. Fields are as the caller
+gave them and are checked where they are used, before anything is appended.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+
+class PutRequest(NamedTuple):
+    """One message. Fields are those of StoreApi.put."""
+
+    topic: str
+    body: bytes | bytearray | memoryview
+    delay: timedelta | float | None = None
+    deliver_at: datetime | None = None
+    deliver_ms: int | None = None
+    level: int | None = None
+    spread: timedelta | float | None = None
+    tags: str | None = None
+    keys: Sequence[str] | str = ()
+    properties: Mapping[str, str] | None = None
+    queue_id: int | None = None
+    message_id: str | None = None
+    flush: str | None = None
+    key: str | None = None
+    replace: bool = False
+    wait_at_most: timedelta | float | None = None
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether it replaces a pending message, or has an argument that only such a put takes."""
+        return bool(self.replace) or self.key is not None or self.wait_at_most is not None
+
+
+class BatchRequest(NamedTuple):
+    """Many messages of one topic. Fields are those of StoreApi.put_many."""
+
+    topic: str
+    bodies: Any
+    deliver_ms: Any = None
+    delay: Any = None
+    spread: timedelta | float | None = None
+    tags: str | None = None
+    keys: Sequence[Any] | None = None
+    message_ids: Any = None
+    queue_id: int | None = None
+    atomic: bool = False
+    flush: str | None = None
+    level: int | None = None

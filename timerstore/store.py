@@ -210,10 +210,11 @@ class TimerStore(
 
     @_counted
     def _do_put(self, request: PutRequest) -> PutReceipt:
-        request = self._spreader.one(request)
+        if request.spread is not None:
+            request = self._spreader.one(request)
         if request.replace is not False:
             request = request._replace(replace=validation.check_flag("replace", request.replace))
-        if request.is_keyed:
+        if request.replace or request.key is not None or request.wait_at_most is not None:
             return self._replacing.put(request)
         if request.message_id is not None:
             return self._putting.put_once(request)

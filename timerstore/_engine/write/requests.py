@@ -29,11 +29,6 @@ class PutRequest(NamedTuple):
     replace: bool = False
     wait_at_most: timedelta | float | None = None
 
-    @property
-    def is_keyed(self) -> bool:
-        """Whether it replaces a pending message, or has an argument that only such a put takes."""
-        return bool(self.replace) or self.key is not None or self.wait_at_most is not None
-
 
 class BatchRequest(NamedTuple):
     """Many messages of one topic. Fields are those of StoreApi.put_many."""

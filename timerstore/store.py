@@ -12,6 +12,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import wraps
 from heapq import merge
@@ -213,7 +214,7 @@ class TimerStore(
         if request.spread is not None:
             request = self._spreader.one(request)
         if request.replace is not False:
-            request = request._replace(replace=validation.check_flag("replace", request.replace))
+            request = replace(request, replace=validation.check_flag("replace", request.replace))
         if request.replace or request.key is not None or request.wait_at_most is not None:
             return self._replacing.put(request)
         if request.message_id is not None:

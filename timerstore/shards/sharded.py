@@ -291,10 +291,11 @@ class ShardedStore(
     def _do_put(self, request: PutRequest) -> ShardReceipt:
         request = self._spreader.one(request)
         if request.replace is not False:
-            request = request._replace(replace=validation.check_flag("replace", request.replace))
+            request = replace(request, replace=validation.check_flag("replace", request.replace))
         keys = request.keys if request.key is None else request.key
         shard = self._route(keys, request.message_id)
-        receipt = self._in(shard, lambda store: store.put(**request._asdict()))
+        options = request.options()  # without the others a plain put is quick
+        receipt = self._in(shard, lambda store: store.put(request.topic, request.body, **options))
         return ShardReceipt(shard, receipt)
 
     def _do_put_many(self, request: BatchRequest) -> ShardBatch:
@@ -427,25 +428,25 @@ class ShardedStore(
 
     def _do_pull(self, request: PullRequest) -> PullResult:
         return self._in(
-            self._checked(request.shard), lambda store: store._do_pull(request._replace(shard=None))
+            self._checked(request.shard), lambda store: store._do_pull(replace(request, shard=None))
         )
 
     def _do_pull_batch(self, request: PullRequest) -> MessageBatch:
         return self._in(
             self._checked(request.shard),
-            lambda store: store._do_pull_batch(request._replace(shard=None)),
+            lambda store: store._do_pull_batch(replace(request, shard=None)),
         )
 
     def _do_begin_pull(self, request: PullRequest) -> WaitingPull[PullResult]:
         return self._in(
             self._checked(request.shard),
-            lambda store: store._do_begin_pull(request._replace(shard=None)),
+            lambda store: store._do_begin_pull(replace(request, shard=None)),
         )
 
     def _do_begin_pull_batch(self, request: PullRequest) -> WaitingPull[MessageBatch]:
         return self._in(
             self._checked(request.shard),
-            lambda store: store._do_begin_pull_batch(request._replace(shard=None)),
+            lambda store: store._do_begin_pull_batch(replace(request, shard=None)),
         )
 
     def _do_offset_at(self, topic: str, queue_id: int, time_ms: int, shard: int | None) -> int:

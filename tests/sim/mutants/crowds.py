@@ -1,5 +1,6 @@
 """Times that are drawn, and topics that take turns: decision 0043."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ def _window_before() -> Patches:
         found = original(self, request)
         if request.spread is None:
             return found
-        return found._replace(deliver_ms=found.deliver_ms - int(1000 * float(request.spread)))
+        return replace(found, deliver_ms=found.deliver_ms - int(1000 * float(request.spread)))
 
     yield swap(Spreader, "one", one)
 
@@ -36,7 +37,7 @@ def _drawn_each() -> Patches:
 
     def many(self: Any, request: Any, count: int) -> Any:
         found = original(self, request, count)
-        return found._replace(deliver_ms=found.deliver_ms[::-1].copy())
+        return replace(found, deliver_ms=found.deliver_ms[::-1].copy())
 
     yield swap(Spreader, "many", many)
 

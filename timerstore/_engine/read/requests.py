@@ -1,9 +1,10 @@
 """Requests of pulls: the arguments of one call, as a value."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 
-class PullRequest(NamedTuple):
+@dataclass(slots=True)
+class PullRequest:
     """Messages of one queue from an offset on. Fields are those of StoreApi.pull."""
 
     topic: str

@@ -11,6 +11,7 @@ Fails:    MessageError; also where the window ends beyond `delay_ms_max`.
 """
 
 import random
+from dataclasses import replace
 
 import numpy as np
 
@@ -44,7 +45,7 @@ class Spreader(Owner):
         begin_ms = due_ms or now_ms
         self._check_end(now_ms, begin_ms + window_ms)
         drawn_ms = begin_ms + int(self._draw() * window_ms)
-        return request._replace(deliver_ms=drawn_ms, delay=None, deliver_at=None, spread=None)
+        return replace(request, deliver_ms=drawn_ms, delay=None, deliver_at=None, spread=None)
 
     def many(self, request: BatchRequest, count: int) -> BatchRequest:
         """Return the request with due times evenly over the window, from a first that is drawn."""
@@ -57,7 +58,7 @@ class Spreader(Owner):
         self._check_end(now_ms, int(begin_ms.max(initial=now_ms)) + window_ms)
         places = (np.arange(count) + self._draw()) / max(1, count)
         spread_ms = begin_ms + (places * window_ms).astype(np.int64)
-        return request._replace(deliver_ms=spread_ms, delay=None, spread=None)
+        return replace(request, deliver_ms=spread_ms, delay=None, spread=None)
 
     def _draw(self) -> float:
         with self._lock:

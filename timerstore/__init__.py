@@ -33,19 +33,15 @@ from timerstore.errors import (
     ReentrantCallError,
     TimerStoreError,
 )
-from timerstore.messages import (
+from timerstore.messages import Message, MessageBatch, PullResult, PullStatus
+from timerstore.receipts import PutBatch, PutReceipt
+from timerstore.reports import (
     BackupReport,
     CancelResult,
     Explanation,
     Histogram,
     HistoryEntry,
-    Message,
-    MessageBatch,
     PendingTimer,
-    PullResult,
-    PullStatus,
-    PutBatch,
-    PutReceipt,
     Report,
 )
 from timerstore.shards import ShardedStore, open_shards

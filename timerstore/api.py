@@ -17,15 +17,8 @@ from timerstore._engine.leases import AckResult, Backoff, LeaseConsumer, LeasedM
 from timerstore._engine.read.requests import PullRequest
 from timerstore._engine.read.waiting_pull import WaitingPull
 from timerstore._engine.write.requests import BatchRequest, PutRequest
-from timerstore.messages import (
-    CancelResult,
-    Explanation,
-    Histogram,
-    Message,
-    MessageBatch,
-    PendingTimer,
-    PullResult,
-)
+from timerstore.messages import Message, MessageBatch, PullResult
+from timerstore.reports import CancelResult, Explanation, Histogram, PendingTimer
 
 Receipt = TypeVar("Receipt")
 Batch = TypeVar("Batch")

@@ -1,4 +1,4 @@
-"""What callers get back: messages, receipts, results, reports. Values only; opens no file.
+"""Messages that callers get, one by one or as columns, and what a pull returns. Opens no file.
 
 Holds:    (1) a value never changes after it was made; (2) what costs time to make (message ids,
           handles, inflated bodies) is made when it is first asked for.
@@ -8,20 +8,20 @@ Source:   design.md section 3; store-format.md 2.1, 2.2 (flags), 10.3 (statuses)
 
 from __future__ import annotations
 
-import base64
 import importlib
 import ipaddress
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple, overload
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from timerstore._hot import split
 from timerstore.errors import ConfigError, CorruptError, MessageError
+from timerstore.receipts import checked_index
 
 if TYPE_CHECKING:
     import pyarrow
@@ -35,7 +35,6 @@ SYS_FLAG_COMPRESSED = 0x01
 SYS_FLAG_BORN_HOST_V6 = 0x10
 SYS_FLAG_STORE_HOST_V6 = 0x20
 _COMPRESSION_NAMES = {1: "LZ4", 2: "ZSTD"}  # bits 8-10 of the system flag; 0 and 3 are zlib
-_COUNTER_MASK = (1 << 48) - 1
 _SHOWN_MAX = 400  # characters of one field in a message's repr
 
 
@@ -164,206 +163,6 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _SHOWN_MAX else f"{text[: _SHOWN_MAX - 3]}..."
 
 
-def unique_key(prefix: str, counter: int) -> str:
-    """Make a message id: 20 hex digits of `prefix`, then `counter` (48 bits, wraps) in 12."""
-    return f"{prefix}{counter & _COUNTER_MASK:012X}"
-
-
-def out_ms(due_ms: int, precision_ms: int) -> int:
-    """Give the slot time of a due time: the last slot edge before it (store-format.md 7.3)."""
-    return (due_ms - 1) // precision_ms * precision_ms
-
-
-def make_handle(
-    topic: str, broker_name: str, timestamp_ms: int, message_id: str, timer_id: int | None
-) -> str:
-    """Write a handle; without `timer_id` in the broker's form of five fields."""
-    text = f"v1 {topic} {broker_name} {timestamp_ms} {message_id}"
-    if timer_id is not None:
-        text = f"{text} {timer_id}"
-    return base64.urlsafe_b64encode(text.encode()).decode("ascii")
-
-
-class ReceiptOrigin(NamedTuple):
-    """What all receipts of one store and topic have in common."""
-
-    topic: str
-    id_prefix: str
-    broker_name: str
-    precision_ms: int
-
-    def message_id(self, counter: int) -> str:
-        """Give the id of the message that took this number."""
-        return unique_key(self.id_prefix, counter)
-
-    def handle(self, counter: int, due_ms: int, timer_id: int) -> str:
-        """Give its handle. Its timestamp is OUT + 1, so that aligning it again gives the slot."""
-        stamp = out_ms(due_ms, self.precision_ms) + 1
-        return make_handle(self.topic, self.broker_name, stamp, self.message_id(counter), timer_id)
-
-
-class KeptOrigin(ReceiptOrigin):
-    """Of one message that keeps the id that it has: `id_prefix` is all of it."""
-
-    __slots__ = ()
-
-    def message_id(self, counter: int) -> str:  # noqa: ARG002 - it took no number
-        """Give its id."""
-        return self.id_prefix
-
-
-class _ReceiptFields(NamedTuple):
-    origin: ReceiptOrigin
-    counter: int
-    timer_id: int
-    queue_id: int
-    queue_offset: int | None
-    log_offset: int
-    due_ms: int
-    duplicate: bool = False
-    cancelled: bool = False
-
-
-class PutReceipt(_ReceiptFields):
-    """What `put` answers. `queue_offset` is None, and `timer_id` not negative, while it waits.
-
-    `duplicate`: the message id was put before, and this is the first one's receipt; `cancelled`:
-    that one was cancelled since.
-
-    Made once a put, so it is a tuple whose id and handle are written on demand. On the hot path:
-    `tuple.__new__(PutReceipt, (origin, counter, ..., cancelled))`, half a constructor's cost.
-    """
-
-    __slots__ = ()
-
-    @property
-    def topic(self) -> str:
-        """The topic that the message goes to."""
-        return self.origin.topic
-
-    @property
-    def waits_for_level(self) -> bool:
-        """Whether it was put with `level=`."""
-        return self.queue_offset is None and self.timer_id < 0
-
-    @property
-    def message_id(self) -> str:
-        """32 hex digits; every copy of the message carries them."""
-        return self.origin.message_id(self.counter)
-
-    @property
-    def handle(self) -> str:
-        """A string to cancel by; survives JSON and restarts and works from another process.
-
-        Empty for a message that waits for a fixed level: it cannot be cancelled.
-        """
-        if self.waits_for_level:
-            return ""
-        return self.origin.handle(self.counter, self.due_ms, self.timer_id)
-
-    def __repr__(self) -> str:
-        return (
-            f"PutReceipt(topic={self.topic!r}, message_id={self.message_id!r}, "
-            f"queue_id={self.queue_id}, queue_offset={self.queue_offset}, "
-            f"log_offset={self.log_offset}, due_ms={self.due_ms}, duplicate={self.duplicate})"
-        )
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class GivenIds:
-    """Of a `put_many` with message ids, by message; an empty id: it was made."""
-
-    ids: Sequence[str]
-    queue_ids: Int64Array
-    duplicate: npt.NDArray[np.bool_]
-    cancelled: npt.NDArray[np.bool_]
-
-    def __repr__(self) -> str:
-        return f"GivenIds(<{len(self.ids)} ids>)"
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class PutBatch:
-    """What `put_many` answers: the receipts as arrays.
-
-    `queue_offsets` is -1 where the message waits, `timer_ids` is -1 where it does not; message k
-    took number `counter_begin + k` for its id.
-    """
-
-    origin: ReceiptOrigin
-    counter_begin: int
-    queue_id: int
-    log_offsets: Int64Array
-    queue_offsets: Int64Array
-    due_ms: Int64Array
-    timer_ids: Int64Array
-    given: GivenIds | None = None
-
-    def __repr__(self) -> str:
-        return (
-            f"PutBatch(topic={self.origin.topic!r}, queue_id={self.queue_id}, "
-            f"<{len(self)} receipts>)"
-        )
-
-    def __len__(self) -> int:
-        return len(self.log_offsets)
-
-    @overload
-    def __getitem__(self, at: int) -> PutReceipt: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[PutReceipt]: ...
-    def __getitem__(self, at: int | slice) -> PutReceipt | list[PutReceipt]:
-        if isinstance(at, slice):
-            return [self._receipt(k) for k in range(*at.indices(len(self)))]
-        return self._receipt(_checked_index(at, len(self)))
-
-    def __iter__(self) -> Iterator[PutReceipt]:
-        return map(self._receipt, range(len(self)))
-
-    def _receipt(self, k: int) -> PutReceipt:
-        queue_offset, given = int(self.queue_offsets[k]), self.given
-        receipt = PutReceipt(
-            self.origin,
-            self.counter_begin + k,
-            int(self.timer_ids[k]),
-            self.queue_id,
-            None if queue_offset < 0 else queue_offset,
-            int(self.log_offsets[k]),
-            int(self.due_ms[k]),
-        )
-        if given is None:
-            return receipt
-        origin = self.origin
-        if given.ids[k]:
-            kept = KeptOrigin(origin.topic, given.ids[k], *origin[2:])
-            receipt = receipt._replace(origin=kept, counter=0)
-        return receipt._replace(
-            queue_id=int(given.queue_ids[k]),
-            duplicate=bool(given.duplicate[k]),
-            cancelled=bool(given.cancelled[k]),
-        )
-
-    @property
-    def message_ids(self) -> list[str]:
-        """Every message's id, in put order."""
-        begin = self.counter_begin
-        made = [self.origin.message_id(n) for n in range(begin, begin + len(self))]
-        if self.given is None:
-            return made
-        return [given or one for given, one in zip(self.given.ids, made, strict=True)]
-
-    @property
-    def handles(self) -> list[str]:
-        """Every message's handle, in put order."""
-        return [receipt.handle for receipt in self]
-
-
-def _checked_index(at: int, size: int) -> int:
-    if not -size <= at < size:
-        raise IndexError(f"index {at} is outside a batch of {size}")
-    return at % size
-
-
 class PullStatus(StrEnum):
     """How a pull went; what `next_offset` then is stands in store-format.md 10.3."""
 
@@ -451,7 +250,7 @@ class MessageBatch:
     def __getitem__(self, at: int | slice) -> Message | list[Message]:
         if isinstance(at, slice):
             return [self._message(k) for k in range(*at.indices(len(self)))]
-        return self._message(_checked_index(at, len(self)))
+        return self._message(checked_index(at, len(self)))
 
     def __iter__(self) -> Iterator[Message]:
         return map(self._message, range(len(self)))
@@ -540,121 +339,3 @@ class MessageBatch:
 
 def _host_of(hosts: ByteRows | None, k: int, is_v6: int) -> str:
     return "" if hosts is None else host_text(hosts[k].tobytes(), bool(is_v6))
-
-
-class CancelResult(StrEnum):
-    """What `cancel` found, and made durable before it answered."""
-
-    CANCELLED = "CANCELLED"
-    ALREADY_DELIVERED = "ALREADY_DELIVERED"
-    ALREADY_CANCELLED = "ALREADY_CANCELLED"
-    UNKNOWN = "UNKNOWN"
-
-
-@dataclass(frozen=True, slots=True)
-class PendingTimer:
-    """One message that waits; for a fixed level where `timer_id` is -1 and `handle` is ""."""
-
-    message_id: str
-    topic: str
-    queue_id: int
-    due_ms: int
-    timer_id: int
-    log_offset: int
-    handle: str
-
-
-class Histogram(NamedTuple):
-    """How many messages wait, by when they are due: `counts[k]` in [edges[k], edges[k + 1])."""
-
-    edges: npt.NDArray[np.int64]
-    """Epoch ms, one more than counts."""
-    counts: npt.NDArray[np.int64]
-
-
-class HistoryEntry(NamedTuple):
-    """One thing that happened to a message: a record of the log."""
-
-    what: str
-    """put, rolled, moved (by retention), rescheduled, cancelled, handed (to its topic)."""
-    at_ms: int
-    log_offset: int
-    due_ms: int
-    """When it is due from then on; 0 where that is over."""
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """Where a message is, why it is not out, and what happened to it."""
-
-    topic: str
-    message_id: str
-    state: str
-    """waiting, delivered, cancelled, or unknown: no record of it is in the log."""
-    where: str
-    """timer topic (not on the wheel yet), wheel, open slot (its slot is read: it waits for its
-    millisecond, or to be handed over), level, queue, or nowhere."""
-    why: str
-    """A sentence: why it is not out, or since when it is."""
-    queue_id: int = -1
-    due_ms: int = 0
-    timer_id: int = -1
-    level: int = 0
-    slot: int | None = None
-    """Of the wheel: the number that its unit is linked in; its time is `slot_ms`."""
-    slot_ms: int | None = None
-    chain_place: int | None = None
-    """1: the slot's newest unit, from which a chain is read."""
-    chain_length: int | None = None
-    queue_offset: int | None = None
-    """In its topic, once it was handed over; of a level's queue, while it waits there."""
-    log_offset: int = -1
-    history: tuple[HistoryEntry, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class BackupReport:
-    """What `backup` or `restore` did: [log_begin, log_end) is in the backup."""
-
-    log_begin: int
-    log_end: int
-    segment_count: int
-    copied_bytes: int
-    kept_bytes: int
-    """Bytes that were there already."""
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One thing that is not as it must be: what, where (file, offset), wanted and got."""
-
-    what: str
-    where: str
-    wanted: str
-    got: str
-
-    def __str__(self) -> str:
-        return f"{self.what} at {self.where}: wanted {self.wanted}, got {self.got}"
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What `verify` found, and how much it looked at (`counts`, by kind)."""
-
-    problems: tuple[Problem, ...] = ()
-    counts: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def clean(self) -> bool:
-        """True when there is nothing to complain about."""
-        return not self.problems
-
-    def __str__(self) -> str:
-        looked = ", ".join(f"{count} {name}" for name, count in self.counts.items())
-        return "\n".join(
-            [
-                "clean" if self.clean else f"{len(self.problems)} problems",
-                f"looked at: {looked}",
-                *map(str, self.problems),
-            ]
-        )

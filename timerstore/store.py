@@ -75,17 +75,14 @@ from timerstore.errors import (
     stopped_at_exit,
     typed,
 )
-from timerstore.messages import (
+from timerstore.messages import Message, MessageBatch, PullResult
+from timerstore.receipts import PutBatch, PutReceipt
+from timerstore.reports import (
     BackupReport,
     CancelResult,
     Explanation,
     Histogram,
-    Message,
-    MessageBatch,
     PendingTimer,
-    PullResult,
-    PutBatch,
-    PutReceipt,
     Report,
 )
 

@@ -50,7 +50,7 @@ from timerstore._engine.base import failpoints
 from timerstore._engine.format.handle import Handle, decode, encode
 from timerstore._engine.log.retention import Retention
 from timerstore._engine.maintenance.backup import MANIFEST
-from timerstore.messages import out_ms
+from timerstore.receipts import out_ms
 
 STATUS_TROUBLE = 3
 _leaving = threading.Lock()

@@ -163,7 +163,7 @@ def test_a_brokers_message_is_rescheduled(expected: Expected, root: Path) -> Non
             assert (receipt.topic, receipt.message_id) == key
             wanted[key] = due_ms
             out_ms = int(expected.waiting[key]["properties"]["TIMER_OUT_MS"])
-            if timerstore.messages.out_ms(due_ms, expected.precision_ms) != out_ms:
+            if timerstore.receipts.out_ms(due_ms, expected.precision_ms) != out_ms:
                 assert store.cancel(handle) is CancelResult.ALREADY_CANCELLED
                 with pytest.raises(NotWaitingError):
                     store.reschedule(handle, delay=1)
@@ -238,7 +238,7 @@ def test_a_broker_reads_our_handle(tmp_path: Path) -> None:
     for receipt in (put, moved):
         topic, name, stamp, key = disk.decode_recall_handle(receipt.handle)
         assert (topic, name, key) == ("t", "timerstore", put.message_id)
-        assert stamp == timerstore.messages.out_ms(receipt.due_ms, 1000) + 1
+        assert stamp == timerstore.receipts.out_ms(receipt.due_ms, 1000) + 1
         brokers = disk.encode_recall_handle(topic, name, stamp, key)
         wanted = receipt is moved
         answer = bench.store.cancel(brokers)

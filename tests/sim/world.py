@@ -22,7 +22,7 @@ from tests.support.models.replacing import Rounds
 from timerstore import CancelResult, Message, PutReceipt, StoreConfig, TimerStore
 from timerstore._engine.format.handle import decode
 from timerstore.errors import FailedError, TimerStoreError
-from timerstore.messages import KeptOrigin
+from timerstore.receipts import KeptOrigin
 from timerstore.testing import Stepper
 
 

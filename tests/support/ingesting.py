@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from timerstore import PutReceipt, RowBatch, StoreConfig
-from timerstore.messages import KeptOrigin
+from timerstore.receipts import KeptOrigin
 
 TOPIC = "bulk"
 

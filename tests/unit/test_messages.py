@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import timerstore
-from timerstore import RowBatch, messages
+from timerstore import RowBatch, messages, receipts, reports
 from timerstore.errors import ConfigError, CorruptError, MessageError, quoted
-from timerstore.messages import Message, MessageBatch, PutBatch, PutReceipt, ReceiptOrigin
+from timerstore.messages import Message, MessageBatch
+from timerstore.receipts import PutBatch, PutReceipt, ReceiptOrigin
 from timerstore.testing import Stepper
 
 ORIGIN = ReceiptOrigin("orders", "7F000001ABCD01234567", "timerstore", 1000)
@@ -118,7 +119,7 @@ def test_hosts():
 
 @pytest.mark.parametrize(("due", "want"), [(1000, 0), (1001, 1000), (1999, 1000), (2000, 1000)])
 def test_out_ms_is_the_edge_before(due, want):
-    assert messages.out_ms(due, 1000) == want
+    assert receipts.out_ms(due, 1000) == want
 
 
 def test_receipt():
@@ -138,7 +139,7 @@ def test_receipt():
 
 
 def test_ids_wrap_at_48_bits():
-    assert messages.unique_key("P" * 20, 2**48 + 1) == "P" * 20 + "000000000001"
+    assert receipts.unique_key("P" * 20, 2**48 + 1) == "P" * 20 + "000000000001"
 
 
 def test_put_batch():
@@ -199,8 +200,8 @@ def test_to_arrow():
 
 
 def test_report():
-    assert messages.Report().clean
-    bad = messages.Report((messages.Problem("size", "f offset 0", "52", "0"),), {"units": 3})
+    assert reports.Report().clean
+    bad = reports.Report((reports.Problem("size", "f offset 0", "52", "0"),), {"units": 3})
     assert not bad.clean
     assert "size at f offset 0: wanted 52, got 0" in str(bad)
     assert "3 units" in str(bad)

@@ -39,7 +39,9 @@ from timerstore.aio.puts import Puts
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, TimerStoreError, quoted
-from timerstore.messages import MessageBatch, PendingTimer, PullResult, PutBatch, PutReceipt
+from timerstore.messages import MessageBatch, PullResult
+from timerstore.receipts import PutBatch, PutReceipt
+from timerstore.reports import PendingTimer
 from timerstore.store import TimerStore
 
 __all__ = ["AsyncConsumer", "AsyncLeaseConsumer", "AsyncTimerStore", "open"]

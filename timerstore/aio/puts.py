@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from timerstore._engine.base.owner import Owner
 from timerstore.aio.shared_sync import SharedSync
-from timerstore.messages import PutBatch, PutReceipt
+from timerstore.receipts import PutBatch, PutReceipt
 from timerstore.store import TimerStore
 
 _TURN = 64  # puts that are answered without a wait, before others have their turn

@@ -24,7 +24,7 @@ from timerstore.cli.stopping import Stop, stopping
 from timerstore.cli.text import safe, time_text
 from timerstore.clock import SystemClock
 from timerstore.errors import MessageError, NotWaitingError
-from timerstore.messages import CancelResult
+from timerstore.reports import CancelResult
 
 _FOUND_MAX = 100_000
 

@@ -14,7 +14,7 @@ from timerstore.cli.params import FOLDER, json_option, path_argument
 from timerstore.cli.progress import progress
 from timerstore.cli.text import plural
 from timerstore.errors import TimerStoreError
-from timerstore.messages import Report
+from timerstore.reports import Report
 from timerstore.shards.kinds import Kind
 
 

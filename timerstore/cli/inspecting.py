@@ -25,7 +25,7 @@ from timerstore.cli.params import (
 from timerstore.cli.text import iso, plural, safe, span_text, time_text
 from timerstore.clock import SystemClock
 from timerstore.errors import LockedError, MessageError
-from timerstore.messages import Explanation, Histogram
+from timerstore.reports import Explanation, Histogram
 
 _SHOWN_MAX = 48  # buckets of a table, beyond which empty ones are left out
 _BAR = 40

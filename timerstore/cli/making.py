@@ -23,7 +23,7 @@ from timerstore.cli.progress import progress
 from timerstore.cli.stopping import stopping
 from timerstore.cli.text import plural, size_text
 from timerstore.config import StoreConfig
-from timerstore.messages import BackupReport
+from timerstore.reports import BackupReport
 from timerstore.shards import open_shards
 from timerstore.shards.kinds import Kind, kind_of
 from timerstore.shards.shard_paths import ShardsTree, shard_number

@@ -8,7 +8,8 @@ from codecs import getincrementaldecoder
 
 from timerstore.dashboard.source import Json
 from timerstore.errors import MessageError
-from timerstore.messages import Message, PendingTimer
+from timerstore.messages import Message
+from timerstore.reports import PendingTimer
 
 _BODY_CHARACTERS = 400
 _BODY_HEX_BYTES = 64

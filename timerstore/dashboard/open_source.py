@@ -21,7 +21,8 @@ from timerstore.dashboard.message_rows import content, row_of_message, row_of_pe
 from timerstore.dashboard.rates import Rates, reading_of
 from timerstore.dashboard.source import Json, Source, ring_of, topics_of, turn_of
 from timerstore.errors import ConfigError, MessageError
-from timerstore.messages import CancelResult, Explanation, Histogram, make_handle, out_ms
+from timerstore.receipts import make_handle, out_ms
+from timerstore.reports import CancelResult, Explanation, Histogram
 from timerstore.shards import ShardedStore
 from timerstore.shards.receipt import join_handle, split_handle
 from timerstore.store import TimerStore

@@ -15,7 +15,8 @@ import numpy as np
 from timerstore._engine.leases import LeasedMessage
 from timerstore._engine.recurring import Recurring
 from timerstore.errors import MessageError, typed
-from timerstore.messages import Message, PutBatch, PutReceipt
+from timerstore.messages import Message
+from timerstore.receipts import PutBatch, PutReceipt
 from timerstore.shards.routing import Shards
 from timerstore.shards.shard_paths import SHARD_COUNT_MAX
 

@@ -55,17 +55,9 @@ from timerstore.errors import (
     TimerStoreError,
     quoted,
 )
-from timerstore.messages import (
-    CancelResult,
-    Explanation,
-    Histogram,
-    Message,
-    MessageBatch,
-    PendingTimer,
-    PullResult,
-    PutBatch,
-    Report,
-)
+from timerstore.messages import Message, MessageBatch, PullResult
+from timerstore.receipts import PutBatch
+from timerstore.reports import CancelResult, Explanation, Histogram, PendingTimer, Report
 from timerstore.shards import cluster as cluster_json
 from timerstore.shards.janitor import clean, prune
 from timerstore.shards.rate_share import share_of, shared_out

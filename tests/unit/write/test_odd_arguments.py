@@ -25,7 +25,7 @@ from tests.support.answers import Answers
 from tests.support.bench import NOW, Bench, small
 from timerstore import MessageError, PutReceipt, TimerStoreError, errors
 from timerstore.aio import AsyncConsumer, AsyncTimerStore
-from timerstore.messages import ReceiptOrigin
+from timerstore.receipts import ReceiptOrigin
 from timerstore.shards.receipt import ShardReceipt
 from timerstore.testing import ManualClock
 

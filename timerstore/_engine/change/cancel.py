@@ -17,7 +17,7 @@ from timerstore._engine.queues.pending_removals import Removals
 from timerstore._engine.timer.handle_lookup import Finder, Named
 from timerstore._engine.timer.slot_counts import SlotCounts
 from timerstore.clock import Clock
-from timerstore.messages import CancelResult
+from timerstore.reports import CancelResult
 
 ANSWERS = {
     lib.TS_NONE: CancelResult.UNKNOWN,

@@ -26,7 +26,9 @@ from timerstore._engine.queues.pending_removals import Removals
 from timerstore._engine.queues.routes import Route, Routes
 from timerstore.clock import Clock
 from timerstore.errors import GoneError
-from timerstore.messages import CancelResult, Int64Array, PutReceipt, ReceiptOrigin
+from timerstore.messages import Int64Array
+from timerstore.receipts import PutReceipt, ReceiptOrigin
+from timerstore.reports import CancelResult
 
 NAMED = np.dtype(
     [

@@ -41,13 +41,8 @@ from timerstore._engine.write.requests import PutRequest
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, CorruptError, GoneError, MessageError, quoted
-from timerstore.messages import (
-    PutReceipt,
-    ReceiptOrigin,
-    out_ms,
-    parse_properties,
-    unique_key,
-)
+from timerstore.messages import parse_properties
+from timerstore.receipts import PutReceipt, ReceiptOrigin, out_ms, unique_key
 
 PROPERTY = "TS_REPLACE"
 _LOCKS = 64

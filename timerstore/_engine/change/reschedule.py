@@ -35,7 +35,8 @@ from timerstore._engine.timer.slot_counts import SlotCounts
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import GoneError, MessageError, NotWaitingError
-from timerstore.messages import CancelResult, KeptOrigin, PutReceipt, out_ms
+from timerstore.receipts import KeptOrigin, PutReceipt, out_ms
+from timerstore.reports import CancelResult
 
 _INT64_DIGITS = 19
 _MADE_ANEW = frozenset(

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from timerstore._engine.base.validation import is_utf8
 from timerstore.errors import MessageError, quoted, typed
-from timerstore.messages import PutReceipt, ReceiptOrigin, make_handle, out_ms
+from timerstore.receipts import PutReceipt, ReceiptOrigin, make_handle, out_ms
 
 HANDLE_CHARACTERS_MAX = 4096
 """Far above what topic (255), broker (127) and id (any string that fits a property) make."""

@@ -9,7 +9,7 @@ Holds:    two ids differ while address, process or opening differ, and within 2^
 import ipaddress
 import re
 
-from timerstore.messages import unique_key
+from timerstore.receipts import unique_key
 
 __all__ = ["format_unique_key", "make_prefix", "split_unique_key"]
 

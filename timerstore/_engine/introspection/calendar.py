@@ -39,7 +39,7 @@ from timerstore._engine.timer.timer_states import BLOCK_BYTES, BLOCK_IDS, States
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import CorruptError
-from timerstore.messages import Histogram
+from timerstore.reports import Histogram
 
 CELL = np.dtype([("key", np.uint64), ("count", np.int64)])
 _CELLS_MIN = 1 << 14

@@ -41,7 +41,9 @@ from timerstore._engine.timer.wheel import NO_SLOT, Wheel
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import CorruptError, GoneError, MessageError, quoted, typed
-from timerstore.messages import Explanation, HistoryEntry, Message, PendingTimer, PutReceipt
+from timerstore.messages import Message
+from timerstore.receipts import PutReceipt
+from timerstore.reports import Explanation, HistoryEntry, PendingTimer
 
 _log = logging.getLogger("timerstore.introspection")
 

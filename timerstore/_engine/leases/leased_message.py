@@ -6,7 +6,8 @@ Holds:    a value never changes after it was made.
 from dataclasses import dataclass
 from enum import StrEnum
 
-from timerstore.messages import CancelResult, Message
+from timerstore.messages import Message
+from timerstore.reports import CancelResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

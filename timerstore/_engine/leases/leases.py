@@ -45,7 +45,8 @@ from timerstore.errors import (
     NotWaitingError,
     TimerStoreError,
 )
-from timerstore.messages import CancelResult, PutReceipt, out_ms
+from timerstore.receipts import PutReceipt, out_ms
+from timerstore.reports import CancelResult
 
 Given = str | LeasedMessage
 """A receipt, or the message that came with it."""

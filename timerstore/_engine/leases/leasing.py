@@ -44,7 +44,8 @@ from timerstore._engine.read.lease_progress import LeaseProgress
 from timerstore._engine.write.put_many import ManyPutting, NotedPlaces, Way
 from timerstore.clock import Clock
 from timerstore.errors import CorruptError, FlowControlError, MessageError
-from timerstore.messages import SYS_FLAG_COMPRESSED, Int64Array, Message, unique_key
+from timerstore.messages import SYS_FLAG_COMPRESSED, Int64Array, Message
+from timerstore.receipts import unique_key
 
 _NOT_KEPT = frozenset({
     "UNIQ_KEY", "REAL_TOPIC", "REAL_QID", "DELAY", "__CRC32#", "TS_ID", "TS_GROUP", "TS_LEVEL",

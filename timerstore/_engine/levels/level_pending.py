@@ -23,7 +23,8 @@ from timerstore._engine.queues.old_units import LevelUnits
 from timerstore._engine.queues.record_lookup import is_of_topic, real_routes, record_fields
 from timerstore._engine.queues.routes import Route, Routes
 from timerstore.config import StoreConfig
-from timerstore.messages import PendingTimer, parse_properties
+from timerstore.messages import parse_properties
+from timerstore.reports import PendingTimer
 
 _UNITS = 65_536  # read at a time
 

@@ -41,7 +41,7 @@ from timerstore._engine.timer.checkpoint import Checkpoint
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, CorruptError, FailedError, typed
-from timerstore.messages import BackupReport
+from timerstore.reports import BackupReport
 
 CHUNK_BYTES = 8 << 20
 CONFIG_NAMES = ("topics.json", "consumerOffset.json", "timerstoreRecurring.json")

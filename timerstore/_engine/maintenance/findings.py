@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from timerstore._engine.storage.segments import Segments
-from timerstore.messages import Problem, Report
+from timerstore.reports import Problem, Report
 
 _PROBLEMS_MAX = 10_000
 

@@ -49,7 +49,7 @@ from timerstore._engine.storage.disk import Disk, File
 from timerstore._engine.storage.paths import anchored, led_to
 from timerstore._engine.storage.staged_directory import built, refuse_taken
 from timerstore.errors import ConfigError, CorruptError, TimerStoreError
-from timerstore.messages import Report
+from timerstore.reports import Report
 
 _CHUNK_BYTES = 4 << 20
 _BLANK_BYTES = 16

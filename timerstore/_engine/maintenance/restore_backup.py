@@ -40,7 +40,7 @@ from timerstore._engine.storage.paths import anchored, led_to
 from timerstore._engine.storage.staged_directory import built
 from timerstore.config import RANGES
 from timerstore.errors import ConfigError, CorruptError, FailedError
-from timerstore.messages import BackupReport, Problem, Report
+from timerstore.reports import BackupReport, Problem, Report
 
 
 def restore(

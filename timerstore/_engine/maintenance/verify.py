@@ -54,7 +54,7 @@ from timerstore._engine.timer.pending import PendingReader
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import CorruptError
-from timerstore.messages import Report
+from timerstore.reports import Report
 
 _MATCHED_RECORDS_MAX = 2_000_000
 """Logs with foreign timers up to so many records are folded whole, in 250 MB; others by id only."""

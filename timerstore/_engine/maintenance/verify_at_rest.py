@@ -47,7 +47,7 @@ from timerstore._engine.storage.geometry import adopt_geometry
 from timerstore._engine.storage.paths import anchored
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, TimerStoreError
-from timerstore.messages import Report
+from timerstore.reports import Report
 
 _DERIVED = "derived: opening makes it anew"
 _DEFAULT = StoreConfig(index_enabled=False)

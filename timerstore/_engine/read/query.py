@@ -47,9 +47,9 @@ from timerstore.messages import (
     SYS_FLAG_STORE_HOST_V6,
     Message,
     host_text,
-    make_handle,
     parse_properties,
 )
+from timerstore.receipts import make_handle
 
 KEY_BYTES_MAX = 32_767
 """What a record's properties hold: no key is longer."""

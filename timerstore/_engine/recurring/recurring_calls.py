@@ -37,7 +37,8 @@ from timerstore._engine.write.put_many import ManyPutting, NotedPlaces, Way
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import MessageError, TimerStoreError
-from timerstore.messages import CancelResult, out_ms
+from timerstore.receipts import out_ms
+from timerstore.reports import CancelResult
 
 
 class _Noted(NotedPlaces):

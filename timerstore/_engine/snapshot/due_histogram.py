@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from timerstore._engine.introspection.due_buckets import Buckets
-from timerstore.messages import Histogram, Int64Array
+from timerstore.messages import Int64Array
+from timerstore.reports import Histogram
 
 
 def histogram(buckets: Buckets, due_ms: Sequence[Int64Array]) -> Histogram:

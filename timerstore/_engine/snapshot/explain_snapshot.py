@@ -15,7 +15,7 @@ from timerstore._engine.snapshot.view import Room
 from timerstore._engine.tables.table_scan import Part, RowArray, Wanted, units
 from timerstore._engine.timer.timer_arrays import Records, slots_of
 from timerstore.clock import Clock
-from timerstore.messages import Explanation, HistoryEntry
+from timerstore.reports import Explanation, HistoryEntry
 
 
 class ExplainerBeside(Explainer):

@@ -29,7 +29,7 @@ from timerstore._engine.snapshot.unsupported import Refusing
 from timerstore._engine.storage.directory import holder_of
 from timerstore._engine.tables.table_scan import Bounds, Part
 from timerstore._engine.tables.transactions import transactions
-from timerstore.messages import Report
+from timerstore.reports import Report
 
 
 class ReadOnlyStore(Pulling, Timing, Refusing):

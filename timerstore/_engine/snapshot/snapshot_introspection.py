@@ -19,7 +19,9 @@ from timerstore._engine.snapshot.explain_snapshot import ExplainerBeside
 from timerstore._engine.snapshot.key_search import query
 from timerstore._engine.timer.timer_arrays import Records
 from timerstore.errors import MessageError, quoted
-from timerstore.messages import Explanation, Histogram, Message, PendingTimer, PutReceipt
+from timerstore.messages import Message
+from timerstore.receipts import PutReceipt
+from timerstore.reports import Explanation, Histogram, PendingTimer
 
 
 class Timing(Answering):

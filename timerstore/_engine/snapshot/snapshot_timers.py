@@ -41,7 +41,7 @@ from timerstore._engine.timer.timer_arrays import Int64Array, Records
 from timerstore._engine.timer.timer_states import States
 from timerstore.clock import Clock
 from timerstore.errors import CorruptError, GoneError
-from timerstore.messages import PendingTimer
+from timerstore.reports import PendingTimer
 
 _TRIES = 5
 

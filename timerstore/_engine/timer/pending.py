@@ -25,7 +25,8 @@ from timerstore._engine.timer.timer_states import States, which_wait
 from timerstore._engine.timer.wheel import NO_SLOT, Wheel
 from timerstore.config import StoreConfig
 from timerstore.errors import GoneError
-from timerstore.messages import PendingTimer, parse_properties
+from timerstore.messages import parse_properties
+from timerstore.reports import PendingTimer
 
 _BATCH = 16_384
 _FEW = 64

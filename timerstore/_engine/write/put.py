@@ -27,7 +27,7 @@ from timerstore._engine.write.requests import PutRequest
 from timerstore.clock import Clock, SystemClock
 from timerstore.config import StoreConfig
 from timerstore.errors import MessageError, quoted
-from timerstore.messages import PutBatch, PutReceipt, ReceiptOrigin
+from timerstore.receipts import PutBatch, PutReceipt, ReceiptOrigin
 
 _put_one, _put_level = lib.ts_put_one, lib.ts_put_level
 

@@ -37,7 +37,8 @@ from timerstore._engine.write.string_columns import Column, gather_ids
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import BusyError, FullError, MessageError
-from timerstore.messages import GivenIds, Int64Array, PutBatch, PutReceipt, ReceiptOrigin
+from timerstore.messages import Int64Array
+from timerstore.receipts import GivenIds, PutBatch, PutReceipt, ReceiptOrigin
 
 _MANY_HOLD = 1024
 _ONCE_BYTES = len("TS_ONCE") + 2 + 19

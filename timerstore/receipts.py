@@ -1,0 +1,223 @@
+"""Receipts: what `put` and `put_many` return. Values only; opens no file.
+
+Invariants:
+    1. A value never changes after it was made.
+    2. Message ids and handles are made when they are first asked for.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, overload
+
+import numpy as np
+import numpy.typing as npt
+
+Int64Array = npt.NDArray[np.int64]
+Int32Array = npt.NDArray[np.int32]
+ByteRows = npt.NDArray[np.uint8]
+
+_COUNTER_MASK = (1 << 48) - 1
+
+
+def unique_key(prefix: str, counter: int) -> str:
+    """Make a message id: 20 hex digits of `prefix`, then `counter` (48 bits, wraps) in 12."""
+    return f"{prefix}{counter & _COUNTER_MASK:012X}"
+
+
+def out_ms(due_ms: int, precision_ms: int) -> int:
+    """Give the slot time of a due time: the last slot edge before it (store-format.md 7.3)."""
+    return (due_ms - 1) // precision_ms * precision_ms
+
+
+def make_handle(
+    topic: str, broker_name: str, timestamp_ms: int, message_id: str, timer_id: int | None
+) -> str:
+    """Write a handle; without `timer_id` in the broker's form of five fields."""
+    text = f"v1 {topic} {broker_name} {timestamp_ms} {message_id}"
+    if timer_id is not None:
+        text = f"{text} {timer_id}"
+    return base64.urlsafe_b64encode(text.encode()).decode("ascii")
+
+
+class ReceiptOrigin(NamedTuple):
+    """What all receipts of one store and topic have in common."""
+
+    topic: str
+    id_prefix: str
+    broker_name: str
+    precision_ms: int
+
+    def message_id(self, counter: int) -> str:
+        """Give the id of the message that took this number."""
+        return unique_key(self.id_prefix, counter)
+
+    def handle(self, counter: int, due_ms: int, timer_id: int) -> str:
+        """Give its handle. Its timestamp is OUT + 1, so that aligning it again gives the slot."""
+        stamp = out_ms(due_ms, self.precision_ms) + 1
+        return make_handle(self.topic, self.broker_name, stamp, self.message_id(counter), timer_id)
+
+
+class KeptOrigin(ReceiptOrigin):
+    """Of one message that keeps the id that it has: `id_prefix` is all of it."""
+
+    __slots__ = ()
+
+    def message_id(self, counter: int) -> str:  # noqa: ARG002 - it took no number
+        """Give its id."""
+        return self.id_prefix
+
+
+class _ReceiptFields(NamedTuple):
+    origin: ReceiptOrigin
+    counter: int
+    timer_id: int
+    queue_id: int
+    queue_offset: int | None
+    log_offset: int
+    due_ms: int
+    duplicate: bool = False
+    cancelled: bool = False
+
+
+class PutReceipt(_ReceiptFields):
+    """What `put` answers. `queue_offset` is None, and `timer_id` not negative, while it waits.
+
+    `duplicate`: the message id was put before, and this is the first one's receipt; `cancelled`:
+    that one was cancelled since.
+
+    Made once a put, so it is a tuple whose id and handle are written on demand. On the hot path:
+    `tuple.__new__(PutReceipt, (origin, counter, ..., cancelled))`, half a constructor's cost.
+    """
+
+    __slots__ = ()
+
+    @property
+    def topic(self) -> str:
+        """The topic that the message goes to."""
+        return self.origin.topic
+
+    @property
+    def waits_for_level(self) -> bool:
+        """Whether it was put with `level=`."""
+        return self.queue_offset is None and self.timer_id < 0
+
+    @property
+    def message_id(self) -> str:
+        """32 hex digits; every copy of the message carries them."""
+        return self.origin.message_id(self.counter)
+
+    @property
+    def handle(self) -> str:
+        """A string to cancel by; survives JSON and restarts and works from another process.
+
+        Empty for a message that waits for a fixed level: it cannot be cancelled.
+        """
+        if self.waits_for_level:
+            return ""
+        return self.origin.handle(self.counter, self.due_ms, self.timer_id)
+
+    def __repr__(self) -> str:
+        return (
+            f"PutReceipt(topic={self.topic!r}, message_id={self.message_id!r}, "
+            f"queue_id={self.queue_id}, queue_offset={self.queue_offset}, "
+            f"log_offset={self.log_offset}, due_ms={self.due_ms}, duplicate={self.duplicate})"
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class GivenIds:
+    """Of a `put_many` with message ids, by message; an empty id: it was made."""
+
+    ids: Sequence[str]
+    queue_ids: Int64Array
+    duplicate: npt.NDArray[np.bool_]
+    cancelled: npt.NDArray[np.bool_]
+
+    def __repr__(self) -> str:
+        return f"GivenIds(<{len(self.ids)} ids>)"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class PutBatch:
+    """What `put_many` answers: the receipts as arrays.
+
+    `queue_offsets` is -1 where the message waits, `timer_ids` is -1 where it does not; message k
+    took number `counter_begin + k` for its id.
+    """
+
+    origin: ReceiptOrigin
+    counter_begin: int
+    queue_id: int
+    log_offsets: Int64Array
+    queue_offsets: Int64Array
+    due_ms: Int64Array
+    timer_ids: Int64Array
+    given: GivenIds | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"PutBatch(topic={self.origin.topic!r}, queue_id={self.queue_id}, "
+            f"<{len(self)} receipts>)"
+        )
+
+    def __len__(self) -> int:
+        return len(self.log_offsets)
+
+    @overload
+    def __getitem__(self, at: int) -> PutReceipt: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[PutReceipt]: ...
+    def __getitem__(self, at: int | slice) -> PutReceipt | list[PutReceipt]:
+        if isinstance(at, slice):
+            return [self._receipt(k) for k in range(*at.indices(len(self)))]
+        return self._receipt(checked_index(at, len(self)))
+
+    def __iter__(self) -> Iterator[PutReceipt]:
+        return map(self._receipt, range(len(self)))
+
+    def _receipt(self, k: int) -> PutReceipt:
+        queue_offset, given = int(self.queue_offsets[k]), self.given
+        receipt = PutReceipt(
+            self.origin,
+            self.counter_begin + k,
+            int(self.timer_ids[k]),
+            self.queue_id,
+            None if queue_offset < 0 else queue_offset,
+            int(self.log_offsets[k]),
+            int(self.due_ms[k]),
+        )
+        if given is None:
+            return receipt
+        origin = self.origin
+        if given.ids[k]:
+            kept = KeptOrigin(origin.topic, given.ids[k], *origin[2:])
+            receipt = receipt._replace(origin=kept, counter=0)
+        return receipt._replace(
+            queue_id=int(given.queue_ids[k]),
+            duplicate=bool(given.duplicate[k]),
+            cancelled=bool(given.cancelled[k]),
+        )
+
+    @property
+    def message_ids(self) -> list[str]:
+        """Every message's id, in put order."""
+        begin = self.counter_begin
+        made = [self.origin.message_id(n) for n in range(begin, begin + len(self))]
+        if self.given is None:
+            return made
+        return [given or one for given, one in zip(self.given.ids, made, strict=True)]
+
+    @property
+    def handles(self) -> list[str]:
+        """Every message's handle, in put order."""
+        return [receipt.handle for receipt in self]
+
+
+def checked_index(at: int, size: int) -> int:
+    """Return an index of a sequence as a number from 0 on; IndexError outside of it."""
+    if not -size <= at < size:
+        raise IndexError(f"index {at} is outside a batch of {size}")
+    return at % size

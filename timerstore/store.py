@@ -20,7 +20,7 @@ from pathlib import Path
 from threading import get_ident
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
-from timerstore._engine.base import validation
+from timerstore._engine.base import argument_types, due_times, message_bodies, message_fields
 from timerstore._engine.base.closing import close_at_exit, warn_unclosed, weakly
 from timerstore._engine.base.config_check import check_config
 from timerstore._engine.base.failpoints import reach
@@ -211,7 +211,9 @@ class TimerStore(
         if request.spread is not None:
             request = self._spreader.one(request)
         if request.replace is not False:
-            request = replace(request, replace=validation.check_flag("replace", request.replace))
+            request = replace(
+                request, replace=argument_types.check_flag("replace", request.replace)
+            )
         if request.replace or request.key is not None or request.wait_at_most is not None:
             return self._replacing.put(request)
         if request.message_id is not None:
@@ -221,7 +223,7 @@ class TimerStore(
     @_counted
     def _do_put_many(self, request: BatchRequest) -> PutBatch:
         if request.spread is not None:
-            request = self._spreader.many(request, validation.count_bodies(request.bodies))
+            request = self._spreader.many(request, message_bodies.count_bodies(request.bodies))
         return self._putting.put_many(request)
 
     @_counted
@@ -275,7 +277,7 @@ class TimerStore(
     def _pull_arguments(self, request: PullRequest) -> tuple[Route, int, int, float, Filter | None]:
         topic, wait = request.topic, request.wait
         queue_id, offset, max_count = (
-            one if type(one) is int or (number := validation.whole(one)) is None else number
+            one if type(one) is int or (number := argument_types.whole(one)) is None else number
             for one in (request.queue_id, request.offset, request.max_count)
         )
         if request.shard is not None:
@@ -439,10 +441,10 @@ class TimerStore(
         self, receipts_or_handles: Iterable[PutReceipt | str]
     ) -> list[CancelResult]:
         name = "receipts_or_handles"
-        given = list(validation.several(name, receipts_or_handles))
+        given = list(argument_types.several(name, receipts_or_handles))
 
         def read(at: int) -> Handle:
-            return validation.read_of(name, at, given[at], _handle_of)
+            return argument_types.read_of(name, at, given[at], _handle_of)
 
         results, end = self._engine.many_canceller.cancel(given, read)
         self._sync_cancels(end)
@@ -465,8 +467,8 @@ class TimerStore(
     @_counted
     def _do_pace(self, topic: str, per_second: float | None) -> None:
         self._log.check_alive()
-        name = validation.check_topic(topic).decode()
-        rate = validation.check_rate(per_second)
+        name = message_fields.check_topic(topic).decode()
+        rate = due_times.check_rate(per_second)
         self._engine.fair_queue.set_rate(name, rate)
 
     def _do_pending(
@@ -477,7 +479,7 @@ class TimerStore(
         problems = [
             f"{name}: wanted a whole number of ms since 1970, got {quoted(value)}"
             for name, value in given
-            if value is not None and validation.whole(value) is None
+            if value is not None and argument_types.whole(value) is None
         ]
         name: object = topic
         if name is not None and not isinstance(name, str):

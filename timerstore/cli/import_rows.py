@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from timerstore._engine.base.validation import moment_ms
+from timerstore._engine.base.due_times import moment_ms
 from timerstore._engine.ingest.row_batch import RowBatch
 from timerstore._engine.storage.disk import Disk
 from timerstore.cli.exits import CommandError

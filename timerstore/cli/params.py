@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import click
 
-from timerstore._engine.base.validation import SANE_MS_MIN, moment_ms
+from timerstore._engine.base.due_times import SANE_MS_MIN, moment_ms
 from timerstore.config import StoreConfig
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}

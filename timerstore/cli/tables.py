@@ -14,7 +14,7 @@ import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from timerstore._engine.base.validation import is_utf8
+from timerstore._engine.base.message_fields import is_utf8
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.tables.arrow_batches import read_part, schema_of, whole
 from timerstore._engine.tables.cancelled import cancelled_offsets

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from timerstore._engine.base.validation import DROPPED_NAMES, RESERVED_NAMES, RESERVED_PREFIX
+from timerstore._engine.base.message_fields import DROPPED_NAMES, RESERVED_NAMES, RESERVED_PREFIX
 from timerstore.messages import Message
 
 _SPANS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000))

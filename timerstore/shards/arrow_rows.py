@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from timerstore._engine.base import validation
+from timerstore._engine.base import due_times, message_fields
 from timerstore.config import StoreConfig
 from timerstore.errors import ConfigError, MessageError
 from timerstore.messages import Int64Array
@@ -172,11 +172,11 @@ class Reader:
         keys, first = self._keys(columns, len(batch), reasons)
         tags = _text(columns.get("tags"), len(batch), "tags", _CONTROL, reasons)
         unnamed = compute().match_substring_regex(tags.cast(pyarrow().large_string()), _UNFILTERED)
-        _refuse(_numpy(unnamed), f"tags: {validation.UNFILTERED}", reasons)
+        _refuse(_numpy(unnamed), f"tags: {message_fields.UNFILTERED}", reasons)
         ids = _text(columns.get("message_id"), len(batch), "message_id", _SPACE_OR_DEL, reasons)
         _refuse(
-            _sizes(ids) > validation.MESSAGE_ID_BYTES_MAX,
-            f"message_id: wanted at most {validation.MESSAGE_ID_BYTES_MAX} bytes",
+            _sizes(ids) > message_fields.MESSAGE_ID_BYTES_MAX,
+            f"message_id: wanted at most {message_fields.MESSAGE_ID_BYTES_MAX} bytes",
             reasons,
         )
         texts, text_of = self._properties(columns.get("properties"), len(batch), reasons)
@@ -201,7 +201,7 @@ class Reader:
             topic = raw.decode("utf-8", "replace")
             topics.append(topic)
             try:
-                validation.check_topic(topic)
+                message_fields.check_topic(topic)
             except MessageError as error:
                 _refuse(codes == k, str(error), reasons)
         return topics or [""], np.maximum(codes, 0)
@@ -226,9 +226,9 @@ class Reader:
         due_ms = _milliseconds(column)
         most = now_ms + self._config.delay_ms_max
         _refuse(due_ms > most, f"{name}: wanted at most {most} ms", reasons)
-        if (wrong := validation.is_too_early(due_ms, now_ms)) is not None:
-            low = validation.SANE_MS_MIN
-            why = f"wanted 0 (now), or {low} ms (2000-01-01) and more; {validation.MANY_SECONDS}"
+        if (wrong := due_times.is_too_early(due_ms, now_ms)) is not None:
+            low = due_times.SANE_MS_MIN
+            why = f"wanted 0 (now), or {low} ms (2000-01-01) and more; {due_times.MANY_SECONDS}"
             _refuse(wrong, f"{name}: {why}", reasons)
         if self._options.past == "fail":
             _refuse(due_ms <= now_ms, f"{name}: has passed (past=deliver takes it)", reasons)
@@ -287,7 +287,7 @@ class Reader:
         known = coded.dictionary.to_pylist()
         for k, one in enumerate(known):
             try:
-                known[k] = validation.encode_properties(None, (), pairs_of(one)).decode()
+                known[k] = message_fields.encode_properties(None, (), pairs_of(one)).decode()
             except MessageError as error:
                 _refuse((codes == k) & ~has_wrong & ~is_bad, str(error), reasons)
                 known[k] = ""
@@ -297,14 +297,14 @@ class Reader:
         """As arguments.check_sizes, for all rows at once."""
         names = [topic.encode() for topic in rows.topics]
         lengths = np.array([len(one) for one in names], np.int64)
-        rooms = np.array([validation.room_bytes(self._record_bytes_max, one) for one in names])
+        rooms = np.array([message_fields.room_bytes(self._record_bytes_max, one) for one in names])
         texts = np.array([len(one.encode()) for one in rows.properties], np.int64)
         own = texts[rows.properties_of]
         for name in ("tags", "keys"):
             sizes = _sizes(rows.columns[name])
             own = own + np.where(sizes > 0, sizes + _PAIR_BYTES, 0)
         own = own + np.maximum(_sizes(rows.columns["message_ids"]) - _MADE_ID_BYTES, 0)
-        limit = self._config.properties_bytes_max - validation.PROPERTIES_HEADROOM_BYTES
+        limit = self._config.properties_bytes_max - message_fields.PROPERTIES_HEADROOM_BYTES
         _refuse(own > limit - lengths[rows.topic_of], "properties: too many bytes", rows.reasons)
         _refuse(
             own + _sizes(rows.columns["body"]) > rooms[rows.topic_of],

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import methodcaller
 from typing import Any, Protocol
 
-from timerstore._engine.base import validation
+from timerstore._engine.base import argument_types
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.format.lease import read_receipt, retry_topic
@@ -137,7 +137,7 @@ class ShardLeases(Owner):
 
     def ack(self, given: Iterable[str | LeasedMessage]) -> list[AckResult]:
         """As ShardedStore.ack_many."""
-        places = validation.each_of("receipts", given, self._place_of)
+        places = argument_types.each_of("receipts", given, self._place_of)
         by_shard: dict[int, list[int]] = {}
         for at, (shard, _) in enumerate(places):
             by_shard.setdefault(shard, []).append(at)

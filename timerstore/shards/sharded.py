@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from timerstore import store as single
-from timerstore._engine.base import validation
+from timerstore._engine.base import argument_types, due_times, message_bodies, message_fields
 from timerstore._engine.base.closing import close_at_exit, warn_unclosed, weakly
 from timerstore._engine.base.config_check import check_config
 from timerstore._engine.base.native import Lock
@@ -283,7 +283,9 @@ class ShardedStore(
     def _do_put(self, request: PutRequest) -> ShardReceipt:
         request = self._spreader.one(request)
         if request.replace is not False:
-            request = replace(request, replace=validation.check_flag("replace", request.replace))
+            request = replace(
+                request, replace=argument_types.check_flag("replace", request.replace)
+            )
         keys = request.keys if request.key is None else request.key
         shard = self._route(keys, request.message_id)
         options = request.options()  # without the others a plain put is quick
@@ -297,21 +299,23 @@ class ShardedStore(
             request.keys,
             request.queue_id,
         )
-        data, offsets, _ = validation.gather_bodies(request.bodies, self.config.message_bytes_max)
+        data, offsets, _ = message_bodies.gather_bodies(
+            request.bodies, self.config.message_bytes_max
+        )
         count = len(offsets) - 1
         now_ms = self._clock.now_ms
         if request.spread is not None:
             request = self._spreader.many(request, count)
         if level is not None:
-            validation.check_level(level, request.delay, None, request.deliver_ms)
-        due = validation.resolve_due_array(
+            message_fields.check_level(level, request.delay, None, request.deliver_ms)
+        due = due_times.resolve_due_array(
             now_ms, count, request.delay, request.deliver_ms, self.config.delay_ms_max
         )
         ids = gather_ids(request.message_ids, count)
         if not self.config.timer_enabled and bool((due > 0).any()):
-            raise validation.timers_off()
+            raise due_times.timers_off()
         self._check(topic, offsets, request.tags, keys, queue_id, ids)
-        atomic = validation.check_flag("atomic", request.atomic)
+        atomic = argument_types.check_flag("atomic", request.atomic)
         shards = self._shards_of(keys, ids, count, atomic=atomic)
         chosen: list[int] = [int(one) for one in np.unique(shards)] or [0]
         if atomic and len(chosen) > 1:
@@ -388,8 +392,8 @@ class ShardedStore(
         self, topic: str, offsets: Any, tags: Any, keys: Any, queue_id: Any, ids: Column | None
     ) -> None:
         """Refuse what a shard would refuse, before any shard has stored something."""
-        name = validation.check_topic(topic)
-        text = validation.encode_properties(tags, (), None)
+        name = message_fields.check_topic(topic)
+        text = message_fields.encode_properties(tags, (), None)
         sizes = np.diff(offsets)
         extra = np.zeros(1, np.int64)
         if keys is not None:
@@ -400,15 +404,15 @@ class ShardedStore(
                 raise MessageError(
                     f"keys: wanted one entry for each of {len(sizes)} bodies, got {got}"
                 )
-            texts = [validation.encode_properties(None, one, None) for one in keys]
+            texts = [message_fields.encode_properties(None, one, None) for one in keys]
             extra = np.fromiter(map(len, texts), np.int64, len(texts))
         if queue_id is not None:
-            validation.check_queue_id(queue_id)
+            message_fields.check_queue_id(queue_id)
         if ids is not None and len(sizes):
             extra = extra + id_bytes(ids, is_remembered=self.config.dedupe_window_ms > 0)
         if len(sizes):
             most = int(extra.max())
-            validation.check_sizes(
+            message_fields.check_sizes(
                 int((sizes + extra).max()) - most,
                 len(text) + most,
                 name,
@@ -550,8 +554,8 @@ class ShardedStore(
         return any(self._in_all(lambda store: store.cancel_every(name)))
 
     def _do_pace(self, topic: str, per_second: float | None) -> None:
-        validation.check_topic(topic)
-        rate = validation.check_rate(per_second)
+        message_fields.check_topic(topic)
+        rate = due_times.check_rate(per_second)
         share = None if rate is None else share_of(rate, len(self.stores))
         self._in_all(lambda store: store.pace(topic, share))
 
@@ -564,7 +568,9 @@ class ShardedStore(
     def _do_cancel_many(
         self, receipts_or_handles: Iterable[ShardReceipt | str]
     ) -> list[CancelResult]:
-        places = validation.each_of("receipts_or_handles", receipts_or_handles, self._checked_place)
+        places = argument_types.each_of(
+            "receipts_or_handles", receipts_or_handles, self._checked_place
+        )
         answers: dict[int, CancelResult] = {}
         for shard in sorted({shard for shard, _ in places}):
             which = [at for at, place in enumerate(places) if place[0] == shard]

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from timerstore._engine.base import validation
+from timerstore._engine.base import message_fields
 from timerstore.errors import ConfigError, MessageError
 from timerstore.shards.shard_paths import source_component
 
@@ -67,7 +67,7 @@ class WriteOptions:
             problems.append("shard_by: wanted 'key', 'msg_id' or a column's name, got ''")
         try:
             if self.topic:
-                validation.check_topic(self.topic)
+                message_fields.check_topic(self.topic)
             if self.write_id:
                 source_component(self.write_id)
                 if is_drawn(self.write_id):

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.support.inside.attribute import Attribute
-from timerstore._engine.base import validation
+from timerstore._engine.base import message_fields
 from timerstore._engine.maintenance.backup import Copier
 from timerstore._engine.storage import directory, guarded_map
 
@@ -68,12 +68,12 @@ COPIER_CONFIG_TEXTS = Attribute(Copier, "_config_texts")
 
 def topics_checked_max() -> int:
     """How many topics the cache of valid topics holds, at most."""
-    return validation._TOPICS_CHECKED_MAX
+    return message_fields._TOPICS_CHECKED_MAX
 
 
 def topics_checked_count() -> int:
     """How many topics the cache of valid topics holds."""
-    return len(validation._topics_checked)
+    return len(message_fields._topics_checked)
 
 
 def log_write_lock(log: Any) -> Any:

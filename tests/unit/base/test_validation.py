@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.inside import topics_checked_count, topics_checked_max
 from timerstore import messages
-from timerstore._engine.base import validation
+from timerstore._engine.base import due_times, message_bodies, message_fields
 from timerstore.errors import MessageError
 
 NOW = 1_700_000_000_000
@@ -17,7 +17,7 @@ MAX = 40 * YEAR
 
 def due(**given):
     values = {"delay": None, "deliver_at": None, "deliver_ms": None, **given}
-    return validation.resolve_due_ms(NOW, delay_ms_max=MAX, **values)
+    return due_times.resolve_due_ms(NOW, delay_ms_max=MAX, **values)
 
 
 # --- topics -----------------------------------------------------------------------------------
@@ -25,8 +25,8 @@ def due(**given):
 
 @pytest.mark.parametrize("topic", ["a", "a" * 127, "A-Za_z0%9|", "%RETRY%group"])
 def test_topics_that_are_taken(topic):
-    assert validation.check_topic(topic) == topic.encode()
-    assert validation.check_topic(topic) == topic.encode()
+    assert message_fields.check_topic(topic) == topic.encode()
+    assert message_fields.check_topic(topic) == topic.encode()
 
 
 @pytest.mark.parametrize(
@@ -37,24 +37,24 @@ def test_topics_that_are_taken(topic):
 def test_topics_that_are_not(topic):
     for _ in range(2):
         with pytest.raises(MessageError, match="topic"):
-            validation.check_topic(topic)
+            message_fields.check_topic(topic)
 
 
 def test_the_cache_of_topics_is_bounded():
     for k in range(topics_checked_max() + 10):
-        validation.check_topic(f"topic-{k}")
+        message_fields.check_topic(f"topic-{k}")
     assert topics_checked_count() <= topics_checked_max()
 
 
 @pytest.mark.parametrize("queue_id", [0, 1023, np.int32(5)])
 def test_queue_ids(queue_id):
-    assert validation.check_queue_id(queue_id) == queue_id
+    assert message_fields.check_queue_id(queue_id) == queue_id
 
 
 @pytest.mark.parametrize("queue_id", [-1, 1024, True, 1.0, "0", None])
 def test_queue_ids_that_are_not(queue_id):
     with pytest.raises(MessageError, match="queue_id"):
-        validation.check_queue_id(queue_id)
+        message_fields.check_queue_id(queue_id)
 
 
 # --- bodies -----------------------------------------------------------------------------------
@@ -66,13 +66,13 @@ def test_queue_ids_that_are_not(queue_id):
      np.zeros((0, 3), np.int16)],
 )  # fmt: skip
 def test_bodies(body):
-    assert bytes(validation.check_body(body, 100)) == bytes(body)
+    assert bytes(message_bodies.check_body(body, 100)) == bytes(body)
 
 
 @pytest.mark.parametrize("body", ["text", None, 7, [1, 2], memoryview(b"abcd")[::2]])
 def test_bodies_that_are_not(body):
     with pytest.raises(MessageError, match="body"):
-        validation.check_body(body, 100)
+        message_bodies.check_body(body, 100)
 
 
 def test_buffers_that_show_no_bytes():
@@ -80,45 +80,47 @@ def test_buffers_that_show_no_bytes():
     released.release()
     for body in (released, np.zeros(2, "M8[s]")):
         with pytest.raises(MessageError, match="body: wanted bytes, got"):
-            validation.check_body(body, 100)
+            message_bodies.check_body(body, 100)
         with pytest.raises(MessageError, match=r"bodies\[1\]: wanted bytes, got"):
-            validation.gather_bodies([b"a", body], 100)
+            message_bodies.gather_bodies([b"a", body], 100)
         with pytest.raises(MessageError, match="bodies: wanted bytes, got"):
-            validation.gather_bodies((body, np.array([0])), 100)
+            message_bodies.gather_bodies((body, np.array([0])), 100)
 
 
 def test_body_limit_counts_bytes():
-    assert validation.check_body(b"x" * 100, 100)
+    assert message_bodies.check_body(b"x" * 100, 100)
     for body in (b"x" * 101, bytearray(101), np.zeros(13, np.int64)):
         with pytest.raises(MessageError, match="at most 100"):
-            validation.check_body(body, 100)
+            message_bodies.check_body(body, 100)
 
 
 def test_gathering_bodies():
-    data, offsets, largest = validation.gather_bodies(
+    data, offsets, largest = message_bodies.gather_bodies(
         [b"one", bytearray(b"two!"), memoryview(b"")], 10
     )
     assert bytes(data) == b"onetwo!"
     assert offsets.tolist() == [0, 3, 7, 7]
     assert largest == 4
-    data, offsets, largest = validation.gather_bodies([b"a", np.array([1, 2], np.int64)], 16)
+    data, offsets, largest = message_bodies.gather_bodies([b"a", np.array([1, 2], np.int64)], 16)
     assert offsets.tolist() == [0, 1, 17]
     assert len(data) == 17
     assert largest == 16
-    data, offsets, largest = validation.gather_bodies([b"a", np.array(5, np.int16), b"bc"], 16)
+    data, offsets, largest = message_bodies.gather_bodies([b"a", np.array(5, np.int16), b"bc"], 16)
     assert offsets.tolist() == [0, 1, 3, 5]
     # As many elements in all as there are bytes.
     odd = [np.zeros((4, 0), np.uint8), np.arange(4, dtype=np.int16)]
-    data, offsets, largest = validation.gather_bodies(odd, 16)
+    data, offsets, largest = message_bodies.gather_bodies(odd, 16)
     assert offsets.tolist() == [0, 0, 8]
-    assert validation.gather_bodies((b"ab", b""), 16)[1].tolist() == [0, 2, 2]
-    data, offsets, largest = validation.gather_bodies([], 10)
+    assert message_bodies.gather_bodies((b"ab", b""), 16)[1].tolist() == [0, 2, 2]
+    data, offsets, largest = message_bodies.gather_bodies([], 10)
     assert (bytes(data), offsets.tolist(), largest) == (b"", [0], 0)
-    data, offsets, largest = validation.gather_bodies([b"one", b"", b"two!"], 4)
+    data, offsets, largest = message_bodies.gather_bodies([b"one", b"", b"two!"], 4)
     assert (bytes(data), offsets.tolist(), largest) == (b"onetwo!", [0, 3, 3, 7], 4)
-    assert validation.gather_bodies((b"one", b"two!"), 4)[0] == b"onetwo!"
+    assert message_bodies.gather_bodies((b"one", b"two!"), 4)[0] == b"onetwo!"
     buffer = bytearray(b"..onetwo")
-    data, offsets, largest = validation.gather_bodies((buffer, np.array([2, 5, 8], np.int32)), 10)
+    data, offsets, largest = message_bodies.gather_bodies(
+        (buffer, np.array([2, 5, 8], np.int32)), 10
+    )
     assert offsets.tolist() == [2, 5, 8]
     assert largest == 3
     assert data.obj is buffer
@@ -133,12 +135,12 @@ def test_gathering_bodies():
 )  # fmt: skip
 def test_bodies_of_a_batch_that_are_not(bodies):
     with pytest.raises(MessageError, match="bodies"):
-        validation.gather_bodies(bodies, 10)
+        message_bodies.gather_bodies(bodies, 10)
 
 
 def test_every_wrong_body_is_named():
     with pytest.raises(MessageError) as caught:
-        validation.gather_bodies([b"a", "b", None], 10)
+        message_bodies.gather_bodies([b"a", "b", None], 10)
     assert [one[:9] for one in caught.value.problems] == ["bodies[1]", "bodies[2]"]
 
 
@@ -146,24 +148,26 @@ def test_every_wrong_body_is_named():
 
 
 def test_keys_in_an_array():
-    assert validation.encode_properties(None, np.array(["a", "b"]), None) == b"KEYS\x01a b\x02"
-    assert validation.encode_properties(None, np.array([], str), None) == b""
+    assert message_fields.encode_properties(None, np.array(["a", "b"]), None) == b"KEYS\x01a b\x02"
+    assert message_fields.encode_properties(None, np.array([], str), None) == b""
     for wrong in (np.array(["a", ""]), np.array([1, 2]), np.array("a")):
         with pytest.raises(MessageError, match="keys"):
-            validation.encode_properties(None, wrong, None)
+            message_fields.encode_properties(None, wrong, None)
 
 
 def test_properties_as_on_disk():
-    assert validation.encode_properties(None, (), None) == b""
-    assert validation.encode_properties("TagA", (), {}) == b"TAGS\x01TagA\x02"
-    text = validation.encode_properties(
+    assert message_fields.encode_properties(None, (), None) == b""
+    assert message_fields.encode_properties("TagA", (), {}) == b"TAGS\x01TagA\x02"
+    text = message_fields.encode_properties(
         "t", ["k1", "k2"], {"naïve ключ": "välue – 1", "TS_ID": "x"}
     )
     want = {"TAGS": "t", "KEYS": "k1 k2", "naïve ключ": "välue – 1"}
     assert messages.parse_properties(text) == want
-    assert validation.encode_properties(None, "one-key", None) == b"KEYS\x01one-key\x02"
-    assert validation.encode_properties(None, np.array(["k1", "k2"]), {}) == b"KEYS\x01k1 k2\x02"
-    assert validation.encode_properties(None, np.array([]), {}) == b""
+    assert message_fields.encode_properties(None, "one-key", None) == b"KEYS\x01one-key\x02"
+    assert (
+        message_fields.encode_properties(None, np.array(["k1", "k2"]), {}) == b"KEYS\x01k1 k2\x02"
+    )
+    assert message_fields.encode_properties(None, np.array([]), {}) == b""
 
 
 @pytest.mark.parametrize(
@@ -173,35 +177,35 @@ def test_properties_as_on_disk():
      (None, (), {"": "v"}), (None, (), {"n": ""}), (None, (), {"n": "a\x1f"}),
      (None, (), {"n\x00": "a"}), (None, (), {"n": 3}), (None, (), {3: "v"}),
      (None, (), {"n": "\ud800"}), (None, (), [("a", "b")]), (None, (), "text"), (None, (), 7),
-     *((None, (), {name: "v"}) for name in validation.RESERVED_NAMES),
+     *((None, (), {name: "v"}) for name in message_fields.RESERVED_NAMES),
      (None, (), {"TIMER_DELIVER_MS": "1"}), (None, (), {"TIMER_ANYTHING": "1"}),
      (None, np.array([1, 2]), None), (None, (), np.array([1, 2]))],
 )  # fmt: skip
 def test_properties_that_are_not(tags, keys, properties):
     with pytest.raises(MessageError):
-        validation.encode_properties(tags, keys, properties)
+        message_fields.encode_properties(tags, keys, properties)
 
 
 def test_all_wrong_properties_are_named():
     with pytest.raises(MessageError) as caught:
-        validation.encode_properties("", ["a b"], {"DELAY": "3", "x": "", "ok": "1"})
+        message_fields.encode_properties("", ["a b"], {"DELAY": "3", "x": "", "ok": "1"})
     assert len(caught.value.problems) == 4
 
 
 def test_sizes_leave_what_delivery_needs():
     topic = b"t" * 127
-    limit = 32_767 - validation.PROPERTIES_HEADROOM_BYTES - len(topic)
+    limit = 32_767 - message_fields.PROPERTIES_HEADROOM_BYTES - len(topic)
     sizes = {"properties_bytes_max": 32_767, "record_bytes_max": 4_259_840}
-    validation.check_sizes(4_194_304, limit, topic, **sizes)
+    message_fields.check_sizes(4_194_304, limit, topic, **sizes)
     with pytest.raises(MessageError, match=f"properties: wanted at most {limit} bytes"):
-        validation.check_sizes(0, limit + 1, topic, **sizes)
-    room = validation.room_bytes(16_368, topic)
+        message_fields.check_sizes(0, limit + 1, topic, **sizes)
+    room = message_fields.room_bytes(16_368, topic)
     sizes["record_bytes_max"] = 16_368
-    validation.check_sizes(room, 0, topic, **sizes)
+    message_fields.check_sizes(room, 0, topic, **sizes)
     with pytest.raises(MessageError, match="message: wanted at most"):
-        validation.check_sizes(room, 1, topic, **sizes)
-    assert validation.body_bytes_limit(100, 16_368, topic) == 100
-    assert validation.body_bytes_limit(2**22, 16_368, topic) == room
+        message_fields.check_sizes(room, 1, topic, **sizes)
+    assert message_fields.body_bytes_limit(100, 16_368, topic) == 100
+    assert message_fields.body_bytes_limit(2**22, 16_368, topic) == room
 
 
 def test_headroom_covers_the_longest_life():
@@ -212,7 +216,7 @@ def test_headroom_covers_the_longest_life():
         "TIMER_ROLL_TIMES": 2**31 - 1, "TS_PLACE": "A" * 16, "__CRC32#": "0123456789",
     }  # fmt: skip
     text = "".join(f"{name}\x01{value}\x02" for name, value in names.items())
-    assert len(text) == validation.PROPERTIES_HEADROOM_BYTES + len(topic)
+    assert len(text) == message_fields.PROPERTIES_HEADROOM_BYTES + len(topic)
 
 
 # --- times ------------------------------------------------------------------------------------
@@ -249,10 +253,10 @@ def test_deliver_at_that_a_change_of_clocks_skips_is_never_early() -> None:
     gap_end = datetime(2027, 3, 28, 1, tzinfo=UTC)  # 02:00 +01:00 is 03:00 +02:00
     for fold in (0, 1):
         skipped = datetime(2027, 3, 28, 2, 30, tzinfo=berlin, fold=fold)
-        assert validation.moment_ms("deliver_at", skipped) == (gap_end.timestamp() + 1800) * 1000
+        assert due_times.moment_ms("deliver_at", skipped) == (gap_end.timestamp() + 1800) * 1000
         twice = datetime(2026, 10, 25, 2, 30, tzinfo=berlin, fold=fold)
         first = datetime(2026, 10, 25, 0, 30, tzinfo=UTC)
-        assert validation.moment_ms("deliver_at", twice) == (first.timestamp() + 3600 * fold) * 1000
+        assert due_times.moment_ms("deliver_at", twice) == (first.timestamp() + 3600 * fold) * 1000
 
 
 @pytest.mark.parametrize(
@@ -273,7 +277,7 @@ def test_due_times_that_are_not(given):
 
 
 def many(count=3, delay=None, deliver_ms=None):
-    return validation.resolve_due_array(NOW, count, delay, deliver_ms, MAX).tolist()
+    return due_times.resolve_due_array(NOW, count, delay, deliver_ms, MAX).tolist()
 
 
 def test_due_times_of_a_batch():

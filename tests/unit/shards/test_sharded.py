@@ -22,7 +22,7 @@ from timerstore import (
     MessageError,
     TimerStore,
 )
-from timerstore._engine.base import validation
+from timerstore._engine.base import message_fields
 from timerstore._engine.storage.disk import Disk
 from timerstore.errors import FailedError, FormatVersionError, FullError
 from timerstore.shards import cluster
@@ -170,10 +170,10 @@ def test_atomic_is_of_one_shard(tmp_path: Path) -> None:
 
 def test_ids_at_their_limit_are_checked_before_any_shard_stores(tmp_path: Path) -> None:
     bench = _repeatable(tmp_path)
-    name = "i" * validation.MESSAGE_ID_BYTES_MAX
+    name = "i" * message_fields.MESSAGE_ID_BYTES_MAX
     keys = ["k0", next(f"k{k}" for k in range(9) if _shard(f"k{k}") != _shard("k0"))]
     longest = None
-    for size in range(validation.room_bytes(bench.config.record_bytes_max, b"t"), 0, -1):
+    for size in range(message_fields.room_bytes(bench.config.record_bytes_max, b"t"), 0, -1):
         bodies = [b"small", bytes(size)]
         try:
             bench.store.put_many("t", bodies, keys=keys, message_ids=["", name])

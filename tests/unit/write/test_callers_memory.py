@@ -13,7 +13,7 @@ import pytest
 import timerstore
 from tests.support.bench import Bench
 from timerstore import RowBatch, StoreConfig
-from timerstore._engine.base import failpoints, validation
+from timerstore._engine.base import failpoints, message_bodies
 from timerstore._engine.ingest.row_validation import check_batch
 from timerstore._engine.write.put_many import _MANY_HOLD
 from timerstore._engine.write.string_columns import texts_of
@@ -41,7 +41,7 @@ def test_offsets_that_change_amid_the_call(bench: Bench, monkeypatch: pytest.Mon
 
 def test_what_was_checked_is_nowhere_the_callers() -> None:
     numbers, texts = np.array([0, 1, 2]), bytearray(b"ab")
-    spans = validation.gather_bodies((texts, numbers), 9)
+    spans = message_bodies.gather_bodies((texts, numbers), 9)
     column = texts_of("keys", texts, numbers, 2)
     batch = RowBatch(topic="t", bodies=texts, body_offsets=numbers, due_ms=numbers[1:])
     checked = check_batch(batch, StoreConfig(), 1 << 20, 1000)

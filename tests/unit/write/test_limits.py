@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.bench import NOW, SECOND, Bench
 from timerstore import MessageError
-from timerstore._engine.base.validation import PROPERTIES_HEADROOM_BYTES
+from timerstore._engine.base.message_fields import PROPERTIES_HEADROOM_BYTES
 
 KEY_ROOM = 32_767 - PROPERTIES_HEADROOM_BYTES - len("t") - len("KEYS\x01\x02")
 WAYS: list[dict[str, Any]] = [{}, {"delay": 1}, {"level": 1}]

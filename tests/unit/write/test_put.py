@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.bench import NOW, Bench, small
 from timerstore import MessageError, StoreConfig
-from timerstore._engine.base import validation
+from timerstore._engine.base import message_fields
 
 MAX = StoreConfig().delay_ms_max
 
@@ -123,7 +123,7 @@ def test_bodies_at_the_limit_of_message_bytes_max(tmp_path: Path, delay: float |
 def test_bodies_at_the_limit_of_a_segment(tmp_path: Path, delay: float | None) -> None:
     """What just fits a record still fits when it is delivered, and when it rolls."""
     bench = Bench(tmp_path, small(commit_log_segment_bytes=8192))
-    room = validation.room_bytes(bench.config.record_bytes_max, b"t")
+    room = message_fields.room_bytes(bench.config.record_bytes_max, b"t")
     for _ in range(3):
         bench.store.put("t", b"x" * room, delay=delay)
     with bench.refused(MessageError, "message: wanted at most"):
@@ -139,7 +139,7 @@ def test_bodies_at_the_limit_of_a_segment(tmp_path: Path, delay: float | None) -
 def test_properties_at_the_limit_leave_the_headroom_that_delivery_needs(
     bench: Bench, delay: float | None
 ) -> None:
-    limit = bench.config.properties_bytes_max - validation.PROPERTIES_HEADROOM_BYTES - len("t")
+    limit = bench.config.properties_bytes_max - message_fields.PROPERTIES_HEADROOM_BYTES - len("t")
     value = "v" * (limit - len("name") - 2)
     bench.store.put("t", b"x", delay=delay, properties={"name": value})
     with bench.refused(MessageError, f"wanted at most {limit} bytes"):

@@ -11,7 +11,7 @@ import pytest
 from tests.support.bench import NOW, Bench, small
 from tests.support.inside import inside
 from timerstore import MessageError, StoreConfig
-from timerstore._engine.base import validation
+from timerstore._engine.base import message_fields
 from timerstore._engine.storage.disk import Disk
 from timerstore.errors import BusyError, FullError
 
@@ -76,7 +76,7 @@ def test_a_body_over_the_limit_refuses_them_all(tmp_path: Path) -> None:
 
 def test_room_of_a_record_with_keys(tmp_path: Path) -> None:
     bench = Bench(tmp_path, small(commit_log_segment_bytes=8192))
-    room = validation.room_bytes(bench.config.record_bytes_max, b"t")
+    room = message_fields.room_bytes(bench.config.record_bytes_max, b"t")
     key = "k" * 100
     body = b"x" * (room - len("KEYS") - 2 - 100)
     with bench.refused(MessageError, "message: wanted at most"):

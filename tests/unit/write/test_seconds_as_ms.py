@@ -12,7 +12,7 @@ import pytest
 import timerstore
 from tests.support.bench import NOW, Bench, small
 from timerstore import MessageError, RowBatch, aio
-from timerstore._engine.base.validation import SANE_MS_MIN
+from timerstore._engine.base.due_times import SANE_MS_MIN
 from timerstore._engine.ingest.row_batch import StagedBatch
 
 IN_AN_HOUR_S = NOW // 1000 + 3600

@@ -21,7 +21,7 @@ from collections import OrderedDict
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
-from timerstore._engine.base import validation
+from timerstore._engine.base import due_times, message_bodies, message_fields
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import Lock, ffi, lib, raise_status
 from timerstore._engine.base.owner import Owner
@@ -114,19 +114,19 @@ class Replacing(Owner):
             raise ConfigError("put: replace needs the key index, which is off (index_enabled)")
         wait_ms = self._wait_ms(request.wait_at_most)
         config, now_ms = self._config, self._clock.now_ms
-        name = validation.check_topic(request.topic)
-        due_ms = validation.due_ms_of(
+        name = message_fields.check_topic(request.topic)
+        due_ms = due_times.due_ms_of(
             now_ms, request.delay, request.deliver_at, request.deliver_ms, config
         )
         more = (
             []
             if isinstance(request.keys, str) and not request.keys
-            else validation.list_of_keys(request.keys)
+            else message_fields.list_of_keys(request.keys)
         )
         given_keys = [key, *(one for one in more if not isinstance(one, str) or one != key)]
-        text = validation.encode_properties(request.tags, given_keys, request.properties)
-        raw = validation.check_body(request.body, config.message_bytes_max)
-        validation.check_sizes(
+        text = message_fields.encode_properties(request.tags, given_keys, request.properties)
+        raw = message_bodies.check_body(request.body, config.message_bytes_max)
+        message_fields.check_sizes(
             len(raw),
             len(text) + len(PROPERTY) + 2 + 2 * 20 + len(key.encode()),
             name,
@@ -150,7 +150,7 @@ class Replacing(Owner):
         if wait_at_most is None:
             return None
         try:
-            due_ms = validation.resolve_due_ms(
+            due_ms = due_times.resolve_due_ms(
                 0, wait_at_most, None, None, self._config.delay_ms_max
             )
         except MessageError as error:

@@ -20,7 +20,7 @@ Source:   exactly-once.md sections 4 and 9; decision 0009.
 from datetime import datetime, timedelta
 from typing import Any
 
-from timerstore._engine.base import validation
+from timerstore._engine.base import due_times
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import ffi, lib, raise_status
 from timerstore._engine.change.cancel import ANSWERS, delete_properties, leaving
@@ -114,7 +114,7 @@ class Rescheduler:
         """When it is due from now on, epoch ms; 0: now."""
         if delay is None and deliver_at is None and deliver_ms is None:
             raise MessageError("time: wanted one of delay, deliver_at, deliver_ms, got none")
-        return validation.due_ms_of(now_ms, delay, deliver_at, deliver_ms, self._config)
+        return due_times.due_ms_of(now_ms, delay, deliver_at, deliver_ms, self._config)
 
     def _move(self, one: Named, due_ms: int, now_ms: int) -> PutReceipt:
         if self.slot_counts is None or not self._finder.is_waiting(one.timer_id):

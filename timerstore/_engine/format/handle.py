@@ -10,7 +10,7 @@ import binascii
 import re
 from typing import NamedTuple
 
-from timerstore._engine.base.validation import is_utf8
+from timerstore._engine.base.message_fields import is_utf8
 from timerstore.errors import MessageError, quoted, typed
 from timerstore.receipts import PutReceipt, ReceiptOrigin, make_handle, out_ms
 

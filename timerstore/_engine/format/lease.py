@@ -19,7 +19,7 @@ import binascii
 import zlib
 from typing import NamedTuple
 
-from timerstore._engine.base.validation import TOPIC_BYTES_MAX
+from timerstore._engine.base.message_fields import TOPIC_BYTES_MAX
 from timerstore.errors import MessageError, quoted, typed
 
 LEASE_PROPERTY = "TS_LEASE"

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from timerstore._engine.base import validation
+from timerstore._engine.base import argument_types, due_times, message_bodies, message_fields
 from timerstore._engine.base.column_batch import Rows
 from timerstore._engine.ingest.row_batch import RowBatch, StagedBatch
 from timerstore._engine.write.string_columns import Column, check_ids, check_tags, texts_of
@@ -37,11 +37,13 @@ def check_name(source: object, version: object) -> tuple[str, int]:
     problems = []
     if not isinstance(source, str):
         problems.append(f"source: wanted text, got {type(source).__name__}")
-    elif not source or not validation.is_utf8(source) or len(source.encode()) > SOURCE_BYTES_MAX:
+    elif (
+        not source or not message_fields.is_utf8(source) or len(source.encode()) > SOURCE_BYTES_MAX
+    ):
         problems.append(
             f"source: wanted 1 to {SOURCE_BYTES_MAX} bytes of UTF-8, got {source[:80]!r}"
         )
-    number = validation.whole(version)
+    number = argument_types.whole(version)
     if number is None or not 0 <= number <= VERSION_MAX:
         problems.append(
             f"version: wanted a whole number, 0 to {VERSION_MAX}, got {quoted(version)}"
@@ -62,14 +64,14 @@ def check_batch(
     """
     if not isinstance(batch, RowBatch):
         raise MessageError(f"batches: wanted RowBatch, got {type(batch).__name__}")
-    name = validation.check_topic(batch.topic)
-    bodies, offsets, _ = validation.gather_bodies(
+    name = message_fields.check_topic(batch.topic)
+    bodies, offsets, _ = message_bodies.gather_bodies(
         (batch.bodies, np.asarray(batch.body_offsets)), config.message_bytes_max
     )
     count = len(offsets) - 1
     is_staged = isinstance(batch, StagedBatch)
     due_ms = _due(batch.due_ms, count, config, now_ms, count if is_staged else stored)
-    text = validation.encode_properties(None, (), batch.properties)
+    text = message_fields.encode_properties(None, (), batch.properties)
     own = np.full(count, len(text), np.int64)
     rows = Rows(bodies, offsets, due_ms, text)
     if (tags := texts_of("tags", batch.tags, batch.tag_offsets, count)) is not None:
@@ -87,7 +89,7 @@ def check_batch(
         own += np.maximum(np.diff(ids[1]) - _MADE_ID_BYTES, 0)
     if count:
         most = int((np.diff(offsets) + own).max())
-        validation.check_sizes(
+        message_fields.check_sizes(
             most - int(own.max()),
             int(own.max()),
             name,
@@ -106,9 +108,9 @@ def _due(given: object, count: int, config: StoreConfig, now_ms: int, stored: in
         )
     # As put_many checks it; but what C gets is as it was given, so that a digest is the same later.
     asked = np.where(np.arange(count) < stored, 0, due_ms) if stored > 0 else due_ms
-    waiting = validation.resolve_due_array(now_ms, count, None, asked, config.delay_ms_max)
+    waiting = due_times.resolve_due_array(now_ms, count, None, asked, config.delay_ms_max)
     if not config.timer_enabled and bool((waiting > 0).any()):
-        raise validation.timers_off()
+        raise due_times.timers_off()
     return due_ms.astype(np.int64, copy=False)
 
 

@@ -3,7 +3,8 @@
 from datetime import datetime
 from typing import NamedTuple
 
-from timerstore._engine.base.validation import moment_ms, whole
+from timerstore._engine.base.argument_types import whole
+from timerstore._engine.base.due_times import moment_ms
 from timerstore.errors import MessageError, quoted
 
 UNIT_S = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}

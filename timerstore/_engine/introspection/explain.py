@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from timerstore._engine.base.message_fields import is_utf8
 from timerstore._engine.base.native import ffi, lib
-from timerstore._engine.base.validation import is_utf8
 from timerstore._engine.format.handle import check_receipt, decode
 from timerstore._engine.format.store_paths import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from timerstore._engine.levels.level_pending import LevelPending

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from timerstore._engine.base import validation
+from timerstore._engine.base import due_times
 from timerstore.errors import MessageError, quoted
 
 STEPS_MAX = 100
@@ -109,7 +109,7 @@ def delay_ms(name: str, delay: object) -> int:
     if delay is None:
         raise MessageError(f"{name}: wanted seconds or a timedelta, got None")
     try:
-        found = validation.resolve_due_ms(0, delay, None, None, _LONGEST_MS)  # type: ignore[arg-type]
+        found = due_times.resolve_due_ms(0, delay, None, None, _LONGEST_MS)  # type: ignore[arg-type]
     except MessageError as error:
         texts = [one.removeprefix("delay: ") for one in error.problems]
         raise MessageError([f"{name}: {one}" for one in texts]) from error

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from timerstore._engine.base import validation
+from timerstore._engine.base import argument_types
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
@@ -198,7 +198,7 @@ class Leases(Owner):
 
     def ack(self, given: Iterable[Given]) -> list[AckResult]:
         """As TimerStore.ack_many."""
-        return self._ack(validation.each_of("receipts", given, _receipt_of))
+        return self._ack(argument_types.each_of("receipts", given, _receipt_of))
 
     def _ack(self, receipts: Sequence[Receipt]) -> list[AckResult]:
         end, results = 0, []

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from timerstore._engine.base import validation
+from timerstore._engine.base import due_times, message_fields
 from timerstore._engine.base.column_batch import Rows
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.format.lease import (
@@ -128,7 +128,7 @@ class Leasing:
         """
         config = self._putting.config
         now_ms = self._clock.now_ms
-        until_ms = validation.due_ms_of(now_ms, None, None, now_ms + request.lease_ms, config)
+        until_ms = due_times.due_ms_of(now_ms, None, None, now_ms + request.lease_ms, config)
         first = self._putting.take_ids(len(messages))
         rows, misfit = [], None
         for k, message in enumerate(messages):
@@ -171,10 +171,10 @@ class Leasing:
         """What is wrong with a message that leaves no room for its lease."""
         config, one = self._putting.config, row.message
         try:
-            validation.check_sizes(
+            message_fields.check_sizes(
                 len(row.body),
                 len(row.text) + max(len(row.message_id.encode()) - _MADE_ID_BYTES, 0),
-                validation.check_topic(row.target),
+                message_fields.check_topic(row.target),
                 properties_bytes_max=config.properties_bytes_max,
                 record_bytes_max=config.record_bytes_max,
             )
@@ -301,7 +301,7 @@ def _properties(message: Message, lease: Lease, topic: str) -> bytes:
     pairs = [
         f"{name}\x01{value}\x02"
         for name, value in message.properties.items()
-        if name not in _NOT_KEPT and not name.startswith(validation.RESERVED_PREFIX)
+        if name not in _NOT_KEPT and not name.startswith(message_fields.RESERVED_PREFIX)
     ]
     pairs.append(f"{LEASE_PROPERTY}\x01{write_lease(lease)}\x02{TOPIC_PROPERTY}\x01{topic}\x02")
     return "".join(pairs).encode()

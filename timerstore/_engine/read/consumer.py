@@ -16,8 +16,9 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, NamedTuple, Self
 
+from timerstore._engine.base.argument_types import whole
 from timerstore._engine.base.closing import Closing
-from timerstore._engine.base.validation import moment_ms, whole
+from timerstore._engine.base.due_times import moment_ms
 from timerstore._engine.read.consumer_offsets import Asked, Offsets
 from timerstore._engine.read.groups import Filters, Group, Groups, Held, Member
 from timerstore._engine.read.time_seek import BEYOND

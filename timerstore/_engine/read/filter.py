@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from timerstore._engine.base import validation
+from timerstore._engine.base import message_fields
 from timerstore._engine.base.native import address, ffi, lib
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.queues.routes import Route
@@ -173,7 +173,7 @@ def parse_tags(tags: object) -> list[str] | None:
         if tag == "*":
             place = at + part.index("*") + 1
             raise MessageError(f"tags: * stands alone, got it at character {place} of {tags!r}")
-        if not validation.is_utf8(tag):
+        if not message_fields.is_utf8(tag):
             raise MessageError(
                 f"tags: wanted text without half a surrogate pair, got {quoted(tag)}"
             )

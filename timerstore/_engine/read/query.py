@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from timerstore._engine.base.argument_types import whole
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.base.validation import whole
 from timerstore._engine.format.delay_levels import real_queue
 from timerstore._engine.format.store_paths import (
     QUEUE_COUNT_MAX,

@@ -3,7 +3,7 @@
 Fails:    MessageError.
 """
 
-from timerstore._engine.base.validation import whole
+from timerstore._engine.base.argument_types import whole
 from timerstore.errors import MessageError, quoted
 
 

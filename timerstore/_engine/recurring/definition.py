@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from timerstore._engine.base import validation
+from timerstore._engine.base import due_times, message_bodies, message_fields
 from timerstore._engine.format.recurring_json import Definition
 from timerstore._engine.recurring.rule import CronRule, rule_of
 from timerstore.config import StoreConfig
@@ -78,26 +78,26 @@ def define(
     queue_id: int | None,
 ) -> Definition:
     """Give the definition."""
-    raw_topic = validation.check_topic(topic)
+    raw_topic = message_fields.check_topic(topic)
     if not config.timer_enabled:
-        raise validation.timers_off()
-    text = validation.encode_properties(tags, keys, properties)
-    raw = bytes(validation.check_body(body, config.message_bytes_max))
-    validation.check_sizes(
+        raise due_times.timers_off()
+    text = message_fields.encode_properties(tags, keys, properties)
+    raw = bytes(message_bodies.check_body(body, config.message_bytes_max))
+    message_fields.check_sizes(
         len(raw),
         len(text) + 256,  # the run's id and number, and the definition's name
         raw_topic,
         properties_bytes_max=config.properties_bytes_max,
         record_bytes_max=config.record_bytes_max,
     )
-    number = -1 if queue_id is None else validation.check_queue_id(queue_id)
+    number = -1 if queue_id is None else message_fields.check_queue_id(queue_id)
     problems = _problems(every, cron, timezone, missed, name)
     if problems:
         raise MessageError(problems)
     every_ms = _every_ms(every, config) if every is not None else 0
     start_ms = -1
     if start is not None:
-        start_ms = _start_ms(validation.moment_ms("start", start), every_ms)
+        start_ms = _start_ms(due_times.moment_ms("start", start), every_ms)
         begin_ms = max(start_ms, now_ms)  # runs from before it was made were never missed
     else:
         begin_ms = now_ms + every_ms if every_ms else now_ms + 1
@@ -144,7 +144,7 @@ def _problems(every: Any, cron: Any, timezone: Any, missed: Any, name: Any) -> l
 
 def _every_ms(every: timedelta | float, config: StoreConfig) -> int:
     try:
-        found = validation.resolve_due_ms(0, every, None, None, config.delay_ms_max) or 0
+        found = due_times.resolve_due_ms(0, every, None, None, config.delay_ms_max) or 0
     except MessageError as error:
         texts = [
             one.removeprefix("delay: ").replace(" ms from now,", " ms,") for one in error.problems

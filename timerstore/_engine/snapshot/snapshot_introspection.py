@@ -8,7 +8,7 @@ from datetime import datetime
 from heapq import merge
 from typing import Any
 
-from timerstore._engine.base.validation import whole
+from timerstore._engine.base.argument_types import whole
 from timerstore._engine.introspection.due_buckets import buckets_of
 from timerstore._engine.introspection.explain import name_of
 from timerstore._engine.read.groups import check_name

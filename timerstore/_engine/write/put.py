@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from timerstore._engine.base import failpoints, validation
+from timerstore._engine.base import due_times, failpoints, message_bodies, message_fields
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import Lock, Putter, ffi, lib, pointer
 from timerstore._engine.base.owner import Owner
@@ -154,17 +154,17 @@ class Putting(Owner):
         delay, deliver_at, flush = request.delay, request.deliver_at, request.flush
         tags, keys, properties = request.tags, request.keys, request.properties
         if request.level is not None:
-            level = validation.check_level(request.level, delay, deliver_at, deliver_ms)
-            text = validation.encode_properties(tags, keys, properties)
+            level = message_fields.check_level(request.level, delay, deliver_at, deliver_ms)
+            text = message_fields.encode_properties(tags, keys, properties)
             return self._put_level(topic, body, level, text, queue_id, flush)
         now_ms = time_ns() // 1_000_000 if self._is_system_clock else self._clock.now_ms
         try:
             target = self._targets[topic]
         except (KeyError, TypeError):
             # Everything else before the topic is made: a put that is refused leaves nothing.
-            name = validation.check_topic(topic)
-            self._admit(validation.due_ms_of(now_ms, delay, deliver_at, deliver_ms, self.config))
-            self._checked_body(name, body, validation.encode_properties(tags, keys, properties))
+            name = message_fields.check_topic(topic)
+            self._admit(due_times.due_ms_of(now_ms, delay, deliver_at, deliver_ms, self.config))
+            self._checked_body(name, body, message_fields.encode_properties(tags, keys, properties))
             check_queue(queue_id)
             self.wants_sync(flush)
             target = self._make_target(topic)
@@ -177,18 +177,18 @@ class Putting(Owner):
         ):
             due_ms = deliver_ms
         else:
-            due_ms = validation.due_ms_of(now_ms, delay, deliver_at, deliver_ms, self.config)
+            due_ms = due_times.due_ms_of(now_ms, delay, deliver_at, deliver_ms, self.config)
         if (
             type(body) is bytes
             and len(body) <= target.body_bytes_max
             and tags is None
             and properties is None
-            and validation.is_nothing(keys)
+            and message_fields.is_nothing(keys)
         ):
             text = b""
             source: Any = body
         else:
-            text = validation.encode_properties(tags, keys, properties)
+            text = message_fields.encode_properties(tags, keys, properties)
             source = self._checked_body(target.name, body, text)
         route = target.only if queue_id is None and target.only is not None else None
         if route is None:
@@ -227,7 +227,7 @@ class Putting(Owner):
         self, topic: str, body: Any, level: int, text: bytes, queue_id: int | None, flush: Any
     ) -> PutReceipt:
         """Append to the level's queue, with where it goes to in the properties."""
-        name = validation.check_topic(topic)
+        name = message_fields.check_topic(topic)
         source = self._checked_body(name, body, text)
         check_queue(queue_id)
         is_sync = self.wants_sync(flush)
@@ -278,7 +278,7 @@ class Putting(Owner):
         routes = self._routes
         routes.grow(SCHEDULE_TOPIC, len(self._level_delays), now_ms)
         route = routes.make(SCHEDULE_TOPIC, number - 1, now_ms)
-        text = b"%s\x01%d\x02" % (validation.LEVEL_PROPERTY.encode(), number)
+        text = b"%s\x01%d\x02" % (message_fields.LEVEL_PROPERTY.encode(), number)
         text += bytes(ffi.buffer(real.native.real, real.native.real_size))
         address = int(ffi.cast("uintptr_t", route.native))
         made = Level(address, text, self._level_delays[number - 1], route)
@@ -288,8 +288,8 @@ class Putting(Owner):
 
     def _checked_body(self, name: bytes, body: Any, text: bytes) -> Any:
         """The body as C takes it, known to fit."""
-        raw = validation.check_body(body, self.config.message_bytes_max)
-        validation.check_sizes(
+        raw = message_bodies.check_body(body, self.config.message_bytes_max)
+        message_fields.check_sizes(
             len(raw),
             len(text),
             name,
@@ -335,7 +335,7 @@ class Putting(Owner):
         return self._route_of(target, queue_id), target.origin
 
     def _make_target(self, topic: str) -> _Target:
-        name = validation.check_topic(topic)
+        name = message_fields.check_topic(topic)
         with self._target_lock:
             target = self._targets.get(topic)
             if target is None:
@@ -348,7 +348,7 @@ class Putting(Owner):
                 origin = ReceiptOrigin(
                     topic, self._id_prefix, self.config.broker_name, self.config.precision_ms
                 )
-                body_bytes_max = validation.body_bytes_limit(
+                body_bytes_max = message_fields.body_bytes_limit(
                     self.config.message_bytes_max, self.config.record_bytes_max, name
                 )
                 target = _Target(topic, name, made, origin, body_bytes_max)
@@ -376,7 +376,7 @@ class Putting(Owner):
             return routes[at % len(routes)]
         if type(queue_id) is int and 0 <= queue_id < len(routes):
             return routes[queue_id]
-        number = validation.check_queue_id(queue_id)
+        number = message_fields.check_queue_id(queue_id)
         with self._target_lock:
             if number >= len(target.routes):
                 self._log.check_alive()
@@ -391,4 +391,4 @@ class Putting(Owner):
 def check_queue(queue_id: object) -> None:
     """MessageError on a queue number that is none."""
     if queue_id is not None:
-        validation.check_queue_id(queue_id)
+        message_fields.check_queue_id(queue_id)

@@ -18,7 +18,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from timerstore._engine.base import failpoints, validation
+from timerstore._engine.base import (
+    argument_types,
+    due_times,
+    failpoints,
+    message_bodies,
+    message_fields,
+)
 from timerstore._engine.base.column_batch import Part, Rows
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import ffi, lib
@@ -119,25 +125,25 @@ class ManyPutting(Putting):
         now_ms, due = self._clock.now_ms, 0
         level = request.level
         if level is not None:
-            level = validation.check_level(
+            level = message_fields.check_level(
                 level, request.delay, request.deliver_at, request.deliver_ms
             )
         else:
-            due = validation.due_ms_of(
+            due = due_times.due_ms_of(
                 now_ms, request.delay, request.deliver_at, request.deliver_ms, self.config
             )
         name, raw_id = (
-            validation.check_topic(request.topic),
-            validation.check_message_id(request.message_id),
+            message_fields.check_topic(request.topic),
+            message_fields.check_message_id(request.message_id),
         )
-        raw = validation.check_body(request.body, self.config.message_bytes_max)
+        raw = message_bodies.check_body(request.body, self.config.message_bytes_max)
         call = _Call(
             request.topic,
             name,
-            validation.Spans(raw, np.array([0, len(raw)], np.int64), len(raw)),
+            message_bodies.Spans(raw, np.array([0, len(raw)], np.int64), len(raw)),
             np.array([due], np.int64),
             now_ms,
-            validation.encode_properties(request.tags, request.keys, request.properties),
+            message_fields.encode_properties(request.tags, request.keys, request.properties),
             (None, None),
             (raw_id, np.array([0, len(raw_id)], np.int64)),
             level,
@@ -155,18 +161,18 @@ class ManyPutting(Putting):
         now_ms = self._clock.now_ms
         level = request.level
         if level is not None:
-            level = validation.check_level(level, request.delay, None, request.deliver_ms)
-        name = validation.check_topic(request.topic)
+            level = message_fields.check_level(level, request.delay, None, request.deliver_ms)
+        name = message_fields.check_topic(request.topic)
         is_sync = self.wants_sync(request.flush)
-        spans = validation.gather_bodies(request.bodies, self.config.message_bytes_max)
+        spans = message_bodies.gather_bodies(request.bodies, self.config.message_bytes_max)
         count = len(spans.offsets) - 1
         delay_ms_max = self.config.delay_ms_max
-        due = validation.resolve_due_array(
+        due = due_times.resolve_due_array(
             now_ms, count, request.delay, request.deliver_ms, delay_ms_max
         )
         if not self.config.timer_enabled and bool((due > 0).any()):
-            raise validation.timers_off()
-        text = validation.encode_properties(request.tags, (), None)
+            raise due_times.timers_off()
+        text = message_fields.encode_properties(request.tags, (), None)
         extra = _encode_keys(request.keys, count)
         ids = gather_ids(request.message_ids, count)
         call = _Call(
@@ -182,7 +188,7 @@ class ManyPutting(Putting):
             request.queue_id,
             is_sync,
         )
-        return self._put_call(call, atomic=validation.check_flag("atomic", request.atomic))
+        return self._put_call(call, atomic=argument_types.check_flag("atomic", request.atomic))
 
     def _put_call(self, call: "_Call", *, atomic: bool) -> PutBatch:
         """Check the rest, then append."""
@@ -251,7 +257,7 @@ class ManyPutting(Putting):
         self._check_sizes(int((sizes + extra).max()) - int(extra.max()), int(extra.max()), call)
 
     def _check_sizes(self, body_bytes: int, extra_bytes: int, call: "_Call") -> None:
-        validation.check_sizes(
+        message_fields.check_sizes(
             body_bytes,
             len(call.text) + extra_bytes,
             call.name,
@@ -559,7 +565,7 @@ class _Call(NamedTuple):
 
     topic: str
     name: bytes
-    spans: validation.Spans
+    spans: message_bodies.Spans
     due: Int64Array  # 0: now
     now_ms: int
     text: bytes
@@ -607,7 +613,7 @@ def _encode_keys(keys: Any, count: int) -> tuple[Any, Any]:
     if not is_row or len(keys) != count:
         got = str(len(keys)) if is_row else type(keys).__name__
         raise MessageError(f"keys: wanted one entry for each of {count} bodies, got {got}")
-    texts = [validation.encode_properties(None, one, None) for one in keys]
+    texts = [message_fields.encode_properties(None, one, None) for one in keys]
     offsets = np.zeros(count + 1, np.int64)
     np.cumsum(np.fromiter(map(len, texts), np.int64, count), out=offsets[1:])
     return b"".join(texts), offsets

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from timerstore._engine.base import validation
+from timerstore._engine.base import due_times
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.write.requests import BatchRequest, PutRequest
@@ -39,7 +39,7 @@ class Spreader(Owner):
             return request
         now_ms = self._clock.now_ms
         window_ms = self._window_ms(request.spread, request.level)
-        due_ms = validation.due_ms_of(
+        due_ms = due_times.due_ms_of(
             now_ms, request.delay, request.deliver_at, request.deliver_ms, self._config
         )
         begin_ms = due_ms or now_ms
@@ -51,7 +51,7 @@ class Spreader(Owner):
         """Return the request with due times evenly over the window, from a first that is drawn."""
         now_ms = self._clock.now_ms
         window_ms = self._window_ms(request.spread, request.level)
-        due_ms = validation.resolve_due_array(
+        due_ms = due_times.resolve_due_array(
             now_ms, count, request.delay, request.deliver_ms, self._config.delay_ms_max
         )
         begin_ms = np.where(due_ms > 0, due_ms, now_ms)
@@ -67,11 +67,11 @@ class Spreader(Owner):
     def _window_ms(self, spread: object, level: object) -> int:
         if level is not None:
             raise MessageError("spread: a fixed level has its own time; wanted one of the two")
-        return validation.check_spread(spread)
+        return due_times.check_spread(spread)
 
     def _check_end(self, now_ms: int, end_ms: int) -> None:
         if not self._config.timer_enabled and end_ms > now_ms:
-            raise validation.timers_off()
+            raise due_times.timers_off()
         if end_ms - now_ms > self._config.delay_ms_max:
             raise MessageError(
                 f"spread: wanted an end at most {self._config.delay_ms_max} ms from now "

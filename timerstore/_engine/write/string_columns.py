@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from timerstore._engine.base import validation
+from timerstore._engine.base import message_bodies, message_fields
 from timerstore.errors import MessageError, quoted
 from timerstore.messages import Int64Array
 
@@ -31,7 +31,9 @@ def texts_of(what: str, texts: object, given: object, count: int) -> Column | No
             f"{what}: wanted {count + 1} whole offsets, got {offsets.dtype} of shape "
             f"{offsets.shape}"
         )
-    data, spans, _ = validation.gather_bodies((texts, offsets), validation.PROPERTY_VALUE_BYTES_MAX)
+    data, spans, _ = message_bodies.gather_bodies(
+        (texts, offsets), message_fields.PROPERTY_VALUE_BYTES_MAX
+    )
     text = bytes(memoryview(data)[spans[0] : spans[-1]])  # a copy: what is checked is what is put
     spans = spans - spans[0]
     used = np.frombuffer(text, np.uint8)
@@ -61,7 +63,7 @@ def check_tags(column: Column) -> None:
     is_second = (used[1:] == _BAR) & (used[:-1] == _BAR)
     is_second[first[first > 0] - 1] = False  # of another row
     wrong[1:] |= is_second
-    _refuse("tags", wrong, column, validation.UNFILTERED.removeprefix("wanted "))
+    _refuse("tags", wrong, column, message_fields.UNFILTERED.removeprefix("wanted "))
 
 
 def check_ids(column: Column) -> None:
@@ -69,10 +71,10 @@ def check_ids(column: Column) -> None:
     data, spans = column
     used = np.frombuffer(data, np.uint8)
     _refuse("message_ids", (used == 0x20) | (used == 0x7F), column, "no spaces")
-    long = np.flatnonzero(np.diff(spans) > validation.MESSAGE_ID_BYTES_MAX)
+    long = np.flatnonzero(np.diff(spans) > message_fields.MESSAGE_ID_BYTES_MAX)
     if len(long):
         raise MessageError(
-            f"message_ids: wanted at most {validation.MESSAGE_ID_BYTES_MAX} bytes, got "
+            f"message_ids: wanted at most {message_fields.MESSAGE_ID_BYTES_MAX} bytes, got "
             f"{np.diff(spans)[long[0]]} in row {long[0]}"
         )
 
@@ -99,7 +101,7 @@ def gather_ids(message_ids: object, count: int) -> Column | None:
         raise MessageError(
             f"message_ids: wanted one entry for each of {count} bodies, got {len(message_ids)}"
         )
-    raw = [validation.check_message_id(one) if one else b"" for one in message_ids]
+    raw = [message_fields.check_message_id(one) if one else b"" for one in message_ids]
     offsets = np.zeros(count + 1, np.int64)
     np.cumsum(np.fromiter(map(len, raw), np.int64, count), out=offsets[1:])
     return b"".join(raw), offsets

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from timerstore._engine.base.closing import Closing, close_at_exit, forked_error
+from timerstore._engine.base.message_fields import is_utf8
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.base.validation import is_utf8
 from timerstore.errors import ClosedError, ConfigError, ForkedError, cannot_listen
 from timerstore.telemetry.metric_families import (
     FAMILIES,

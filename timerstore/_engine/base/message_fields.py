@@ -1,0 +1,329 @@
+"""Check topics, queue numbers, tags, keys, properties, message ids, levels and sizes.
+
+Raises: MessageError, naming everything that is wrong with one argument at once.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from timerstore._engine.base.argument_types import whole
+from timerstore.errors import MessageError, quoted, typed
+
+TOPIC_BYTES_MAX = 127
+QUEUE_COUNT_MAX = 1024
+"""Queues that a put may grow a topic to: each has files of its own."""
+
+MESSAGE_ID_BYTES_MAX = 128
+"""A message id that a caller gives: it is in every handle, and in each copy's properties."""
+PROPERTY_VALUE_BYTES_MAX = 32_767
+
+_SYSTEM_TOPICS = frozenset(
+    {"rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX", "rmq_sys_timerstore_ingest"}
+)
+_TOPIC = re.compile(r"[A-Za-z0-9%_|-]+")
+_CONTROL = re.compile("[\x00-\x1f]")
+_NO_ID = re.compile("[\x00-\x20\x7f]")
+
+DROPPED_NAMES = frozenset(
+    {
+        "TS_ID", "TS_GROUP", "TS_LEVEL", "TS_ONCE", "TS_PLACE", "TS_LEASE", "TS_REPLACE", "TS_EVERY"
+    }
+)  # fmt: skip
+"""A caller's value is left out without a word: a forwarded message carries its old store's."""
+
+RESERVED_PREFIX = "TIMER_"
+RESERVED_NAMES = {
+    "TAGS": "give it as tags=",
+    "KEYS": "give them as keys=",
+    "UNIQ_KEY": "the store makes it",
+    "REAL_TOPIC": "the store makes it",
+    "REAL_QID": "the store makes it",
+    "DELAY": "give it as level=",
+    "__CRC32#": "the store makes it",
+    "INNER_NUM": "batch queues are not written",
+    "INNER_BASE": "batch queues are not written",
+    "INNER_MULTI_DISPATCH": "a broker would dispatch by it",
+    "INNER_MULTI_QUEUE_OFFSET": "a broker would dispatch by it",
+    "TRAN_MSG": "transactions are not written",
+}
+"""Names that mean something to the engine or to a broker; so does all that begins with TIMER_."""
+
+_INT64_DIGITS = 19
+_INT32_DIGITS = 10
+_ENGINE_PROPERTIES = {  # name -> longest value, without the real topic, which is added by topic
+    "UNIQ_KEY": 32,
+    "TIMER_DELIVER_MS": _INT64_DIGITS,
+    "TIMER_OUT_MS": _INT64_DIGITS,
+    "REAL_TOPIC": 0,
+    "REAL_QID": _INT32_DIGITS,
+    "TS_ID": 16,
+    "TIMER_ENQUEUE_MS": _INT64_DIGITS,
+    "TIMER_DEQUEUE_MS": _INT64_DIGITS,
+    "TIMER_ROLL_TIMES": _INT32_DIGITS,
+    "TS_PLACE": 16,
+    "__CRC32#": 10,
+}
+PROPERTIES_HEADROOM_BYTES = sum(len(name) + size + 2 for name, size in _ENGINE_PROPERTIES.items())
+"""Most that the engine adds to a message's properties over its life, the real topic not counted."""
+
+_RECORD_FIXED_BYTES = 91 + 24  # a record around body, topic and properties; both hosts may be IPv6
+_TIMER_TOPIC_BYTES = len("rmq_sys_wheel_timer")
+
+
+def check_topic(topic: object) -> bytes:
+    """Give the topic's bytes, cheaply from the second time; MessageError on one that is wrong."""
+    try:
+        return _topics_checked[topic]  # type: ignore[index]  # what is no text is not in there
+    except (KeyError, TypeError):
+        raw = _topic_bytes(topic)
+    if len(_topics_checked) >= _TOPICS_CHECKED_MAX:
+        _topics_checked.clear()
+    _topics_checked[raw.decode()] = raw
+    return raw
+
+
+# What _topic_bytes answered before: it depends on its argument alone, so all stores may share this.
+_topics_checked: dict[str, bytes] = {}
+_TOPICS_CHECKED_MAX = 4096
+
+
+def _topic_bytes(topic: object) -> bytes:
+    if not isinstance(topic, str):
+        raise MessageError(f"topic: wanted text, got {typed(topic)}")
+    problems = []
+    raw = topic.encode("utf-8", "surrogatepass")
+    if not 1 <= len(raw) <= TOPIC_BYTES_MAX:
+        problems.append(
+            f"topic: wanted 1 to {TOPIC_BYTES_MAX} bytes, got {len(raw)}: {quoted(topic)}"
+        )
+    if topic and not _TOPIC.fullmatch(topic):
+        wrong = sorted({one for one in topic if not _TOPIC.fullmatch(one)})[:8]
+        problems.append(
+            "topic: wanted ASCII letters, digits, %, _, - and |, "
+            f"got {', '.join(map(repr, wrong))} in {quoted(topic)}"
+        )
+    if topic in _SYSTEM_TOPICS:
+        problems.append(f"topic: {topic} is the engine's own")
+    if problems:
+        raise MessageError(problems)
+    return raw
+
+
+def check_queue_id(queue_id: object) -> int:
+    """Give the queue number; MessageError unless it is 0 to QUEUE_COUNT_MAX - 1."""
+    number = whole(queue_id)
+    if number is None or not 0 <= number < QUEUE_COUNT_MAX:
+        raise MessageError(f"queue_id: wanted 0 to {QUEUE_COUNT_MAX - 1}, got {quoted(queue_id)}")
+    return number
+
+
+def body_bytes_limit(message_bytes_max: int, record_bytes_max: int, topic: bytes) -> int:
+    """Give how large a body without properties may be, so that every copy of it fits a record."""
+    return min(message_bytes_max, room_bytes(record_bytes_max, topic))
+
+
+def room_bytes(record_bytes_max: int, topic: bytes) -> int:
+    """Give what body and the caller's properties may have together in one record; may be < 0."""
+    name_bytes = max(len(topic), _TIMER_TOPIC_BYTES)
+    headroom = PROPERTIES_HEADROOM_BYTES + len(topic)
+    return record_bytes_max - _RECORD_FIXED_BYTES - name_bytes - headroom
+
+
+def check_sizes(
+    body_bytes: int,
+    own_properties_bytes: int,
+    topic: bytes,
+    *,
+    properties_bytes_max: int,
+    record_bytes_max: int,
+) -> None:
+    """See that body and properties fit, with what the engine will add until delivery."""
+    problems = []
+    limit = properties_bytes_max - PROPERTIES_HEADROOM_BYTES - len(topic)
+    if own_properties_bytes > limit:
+        problems.append(
+            f"properties: wanted at most {limit} bytes with tags and keys "
+            f"({properties_bytes_max} less what delivery adds), got {own_properties_bytes}"
+        )
+    room = room_bytes(record_bytes_max, topic)
+    if body_bytes + own_properties_bytes > room:
+        problems.append(
+            f"message: wanted at most {room} bytes of body and properties "
+            f"(a record of {record_bytes_max}), got {body_bytes} + {own_properties_bytes}"
+        )
+    if problems:
+        raise MessageError(problems)
+
+
+def encode_properties(
+    tags: str | None, keys: str | Iterable[str], properties: Mapping[str, str] | None
+) -> bytes:
+    """Write tags, keys and properties in their on-disk form: name 0x01 value 0x02.
+
+    One key may be given as plain text. Raises MessageError with every name and value that is wrong.
+    """
+    if tags is None and is_nothing(keys) and is_nothing(properties):
+        return b""
+    problems: list[str] = []
+    pairs: list[tuple[str, str]] = []
+    text = []
+    if tags is not None:
+        problems += tags_problems(tags)
+        text.append(f"TAGS\x01{tags}\x02" if not problems else "")
+    if joined := _joined_keys(keys, problems):
+        text.append(f"KEYS\x01{joined}\x02")
+    pairs.extend(_own_pairs(properties, problems))
+    for name, value in pairs:
+        if _is_clean(name, value, problems):
+            text.append(f"{name}\x01{value}\x02")
+    if problems:
+        raise MessageError(problems)
+    return "".join(text).encode()
+
+
+def tags_problems(tags: object) -> list[str]:
+    """Say what is wrong with the tag of a message. One that no filter can name is wrong, too."""
+    if not isinstance(tags, str):
+        return [f"tags: wanted text, as property TAGS, or None, got {typed(tags)}"]
+    if not tags:
+        return ["tags: wanted text that is not empty, as property TAGS, or None, got ''"]
+    if _CONTROL.search(tags):
+        return [
+            f"tags: wanted text without control characters, as property TAGS, got {quoted(tags)}"
+        ]
+    if not is_utf8(tags):
+        return [f"tags: {_HALF}, got {quoted(tags)}"]
+    if "||" in tags or tags != tags.strip(" ") or tags == "*":
+        return [f"tags: {UNFILTERED}, got {quoted(tags)}"]
+    return []
+
+
+UNFILTERED = "wanted one tag that a filter can name: no || in it, no space at either end, not *"
+_HALF = "wanted text without half a surrogate pair, which UTF-8 does not have"
+
+
+def is_nothing(given: object) -> bool:
+    """Whether no keys, or no properties, are given; an array does not tell by its truth."""
+    if isinstance(given, np.ndarray):
+        return given.size == 0
+    try:
+        return not given
+    except ValueError:
+        return False
+
+
+def list_of_keys(keys: object) -> list[Any]:
+    """Give one key or several as a list, not looked at yet; MessageError on what is neither."""
+    if isinstance(keys, bytes | bytearray | memoryview):
+        raise MessageError(f"keys: wanted text or several, got {typed(keys)}; decode it")
+    try:
+        return [keys] if isinstance(keys, str) else list(keys)  # type: ignore[call-overload]
+    except TypeError as error:
+        raise MessageError(f"keys: wanted text or several, got {typed(keys)}") from error
+
+
+def _joined_keys(keys: object, problems: list[str]) -> str:
+    if is_nothing(keys):
+        return ""
+    try:
+        parts = list_of_keys(keys)
+    except MessageError as error:
+        problems += error.problems
+        return ""
+    before = len(problems)
+    for key in parts:
+        if not isinstance(key, str):
+            problems.append(f"keys: wanted text, got {typed(key)}")
+        elif not key or key.split() != [key] or _CONTROL.search(key):
+            problems.append(
+                "keys: wanted text without spaces and control characters, not empty, got "
+                f"{quoted(key)}"
+            )
+        elif not is_utf8(key):
+            problems.append(f"keys: {_HALF}, got {quoted(key)}")
+    return "" if len(problems) > before else " ".join(parts)
+
+
+def _own_pairs(properties: object, problems: list[str]) -> list[tuple[str, str]]:
+    if is_nothing(properties) and properties is not False and properties != 0:
+        return []
+    if not isinstance(properties, Mapping):
+        problems.append(f"properties: wanted a mapping, got {typed(properties)}")
+        return []
+    pairs = []
+    for name, value in properties.items():
+        if name in DROPPED_NAMES:
+            continue
+        why = RESERVED_NAMES.get(name)
+        if why is None and isinstance(name, str) and name.startswith(RESERVED_PREFIX):
+            why = "the engine's own"
+        if why is not None:
+            problems.append(f"property {quoted(name)}: this name is reserved; {why}")
+        else:
+            pairs.append((name, value))
+    return pairs
+
+
+def _is_clean(name: object, value: object, problems: list[str]) -> bool:
+    before = len(problems)
+    for what, text in (("name", name), ("value", value)):
+        if not isinstance(text, str):
+            problems.append(f"property {quoted(name)}: wanted text as {what}, got {typed(text)}")
+        elif not text:
+            problems.append(f"property {quoted(name)}: wanted a {what}, got an empty one")
+        elif _CONTROL.search(text):
+            problems.append(
+                f"property {quoted(name)}: wanted a {what} without control characters, got "
+                f"{quoted(text)}"
+            )
+        elif not is_utf8(text):
+            problems.append(f"property {quoted(name)}: {_HALF}, as {what}, got {quoted(text)}")
+    return len(problems) == before
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a text can be stored: it has no half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def check_message_id(message_id: object) -> bytes:
+    """Give a caller's message id as it is stored: UTF-8 without spaces and control characters."""
+    if not isinstance(message_id, str):
+        raise MessageError(f"message_id: wanted text, got {typed(message_id)}")
+    if not is_utf8(message_id):
+        raise MessageError(f"message_id: {_HALF}, got {quoted(message_id)}")
+    if not message_id or _NO_ID.search(message_id):
+        raise MessageError(
+            "message_id: wanted text without spaces and control characters, not empty, got "
+            f"{quoted(message_id)}"
+        )
+    raw = message_id.encode()
+    if len(raw) > MESSAGE_ID_BYTES_MAX:
+        raise MessageError(
+            f"message_id: wanted at most {MESSAGE_ID_BYTES_MAX} bytes, got {len(raw)}: "
+            f"{quoted(message_id)}"
+        )
+    return raw
+
+
+LEVEL_PROPERTY = "DELAY"
+
+
+def check_level(level: object, delay: object, deliver_at: object, deliver_ms: object) -> int:
+    """Give the fixed level; MessageError on what is none, or where a time stands beside it."""
+    given = {"delay": delay, "deliver_at": deliver_at, "deliver_ms": deliver_ms}
+    names = [name for name, value in given.items() if value is not None]
+    if names:
+        got = ", ".join([*names, "level"])
+        raise MessageError(f"time: wanted one of delay, deliver_at, deliver_ms, level, got {got}")
+    number = whole(level)
+    if number is None or number < 1:
+        raise MessageError(f"level: wanted a whole number from 1 on, got {quoted(level)}")
+    return number

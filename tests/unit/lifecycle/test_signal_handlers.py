@@ -145,6 +145,14 @@ class _StopError(BaseException):
     """What a handler raises, as KeyboardInterrupt."""
 
 
+def work_until(come: list[bool], work: Callable[[], object]) -> None:
+    """Work until a signal has come. CPython 3.13 has no handler of `try` for the jump at the end of
+    a loop, so the loop is in a function of its own.
+    """
+    while not come:
+        work()
+
+
 def stop_amid(draw: random.Random, work: Callable[[], object]) -> None:
     """Work again and again until a signal comes, at any moment, whose handler raises."""
     come: list[bool] = []  # what it raises may be lost, as in a finalizer
@@ -158,8 +166,7 @@ def stop_amid(draw: random.Random, work: Callable[[], object]) -> None:
     before = signal.signal(signal.SIGALRM, handle)
     try:
         signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-4, 1e-3))
-        while not come:
-            work()
+        work_until(come, work)
     except _StopError:
         pass
     finally:

@@ -25,7 +25,7 @@ from timerstore._engine.base.closing import close_at_exit, warn_unclosed, weakly
 from timerstore._engine.base.config_check import check_config
 from timerstore._engine.base.failpoints import reach
 from timerstore._engine.base.native import Lock
-from timerstore._engine.base.service import Bell, Service
+from timerstore._engine.base.service import Service, WakeEvent
 from timerstore._engine.engine import Engine
 from timerstore._engine.format.handle import Handle, check_receipt, decode, of_receipt
 from timerstore._engine.format.store_paths import CLUSTER_JSON
@@ -43,7 +43,7 @@ from timerstore._engine.levels.pending_counts import pending_by_topic
 from timerstore._engine.maintenance import Copier
 from timerstore._engine.maintenance.verify import check_store
 from timerstore._engine.queues.routes import Route
-from timerstore._engine.read.consumer import Consumer, Seams
+from timerstore._engine.read.consumer import Consumer, ConsumerContext
 from timerstore._engine.read.filter import Filter, make_filter
 from timerstore._engine.read.groups import Filters, check_name
 from timerstore._engine.read.pull_validation import check_asked
@@ -164,7 +164,7 @@ class TimerStore(
         self._closed = False
         self._close_lock = Lock()
         self._calls: dict[object, int] = {}  # running calls, each with the ident of its thread
-        self._left = Bell()  # one of them has ended
+        self._left = WakeEvent()  # one of them has ended
         engine = Engine(_root_of(path), config, self._clock, threads=threads)
         try:
             self._own(engine)
@@ -325,8 +325,8 @@ class TimerStore(
             raise MessageError(problems)
         return Consumer(self._seams(), topic, group, asked, Filters(tags, sql), wait)
 
-    def _seams(self) -> Seams:
-        return Seams(
+    def _seams(self) -> ConsumerContext:
+        return ConsumerContext(
             self._clock,
             self._groups,
             self._engine.offsets,

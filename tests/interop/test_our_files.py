@@ -15,7 +15,7 @@ from tests.support import disk_reader as disk
 from timerstore import CancelResult, PutReceipt, StoreConfig
 from timerstore._engine.base import failpoints
 from timerstore._engine.base.native import ffi, lib
-from timerstore._engine.timer.expired_segments import PastUnits
+from timerstore._engine.timer.expired_segments import ExpiredSegments
 from timerstore.testing import ManualClock, Stepper
 
 START_MS = 1_800_000_000_000
@@ -47,7 +47,7 @@ class Made:
 def _whole_timer_log() -> Iterator[None]:
     """Files of the timer log that are past stay: their units are looked at here."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(PastUnits, "retire", lambda _self: False)
+        patched.setattr(ExpiredSegments, "retire", lambda _self: False)
         yield
 
 

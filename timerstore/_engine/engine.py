@@ -31,8 +31,8 @@ from timerstore._engine.change.replace import Replacing
 from timerstore._engine.change.reschedule import Rescheduler
 from timerstore._engine.format.unique_key import make_prefix
 from timerstore._engine.ingest.ingester import Ingester
-from timerstore._engine.ingest.ledger_carrier import Carrier
-from timerstore._engine.ingest.ledger_side_file import Cache
+from timerstore._engine.ingest.ledger_carrier import LedgerCarrier
+from timerstore._engine.ingest.ledger_side_file import LedgerSideFile
 from timerstore._engine.introspection.calendar import Calendar
 from timerstore._engine.introspection.explain import Explainer
 from timerstore._engine.leases.lease_reader import MakeConsumer
@@ -47,7 +47,7 @@ from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.index_file import Geometry
 from timerstore._engine.queues.key_index import Index
 from timerstore._engine.queues.pending_removals import Removals
-from timerstore._engine.read.consumer_lag import Unread
+from timerstore._engine.read.consumer_lag import ConsumerLag
 from timerstore._engine.read.consumer_offsets import Offsets
 from timerstore._engine.read.groups import Groups
 from timerstore._engine.read.lease_progress import LeaseProgress
@@ -62,12 +62,12 @@ from timerstore._engine.storage.guarded_map import forget_below
 from timerstore._engine.timer import timer_recovery
 from timerstore._engine.timer.backlog import Backlog
 from timerstore._engine.timer.checkpoint import Checkpoint
-from timerstore._engine.timer.expired_segments import PastUnits
-from timerstore._engine.timer.handle_lookup import Finder
+from timerstore._engine.timer.expired_segments import ExpiredSegments
+from timerstore._engine.timer.handle_lookup import HandleLookup
 from timerstore._engine.timer.linker import Linker
 from timerstore._engine.timer.pending import PendingReader
 from timerstore._engine.timer.pipeline import make_pipeline
-from timerstore._engine.timer.relocation import Mover
+from timerstore._engine.timer.relocation import Relocator
 from timerstore._engine.timer.slot_counts import SlotCounts
 from timerstore._engine.timer.timer_arrays import Int64Array
 from timerstore._engine.timer.timer_retention import TimerRetention
@@ -260,7 +260,7 @@ class Engine(Owner):
             found.store_id,
         )
         self.level_pending = LevelPending(config, log, self.routes, self.dispatch, self.levels)
-        self.finder = Finder(
+        self.finder = HandleLookup(
             clock,
             log,
             self.dispatch,
@@ -290,7 +290,7 @@ class Engine(Owner):
         self.groups = Groups(
             self.routes.full_queue_count, lambda index: self.routes.by_index[index].topic
         )
-        self.unread = Unread(self.metrics, self.routes, self.offsets, self.groups)
+        self.unread = ConsumerLag(self.metrics, self.routes, self.offsets, self.groups)
 
     def _build_changes(self) -> None:
         """Puts, cancels and reschedules."""
@@ -362,7 +362,7 @@ class Engine(Owner):
     def _build_features(self, *, threads: bool) -> None:
         """Ingest, retention, introspection and recurring messages."""
         config, clock, log = self.config, self.clock, self.log
-        self.ledger_side_file = Cache(
+        self.ledger_side_file = LedgerSideFile(
             log,
             self.routes,
             self.disk,
@@ -439,7 +439,7 @@ class Engine(Owner):
         )
 
     def _make_retention(self) -> Retention:
-        mover = Mover(
+        mover = Relocator(
             self.metrics,
             self.clock,
             self.timer_log,
@@ -463,7 +463,7 @@ class Engine(Owner):
             self.checkpoint,
             self.pipeline.flush,
             mover,
-            PastUnits(
+            ExpiredSegments(
                 self.timer_log,
                 self.wheel,
                 self.open_slot,
@@ -481,7 +481,7 @@ class Engine(Owner):
             self.log,
             dependents,
             self.unread.lowest,
-            [Carrier(self.ingester, self.routes).carry],
+            [LedgerCarrier(self.ingester, self.routes).carry],
         )
 
     def make_leases(self, make_consumer: MakeConsumer) -> Leases:

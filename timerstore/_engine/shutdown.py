@@ -52,7 +52,7 @@ def _complete(engine: Engine) -> None:
     _empty_far_wheel(engine)
     engine.checkpoint.run(is_clean=True)
     reach("close_checkpointed")
-    compaction = chain_compaction.Rechainer(
+    compaction = chain_compaction.ChainCompactor(
         engine.wheel,
         engine.timer_log,
         engine.log,

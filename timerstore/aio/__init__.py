@@ -34,7 +34,7 @@ from timerstore._engine.read.waiting_pull import WaitingPull, Waits
 from timerstore._engine.storage.paths import anchored
 from timerstore.aio.async_consumer import AsyncConsumer, Joining
 from timerstore.aio.async_leases import AsyncLeaseConsumer
-from timerstore.aio.loop_waiters import Bell, end_wait
+from timerstore.aio.loop_waiters import LoopWaiters, end_wait
 from timerstore.aio.puts import Puts
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
@@ -112,7 +112,9 @@ class AsyncTimerStore(AsyncClosing):
         self._pool = pool
         self._puts = Puts(blocking, self._run)
         self._dropped: set[Future[None]] = set()  # of looks whose callers were cancelled
-        self._bells: dict[asyncio.AbstractEventLoop, Bell] = {}  # of loops in which somebody waits
+        self._bells: dict[
+            asyncio.AbstractEventLoop, LoopWaiters
+        ] = {}  # of loops in which somebody waits
 
     ingest = _in_pool(TimerStore.ingest)
     ingested = _in_pool(TimerStore.ingested)
@@ -238,7 +240,7 @@ class AsyncTimerStore(AsyncClosing):
         unwanted: Callable[[Got], None] | None = None,
     ) -> Answer:
         loop = asyncio.get_running_loop()
-        bell = self._bells.get(loop) or Bell(loop, self._bells, self.blocking._check_open)
+        bell = self._bells.get(loop) or LoopWaiters(loop, self._bells, self.blocking._check_open)
         bell.await_(waiting)
         try:
             while True:

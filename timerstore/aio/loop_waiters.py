@@ -23,13 +23,13 @@ from timerstore.errors import TimerStoreError
 _NEVER_S = 1e9  # three decades
 
 
-class Bell(Owner):
+class LoopWaiters(Owner):
     """One loop's."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        bells: "dict[asyncio.AbstractEventLoop, Bell]",
+        bells: "dict[asyncio.AbstractEventLoop, LoopWaiters]",
         check_open: Callable[[], None],
     ) -> None:
         """`bells`: where it stands as long as somebody waits. `check_open` raises where the store

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from timerstore._engine.tables.store_summary import Look, look
+from timerstore._engine.tables.store_summary import StoreSummary, look
 from timerstore.cli.opening import opened, stores_in
 from timerstore.cli.output import emit, note, say, table
 from timerstore.cli.params import (
@@ -57,7 +57,7 @@ def ls_command(path: Path, show_groups: bool, as_json: bool) -> None:
         note("no topics yet")
 
 
-def _tell_store(path: Path, found: list[Look]) -> None:
+def _tell_store(path: Path, found: list[StoreSummary]) -> None:
     """One line on what it is, on standard error: the table alone is the answer."""
     log = sum(one.store.log_end - one.store.log_begin for one in found)
     what = "a store" if found[0].shard is None else plural(len(found), "shard")
@@ -65,7 +65,7 @@ def _tell_store(path: Path, found: list[Look]) -> None:
     note(f"{path}: {what}, log {size_text(log)}; {'; '.join(who)}")
 
 
-def _list_groups(found: list[Look], *, as_json: bool) -> None:
+def _list_groups(found: list[StoreSummary], *, as_json: bool) -> None:
     rows = []
     for one in found:
         for topic, group, queue_id, offset in groups(one.path):

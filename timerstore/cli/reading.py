@@ -13,7 +13,7 @@ import click
 
 from timerstore._engine.read.consumer import Consumer
 from timerstore._engine.read.validation import check_queues
-from timerstore._engine.tables.store_summary import Look, look
+from timerstore._engine.tables.store_summary import StoreSummary, look
 from timerstore.cli.exits import Exit
 from timerstore.cli.opening import Store, opened, parts_of, stores_in
 from timerstore.cli.output import emit, note, raw, say
@@ -115,7 +115,7 @@ def _check_get(given: dict[str, Any]) -> None:
         raise click.UsageError("--wait: only with --group; `follow` waits without one")
 
 
-def _leave_brokers(given: dict[str, Any], found: list[Look]) -> None:
+def _leave_brokers(given: dict[str, Any], found: list[StoreSummary]) -> None:
     """Read a broker's store as another process's: opening it would take it over."""
     if not _needs_store(given) and any(one.is_brokers for one in found):
         note(
@@ -251,7 +251,11 @@ def _counted(tell: Tell, count: int | None, stop: Stop) -> Tell:
 
 
 def _follow_open(
-    given: dict[str, Any], config: StoreConfig | None, before: list[Look], stop: Stop, tell: Tell
+    given: dict[str, Any],
+    config: StoreConfig | None,
+    before: list[StoreSummary],
+    stop: Stop,
+    tell: Tell,
 ) -> None:
     with opened(given["path"], config) as store:
         _tell_open(store, given)
@@ -274,7 +278,7 @@ def _tell_open(store: Store, given: dict[str, Any]) -> None:
     note(f"following {given['topic']}: {plural(waiting, 'message')} to come; Ctrl-C ends")
 
 
-def _place(consumer: Consumer, known: Look, given: dict[str, Any]) -> None:
+def _place(consumer: Consumer, known: StoreSummary, given: dict[str, Any]) -> None:
     """Have it begin where it was asked to; else behind what was there before the store opened."""
     if given["from_start"]:
         return

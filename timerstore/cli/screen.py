@@ -1,4 +1,4 @@
-"""The screen of `top`, of one Pulse.
+"""The screen of `top`, of one LiveStats.
 
 Holds:    fits 80 by 24 and grows; nothing of a store reaches it as a control character.
 """
@@ -13,7 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from timerstore._engine.tables.live_stats import Pulse
+from timerstore._engine.tables.live_stats import LiveStats
 from timerstore.cli.summaries import holder_text
 from timerstore.cli.text import safe, size_text, span_text, time_text
 from timerstore.cli.wheel_ring import draw
@@ -38,7 +38,7 @@ TURNS = {
 }
 
 
-def choose_turn(pulse: Pulse) -> Turn:
+def choose_turn(pulse: LiveStats) -> Turn:
     """The shortest turn in which anything is due."""
     for turn in TURNS.values():
         if turn.unit_ms >= pulse.precision_ms and pulse.ring(turn.unit_ms, turn.places).any():
@@ -46,7 +46,7 @@ def choose_turn(pulse: Pulse) -> Turn:
     return TURNS["m" if pulse.precision_ms > 1000 else "s"]
 
 
-def make_screen(pulse: Pulse, title: str, turn: Turn | None, *, height: int) -> Layout:
+def make_screen(pulse: LiveStats, title: str, turn: Turn | None, *, height: int) -> Layout:
     """Lay it all out."""
     turn = turn or choose_turn(pulse)
     whole = Layout()
@@ -66,7 +66,7 @@ def make_screen(pulse: Pulse, title: str, turn: Turn | None, *, height: int) -> 
     return whole
 
 
-def _head(pulse: Pulse, title: str) -> Table:
+def _head(pulse: LiveStats, title: str) -> Table:
     head = Table.grid(expand=True)
     head.add_column(no_wrap=True, ratio=1)
     head.add_column(justify="right", no_wrap=True)
@@ -79,7 +79,7 @@ def _head(pulse: Pulse, title: str) -> Table:
     return head
 
 
-def _wheel(pulse: Pulse, turn: Turn) -> Panel:
+def _wheel(pulse: LiveStats, turn: Turn) -> Panel:
     counts = pulse.ring(turn.unit_ms, turn.places)
     now = pulse.now_ms // turn.unit_ms % turn.places
     ahead = pulse.due_ms[(pulse.counts > 0) & (pulse.due_ms > pulse.now_ms - pulse.precision_ms)]
@@ -98,7 +98,7 @@ def _next(ms: int) -> str:
     return f"next slot in {span_text(ms)}" if ms > 0 else "a slot is open"
 
 
-def _by_time(pulse: Pulse) -> Panel:
+def _by_time(pulse: LiveStats) -> Panel:
     rows = pulse.by_time()
     top = max(count for _, count in rows)
     grid = Table.grid(padding=(0, 1), expand=True)
@@ -127,7 +127,7 @@ class Bar:
         return [Text("█" * whole + ("▏▎▍▌▋▊▉"[part - 1] if part else ""), self._style)]
 
 
-def _rates(pulse: Pulse) -> Panel:
+def _rates(pulse: LiveStats) -> Panel:
     late = pulse.lateness
     lines = [f"put {pulse.put_per_s:,.0f}/s  arrive {pulse.arrived_per_s:,.0f}/s"]
     if late is None:
@@ -157,7 +157,7 @@ class Spark:
         return [Text(upper, "green", no_wrap=True), Text(lower, "green", no_wrap=True)]
 
 
-def _topics(pulse: Pulse, rows: int) -> Panel:
+def _topics(pulse: LiveStats, rows: int) -> Panel:
     grid = Table(box=None, expand=True, pad_edge=False, header_style="dim")
     grid.add_column("topic", ratio=1, no_wrap=True, overflow="ellipsis")
     for name in ("waiting", "arrived", "/s"):

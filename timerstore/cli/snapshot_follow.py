@@ -9,7 +9,7 @@ from typing import Any
 
 from timerstore._engine.tables.arrow_batches import read_part
 from timerstore._engine.tables.file_limits import Snapshot, refreshed
-from timerstore._engine.tables.store_summary import Look, look
+from timerstore._engine.tables.store_summary import StoreSummary, look
 from timerstore._engine.tables.table_scan import Bounds, Part, Wanted
 from timerstore.cli.opening import stores_in
 from timerstore.cli.params import ms_of
@@ -49,7 +49,7 @@ def messages(path: Path, topic: str, given: dict[str, Any]) -> Iterator[Fields]:
                 yield fields
 
 
-def follow(given: dict[str, Any], before: list[Look], stop: Stop, tell: Tell) -> None:
+def follow(given: dict[str, Any], before: list[StoreSummary], stop: Stop, tell: Tell) -> None:
     """Tell what comes, until the end is asked for."""
     bounds = Bounds(topics=(given["topic"],), stored_from_ms=ms_of(given["begin"]))
     is_old = given["from_start"] or given["begin"] is not None

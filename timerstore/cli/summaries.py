@@ -13,10 +13,10 @@ from timerstore._engine.format import consumer_offset_json
 from timerstore._engine.format.counts_json import Counts
 from timerstore._engine.format.store_paths import Tree, backup_of
 from timerstore._engine.storage.disk import Disk
-from timerstore._engine.tables.store_summary import Look
+from timerstore._engine.tables.store_summary import StoreSummary
 
 
-def counted(found: Look) -> Look:
+def counted(found: StoreSummary) -> StoreSummary:
     """The same, with what waits read from the log where no counts of ours tell: a broker's."""
     if found.counts is not None or found.store.log_end == found.store.log_begin:
         return found
@@ -39,14 +39,14 @@ def groups(path: Path) -> Iterator[tuple[str, str, int, int]]:
             yield topic, group, queue_id, offset
 
 
-def holder_text(found: Look) -> str:
+def holder_text(found: StoreSummary) -> str:
     """Who has it open."""
     if found.holder is None:
         return "closed: nothing is delivered"
     return f"open in process {found.holder or 'of another container'}"
 
 
-def as_json(found: Look) -> dict[str, Any]:
+def as_json(found: StoreSummary) -> dict[str, Any]:
     """What every answer of a look begins with."""
     return {
         "path": str(found.path),

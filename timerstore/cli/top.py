@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from timerstore._engine.tables.live_stats import Pulse, Watch
+from timerstore._engine.tables.live_stats import LiveStats, Watch
 from timerstore.cli.exits import CommandError
 from timerstore.cli.opening import stores_in
 from timerstore.cli.output import emit, say
@@ -78,7 +78,7 @@ def _turn(name: str | None) -> Turn | None:
     return None if name is None else TURNS[name]
 
 
-def _look(watch: Watch) -> Pulse:
+def _look(watch: Watch) -> LiveStats:
     return watch.look(SystemClock().now_ms, time.monotonic())
 
 
@@ -139,7 +139,7 @@ def _key(stdin: int | None, seconds: float) -> str:
     return ""
 
 
-def _fields(pulse: Pulse) -> dict[str, Any]:
+def _fields(pulse: LiveStats) -> dict[str, Any]:
     late = pulse.lateness
     return {
         "time": iso(pulse.now_ms),

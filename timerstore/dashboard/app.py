@@ -26,7 +26,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from timerstore._engine.base.owner import Owner
-from timerstore.dashboard.events import STREAMS_MAX, Bell, stream
+from timerstore.dashboard.events import STREAMS_MAX, PageEvent, stream
 from timerstore.dashboard.open_source import OpenSource
 from timerstore.dashboard.request_guard import Guard
 from timerstore.dashboard.source import Source, turn_of
@@ -47,7 +47,7 @@ class App(Owner):
         is_host: Callable[[str], bool],
         every_s: float,
     ) -> None:
-        self.bell = Bell()
+        self.bell = PageEvent()
         self._source = source
         self._token = token
         self._every_s = every_s

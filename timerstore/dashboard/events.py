@@ -22,7 +22,7 @@ STREAMS_MAX = 32
 _REST = 5  # times as long as the numbers took: a page never keeps a store busy
 
 
-class Bell:
+class PageEvent:
     """Wakes those who wait: sooner than their time, or for good."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ def frame(name: str, told: Json) -> bytes:
 
 
 async def stream(
-    source: Source, bell: Bell, every_s: float, turn: str, topic: str | None
+    source: Source, bell: PageEvent, every_s: float, turn: str, topic: str | None
 ) -> AsyncIterator[bytes]:
     """Give the frames for one reader."""
     yield b"retry: 1000\n\n"

@@ -30,7 +30,7 @@ from timerstore.config import StoreConfig
 from timerstore.dashboard.app import App
 from timerstore.dashboard.open_source import OpenSource, Store
 from timerstore.dashboard.request_guard import host_check, is_loopback
-from timerstore.dashboard.snapshot_source import BesideSource
+from timerstore.dashboard.snapshot_source import SnapshotSource
 from timerstore.dashboard.source import Json, Source
 from timerstore.errors import ConfigError, LockedError, cannot_listen
 from timerstore.shards import ShardedStore, cluster, open_shards
@@ -268,7 +268,7 @@ def _source(
             return OpenSource(opened, read_only=read_only, every_s=every_s)
         except LockedError:
             pass
-    return BesideSource(path, stores, every_s=every_s, is_brokers=is_brokers)
+    return SnapshotSource(path, stores, every_s=every_s, is_brokers=is_brokers)
 
 
 def _stores_in(path: Path, kind: Kind) -> dict[int | None, Path]:

@@ -12,14 +12,14 @@ from pathlib import Path
 
 from timerstore._engine.base.metrics import LATE_MS
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.tables.live_stats import Pulse, Watch
+from timerstore._engine.tables.live_stats import LiveStats, Watch
 from timerstore.clock import SystemClock
 from timerstore.dashboard.rates import lateness_of
 from timerstore.dashboard.source import TOPICS_SHOWN, Json, Source, ring_of, topics_of, turn_of
 from timerstore.errors import MessageError
 
 
-class BesideSource(Owner, Source):
+class SnapshotSource(Owner, Source):
     """Stores that another process may have open: their files, as of the last checkpoint."""
 
     def __init__(
@@ -38,7 +38,7 @@ class BesideSource(Owner, Source):
         self._fresh_s = every_s / 2
         self._read_s = -1.0
         self._lock = threading.Lock()
-        self._pulse: Pulse | None = None
+        self._pulse: LiveStats | None = None
 
     def about(self) -> Json:
         """What does not change."""
@@ -83,7 +83,7 @@ class BesideSource(Owner, Source):
             "ring": ring_of(turn, now_ms // unit_ms * unit_ms, pulse.ahead(unit_ms, places)),
         }
 
-    def _look(self) -> Pulse:
+    def _look(self) -> LiveStats:
         with self._lock:
             now_s = time.monotonic()
             if self._pulse is None or now_s - self._read_s >= self._fresh_s:
@@ -92,7 +92,7 @@ class BesideSource(Owner, Source):
             return self._pulse
 
 
-def _topics(pulse: Pulse) -> Json:
+def _topics(pulse: LiveStats) -> Json:
     """What waits for each topic; of a broker's store, which has no counts of ours, None."""
     if pulse.waiting is None:
         names = sorted(pulse.by_topic)[:TOPICS_SHOWN]

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, Self
 
 from timerstore._engine.base.closing import Closing
-from timerstore._engine.base.service import Bell
+from timerstore._engine.base.service import WakeEvent
 from timerstore._engine.read.consumer import Consumer
 from timerstore._engine.read.groups import Held
 from timerstore._engine.read.validation import wait_problems, whole_or
@@ -81,7 +81,7 @@ class ShardConsumer(Closing):
 
     def _sleep(self, polls: Sequence[WaitingPoll]) -> bool:
         """Wait for a reason to look again; False where the time is over, or a store is closed."""
-        bell = Bell()
+        bell = WakeEvent()
         entered = []
         try:
             for poll in polls:

@@ -24,7 +24,7 @@ from timerstore._engine.format.lease import read_receipt, retry_topic
 from timerstore._engine.leases import AckResult, LeasedMessage, WaitingReceive
 from timerstore._engine.leases.lease_request import DEFAULTS, check_request
 from timerstore._engine.read.groups import Filters, check_name
-from timerstore._engine.read.multi_wait import WaitingTogether
+from timerstore._engine.read.multi_wait import MultiWait
 from timerstore._engine.read.waiting_pull import wait_in_thread
 from timerstore.config import StoreConfig
 from timerstore.errors import MessageError, TimerStoreError
@@ -181,5 +181,5 @@ class ShardLeases(Owner):
         return shard, receipt
 
 
-class WaitingShards(WaitingTogether[ShardLeasedMessage]):
+class WaitingShards(MultiWait[ShardLeasedMessage]):
     """A `receive` of all shards that may wait, without the waiting."""

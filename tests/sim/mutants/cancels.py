@@ -4,7 +4,7 @@ from typing import Any
 from unittest.mock import patch
 
 from tests.sim.mutants.planting import Patches, mutant, set_states, swap
-from tests.support.inside.engine import Canceller, Finder, Named, lib, timer_recover
+from tests.support.inside.engine import Canceller, HandleLookup, NamedTimer, lib, timer_recover
 from tests.support.inside.parts import states_of
 from timerstore import CancelResult
 
@@ -25,7 +25,7 @@ def _cancel_forgotten() -> Patches:
 
 @mutant("W-R3", "a message that rolled cannot be cancelled")
 def _rolled_escapes() -> Patches:
-    original = Finder.find
+    original = HandleLookup.find
 
     def find(self: Any, handle: Any) -> Any:
         found = original(self, handle)
@@ -34,13 +34,13 @@ def _rolled_escapes() -> Patches:
     def is_rolled(self: Any, one: Any) -> bool:
         return one.timer_id + 1 < self._timer_route.queue.count and bool(one.timer_id % 2)
 
-    yield swap(Finder, "find", find)
-    yield patch.object(Finder, "is_rolled", is_rolled, create=True)
+    yield swap(HandleLookup, "find", find)
+    yield patch.object(HandleLookup, "is_rolled", is_rolled, create=True)
 
 
 @mutant("W-R4", "a handle names all that has its topic and key, not one message")
 def _by_key_only() -> Patches:
-    original = Finder.find
+    original = HandleLookup.find
 
     def find(self: Any, handle: Any) -> Any:
         waiting = [
@@ -51,11 +51,11 @@ def _by_key_only() -> Patches:
             return original(self, handle)
         route = self._routes.make(handle.topic, waiting[0].queue_id, 0)
         return [
-            Named(p.timer_id, p.message_id, route, p.due_ms - 1, p.due_ms, p.log_offset)
+            NamedTimer(p.timer_id, p.message_id, route, p.due_ms - 1, p.due_ms, p.log_offset)
             for p in waiting
         ]  # fmt: skip
 
-    yield swap(Finder, "find", find)
+    yield swap(HandleLookup, "find", find)
 
 
 @mutant("W-R7", "a cancel since the last checkpoint is not known after a crash")

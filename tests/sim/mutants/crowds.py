@@ -8,8 +8,8 @@ import numpy as np
 from tests.sim.mutants.planting import Patches, mutant, swap
 from tests.support.inside.engine import (
     DueQueue,
+    FairQueue,
     Lane,
-    Lanes,
     OpenSlot,
     Spreader,
     fair_queue,
@@ -65,14 +65,14 @@ def _cancelled_count() -> Patches:
 
 @mutant("PC-3", "what a topic holds goes with its rate", needs='"pace"')
 def _dropped_with_rate() -> Patches:
-    original = Lanes.set_rate
+    original = FairQueue.set_rate
 
     def set_rate(self: Any, topic: str, per_second: float | None) -> None:
         if per_second is None:
             self._lanes.pop(topic, None)
         original(self, topic, per_second)
 
-    yield swap(Lanes, "set_rate", set_rate)
+    yield swap(FairQueue, "set_rate", set_rate)
 
 
 @mutant("PC-4", "a topic's last comes first", needs='"pace"')

@@ -6,9 +6,9 @@ import numpy as np
 
 from tests.sim.mutants.planting import Patches, mutant, nothing, swap
 from tests.support.inside.engine import (
-    Cache,
     CommitLog,
     Ledger,
+    LedgerSideFile,
     ManyPutting,
     Part,
     Rows,
@@ -74,4 +74,4 @@ def _header_apart() -> Patches:
 
 @mutant("P-24", "the ledger is not read when the store is opened", needs="ingest")
 def _ledger_not_read() -> Patches:
-    yield swap(Cache, "load", lambda _self, _ledger: 0)
+    yield swap(LedgerSideFile, "load", lambda _self, _ledger: 0)

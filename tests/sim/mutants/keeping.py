@@ -6,16 +6,16 @@ from tests.sim.mutants.planting import Patches, mutant, nothing, swap
 from tests.support.inside.engine import (
     NO_IDS,
     NOTHING,
-    Carrier,
     Checkpoint,
     CommitLog,
+    ConsumerLag,
     Disk,
+    ExpiredSegments,
     Ids,
-    Mover,
-    PastUnits,
+    LedgerCarrier,
+    Relocator,
     TimerRetention,
     Transfer,
-    Unread,
     backup,
     timer_retention,
     write_manifest,
@@ -31,7 +31,7 @@ from tests.support.inside.methods import (
 
 @mutant("W-L3", "retention drops a file with what waits in it", needs="retention_")
 def _waiting_dropped() -> Patches:
-    yield swap(Mover, "step", lambda *_args: False)
+    yield swap(Relocator, "step", lambda *_args: False)
 
 
 @mutant("W-L5", "retention drops records that are not on the wheel yet", needs="retention_")
@@ -57,7 +57,7 @@ def _unread_dropped() -> Patches:
 
 @mutant("P-29", "what is dropped unread is not counted", needs="retention_")
 def _not_counted() -> Patches:
-    yield swap(Unread, "dropped", nothing)
+    yield swap(ConsumerLag, "dropped", nothing)
 
 
 @mutant(
@@ -82,7 +82,7 @@ def _evidence_not_durable() -> Patches:
 
 @mutant("P-32", "a timer log file goes whose slots have not been read", needs="retention_")
 def _units_dropped() -> Patches:
-    original = PastUnits.retire
+    original = ExpiredSegments.retire
 
     def retire(self: Any) -> bool:
         segments = self._timer_log.segments
@@ -90,12 +90,12 @@ def _units_dropped() -> Patches:
             return original(self)
         return segments.retire((segments.numbers[0] + 1) * segments.segment_bytes)
 
-    yield swap(PastUnits, "retire", retire)
+    yield swap(ExpiredSegments, "retire", retire)
 
 
 @mutant("P-33", "what is known of sources goes with the file that it stands in", needs="retention_")
 def _ledger_not_carried() -> Patches:
-    yield swap(Carrier, "carry", lambda *_args: True)
+    yield swap(LedgerCarrier, "carry", lambda *_args: True)
 
 
 @mutant("P-34", "queues keep what the log has lost",

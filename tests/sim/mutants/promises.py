@@ -13,7 +13,7 @@ from tests.support.inside.engine import (
     Offsets,
     Segments,
     Staging,
-    States,
+    TimerStates,
     Wheel,
     recovery,
 )
@@ -75,13 +75,13 @@ def _not_clamped() -> Patches:
 
 @mutant("P-8", "states are not synced before the watermark that speaks of them")
 def _states_not_synced() -> Patches:
-    original = States.write
+    original = TimerStates.write
 
     def write(self: Any, *given: Any) -> Any:
         with swap(type(self._file), "sync", nothing):
             return original(self, *given)
 
-    yield swap(States, "write", write)
+    yield swap(TimerStates, "write", write)
 
 
 @mutant("P-9", "queues are not synced before the watermark")

@@ -33,10 +33,10 @@ from timerstore._engine.format.counts_json import NO_IDS
 from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.ingest.ingester import Ingester
 from timerstore._engine.ingest.ledger import Ledger
-from timerstore._engine.ingest.ledger_carrier import Carrier
+from timerstore._engine.ingest.ledger_carrier import LedgerCarrier
 
 # --- ingest of tables ---
-from timerstore._engine.ingest.ledger_side_file import Cache
+from timerstore._engine.ingest.ledger_side_file import LedgerSideFile
 
 # --- leases ---
 from timerstore._engine.leases import leases, leasing
@@ -64,7 +64,7 @@ from timerstore._engine.queues.consume_queue import ConsumeQueue
 from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.key_index import Index
 from timerstore._engine.queues.level_cursors import LevelCursors
-from timerstore._engine.read.consumer_lag import Unread
+from timerstore._engine.read.consumer_lag import ConsumerLag
 from timerstore._engine.read.consumer_offsets import Offsets
 
 # --- reading ---
@@ -104,19 +104,19 @@ from timerstore._engine.timer.dequeue_put import DequeuePut
 from timerstore._engine.timer.due_queue import DueQueue
 from timerstore._engine.timer.enqueue_get import EnqueueGet
 from timerstore._engine.timer.enqueue_put import EnqueuePut
-from timerstore._engine.timer.expired_segments import PastUnits
-from timerstore._engine.timer.fair_queue import Lanes
-from timerstore._engine.timer.fair_queue import _Lane as Lane
+from timerstore._engine.timer.expired_segments import ExpiredSegments
+from timerstore._engine.timer.fair_queue import FairQueue
+from timerstore._engine.timer.fair_queue import _TopicQueue as Lane
 from timerstore._engine.timer.far_wheel import FarWheel
-from timerstore._engine.timer.handle_lookup import Finder, Named
+from timerstore._engine.timer.handle_lookup import HandleLookup, NamedTimer
 from timerstore._engine.timer.linker import Linker
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.pending import PendingReader
 from timerstore._engine.timer.pending import _as_due as as_due
-from timerstore._engine.timer.relocation import Mover
+from timerstore._engine.timer.relocation import Relocator
 from timerstore._engine.timer.timer_log import TimerLog
 from timerstore._engine.timer.timer_retention import TimerRetention
-from timerstore._engine.timer.timer_states import States
+from timerstore._engine.timer.timer_states import TimerStates
 from timerstore._engine.timer.wheel import DirtyPages, Wheel
 from timerstore._engine.timer.wheel_check_file import WheelChecks
 from timerstore._engine.write import put_many

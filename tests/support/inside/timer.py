@@ -29,7 +29,7 @@ def hand_over_chunk_count() -> int:
 
 def make_lane(now_ns: int) -> Any:
     """Make the lane of one topic with a rate."""
-    return fair_queue._Lane(now_ns)
+    return fair_queue._TopicQueue(now_ns)
 
 
 DELAY_QUEUE_MAKE_BUCKETS = Attribute(DelayQueue, "_make_buckets")

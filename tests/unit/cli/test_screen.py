@@ -8,7 +8,7 @@ from rich.console import Console
 
 from tests.support.inside import late_by_bound, without_delivered
 from timerstore._engine.base.metrics import LATE_MS
-from timerstore._engine.tables.live_stats import Lateness, Pulse
+from timerstore._engine.tables.live_stats import Lateness, LiveStats
 from timerstore.cli.screen import TURNS, Spark, choose_turn, make_screen
 from timerstore.cli.wheel_ring import draw
 
@@ -23,9 +23,9 @@ class Looked:
         self.counts = counts
 
 
-def pulse(due: list[int], counts: list[int], *, holder: int | None = 7) -> Pulse:
+def pulse(due: list[int], counts: list[int], *, holder: int | None = 7) -> LiveStats:
     """Slots by ms from now on."""
-    return Pulse(
+    return LiveStats(
         now_ms=NOW,
         looks=(Looked(holder),),  # type: ignore[arg-type]
         due_ms=NOW + np.array(due, np.int64),

@@ -14,7 +14,7 @@ from tests.support.bench import NOW, Bench
 from tests.support.inside import event_stream_count, set_event_stream_count
 from tests.support.paged import BEARER, HOST, Paged, parsed, taken
 from timerstore.dashboard import events
-from timerstore.dashboard.events import STREAMS_MAX, Bell, frame, stream
+from timerstore.dashboard.events import STREAMS_MAX, PageEvent, frame, stream
 from timerstore.dashboard.open_source import OpenSource
 
 
@@ -29,7 +29,7 @@ def test_a_frame_is_two_lines() -> None:
 
 def test_a_stream_begins_with_what_does_not_change(bench: Bench, paged: Paged) -> None:
     bench.store.put("t", b"x", delay=5)
-    frames = taken(stream(paged.source, Bell(), 0.0, "1m", None), 4)
+    frames = taken(stream(paged.source, PageEvent(), 0.0, "1m", None), 4)
     assert frames[0] == b"retry: 1000\n\n"
     assert parsed(frames[1]) == ("about", json.loads(json.dumps(paged.source.about())))
     for one in frames[2:]:
@@ -42,7 +42,7 @@ def test_turning_the_clock_sends_at_once(bench: Bench, paged: Paged) -> None:
     """With an hour between two events, the second is there because the clock was turned."""
 
     async def two() -> list[int]:
-        bell = Bell()
+        bell = PageEvent()
         unsubscribe = bench.clock.subscribe(bell.ring)
         frames = stream(paged.source, bell, 3600.0, "1h", None)
         found = []
@@ -61,7 +61,7 @@ def test_turning_the_clock_sends_at_once(bench: Bench, paged: Paged) -> None:
 
 def test_a_bell_that_is_over_ends_the_stream(paged: Paged) -> None:
     async def all_of() -> list[bytes]:
-        bell = Bell()
+        bell = PageEvent()
         found = []
         async for one in stream(paged.source, bell, 3600.0, "1h", None):
             found.append(one)
@@ -75,7 +75,7 @@ def test_a_bell_that_is_over_ends_the_stream(paged: Paged) -> None:
 
 def test_a_store_that_fails_is_told_and_ends_it(bench: Bench, paged: Paged) -> None:
     bench.close()
-    frames = taken(stream(paged.source, Bell(), 0.0, "1h", None), 9)
+    frames = taken(stream(paged.source, PageEvent(), 0.0, "1h", None), 9)
     name, told = parsed(frames[-1])
     assert (name, told["error"]) == ("failed", "ClosedError")
     assert len(frames) == 3
@@ -86,7 +86,7 @@ def test_a_slow_store_is_asked_less_often(
     paged: Paged, monkeypatch: pytest.MonkeyPatch, took: float, waited: float
 ) -> None:
     moments = iter([100.0, 100.0 + took] * 9)
-    bell, waits = Bell(), []
+    bell, waits = PageEvent(), []
 
     async def wait(seconds: float) -> None:
         waits.append(seconds)

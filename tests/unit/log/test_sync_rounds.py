@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.support.inside import sync_sleepers
-from timerstore._engine.log.group_commit import SyncRounds
+from timerstore._engine.log.group_commit import GroupCommit
 
 PATIENCE_S = 30.0
 
@@ -14,7 +14,7 @@ PATIENCE_S = 30.0
 class Callers:
     """Threads that come to a round one by one."""
 
-    def __init__(self, rounds: SyncRounds) -> None:
+    def __init__(self, rounds: GroupCommit) -> None:
         self.rounds = rounds
         self.led: dict[int, bool] = {}
         self.threads: dict[int, threading.Thread] = {}
@@ -43,7 +43,7 @@ class Callers:
 
 @pytest.fixture
 def callers() -> Iterator[Callers]:
-    made = Callers(SyncRounds())
+    made = Callers(GroupCommit())
     yield made
     made.rounds.leave()
     for thread in made.threads.values():
@@ -80,9 +80,9 @@ def test_one_leads_at_a_time(callers: Callers) -> None:
     callers.come(4)
 
 
-@pytest.mark.parametrize("goes", [SyncRounds.leave, lambda rounds: rounds.end(1)])
+@pytest.mark.parametrize("goes", [GroupCommit.leave, lambda rounds: rounds.end(1)])
 def test_who_leads_and_goes_leaves_the_lead_to_others(
-    callers: Callers, goes: Callable[[SyncRounds], None]
+    callers: Callers, goes: Callable[[GroupCommit], None]
 ) -> None:
     assert callers.rounds.lead(1)
     goes(callers.rounds)

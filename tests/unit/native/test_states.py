@@ -13,7 +13,7 @@ from timerstore._engine.format.state_sector import CHUNK_IDS
 from timerstore._engine.log.fold import SCAN_DTYPE, Kind
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.timer.timer_recovery import waiting_ids
-from timerstore._engine.timer.timer_states import BLOCK_IDS, States
+from timerstore._engine.timer.timer_states import BLOCK_IDS, TimerStates
 
 OURS, STRANGER = 7, 9
 ID = st.one_of(
@@ -23,7 +23,7 @@ ID = st.one_of(
 
 @given(st.lists(st.tuples(ID, st.integers(0, 3)), max_size=60))
 def test_is_a_dict_of_ids(changes: list[tuple[int, int]]) -> None:
-    states, model = States(), dict[int, int]()
+    states, model = TimerStates(), dict[int, int]()
     states.ensure(BLOCK_IDS)
     for timer_id, state in changes:
         assert lib.ts_state_set(states.native, timer_id, state) == model.get(timer_id, 0)
@@ -36,7 +36,7 @@ def test_is_a_dict_of_ids(changes: list[tuple[int, int]]) -> None:
 
 
 def test_ids_without_memory_have_no_state_and_cannot_get_one() -> None:
-    states = States()
+    states = TimerStates()
     assert states.get(0) == states.get(-1) == lib.TS_NONE
     assert lib.ts_state_set(states.native, 0, lib.TS_WAITING) == lib.TS_NEED_STATES
     states.ensure(0)
@@ -46,7 +46,7 @@ def test_ids_without_memory_have_no_state_and_cannot_get_one() -> None:
 
 
 def test_dirty_chunks_are_copied_once() -> None:
-    states = States()
+    states = TimerStates()
     states.ensure(BLOCK_IDS)
     for timer_id in (0, CHUNK_IDS - 1, CHUNK_IDS, BLOCK_IDS):
         lib.ts_state_set(states.native, timer_id, lib.TS_HANDED)
@@ -66,7 +66,7 @@ def test_side_file_gives_the_table_of_its_watermark(
     """Each round is a checkpoint; the last one was not completed: the one before it counts."""
     with tempfile.TemporaryDirectory() as folder:
         path, disk = Path(folder) / "state", Disk()
-        states = States()
+        states = TimerStates()
         states.ensure(BLOCK_IDS)
         states.open_file(disk, path, anew=True)
         model: dict[int, int] = {}
@@ -80,12 +80,12 @@ def test_side_file_gives_the_table_of_its_watermark(
             count, digest = states.write(states.copy_dirty(), np.empty(0, np.int64), log_end)
             marks.append((count, digest, log_end, dict(model)))
         for count, digest, log_end, wanted in marks[-2:]:
-            found = States()
+            found = TimerStates()
             found.open_file(disk, path, anew=False)
             assert found.read(count, digest, log_end)
             assert {i: found.get(i) for i in wanted} == wanted
             assert found.native.waiting == sum(s == lib.TS_WAITING for s in wanted.values())
-        found = States()
+        found = TimerStates()
         found.open_file(disk, path, anew=False)
         assert not found.read(marks[-1][0], marks[-1][1] + 1, marks[-1][2])
 
@@ -95,7 +95,7 @@ def route() -> object:
     return ffi.new("ts_route *")
 
 
-def fold(states: States, route: object, rows: list[dict[str, int]]) -> None:
+def fold(states: TimerStates, route: object, rows: list[dict[str, int]]) -> None:
     scan = np.zeros(len(rows), SCAN_DTYPE)
     for record, row in zip(scan, rows, strict=True):
         for name, value in {"store_id": OURS, **row}.items():
@@ -116,7 +116,7 @@ def timer(timer_id: int, queue_offset: int) -> dict[str, int]:
 
 
 def test_fold_walks_an_id_from_waiting_to_handed_or_cancelled_and_never_back(route: object) -> None:
-    states = States()
+    states = TimerStates()
     rows = [timer(n, n) for n in range(4)]
     rows.append({"kind": Kind.DELIVERED, "timer_id": 1, "queue_offset": 0})
     rows.append({"kind": Kind.DELETE, "timer_id": 2, "queue_offset": 4})
@@ -130,7 +130,7 @@ def test_fold_walks_an_id_from_waiting_to_handed_or_cancelled_and_never_back(rou
 
 
 def test_fold_leaves_strangers_alone(route: object) -> None:
-    states = States()
+    states = TimerStates()
     fold(
         states,
         route,
@@ -145,7 +145,7 @@ def test_fold_leaves_strangers_alone(route: object) -> None:
 
 
 def test_fold_asks_for_memory_before_it_changes_anything(route: object) -> None:
-    states = States()
+    states = TimerStates()
     fold(states, route, [timer(0, 0), timer(BLOCK_IDS, BLOCK_IDS)])
     assert (states.get(0), states.get(BLOCK_IDS)) == (lib.TS_WAITING, lib.TS_WAITING)
     assert states.native.end == 2 * BLOCK_IDS

@@ -19,7 +19,7 @@ from tests.support.disk_reader import (
 )
 from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.timer.timer_arrays import CHAINED, DUE, REQUEST, Records
-from timerstore._engine.timer.timer_states import States
+from timerstore._engine.timer.timer_states import TimerStates
 
 PRECISION_MS = 100
 NOW = 10_000  # slot of the present
@@ -46,7 +46,7 @@ class Bench:
         self.link.frontier = NOW + 1
         self.link.reuse_below = NOW
         self.link.roll_slots = WINDOW
-        self.states = States()
+        self.states = TimerStates()
         self.states.ensure(1000)
         self.units = np.zeros(SEGMENT, np.uint8)
         self.log = np.zeros(4 * SEGMENT, np.uint8)

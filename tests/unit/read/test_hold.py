@@ -19,7 +19,7 @@ from tests.support.inside import (
     text_reader,
 )
 from timerstore import FailedError, MessageError, PullResult, PullStatus
-from timerstore._engine.read.long_poll import Hold
+from timerstore._engine.read.long_poll import LongPoll
 from timerstore._engine.read.waiting_pull import WaitingPull
 from timerstore.errors import CorruptError
 
@@ -88,7 +88,7 @@ def woken(bench: Bench) -> int:
 
 def hold_at(
     bench: Bench, offset: int, tags: str | None, rung: list[str], queue_id: int = 0
-) -> Hold:
+) -> LongPoll:
     """A hold behind a filter, straight in the table."""
     store = bench.store
     route, wanted = route_and_filter(store, "t", queue_id, tags)

@@ -29,7 +29,7 @@ _BACKOFF_S_MAX = 1.0
 Item = TypeVar("Item")
 
 
-class Bell(Owner):
+class WakeEvent(Owner):
     """Rings for one who waits, also if he comes later. As threading.Event, but that each step is
     one of C: an exception of a signal handler amid `set` leaves nothing locked.
     """
@@ -71,7 +71,7 @@ class Service(Owner):
     def __init__(self, metrics: Metrics, signals: Signals) -> None:
         self.metrics = metrics
         self._signals = signals
-        self._event = Bell()
+        self._event = WakeEvent()
         self._stopping = False
         self._thread: threading.Thread | None = None
         self._ident: int | None = None  # of the thread that runs the loop

@@ -13,6 +13,6 @@ retention removes headers, one record for each source repeats what they said.
 
 from timerstore._engine.ingest.ingester import Ingester
 from timerstore._engine.ingest.ledger import Ledger
-from timerstore._engine.ingest.ledger_carrier import Carrier
+from timerstore._engine.ingest.ledger_carrier import LedgerCarrier
 
-__all__ = ["Carrier", "Ingester", "Ledger"]
+__all__ = ["Ingester", "Ledger", "LedgerCarrier"]

@@ -21,7 +21,7 @@ from timerstore._engine.base.owner import Owner
 from timerstore._engine.format.ledger_json import ChunkHeader, write_chunk
 from timerstore._engine.format.store_paths import INGEST_TOPIC
 from timerstore._engine.ingest.ledger import NOTHING, Known, Ledger
-from timerstore._engine.ingest.ledger_side_file import Cache
+from timerstore._engine.ingest.ledger_side_file import LedgerSideFile
 from timerstore._engine.ingest.row_batch import IngestedVersions, IngestReceipt
 from timerstore._engine.ingest.row_validation import Checked, check_batch, check_name
 from timerstore._engine.log.commit_log import CommitLog
@@ -56,7 +56,7 @@ class Ingester(Owner):
         routes: Routes,
         log: CommitLog,
         config: StoreConfig,
-        side_file: Cache,
+        side_file: LedgerSideFile,
         clock: Clock,
         putting: ManyPutting,
     ) -> None:

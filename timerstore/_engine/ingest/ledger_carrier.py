@@ -19,7 +19,7 @@ from timerstore._engine.ingest.row_validation import Checked
 from timerstore._engine.queues.routes import Routes
 
 
-class Carrier:
+class LedgerCarrier:
     """Carries the ledger of one store."""
 
     def __init__(self, ingester: Ingester, routes: Routes) -> None:

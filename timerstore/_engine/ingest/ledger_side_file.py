@@ -28,7 +28,7 @@ _READ_COUNT = 4096
 _BEHIND_MAX = 1024  # records that an opening may find behind the file
 
 
-class Cache(Owner):
+class LedgerSideFile(Owner):
     """The side file of one store's ledger."""
 
     def __init__(

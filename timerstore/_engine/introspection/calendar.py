@@ -35,7 +35,7 @@ from timerstore._engine.queues.routes import Routes
 from timerstore._engine.storage.directory import Directory
 from timerstore._engine.timer.pending import PendingReader
 from timerstore._engine.timer.timer_arrays import Int64Array, Records
-from timerstore._engine.timer.timer_states import BLOCK_BYTES, BLOCK_IDS, States
+from timerstore._engine.timer.timer_states import BLOCK_BYTES, BLOCK_IDS, TimerStates
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import CorruptError
@@ -55,7 +55,7 @@ class Calendar(Owner):
         self,
         config: StoreConfig,
         clock: Clock,
-        states: States,
+        states: TimerStates,
         retention: Retention,
         pending: PendingReader,
         level_pending: LevelPending,

@@ -30,13 +30,13 @@ from timerstore._engine.queues.level_cursors import LevelCursors
 from timerstore._engine.queues.record_lookup import route_needed
 from timerstore._engine.queues.routes import Routes
 from timerstore._engine.read.groups import check_name
-from timerstore._engine.timer.fair_queue import Lanes
+from timerstore._engine.timer.fair_queue import FairQueue
 from timerstore._engine.timer.far_wheel import FarWheel
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.pending import PendingReader
 from timerstore._engine.timer.timer_arrays import Records, slots_of
 from timerstore._engine.timer.timer_log import TimerLog
-from timerstore._engine.timer.timer_states import States
+from timerstore._engine.timer.timer_states import TimerStates
 from timerstore._engine.timer.wheel import NO_SLOT, Wheel
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
@@ -101,11 +101,11 @@ class Explainer:
         self,
         config: StoreConfig,
         clock: Clock,
-        states: States,
+        states: TimerStates,
         store_id: int,
         level_pending: LevelPending,
         pending: PendingReader,
-        fair_queue: Lanes,
+        fair_queue: FairQueue,
         log: CommitLog,
         dispatch: Dispatch,
         routes: Routes,

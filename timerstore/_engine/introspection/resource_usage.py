@@ -9,7 +9,7 @@ from timerstore._engine.queues.routes import Routes
 from timerstore._engine.timer.far_wheel import FarWheel
 from timerstore._engine.timer.timer_arrays import DUE
 from timerstore._engine.timer.timer_log import TimerLog
-from timerstore._engine.timer.timer_states import BLOCK_BYTES, BLOCK_IDS, States
+from timerstore._engine.timer.timer_states import BLOCK_BYTES, BLOCK_IDS, TimerStates
 from timerstore._engine.timer.wheel import SLOT_BYTES, Wheel
 
 _UNIT_BYTES = 20
@@ -21,7 +21,7 @@ def used(
     routes: Routes,
     timer_log: TimerLog,
     far: FarWheel,
-    states: States,
+    states: TimerStates,
     wheel: Wheel,
     pending_entries: int,
     calendar_bytes: int,

@@ -22,7 +22,7 @@ from timerstore._engine.leases.leased_message import LeasedMessage
 from timerstore._engine.leases.leasing import Leasing, Reads
 from timerstore._engine.read.consumer import Consumer
 from timerstore._engine.read.groups import Filters
-from timerstore._engine.read.multi_wait import WaitingTogether
+from timerstore._engine.read.multi_wait import MultiWait
 from timerstore._engine.read.waiting_poll import WaitingPoll
 from timerstore.errors import MessageError, TimerStoreError
 
@@ -137,7 +137,7 @@ class Reader(Owner):
         self._filters, self._consumers = filters, [again, mine]
 
 
-class WaitingReceive(WaitingTogether[LeasedMessage]):
+class WaitingReceive(MultiWait[LeasedMessage]):
     """A `receive` that may wait, without the waiting: for what comes again, and for the topic."""
 
     def __init__(

@@ -34,7 +34,7 @@ from timerstore._engine.read.filter import make_filter
 from timerstore._engine.read.groups import Filters, Groups, check_name
 from timerstore._engine.read.lease_progress import LeaseProgress
 from timerstore._engine.read.waiting_pull import wait_in_thread
-from timerstore._engine.timer.handle_lookup import Named
+from timerstore._engine.timer.handle_lookup import NamedTimer
 from timerstore._engine.write.put_many import ManyPutting
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
@@ -279,7 +279,7 @@ class Leases(Owner):
         self._putting.appended()
         return moved
 
-    def _named(self, receipt: Receipt) -> Named | None:
+    def _named(self, receipt: Receipt) -> NamedTimer | None:
         """What a receipt of this opening names; of another one the timer id may be another's."""
         if receipt.opening != self._opening:
             return None
@@ -288,7 +288,7 @@ class Leases(Owner):
             return None
         slot_ms = out_ms(receipt.until_ms, self._config.precision_ms)
         until_ms, at = receipt.until_ms, receipt.log_offset
-        return Named(receipt.timer_id, receipt.message_id, route, slot_ms, until_ms, at)
+        return NamedTimer(receipt.timer_id, receipt.message_id, route, slot_ms, until_ms, at)
 
     def _handle(self, receipt: Receipt) -> Handle:
         return Handle(

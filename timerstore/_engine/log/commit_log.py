@@ -27,7 +27,7 @@ from timerstore._engine.base.native import (
 )
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.base.signals import Signals
-from timerstore._engine.log.group_commit import SyncRounds
+from timerstore._engine.log.group_commit import GroupCommit
 from timerstore._engine.log.staging import Staging
 from timerstore._engine.storage.guarded_map import CutWatch
 from timerstore._engine.storage.segments import Segments
@@ -76,7 +76,7 @@ class CommitLog(Owner):
         self.lock = lock
         self._signals = signals
         self._write_lock = Lock()
-        self._rounds = SyncRounds()
+        self._rounds = GroupCommit()
         self.written = end
         self.durable = end
         self.failed: TimerStoreError | None = None

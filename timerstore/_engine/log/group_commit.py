@@ -1,4 +1,4 @@
-"""Sync rounds: who comes first syncs for all; the others sleep until a round that served them ends.
+"""Group commit: one thread syncs for all that wait; the others sleep until a sync served them.
 
 Threads:  any.
 Locks:    its own, for a few steps; no other lock is taken while it is held.
@@ -23,7 +23,7 @@ class _Sleeper(NamedTuple):
     bell: threading.Lock  # held until he is woken
 
 
-class SyncRounds(Owner):
+class GroupCommit(Owner):
     """Whose turn it is to sync."""
 
     def __init__(self) -> None:

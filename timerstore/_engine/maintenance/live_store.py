@@ -9,7 +9,7 @@ from timerstore._engine.queues.routes import Routes
 from timerstore._engine.timer.far_wheel import FarWheel
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.timer_log import TimerLog
-from timerstore._engine.timer.timer_states import States
+from timerstore._engine.timer.timer_states import TimerStates
 from timerstore._engine.timer.wheel import Wheel
 
 
@@ -19,7 +19,7 @@ class LiveStore(Protocol):
     log: CommitLog
     routes: Routes
     dispatch: Dispatch
-    states: States
+    states: TimerStates
     wheel: Wheel
     timer_log: TimerLog
     open_slot: OpenSlot

@@ -23,7 +23,7 @@ from timerstore._engine.read.consumer_offsets import Asked, Offsets
 from timerstore._engine.read.groups import Filters, Group, Groups, Held, Member
 from timerstore._engine.read.time_seek import BEYOND
 from timerstore._engine.read.validation import wait_problems, whole_ms, whole_or
-from timerstore._engine.read.wait_queue import Line, Unwatch, Watch
+from timerstore._engine.read.wait_queue import Unwatch, WaitQueue, Watch
 from timerstore._engine.read.waiting_poll import WaitingPoll
 from timerstore._engine.read.waiting_pull import wait_in_thread
 from timerstore.clock import Clock
@@ -37,7 +37,7 @@ _LOOK_S = (
 )
 
 
-class Seams(NamedTuple):
+class ConsumerContext(NamedTuple):
     """What a consumer needs of its store."""
 
     clock: Clock
@@ -64,7 +64,7 @@ class Consumer(Closing):
 
     def __init__(
         self,
-        seams: Seams,
+        seams: ConsumerContext,
         topic: str,
         group: str,
         queues: tuple[int, ...] | None,
@@ -83,7 +83,9 @@ class Consumer(Closing):
         self.removed_count = 0
         """Messages that were removed from the log before they could be handed out here."""
         self._turn = 0  # whose turn it is among the queues
-        self._member = member = Member(queues, Line(seams.watch(topic, filters), seams.unwatch))
+        self._member = member = Member(
+            queues, WaitQueue(seams.watch(topic, filters), seams.unwatch)
+        )
         self._group: Group = seams.groups.join(topic, group, member, filters, leases=leases)
         gone = self._group.gone
         member.own_by(weakref.ref(self, lambda _: gone.append(member)))

@@ -1,4 +1,4 @@
-"""Unread: what the known groups have not read yet, for those who would remove it.
+"""What known groups have not read yet, for retention and metrics.
 
 A group is known in a topic when it has committed there, or has a consumer in this process. What it
 has not committed counts as not read, in every queue of the topic.
@@ -19,7 +19,7 @@ from timerstore._engine.read.groups import Groups
 _NOTHING = 2**62
 
 
-class Unread:
+class ConsumerLag:
     """Knows how far the groups of one store are."""
 
     def __init__(self, metrics: Metrics, routes: Routes, offsets: Offsets, groups: Groups) -> None:

@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 from timerstore._engine.base.native import Lock
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.base.service import Bell
-from timerstore._engine.read.wait_queue import FOR_EVER_NS, Line, Queue
+from timerstore._engine.base.service import WakeEvent
+from timerstore._engine.read.wait_queue import FOR_EVER_NS, Queue, WaitQueue
 from timerstore.errors import MessageError, quoted
 from timerstore.messages import Message, PullResult
 
@@ -130,7 +130,7 @@ class Held:
 class Member(Owner):
     """One consumer, as its group sees it."""
 
-    def __init__(self, queues: tuple[int, ...] | None, line: Line) -> None:
+    def __init__(self, queues: tuple[int, ...] | None, line: WaitQueue) -> None:
         self.queues = queues  # those that it asked for; None: a fair share
         self.line = line  # its polls that wait
         self.held: dict[int, Held] = {}
@@ -175,7 +175,7 @@ class Group(Owner):
         self.filters = Filters(None, None)
         self.queue_count = 0
         self.committing: dict[object, Collection[int]] = {}  # commits on their way: queues of each
-        self._waiting: list[Bell] = []  # for one of them to be settled
+        self._waiting: list[WakeEvent] = []  # for one of them to be settled
         self.gone: deque[Member] = deque()  # their consumers were dropped without being closed
 
     @property
@@ -241,9 +241,9 @@ class Group(Owner):
         """Whether a commit of this queue is on its way."""
         return any(queue_id in queues for queues in list(self.committing.values()))
 
-    def when_settled(self) -> Bell:
+    def when_settled(self) -> WakeEvent:
         """What rings when a commit has arrived, or failed."""
-        bell = Bell()
+        bell = WakeEvent()
         self._waiting.append(bell)
         return bell
 

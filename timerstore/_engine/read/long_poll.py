@@ -1,4 +1,4 @@
-"""Hold table: pulls that wait for a message, kept by the queue that they wait at.
+"""Waiting pulls by queue, and which of them an arrival wakes.
 
 Threads:  any enters and leaves; who moved a queue's visible end answers: dispatch, when units came,
           and whoever synced, when they became durable.
@@ -41,13 +41,13 @@ class Texts(NamedTuple):
 class Doubt(NamedTuple):
     """A hold that messages [begin, end) of its queue may be for: their properties will tell."""
 
-    hold: "Hold"
+    hold: "LongPoll"
     route: Route
     begin: int
     end: int
 
 
-class Hold:
+class LongPoll:
     """One waiting pull."""
 
     __slots__ = (
@@ -90,7 +90,7 @@ class _Queue:
 
     def __init__(self, route: Route) -> None:
         self.route = route
-        self.holds: dict[Hold, None] = {}  # in order of arrival
+        self.holds: dict[LongPoll, None] = {}  # in order of arrival
 
 
 class _Look:
@@ -99,12 +99,12 @@ class _Look:
     __slots__ = ("answered", "doubts", "is_behind")
 
     def __init__(self) -> None:
-        self.answered: list[Hold] = []
+        self.answered: list[LongPoll] = []
         self.doubts: list[Doubt] = []
         self.is_behind = False  # a queue has units that may not be seen yet
 
 
-class HoldTable(Owner):
+class LongPollTable(Owner):
     """The pulls of one store that wait."""
 
     def __init__(
@@ -141,7 +141,7 @@ class HoldTable(Owner):
         ring: Callable[[], None],
         *,
         for_group: bool = False,
-    ) -> Hold | None:
+    ) -> LongPoll | None:
         """Wait for what comes at `offset`, which is the queue's visible end, or in an empty queue
         anywhere. None where it is not, or not any more: then the pull looks; and after `close`.
 
@@ -150,7 +150,7 @@ class HoldTable(Owner):
         """
         index = int(route.native.index)
         wakes = self._wakes or for_group
-        hold = Hold(index, offset, end_ns, message_filter, ring, wakes=wakes)
+        hold = LongPoll(index, offset, end_ns, message_filter, ring, wakes=wakes)
         with self._lock:
             if self.closed:
                 return None
@@ -172,7 +172,7 @@ class HoldTable(Owner):
         self._metrics.add("pull_held", 1)
         return hold
 
-    def leave(self, hold: Hold) -> bool:
+    def leave(self, hold: LongPoll) -> bool:
         """Wait no more; whether it was answered."""
         with self._lock:
             if hold.answered:
@@ -180,7 +180,7 @@ class HoldTable(Owner):
             self._take(hold)
             return False
 
-    def _take(self, hold: Hold) -> None:
+    def _take(self, hold: LongPoll) -> None:
         """Take a hold out; under the lock."""
         hold.answered = True
         one = self._queues[hold.index]
@@ -277,8 +277,8 @@ class HoldTable(Owner):
             self.closed = True
         self.answer_all()
 
-    def _answer_where(self, is_answered: Callable[[Hold], bool]) -> None:
-        found: list[Hold] = []
+    def _answer_where(self, is_answered: Callable[[LongPoll], bool]) -> None:
+        found: list[LongPoll] = []
         try:
             with self._lock:
                 found += [h for one in self._queues.values() for h in one.holds if is_answered(h)]
@@ -290,12 +290,12 @@ class HoldTable(Owner):
             raise
 
 
-def _ring(holds: list[Hold]) -> None:
+def _ring(holds: list[LongPoll]) -> None:
     for hold in holds:
         hold.ring()
 
 
-def _may_match(route: Route, hold: Hold, visible: int, units: dict[int, bytes]) -> bool:
+def _may_match(route: Route, hold: LongPoll, visible: int, units: dict[int, bytes]) -> bool:
     """Whether something came that may be for this hold; where not, note that it was looked at."""
     begin = hold.asked_to
     if visible <= begin:

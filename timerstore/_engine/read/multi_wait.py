@@ -14,7 +14,7 @@ from timerstore.errors import ClosedError
 One = TypeVar("One")
 
 
-class WaitingTogether(Owner, Generic[One]):
+class MultiWait(Owner, Generic[One]):
     """A call that may wait for any of its parts, without the waiting; its answer is a list."""
 
     def __init__(self, parts: Sequence[Waits[Any, Any]], take: Callable[[], list[One]]) -> None:

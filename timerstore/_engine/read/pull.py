@@ -17,13 +17,13 @@ from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.consume_queue import ConsumeQueue
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.read.filter import Filter
-from timerstore._engine.read.long_poll import HoldTable, Texts
+from timerstore._engine.read.long_poll import LongPollTable, Texts
 from timerstore._engine.read.queue_reader import Reader, empty_batch
 from timerstore._engine.read.time_seek import first_stored
 from timerstore._engine.read.waiting_pull import (
     WAITING,
     Bounds,
-    Waiter,
+    WaitContext,
     WaitingPull,
     wait_in_thread,
 )
@@ -53,14 +53,14 @@ class Puller(Owner):
         self._log = log
         self._reader = Reader(config, log)
         self._request_sync = request_sync
-        self.holds = HoldTable(
+        self.holds = LongPollTable(
             metrics,
             lambda: self._reader.visible_end,
             request_sync,
             self._texts,
             wakes=config.long_poll_enabled,
         )
-        self._waiter = Waiter(
+        self._waiter = WaitContext(
             clock,
             self.holds,
             log.check_alive,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from timerstore._engine.queues.routes import Routes
 from timerstore._engine.read.filter import Filter, make_filter
 from timerstore._engine.read.groups import Filters
-from timerstore._engine.read.long_poll import Hold, HoldTable
+from timerstore._engine.read.long_poll import LongPoll, LongPollTable
 
 
 class Watcher:
@@ -13,7 +13,7 @@ class Watcher:
     that nobody holds any more must go, though its polls have a place to stand.
     """
 
-    def __init__(self, routes: Routes, holds: HoldTable, topic: str, filters: Filters) -> None:
+    def __init__(self, routes: Routes, holds: LongPollTable, topic: str, filters: Filters) -> None:
         self._routes = routes
         self._holds = holds
         self._topic = topic
@@ -22,7 +22,7 @@ class Watcher:
 
     def __call__(
         self, queue_id: int, offset: int, end_ns: int, ring: Callable[[], None]
-    ) -> Hold | None:
+    ) -> LongPoll | None:
         """Wait for what comes from an offset on; None where there is something to look at."""
         route = self._routes.get(self._topic, queue_id)
         if route is None:

@@ -1,4 +1,4 @@
-"""Line: the polls of one consumer that wait; the first stands in the hold table for all of them.
+"""The waiting polls of one consumer; the first is in the long-poll table for all of them.
 
     three threads poll one consumer     a (held at queues 0, 2)   b   c      b and c just sleep
     a message comes to queue 2          a is rung, and looks      b   c      nobody else wakes
@@ -17,16 +17,16 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from timerstore._engine.read.long_poll import Hold
+from timerstore._engine.read.long_poll import LongPoll
 from timerstore.errors import TimerStoreError
 
-Watch = Callable[[int, int, int, Callable[[], None]], Hold | None]
+Watch = Callable[[int, int, int, Callable[[], None]], LongPoll | None]
 """Puts a hold at a queue: its number, from which offset, until when, what rings. None: look."""
 
 FOR_EVER_NS = 2**62
 """When the time ends of who waits for ever."""
 
-Unwatch = Callable[[Hold], object]
+Unwatch = Callable[[LongPoll], object]
 
 
 class Queue(Protocol):
@@ -37,7 +37,7 @@ class Queue(Protocol):
         """Its number."""
 
 
-class Place:
+class Waiter:
     """One poll in line."""
 
     __slots__ = ("end_ns", "holds", "is_asleep", "is_rung", "ring")
@@ -47,7 +47,7 @@ class Place:
         self.ring: Callable[[], None] = _nobody
         self.is_rung = False  # since it fell asleep
         self.is_asleep = False
-        self.holds: list[tuple[Queue, int, Hold]] = []  # queue, offset
+        self.holds: list[tuple[Queue, int, LongPoll]] = []  # queue, offset
 
     def wake(self) -> None:
         """Let it look; from any thread, as often as one likes."""
@@ -60,19 +60,19 @@ class Place:
                 raise
 
 
-class Line:
+class WaitQueue:
     """Who waits at one consumer, first come first."""
 
     def __init__(self, watch: Watch, unwatch: Unwatch) -> None:
         self._watch = watch
         self._unwatch = unwatch
-        self._places: OrderedDict[Place, None] = OrderedDict()
+        self._places: OrderedDict[Waiter, None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._places)
 
     def sleep(
-        self, place: Place, ring: Callable[[], None], wanted: Mapping[Queue, int] | None
+        self, place: Waiter, ring: Callable[[], None], wanted: Mapping[Queue, int] | None
     ) -> bool:
         """Fall asleep, at the end of the line or where one stands in it; False: look instead.
 
@@ -87,7 +87,7 @@ class Line:
         place.is_asleep = False
         return False
 
-    def wake(self, place: Place) -> list[tuple[Queue, int, int]]:
+    def wake(self, place: Waiter) -> list[tuple[Queue, int, int]]:
         """Wake up, to look or to go. Answers (queue, offset, looked): what lies between the two of
         a queue is known to be nothing for this consumer.
         """
@@ -97,7 +97,7 @@ class Line:
             self._unwatch(hold)
         return [(queue, offset, hold.looked) for queue, offset, hold in holds]
 
-    def leave(self, place: Place, wanted: Mapping[Queue, int] | None) -> None:
+    def leave(self, place: Waiter, wanted: Mapping[Queue, int] | None) -> None:
         """Go, and have the next one in the table in one's stead; again, where a signal came amid
         it.
         """
@@ -122,10 +122,10 @@ class Line:
             if place.is_asleep and place.end_ns <= until_ns:
                 place.wake()
 
-    def _first(self) -> Place | None:
+    def _first(self) -> Waiter | None:
         return next(iter(self._places), None)
 
-    def _hold(self, place: Place, wanted: Mapping[Queue, int] | None) -> bool:
+    def _hold(self, place: Waiter, wanted: Mapping[Queue, int] | None) -> bool:
         if wanted is None:
             return False
         is_held = False

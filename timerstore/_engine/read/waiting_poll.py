@@ -13,7 +13,7 @@ from typing import Protocol
 
 from timerstore._engine.base.owner import Owner
 from timerstore._engine.read.groups import Group, Groups, Held, Member
-from timerstore._engine.read.wait_queue import FOR_EVER_NS, Place
+from timerstore._engine.read.wait_queue import FOR_EVER_NS, Waiter
 from timerstore.clock import Clock
 from timerstore.errors import ClosedError
 from timerstore.messages import Message
@@ -51,7 +51,7 @@ class WaitingPoll(Owner):
         self._stay_awake = stay_awake
         self._max_count = max_count
         end_ns = FOR_EVER_NS if wait_s is None else clock.monotonic_ns + int(wait_s * 1e9)
-        self._place = Place(end_ns)
+        self._place = Waiter(end_ns)
         self._is_over = False
         self._found: list[Message] = []
 

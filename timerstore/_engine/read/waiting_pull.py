@@ -15,10 +15,10 @@ from dataclasses import replace
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.base.service import Bell
+from timerstore._engine.base.service import WakeEvent
 from timerstore._engine.queues.routes import Route
 from timerstore._engine.read.filter import Filter
-from timerstore._engine.read.long_poll import Hold, HoldTable
+from timerstore._engine.read.long_poll import LongPoll, LongPollTable
 from timerstore.clock import Clock
 from timerstore.messages import MessageBatch, PullResult, PullStatus
 
@@ -57,11 +57,11 @@ class Bounds(NamedTuple):
     max_offset: int
 
 
-class Waiter(NamedTuple):
+class WaitContext(NamedTuple):
     """What every waiting pull of a store needs."""
 
     clock: Clock
-    holds: HoldTable
+    holds: LongPollTable
     check_alive: Callable[[], None]
     ask_sync: Callable[[], None]
     wait_ns_max: int | None  # where polls are short: how long one waits at most
@@ -79,7 +79,7 @@ class WaitingPull(Owner, Generic[Answer]):
 
     def __init__(
         self,
-        waiter: Waiter,
+        waiter: WaitContext,
         route: Route,
         offset: int,
         wait_s: float,
@@ -96,7 +96,7 @@ class WaitingPull(Owner, Generic[Answer]):
         self._filter = message_filter
         self._look = look
         self._empty = empty
-        self._hold: Hold | None = None
+        self._hold: LongPoll | None = None
         self._has_waited = False
         self._was_empty = False  # the queue, when this last began to wait
         self._is_over = False
@@ -180,7 +180,7 @@ def wait_in_thread(waiting: Waits[Got, Given_co], got: Got) -> Given_co:
     """Wait in this thread, after a first look that came to `got`."""
     try:
         while not waiting.is_done(got):
-            bell = Bell()  # whoever rings holds others up if a signal could leave it locked
+            bell = WakeEvent()  # whoever rings holds others up if a signal could leave it locked
             if waiting.enter(bell.set):
                 try:
                     bell.wait(min(waiting.left_s, threading.TIMEOUT_MAX))

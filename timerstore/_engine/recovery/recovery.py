@@ -51,7 +51,7 @@ from timerstore._engine.timer import chain_compaction, timer_recovery
 from timerstore._engine.timer.far_wheel import FarWheel
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.timer_log import TimerLog
-from timerstore._engine.timer.timer_states import States
+from timerstore._engine.timer.timer_states import TimerStates
 from timerstore._engine.timer.wheel import Wheel, has_length, is_left_open
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
@@ -78,7 +78,7 @@ class Recovered(NamedTuple):
     timer_log: TimerLog
     far: FarWheel
     routes: Routes
-    states: States
+    states: TimerStates
     open_slot: OpenSlot
     levels: LevelCursors
     ids: Ids
@@ -157,7 +157,7 @@ class Recovery(Owner):
         self._far = FarWheel(disk, tree, config.timer_log_segment_bytes, config.reserve_bytes)
         self._routes = Routes(disk, tree, config.queue_segment_bytes)
         self._routes.load()
-        self._states = States()
+        self._states = TimerStates()
         self._open_slot = OpenSlot(config.precision_ms, self._routes.are_mixed)
         self._levels = LevelCursors()
         append_lock = AppendLock()
@@ -265,7 +265,7 @@ class Recovery(Owner):
             )
             or not self._is_whole(mark, counts)
         ):
-            self._states = States()
+            self._states = TimerStates()
             return None
         if is_unclean:
             # Past the known durable end nothing is damage: a power cut keeps pages in any order.
@@ -346,7 +346,7 @@ class Recovery(Owner):
 
     def _distrust_timer(self) -> bool:
         """Go back to where all is built anew from the log; False."""
-        self._states = States()
+        self._states = TimerStates()
         for route in self._routes.by_index:
             route.native.pending = route.native.level_pending = 0
         return False

@@ -30,9 +30,9 @@ from timerstore._engine.format.recurring_json import Definition
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.recurring import Definitions, Planner, Recurring, define, shown
 from timerstore._engine.recurring.definitions import PROPERTY
-from timerstore._engine.timer.handle_lookup import Finder
+from timerstore._engine.timer.handle_lookup import HandleLookup
 from timerstore._engine.timer.pending import PendingReader
-from timerstore._engine.timer.timer_states import States
+from timerstore._engine.timer.timer_states import TimerStates
 from timerstore._engine.write.put_many import ManyPutting, NotedPlaces, Way
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
@@ -60,10 +60,10 @@ class RecurringCalls(Owner):
 
     def __init__(
         self,
-        states: States,
+        states: TimerStates,
         config: StoreConfig,
         signals: Signals,
-        finder: Finder,
+        finder: HandleLookup,
         pending: PendingReader,
         canceller: Canceller,
         log: CommitLog,

@@ -1,4 +1,4 @@
-"""Answering: a call of a store that is read, as of the moment of now, and again where it must be.
+"""Run a call of a read-only store at a position, and again if files changed below it.
 
 Threads:  any; calls take turns under `_lock`.
 Holds:    (1) no answer is as of an earlier moment than the one before; (2) what its owner removed
@@ -18,10 +18,10 @@ from timerstore._engine.base.closing import Closing, close_at_exit, warn_unclose
 from timerstore._engine.base.native import Lock
 from timerstore._engine.format.store_paths import BACKUP_JSON
 from timerstore._engine.read.queue_reader import Reader
-from timerstore._engine.snapshot.position import Moment
-from timerstore._engine.snapshot.snapshot_polling import Polling
-from timerstore._engine.snapshot.snapshot_timers import Timers
-from timerstore._engine.snapshot.view import Room
+from timerstore._engine.snapshot.position import SnapshotPosition
+from timerstore._engine.snapshot.snapshot_polling import SnapshotPolling
+from timerstore._engine.snapshot.snapshot_timers import SnapshotTimers
+from timerstore._engine.snapshot.view import SnapshotView
 from timerstore._engine.storage.read_only_disk import ReadOnlyDisk
 from timerstore.clock import Clock, SystemClock
 from timerstore.config import StoreConfig
@@ -39,7 +39,7 @@ from timerstore.errors import (
 
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
-Store = TypeVar("Store", bound="Answering")
+Store = TypeVar("Store", bound="SnapshotCalls")
 
 _TRIES = 8
 _EXIT_WAIT_S = 5.0  # how long closing at interpreter exit waits for a call of another thread
@@ -57,7 +57,7 @@ def answered(
     return call
 
 
-class Answering(Closing):
+class SnapshotCalls(Closing):
     """What every part of a store that is read stands on."""
 
     def __init__(
@@ -78,14 +78,14 @@ class Answering(Closing):
             raise ConfigError(
                 f"{root}: wanted a store's folder, got a backup; restore it into another folder"
             )
-        self._polling = Polling(self._clock)
+        self._polling = SnapshotPolling(self._clock)
         self._make_rooms()
         close_at_exit(self)
 
     def _make_rooms(self) -> None:
-        room = Room(self._root, self._given, self._clock)
+        room = SnapshotView(self._root, self._given, self._clock)
         log: Any = room.log
-        timers, reader = Timers(room, self._clock), Reader(room.config, log)
+        timers, reader = SnapshotTimers(room, self._clock), Reader(room.config, log)
         self._timers, self._reader, self._room = timers, reader, room
 
     # --- answering ---
@@ -130,7 +130,7 @@ class Answering(Closing):
                     self._look_again(error, before, turn)
             raise AssertionError("the last turn raises")
 
-    def _look_again(self, error: TimerStoreError, before: Moment, turn: int) -> None:
+    def _look_again(self, error: TimerStoreError, before: SnapshotPosition, turn: int) -> None:
         """Where that may help, else raise it."""
         room = self._room
         if turn == _TRIES - 1:

@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 
 from timerstore._engine.introspection.explain import Explainer, Name
-from timerstore._engine.snapshot.snapshot_timers import NOTHING, Timers
-from timerstore._engine.snapshot.view import Room
+from timerstore._engine.snapshot.snapshot_timers import NOTHING, SnapshotTimers
+from timerstore._engine.snapshot.view import SnapshotView
 from timerstore._engine.tables.table_scan import Part, RowArray, Wanted, units
 from timerstore._engine.timer.timer_arrays import Records, slots_of
 from timerstore.clock import Clock
 from timerstore.reports import Explanation, HistoryEntry
 
 
-class ExplainerBeside(Explainer):
+class SnapshotExplainer(Explainer):
     """Explains messages of one store."""
 
-    def __init__(self, room: Room, timers: Timers, clock: Clock) -> None:
+    def __init__(self, room: SnapshotView, timers: SnapshotTimers, clock: Clock) -> None:
         log: Any = room.log
         super().__init__(
             room.config,

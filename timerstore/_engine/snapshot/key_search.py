@@ -16,8 +16,8 @@ import numpy as np
 from timerstore._engine.format import queue_unit
 from timerstore._engine.queues.pending_removals import Reading
 from timerstore._engine.read.query import Querier, Query
-from timerstore._engine.snapshot.snapshot_timers import Timers
-from timerstore._engine.snapshot.view import Room
+from timerstore._engine.snapshot.snapshot_timers import SnapshotTimers
+from timerstore._engine.snapshot.view import SnapshotView
 from timerstore._engine.timer.timer_arrays import Int64Array
 from timerstore.messages import Message
 
@@ -29,7 +29,7 @@ _UNITS = 262_144  # read at a time
 class Search:
     """Stands where an index would."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: SnapshotView) -> None:
         self._room = room
 
     def find(
@@ -71,7 +71,7 @@ class _QuerierBeside(Querier):
         return found.log_offset in self.on_level
 
 
-def query(room: Room, timers: Timers, asked: Query) -> list[Message]:
+def query(room: SnapshotView, timers: SnapshotTimers, asked: Query) -> list[Message]:
     """Give the newest messages that have a key, in order of the log; those that wait, too."""
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Moment: how far a store is read; what is told of it is as of that.
+"""How far a store is read: answers are as of a SnapshotPosition.
 
     whose, and who has it open        it is read up to
     ours, somebody                    the last completed checkpoint: the watermark's log end
@@ -21,7 +21,7 @@ from timerstore._engine.format import counts_json
 from timerstore._engine.format.counts_json import Counts
 from timerstore._engine.format.store_paths import Tree, segment_name
 from timerstore._engine.format.watermark import Watermark
-from timerstore._engine.snapshot.snapshot_segments import SegmentsBeside
+from timerstore._engine.snapshot.snapshot_segments import SnapshotSegments
 from timerstore._engine.storage.directory import holder_of
 from timerstore._engine.storage.read_only_disk import ReadOnlyDisk
 from timerstore._engine.tables.file_limits import (
@@ -39,7 +39,7 @@ _READ_ON_NS = 500_000_000  # between two syncs of a log that a broker has open, 
 _TRIES = 5  # a checkpoint may complete between two reads
 
 
-class Moment(NamedTuple):
+class SnapshotPosition(NamedTuple):
     """One store, as of one moment."""
 
     store: Snapshot
@@ -54,7 +54,7 @@ class Moment(NamedTuple):
         return self.store.log_end
 
 
-class Moments:
+class SnapshotPositions:
     """Looks at one store again and again."""
 
     def __init__(
@@ -67,7 +67,7 @@ class Moments:
         self._precision_ms = precision_ms
         self._seen, self.last = self._anew()
 
-    def look(self, records_end: Callable[[SegmentsBeside, int, int], int]) -> Moment:
+    def look(self, records_end: Callable[[SnapshotSegments, int, int], int]) -> SnapshotPosition:
         """Give the moment of now. `records_end(segments, begin, limit)`: where whole records end
         that begin there.
         """
@@ -96,7 +96,7 @@ class Moments:
             return True
         return False
 
-    def _anew(self) -> tuple[Watermark | None, Moment]:
+    def _anew(self) -> tuple[Watermark | None, SnapshotPosition]:
         """Look at the directory as if nothing was known: its watermark, and the moment. FailedError
         where the disk does not say that it has what a broker wrote.
         """
@@ -107,16 +107,16 @@ class Moments:
                 continue
             if store.store_id is None:
                 self._sync_whole(store)
-                return mark, Moment(store, None, None)
+                return mark, SnapshotPosition(store, None, None)
             assert mark is not None, "a store of ours has one"
             if (counts := self._counts(mark)) is not None:
-                return mark, Moment(store, mark, counts)
+                return mark, SnapshotPosition(store, mark, counts)
         ours = mark if store.store_id is not None else None
         if ours is None:
             self._sync_whole(store)
-        return mark, Moment(store, ours, None)
+        return mark, SnapshotPosition(store, ours, None)
 
-    def _know(self, mark: Watermark | None, found: Moment) -> None:
+    def _know(self, mark: Watermark | None, found: SnapshotPosition) -> None:
         """Go on to a moment that does not end before the last. The watermark is noted behind it:
         who is cut off before, by Ctrl-C too, looks at it again.
         """
@@ -152,10 +152,10 @@ class Moments:
                 got=mark.store_id,
             )
         if mark.log_end >= last.log_end:
-            found = Moment(as_of(last.store, mark), mark, self._counts(mark))
+            found = SnapshotPosition(as_of(last.store, mark), mark, self._counts(mark))
             self._know(mark, found)
 
-    def _begun(self, last: Moment) -> Moment:
+    def _begun(self, last: SnapshotPosition) -> SnapshotPosition:
         """The same from the first file that is there: a broker's retention removes what is old."""
         begins = segments_of(self._tree.commit_log, last.store.log_segment_bytes)
         if not begins or begins[0] == last.store.log_begin:
@@ -164,7 +164,7 @@ class Moments:
         store = replace(last.store, log_begin=begins[0], log_end=end)
         return last._replace(store=store)
 
-    def _read_on(self, records_end: Callable[[SegmentsBeside, int, int], int]) -> None:
+    def _read_on(self, records_end: Callable[[SnapshotSegments, int, int], int]) -> None:
         last = self.last
         store, begin = last.store, last.log_end
         limit = self._extent(begin)
@@ -181,7 +181,7 @@ class Moments:
         store = self._with_timers(replace(store, log_end=end), last)
         self.last = last._replace(store=store)
 
-    def _with_timers(self, store: Snapshot, last: Moment) -> Snapshot:
+    def _with_timers(self, store: Snapshot, last: SnapshotPosition) -> Snapshot:
         """A broker's timer log goes on, too."""
         if last.mark is not None:
             return store
@@ -192,8 +192,8 @@ class Moments:
         end = units_end(windows, max(store.timer_log_end, begins[0]))
         return replace(store, timer_log_begin=begins[0], timer_log_end=end)
 
-    def _log(self, store: Snapshot) -> SegmentsBeside:
-        return SegmentsBeside(self._disk, self._tree.commit_log, store.log_segment_bytes)
+    def _log(self, store: Snapshot) -> SnapshotSegments:
+        return SnapshotSegments(self._disk, self._tree.commit_log, store.log_segment_bytes)
 
     def _extent(self, begin: int) -> int:
         """Where the files end that lie side by side from the one with `begin` on."""
@@ -204,7 +204,7 @@ class Moments:
         return at
 
 
-def _sync(log: SegmentsBeside, begin: int, end: int) -> bool:
+def _sync(log: SnapshotSegments, begin: int, end: int) -> bool:
     """Have the disk hold what is to be read; False where it does not say so."""
     try:
         log.sync_range(begin, end)

@@ -23,16 +23,16 @@ from timerstore._engine.read.groups import check_name
 from timerstore._engine.recurring import Recurring
 from timerstore._engine.recurring.definition import shown
 from timerstore._engine.snapshot.calls import answered
-from timerstore._engine.snapshot.snapshot_introspection import Timing
-from timerstore._engine.snapshot.snapshot_pull import Pulling
-from timerstore._engine.snapshot.unsupported import Refusing
+from timerstore._engine.snapshot.snapshot_introspection import SnapshotIntrospectionCalls
+from timerstore._engine.snapshot.snapshot_pull import SnapshotPullCalls
+from timerstore._engine.snapshot.unsupported import UnsupportedCalls
 from timerstore._engine.storage.directory import holder_of
 from timerstore._engine.tables.table_scan import Bounds, Part
 from timerstore._engine.tables.transactions import transactions
 from timerstore.reports import Report
 
 
-class ReadOnlyStore(Pulling, Timing, Refusing):
+class ReadOnlyStore(SnapshotPullCalls, SnapshotIntrospectionCalls, UnsupportedCalls):
     """A store that is only read. `timerstore.open(path, read_only=True)` makes it.
 
     Beside whoever has it open it reads up to the last completed checkpoint, one of which begins

@@ -13,9 +13,9 @@ from timerstore._engine.introspection.due_buckets import buckets_of
 from timerstore._engine.introspection.explain import name_of
 from timerstore._engine.read.groups import check_name
 from timerstore._engine.read.query import check_query
-from timerstore._engine.snapshot.calls import Answering, answered
+from timerstore._engine.snapshot.calls import SnapshotCalls, answered
 from timerstore._engine.snapshot.due_histogram import histogram
-from timerstore._engine.snapshot.explain_snapshot import ExplainerBeside
+from timerstore._engine.snapshot.explain_snapshot import SnapshotExplainer
 from timerstore._engine.snapshot.key_search import query
 from timerstore._engine.timer.timer_arrays import Records
 from timerstore.errors import MessageError, quoted
@@ -24,7 +24,7 @@ from timerstore.receipts import PutReceipt
 from timerstore.reports import Explanation, Histogram, PendingTimer
 
 
-class Timing(Answering):
+class SnapshotIntrospectionCalls(SnapshotCalls):
     """A store that is asked what waits."""
 
     def pending(
@@ -91,7 +91,7 @@ class Timing(Answering):
         """
         name = name_of(message, topic)
         self._timers.catch_up()
-        return ExplainerBeside(self._room, self._timers, self._clock).explain(name)
+        return SnapshotExplainer(self._room, self._timers, self._clock).explain(name)
 
     @answered
     def timing_distribution(self) -> dict[int | None, int]:

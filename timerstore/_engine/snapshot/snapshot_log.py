@@ -8,13 +8,13 @@ import threading
 from types import SimpleNamespace
 
 from timerstore._engine.base.owner import Owner
-from timerstore._engine.snapshot.snapshot_segments import SegmentsBeside
+from timerstore._engine.snapshot.snapshot_segments import SnapshotSegments
 
 
-class LogBeside(Owner):
+class SnapshotLog(Owner):
     """One store's log."""
 
-    def __init__(self, segments: SegmentsBeside) -> None:
+    def __init__(self, segments: SnapshotSegments) -> None:
         self.segments = segments
         self.lock = threading.RLock()
         self.native = SimpleNamespace(last_store_ms=0)

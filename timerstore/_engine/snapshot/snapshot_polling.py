@@ -17,7 +17,7 @@ POLL_S = 0.05
 """How often who waits looks, seconds: a tenth of what lies between two checkpoints."""
 
 
-class Polling(Owner):
+class SnapshotPolling(Owner):
     """What those who wait at one store wait by."""
 
     def __init__(self, clock: Clock) -> None:

@@ -17,14 +17,14 @@ from timerstore._engine.read.queue_reader import empty_batch
 from timerstore._engine.read.time_seek import first_stored
 from timerstore._engine.read.validation import wait_problems, whole_ms
 from timerstore._engine.read.waiting_pull import WAITING
-from timerstore._engine.snapshot.calls import Answering, answered
+from timerstore._engine.snapshot.calls import SnapshotCalls, answered
 from timerstore.errors import ClosedError, MessageError, quoted
 from timerstore.messages import Message, MessageBatch, PullResult, PullStatus
 
 _FOLLOWED = 1024  # messages of a queue that are read at a time
 
 
-class Pulling(Answering):
+class SnapshotPullCalls(SnapshotCalls):
     """A store that is pulled from."""
 
     def pull(

@@ -10,18 +10,18 @@ Fails:    CorruptError where its files do not reach as far as is known.
 from pathlib import Path
 
 from timerstore._engine.queues.consume_queue import UNIT_BYTES, ConsumeQueue
-from timerstore._engine.snapshot.snapshot_segments import UnitSegments
+from timerstore._engine.snapshot.snapshot_segments import SnapshotUnits
 from timerstore._engine.storage.read_only_disk import ReadOnlyDisk
 from timerstore.errors import CorruptError
 
 
-class QueueBeside(ConsumeQueue):
+class SnapshotQueue(ConsumeQueue):
     """One queue of one topic."""
 
     def __init__(self, disk: ReadOnlyDisk, directory: Path, segment_bytes: int) -> None:
         super().__init__(disk, directory, segment_bytes)
         self._directory = directory
-        self._files = UnitSegments(disk, directory, segment_bytes)
+        self._files = SnapshotUnits(disk, directory, segment_bytes)
         self._segments = self._files
         self.is_settled = False
 

@@ -18,12 +18,12 @@ from timerstore._engine.format.store_paths import (
     queue_number,
 )
 from timerstore._engine.queues.routes import Route, Routes
-from timerstore._engine.snapshot.snapshot_queue import QueueBeside
+from timerstore._engine.snapshot.snapshot_queue import SnapshotQueue
 from timerstore._engine.storage.read_only_disk import ReadOnlyDisk
 from timerstore.errors import CorruptError
 
 
-class RoutesBeside(Routes):
+class SnapshotRoutes(Routes):
     """All queues of a store."""
 
     def __init__(self, disk: ReadOnlyDisk, tree: Tree, queue_segment_bytes: int) -> None:
@@ -65,10 +65,10 @@ class RoutesBeside(Routes):
                 return self.make(topic, queue_id, 0, persist=False)
         return route
 
-    def queues(self) -> list[QueueBeside]:
+    def queues(self) -> list[SnapshotQueue]:
         """Give the queue of each route."""
         found = [route.queue for route in self.by_index]
-        return [queue for queue in found if isinstance(queue, QueueBeside)]
+        return [queue for queue in found if isinstance(queue, SnapshotQueue)]
 
     def clear_counts(self) -> None:
         """Forget what waits for each queue."""
@@ -78,5 +78,5 @@ class RoutesBeside(Routes):
     def _persist(self, topic: str, queue_count: int, now_ms: int) -> None:
         self._topics = self._topics.with_topic(topic, queue_count, now_ms)
 
-    def _make_queue(self, directory: Path) -> QueueBeside:
-        return QueueBeside(self._read_only, directory, self._queue_segment_bytes)
+    def _make_queue(self, directory: Path) -> SnapshotQueue:
+        return SnapshotQueue(self._read_only, directory, self._queue_segment_bytes)

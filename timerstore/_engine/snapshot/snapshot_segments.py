@@ -17,7 +17,7 @@ from timerstore._engine.storage.segments import Segments
 from timerstore.errors import CorruptError, FailedError, GoneError
 
 
-class SegmentsBeside(Segments):
+class SnapshotSegments(Segments):
     """The files of one space, as far as it is read."""
 
     def __init__(self, disk: ReadOnlyDisk, directory: Path, segment_bytes: int) -> None:
@@ -74,7 +74,7 @@ class SegmentsBeside(Segments):
                 self._file(number).sync()
 
 
-class UnitSegments(SegmentsBeside):
+class SnapshotUnits(SnapshotSegments):
     """The files of a queue, and behind them units that its owner has not written, in memory."""
 
     def __init__(self, disk: ReadOnlyDisk, directory: Path, segment_bytes: int) -> None:

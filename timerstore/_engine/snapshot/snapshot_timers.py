@@ -32,13 +32,13 @@ from timerstore._engine.log.fold import (
 from timerstore._engine.log.log_recovery import scan_batches
 from timerstore._engine.queues.level_cursors import LevelCursors
 from timerstore._engine.queues.record_lookup import is_of_topic, real_routes, route_needed
-from timerstore._engine.snapshot.position import Moment
-from timerstore._engine.snapshot.view import Room
+from timerstore._engine.snapshot.position import SnapshotPosition
+from timerstore._engine.snapshot.view import SnapshotView
 from timerstore._engine.timer import timer_recovery
 from timerstore._engine.timer.backlog import Backlog
 from timerstore._engine.timer.pending import PendingReader
 from timerstore._engine.timer.timer_arrays import Int64Array, Records
-from timerstore._engine.timer.timer_states import States
+from timerstore._engine.timer.timer_states import TimerStates
 from timerstore.clock import Clock
 from timerstore.errors import CorruptError, GoneError
 from timerstore.reports import PendingTimer
@@ -50,25 +50,25 @@ NOTHING: Any = None
 """Of a part that a snapshot does not have, and that its readers do not use."""
 
 
-class Timers(Owner):
+class SnapshotTimers(Owner):
     """What waits in one store."""
 
-    def __init__(self, room: Room, clock: Clock) -> None:
+    def __init__(self, room: SnapshotView, clock: Clock) -> None:
         self._room = room
         self._clock = clock
-        self._moment: Moment | None = None
+        self._moment: SnapshotPosition | None = None
         self._waiting: Int64Array | None = None
         self._read_anew()
 
     def _read_anew(self) -> None:
         room = self._room
-        self.states, self.cursors = States(), LevelCursors()
+        self.states, self.cursors = TimerStates(), LevelCursors()
         self.store_id = room.moment.store.store_id or 0
         self._at = -1
         timer_route = timer_recovery.timer_route(room.routes)
         # A snapshot's queues do not move, and it has no index.
         self.dispatch = cast("Any", SimpleNamespace(through=lambda _offset: None, index=None))
-        self.pending = PendingBeside(self, room, timer_route, self.store_id)
+        self.pending = SnapshotPending(self, room, timer_route, self.store_id)
         log: Any = room.log
         self._log = log
         self.level_pending = LevelPending(
@@ -107,7 +107,7 @@ class Timers(Owner):
                 self.cursors.begin_at(route.queue_id, route.queue.min_offset)
         self._moment = moment
 
-    def _goes_on(self, last: Moment | None, moment: Moment) -> bool:
+    def _goes_on(self, last: SnapshotPosition | None, moment: SnapshotPosition) -> bool:
         """Have what came since the last moment; False where all is to be read anew."""
         if last is None or last.mark is None or moment.mark is None:
             return False
@@ -115,7 +115,7 @@ class Timers(Owner):
             return False
         return self._fold_in(last.mark, moment)
 
-    def _fold_in(self, mark: Watermark | None, moment: Moment) -> bool:
+    def _fold_in(self, mark: Watermark | None, moment: SnapshotPosition) -> bool:
         """Fold what lies behind `at`, which was read from a watermark on; False, and nothing is
         folded, where somebody else wrote of it, too: a broker who had the store meanwhile.
         """
@@ -178,7 +178,7 @@ class Timers(Owner):
                 entry = found[0]
         raise AssertionError("the last try raises")
 
-    def _from_files(self, moment: Moment) -> bool:
+    def _from_files(self, moment: SnapshotPosition) -> bool:
         """Take the side files of the watermark; False where they do not fit it."""
         mark, counts, room = moment.mark, moment.counts, self._room
         if mark is None or counts is None or mark.is_unbuilt:
@@ -201,7 +201,7 @@ class Timers(Owner):
         self._at = mark.log_end
         return True
 
-    def _from_log(self, moment: Moment) -> None:
+    def _from_log(self, moment: SnapshotPosition) -> None:
         """Fold all there is."""
         room = self._room
         scanned = self._scan(moment.store.log_begin, moment.log_end)
@@ -246,10 +246,12 @@ class Timers(Owner):
         return np.concatenate(parts)
 
 
-class PendingBeside(PendingReader):
+class SnapshotPending(PendingReader):
     """Reads what waits from the timer topic's queue: each copy there is of a message."""
 
-    def __init__(self, timers: Timers, room: Room, timer_route: Any, store_id: int) -> None:
+    def __init__(
+        self, timers: SnapshotTimers, room: SnapshotView, timer_route: Any, store_id: int
+    ) -> None:
         log: Any = room.log
         super().__init__(
             room.config,

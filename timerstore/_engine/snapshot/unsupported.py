@@ -1,4 +1,4 @@
-"""Refusing: what would change a store that was opened read-only.
+"""UnsupportedCalls: what would change a store that was opened read-only.
 
 Fails:    ReadOnlyError, with the call's name and the store's path; ClosedError, ForkedError.
 """
@@ -6,12 +6,12 @@ Fails:    ReadOnlyError, with the call's name and the store's path; ClosedError,
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from timerstore._engine.snapshot.calls import Answering
+from timerstore._engine.snapshot.calls import SnapshotCalls
 from timerstore.errors import ReadOnlyError
 
 
 def _refused(name: str) -> Callable[..., NoReturn]:
-    def call(self: Answering, *_given: Any, **_named: Any) -> NoReturn:
+    def call(self: SnapshotCalls, *_given: Any, **_named: Any) -> NoReturn:
         self.check_open()
         raise ReadOnlyError(f"{name}: the store was opened read-only", where=self.path)
 
@@ -20,7 +20,7 @@ def _refused(name: str) -> Callable[..., NoReturn]:
     return call
 
 
-class Refusing(Answering):
+class UnsupportedCalls(SnapshotCalls):
     """The calls that a TimerStore has beside."""
 
     put = _refused("put")

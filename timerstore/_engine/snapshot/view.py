@@ -1,7 +1,7 @@
-"""Room: one store's log and queues as of a moment, kept up as the moment moves on.
+"""The commit log and queues of one store, as of a position that moves on.
 
-    Moments.look ─► log: [begin, end) ─► queues: units in files, or from the log where those are
-                                         behind, damaged or gone
+    SnapshotPositions.look -> log: [begin, end) -> queues: units in files, or from the log where
+                                                    those are behind, damaged or gone
 
 Threads:  one at a time.
 Holds:    a queue is asked only when it is settled: `settle`, `settle_all`.
@@ -22,11 +22,11 @@ from timerstore._engine.log.log_recovery import scan_batches
 from timerstore._engine.queues.consume_queue import UNIT_BYTES
 from timerstore._engine.queues.record_lookup import route_needed
 from timerstore._engine.queues.routes import Route
-from timerstore._engine.snapshot.position import Moment, Moments
-from timerstore._engine.snapshot.snapshot_log import LogBeside
-from timerstore._engine.snapshot.snapshot_queue import QueueBeside
-from timerstore._engine.snapshot.snapshot_routes import RoutesBeside
-from timerstore._engine.snapshot.snapshot_segments import SegmentsBeside
+from timerstore._engine.snapshot.position import SnapshotPosition, SnapshotPositions
+from timerstore._engine.snapshot.snapshot_log import SnapshotLog
+from timerstore._engine.snapshot.snapshot_queue import SnapshotQueue
+from timerstore._engine.snapshot.snapshot_routes import SnapshotRoutes
+from timerstore._engine.snapshot.snapshot_segments import SnapshotSegments
 from timerstore._engine.storage.directory import holder_of
 from timerstore._engine.storage.geometry import adopt_geometry, queue_bytes
 from timerstore._engine.storage.read_only_disk import ReadOnlyDisk
@@ -38,7 +38,7 @@ _BATCH = 16_384
 _TAIL_UNITS = 65_536  # of a broker's: 1.3 MB in memory, before its files are looked at again
 
 
-class Room(Owner):
+class SnapshotView(Owner):
     """One store."""
 
     def __init__(self, root: Path, config: StoreConfig | None, clock: Clock) -> None:
@@ -49,15 +49,17 @@ class Room(Owner):
         default = StoreConfig().precision_ms
         asked_ms = given.precision_ms if given.precision_ms != default else None
         self._given = given
-        self._sized: Moment | None = None  # as of when the sizes were held against the files
+        self._sized: SnapshotPosition | None = (
+            None  # as of when the sizes were held against the files
+        )
         self._has_all_sizes = False  # there are files of each kind
-        self._moments = Moments(self.disk, self.tree, clock, asked_ms)
+        self._moments = SnapshotPositions(self.disk, self.tree, clock, asked_ms)
         self._anchor = self.disk.anchor(root)
-        self.moment: Moment = self._moments.last
+        self.moment: SnapshotPosition = self._moments.last
         self.config = self._sizes()
         log_bytes = self.config.commit_log_segment_bytes
-        self.log = LogBeside(SegmentsBeside(self.disk, self.tree.commit_log, log_bytes))
-        self.routes = RoutesBeside(self.disk, self.tree, self.config.queue_segment_bytes)
+        self.log = SnapshotLog(SnapshotSegments(self.disk, self.tree.commit_log, log_bytes))
+        self.routes = SnapshotRoutes(self.disk, self.tree, self.config.queue_segment_bytes)
         self.routes.load()
         # Who knows the table of delays holds levels' units against it; else they are believed.
         self._believes_levels = config is None
@@ -128,7 +130,7 @@ class Room(Owner):
         self._take(self.moment, anew=True)
         return True
 
-    def _take(self, moment: Moment, *, anew: bool = False) -> None:
+    def _take(self, moment: SnapshotPosition, *, anew: bool = False) -> None:
         anew |= self._is_torn
         self._is_torn = True
         last, self.moment = self.moment, moment
@@ -143,7 +145,7 @@ class Room(Owner):
         # else the log is longer, and that is all
         self._is_torn = False
 
-    def _covered_by_files(self, moment: Moment) -> int:
+    def _covered_by_files(self, moment: SnapshotPosition) -> int:
         begin, mark = moment.store.log_begin, moment.mark
         if self._distrusted == _version(moment) or (mark is not None and mark.is_unbuilt):
             return begin
@@ -160,7 +162,7 @@ class Room(Owner):
             return begin
         return max(begin, min(max(ends, default=0), moment.log_end))
 
-    def _records_end(self, segments: SegmentsBeside, begin: int, limit: int) -> int:
+    def _records_end(self, segments: SnapshotSegments, begin: int, limit: int) -> int:
         """Where whole records, and whole groups of records, end."""
         end = begin
         for _, end, _ in scan_batches(  # noqa: B007 - the last one counts
@@ -190,9 +192,9 @@ class Room(Owner):
             self._settle(route, is_done=True)
             route.native.next_offset = route.queue.count
 
-    def _settle(self, route: Route, *, is_done: bool) -> QueueBeside:
+    def _settle(self, route: Route, *, is_done: bool) -> SnapshotQueue:
         queue = route.queue
-        assert isinstance(queue, QueueBeside), "routes make no others"
+        assert isinstance(queue, SnapshotQueue), "routes make no others"
         if queue.is_settled:
             return queue
         moment, begin = self.moment, self.moment.store.log_begin
@@ -275,7 +277,7 @@ class Room(Owner):
         self._anchor.close()
 
 
-def _version(moment: Moment) -> int:
+def _version(moment: SnapshotPosition) -> int:
     """What tells files of one moment from another's: a watermark's sequence, or below zero where
     the log begins.
     """

@@ -1,4 +1,4 @@
-"""What `top` and the page in a browser show, measured beside the store's owner: what is on the
+"""What `top` and the dashboard show, measured while another process owns the store: the
 wheel, rates, lateness.
 
 Cost:     a look reads the wheel's file (32 bytes a slot) and what the log grew by.
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from timerstore._engine.base.metrics import LATE_MS
-from timerstore._engine.tables.store_summary import Look, look, read_slot
+from timerstore._engine.tables.store_summary import StoreSummary, look, read_slot
 from timerstore._engine.tables.table_scan import Part, Wanted, records, slots
 from timerstore.errors import CorruptError
 from timerstore.messages import Int64Array
@@ -48,11 +48,11 @@ class Lateness(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Pulse:
+class LiveStats:
     """One moment."""
 
     now_ms: int
-    looks: tuple[Look, ...]
+    looks: tuple[StoreSummary, ...]
     due_ms: Int64Array
     """Beginning of each slot in use, ascending ..."""
     counts: Int64Array
@@ -114,13 +114,13 @@ class Watch:
     """Looks again and again."""
 
     stores: Mapping[int | None, Path]
-    _before: deque[tuple[float, tuple[Look, ...]]] = field(
+    _before: deque[tuple[float, tuple[StoreSummary, ...]]] = field(
         default_factory=lambda: deque(maxlen=_LOOKS_KEPT)
     )
     _history: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
     _late: deque[Int64Array] = field(default_factory=lambda: deque(maxlen=HISTORY))
 
-    def look(self, now_ms: int, now_s: float) -> Pulse:
+    def look(self, now_ms: int, now_s: float) -> LiveStats:
         """Look once. `now_s`: of a clock that is never set."""
         looks = tuple(look(path, shard) for shard, path in self.stores.items())
         if self._before:
@@ -132,7 +132,7 @@ class Watch:
         due_ms, counts = _wheel(looks)
         first_s, first = self._before[0]
         span = now_s - first_s
-        return Pulse(
+        return LiveStats(
             now_ms=now_ms,
             looks=looks,
             due_ms=due_ms,
@@ -158,20 +158,20 @@ def _rate(before: int, now: int, seconds: float) -> float:
     return max(0, now - before) / seconds if seconds > 0 else 0.0
 
 
-def _arrived(looks: tuple[Look, ...]) -> int:
+def _arrived(looks: tuple[StoreSummary, ...]) -> int:
     return sum(one.end(topic) or 0 for one in looks for topic in one.topics)
 
 
-def _put(looks: tuple[Look, ...]) -> int:
+def _put(looks: tuple[StoreSummary, ...]) -> int:
     return sum(one.mark.timer_id_end for one in looks if one.mark is not None)
 
 
-def _log(looks: tuple[Look, ...]) -> int:
+def _log(looks: tuple[StoreSummary, ...]) -> int:
     return sum(one.store.log_end for one in looks)
 
 
 def _topics(
-    first: tuple[Look, ...], looks: tuple[Look, ...], span: float
+    first: tuple[StoreSummary, ...], looks: tuple[StoreSummary, ...], span: float
 ) -> dict[str, tuple[int, int, float]]:
     names = sorted({topic for one in looks for topic in one.topics})
     found = {}
@@ -183,7 +183,7 @@ def _topics(
     return found
 
 
-def _wheel(looks: tuple[Look, ...]) -> tuple[Int64Array, Int64Array]:
+def _wheel(looks: tuple[StoreSummary, ...]) -> tuple[Int64Array, Int64Array]:
     """Slots of all wheels that were not read yet, by when they begin."""
     times, counts = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for one in looks:
@@ -203,7 +203,7 @@ def _wheel(looks: tuple[Look, ...]) -> tuple[Int64Array, Int64Array]:
     return due_ms[order], number[order]
 
 
-def _without_delivered(counts: Int64Array, found: Look) -> Int64Array:
+def _without_delivered(counts: Int64Array, found: StoreSummary) -> Int64Array:
     """A slot keeps its count while it is read: what is beyond all that waits came out of the first.
 
     The slots are a little newer than the numbers of the checkpoint, so it is nearly exact.
@@ -216,7 +216,7 @@ def _without_delivered(counts: Int64Array, found: Look) -> Int64Array:
     return np.asarray(left, np.int64)
 
 
-def _lateness(before: Look, now: Look) -> Int64Array:
+def _lateness(before: StoreSummary, now: StoreSummary) -> Int64Array:
     """Of what was delivered between two looks."""
     begin, end = before.store.log_end, now.store.log_end
     if end - begin > _LATENESS_BYTES_MAX or begin < now.store.log_begin:

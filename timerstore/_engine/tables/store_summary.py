@@ -1,4 +1,4 @@
-"""A store looked at beside whoever has it open: as of its last checkpoint, 0.5 s old at most.
+"""A summary of a store that another process may own: as of its last checkpoint.
 
 Threads:  none; nothing here takes a lock or writes.
 Holds:    what is told was durable. Numbers of a broker's store, which has none of ours, are None.
@@ -28,7 +28,7 @@ _TRIES = 5  # a checkpoint may complete between two reads
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class StoreSummary:
     """One store, as of one moment."""
 
     path: Path
@@ -72,7 +72,7 @@ class Look:
         return sum(self.counts.ends.get(topic, {}).values())
 
 
-def look(path: Path, shard: int | None = None) -> Look:
+def look(path: Path, shard: int | None = None) -> StoreSummary:
     """Look at one store."""
     path = path.absolute()
     disk, tree = Disk(), Tree(path)
@@ -91,10 +91,10 @@ def look(path: Path, shard: int | None = None) -> Look:
         disk.read_small(tree.topics_json), disk.read_small(backup_of(tree.topics_json))
     )
     queue_counts = {name: one.read_queue_count for name, one in topics.topics.items()}
-    return Look(path, shard, holder_of(disk, tree), store, mark, counts, queue_counts)
+    return StoreSummary(path, shard, holder_of(disk, tree), store, mark, counts, queue_counts)
 
 
-def read_slot(found: Look) -> int:
+def read_slot(found: StoreSummary) -> int:
     """The first slot that was not read yet, as far as is known."""
     if found.mark is not None:
         return found.mark.read_slot

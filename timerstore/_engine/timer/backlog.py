@@ -20,12 +20,12 @@ from timerstore._engine.log.fold import SCAN_DTYPE
 from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.record_lookup import route_needed
 from timerstore._engine.queues.routes import Route, Routes
-from timerstore._engine.timer.fair_queue import Lanes
+from timerstore._engine.timer.fair_queue import FairQueue
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.pending import PendingReader
 from timerstore._engine.timer.timer_arrays import Int64Array, Records, slots_of
 from timerstore._engine.timer.timer_log import TimerLog
-from timerstore._engine.timer.timer_states import States, which_wait
+from timerstore._engine.timer.timer_states import TimerStates, which_wait
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 
@@ -47,7 +47,7 @@ class Backlog:
         self,
         config: StoreConfig,
         clock: Clock,
-        states: States,
+        states: TimerStates,
         open_slot: OpenSlot,
         timer_log: TimerLog,
         dispatch: Dispatch,
@@ -55,7 +55,7 @@ class Backlog:
         routes: Routes,
         timer_route: Route,
         pending: PendingReader,
-        lanes: Lanes,
+        lanes: FairQueue,
         on_levels: Callable[[], Int64Array],
     ) -> None:
         self._precision_ms = config.precision_ms

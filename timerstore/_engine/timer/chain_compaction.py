@@ -1,4 +1,4 @@
-"""Rechain: before closing, the wheel holds what waits, and nothing else.
+"""Compact the chains of the wheel before closing, so that it holds what is pending and no more.
 
 What a slot's chain still holds of messages that are out, rolled on, or cancelled does us no harm,
 nor does a second unit of one that waits, as a recovery may leave: the states tell. A broker has no
@@ -26,7 +26,7 @@ from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.pending import PendingReader
 from timerstore._engine.timer.timer_arrays import Bytes, Int64Array, Records
 from timerstore._engine.timer.timer_log import TimerLog
-from timerstore._engine.timer.timer_states import States
+from timerstore._engine.timer.timer_states import TimerStates
 from timerstore._engine.timer.wheel import NO_SLOT, Wheel
 
 PATCH = np.dtype([("pos", np.int64), ("is_dead", np.int32), ("unit", np.uint8, 52)], align=True)
@@ -34,7 +34,7 @@ assert PATCH.itemsize == ffi.sizeof("ts_patch"), "chain_compaction.py and api.h 
 _BATCH = 65_536
 
 
-class Rechainer:
+class ChainCompactor:
     """Takes the dead units of one store out of its chains."""
 
     def __init__(
@@ -42,7 +42,7 @@ class Rechainer:
         wheel: Wheel,
         timer_log: TimerLog,
         log: CommitLog,
-        states: States,
+        states: TimerStates,
         far: FarWheel,
         open_slot: OpenSlot,
         pending: PendingReader,

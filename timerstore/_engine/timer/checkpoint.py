@@ -32,7 +32,7 @@ from timerstore._engine.timer.far_wheel import Chains, FarWheel
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.timer_arrays import Int64Array
 from timerstore._engine.timer.timer_log import TimerLog
-from timerstore._engine.timer.timer_states import DirtyChunks, States
+from timerstore._engine.timer.timer_states import DirtyChunks, TimerStates
 from timerstore._engine.timer.wheel import DirtyPages, Wheel
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
@@ -75,7 +75,7 @@ class Checkpoint(Owner):
         timer_log: TimerLog,
         open_slot: OpenSlot,
         wheel: Wheel,
-        states: States,
+        states: TimerStates,
         routes: Routes,
         levels: LevelCursors,
         ids: Ids,

@@ -16,7 +16,7 @@ from timerstore._engine.base.signals import Signals
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.timer_arrays import DUE, Loaded
-from timerstore._engine.timer.timer_states import States
+from timerstore._engine.timer.timer_states import TimerStates
 from timerstore.config import StoreConfig
 
 
@@ -31,7 +31,7 @@ class DequeueGetMessage(Service):
         signals: Signals,
         config: StoreConfig,
         log: CommitLog,
-        states: States,
+        states: TimerStates,
         open_slot: OpenSlot,
         store_id: int,
         source: Handoff[Loaded],

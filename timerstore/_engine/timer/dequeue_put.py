@@ -26,7 +26,7 @@ from timerstore._engine.base.signals import Signals
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.record_lookup import route_needed
 from timerstore._engine.queues.routes import Route, Routes
-from timerstore._engine.timer.fair_queue import Lanes, Taken
+from timerstore._engine.timer.fair_queue import FairQueue, Taken
 from timerstore._engine.timer.linker import Linker
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.timer_arrays import DRAFT, Int64Array, Records, slots_of
@@ -94,7 +94,7 @@ class DequeuePut(Service):
             self._behind.append(_Behind(timer_route.queue.count, 0))
         self._is_reading_idle = is_reading_idle
         rates = parse_topic_rates(config.topic_rates)
-        self.lanes = Lanes(clock, log, routes, rates, self.wake)
+        self.lanes = FairQueue(clock, log, routes, rates, self.wake)
         self._taken: list[Taken] = []  # of a batch, what took a turn: it stands last
 
     @property

@@ -1,4 +1,4 @@
-"""Past: timer log files of which every slot has been read, and is not read again.
+"""Find timer log files of which every slot has been read.
 
 Threads:  retention.
 Holds:    a file goes when the slots of all its units lie below what the last completed checkpoint,
@@ -18,7 +18,7 @@ from timerstore._engine.timer.wheel import Wheel
 _PIECE_UNITS = 16_384
 
 
-class PastUnits:
+class ExpiredSegments:
     """Looks at the first timer log file of one store."""
 
     def __init__(

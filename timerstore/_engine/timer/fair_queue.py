@@ -1,4 +1,4 @@
-"""Lanes: due messages sorted out by topic, each topic with its turn, some with a rate.
+"""Fair queue: due messages by topic. Topics take turns, and some have a rate limit.
 
     open slot ─► a: ▪▪▪▪▪▪▪▪▪▪▪▪▪▪▪ 100 a second    two of a, all of b, a part of c: one batch
                  b: ▪▪
@@ -46,7 +46,7 @@ Taken = tuple[str, Records]
 """A topic, and entries of it that may go."""
 
 
-class _Lane:
+class _TopicQueue:
     """What is held of one topic, in order."""
 
     __slots__ = ("at_ns", "count", "parts", "tokens")
@@ -82,7 +82,7 @@ class _Lane:
         return taken
 
 
-class Lanes(Owner):
+class FairQueue(Owner):
     """The lanes of one store."""
 
     def __init__(
@@ -99,7 +99,7 @@ class Lanes(Owner):
         self._routes = routes
         self._lock = Lock()
         self._rates = dict(rates)  # by topic, messages a second
-        self._lanes: dict[str, _Lane] = {}
+        self._lanes: dict[str, _TopicQueue] = {}
         self._turn = 0
         self._last_taken: list[Taken] = []
         self._on_rate = on_rate
@@ -157,7 +157,7 @@ class Lanes(Owner):
                 topic = known[int(found[np.argmax(numbers == number)])].topic
                 lane = self._lanes.get(topic)
                 if lane is None:
-                    lane = self._lanes[topic] = _Lane(self._clock.monotonic_ns)
+                    lane = self._lanes[topic] = _TopicQueue(self._clock.monotonic_ns)
                 lane.add(part)
         return due[gone]
 
@@ -204,7 +204,7 @@ class Lanes(Owner):
             count = self._within(lane, rate, count)
         return lane.take(count)
 
-    def _within(self, lane: _Lane, rate: float, count: int) -> int:
+    def _within(self, lane: _TopicQueue, rate: float, count: int) -> int:
         """How many of the first `count` may go: those that wait cost a token each."""
         now_ns = self._clock.monotonic_ns
         most = max(1.0, rate * _BURST_S)
@@ -242,7 +242,7 @@ class Lanes(Owner):
             ]
         return min(waits, default=None)
 
-    def _wait_of(self, topic: str, lane: _Lane) -> float:
+    def _wait_of(self, topic: str, lane: _TopicQueue) -> float:
         early_s = (int(lane.parts[0]["due_ms"][0]) - self._clock.now_ms) / 1000
         rate = self._rates.get(topic)
         if rate is None:

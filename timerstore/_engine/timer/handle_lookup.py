@@ -1,4 +1,4 @@
-"""Named: from a handle to the messages that it names.
+"""Find the pending messages that a handle names.
 
 Where it looks, until it finds one that waits:
 
@@ -31,13 +31,13 @@ from timerstore._engine.queues.record_lookup import record_fields, route_needed
 from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.timer.pending import PendingReader
 from timerstore._engine.timer.timer_arrays import CHAINED, Records
-from timerstore._engine.timer.timer_states import States
+from timerstore._engine.timer.timer_states import TimerStates
 from timerstore.clock import Clock
 from timerstore.errors import CorruptError, GoneError
 from timerstore.messages import parse_properties
 
 
-class Named(NamedTuple):
+class NamedTimer(NamedTuple):
     """A message that a handle names."""
 
     timer_id: int
@@ -48,7 +48,7 @@ class Named(NamedTuple):
     log_offset: int  # of one of its copies; body and properties are the same in all
 
 
-class Finder:
+class HandleLookup:
     """Finds the messages of one store by their handles."""
 
     def __init__(
@@ -58,7 +58,7 @@ class Finder:
         dispatch: Dispatch,
         routes: Routes,
         timer_route: Route,
-        states: States,
+        states: TimerStates,
         pending: PendingReader,
         store_id: int,
         precision_ms: int,
@@ -73,7 +73,7 @@ class Finder:
         self._store_id = store_id
         self._precision_ms = precision_ms
 
-    def find(self, handle: Handle) -> list[Named]:
+    def find(self, handle: Handle) -> list[NamedTimer]:
         """Give every message that waits under this handle, in put order: of ours one, of a broker's
         as often as its producer sent it. Where none waits: the newest that did; or nothing.
         """
@@ -87,7 +87,7 @@ class Finder:
         """Whether a message waits under this id at the moment."""
         return bool(self._states.get(timer_id) == lib.TS_WAITING)
 
-    def _find(self, handle: Handle) -> list[Named]:
+    def _find(self, handle: Handle) -> list[NamedTimer]:
         if handle.timer_id is not None and handle.timer_id >= 0:
             found = self._source_at(handle, handle.timer_id)
             if found is not None:
@@ -102,7 +102,7 @@ class Finder:
             offsets |= self._anywhere(handle)  # what was moved within its slot may roll
         return self._choose(handle, offsets)
 
-    def _choose(self, handle: Handle, offsets: dict[int, int]) -> list[Named]:
+    def _choose(self, handle: Handle, offsets: dict[int, int]) -> list[NamedTimer]:
         """Of copies, by timer id."""
         waiting = [i for i in sorted(offsets) if self._states.get(i) == lib.TS_WAITING]
         ids = waiting or [max(offsets)] if offsets else []
@@ -111,7 +111,7 @@ class Finder:
 
     # --- by timer id ---
 
-    def _source_at(self, handle: Handle, timer_id: int) -> Named | None:
+    def _source_at(self, handle: Handle, timer_id: int) -> NamedTimer | None:
         queue = self._timer_route.queue
         if timer_id >= queue.count:
             with self._log.lock:
@@ -129,7 +129,7 @@ class Finder:
                 return None
             raise
 
-    def _match(self, handle: Handle, timer_id: int, log_offset: int) -> Named | None:
+    def _match(self, handle: Handle, timer_id: int, log_offset: int) -> NamedTimer | None:
         """The record there, where it is a copy of what the handle names."""
         with self._log.segments.view(self._log.written) as view:
             _, _, text = record_fields(self._log.segments, view, log_offset)
@@ -145,7 +145,7 @@ class Finder:
             return None
         route = self._routes.make(handle.topic, number, self._clock.now_ms)
         due_ms = int(lib.ts_properties_due(text, len(text), self._precision_ms))
-        return Named(timer_id, handle.message_id, route, handle.out_ms, due_ms, log_offset)
+        return NamedTimer(timer_id, handle.message_id, route, handle.out_ms, due_ms, log_offset)
 
     # --- by slot ---
 

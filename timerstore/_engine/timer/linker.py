@@ -35,7 +35,7 @@ from timerstore._engine.timer.far_wheel import FarWheel
 from timerstore._engine.timer.open_slot import OpenSlot, by_slot
 from timerstore._engine.timer.timer_arrays import DUE, FAR, REQUEST, Int64Array, Records
 from timerstore._engine.timer.timer_log import TimerLog
-from timerstore._engine.timer.timer_states import States
+from timerstore._engine.timer.timer_states import TimerStates
 from timerstore._engine.timer.wheel import NO_SLOT, Wheel
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
@@ -58,7 +58,7 @@ class Linker(Owner):
         wheel: Wheel,
         timer_log: TimerLog,
         far: FarWheel,
-        states: States,
+        states: TimerStates,
         open_slot: OpenSlot,
         store_id: int,
     ) -> None:

@@ -21,7 +21,7 @@ from timerstore._engine.timer.far_wheel import FarWheel
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.timer_arrays import CHAINED, DUE, REQUEST, Records
 from timerstore._engine.timer.timer_log import TimerLog
-from timerstore._engine.timer.timer_states import States, which_wait
+from timerstore._engine.timer.timer_states import TimerStates, which_wait
 from timerstore._engine.timer.wheel import NO_SLOT, Wheel
 from timerstore.config import StoreConfig
 from timerstore.errors import GoneError
@@ -43,7 +43,7 @@ class PendingReader:
         timer_log: TimerLog,
         wheel: Wheel,
         log: CommitLog,
-        states: States,
+        states: TimerStates,
         routes: Routes,
         far: FarWheel,
         dispatch: Dispatch,

@@ -27,7 +27,7 @@ from timerstore._engine.timer.linker import Linker
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.timer_arrays import Loaded, Records
 from timerstore._engine.timer.timer_log import TimerLog
-from timerstore._engine.timer.timer_states import States
+from timerstore._engine.timer.timer_states import TimerStates
 from timerstore._engine.timer.wheel import Wheel
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
@@ -71,7 +71,7 @@ def make_pipeline(
     dispatch: Dispatch,
     routes: Routes,
     timer_route: Route,
-    states: States,
+    states: TimerStates,
     wheel: Wheel,
     timer_log: TimerLog,
     far: FarWheel,

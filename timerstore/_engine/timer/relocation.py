@@ -1,4 +1,4 @@
-"""Move: what waits in a part of the log that is to go gets a copy at the log's end.
+"""Relocate pending messages from a part of the log that is to go: append copies at its end.
 
 Threads:  retention.
 Locks:    the wheel's, to learn what has been read; the append lock for at most 256 records.
@@ -37,7 +37,7 @@ from timerstore._engine.timer.far_wheel import FarWheel
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.timer_arrays import DRAFT, DUE, Records
 from timerstore._engine.timer.timer_log import TimerLog
-from timerstore._engine.timer.timer_states import States, which_wait
+from timerstore._engine.timer.timer_states import TimerStates, which_wait
 from timerstore._engine.timer.wheel import Wheel
 from timerstore.clock import Clock
 from timerstore.errors import CorruptError
@@ -48,7 +48,7 @@ _SCRATCH_BYTES = 1 << 16
 _IN_TIMER_TOPIC = (lib.TS_KIND_TIMER, lib.TS_KIND_DELETE, lib.TS_KIND_UNUSABLE)
 
 
-class Mover(Owner):
+class Relocator(Owner):
     """Empties parts of one store's log."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Mover(Owner):
         clock: Clock,
         timer_log: TimerLog,
         routes: Routes,
-        states: States,
+        states: TimerStates,
         wheel: Wheel,
         open_slot: OpenSlot,
         far: FarWheel,

@@ -19,7 +19,7 @@ from timerstore._engine.log.fold import Fold, Scan
 from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.timer_log import TimerLog
-from timerstore._engine.timer.timer_states import States
+from timerstore._engine.timer.timer_states import TimerStates
 from timerstore._engine.timer.wheel import Wheel
 
 
@@ -53,7 +53,7 @@ def start_at(wheel: Wheel, open_slot: OpenSlot, read_slot: int) -> None:
     open_slot.start_at(read_slot)
 
 
-def fold_forward(states: States, routes: Routes, scanned: Scan, store_id: int) -> None:
+def fold_forward(states: TimerStates, routes: Routes, scanned: Scan, store_id: int) -> None:
     """Fold the records behind the watermark, all of which are this store's, into the states and the
     pending counts.
     """
@@ -75,7 +75,7 @@ def fold_forward(states: States, routes: Routes, scanned: Scan, store_id: int) -
             states.ensure(int(need[0]))
 
 
-def fold_anew(states: States, routes: Routes, scanned: Scan, found: Fold) -> None:
+def fold_anew(states: TimerStates, routes: Routes, scanned: Scan, found: Fold) -> None:
     """Set the states and the pending counts from a fold of the whole log."""
     states.ensure(max(found.next_id, 1))
     for ids, state in (
@@ -97,7 +97,7 @@ def set_pending(routes: Routes, pending: counts_json.Pending, now_ms: int) -> No
             routes.make(topic, queue_id, now_ms).native.pending = count
 
 
-def waiting_ids(states: States) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+def waiting_ids(states: TimerStates) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
     """Give every id that waits, ascending."""
     following = ffi.new("int64_t *")
     parts = []

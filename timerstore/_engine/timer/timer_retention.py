@@ -16,9 +16,9 @@ from timerstore._engine.queues.level_cursors import LevelCursors
 from timerstore._engine.queues.level_guard import lowest_waiting
 from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.timer.checkpoint import Checkpoint
-from timerstore._engine.timer.expired_segments import PastUnits
+from timerstore._engine.timer.expired_segments import ExpiredSegments
 from timerstore._engine.timer.flush import Flush
-from timerstore._engine.timer.relocation import Mover
+from timerstore._engine.timer.relocation import Relocator
 from timerstore._engine.timer.timer_log import TimerLog
 from timerstore.errors import FullError
 
@@ -38,8 +38,8 @@ class TimerRetention:
         timer_route: Route,
         checkpoint: Checkpoint,
         flush: Flush,
-        mover: Mover,
-        past: PastUnits,
+        mover: Relocator,
+        past: ExpiredSegments,
         signals: Signals,
     ) -> None:
         self._log = log

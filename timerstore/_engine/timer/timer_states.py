@@ -1,4 +1,4 @@
-"""States: waiting, handed or cancelled, for every timer id; in memory and as a side file.
+"""States of timer ids: pending, delivered or cancelled; in memory and as a side file.
 
 Data:     native/src/states.h in memory, format/state_sector.py on disk.
 Threads:  changed under the append lock; written by whoever checkpoints.
@@ -54,7 +54,7 @@ def which_wait(native: Any, timer_ids: Int64Array) -> npt.NDArray[np.bool_]:
     return waits
 
 
-class States(Owner):
+class TimerStates(Owner):
     """The table of one store."""
 
     def __init__(self) -> None:

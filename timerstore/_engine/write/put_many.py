@@ -36,7 +36,7 @@ from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.routes import Route, Routes
 from timerstore._engine.timer.flush import Flush
-from timerstore._engine.timer.timer_states import States
+from timerstore._engine.timer.timer_states import TimerStates
 from timerstore._engine.write.put import Level, Putting, check_queue
 from timerstore._engine.write.requests import BatchRequest, PutRequest
 from timerstore._engine.write.string_columns import Column, gather_ids
@@ -111,7 +111,7 @@ class ManyPutting(Putting):
         dispatch: Dispatch,
         flush: Flush,
         ids: Ids,
-        states: States,
+        states: TimerStates,
         store_id: int,
         id_prefix: str,
     ) -> None:

@@ -1,26 +1,27 @@
-"""The door for people and scripts: `timerstore <command>`.
+"""The command line: `timerstore <command>`.
 
-command.py   the command itself: finds the right file, turns errors into exit codes
-exits.py     exit codes, and what to do about an error     given.py    options, times, delays
-words.py     what numbers and messages look like           output.py   text, tables, JSON lines
-opening.py   a store taken, for those that change it       beside.py   one read beside its owner
-streams.py   standard input, output and error: open, and such that no text fails
-stopping.py  Ctrl-C between two steps, not within one      progress.py bars on standard error
+command.py          the command: loads the module of a subcommand, turns errors into exit codes
+exits.py            exit codes, and what to do about an error
+params.py           types of options: times, delays, settings, pairs
+text.py             numbers, times and messages as text and JSON; output.py writes them
+opening.py          opens a store to change it; summaries.py reads one beside its owner
+streams.py          standard input, output and error; stopping.py handles Ctrl-C
+progress.py         progress bars on standard error
 
-making.py    init, restore, backup          putting.py   put
-reading.py   get, follow                    listing.py   ls, count
-changing.py  cancel, move                   checking.py  verify, repair
-leasing.py   receive, ack, nack, extend     recurring.py every
-pacing.py    pace
-seeing.py    histogram, explain
-tables.py    dump, export                   importing.py import; rows.py reads its files
-top.py       the live screen; ring.py, screen.py draw    serving.py   serve, in a browser
-trying.py    bench, demo
+making.py           init, restore, backup          putting.py      put
+reading.py          get, follow                    listing.py      ls, count
+changing.py         cancel, move                   checking.py     verify, repair
+leasing.py          receive, ack, nack, extend     recurring.py    every
+pacing.py           pace                           inspecting.py   histogram, explain
+tables.py           dump, export                   importing.py    import; import_rows.py reads files
+top.py              top; wheel_ring.py, screen.py  serving.py      serve
+converting.py       convert                        trials.py       bench, demo
 
-Holds:    (1) standard output carries answers only, everything else is said on standard error;
-          (2) what only looks takes no lock and changes nothing; (3) needs click and rich only once
-          `main` is called, pyarrow only where a table is read.
-Source:   decision 0032.
+Invariants:
+    1. Standard output carries answers only; everything else goes to standard error.
+    2. Commands that only read take no lock and change nothing.
+    3. click and rich are imported once `main` is called, pyarrow where a table is read.
+See also: decision 0032.
 """
 
 import importlib

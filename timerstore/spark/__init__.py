@@ -2,7 +2,7 @@
 
     spark.read.format("timerstore").option("table", "deliveries").load("/data/orders.store")
 
-options.py     what a reader may be told      plan.py     which parts of which shards are read
+read_options.py  what a reader may be told      plan.py     which parts of which shards are read
 offsets.py     positions as JSON              schemas.py  Spark's types of the tables
 session.py     register, configure            batch.py    reading once
 stream.py      reading on and on              writing.py  writing shards, once and on and on

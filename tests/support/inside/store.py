@@ -188,7 +188,7 @@ class Inside:
 
     @property
     def putting(self) -> Any:
-        """putting_many.py."""
+        """write/put_many.py."""
         return self._store._putting
 
     @property

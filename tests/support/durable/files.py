@@ -1,6 +1,6 @@
 """What a store may leave unsynced when it answers, and which acts must wait for a sync.
 
-This is data for the recorder (durability.py). Each line has a reason: a file that is missing here
+This is data for the recorder (recorder.py). Each line has a reason: a file that is missing here
 must be durable when a call answers.
 """
 

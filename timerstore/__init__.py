@@ -11,7 +11,6 @@ from timerstore._engine.maintenance import check_backup, restore, verify_directo
 from timerstore._engine.maintenance import repair_directory as repair
 from timerstore._engine.read.consumer import Consumer
 from timerstore._engine.recurring import Recurring
-from timerstore._engine.snapshot import ReadOnlyStore
 from timerstore._engine.timer.delay_queue import DelayQueue
 from timerstore.config import StoreConfig
 from timerstore.errors import (
@@ -34,6 +33,7 @@ from timerstore.errors import (
     TimerStoreError,
 )
 from timerstore.messages import Message, MessageBatch, PullResult, PullStatus
+from timerstore.read_only_store import ReadOnlyStore
 from timerstore.receipts import PutBatch, PutReceipt
 from timerstore.reports import (
     BackupReport,

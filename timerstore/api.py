@@ -1,8 +1,8 @@
 """The public calls of a store, each stated once: signature, docstring and errors.
 
-`TimerStore` and `ShardedStore` implement them by the methods `_do_...`. `timerstore.aio` has the
-same calls, awaited. Calls with many arguments pass them on as one value: PutRequest, BatchRequest,
-PullRequest.
+`TimerStore`, `ShardedStore` and `ReadOnlyStore` implement them by the methods `_do_...`.
+`timerstore.aio` has the same calls, awaited. Calls with many arguments pass them on as one value:
+PutRequest, BatchRequest, PullRequest.
 
 Every call also raises ClosedError after `close`, ForkedError in a forked child, and FailedError
 once a sync or a file of the store has failed.

@@ -49,12 +49,11 @@ from timerstore._engine.read.groups import Filters, check_name
 from timerstore._engine.read.pull_validation import check_asked
 from timerstore._engine.read.query import check_query
 from timerstore._engine.read.queue_watcher import Watcher
-from timerstore._engine.read.requests import PullRequest
+from timerstore._engine.read.requests import PullRequest, refuse_shard
 from timerstore._engine.read.validation import check_queues, wait_problems, whole_ms
 from timerstore._engine.read.wait_queue import Watch
 from timerstore._engine.read.waiting_pull import WaitingPull
 from timerstore._engine.recurring import Recurring
-from timerstore._engine.snapshot import ReadOnlyStore
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.guarded_map import CutWatch
 from timerstore._engine.storage.paths import anchored
@@ -76,6 +75,7 @@ from timerstore.errors import (
     typed,
 )
 from timerstore.messages import Message, MessageBatch, PullResult
+from timerstore.read_only_store import ReadOnlyStore
 from timerstore.receipts import PutBatch, PutReceipt
 from timerstore.reports import (
     BackupReport,
@@ -280,8 +280,7 @@ class TimerStore(
             one if type(one) is int or (number := argument_types.whole(one)) is None else number
             for one in (request.queue_id, request.offset, request.max_count)
         )
-        if request.shard is not None:
-            raise MessageError(f"shard: this store has no shards, got {quoted(request.shard)}")
+        refuse_shard(request.shard)
         if not isinstance(topic, str):
             raise MessageError(f"queue: wanted text as topic, got {typed(topic)}")
         routes, name = self._engine.routes, str(topic)

@@ -87,7 +87,12 @@ def _methods_of(path: str, name: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("path", "kind"), [("store.py", "TimerStore"), ("shards/sharded.py", "ShardedStore")]
+    ("path", "kind"),
+    [
+        ("store.py", "TimerStore"),
+        ("shards/sharded.py", "ShardedStore"),
+        ("read_only_store.py", "ReadOnlyStore"),
+    ],
 )
 def test_public_signatures_are_stated_once(path: str, kind: str) -> None:
     """A kind of store defines `_do_...`; `ingest` of shards is another call of the same name."""

@@ -10,6 +10,8 @@ from tests.support.amounts import sample
 from tests.support.programs import run_program
 
 OPENING = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if started by `nohup`
 import asyncio, atexit, os, signal, sys, threading, time, weakref
 import timerstore
 opened = 0

@@ -21,8 +21,10 @@ from timerstore import (
     ReentrantCallError,
     TimerStore,
 )
+from timerstore._engine.snapshot.unsupported import UNSUPPORTED
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.read_only_disk import ReadOnlyDisk
+from timerstore.api import StoreApi
 
 CHANGES = {
     "put": lambda s: s.put("t", b""),
@@ -266,3 +268,13 @@ def test_a_read_only_disk_writes_nothing(tmp_path: Path) -> None:
     }  # fmt: skip
     everything = {name for name in vars(Disk) if not name.startswith("_")}
     assert everything - reads <= set(vars(ReadOnlyDisk))
+
+
+def test_every_call_of_a_store_is_answered_or_refused_with_a_reason() -> None:
+    calls = {name.removeprefix("_do_") for name in vars(StoreApi) if name.startswith("_do_")}
+    assert len(calls) > 30
+    for name in calls - UNSUPPORTED.keys():
+        assert getattr(ReadOnlyStore, f"_do_{name}") is not getattr(StoreApi, f"_do_{name}"), name
+    for name in UNSUPPORTED.keys() & calls:
+        assert getattr(ReadOnlyStore, name) is not getattr(StoreApi, name), name
+    assert all(UNSUPPORTED.values())

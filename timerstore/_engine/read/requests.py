@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from timerstore.errors import MessageError, quoted
+
 
 @dataclass(slots=True)
 class PullRequest:
@@ -15,3 +17,9 @@ class PullRequest:
     tags: str | None
     sql: str | None
     shard: int | None
+
+
+def refuse_shard(shard: object) -> None:
+    """Raise MessageError if a shard is named to a store that has none."""
+    if shard is not None:
+        raise MessageError(f"shard: this store has no shards, got {quoted(shard)}")

@@ -22,9 +22,5 @@ read_only_store.py            ReadOnlyStore
 
 Invariants:
     1. Files are opened by a disk that cannot write (storage/read_only_disk.py).
-See also: decisions 0021 and 0058.
+See also: read_only_store.py at the package root; decisions 0021 and 0058.
 """
-
-from timerstore._engine.snapshot.read_only_store import ReadOnlyStore
-
-__all__ = ["ReadOnlyStore"]

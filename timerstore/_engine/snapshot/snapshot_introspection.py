@@ -27,12 +27,9 @@ from timerstore.reports import Explanation, Histogram, PendingTimer
 class SnapshotIntrospectionCalls(SnapshotCalls):
     """A store that is asked what waits."""
 
-    def pending(
-        self, *, begin_ms: int | None = None, end_ms: int | None = None, topic: str | None = None
+    def _do_pending(
+        self, begin_ms: int | None, end_ms: int | None, topic: str | None
     ) -> Iterator[PendingTimer]:
-        """Give the messages that wait and are due in [begin_ms, end_ms), in order of due time; all
-        as of the moment of the first step.
-        """
         self.check_open()
         given: tuple[tuple[str, Any], ...] = (("begin_ms", begin_ms), ("end_ms", end_ms))
         problems = [
@@ -66,16 +63,9 @@ class SnapshotIntrospectionCalls(SnapshotCalls):
                 yield one
 
     @answered
-    def histogram(
-        self,
-        begin: datetime | int | None = None,
-        end: datetime | int | None = None,
-        by: str = "hour",
-        topic: str | None = None,
+    def _do_histogram(
+        self, begin: datetime | int | None, end: datetime | int | None, by: str, topic: str | None
     ) -> Histogram:
-        """Count what waits by when it is due, exactly, as `TimerStore.histogram` does; it reads
-        what waits with each call.
-        """
         if topic is not None:
             check_name("topic", topic)
         buckets = buckets_of(self._clock.now_ms, begin, end, by)
@@ -83,42 +73,27 @@ class SnapshotIntrospectionCalls(SnapshotCalls):
         return histogram(buckets, [one["due_ms"] for one in self._timers.entries(topic=topic)])
 
     @answered
-    def explain(
-        self, message: PutReceipt | Message | PendingTimer | str, *, topic: str | None = None
+    def _do_explain(
+        self, message: PutReceipt | Message | PendingTimer | str, topic: str | None
     ) -> Explanation:
-        """Tell where a message is, why it is not out yet, and what happened to it, as of the last
-        checkpoint; as `TimerStore.explain`. It reads the log.
-        """
         name = name_of(message, topic)
         self._timers.catch_up()
         return SnapshotExplainer(self._room, self._timers, self._clock).explain(name)
 
     @answered
-    def timing_distribution(self) -> dict[int | None, int]:
-        """Give how many messages wait, by when they are due: within 5 s, 60 s, ... 86,400 s."""
+    def _do_timing_distribution(self) -> dict[int | None, int]:
         self._timers.catch_up()
         return self._timers.backlog.distribution()
 
     @answered
-    def congestion(self) -> dict[int, int]:
-        """Give how many messages wait for each slot, by the ms at which the slot begins."""
+    def _do_congestion(self) -> dict[int, int]:
         self._timers.catch_up()
         return self._timers.backlog.congestion()
 
     @answered
-    def query(
-        self,
-        topic: str,
-        key: str,
-        *,
-        begin_ms: int | None = None,
-        end_ms: int | None = None,
-        max_count: int = 64,
+    def _do_query(
+        self, topic: str, key: str, begin_ms: int | None, end_ms: int | None, max_count: int
     ) -> list[Message]:
-        """Give the newest messages of a topic that have a key, as `TimerStore.query` does.
-
-        Every record of the topic, and every timer, is looked at: no index is used.
-        """
         wanted = check_query(topic, key, begin_ms, end_ms, max_count)
         self._timers.catch_up()
         return query(self._room, self._timers, wanted)

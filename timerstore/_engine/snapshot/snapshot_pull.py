@@ -14,6 +14,7 @@ from timerstore._engine.read.groups import check_name
 from timerstore._engine.read.pull import bounds_of, kept_range, result_of
 from timerstore._engine.read.pull_validation import check_asked
 from timerstore._engine.read.queue_reader import empty_batch
+from timerstore._engine.read.requests import PullRequest, refuse_shard
 from timerstore._engine.read.time_seek import first_stored
 from timerstore._engine.read.validation import wait_problems, whole_ms
 from timerstore._engine.read.waiting_pull import WAITING
@@ -27,58 +28,27 @@ _FOLLOWED = 1024  # messages of a queue that are read at a time
 class SnapshotPullCalls(SnapshotCalls):
     """A store that is pulled from."""
 
-    def pull(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        *,
-        max_count: int = 32,
-        wait: float = 0.0,
-        tags: str | None = None,
-        sql: str | None = None,
-    ) -> PullResult:
-        """Give messages of one queue from an offset on, as `TimerStore.pull` does.
+    def _do_pull(self, request: PullRequest) -> PullResult:
+        return result_of(self._pulled(request))
 
-        `wait`: up to so many seconds for the first that becomes visible: it looks every 50 ms
-        (polling.POLL_S), and the store's owner completes a checkpoint every
-        `checkpoint_interval_ms` (500) while there is something new. Closed meanwhile it answers
-        with what it knew. Raises MessageError where there is no such queue.
+    def _do_pull_batch(self, request: PullRequest) -> MessageBatch:
+        return self._pulled(request)
+
+    def _pulled(self, request: PullRequest) -> MessageBatch:
+        """Pull as an open store does, but look every 50 ms (snapshot_polling.py) while waiting:
+        the store's owner completes a checkpoint every `checkpoint_interval_ms` while there is
+        something new. Closed while it waits, it returns what it found last.
         """
-        return result_of(self._pulled(topic, queue_id, offset, max_count, wait, tags, sql))
-
-    def pull_batch(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        *,
-        max_count: int = 10_000,
-        wait: float = 0.0,
-        tags: str | None = None,
-        sql: str | None = None,
-    ) -> MessageBatch:
-        """Give messages of one queue as columns; otherwise as `pull`."""
-        return self._pulled(topic, queue_id, offset, max_count, wait, tags, sql)
-
-    def _pulled(
-        self,
-        topic: str,
-        queue_id: Any,
-        offset: Any,
-        max_count: Any,
-        wait: Any,
-        tags: Any,
-        sql: Any,
-    ) -> MessageBatch:
+        topic, wait = request.topic, request.wait
+        refuse_shard(request.shard)
         queue_id, offset, max_count = (
             one if (number := whole(one)) is None else number
-            for one in (queue_id, offset, max_count)
+            for one in (request.queue_id, request.offset, request.max_count)
         )
 
         def look() -> MessageBatch:
             route = self._route(topic, queue_id)
-            wanted = check_asked(route, offset, max_count, wait, tags, sql)
+            wanted = check_asked(route, offset, max_count, wait, request.tags, request.sql)
             return self._look(route, offset, max_count, wanted)
 
         asked, got = offset, self.answer(look)
@@ -161,7 +131,9 @@ class SnapshotPullCalls(SnapshotCalls):
             found = False
             for queue_id in range(self._queue_count(topic)):
                 before = at.get(queue_id, 0)
-                got = self._pulled(topic, queue_id, before, _FOLLOWED, 0.0, tags, sql)
+                got = self._pulled(
+                    PullRequest(topic, queue_id, before, _FOLLOWED, 0.0, tags, sql, None)
+                )
                 found |= got.next_offset > before
                 # Beyond the end it waits: a reader before this one may have seen what is there.
                 at[queue_id] = max(before, got.next_offset)
@@ -175,11 +147,8 @@ class SnapshotPullCalls(SnapshotCalls):
     def _queue_count(self, topic: str) -> int:
         return self._room.routes.full_queue_count(topic)
 
-    def offset_at(self, topic: str, queue_id: int, time_ms: int) -> int:
-        """Give the queue offset of the first message stored at a time (epoch ms) or later.
-
-        As `TimerStore.offset_at`, and at its cost.
-        """
+    def _do_offset_at(self, topic: str, queue_id: int, time_ms: int, shard: int | None) -> int:
+        refuse_shard(shard)
         wanted_ms = whole_ms("time_ms", time_ms)
         queue_id = queue_id if (number := whole(queue_id)) is None else number
 

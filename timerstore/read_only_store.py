@@ -5,7 +5,7 @@
 Threads:  every method from any thread; calls take turns, who waits does so beside them.
 Holds:    (1) nothing in the directory is made, changed or locked; (2) an answer is as of one moment
           (position.py), and no later answer as of an earlier one.
-Fails:    what would change something is a ReadOnlyError; damage is a CorruptError, with its place.
+Fails:    ReadOnlyError for what would change something (unsupported.py); CorruptError for damage.
 Source:   decision 0058.
 """
 
@@ -25,39 +25,43 @@ from timerstore._engine.recurring.definition import shown
 from timerstore._engine.snapshot.calls import answered
 from timerstore._engine.snapshot.snapshot_introspection import SnapshotIntrospectionCalls
 from timerstore._engine.snapshot.snapshot_pull import SnapshotPullCalls
-from timerstore._engine.snapshot.unsupported import UnsupportedCalls
+from timerstore._engine.snapshot.unsupported import refuse_unsupported
 from timerstore._engine.storage.directory import holder_of
 from timerstore._engine.tables.table_scan import Bounds, Part
 from timerstore._engine.tables.transactions import transactions
+from timerstore.api import StoreApi
+from timerstore.messages import Message
 from timerstore.reports import Report
 
 
-class ReadOnlyStore(SnapshotPullCalls, SnapshotIntrospectionCalls, UnsupportedCalls):
+@refuse_unsupported
+class ReadOnlyStore(
+    SnapshotPullCalls,
+    SnapshotIntrospectionCalls,
+    StoreApi[Any, Any, Message, Any, Recurring, Any, Any],
+):
     """A store that is only read. `timerstore.open(path, read_only=True)` makes it.
 
     Beside whoever has it open it reads up to the last completed checkpoint, one of which begins
     every `checkpoint_interval_ms` (500): what was put since is not there yet. Of a store that
     nobody has open, and of a broker's, it reads every whole record. What was seen is never taken
-    back.
+    back. `stats` has some of TimerStore's names, and `as_of_ms`: when the checkpoint was written,
+    by the file's time (0: a broker's); `open_in`: the process that has the store open, 0 if it is
+    unknown, None if there is none.
     """
 
     @answered
-    def topics(self) -> dict[str, int]:
-        """Give every topic with its queue count, system topics included."""
+    def _do_topics(self) -> dict[str, int]:
         return self._room.routes.topics()
 
     @answered
-    def committed(self, topic: str, group: str) -> dict[int, int]:
-        """Give the offset of the next message for each queue in which the group has committed; what
-        was committed since the last checkpoint, too.
-        """
+    def _do_committed(self, topic: str, group: str) -> dict[int, int]:
         topic, group = check_name("topic", topic), check_name("group", group)
         table = read_file(self._room.disk, self._room.tree).table
         return dict(table.get(entry_name(topic, group), {}))
 
     @answered
-    def recurring(self) -> list[Recurring]:
-        """Give what recurs, by name; how far each is as of the last checkpoint."""
+    def _do_recurring(self) -> list[Recurring]:
         text = self._room.disk.read_small(self._room.tree.recurring_json)
         now_ms = self._clock.now_ms
         found = [shown(one, now_ms) for one in recurring_json.read(text) if not one.is_ended]
@@ -77,11 +81,7 @@ class ReadOnlyStore(SnapshotPullCalls, SnapshotIntrospectionCalls, UnsupportedCa
     # --- the whole ---
 
     @answered
-    def stats(self) -> dict[str, Any]:
-        """Give numbers as of the last checkpoint, under the names that `TimerStore.stats` has for
-        them; `as_of_ms`: when that was written, by the file's time (0: a broker's); `open_in`: the
-        process that has the store open, 0: one of which nothing is known, None: none has.
-        """
+    def _do_stats(self) -> dict[str, Any]:
         self._timers.catch_up()
         room, store = self._room, self._room.moment.store
         by_topic, on_level = (Counter(one) for one in pending_by_topic(room.routes))

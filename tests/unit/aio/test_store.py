@@ -4,7 +4,6 @@ import asyncio
 import inspect
 import os
 import threading
-import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -455,11 +454,11 @@ def test_close_ends_calls_that_have_all_threads_of_the_loop(tmp_path: Path) -> N
 def test_a_close_that_was_given_up_is_through_when_the_loop_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, began = TimerStore.close, threading.Event()
+    real, began, given_up = TimerStore.close, threading.Event(), threading.Event()
 
     def slow(self: TimerStore) -> None:
         began.set()
-        time.sleep(0.3)
+        assert given_up.wait(10)
         real(self)
 
     async def main() -> None:
@@ -470,6 +469,7 @@ def test_a_close_that_was_given_up_is_through_when_the_loop_has_ended(
         closing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await closing
+        given_up.set()
 
     run(main())
     monkeypatch.undo()

@@ -17,6 +17,8 @@ from timerstore import ClosedError, NotWaitingError, TimerStore
 
 Call = Callable[[TimerStore, Path], object]
 
+CALLS_MAX = 200  # that return before the store is closed
+
 
 def _reschedule(store: TimerStore, _scratch: Path) -> None:
     try:
@@ -70,6 +72,7 @@ class Callers:
     def __init__(self, store: TimerStore, scratch: Path) -> None:
         self.odd: list[tuple[str, BaseException]] = []
         self.counts = dict.fromkeys(CALLS, 0)
+        self.returned = threading.Semaphore(0)  # once for each call
         self._threads = [
             threading.Thread(target=self._repeat, args=(name, store, scratch), name=name)
             for name in CALLS
@@ -82,6 +85,7 @@ class Callers:
             while True:
                 CALLS[name](store, scratch)
                 self.counts[name] += 1
+                self.returned.release()
         except ClosedError:
             pass
         except BaseException as error:  # noqa: BLE001 - looked at by the test
@@ -106,7 +110,8 @@ def test_close_amid_every_call(turn: int, tmp_path: Path) -> None:
     for topic in ("t", "idle"):
         store.put(topic, b"first", queue_id=0)
     callers = Callers(store, tmp_path)
-    time.sleep(draw.random() * 0.4)
+    for _ in range(draw.randrange(CALLS_MAX)):
+        assert callers.returned.acquire(timeout=60)
     closers = [threading.Thread(target=store.close) for _ in range(2)]
     for closer in closers:
         closer.start()

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -119,6 +118,7 @@ class Callers:
     def __init__(self, store: TimerStore) -> None:
         self.store = store
         self.answered: list[list[bytes]] = [[], [], []]
+        self.all_answered = threading.Event()
         self.odd: list[BaseException] = []
         calls = [self.put_now, self.put_later, self.put_many, self.look, self.cancel, self.flush]
         self._ready = threading.Barrier(len(calls) + 1)
@@ -143,17 +143,22 @@ class Callers:
         for thread in self._threads:
             thread.join()
 
+    def _note(self, which: int, body: bytes) -> None:
+        self.answered[which].append(body)
+        if all(self.answered):
+            self.all_answered.set()
+
     def put_now(self, k: int) -> None:
         self.store.put("t", b"now-%d" % k)
-        self.answered[0].append(b"now-%d" % k)
+        self._note(0, b"now-%d" % k)
 
     def put_later(self, k: int) -> None:
         self.store.put("t", b"later-%d" % k, delay=0.01)
-        self.answered[1].append(b"later-%d" % k)
+        self._note(1, b"later-%d" % k)
 
     def put_many(self, k: int) -> None:
         self.store.put_many("t", [b"many-%d" % k], flush="sync" if k % 2 else None)
-        self.answered[2].append(b"many-%d" % k)
+        self._note(2, b"many-%d" % k)
 
     def look(self, k: int) -> None:
         self.store.pull("t", 0, k, wait=0.01)
@@ -176,8 +181,7 @@ def test_close_beside_callers_loses_nothing_that_was_answered(
     store = timerstore.open(tmp_path, small(flush=flush))
     store.put("t", b"first")
     callers = Callers(store)
-    while not all(callers.answered):
-        time.sleep(0.001)
+    assert callers.all_answered.wait(60)
     store.close()
     callers.join()
     assert callers.odd == []

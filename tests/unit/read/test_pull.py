@@ -11,6 +11,7 @@ import pytest
 
 import timerstore
 from tests.support.bench import Bench, small
+from tests.support.inside import inside
 from timerstore import ClosedError, MessageError, PullStatus, TimerStore
 
 
@@ -190,12 +191,21 @@ def test_a_pull_far_beyond_the_end_does_not_wait(live: TimerStore) -> None:
     assert time.monotonic() - began < 5
 
 
-def test_close_answers_a_waiting_pull(tmp_path: Path) -> None:
+def test_close_answers_a_waiting_pull(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = timerstore.open(tmp_path, small())
     store.put("t", b"x", flush="sync")
     store.pull("t", 0, 0, wait=5)
+    table, entered = inside(store).long_polls, threading.Event()
+    enter = table.enter
+
+    def told(*given: Any) -> Any:
+        hold = enter(*given)
+        entered.set()
+        return hold
+
+    monkeypatch.setattr(table, "enter", told)
     waiting = Waiting(store, 1, 60.0)
-    time.sleep(0.05)
+    assert entered.wait(60)
     store.close()
     result = waiting.answer()
     assert isinstance(result, ClosedError) or result.status is PullStatus.OFFSET_OVERFLOW_ONE

@@ -12,7 +12,6 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import wraps
 from heapq import merge
@@ -183,9 +182,6 @@ class TimerStore(
         self._blocked = False  # closed, or carried into a forked child
         self._spreader = Spreader(engine.config, self._clock)
         self._putting = engine.putting
-        self._replacing = engine.replacing
-        self._groups = engine.groups
-        self._recurring = engine.recurring
         self._putter = self._putting.make_putter(
             self.put, self.put_many, self._sync_through, self._tell_left, self._calls
         )
@@ -201,7 +197,7 @@ class TimerStore(
         _opened_here.add(self)
         close_at_exit(self)
         self._leases = engine.make_leases(self._make_lease_consumer)
-        self._recurring.prepare()
+        engine.recurring.prepare()
         self._unsubscribe = self._clock.subscribe(weakly(self._wake_all))
 
     # --- putting ---
@@ -211,11 +207,9 @@ class TimerStore(
         if request.spread is not None:
             request = self._spreader.one(request)
         if request.replace is not False:
-            request = replace(
-                request, replace=argument_types.check_flag("replace", request.replace)
-            )
+            request = request.with_checked_flag()
         if request.replace or request.key is not None or request.wait_at_most is not None:
-            return self._replacing.put(request)
+            return self._engine.replacing.put(request)
         if request.message_id is not None:
             return self._putting.put_once(request)
         return self._putting.put(request)
@@ -327,7 +321,7 @@ class TimerStore(
     def _seams(self) -> ConsumerContext:
         return ConsumerContext(
             self._clock,
-            self._groups,
+            self._engine.groups,
             self._engine.offsets,
             self._call,
             self.pull,
@@ -404,22 +398,20 @@ class TimerStore(
 
     def _wake_all(self) -> None:
         self._engine.wake_all()
-        self._recurring.planner.wake()
-        self._groups.ring_all(self._clock.monotonic_ns)
 
     # --- what recurs ---
 
     @_counted
     def _do_put_every(self, topic: str, body: Any, given: dict[str, Any]) -> Recurring:
-        return self._recurring.put_every(topic, body, **given)
+        return self._engine.recurring.put_every(topic, body, **given)
 
     @_counted
     def _do_recurring(self) -> list[Recurring]:
-        return self._recurring.shown()
+        return self._engine.recurring.shown()
 
     @_counted
     def _do_cancel_every(self, name: str) -> bool:
-        return self._recurring.cancel_every(name)
+        return self._engine.recurring.cancel_every(name)
 
     # --- what waits ---
 
@@ -653,12 +645,9 @@ class TimerStore(
         wait for, or is one of the store's services.
         """
         is_in_call = get_ident() in tuple(self._calls.values())
-        is_service = any(one.is_own_thread for one in self._all_services())
+        is_service = any(one.is_own_thread for one in self._engine.services)
         if is_in_call or is_service or self._close_lock.is_mine():
             raise reentrant_call(self._engine.directory.root)
-
-    def _all_services(self) -> tuple[Service, ...]:
-        return self._engine.services
 
     def _block(self) -> None:
         """Every call looks from now on whether it may."""
@@ -740,7 +729,7 @@ class TimerStore(
         with self._close_lock:
             if self._is_released():
                 return
-            self._groups.close()  # consumers that wait are answered
+            self._engine.groups.close()  # consumers that wait are answered
             self._closed = True
             self._block()
             self._unsubscribe()
@@ -749,16 +738,13 @@ class TimerStore(
                 if sys.is_finalizing() or (end_s is not None and time.monotonic() >= end_s):
                     raise stopped_at_exit(self._engine.directory.root)
                 self._left.wait(_LOOK_S)  # a signal may keep one from telling that it has ended
-            planner = self._recurring.planner
-            planner.stop()
-            planner.end(self._engine.directory.root)
             self._engine.close()
 
     def __del__(self) -> None:
         engine = getattr(self, "_engine", None)  # None: opening it failed
         if engine is None or not engine.directory.is_held or os.getpid() != self._pid:
             return
-        for service in self._all_services():
+        for service in self._engine.services:
             service.ask_to_stop()
         warn_unclosed(self, engine.directory.root)
 

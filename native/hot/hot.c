@@ -5,7 +5,7 @@
  * alone: topic and body by position, nothing else but deliver_ms, delay or a level that was used
  * before, a topic with one queue that was put to before, bytes that fit, the system's clock, a free
  * append lock, room in the staging. Everything else it hands, as it came, to the
- * method of the same name in store.py, which does the same and more, and says what is wrong with an
+ * method of the same name in api.py, which does the same and more, and says what is wrong with an
  * argument.
  */
 #include "putter.h"

@@ -506,7 +506,7 @@ class Engine(Owner):
 
     @property
     def services(self) -> tuple[Service, ...]:
-        """All services, in the order in which they start."""
+        """All services."""
         return (
             self.dispatch,
             *self.pipeline,
@@ -531,6 +531,8 @@ class Engine(Owner):
         self.schedule.wake()
         self.retention.wake()
         self.puller.turned()
+        self.recurring.planner.wake()
+        self.groups.ring_all(self.clock.monotonic_ns)
 
     def fail_by(self, name: str, error: BaseException) -> None:
         """End the store because a service ended by an error."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 def close(engine: Engine) -> None:
     """Close every component; the directory's lock is released whatever fails."""
+    engine.recurring.planner.stop()
     engine.puller.close()
     engine.retention.stop()
     engine.schedule.stop()

@@ -281,11 +281,10 @@ class ShardedStore(
     # --- putting ---
 
     def _do_put(self, request: PutRequest) -> ShardReceipt:
-        request = self._spreader.one(request)
+        if request.spread is not None:
+            request = self._spreader.one(request)
         if request.replace is not False:
-            request = replace(
-                request, replace=argument_types.check_flag("replace", request.replace)
-            )
+            request = request.with_checked_flag()
         keys = request.keys if request.key is None else request.key
         shard = self._route(keys, request.message_id)
         options = request.options()  # without the others a plain put is quick

@@ -47,7 +47,7 @@ from timerstore._engine.leases.leasing import Leasing
 from timerstore._engine.levels.deliver import ScheduleDeliver
 
 # --- the commit log ---
-from timerstore._engine.log import commit_log, log_recovery, retention
+from timerstore._engine.log import log_recovery, retention
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.log.retention import NOTHING, Retention
 from timerstore._engine.log.staging import Staging
@@ -70,7 +70,7 @@ from timerstore._engine.read.consumer_offsets import Offsets
 # --- reading ---
 from timerstore._engine.read.lease_progress import LeaseProgress
 from timerstore._engine.read.pull import Puller
-from timerstore._engine.recovery import log_checks, recovery
+from timerstore._engine.recovery import recovery
 from timerstore._engine.recovery.recovery import Recovery
 
 # --- recurring messages ---
@@ -87,9 +87,7 @@ from timerstore._engine.storage.segments import Segments
 
 # --- the timer ---
 from timerstore._engine.timer import (
-    dequeue_get,
     dequeue_put,
-    enqueue_get,
     fair_queue,
     far_wheel,
     linker,
@@ -119,7 +117,6 @@ from timerstore._engine.timer.timer_retention import TimerRetention
 from timerstore._engine.timer.timer_states import TimerStates
 from timerstore._engine.timer.wheel import DirtyPages, Wheel
 from timerstore._engine.timer.wheel_check_file import WheelChecks
-from timerstore._engine.write import put_many
 
 # --- puts ---
 from timerstore._engine.write.put import Putting

@@ -81,11 +81,6 @@ class Inside:
         return self._store._engine.log._rounds
 
     @property
-    def querier(self) -> Any:
-        """read/query.py."""
-        return self._store._engine.querier
-
-    @property
     def removals(self) -> Any:
         """Timers that were removed and may still be seen: queues/pending_removals.py."""
         return self._store._engine.rescheduler.removals
@@ -182,7 +177,7 @@ class Inside:
     @property
     def groups(self) -> Any:
         """The groups that read: read/groups.py."""
-        return self._store._groups
+        return self._store._engine.groups
 
     # --- writing ---
 
@@ -209,12 +204,12 @@ class Inside:
     @property
     def replacing(self) -> Any:
         """replacing.py."""
-        return self._store._replacing
+        return self._store._engine.replacing
 
     @property
     def recurring(self) -> Any:
         """recurring_calls.py."""
-        return self._store._recurring
+        return self._store._engine.recurring
 
     @property
     def ingester(self) -> Any:
@@ -236,11 +231,6 @@ class Inside:
     def imported(self) -> Any:
         """What opening found in a log that had to be read whole, or None: log/fold.py."""
         return self._store._engine.imported
-
-    @property
-    def close_lock(self) -> Any:
-        """The lock under which a store is closed."""
-        return self._store._close_lock
 
     @property
     def is_closed(self) -> bool:

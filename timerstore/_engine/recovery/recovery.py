@@ -91,15 +91,6 @@ class Recovered(NamedTuple):
     imported: Fold | None
 
 
-class _Found(NamedTuple):
-    log_end: int
-    dispatch_from: int
-    start: timer_recovery.Start
-    store_id: int
-    mark: Watermark | None
-    imported: Fold | None
-
-
 def recover(
     disk: Disk, directory: Directory, config: StoreConfig | None, clock: Clock
 ) -> Recovered:
@@ -160,30 +151,51 @@ class Recovery(Owner):
         self._states = TimerStates()
         self._open_slot = OpenSlot(config.precision_ms, self._routes.are_mixed)
         self._levels = LevelCursors()
-        append_lock = AppendLock()
+        self._append_lock = AppendLock()
         self._ids = Ids(
-            disk, tree, self._clock, config.dedupe_window_ms, config.dedupe_ids_max, append_lock
+            disk,
+            tree,
+            self._clock,
+            config.dedupe_window_ms,
+            config.dedupe_ids_max,
+            self._append_lock,
         )
         self._checks = LogChecks(disk, self._directory, self._segments, config.precision_ms)
-        found = self._recover(was_open=was_open, wheel_is_ours=wheel_is_ours)
+        return self._recover(was_open=was_open, wheel_is_ours=wheel_is_ours)
+
+    def _recovered(
+        self,
+        *,
+        log_end: int,
+        dispatch_from: int,
+        start: timer_recovery.Start,
+        store_id: int,
+        mark: Watermark | None,
+        imported: Fold | None,
+    ) -> Recovered:
         return Recovered(
-            config,
-            self._segments,
-            self._wheel,
-            self._timer_log,
-            self._far,
-            self._routes,
-            self._states,
-            self._open_slot,
-            self._levels,
-            self._ids,
-            append_lock,
-            *found,
+            config=self._config,
+            segments=self._segments,
+            wheel=self._wheel,
+            timer_log=self._timer_log,
+            far=self._far,
+            routes=self._routes,
+            states=self._states,
+            open_slot=self._open_slot,
+            levels=self._levels,
+            ids=self._ids,
+            append_lock=self._append_lock,
+            log_end=log_end,
+            dispatch_from=dispatch_from,
+            start=start,
+            store_id=store_id,
+            mark=mark,
+            imported=imported,
         )
 
     # --- recovery ---
 
-    def _recover(self, *, was_open: bool, wheel_is_ours: bool) -> _Found:
+    def _recover(self, *, was_open: bool, wheel_is_ours: bool) -> Recovered:
         mark = self._mark
         is_ours = mark is not None and was_open and wheel_is_ours
         if mark is not None:
@@ -239,7 +251,7 @@ class Recovery(Owner):
         reach("recover_staged_restored")
         return scanned, end, fault
 
-    def _from_watermark(self, mark: Watermark, *, is_unclean: bool) -> _Found | None:
+    def _from_watermark(self, mark: Watermark, *, is_unclean: bool) -> Recovered | None:
         """Go on from a watermark; None where the side files do not fit it, or a broker was here."""
         tree, segments = self._tree, self._segments
         if mark.is_unbuilt or self._disk.exists(tree.timer_damaged):
@@ -292,13 +304,13 @@ class Recovery(Owner):
         level_pending.fold_forward(self._routes, self._levels, scanned, mark.store_id)
         self._levels.done(level_places(scanned, mark.store_id))
         timer_recovery.start_at(self._wheel, self._open_slot, mark.read_slot)
-        return _Found(
-            end,
-            mark.log_end,
-            timer_recovery.Start(mark.timer_queue_offset, mark.read_slot),
-            mark.store_id,
-            mark,
-            None,
+        return self._recovered(
+            log_end=end,
+            dispatch_from=mark.log_end,
+            start=timer_recovery.Start(mark.timer_queue_offset, mark.read_slot),
+            store_id=mark.store_id,
+            mark=mark,
+            imported=None,
         )
 
     def _is_whole(self, mark: Watermark, counts: counts_json.Counts) -> bool:
@@ -374,7 +386,7 @@ class Recovery(Owner):
         except CorruptError:
             return False
 
-    def _anew(self, *, was_open: bool, is_ours: bool) -> _Found:
+    def _anew(self, *, was_open: bool, is_ours: bool) -> Recovered:
         """Trust the commit log alone: fold it whole, build everything else from it."""
         tree, segments, disk = self._tree, self._segments, self._disk
         now_slot = self._clock.now_ms // self._config.precision_ms
@@ -423,13 +435,13 @@ class Recovery(Owner):
         self._far.fit_window(self._config.roll_slots)
         timer_recovery.start_at(self._wheel, self._open_slot, now_slot)
         queue = timer_recovery.timer_route(self._routes).queue
-        return _Found(
-            end,
-            begin,
-            timer_recovery.Start(queue.min_offset, now_slot),
-            store_id,
-            None,
-            found if len(scanned) else None,
+        return self._recovered(
+            log_end=end,
+            dispatch_from=begin,
+            start=timer_recovery.Start(queue.min_offset, now_slot),
+            store_id=store_id,
+            mark=None,
+            imported=found if len(scanned) else None,
         )
 
     def _build_ids(self, store_id: int, end: int) -> None:

@@ -5,9 +5,11 @@ gave them and are checked where they are used, before anything is appended.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import Any
+
+from timerstore._engine.base.argument_types import check_flag
 
 
 @dataclass(slots=True)  # not frozen: that makes one three times as slow
@@ -30,6 +32,10 @@ class PutRequest:
     key: str | None = None
     replace: bool = False
     wait_at_most: timedelta | float | None = None
+
+    def with_checked_flag(self) -> "PutRequest":
+        """Return the request with `replace` as a bool; MessageError if it is no truth value."""
+        return replace(self, replace=check_flag("replace", self.replace))
 
     def options(self) -> dict[str, Any]:
         """Return the keyword arguments of `put` that differ from their defaults."""

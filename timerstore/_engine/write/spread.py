@@ -34,9 +34,7 @@ class Spreader(Owner):
         self._lock = Lock()
 
     def one(self, request: PutRequest) -> PutRequest:
-        """Return the request with the due time that was drawn; as it is if it has no `spread`."""
-        if request.spread is None:
-            return request
+        """Return the request with a due time drawn from the window of its `spread`."""
         now_ms = self._clock.now_ms
         window_ms = self._window_ms(request.spread, request.level)
         due_ms = due_times.due_ms_of(

@@ -166,8 +166,9 @@ class StoreApi(Closing, Generic[Receipt, Batch, Found, Leased, Recurs, GroupRead
 
         `tags`: only those with one of some tags, as in "a || b"; "*" is all. `sql`: only those
         whose properties meet a condition, as in "amount > 5 AND TAGS = 'paid'" (read/sql.py). Go on
-        from `next_offset`, whatever the status. Raises MessageError where there is no such queue,
-        and on a filter that does not parse; ConfigError for SQL without lark.
+        from `next_offset`, whatever the status. `shard`: required by a store of shards, which has
+        the queue in each; MessageError for any other store. Raises MessageError where there is no
+        such queue, and on a filter that does not parse; ConfigError for SQL without lark.
         """
         return self._do_pull(
             PullRequest(topic, queue_id, offset, max_count, wait, tags, sql, shard)

@@ -45,9 +45,19 @@ class ReadOnlyStore(
     Beside whoever has it open it reads up to the last completed checkpoint, one of which begins
     every `checkpoint_interval_ms` (500): what was put since is not there yet. Of a store that
     nobody has open, and of a broker's, it reads every whole record. What was seen is never taken
-    back. `stats` has some of TimerStore's names, and `as_of_ms`: when the checkpoint was written,
-    by the file's time (0: a broker's); `open_in`: the process that has the store open, 0 if it is
-    unknown, None if there is none.
+    back.
+
+    Calls differ from those of a TimerStore as follows.
+
+    pull, pull_batch: with `wait` they look every 50 ms for what a checkpoint has made visible.
+        Closed while it waits, a pull returns what it found last.
+    query, explain: read the log; query looks at every record of the topic. No index is used.
+    pending: as of its first step. histogram: reads all pending messages with each call.
+    committed: includes what was committed since the last checkpoint.
+    recurring: how far each definition is, as of the last checkpoint.
+    stats: some of TimerStore's names, and `as_of_ms`: when the checkpoint was written, by the
+        file's time (0: a broker's); `open_in`: the process that has the store open, 0 if it is
+        unknown, None if there is none.
     """
 
     @answered

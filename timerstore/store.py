@@ -49,7 +49,7 @@ from timerstore._engine.read.pull_validation import check_asked
 from timerstore._engine.read.query import check_query
 from timerstore._engine.read.queue_watcher import Watcher
 from timerstore._engine.read.requests import PullRequest, refuse_shard
-from timerstore._engine.read.validation import check_queues, wait_problems, whole_ms
+from timerstore._engine.read.validation import check_queues, range_problems, wait_problems, whole_ms
 from timerstore._engine.read.wait_queue import Watch
 from timerstore._engine.read.waiting_pull import WaitingPull
 from timerstore._engine.recurring import Recurring
@@ -270,10 +270,7 @@ class TimerStore(
 
     def _pull_arguments(self, request: PullRequest) -> tuple[Route, int, int, float, Filter | None]:
         topic, wait = request.topic, request.wait
-        queue_id, offset, max_count = (
-            one if type(one) is int or (number := argument_types.whole(one)) is None else number
-            for one in (request.queue_id, request.offset, request.max_count)
-        )
+        queue_id, offset, max_count = request.numbers()
         refuse_shard(request.shard)
         if not isinstance(topic, str):
             raise MessageError(f"queue: wanted text as topic, got {typed(topic)}")
@@ -466,12 +463,7 @@ class TimerStore(
         self, begin_ms: int | None, end_ms: int | None, topic: str | None
     ) -> Iterator[PendingTimer]:
         self._check_open()
-        given: tuple[tuple[str, Any], ...] = (("begin_ms", begin_ms), ("end_ms", end_ms))
-        problems = [
-            f"{name}: wanted a whole number of ms since 1970, got {quoted(value)}"
-            for name, value in given
-            if value is not None and argument_types.whole(value) is None
-        ]
+        problems = range_problems(begin_ms, end_ms)
         name: object = topic
         if name is not None and not isinstance(name, str):
             problems.append(f"topic: wanted text, got {typed(name)}")

@@ -1,7 +1,9 @@
 """Requests of pulls: the arguments of one call, as a value."""
 
 from dataclasses import dataclass
+from typing import Any
 
+from timerstore._engine.base.argument_types import whole
 from timerstore.errors import MessageError, quoted
 
 
@@ -17,6 +19,16 @@ class PullRequest:
     tags: str | None
     sql: str | None
     shard: int | None
+
+    def numbers(self) -> tuple[Any, Any, Any]:
+        """Return queue_id, offset and max_count: whole numbers of any type as int, others as they
+        are, to be refused.
+        """
+        queue_id, offset, max_count = (
+            one if type(one) is int or (number := whole(one)) is None else number
+            for one in (self.queue_id, self.offset, self.max_count)
+        )
+        return queue_id, offset, max_count
 
 
 def refuse_shard(shard: object) -> None:

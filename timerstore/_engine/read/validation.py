@@ -37,6 +37,15 @@ def wait_problems(wait: object) -> list[str]:
     return [f"wait: wanted seconds from 0 on, got {quoted(wait)}"]
 
 
+def range_problems(begin_ms: object, end_ms: object) -> list[str]:
+    """What is wrong with a range of times, of which both ends may be None."""
+    return [
+        f"{name}: wanted a whole number of ms since 1970, got {quoted(value)}"
+        for name, value in (("begin_ms", begin_ms), ("end_ms", end_ms))
+        if value is not None and whole(value) is None
+    ]
+
+
 def whole_ms(name: str, value: object) -> int:
     """Give a time in ms since 1970."""
     number = whole(value)

@@ -6,19 +6,18 @@ Holds:    each answer is as of one moment; of what is iterated over, that of the
 from collections.abc import Iterator
 from datetime import datetime
 from heapq import merge
-from typing import Any
 
-from timerstore._engine.base.argument_types import whole
 from timerstore._engine.introspection.due_buckets import buckets_of
 from timerstore._engine.introspection.explain import name_of
 from timerstore._engine.read.groups import check_name
 from timerstore._engine.read.query import check_query
+from timerstore._engine.read.validation import range_problems
 from timerstore._engine.snapshot.calls import SnapshotCalls, answered
 from timerstore._engine.snapshot.due_histogram import histogram
 from timerstore._engine.snapshot.explain_snapshot import SnapshotExplainer
 from timerstore._engine.snapshot.key_search import query
 from timerstore._engine.timer.timer_arrays import Records
-from timerstore.errors import MessageError, quoted
+from timerstore.errors import MessageError
 from timerstore.messages import Message
 from timerstore.receipts import PutReceipt
 from timerstore.reports import Explanation, Histogram, PendingTimer
@@ -31,12 +30,7 @@ class SnapshotIntrospectionCalls(SnapshotCalls):
         self, begin_ms: int | None, end_ms: int | None, topic: str | None
     ) -> Iterator[PendingTimer]:
         self.check_open()
-        given: tuple[tuple[str, Any], ...] = (("begin_ms", begin_ms), ("end_ms", end_ms))
-        problems = [
-            f"{name}: wanted a whole number of ms since 1970, got {quoted(value)}"
-            for name, value in given
-            if value is not None and whole(value) is None
-        ]
+        problems = range_problems(begin_ms, end_ms)
         if problems:
             raise MessageError(problems)
         if topic is not None:

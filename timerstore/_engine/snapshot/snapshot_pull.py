@@ -41,10 +41,7 @@ class SnapshotPullCalls(SnapshotCalls):
         """
         topic, wait = request.topic, request.wait
         refuse_shard(request.shard)
-        queue_id, offset, max_count = (
-            one if (number := whole(one)) is None else number
-            for one in (request.queue_id, request.offset, request.max_count)
-        )
+        queue_id, offset, max_count = request.numbers()
 
         def look() -> MessageBatch:
             route = self._route(topic, queue_id)

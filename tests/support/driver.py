@@ -330,7 +330,7 @@ class Driver:
         is_in_flight: Callable[[], bool],
     ) -> None:
         if self.config.slot_messages_max:
-            due_ms = None  # flow control asks what is new only: test_dedupe.py looks at that
+            due_ms = None  # flow control checks new messages only; test_dedupe.py covers the rest
         window_ms = self.config.dedupe_window_ms
         name = self.onces.name(queue[0], which, self.clock.now_ms, window_ms, self.lost_below)
         receipt = self.store.put(

@@ -7,7 +7,7 @@ Thread safety: built and closed by one thread; the components say what they allo
 Invariants:
     1. Recovery is complete before any service starts.
     2. Closing completes a checkpoint, then lets a broker open the directory (shutdown.py).
-Raises: LockedError, ConfigError, CorruptError, FullError from building; nothing is left open then.
+Raises: LockedError, ConfigError, CorruptError, FullError from building; the lock is released then.
 """
 
 import os

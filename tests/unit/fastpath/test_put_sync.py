@@ -90,7 +90,7 @@ def test_close_waits_for_it(store: TimerStore, put: Put) -> None:
         time.sleep(0)
     with pytest.raises(ClosedError):
         put(store)
-    assert store._engine.directory.is_held, "it closed beside a put"
+    assert store._engine.directory.is_held, "the store closed while a put was running"
     gate.opened.set()
     for thread in (putting, closing):
         thread.join(PATIENCE_S)

@@ -133,7 +133,7 @@ def _reads_beyond(tmp_path: Path, *, is_watched: bool) -> bool:
     assert (memory[0], memory[5000]) == (ord("x"), 0)
     assert (guarded_map.hits[0], guarded_map.cut_below(tmp_path)) == (before + 1, path)
     memory.close()
-    assert guarded_map.cut_below(tmp_path) == path  # who looks later is told, too
+    assert guarded_map.cut_below(tmp_path) == path  # still reported after the map is closed
     guarded_map.forget_below(tmp_path)
     return guarded_map.cut_below(tmp_path) is None
 

@@ -124,7 +124,7 @@ def _put_all(store: TimerStore, work: Work, batch: int, form: str, watch: Stopwa
 
 
 def _wait_enqueued(store: TimerStore) -> None:
-    while store.stats()["enqueue_behind_messages"]:
+    while store.stats()["enqueue_lag_messages"]:
         time.sleep(0.001)
 
 

@@ -42,8 +42,8 @@ _AHEAD_MS = 60_000
 def once(work: Work, config: StoreConfig, parameters: dict[str, Any], root: Path) -> Result:
     """One run in a fresh directory."""
     never = (1 << 31) - 1
-    crowd = never if parameters["order"] == "one" else parameters["crowd"]
-    fair_queue.CROWD = open_slot.CROWD = dequeue_get._CROWD = crowd
+    burst = never if parameters["order"] == "one" else parameters["crowd"]
+    fair_queue.BURST_MESSAGES = open_slot.BURST_MESSAGES = dequeue_get._CROWD = burst
     clock = ManualClock(_NOW_MS)
     with timerstore.open(root, config, clock=clock, threads=False) as store:
         for at in range(0, work.n, 100_000):
@@ -112,10 +112,10 @@ def run(parameters: dict[str, Any], smoke: bool, directory: Path | None) -> Iter
     parameters = dict(parameters)
     rounds, seconds_max = parameters.pop("rounds"), parameters.pop("seconds_max")
     config = harness.small_config(flush="async") if smoke else StoreConfig(flush="async")
-    crowd = 100 if smoke else fair_queue.CROWD
+    burst = 100 if smoke else fair_queue.BURST_MESSAGES
     work = harness.make_work(parameters["n"], parameters["body"], 1000)
     variants = [
-        partial(once, work, config, {**parameters, "order": order, "crowd": crowd})
+        partial(once, work, config, {**parameters, "order": order, "crowd": burst})
         for order in ("turns", "one")
     ]
     return interleaved(

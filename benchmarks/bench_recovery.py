@@ -56,7 +56,7 @@ def fill(root: Path, config: StoreConfig, parameters: dict[str, Any], out: Conne
         end = min(begin + batch, work.n, begin + n - put)
         store.put_many(TOPIC, work.part(begin, end), deliver_ms=work.due_ms[begin:end])
         put += end - begin
-    while store.stats()["enqueue_behind_messages"]:
+    while store.stats()["enqueue_lag_messages"]:
         time.sleep(0.01)
     store.flush()
     out.send(put)

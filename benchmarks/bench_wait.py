@@ -84,7 +84,7 @@ async def _from_asyncio(root: Path, config: StoreConfig, parameters: dict[str, A
     make_topics(store.blocking, count)
     began = time.perf_counter()
     tasks = [asyncio.create_task(store.pull(*one, 0, wait=WAIT_S)) for one in queues(count)]
-    while (await store.stats())["pull_held"] < count:
+    while (await store.stats())["pull_waits"] < count:
         await asyncio.sleep(0)
     enter_s = time.perf_counter() - began
     for done, k in enumerate(chosen(parameters, count), 1):
@@ -116,7 +116,7 @@ def from_threads(config: StoreConfig, parameters: dict[str, Any], root: Path) ->
     began = time.perf_counter()
     for thread in threads:
         thread.start()
-    while store.stats()["pull_held"] < count:
+    while store.stats()["pull_waits"] < count:
         time.sleep(0.001)
     enter_s = time.perf_counter() - began
     for done, k in enumerate(chosen(parameters, count), 1):

@@ -91,7 +91,7 @@ class _AnsweredError(TimerStoreError):
         self.result = result
 
 
-class NotWaitingError(_AnsweredError):
+class NotPendingError(_AnsweredError):
     """The message cannot be rescheduled: it was delivered or cancelled, or nobody knows it.
 
     `result` is what `cancel` would answer (a CancelResult); nothing was changed.

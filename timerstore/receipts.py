@@ -128,7 +128,7 @@ class PutReceipt(_ReceiptFields):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class GivenIds:
+class CallerIds:
     """Of a `put_many` with message ids, by message; an empty id: it was made."""
 
     ids: Sequence[str]
@@ -155,7 +155,7 @@ class PutBatch:
     queue_offsets: Int64Array
     due_ms: Int64Array
     timer_ids: Int64Array
-    given: GivenIds | None = None
+    given: CallerIds | None = None
 
     def __repr__(self) -> str:
         return (

@@ -77,7 +77,7 @@ def _consume(store: TimerStore, count: int, batch: int, sync: Every) -> list[byt
 
 def wait_enqueued(store: TimerStore) -> None:
     """Until the wheel has all that was put."""
-    while store.stats()["enqueue_behind_messages"]:
+    while store.stats()["enqueue_lag_messages"]:
         time.sleep(0.001)
 
 

@@ -28,7 +28,7 @@ EXITS = {
     "LeaseLostError": Exit.NOT_SO,
     "LockedError": Exit.LOCKED,
     "MessageError": Exit.ERROR,
-    "NotWaitingError": Exit.NOT_SO,
+    "NotPendingError": Exit.NOT_SO,
     "ReadOnlyError": Exit.ERROR,
     "ReentrantCallError": Exit.ERROR,
 }

@@ -41,7 +41,7 @@ from timerstore import (
     CancelResult,
     Consumer,
     Message,
-    NotWaitingError,
+    NotPendingError,
     PutReceipt,
     StoreConfig,
     TimerStore,
@@ -421,7 +421,7 @@ class _Child:
         self._report.say(Kind.MOVE_BEGUN, queue=queue, id=number, due=due_ms)
         try:
             receipt = store.reschedule(handle, deliver_ms=due_ms)
-        except NotWaitingError as error:
+        except NotPendingError as error:
             answer = ANSWERS.index(CancelResult(error.result))
             self._report.say(Kind.CANCELLED, queue=queue, id=number, answer=answer)
             return

@@ -16,7 +16,7 @@ from tests.support.amounts import sample
 from tests.support.bench import Bench
 from tests.support.broker import fixtures as broker
 from tests.support.broker.expected import Expected, Key
-from timerstore import CancelResult, NotWaitingError, StoreConfig, TimerStore
+from timerstore import CancelResult, NotPendingError, StoreConfig, TimerStore
 from timerstore._engine.timer import handle_lookup
 from timerstore.testing import ManualClock, Stepper
 
@@ -165,7 +165,7 @@ def test_a_brokers_message_is_rescheduled(expected: Expected, root: Path) -> Non
             out_ms = int(expected.waiting[key]["properties"]["TIMER_OUT_MS"])
             if timerstore.receipts.out_ms(due_ms, expected.precision_ms) != out_ms:
                 assert store.cancel(handle) is CancelResult.ALREADY_CANCELLED
-                with pytest.raises(NotWaitingError):
+                with pytest.raises(NotPendingError):
                     store.reschedule(handle, delay=1)
         handles = {p.handle for p in store.pending() if (p.topic, p.message_id) in wanted}
     shutil.rmtree(root / "timerstore")

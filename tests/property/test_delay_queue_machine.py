@@ -55,8 +55,8 @@ class DelayQueueMachine(RuleBasedStateMachine):
 
     @rule(leave=st.integers(0, 3))
     def cancel_crowd(self, leave: int) -> None:
-        crowd = [key for key in self.model if isinstance(key, str)]
-        for key in crowd[leave:]:
+        burst = [key for key in self.model if isinstance(key, str)]
+        for key in burst[leave:]:
             self.cancel(key)
 
     @rule(key=KEYS)

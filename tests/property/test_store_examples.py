@@ -199,5 +199,5 @@ def test_what_finds_no_slot_after_an_opening_does_not_hold_up_what_is_due(at: Dr
     idle("dispatch", "dequeue_get", "dequeue_get_message")
     at.settle()
     assert at.store.stats()["pending_messages"] == 1
-    assert at.store.stats()["enqueue_behind_messages"] == 0  # it has found a slot since
+    assert at.store.stats()["enqueue_lag_messages"] == 0  # it has found a slot since
     at.finish()

@@ -65,7 +65,7 @@ class Keeping(Puts):
                 assert self._has_limit or is_kept, f"{queue}: not read, and removed"
                 self._dropped += max(0, dropped - max(was[1], read))
             self._begins[queue] = begin, dropped
-        counted = self._opened_metric("retention_unread_messages")
+        counted = self._opened_metric("retention_unconsumed_messages")
         if is_first:  # in this life: what it dropped before is not known
             self._dropped = counted
         if self.lessees.topics:  # a group whose place only the store knows

@@ -41,7 +41,7 @@ from timerstore._engine.format.handle import decode, encode
 from timerstore._engine.format.lease import group_of
 from timerstore._engine.introspection.due_buckets import UNIT_S
 from timerstore._engine.read.waiting_pull import WaitingPull
-from timerstore.errors import FailedError, FlowControlError, MessageError, NotWaitingError
+from timerstore.errors import FailedError, FlowControlError, MessageError, NotPendingError
 from timerstore.testing import Stepper
 
 BULK = ("bulk", 0)
@@ -511,7 +511,7 @@ class Driver:
             waiting = self.store.congestion().get(slot * self.config.precision_ms, 0)
             assert waiting >= limit or slot == now_ms // self.config.precision_ms
             return None
-        except NotWaitingError as error:
+        except NotPendingError as error:
             refused = error.result  # never CANCELLED: the model would take it for one
         else:
             return self._check_moved(one, receipt, due_ms, now_ms)
@@ -565,7 +565,7 @@ class Driver:
 
     def settle_quietly(self) -> None:
         """The same without looking: what is not durable at the moment of a kill was not seen."""
-        for topic in inside(self.store).pipeline.dequeue_put.lanes.rates:
+        for topic in inside(self.store).pipeline.dequeue_put.fair_queue.rates:
             self.store.pace(topic, None)
         self.stepper.settle()
 
@@ -675,10 +675,10 @@ class Driver:
         slots = Counter((due - 1) // precision_ms * precision_ms for due in due_ms)
         assert self.store.congestion() == slots
         late = [due for due in due_ms if due <= now_ms]
-        behind = stats["dequeue_behind_messages"]
-        assert behind <= len(late) <= behind + stats["enqueue_behind_messages"]
+        behind = stats["delivery_lag_messages"]
+        assert behind <= len(late) <= behind + stats["enqueue_lag_messages"]
         if behind == len(late):
-            assert stats["dequeue_behind_ms"] == now_ms - min(late, default=now_ms)
+            assert stats["delivery_lag_ms"] == now_ms - min(late, default=now_ms)
 
     def query(self, topic: str, key: str) -> None:
         """What has a key is what the model says; so is what has one message's id."""

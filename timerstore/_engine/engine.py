@@ -242,7 +242,7 @@ class Engine(Owner):
             start=found.start.timer_queue_offset,
             threads=threads,
         )
-        self.fair_queue = self.pipeline.dequeue_put.lanes
+        self.fair_queue = self.pipeline.dequeue_put.fair_queue
         self.schedule = ScheduleDeliver(
             self.metrics, self.signals, config, clock, log, self.routes, self.levels
         )
@@ -532,7 +532,7 @@ class Engine(Owner):
         self.retention.wake()
         self.puller.turned()
         self.recurring.planner.wake()
-        self.groups.ring_all(self.clock.monotonic_ns)
+        self.groups.wake_all(self.clock.monotonic_ns)
 
     def fail_by(self, name: str, error: BaseException) -> None:
         """End the store because a service ended by an error."""

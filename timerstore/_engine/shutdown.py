@@ -98,7 +98,7 @@ def _empty_far_wheel(engine: Engine) -> None:
     """Move what is on the far wheel to the wheel, as far as the wheel and the disk take it."""
     linker = engine.linker
     try:
-        linker.drop_parked()
+        linker.drop_overflow()
         if engine.config.far_wheel == "own" or linker.hand_over():
             linker.end_log(engine.timer_route)
     except TimerStoreError as error:

@@ -63,7 +63,7 @@ def connect_services(engine: Engine) -> None:
 
     def answer_groups_of_failed_store() -> None:
         if log.failed is not None:
-            groups.ring_all()
+            groups.wake_all()
 
     signals.service_failed.subscribe(engine.fail_by)
     signals.states_needed.subscribe(engine.calendar.make_room)

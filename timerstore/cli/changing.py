@@ -23,7 +23,7 @@ from timerstore.cli.putting import receipt_fields
 from timerstore.cli.stopping import Stop, stopping
 from timerstore.cli.text import safe, time_text
 from timerstore.clock import SystemClock
-from timerstore.errors import MessageError, NotWaitingError
+from timerstore.errors import MessageError, NotPendingError
 from timerstore.reports import CancelResult
 
 _FOUND_MAX = 100_000
@@ -149,7 +149,7 @@ def move_command(
 def _move(store: Store, handle: str, due: dict[str, Any], *, as_json: bool) -> bool:
     try:
         receipt = store.reschedule(handle, **due)
-    except NotWaitingError as error:
+    except NotPendingError as error:
         if as_json:
             emit({"handle": handle, "result": error.result})
         else:

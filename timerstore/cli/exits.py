@@ -20,7 +20,7 @@ from timerstore.errors import (
     FullError,
     LeaseLostError,
     LockedError,
-    NotWaitingError,
+    NotPendingError,
     TimerStoreError,
 )
 
@@ -106,7 +106,7 @@ _CODES: tuple[tuple[type[Exception], Exit], ...] = (
     (BusyError, Exit.LATER),
     (FlushTimeoutError, Exit.LATER),
     (LeaseLostError, Exit.NOT_SO),
-    (NotWaitingError, Exit.NOT_SO),
+    (NotPendingError, Exit.NOT_SO),
     (FormatVersionError, Exit.ERROR),
     (CorruptError, Exit.NOT_SO),
 )

@@ -31,7 +31,7 @@ from timerstore.cli.progress import Tell, progress
 from timerstore.cli.stopping import stopping
 from timerstore.cli.text import body_fields, iso, plural, size_text
 from timerstore.cli.waiting import waiting
-from timerstore.shards.pending_ingest import refuse_untaken
+from timerstore.shards.pending_ingest import refuse_pending
 
 WAITING = "waiting"
 _PATIENCE_S = 10.0  # for who has shards open to take in what is committed
@@ -211,7 +211,7 @@ def export_command(
             "cannot tell the format", where=target, wanted=f"a name with {', '.join(_WRITERS)}"
         )
     if table == WAITING:
-        refuse_untaken(path, _PATIENCE_S)
+        refuse_pending(path, _PATIENCE_S)
     part = target.with_name(f"{target.name}.part")
     with _alone(part):
         try:

@@ -35,14 +35,14 @@ _TOPICS_TRIED = 200
 _NEXT_MS = 3_600_000  # how far the next message is looked for by the second
 
 _BEHIND = (
-    "enqueue_behind_messages",
-    "enqueue_behind_ms",
-    "dequeue_behind_messages",
-    "dequeue_behind_ms",
-    "dispatch_behind_bytes",
+    "enqueue_lag_messages",
+    "enqueue_lag_ms",
+    "delivery_lag_messages",
+    "delivery_lag_ms",
+    "dispatch_lag_bytes",
     "paced_messages",
     "service_retries",
-    "retention_unread_messages",
+    "retention_unconsumed_messages",
 )
 
 
@@ -108,7 +108,7 @@ class OpenSource(Owner, Source):
         late = self._rates.lateness()
         return {
             "waiting": stats["pending_messages"],
-            "late": stats["dequeue_behind_messages"],
+            "late": stats["delivery_lag_messages"],
             **topics_of({**dict.fromkeys(names, 0), **stats["pending_by_topic"]}),
             "lateness": late._asdict(),
             "put_per_s": self._rates.per_second("put"),

@@ -27,7 +27,7 @@ _LOOK_S = 0.25
 _Version = tuple[str, int]  # of a source
 
 
-class Untaken(NamedTuple):
+class PendingPart(NamedTuple):
     """A committed version, and the shards whose logs have it not, or not whole."""
 
     source: str
@@ -35,7 +35,7 @@ class Untaken(NamedTuple):
     shards: tuple[int, ...]
 
 
-def untaken(root: Path) -> list[Untaken]:
+def pending_parts(root: Path) -> list[PendingPart]:
     """Give them by source and version; of what is no directory of shards, none."""
     disk, tree = Disk(), ShardsTree(root)
     shards = _shards(disk, tree)
@@ -55,7 +55,7 @@ def _committed(disk: Disk, tree: ShardsTree) -> list[_Version]:
     ]
 
 
-def _left(disk: Disk, shards: list[Path], committed: list[_Version]) -> list[Untaken]:
+def _left(disk: Disk, shards: list[Path], committed: list[_Version]) -> list[PendingPart]:
     """What of these is not in every log, which are looked at after them: what an owner takes in
     between is in them then.
     """
@@ -63,7 +63,7 @@ def _left(disk: Disk, shards: list[Path], committed: list[_Version]) -> list[Unt
         return []
     taken = [_taken(disk, shard) for shard in shards]
     found = (
-        Untaken(*one, tuple(shard for shard, known in enumerate(taken) if one not in known))
+        PendingPart(*one, tuple(shard for shard, known in enumerate(taken) if one not in known))
         for one in committed
     )
     return [one for one in found if one.shards]
@@ -78,7 +78,7 @@ def _taken(disk: Disk, shard: Path) -> set[_Version]:
     return {(one.source, one.version) for one in transactions(part, Bounds())}
 
 
-def refuse_untaken(root: Path, patience_s: float = 0.0) -> None:
+def refuse_pending(root: Path, patience_s: float = 0.0) -> None:
     """Raise ConfigError where something is committed by now and not taken in. So long is waited for
     who has the shards open: he takes it in, and his next checkpoint shows it.
     """

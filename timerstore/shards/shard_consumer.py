@@ -88,12 +88,12 @@ class ShardConsumer(Closing):
                 if not poll.enter(bell.set):  # there is something to look at, or it is over
                     return poll.left_s > 0 and not poll.is_closed
                 entered.append(poll)
-            is_rung = bell.wait(min(polls[0].left_s, threading.TIMEOUT_MAX))
+            is_woken = bell.wait(min(polls[0].left_s, threading.TIMEOUT_MAX))
         finally:
             for poll in entered:
                 poll.leave()
         # By hand: real seconds have passed, whatever the clock is.
-        return (is_rung or not self._clock.by_hand) and not any(one.is_closed for one in polls)
+        return (is_woken or not self._clock.by_hand) and not any(one.is_closed for one in polls)
 
     def _look(self, max_count: int) -> list[ShardMessage]:
         """Take what is there, from each shard in turn."""

@@ -11,8 +11,8 @@ P-xx a promise that the others leave untouched, by order of their making.
 """
 
 from tests.sim.mutants import (  # noqa: F401 - each registers its own
+    bursts,
     cancels,
-    crowds,
     duplicates,
     far,
     found,

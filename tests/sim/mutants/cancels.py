@@ -4,7 +4,7 @@ from typing import Any
 from unittest.mock import patch
 
 from tests.sim.mutants.planting import Patches, mutant, set_states, swap
-from tests.support.inside.engine import Canceller, HandleLookup, NamedTimer, lib, timer_recover
+from tests.support.inside.engine import Canceller, FoundTimer, HandleLookup, lib, timer_recover
 from tests.support.inside.parts import states_of
 from timerstore import CancelResult
 
@@ -51,7 +51,7 @@ def _by_key_only() -> Patches:
             return original(self, handle)
         route = self._routes.make(handle.topic, waiting[0].queue_id, 0)
         return [
-            NamedTimer(p.timer_id, p.message_id, route, p.due_ms - 1, p.due_ms, p.log_offset)
+            FoundTimer(p.timer_id, p.message_id, route, p.due_ms - 1, p.due_ms, p.log_offset)
             for p in waiting
         ]  # fmt: skip
 

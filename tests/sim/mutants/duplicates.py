@@ -42,12 +42,12 @@ def _group_again() -> Patches:
 
 @mutant("W-D6", "side files lost: nothing is known to be delivered")
 def _anew_knowsnothing() -> Patches:
-    def fold_anew(one: Any, routes: Any, scanned: Any, found: Any) -> None:
+    def fold_from_empty(one: Any, routes: Any, scanned: Any, found: Any) -> None:
         original(one, routes, scanned, found)
         set_states(one.native, found.ids_handed, lib.TS_WAITING)
 
-    original = timer_recover.fold_anew
-    yield swap(timer_recover, "fold_anew", fold_anew)
+    original = timer_recover.fold_from_empty
+    yield swap(timer_recover, "fold_from_empty", fold_from_empty)
 
 
 @mutant("W-D8", "what lies behind a cut is not zeroed")

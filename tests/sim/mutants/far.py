@@ -116,14 +116,14 @@ def _newest_out_of_order() -> Patches:
 @mutant("PK-8", "retention takes what is parked for what has rolled")
 def _parked_has_rolled() -> Patches:
     yield swap(
-        FarWheel, "parked_offsets", lambda _self, _view, _rows: np.empty(0, np.int64)
+        FarWheel, "overflow_offsets", lambda _self, _view, _rows: np.empty(0, np.int64)
     )  # fmt: skip
 
 
 @mutant("F-12", "an opening takes the far wheel as empty", needs=_ON)
 def _loaded_empty() -> Patches:
     def load(self: Any, _number: int) -> bool:
-        self.begin_anew()
+        self.start_over_empty()
         return True
 
     yield swap(FarWheel, "load", load)
@@ -158,12 +158,12 @@ def _parked_for_ever() -> Patches:
     def release(self: Any) -> None:
         self._lowest = None
 
-    yield swap(FarWheel, "release_parked", release)
+    yield swap(FarWheel, "release_overflow", release)
 
 
 @mutant("PK-3", "what is parked is dropped while some of it waits")
 def _dropped() -> Patches:
-    yield swap(Linker, "drop_parked", lambda self: self._far.drop_parked())
+    yield swap(Linker, "drop_overflow", lambda self: self._far.drop_overflow())
 
 
 @mutant("PK-4", "a slot that is outstanding is overwritten for another lap")

@@ -43,7 +43,7 @@ def _check_pending(whole: ShardedStore, number: int) -> None:
 def _check_counts(whole: ShardedStore) -> None:
     stats, each = whole.stats(), [store.stats() for store in whole.stores]
     assert stats["shard_count"] == len(each)
-    for name in ("pending_messages", "level_pending_messages", "dequeue_behind_messages"):
+    for name in ("pending_messages", "level_pending_messages", "delivery_lag_messages"):
         assert stats[name] == sum(one[name] for one in each), name
     assert stats["pending_by_topic"] == _summed([one["pending_by_topic"] for one in each])
     congestion = _summed([store.congestion() for store in whole.stores])

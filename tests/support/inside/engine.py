@@ -106,7 +106,7 @@ from timerstore._engine.timer.expired_segments import ExpiredSegments
 from timerstore._engine.timer.fair_queue import FairQueue
 from timerstore._engine.timer.fair_queue import _TopicQueue as Lane
 from timerstore._engine.timer.far_wheel import FarWheel
-from timerstore._engine.timer.handle_lookup import HandleLookup, NamedTimer
+from timerstore._engine.timer.handle_lookup import FoundTimer, HandleLookup
 from timerstore._engine.timer.linker import Linker
 from timerstore._engine.timer.open_slot import OpenSlot
 from timerstore._engine.timer.pending import PendingReader

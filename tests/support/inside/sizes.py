@@ -38,7 +38,7 @@ SMALL: Sizes = {
     key_index: {"_BATCH": 3},
     index_file: {"_READ_BYTES": 60, "_RESERVE_BYTES": 30, "_FOUND": 20},
     pending: {"_BATCH": 5, "_FEW": 2},
-    fair_queue: {"CROWD": 3, "_LOOK": 2},
+    fair_queue: {"BURST_MESSAGES": 3, "_LOOK": 2},
     calendar: {"_FILL_HOLD": 2},
     log_recovery: {"_BATCH": 9},
     segments: {"_MAPS_MAX": 2, "_REWRITE_BYTES": 500},
@@ -51,7 +51,7 @@ SMALL: Sizes = {
     deliver: {"_BATCH": 5, "_HOLD": 2, "_SCRATCH_BYTES": 700},
     level_runs: {"_UNITS": 3},
     due_queue: {"_SIZE_MIN": 2, "_FAN": 3},
-    open_slot: {"CROWD": 4, "RUN_MIN": 2},
+    open_slot: {"BURST_MESSAGES": 4, "RUN_MIN": 2},
 }
 """Every batch of a store is full after a few messages."""
 

@@ -165,14 +165,14 @@ def test_stats_count_what_waits(bench: Bench) -> None:
     stats = bench.store.stats()
     assert stats["pending_messages"] == 3
     assert stats["pending_by_topic"] == {"a": 2, "b": 1}
-    assert stats["dispatch_behind_bytes"] > 0
-    assert stats["enqueue_behind_messages"] == 3
+    assert stats["dispatch_lag_bytes"] > 0
+    assert stats["enqueue_lag_messages"] == 3
     bench.turn(1000)
     bench.store.cancel(one)
     bench.turn()
     stats = bench.store.stats()
     assert stats["pending_by_topic"] == {"a": 1}
-    assert stats["dispatch_behind_bytes"] == stats["enqueue_behind_messages"] == 0
+    assert stats["dispatch_lag_bytes"] == stats["enqueue_lag_messages"] == 0
     bench.reopen()
     assert bench.store.stats()["pending_by_topic"] == {"a": 1}
     assert bench.store.topics() == {"a": 1, "b": 1, "rmq_sys_wheel_timer": 1}

@@ -14,7 +14,7 @@ from tests.support import disk_reader as disk
 from tests.support.bench import DAY, NOW, YEAR, Bench, small
 from tests.support.driver import abandon
 from tests.support.inside import inside
-from timerstore import CancelResult, MessageError, NotWaitingError, PutReceipt
+from timerstore import CancelResult, MessageError, NotPendingError, PutReceipt
 from timerstore._engine.base import failpoints
 from timerstore._engine.format.handle import Handle, decode, encode
 from timerstore.errors import FullError
@@ -125,7 +125,7 @@ def test_the_old_handle_counts_as_cancelled(bench: Bench) -> None:
     for _ in range(2):
         assert bench.store.cancel(old) is CancelResult.ALREADY_CANCELLED
         assert bench.store.cancel(brokers_form(old)) is CancelResult.ALREADY_CANCELLED
-        with pytest.raises(NotWaitingError) as caught:
+        with pytest.raises(NotPendingError) as caught:
             bench.store.reschedule(old, delay=5)
         assert caught.value.result == CancelResult.ALREADY_CANCELLED
         bench.reopen()
@@ -249,11 +249,11 @@ def test_what_waits_no_more(bench: Bench, tmp_path: Path) -> None:
         (encode(Handle("größe", "b", 5, "ü" * 32, None)), "UNKNOWN"),
     ]
     for given, result in cases:
-        with bench.refused(NotWaitingError, result):
+        with bench.refused(NotPendingError, result):
             bench.store.reschedule(given, delay=5)
         try:
             bench.store.reschedule(given, delay=5)
-        except NotWaitingError as error:
+        except NotPendingError as error:
             assert error.result is CancelResult[result]  # noqa: PT017 - its field is the point
 
 

@@ -67,7 +67,7 @@ def test_what_is_overdue_is_told(bench: Bench, paged: Paged) -> None:
     bench.clock.advance(5 * SECOND)
     told = paged.now()
     assert told["late"] == 1
-    assert told["behind"]["dequeue_behind_ms"] > 3000
+    assert told["behind"]["delivery_lag_ms"] > 3000
 
 
 def test_next_is_found_beyond_the_hour(bench: Bench, paged: Paged) -> None:

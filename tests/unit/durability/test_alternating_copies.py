@@ -234,7 +234,7 @@ def test_watermark_survives_a_failed_sync(tmp_path: Path) -> None:
 
 
 def _mark(sequence: int) -> Watermark:
-    mark = watermark.unbuilt(
+    mark = watermark.bootstrap(
         log_begin=0, log_end=sequence * 100, store_id=7, precision_ms=1000, wheel_slot_count=128,
         timer_id_end=0,
     )  # fmt: skip

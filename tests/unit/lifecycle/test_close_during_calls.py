@@ -13,7 +13,7 @@ import pytest
 import timerstore
 from tests.support.bench import small
 from tests.support.switching import many_switches
-from timerstore import ClosedError, NotWaitingError, TimerStore
+from timerstore import ClosedError, NotPendingError, TimerStore
 
 Call = Callable[[TimerStore, Path], object]
 
@@ -23,7 +23,7 @@ CALLS_MAX = 200  # that return before the store is closed
 def _reschedule(store: TimerStore, _scratch: Path) -> None:
     try:
         store.reschedule(store.put("t", b"moved", delay=9), delay=0.001)
-    except NotWaitingError:
+    except NotPendingError:
         raise AssertionError("nobody else has its handle") from None
 
 

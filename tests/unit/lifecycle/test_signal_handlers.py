@@ -235,7 +235,7 @@ def test_a_handler_that_raises_amid_waits(store: TimerStore) -> None:
     draw = random.Random(1)
     for _ in range(1000):
         stop_amid(draw, lambda: store.pull("t", 0, 1, wait=0.0003))
-    assert store.stats()["pull_held"]
+    assert store.stats()["pull_waits"]
 
 
 def test_a_handler_that_raises_amid_polls_lets_who_waits_behind_have_the_next(

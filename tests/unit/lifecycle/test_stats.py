@@ -14,10 +14,10 @@ from timerstore._engine.timer.pending import PendingReader
 from timerstore._engine.timer.timer_arrays import Records
 
 BEHIND = (
-    "enqueue_behind_messages",
-    "enqueue_behind_ms",
-    "dequeue_behind_messages",
-    "dequeue_behind_ms",
+    "enqueue_lag_messages",
+    "enqueue_lag_ms",
+    "delivery_lag_messages",
+    "delivery_lag_ms",
 )
 
 
@@ -53,7 +53,7 @@ def test_what_is_put_meanwhile_counts_in_all_or_in_none(
     monkeypatch.setattr(Metrics, "values", putting)
     stats = bench.store.stats()
     assert stats["pending_messages"] == sum(stats["pending_by_topic"].values())
-    assert stats["dispatch_behind_bytes"] >= 0
+    assert stats["dispatch_lag_bytes"] >= 0
     assert stats["log_durable_bytes"] <= stats["log_end_bytes"]
 
 

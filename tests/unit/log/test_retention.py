@@ -421,7 +421,7 @@ def test_at_the_limit_unread_messages_go_counted_logged_and_the_reader_is_told(
             bench.fill(60)
         low = bench.store.pull("t", 0, 2**62).min_offset
         assert low > 20
-        assert bench.stat("retention_unread_messages") == low - 1
+        assert bench.stat("retention_unconsumed_messages") == low - 1
         assert "group=g" in caplog.text
         found = reader.poll(1)
         assert [m.queue_offset for m in found] == [low]

@@ -464,7 +464,7 @@ def test_a_file_is_dropped_while_the_position_is_saved(
     assert [state.name for state in saved.files] == on_disk
     assert len(on_disk) == 3
     parts = inside(filled.store)
-    parts.dispatch.index_anew(parts.store_id)  # the log has those messages yet
+    parts.dispatch.rebuild(parts.store_id)  # the log has those messages yet
 
 
 def test_it_is_begun_anew_while_the_position_is_saved(
@@ -478,7 +478,7 @@ def test_it_is_begun_anew_while_the_position_is_saved(
     def restart(name: str) -> None:
         if name == "checkpoint_index_synced":
             monkeypatch.setattr(failpoints, "hook", None)
-            parts.dispatch.index_anew(parts.store_id)
+            parts.dispatch.rebuild(parts.store_id)
 
     monkeypatch.setattr(failpoints, "hook", restart)
     index.save(parts.log, is_clean=True)

@@ -129,7 +129,7 @@ def test_windows_and_levels_that_are_none_are_refused(
 # --- pace -----------------------------------------------------------------------------------------
 
 
-def crowd(shards: ShardBench, count: int = 40) -> None:
+def burst(shards: ShardBench, count: int = 40) -> None:
     for store in shards.store.stores:
         store.put_many("t", [b"%d" % k for k in range(count)], deliver_ms=NOW + 1000)
     shards.turn()
@@ -143,7 +143,7 @@ def come(shards: ShardBench, ms: int, step_ms: int = 100) -> int:
 
 def test_the_sum_of_all_shards_never_exceeds_the_rate(shards: ShardBench) -> None:
     shards.store.pace("t", 10)
-    crowd(shards)
+    burst(shards)
     assert come(shards, 1000) == 3  # one of each
     for second in range(1, 5):
         assert 5 * second < come(shards, 1000) - 3 <= 10 * second
@@ -166,7 +166,7 @@ def test_rates_of_the_configuration_are_shared_out_too(tmp_path: Path) -> None:
     bench = ShardBench(tmp_path / "rates", 4, small(topic_rates="t=10 mail=0.5"))
     assert bench.store.config.topic_rates == "t=10 mail=0.5"
     assert {one.config.topic_rates for one in bench.store.stores} == {"t=2.500 mail=0.125"}
-    crowd(bench)
+    burst(bench)
     assert come(bench, 1000) == 4
     assert come(bench, 4000) - 4 <= 40
     bench.reopen()

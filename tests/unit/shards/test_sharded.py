@@ -301,7 +301,7 @@ def test_stats_add_up_and_times_are_the_worst(shards: ShardBench) -> None:
     assert stats["pending_by_topic"] == {"t": 12}
     assert stats["shard_count"] == 3
     assert sum(one["pending_messages"] for one in stats["by_shard"]) == 12
-    assert stats["dequeue_behind_ms"] == 0
+    assert stats["delivery_lag_ms"] == 0
     for k in range(12):
         shards.store.put("t", b"x", keys=f"k{k}")
     for one in shards.store.stats()["by_shard"]:

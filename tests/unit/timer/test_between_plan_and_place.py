@@ -22,7 +22,7 @@ from timerstore import (
     CancelResult,
     FullError,
     LeaseLostError,
-    NotWaitingError,
+    NotPendingError,
     PutReceipt,
 )
 from timerstore._engine.base import failpoints
@@ -395,10 +395,10 @@ def _has_room_for(bench: Bench, deliver_ms: int, count: int) -> None:
     """A slot takes so many more, and no more than that."""
     for k in range(count):
         bench.store.put("t", b"more %d" % k, deliver_ms=deliver_ms)
-    before = bench.store.stats()["flow_control_refused_messages"]
+    before = bench.store.stats()["flow_control_rejected_messages"]
     with pytest.raises(Exception, match="slot_messages_max"):
         bench.store.put("t", b"too many", deliver_ms=deliver_ms)
-    assert bench.store.stats()["flow_control_refused_messages"] == before + 1
+    assert bench.store.stats()["flow_control_rejected_messages"] == before + 1
 
 
 @pytest.mark.parametrize("what", ["cancelled", "delivered"])
@@ -408,7 +408,7 @@ def test_message_is_over_before_it_is_rescheduled(limited: Bench, what: str) -> 
     first = bench.store.put("t", b"first", delay=5)
     bench.turn()
     acts = {"cancelled": cancelling(bench, first), "delivered": lambda: bench.turn(7 * SECOND)}
-    with at("reschedule_encoded", acts[what]), pytest.raises(NotWaitingError) as caught:
+    with at("reschedule_encoded", acts[what]), pytest.raises(NotPendingError) as caught:
         bench.store.reschedule(first, deliver_ms=there)
     assert caught.value.result == f"ALREADY_{what.upper()}"
     assert recounted(bench) == 0
@@ -423,7 +423,7 @@ def test_message_is_rescheduled_twice_at_once(limited: Bench) -> None:
     bench.turn()
     with (
         at("reschedule_encoded", lambda: bench.store.reschedule(first, deliver_ms=there)),
-        pytest.raises(NotWaitingError),
+        pytest.raises(NotPendingError),
     ):
         bench.store.reschedule(first, deliver_ms=there)
     assert recounted(bench) == 1

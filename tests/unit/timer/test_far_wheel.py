@@ -266,10 +266,10 @@ def test_what_was_due_while_it_was_far_counts_as_behind(tmp_path: Path) -> None:
     at.store.put("t", b"m", delay=500)
     at.turn()
     at.clock.advance(700 * SECOND)
-    assert stat(at, "dequeue_behind_messages") == 1
-    assert stat(at, "dequeue_behind_ms") == 200 * SECOND
+    assert stat(at, "delivery_lag_messages") == 1
+    assert stat(at, "delivery_lag_ms") == 200 * SECOND
     at.turn()
-    assert stat(at, "dequeue_behind_messages") == 0
+    assert stat(at, "delivery_lag_messages") == 0
     at.close()
 
 

@@ -140,7 +140,7 @@ class TestCrowds:
 
     @pytest.fixture
     def slot(self, monkeypatch: pytest.MonkeyPatch, topics: list[int]) -> OpenSlot:
-        monkeypatch.setattr(open_slot, "CROWD", 100)
+        monkeypatch.setattr(open_slot, "BURST_MESSAGES", 100)
         monkeypatch.setattr(open_slot, "RUN_MIN", 10)
         return OpenSlot(PRECISION_MS, lambda: bool(topics))
 

@@ -67,7 +67,7 @@ def watch(bench: Bench, puts: list[tuple[int, bytes]]) -> None:
 def test_what_is_put_on_a_full_wheel_comes_on_its_millisecond(full: Bench) -> None:
     puts = put_some(full)
     full.turn()
-    assert stat(full, "parked_messages") > 0
+    assert stat(full, "overflow_messages") > 0
     assert [one.due_ms for one in full.store.pending(topic="t")] == [due for due, _ in puts]
     watch(full, puts)
     assert stat(full, "far_messages") == 0 or full.config.far_wheel != "off"
@@ -78,7 +78,7 @@ def test_it_is_there_after_an_opening(full: Bench, tmp_path: Path, how: str) -> 
     puts = put_some(full)
     full.turn()
     full.store.flush()
-    assert stat(full, "parked_messages") > 0
+    assert stat(full, "overflow_messages") > 0
     for _ in range(3):
         open_again(full, tmp_path, how)
         full.turn()
@@ -101,7 +101,7 @@ def test_cancelled_and_moved_while_parked(full: Bench) -> None:
     gone = full.store.put("t", b"gone", delay=40)
     moved = full.store.put("t", b"moved", delay=40)
     full.turn()
-    assert stat(full, "parked_messages") >= 2
+    assert stat(full, "overflow_messages") >= 2
     assert full.store.cancel(gone).name == "CANCELLED"
     full.store.reschedule(moved, delay=5)
     full.turn()
@@ -165,7 +165,7 @@ def test_what_a_rate_holds_for_many_laps_makes_no_other_late(tmp_path: Path, how
     assert [one.body for one in bench.out("b")] == [b"first", *(body for _, body in came)]
     late = [m.store_ms - due for m, (due, _) in zip(bench.out("b")[1:], came, strict=True)]
     assert max(late) < SECOND + 7  # the clock was turned by seconds
-    assert stat(bench, "parked_messages") == 0
+    assert stat(bench, "overflow_messages") == 0
     assert stat(bench, "dequeue_put_rolled_messages") < 4  # past the one slot that is held
     assert stat(bench, "paced_messages") > 100
     bench.close()

@@ -20,7 +20,7 @@ COUNT = 30
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     """A crowd of `a`, and the clock so that it is read already; `b` is due a moment later."""
     monkeypatch.setattr(*DEQUEUE_GET_CROWD, 10)
-    monkeypatch.setattr(open_slot, "CROWD", 10)
+    monkeypatch.setattr(open_slot, "BURST_MESSAGES", 10)
     monkeypatch.setattr(open_slot, "RUN_MIN", 5)
     made = Bench(tmp_path / "store", small(slot_messages_max=50))
     made.store.put_many("a", [b"%02d" % n for n in range(COUNT)], deliver_ms=DUE)

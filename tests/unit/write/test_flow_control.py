@@ -18,7 +18,7 @@ from timerstore import (
     CancelResult,
     FlowControlError,
     FullError,
-    NotWaitingError,
+    NotPendingError,
 )
 from timerstore._engine.storage.disk import Disk
 
@@ -56,7 +56,7 @@ def test_one_beyond_the_limit_is_refused_and_nothing_is_lost(bench: Bench, stage
         bench.turn()
     with bench.refused(FlowControlError, f"slot_messages_max.*slot of {SLOT} ms; wanted at most 3"):
         bench.store.put("t", b"x", deliver_ms=SLOT + 500)
-    assert bench.store.stats()["flow_control_refused_messages"] == 1
+    assert bench.store.stats()["flow_control_rejected_messages"] == 1
     bench.turn(DAY)
     assert bench.bodies() == [b"0", b"1", b"2"]
 
@@ -77,7 +77,7 @@ def test_what_is_due_at_once_has_no_limit(bench: Bench) -> None:
         bench.store.put("t", b"now")
         bench.store.put("t", b"past", deliver_ms=NOW - at)
     bench.store.put_many("t", [b"x"] * 9, deliver_ms=0)
-    assert bench.store.stats()["flow_control_refused_messages"] == 0
+    assert bench.store.stats()["flow_control_rejected_messages"] == 0
 
 
 def test_refused_put_makes_no_topic(bench: Bench) -> None:
@@ -91,7 +91,7 @@ def test_refused_put_makes_no_topic(bench: Bench) -> None:
 def test_put_many_is_taken_whole_or_not_at_all(bench: Bench) -> None:
     with bench.refused(FlowControlError, "0 messages wait for it.*got 4 more"):
         bench.store.put_many("t", [b"x"] * 5, deliver_ms=[SLOT + 1] * 4 + [SLOT + 5000])
-    assert bench.store.stats()["flow_control_refused_messages"] == 5
+    assert bench.store.stats()["flow_control_rejected_messages"] == 5
     bench.store.put_many("t", [b"x"] * 5, deliver_ms=[SLOT + 1] * 3 + [SLOT + 5000, 0])
     with bench.refused(FlowControlError, "3 messages wait for it.*got 1 more"):
         bench.store.put_many("t", [b"x"] * 2, deliver_ms=[SLOT + 6000, SLOT + 9])
@@ -296,7 +296,7 @@ def test_reschedule_counts_in_its_new_slot_and_no_more_in_its_old_one(bench: Ben
     moved = bench.store.reschedule(first, deliver_ms=SLOT + 5500)
     with bench.refused(FlowControlError, f"slot of {SLOT + 5000} ms"):
         bench.store.reschedule(second, deliver_ms=SLOT + 5600)
-    assert bench.store.stats()["flow_control_refused_messages"] == 1
+    assert bench.store.stats()["flow_control_rejected_messages"] == 1
     fill(bench, 1)  # where the first was
     with bench.refused(FlowControlError):
         fill(bench, 1)
@@ -312,7 +312,7 @@ def test_reschedule_of_what_does_not_wait_counts_nothing(bench: Bench) -> None:
     first, *_ = fill(bench)
     bench.store.cancel(first)
     for _ in range(LIMIT + 1):
-        with pytest.raises(NotWaitingError):
+        with pytest.raises(NotPendingError):
             bench.store.reschedule(first, deliver_ms=SLOT + 5500)
     fill(bench, LIMIT, SLOT + 5000)
     fill(bench, 1)
@@ -330,10 +330,10 @@ def test_reschedule_of_what_does_not_wait_into_a_full_slot_says_that(
         bench.store.cancel(first)
     else:
         bench.turn(2000)
-    with pytest.raises(NotWaitingError) as refused:
+    with pytest.raises(NotPendingError) as refused:
         bench.store.reschedule(first, deliver_ms=SLOT + 500)
     assert refused.value.result is timerstore.CancelResult[f"ALREADY_{end.upper()}"]
-    assert bench.store.stats()["flow_control_refused_messages"] == 0
+    assert bench.store.stats()["flow_control_rejected_messages"] == 0
 
 
 @pytest.mark.parametrize("due", [SLOT + 1, np.int64(SLOT + 1)])
@@ -365,4 +365,4 @@ def test_puts_from_many_threads_never_overfill_a_slot(tmp_path: Path) -> None:
             taken = sum(pool.map(put, range(4)))
         assert taken == limit
         assert list(store.congestion().values()) == [limit]
-        assert store.stats()["flow_control_refused_messages"] == 4 * each - limit
+        assert store.stats()["flow_control_rejected_messages"] == 4 * each - limit

@@ -14,7 +14,7 @@ from timerstore._engine.base.native import ffi, lib
 from timerstore._engine.format.handle import Handle
 from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.pending_removals import Removals
-from timerstore._engine.timer.handle_lookup import HandleLookup, NamedTimer
+from timerstore._engine.timer.handle_lookup import FoundTimer, HandleLookup
 from timerstore._engine.timer.slot_counts import SlotCounts
 from timerstore.clock import Clock
 from timerstore.reports import CancelResult
@@ -28,7 +28,7 @@ ANSWERS = {
 """By what the id was when it was looked at."""
 
 
-def delete_properties(one: NamedTimer) -> bytes:
+def delete_properties(one: FoundTimer) -> bytes:
     """Give the properties of the delete record, but for our own: as a broker writes them."""
     topic, key = one.real.topic.encode("ascii"), one.message_id.encode()
     room = 2 * (len(topic) + len(key)) + lib.TS_DELETE_TEXT_BYTES
@@ -40,7 +40,7 @@ def delete_properties(one: NamedTimer) -> bytes:
     return bytes(ffi.buffer(text, size))
 
 
-def leaving(call: Callable[..., int], one: NamedTimer, due_ms: int = 0) -> Callable[..., int]:
+def leaving(call: Callable[..., int], one: FoundTimer, due_ms: int = 0) -> Callable[..., int]:
     """The same call of C, which lets a timer wait no more, or until `due_ms`: the calendar follows
     in the same hold.
     """
@@ -86,12 +86,12 @@ class Canceller:
             return CancelResult.ALREADY_DELIVERED, 0
         answer, end = CancelResult.UNKNOWN, 0
         for one in self._finder.find(handle):
-            found, end = self.cancel_named(one)
+            found, end = self.cancel_handle(one)
             if answer is not CancelResult.CANCELLED:
                 answer = found
         return answer, end
 
-    def cancel_named(self, one: NamedTimer) -> tuple[CancelResult, int]:
+    def cancel_handle(self, one: FoundTimer) -> tuple[CancelResult, int]:
         """The same of a message that is known to be the one that is meant."""
         text = delete_properties(one)
         state, _, end = self._log.append(

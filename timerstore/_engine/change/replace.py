@@ -33,7 +33,7 @@ from timerstore._engine.queues.dispatch import Dispatch
 from timerstore._engine.queues.pending_removals import Removals
 from timerstore._engine.queues.record_lookup import record_fields, scan_one
 from timerstore._engine.queues.routes import Route, Routes
-from timerstore._engine.timer.handle_lookup import NamedTimer
+from timerstore._engine.timer.handle_lookup import FoundTimer
 from timerstore._engine.timer.timer_states import TimerStates
 from timerstore._engine.write.put import check_queue
 from timerstore._engine.write.put_many import ManyPutting
@@ -69,7 +69,7 @@ class _Given(NamedTuple):
 class _Waiting(NamedTuple):
     """What waits with a key."""
 
-    named: NamedTimer
+    named: FoundTimer
     first_ms: int
     limit_ms: int  # -1: none
 
@@ -283,7 +283,7 @@ class Replacing(Owner):
     ) -> None:
         slot_ms = out_ms(receipt.due_ms, self._config.precision_ms)
         due_ms, at = receipt.due_ms, receipt.log_offset
-        named = NamedTimer(receipt.timer_id, receipt.message_id, route, slot_ms, due_ms, at)
+        named = FoundTimer(receipt.timer_id, receipt.message_id, route, slot_ms, due_ms, at)
         self._keep((given.topic, given.key), _Waiting(named, first_ms, limit_ms))
 
     def _keep(self, at: tuple[str, str], one: _Waiting) -> None:
@@ -309,7 +309,7 @@ class Replacing(Owner):
             except GoneError:
                 continue  # it was moved meanwhile
             except CorruptError:
-                self._dispatch.index_anew(self._store_id)
+                self._dispatch.rebuild(self._store_id)
                 found = self._look(topic, key)
             if found is not None:
                 self._keep((topic, key), found)
@@ -355,7 +355,7 @@ class Replacing(Owner):
         route = self._routes.by_index[int(row["route"])]
         message_id = properties.get("UNIQ_KEY", "")
         slot_ms, due_ms = int(row["out_ms"]), int(row["due_ms"])
-        named = NamedTimer(timer_id, message_id, route, slot_ms, due_ms, log_offset)
+        named = FoundTimer(timer_id, message_id, route, slot_ms, due_ms, log_offset)
         return _Waiting(named, first_ms, limit_ms)
 
 

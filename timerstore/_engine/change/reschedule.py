@@ -30,11 +30,11 @@ from timerstore._engine.log.commit_log import CommitLog
 from timerstore._engine.queues.pending_removals import Removals
 from timerstore._engine.queues.record_lookup import record_fields
 from timerstore._engine.queues.routes import Route
-from timerstore._engine.timer.handle_lookup import HandleLookup, NamedTimer
+from timerstore._engine.timer.handle_lookup import FoundTimer, HandleLookup
 from timerstore._engine.timer.slot_counts import SlotCounts
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
-from timerstore.errors import GoneError, MessageError, NotWaitingError
+from timerstore.errors import GoneError, MessageError, NotPendingError
 from timerstore.receipts import KeptOrigin, PutReceipt, out_ms
 from timerstore.reports import CancelResult
 
@@ -86,7 +86,7 @@ class Rescheduler:
             except GoneError:
                 continue  # it was moved in between: found again
 
-    def reschedule_named(self, one: NamedTimer, deliver_ms: int) -> PutReceipt:
+    def reschedule_handle(self, one: FoundTimer, deliver_ms: int) -> PutReceipt:
         """The same of a message that is known to be the one that is meant. GoneError where its
         record was moved: then by its handle.
         """
@@ -116,13 +116,13 @@ class Rescheduler:
             raise MessageError("time: wanted one of delay, deliver_at, deliver_ms, got none")
         return due_times.due_ms_of(now_ms, delay, deliver_at, deliver_ms, self._config)
 
-    def _move(self, one: NamedTimer, due_ms: int, now_ms: int) -> PutReceipt:
+    def _move(self, one: FoundTimer, due_ms: int, now_ms: int) -> PutReceipt:
         if self.slot_counts is None or not self._finder.is_waiting(one.timer_id):
             return self._append(one, due_ms, now_ms)  # raises where it waits no more, full or not
         with self.slot_counts.moving(one.out_ms + 1, due_ms):
             return self._append(one, due_ms, now_ms)
 
-    def _append(self, one: NamedTimer, due_ms: int, now_ms: int) -> PutReceipt:
+    def _append(self, one: FoundTimer, due_ms: int, now_ms: int) -> PutReceipt:
         target = self._timer_route if due_ms else one.real
         record, once_ms = self._encode(one, target, due_ms)
         reach("reschedule_encoded")
@@ -164,7 +164,7 @@ class Rescheduler:
             return PutReceipt(origin, 0, number, route.queue_id, None, log_offset, due_ms)
         return PutReceipt(origin, 0, -1, route.queue_id, number, log_offset, now_ms)
 
-    def _encode(self, one: NamedTimer, target: Route, due_ms: int) -> tuple[bytearray, int | None]:
+    def _encode(self, one: FoundTimer, target: Route, due_ms: int) -> tuple[bytearray, int | None]:
         """Write the message's new record, as far as it is known before it has its place; and give
         its TS_ONCE.
         """
@@ -217,9 +217,9 @@ def _once_ms(kept: bytes) -> int | None:
     return None
 
 
-def _not_waiting(result: CancelResult) -> NotWaitingError:
+def _not_waiting(result: CancelResult) -> NotPendingError:
     is_known = result is not CancelResult.UNKNOWN
-    return NotWaitingError(
+    return NotPendingError(
         "reschedule: the message does not wait",
         wanted="one that waits" if is_known else "the handle of one that waits in this store",
         got=result,

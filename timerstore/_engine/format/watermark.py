@@ -54,7 +54,7 @@ class Watermark(NamedTuple):
     wheel_writes: int = -1
 
     @property
-    def is_unbuilt(self) -> bool:
+    def is_bootstrap(self) -> bool:
         """Whether it is of a store that was put together and never opened: see `unbuilt`."""
         return (
             self.sequence,
@@ -67,7 +67,7 @@ class Watermark(NamedTuple):
 _UNBUILT = (1, 0, 1, 0)
 
 
-def unbuilt(
+def bootstrap(
     *,
     log_begin: int,
     log_end: int,

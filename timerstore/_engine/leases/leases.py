@@ -34,7 +34,7 @@ from timerstore._engine.read.filter import make_filter
 from timerstore._engine.read.groups import Filters, Groups, check_name
 from timerstore._engine.read.lease_progress import LeaseProgress
 from timerstore._engine.read.waiting_pull import wait_in_thread
-from timerstore._engine.timer.handle_lookup import NamedTimer
+from timerstore._engine.timer.handle_lookup import FoundTimer
 from timerstore._engine.write.put_many import ManyPutting
 from timerstore.clock import Clock
 from timerstore.config import StoreConfig
@@ -42,7 +42,7 @@ from timerstore.errors import (
     GoneError,
     LeaseLostError,
     MessageError,
-    NotWaitingError,
+    NotPendingError,
     TimerStoreError,
 )
 from timerstore.receipts import PutReceipt, out_ms
@@ -217,7 +217,7 @@ class Leases(Owner):
             return CancelResult.UNKNOWN, 0
         named = self._named(receipt)
         if named is not None:
-            return self._canceller.cancel_named(named)
+            return self._canceller.cancel_handle(named)
         return self._canceller.cancel(self._handle(receipt))
 
     def nack(self, given: Given, delay: object) -> AckResult:
@@ -268,18 +268,18 @@ class Leases(Owner):
         try:
             if named is not None:
                 try:
-                    moved = rescheduler.reschedule_named(named, deliver_ms)
+                    moved = rescheduler.reschedule_handle(named, deliver_ms)
                 except GoneError:  # retention has moved the record
                     named = None
             if named is None:
                 handle = self._handle(receipt)
                 moved = rescheduler.reschedule(handle, None, None, deliver_ms)
-        except NotWaitingError as error:
+        except NotPendingError as error:
             return RESULTS[CancelResult(error.result)]
         self._putting.appended()
         return moved
 
-    def _named(self, receipt: Receipt) -> NamedTimer | None:
+    def _named(self, receipt: Receipt) -> FoundTimer | None:
         """What a receipt of this opening names; of another one the timer id may be another's."""
         if receipt.opening != self._opening:
             return None
@@ -288,7 +288,7 @@ class Leases(Owner):
             return None
         slot_ms = out_ms(receipt.until_ms, self._config.precision_ms)
         until_ms, at = receipt.until_ms, receipt.log_offset
-        return NamedTimer(receipt.timer_id, receipt.message_id, route, slot_ms, until_ms, at)
+        return FoundTimer(receipt.timer_id, receipt.message_id, route, slot_ms, until_ms, at)
 
     def _handle(self, receipt: Receipt) -> Handle:
         return Handle(

@@ -130,17 +130,17 @@ class Leasing:
         now_ms = self._clock.now_ms
         until_ms = due_times.due_ms_of(now_ms, None, None, now_ms + request.lease_ms, config)
         first = self._putting.take_ids(len(messages))
-        rows, misfit = [], None
+        rows, unroutable = [], None
         for k, message in enumerate(messages):
             row = self._row(reads, message, request, first + k)
-            misfit = self._misfit(row)
-            if misfit is not None:
+            unroutable = self._unroutable(row)
+            if unroutable is not None:
                 break
             rows.append(row)
         for _, run in groupby(rows, lambda row: row.target):
             self._append(reads, list(run), request, until_ms, leased)
-        if misfit is not None:
-            raise misfit
+        if unroutable is not None:
+            raise unroutable
 
     # --- one message ---
 
@@ -167,7 +167,7 @@ class Leasing:
             _properties(message, lease, reads.topic),
         )
 
-    def _misfit(self, row: _Row) -> MessageError | None:
+    def _unroutable(self, row: _Row) -> MessageError | None:
         """What is wrong with a message that leaves no room for its lease."""
         config, one = self._putting.config, row.message
         try:

@@ -42,7 +42,7 @@ def _is_done(cursors: LevelCursors, place: int) -> bool:
     return cursors.is_done(place >> PLACE_OFFSET_BITS, place & ((1 << PLACE_OFFSET_BITS) - 1))
 
 
-def fold_anew(routes: Routes, waiting: Counted) -> None:
+def fold_from_empty(routes: Routes, waiting: Counted) -> None:
     """Count from a fold of the whole log: `waiting` are the routes of what waits."""
     _count(routes, waiting, 1)
 

@@ -202,7 +202,7 @@ class CommitLog(Owner):
         """Write out what is staged where it holds bytes below `offset`; the end of the written."""
         return self.written if self.written >= offset else self.write_out()
 
-    def write_behind(self) -> int:
+    def write_out_once(self) -> int:
         """Write the half that appending left behind; all that is staged where there is none. For
         the one who is woken for it: so those who append go on in the other half meanwhile.
         """
@@ -258,7 +258,7 @@ class CommitLog(Owner):
             raise
         reach("log_written_out")
 
-    def read_behind(self, offset: int, size: int) -> tuple[int, bytes]:
+    def read_tail(self, offset: int, size: int) -> tuple[int, bytes]:
         """Give bytes that lie behind everything that is written, from `offset` on: where they
         begin, and at most `size` of them; none where only holes are left.
         """

@@ -33,7 +33,7 @@ def refuse_ends(ends: Pending) -> None:
                 )
 
 
-def write_unbuilt(
+def write_bootstrap(
     disk: Disk, tree: Tree, mark: Watermark, ends: Pending, ids: IdsMark, queue_segment_bytes: int
 ) -> None:
     """Write it, the watermark last; durable on return. `ids`: of the file that is there already.

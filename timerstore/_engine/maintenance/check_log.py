@@ -303,7 +303,7 @@ class LogCheck(Owner):
         offset = queue.count * queue_unit.UNIT_BYTES
         while True:
             try:
-                offset, data = queue.read_behind(offset, _PIECE_BYTES)
+                offset, data = queue.read_tail(offset, _PIECE_BYTES)
             except TimerStoreError as error:
                 self._findings.raised("queue", self._where_in(route, offset), error)
                 return
@@ -318,7 +318,7 @@ class LogCheck(Owner):
     def _log_tail(self, end: int) -> None:
         offset = end
         while True:
-            offset, data = self._store.log.read_behind(offset, _PIECE_BYTES)
+            offset, data = self._store.log.read_tail(offset, _PIECE_BYTES)
             if not data:
                 return
             at = first_byte(data)

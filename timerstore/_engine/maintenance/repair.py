@@ -40,7 +40,7 @@ from timerstore._engine.format.counts_json import NO_IDS
 from timerstore._engine.format.store_paths import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC, Tree, backup_of
 from timerstore._engine.log.staging import read_staged
 from timerstore._engine.log.survey import Files, Gap, Records, look_at_files
-from timerstore._engine.maintenance.bootstrap_files import refuse_ends, write_unbuilt
+from timerstore._engine.maintenance.bootstrap_files import refuse_ends, write_bootstrap
 from timerstore._engine.maintenance.check_log_files import LogState, Progress, read_log
 from timerstore._engine.maintenance.findings import Findings
 from timerstore._engine.maintenance.log_units import LogUnits, Run
@@ -307,7 +307,7 @@ def _write_rest(disk: Disk, findings: Findings, found: Found, log: LogState, tar
     if ids is not None:
         saved = write_ids(disk, target, 0, ids[ids["log_offset"] < log.begin])
     config, before = found.config, found.mark
-    mark = watermark.unbuilt(
+    mark = watermark.bootstrap(
         log_begin=log.begin,
         log_end=log.end,
         store_id=before.store_id if before else 0,
@@ -315,7 +315,7 @@ def _write_rest(disk: Disk, findings: Findings, found: Found, log: LogState, tar
         wheel_slot_count=config.wheel_slot_count,
         timer_id_end=before.timer_id_end if before else 0,
     )
-    write_unbuilt(disk, target, mark, ends, saved, config.queue_segment_bytes)
+    write_bootstrap(disk, target, mark, ends, saved, config.queue_segment_bytes)
 
 
 def _numbers(
@@ -329,7 +329,7 @@ def _numbers(
         raw = disk.read_small(tree.counts)
         counts = counts_json.read_counts(raw, counts_json.log_end(raw))
         if counts is None:
-            if found.mark is not None and not found.mark.is_unbuilt:
+            if found.mark is not None and not found.mark.is_bootstrap:
                 findings.add("not taken over", tree.counts, "where queues end, message ids", "none")
             return {}, None
         refuse_ends(counts.ends)

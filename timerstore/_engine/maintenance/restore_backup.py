@@ -33,7 +33,7 @@ from timerstore._engine.maintenance.backup import (
     crc_of,
     read_manifest,
 )
-from timerstore._engine.maintenance.bootstrap_files import write_unbuilt
+from timerstore._engine.maintenance.bootstrap_files import write_bootstrap
 from timerstore._engine.storage.directory import unwritten
 from timerstore._engine.storage.disk import Disk
 from timerstore._engine.storage.paths import anchored, led_to
@@ -221,7 +221,7 @@ def _write_rest(disk: Disk, tree: Tree, manifest: Manifest, ids: IdsMark) -> Non
     for name in CONFIG_NAMES:
         if name in manifest.config:
             disk.write_small(tree.config / name, manifest.config[name].encode())
-    mark = watermark.unbuilt(
+    mark = watermark.bootstrap(
         log_begin=manifest.log_begin,
         log_end=manifest.log_end,
         store_id=manifest.store_id,
@@ -229,4 +229,4 @@ def _write_rest(disk: Disk, tree: Tree, manifest: Manifest, ids: IdsMark) -> Non
         wheel_slot_count=manifest.wheel_slot_count,
         timer_id_end=manifest.queue_ends.get(WHEEL_TIMER_TOPIC, {}).get(0, 0),
     )
-    write_unbuilt(disk, tree, mark, manifest.queue_ends, ids, manifest.queue_segment_bytes)
+    write_bootstrap(disk, tree, mark, manifest.queue_ends, ids, manifest.queue_segment_bytes)

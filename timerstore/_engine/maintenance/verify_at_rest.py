@@ -139,7 +139,7 @@ def verify_directory(
     units = LogUnits(found.tree, files, config or found.config)
 
     is_built = disk.is_directory(found.tree.queues)  # else it has no topic yet
-    is_built &= found.mark is None or not found.mark.is_unbuilt
+    is_built &= found.mark is None or not found.mark.is_bootstrap
     durable = found.mark.log_end if found.mark is not None else files.end
 
     def check_queues(piece: Records) -> None:

@@ -46,16 +46,16 @@ class ConsumeQueue(Owner):
         return bool(self._segments.numbers)
 
     @property
-    def has_misfits(self) -> bool:
+    def has_incompatible_files(self) -> bool:
         """Whether a file has another length: none may be read then, `restart` makes them anew."""
-        return self._segments.has_misfits
+        return self._segments.has_incompatible_files
 
     def is_whole(self, log_begin: int) -> bool:
         """Whether no file is missing that must be there: none between two, and none in front while
         the log has lost nothing there; nor has one another length.
         """
         numbers = self._segments.numbers
-        if self._segments.has_misfits:
+        if self._segments.has_incompatible_files:
             return False
         if not numbers:
             return True
@@ -129,13 +129,13 @@ class ConsumeQueue(Owner):
         count = min(count, self.count - offset)
         return self._segments.read(offset * UNIT_BYTES, count * UNIT_BYTES) if count > 0 else b""
 
-    def read_behind(self, offset: int, size: int) -> tuple[int, bytes]:
+    def read_tail(self, offset: int, size: int) -> tuple[int, bytes]:
         """Give bytes that lie behind the last unit, from byte `offset` on: where they begin, and at
         most `size` of them. Nobody may append meanwhile (Dispatch.still).
         """
         return self._segments.read_data(max(offset, self.count * UNIT_BYTES), size)
 
-    def behind_gap(self, offset: int) -> int:
+    def after_gap(self, offset: int) -> int:
         """Give `offset`, or where its file is missing, the first offset of the next file."""
         numbers = self._segments.numbers
         if numbers and numbers[-1] - numbers[0] + 1 == len(numbers):
@@ -171,7 +171,7 @@ class ConsumeQueue(Owner):
         """Where the record of the last unit ends, by what the files say; 0 without any, and where
         they say nothing.
         """
-        if self._segments.has_misfits:
+        if self._segments.has_incompatible_files:
             return 0
         count = self._bisect(
             self._segments.begin // UNIT_BYTES, self._segments.extent // UNIT_BYTES, 2**62

@@ -83,7 +83,7 @@ class Dispatch(Service):
         """Dispatch one batch of what was appended."""
         self._began = self.dispatched
         try:
-            is_busy = self._dispatch(self._log.write_behind)
+            is_busy = self._dispatch(self._log.write_out_once)
         except BaseException:
             self._log.native.dispatch_comes = 0  # tried again later, or by who wakes it
             raise
@@ -134,7 +134,7 @@ class Dispatch(Service):
         while self.dispatched < offset:
             self._dispatch(self._log.write_out)
 
-    def index_anew(self, store_id: int) -> None:
+    def rebuild(self, store_id: int) -> None:
         """Build the index anew from the log; what is dispatched meanwhile waits."""
         with self._lock:
             assert self.index is not None, "a store without an index has none to build"

@@ -233,7 +233,7 @@ class Consumer(Closing):
     def wake(self) -> None:
         """Have all who wait look again."""
         with self._group.lock:
-            self._member.line.ring_all()
+            self._member.line.wake_all()
 
     def _in_turn(self) -> list[Held]:
         held = list(self._member.held.values())

@@ -55,7 +55,7 @@ class ConsumerLag:
             at = self._offsets.committed(topic, name).get(route.queue_id, 0)
             count = end - max(at, begin)
             if count > 0:
-                self._metrics.add("retention_unread_messages", count)
+                self._metrics.add("retention_unconsumed_messages", count)
                 logging.getLogger("timerstore.read").warning(
                     "removed_unread=%d topic=%s queue=%d group=%s", count, topic,
                     route.queue_id, name,

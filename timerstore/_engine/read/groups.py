@@ -212,7 +212,7 @@ class Group(Owner):
             member.held = {}
             self.members.remove(member)
             self.divide()
-            member.line.ring_all()
+            member.line.wake_all()
 
     def refresh(self) -> None:
         """Notice new queues, and consumers that are no more."""
@@ -263,11 +263,11 @@ class Group(Owner):
             with self.lock:
                 self.refresh()
 
-    def ring_all(self, until_ns: int) -> None:
+    def wake_all(self, until_ns: int) -> None:
         """Let everybody look who waits no longer than that."""
         with self.lock:
             for member in self.members:
-                member.line.ring_all(until_ns)
+                member.line.wake_all(until_ns)
 
 
 class Groups(Owner):
@@ -358,15 +358,15 @@ class Groups(Owner):
                 for group in self._by_topic.get(topic, ()):
                     group.arrived()
 
-    def ring_all(self, until_ns: int = FOR_EVER_NS) -> None:
+    def wake_all(self, until_ns: int = FOR_EVER_NS) -> None:
         """Let everybody look, or everybody whose time is over by then: the store was closed or has
         failed, or its clock was turned.
         """
         for groups in list(self._by_topic.values()):
             for group in groups:
-                group.ring_all(until_ns)
+                group.wake_all(until_ns)
 
     def close(self) -> None:
         """Answer everybody who waits."""
         self.is_closed = True
-        self.ring_all()
+        self.wake_all()

@@ -169,7 +169,7 @@ class LongPollTable(Owner):
                 hold.asked_to = offset
             if route.queue.count > visible:
                 self._behind.add(index)
-        self._metrics.add("pull_held", 1)
+        self._metrics.add("pull_waits", 1)
         return hold
 
     def leave(self, hold: LongPoll) -> bool:

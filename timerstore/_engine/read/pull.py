@@ -207,7 +207,7 @@ def bounds_of(queue: ConsumeQueue, offset: int, visible_end: int, log_begin: int
         return Bounds(PullStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
     if offset > high:
         return Bounds(PullStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
-    if (following := queue.behind_gap(offset)) != offset:
+    if (following := queue.after_gap(offset)) != offset:
         return Bounds(PullStatus.OFFSET_FOUND_NULL, following, low, high)
     if (following := queue.first_kept(offset, high, log_begin)) != offset:
         return Bounds(PullStatus.MESSAGE_WAS_REMOVING, following, low, high)

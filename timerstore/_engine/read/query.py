@@ -190,7 +190,7 @@ class Querier(Owner):
             raise
         except CorruptError as error:
             logging.getLogger("timerstore.read").warning("index=anew error=%r", str(error))
-            self._dispatch.index_anew(self._store_id)
+            self._dispatch.rebuild(self._store_id)
             return self._by_key(query)
 
     # --- by key ---

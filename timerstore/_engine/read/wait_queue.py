@@ -40,19 +40,19 @@ class Queue(Protocol):
 class Waiter:
     """One poll in line."""
 
-    __slots__ = ("end_ns", "holds", "is_asleep", "is_rung", "ring")
+    __slots__ = ("end_ns", "holds", "is_asleep", "is_woken", "ring")
 
     def __init__(self, end_ns: int) -> None:
         self.end_ns = end_ns
         self.ring: Callable[[], None] = _nobody
-        self.is_rung = False  # since it fell asleep
+        self.is_woken = False  # since it fell asleep
         self.is_asleep = False
         self.holds: list[tuple[Queue, int, LongPoll]] = []  # queue, offset
 
     def wake(self) -> None:
         """Let it look; from any thread, as often as one likes."""
-        if not self.is_rung:
-            self.is_rung = True
+        if not self.is_woken:
+            self.is_woken = True
             try:
                 self.ring()
             except BaseException:  # as Ctrl-C before it rang: it is not rung a second time
@@ -79,7 +79,7 @@ class WaitQueue:
         `wanted`: the offset to wait for in each queue; None where there is something to look at.
         """
         self._places.setdefault(place)
-        place.ring, place.is_rung, place.is_asleep = ring, False, True
+        place.ring, place.is_woken, place.is_asleep = ring, False, True
         if self._first() is not place:
             return True  # whoever is in front of it looks, or is held
         if self._hold(place, wanted):
@@ -105,7 +105,7 @@ class WaitQueue:
             self.wake(place)
             del self._places[place]
         first = self._first()
-        if first is None or not first.is_asleep or first.is_rung or first.holds:
+        if first is None or not first.is_asleep or first.is_woken or first.holds:
             return  # it looks, or is to look, or is held
         if not self._hold(first, wanted):
             first.wake()
@@ -116,7 +116,7 @@ class WaitQueue:
         if first is not None and first.is_asleep:
             first.wake()
 
-    def ring_all(self, until_ns: int = FOR_EVER_NS) -> None:
+    def wake_all(self, until_ns: int = FOR_EVER_NS) -> None:
         """All of them, or all whose time ends by then, have a reason to look."""
         for place in self._places:
             if place.is_asleep and place.end_ns <= until_ns:

@@ -92,7 +92,7 @@ class WaitingPoll(Owner):
                 # One that left and came back meanwhile begins where its group committed.
                 if isinstance(held, Held) and mine.get(held.queue_id) is held:
                     held.skip(offset, looked)
-            if not self._place.is_rung:
+            if not self._place.is_woken:
                 self._is_over = True
 
     def look(self) -> list[Held]:

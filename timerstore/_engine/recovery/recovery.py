@@ -254,7 +254,7 @@ class Recovery(Owner):
     def _from_watermark(self, mark: Watermark, *, is_unclean: bool) -> Recovered | None:
         """Go on from a watermark; None where the side files do not fit it, or a broker was here."""
         tree, segments = self._tree, self._segments
-        if mark.is_unbuilt or self._disk.exists(tree.timer_damaged):
+        if mark.is_bootstrap or self._disk.exists(tree.timer_damaged):
             return None
         staged = read_staged(self._disk, tree.staging) if is_unclean else Staged()
         segments.retire(mark.log_begin)  # unlinked once this opening has a checkpoint of its own
@@ -421,17 +421,17 @@ class Recovery(Owner):
             timers = ends.setdefault(WHEEL_TIMER_TOPIC, {})
             timers[0] = max(timers.get(0, 0), before.timer_id_end)
         self._states.open_file(disk, tree.state, anew=True)
-        timer_recovery.fold_anew(self._states, self._routes, scanned, found)
+        timer_recovery.fold_from_empty(self._states, self._routes, scanned, found)
         self._levels.clear()
         self._levels.done(found.level_places_done)
-        level_pending.fold_anew(self._routes, scanned["route"][found.level_rows_waiting])
+        level_pending.fold_from_empty(self._routes, scanned["route"][found.level_rows_waiting])
         self._build_ids(store_id, end)
         self._restart_queues(scanned, begin, end, ends)
         reach("recover_anew_queues_restarted")
         self._wheel.clear_all()
         self._timer_log.segments.load(is_derived=True)
         self._timer_log.remove_all()
-        self._far.begin_anew()
+        self._far.start_over_empty()
         self._far.fit_window(self._config.roll_slots)
         timer_recovery.start_at(self._wheel, self._open_slot, now_slot)
         queue = timer_recovery.timer_route(self._routes).queue
@@ -500,7 +500,7 @@ class Recovery(Owner):
             known = ends.get(route.topic, {}).get(route.queue_id, 0)
             if at is not None:
                 route.queue.restart(at)
-            elif route.queue.has_misfits:
+            elif route.queue.has_incompatible_files:
                 route.queue.restart(known)
             else:
                 route.queue.recover(end, begin)

@@ -79,7 +79,7 @@ def query(room: SnapshotView, timers: SnapshotTimers, asked: Query) -> list[Mess
         yield Reading(visible_end(), [])
 
     dispatch: Any = SimpleNamespace(
-        through=lambda _offset: None, index=Search(room), index_anew=lambda _store_id: None
+        through=lambda _offset: None, index=Search(room), rebuild=lambda _store_id: None
     )
     log: Any = room.log
     removals: Any = SimpleNamespace(reading=reading)

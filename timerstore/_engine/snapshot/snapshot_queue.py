@@ -79,12 +79,12 @@ class SnapshotQueue(ConsumeQueue):
         self._files.go_on(offset * UNIT_BYTES, units)
         self.count = offset + len(units) // UNIT_BYTES
 
-    def behind_gap(self, offset: int) -> int:
+    def after_gap(self, offset: int) -> int:
         """Give `offset`, or where its file is missing, the first offset of the next file."""
         begin = self._files.tail_begin
         if begin is not None and offset * UNIT_BYTES >= begin:
             return offset
-        return super().behind_gap(offset)
+        return super().after_gap(offset)
 
     def visible(self, log_end: int) -> int:  # noqa: ARG002 - only what lies below it is here
         """Queue offset behind the last unit."""

@@ -86,7 +86,7 @@ class SnapshotUnits(SnapshotSegments):
     def load(self, **_how: Any) -> None:
         """Look at the files that are there. One that is being made at the end is left out."""
         size, found = self.segment_bytes, []
-        self.has_misfits, self.tail_begin = False, None
+        self.has_incompatible_files, self.tail_begin = False, None
         self._tail = bytearray()
         names = [name for name in self._disk.list(self.directory) if _is_number(name)]
         for name in names:
@@ -94,7 +94,7 @@ class SnapshotUnits(SnapshotSegments):
             if int(name) % size == 0 and bytes_there == size:
                 found.append(int(name) // size)
             elif name != names[-1]:
-                self.has_misfits = True
+                self.has_incompatible_files = True
         self.show(0, 0)
         self.numbers = found
         self._begin = found[0] * size if found else 0

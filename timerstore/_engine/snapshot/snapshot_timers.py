@@ -181,7 +181,7 @@ class SnapshotTimers(Owner):
     def _from_files(self, moment: SnapshotPosition) -> bool:
         """Take the side files of the watermark; False where they do not fit it."""
         mark, counts, room = moment.mark, moment.counts, self._room
-        if mark is None or counts is None or mark.is_unbuilt:
+        if mark is None or counts is None or mark.is_bootstrap:
             return False
         if not room.disk.exists(room.tree.state):
             return False
@@ -217,8 +217,8 @@ class SnapshotTimers(Owner):
             self.store_id = found.store_id
             self.pending.store_id = found.store_id
         room.routes.clear_counts()
-        timer_recovery.fold_anew(self.states, room.routes, scanned, found)
-        pending_counts.fold_anew(room.routes, scanned["route"][found.level_rows_waiting])
+        timer_recovery.fold_from_empty(self.states, room.routes, scanned, found)
+        pending_counts.fold_from_empty(room.routes, scanned["route"][found.level_rows_waiting])
         self.cursors.done(found.level_places_done)
         self._at = moment.log_end
 

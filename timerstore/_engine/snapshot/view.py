@@ -147,7 +147,7 @@ class SnapshotView(Owner):
 
     def _covered_by_files(self, moment: SnapshotPosition) -> int:
         begin, mark = moment.store.log_begin, moment.mark
-        if self._distrusted == _version(moment) or (mark is not None and mark.is_unbuilt):
+        if self._distrusted == _version(moment) or (mark is not None and mark.is_bootstrap):
             return begin
         if mark is not None:
             return mark.log_end

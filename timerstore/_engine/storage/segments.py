@@ -67,7 +67,7 @@ class Segments(Owner):
         self.segment_bytes = segment_bytes
         self._reserve_bytes = max(4096, min(reserve_bytes, segment_bytes))
         self.numbers: list[int] = []  # of the files, ascending
-        self.has_misfits = False
+        self.has_incompatible_files = False
         self._retired: list[tuple[int, int]] = []  # files to be unlinked, ascending: number, epoch
         self._open: dict[int, File] = {}
         self._dirty: dict[int, File] = {}
@@ -90,7 +90,7 @@ class Segments(Owner):
         a file of another size is noted in `has_misfits`, and nothing of it must be read.
         """
         found = []
-        self.has_misfits = False
+        self.has_incompatible_files = False
         names = self._disk.list(self.directory)
         for name in names:
             path = self.directory / name
@@ -109,7 +109,7 @@ class Segments(Owner):
                     self._disk.unlink(path)
                     continue
                 if is_derived and size is not None:
-                    self.has_misfits = True
+                    self.has_incompatible_files = True
                     found.append(int(name) // self.segment_bytes)
                     continue
                 raise CorruptError(
@@ -316,7 +316,7 @@ class Segments(Owner):
         """Remove every file; durable on return."""
         self._remove(self.numbers)
         self._reserved_end = 0
-        self.has_misfits = False
+        self.has_incompatible_files = False
         self._table, self._table_first, self._table_size = None, 0, 0  # it may begin at 0 now
 
     def _remove(self, numbers: list[int]) -> None:

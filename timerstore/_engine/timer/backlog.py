@@ -33,7 +33,7 @@ BOUNDS_S = (5, 60, 300, 900, 3600, 14_400, 28_800, 86_400)
 """Upper bounds of the timing distribution, seconds from now: the ancestor's."""
 
 
-class Behind(NamedTuple):
+class Lag(NamedTuple):
     """How far one side of the timer is behind."""
 
     messages: int
@@ -55,14 +55,14 @@ class Backlog:
         routes: Routes,
         timer_route: Route,
         pending: PendingReader,
-        lanes: FairQueue,
+        fair_queue: FairQueue,
         on_levels: Callable[[], Int64Array],
     ) -> None:
         self._precision_ms = config.precision_ms
         self._clock = clock
         self._timer_route = timer_route
         self._pending = pending
-        self._lanes = lanes
+        self._fair_queue = fair_queue
         self._on_levels = on_levels  # when what waits for a fixed level is due
         self._states = states
         self._open_slot = open_slot
@@ -71,7 +71,7 @@ class Backlog:
         self._log = log
         self._routes = routes
 
-    def enqueue(self) -> Behind:
+    def enqueue(self) -> Lag:
         """What the timer topic holds and the wheel does not yet: how much, the oldest how old.
 
         Where dispatch has not seen the oldest either, the age is that of the oldest record which
@@ -81,11 +81,11 @@ class Backlog:
         linked = self._timer_log.linked_offset
         count = int(self._timer_route.native.next_offset) - linked
         if count <= 0:
-            return Behind(0, 0)
+            return Lag(0, 0)
         offset = self._dispatch.dispatched
         if linked < queue.count:
             offset = int(queue_unit.read(queue.read(linked, 1))["log_offset"][0])
-        return Behind(count, max(0, self._clock.now_ms - self._store_ms(offset)))
+        return Lag(count, max(0, self._clock.now_ms - self._store_ms(offset)))
 
     def _store_ms(self, offset: int) -> int:
         """When the record at a log offset was stored; now, where there is none yet."""
@@ -109,7 +109,7 @@ class Backlog:
                 else:
                     return int(record["store_ms"][0]) if count else self._clock.now_ms
 
-    def dequeue(self) -> Behind:
+    def dequeue(self) -> Lag:
         """What is on the wheel, due, and not in its topic: how much, the first how long ago due.
 
         Looked for in the order in which a message comes through: who moves on meanwhile is met
@@ -123,13 +123,13 @@ class Backlog:
             late = late[which_wait(self._states.native, late["id"])]
             ids.append(late["id"])
             first_ms = min(first_ms, int(late["due_ms"].min(initial=first_ms)))
-        return Behind(len(np.unique(np.concatenate(ids))), now_ms - first_ms)
+        return Lag(len(np.unique(np.concatenate(ids))), now_ms - first_ms)
 
     def _loading(self, now_ms: int) -> Iterator[Records]:
         """Give what is on the wheel and may be due: in slots, the open slot, the lanes."""
         yield from self._pending.unloaded(now_ms // self._precision_ms)
         yield from self._open_slot.by(now_ms)
-        yield from self._lanes.held()
+        yield from self._fair_queue.held()
 
     def distribution(self) -> dict[int | None, int]:
         """How many are due within each of BOUNDS_S but not within the one before; None: later.

@@ -66,7 +66,7 @@ class ChainCompactor:
         wheel, timer_log = self._wheel, self._timer_log
         for slot in _slots(wheel, self._read_slot):
             size = sum(len(part) for part in self._pending.chain(slot))
-            patches = self._rechain(slot, living, 2 * size + 2)
+            patches = self._compact_chains(slot, living, 2 * size + 2)
             _write(timer_log, patches[patches["is_dead"] == 0])
             self._dead.append(patches[patches["is_dead"] != 0])
         timer_log.sync()
@@ -117,7 +117,7 @@ class ChainCompactor:
         living: Int64Array = np.sort(offset[newest])
         return living
 
-    def _rechain(self, slot: int, living: Int64Array, capacity: int) -> Records:
+    def _compact_chains(self, slot: int, living: Int64Array, capacity: int) -> Records:
         patches = np.empty(capacity, PATCH)
         timer_log = self._timer_log
         walk = ffi.new("ts_chain_walk *")

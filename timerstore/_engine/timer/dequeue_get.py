@@ -127,8 +127,8 @@ class DequeueGet(Service):
         wheel, precision_ms = self._wheel, self._config.precision_ms
         last, at = now_slot, max(now_slot + 1, wheel.frontier)
         end = now_slot + 1 + self._ahead_slots
-        while (crowd := wheel.next_crowd(at, end, _CROWD)) is not None:
-            slot, count = crowd
+        while (burst := wheel.next_burst(at, end, _CROWD)) is not None:
+            slot, count = burst
             lead_s = count / _CROWD_PER_S + _LEAD_S
             if (slot - now_slot) * precision_ms <= lead_s * 1000:
                 last = slot
@@ -234,9 +234,9 @@ class DequeueGet(Service):
         with wheel.lock:
             now_slot = self._clock.now_ms // self._config.precision_ms
             at, end = max(wheel.frontier, now_slot + 1), now_slot + 1 + self._ahead_slots
-            has_crowd = wheel.next_crowd(at, end, _CROWD) is not None
+            has_burst = wheel.next_burst(at, end, _CROWD) is not None
             if self._may_have_enough():
-                last_slot = self._last_slot(self._ahead(now_slot) if has_crowd else now_slot)
+                last_slot = self._last_slot(self._ahead(now_slot) if has_burst else now_slot)
                 if self._has_enough(self._next(last_slot)[1]):
                     return None
             earliest = wheel.earliest_used()
@@ -246,14 +246,14 @@ class DequeueGet(Service):
             return held_s
         wait_s = (earliest * self._config.precision_ms - self._clock.now_ms) / 1000
         wait_s = max(wait_s, (self._start_ns - self._clock.monotonic_ns) / 1e9)
-        wait_s = min(max(wait_s, 0.0), _LOOK_S if has_crowd else self._idle_s_max)
+        wait_s = min(max(wait_s, 0.0), _LOOK_S if has_burst else self._idle_s_max)
         return wait_s if held_s is None else min(wait_s, held_s)
 
     def _held_s(self) -> float | None:
         """Until the slot has come of what waits in the open slot without having been read from it,
         as where no slot was free (place_early of link.c): it goes once that slot was begun.
         """
-        wake_ms = self._open_slot.held_wake_ms()
+        wake_ms = self._open_slot.blocked_wake_ms()
         if wake_ms is None:
             return None
         slot_ms = wake_ms // self._config.precision_ms * self._config.precision_ms

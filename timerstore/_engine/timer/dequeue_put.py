@@ -42,7 +42,7 @@ _NEVER_MS = (1 << 63) - 1
 _BEHIND_S = 0.05  # looks again at what waits for the wheel, should nobody wake it
 
 
-class _Behind(NamedTuple):
+class _Progress(NamedTuple):
     """Records of the timer topic that are not on the wheel yet."""
 
     queue_end: int  # the queue offset behind the last of them
@@ -87,14 +87,14 @@ class DequeuePut(Service):
         self._late_ms = np.empty(_BATCH, np.int64)
         self._slots = np.empty(_BATCH, np.int64), np.empty(_BATCH, np.int64)
         self._native_slots = tuple(ffi.from_buffer("int64_t[]", one) for one in self._slots)
-        self._behind: list[_Behind] = []
+        self._behind: list[_Progress] = []
         self._is_held_up = False  # as of the last look: what is due waits for what may be before it
         self._dealt = 0  # of what the present step popped: what needs no second look
         if enqueue_start < timer_route.queue.count:
-            self._behind.append(_Behind(timer_route.queue.count, 0))
+            self._behind.append(_Progress(timer_route.queue.count, 0))
         self._is_reading_idle = is_reading_idle
         rates = parse_topic_rates(config.topic_rates)
-        self.lanes = FairQueue(clock, log, routes, rates, self.wake)
+        self.fair_queue = FairQueue(clock, log, routes, rates, self.wake)
         self._taken: list[Taken] = []  # of a batch, what took a turn: it stands last
 
     @property
@@ -142,7 +142,7 @@ class DequeuePut(Service):
         finally:
             if self._dealt < len(due):
                 self._open_slot.push(due[self._dealt :])
-                self.lanes.give_back(self._taken, len(due) - self._dealt)
+                self.fair_queue.give_back(self._taken, len(due) - self._dealt)
             self._wake_others()
         return True
 
@@ -152,20 +152,20 @@ class DequeuePut(Service):
 
     def _pop(self) -> tuple[Records, int, int]:
         """Give what may go now, at most one batch; the frontier; how many left the open slot."""
-        open_slot, lanes = self._open_slot, self.lanes
+        open_slot, fair_queue = self._open_slot, self.fair_queue
         self._taken = []
-        if not lanes.are_needed(open_slot.rest_count):
+        if not fair_queue.are_needed(open_slot.rest_count):
             due, frontier = open_slot.pop(self._until_ms(), _BATCH)
             return due, frontier, len(due)
         due, frontier = open_slot.pop(self._until_ms(), _SORTED)
         first, ready = self._apart(due, frontier)
         try:
-            first += [lanes.sort_in(ready)] if len(ready) else []
+            first += [fair_queue.sort_in(ready)] if len(ready) else []
         except BaseException:
             open_slot.push(due)
             raise
         room = max(1, _BATCH - sum(map(len, first)))
-        self._taken = lanes.take(self._clock.now_ms, room)
+        self._taken = fair_queue.take(self._clock.now_ms, room)
         first += [part for _, part in self._taken]
         return np.concatenate(first) if first else due[:0], frontier, len(due)
 
@@ -219,7 +219,7 @@ class DequeuePut(Service):
         self._open_slot.done(zip(*(part[:runs].tolist() for part in self._slots), strict=True))
         if tally.rolled:
             queue_end = int(self._timer_route.native.next_offset)  # behind all of them
-            self._behind.append(_Behind(queue_end, int(tally.rolled_due_ms)))
+            self._behind.append(_Progress(queue_end, int(tally.rolled_due_ms)))
         if late_count:
             self.metrics.observe("lateness_ms", self._late_ms[:late_count])
         self.metrics.add("dequeue_put_messages", int(tally.handed))
@@ -249,7 +249,7 @@ class DequeuePut(Service):
             if got > 0:
                 self._dealt += got
                 if tally.misfits > misfits:
-                    self._keep_misfits(due[:got], delivery)
+                    self._keep_unroutable(due[:got], delivery)
                 return int(got)
             if delivery.is_placing:
                 self._log.serve_hold(got, int(delivery.need), self.name)
@@ -263,13 +263,13 @@ class DequeuePut(Service):
             else:
                 self._log.segments.serve(view, got, "dequeue-put")
 
-    def _keep_misfits(self, due: Records, delivery: Any) -> None:
+    def _keep_unroutable(self, due: Records, delivery: Any) -> None:
         """Foreign ones, without room for a roll, wait here instead; the drafts placed last are
         those of the last entries.
         """
         drafts = self._drafts[delivery.first : delivery.placed]
-        is_misfit = (drafts["size"] == 0) & (drafts["flags"] != lib.TS_FLAG_GONE)
-        self._keep(due[len(due) - len(drafts) :][is_misfit])
+        is_unroutable = (drafts["size"] == 0) & (drafts["flags"] != lib.TS_FLAG_GONE)
+        self._keep(due[len(due) - len(drafts) :][is_unroutable])
 
     def _keep(self, due: Records) -> None:
         kept = due.copy()
@@ -287,7 +287,7 @@ class DequeuePut(Service):
 
     def _least_s(self, wait_s: float | None) -> float | None:
         """Or until one of a lane may go, where that is sooner."""
-        lane_s = self.lanes.next_s()
+        lane_s = self.fair_queue.next_s()
         if lane_s is None:
             return wait_s
         return min(lane_s, IDLE_S_MAX if wait_s is None else wait_s)

@@ -35,7 +35,7 @@ from timerstore._engine.timer.timer_states import which_wait
 from timerstore.clock import Clock
 from timerstore.errors import GoneError
 
-CROWD = 65_536
+BURST_MESSAGES = 65_536
 """Messages that are read from their slots, and wait: from here on topics take turns."""
 _BURST_S = 0.1  # of a rate that may go at once
 _LOOK = 4096  # entries that are looked at for cancelled ones at a time
@@ -99,14 +99,14 @@ class FairQueue(Owner):
         self._routes = routes
         self._lock = Lock()
         self._rates = dict(rates)  # by topic, messages a second
-        self._lanes: dict[str, _TopicQueue] = {}
+        self._fair_queue: dict[str, _TopicQueue] = {}
         self._turn = 0
         self._last_taken: list[Taken] = []
         self._on_rate = on_rate
 
     def __len__(self) -> int:
         with self._lock:
-            return sum(lane.count for lane in self._lanes.values())
+            return sum(lane.count for lane in self._fair_queue.values())
 
     @property
     def rates(self) -> dict[str, float]:
@@ -127,9 +127,9 @@ class FairQueue(Owner):
         """Whether what is due must be sorted out by topic; `loaded`: how much is read, but for
         crowds that have a queue of their own.
         """
-        if self._rates or self._lanes:
+        if self._rates or self._fair_queue:
             return True
-        return loaded > CROWD and self._routes.are_mixed()
+        return loaded > BURST_MESSAGES and self._routes.are_mixed()
 
     # --- in ---
 
@@ -155,9 +155,9 @@ class FairQueue(Owner):
             for number in numbers[:1].tolist() if is_one else np.unique(numbers).tolist():
                 part = here if is_one else here[numbers == number]
                 topic = known[int(found[np.argmax(numbers == number)])].topic
-                lane = self._lanes.get(topic)
+                lane = self._fair_queue.get(topic)
                 if lane is None:
-                    lane = self._lanes[topic] = _TopicQueue(self._clock.monotonic_ns)
+                    lane = self._fair_queue[topic] = _TopicQueue(self._clock.monotonic_ns)
                 lane.add(part)
         return due[gone]
 
@@ -167,7 +167,7 @@ class FairQueue(Owner):
         """Take what may go now: of each topic a share, beginning with another each time."""
         taken: list[Taken] = []
         with self._lock:
-            topics = [topic for topic, lane in self._lanes.items() if lane.count]
+            topics = [topic for topic, lane in self._fair_queue.items() if lane.count]
             self._turn += 1
             for k in range(len(topics)):
                 topic = topics[(k + self._turn) % len(topics)]
@@ -175,9 +175,9 @@ class FairQueue(Owner):
                 for part in self._take_of(topic, now_ms, share):
                     taken.append((topic, part))
                     capacity -= len(part)
-            for topic, lane in list(self._lanes.items()):
+            for topic, lane in list(self._fair_queue.items()):
                 if not lane.count and topic not in self._rates:
-                    del self._lanes[topic]
+                    del self._fair_queue[topic]
             self._last_taken = taken
         return taken
 
@@ -187,12 +187,12 @@ class FairQueue(Owner):
             for topic, part in reversed(taken):
                 rest = part[max(0, len(part) - undone) :]
                 undone -= len(rest)
-                lane = self._lanes.get(topic)
+                lane = self._fair_queue.get(topic)
                 if len(rest) and lane is not None and topic in self._rates:
                     lane.tokens += int(self._costing(rest, -1).sum())
 
     def _take_of(self, topic: str, now_ms: int, share: int) -> list[Records]:
-        lane, rate = self._lanes[topic], self._rates.get(topic)
+        lane, rate = self._fair_queue[topic], self._rates.get(topic)
         due = 0
         for part in lane.parts:  # but where the clock was set back, all of them
             some = int(np.searchsorted(part["due_ms"], now_ms, side="right"))
@@ -238,7 +238,7 @@ class FairQueue(Owner):
         """How long until one may go; None: nothing is held."""
         with self._lock:
             waits = [
-                self._wait_of(topic, lane) for topic, lane in self._lanes.items() if lane.count
+                self._wait_of(topic, lane) for topic, lane in self._fair_queue.items() if lane.count
             ]
         return min(waits, default=None)
 
@@ -256,14 +256,14 @@ class FairQueue(Owner):
         """Give what is held, in parts; and what was taken last, which may be on its way yet."""
         with self._lock:
             parts = [part for _, part in self._last_taken]
-            for lane in self._lanes.values():
+            for lane in self._fair_queue.values():
                 parts += lane.parts
         return parts
 
     def place(self, topic: str, timer_id: int) -> tuple[int, float | None] | None:
         """How many of its topic go before it, and the topic's rate; None: it is not held."""
         with self._lock:
-            lane = self._lanes.get(topic)
+            lane = self._fair_queue.get(topic)
             parts = list(lane.parts) if lane is not None else []
             rate = self._rates.get(topic)
         before = 0

@@ -78,7 +78,7 @@ class FarWheel(Owner):
         self._copied: tuple[int, Chain] | None = None  # the one that `tidy` copies to its slot's
         self._round_end = 0  # chains with older units than this are to be copied
         self._lowest: int | None = NO_SLOT  # far slot of all; None: to be looked for
-        self.parked_slot = -1  # far slot of the units that are parked
+        self.overflow_slot = -1  # far slot of the units that are parked
         self.begin = 0  # units below are dead, as of the last look
         self.end = 0  # number of the next unit
         self.width = 1  # wheel slots to a far slot
@@ -91,7 +91,7 @@ class FarWheel(Owner):
 
     # --- opening ---
 
-    def begin_anew(self) -> None:
+    def start_over_empty(self) -> None:
         """Empty; durable."""
         self.segments.close()
         tables = {self._tree.far_table(number) for number in (0, 1)}
@@ -105,7 +105,7 @@ class FarWheel(Owner):
         size, reserve_bytes = self.segments.segment_bytes, self._reserve_bytes
         self.segments = Segments(self._disk, self._tree.far_log, size, reserve_bytes)
         self._chains, self._copied, self._lowest = {}, None, NO_SLOT
-        self.parked_slot = -1
+        self.overflow_slot = -1
         self.begin = self.end = self.count = self.number = 0
         self._completed_begin = self._round_end = 0
         self.is_dirty = self.was_used = False
@@ -114,7 +114,7 @@ class FarWheel(Owner):
     def load(self, number: int) -> bool:
         """Be what the table with this number says; False where it does not fit the files."""
         if number == 0:
-            self.begin_anew()
+            self.start_over_empty()
             return True
         raw = self._disk.read_small(self._tree.far_table(number))
         table = far_table.read(raw, number)
@@ -125,7 +125,7 @@ class FarWheel(Owner):
             if slot in self._chains:
                 self._copied = slot, self._chains[slot]
             self._chains[slot] = Chain(*chain)
-        self.release_parked()
+        self.release_overflow()
         self.begin, self.end, self.width = table.begin, table.end, table.width
         self.ordered_from = table.ordered_from
         self._completed_begin = table.begin
@@ -141,7 +141,7 @@ class FarWheel(Owner):
             self.segments.load(needed=self._offset(table.end), is_derived=True)
         except CorruptError:
             return False
-        if self.segments.has_misfits:
+        if self.segments.has_incompatible_files:
             return False
         first, last = table.begin // self._per_segment, (table.end - 1) // self._per_segment
         needed = set(range(first, last + 1)) if table.begin < table.end else set()
@@ -189,7 +189,7 @@ class FarWheel(Owner):
     def lowest(self) -> int:
         """The lowest far slot that holds something; NO_SLOT: none does."""
         if self._lowest is None:
-            self._lowest = min(self._slots - {self.parked_slot}, default=NO_SLOT)
+            self._lowest = min(self._slots - {self.overflow_slot}, default=NO_SLOT)
         return self._lowest
 
     @property
@@ -224,7 +224,7 @@ class FarWheel(Owner):
         for at, (slot, chain) in enumerate(zip(slots.tolist(), old, strict=True)):
             oldest = chain.oldest if chain.size else self.end + int(first[at])
             self._chains[slot] = Chain(int(heads[at]), oldest, chain.size + counts[at])
-        own = slots[slots != self.parked_slot]
+        own = slots[slots != self.overflow_slot]
         if self._lowest is not None and len(own):
             self._lowest = min(self._lowest, int(own[0]))
         self.end += len(units)
@@ -252,16 +252,16 @@ class FarWheel(Owner):
         return max(self._slots, default=-1) >= 0
 
     @property
-    def has_parked(self) -> bool:
+    def has_overflow(self) -> bool:
         """Whether there are units of what was parked."""
-        is_copied = self._copied is not None and self._copied[0] == self.parked_slot
-        return is_copied or self.parked_slot in self._chains
+        is_copied = self._copied is not None and self._copied[0] == self.overflow_slot
+        return is_copied or self.overflow_slot in self._chains
 
-    def drop_parked(self) -> None:
+    def drop_overflow(self) -> None:
         """Nothing of what was parked waits any more."""
-        while self.has_parked:  # and where it is being copied, both
-            self.count -= self.chain_of(self.parked_slot).size
-            self._set(self.parked_slot, None)
+        while self.has_overflow:  # and where it is being copied, both
+            self.count -= self.chain_of(self.overflow_slot).size
+            self._set(self.overflow_slot, None)
             self.is_dirty = True
 
     def note_linked_again(self, timer_log_end: int) -> None:
@@ -269,11 +269,11 @@ class FarWheel(Owner):
         self.ordered_from = timer_log_end
         self.is_dirty = self.was_used = True
 
-    def release_parked(self) -> None:
+    def release_overflow(self) -> None:
         """Have what was parked come down before all else: it is not in the open slot, as far as
         anybody knows. What is parked from now on has a chain of its own.
         """
-        self.parked_slot = min(self._slots | {0}) - 1
+        self.overflow_slot = min(self._slots | {0}) - 1
         self._lowest = None
 
     def _set(self, slot: int, chain: Chain | None) -> None:
@@ -344,7 +344,7 @@ class FarWheel(Owner):
             self._disk.unlink(path)
             self._disk.sync_directory(path.parent)
 
-    def parked_offsets(self, view: Any, rows: Records) -> Int64Array:
+    def overflow_offsets(self, view: Any, rows: Records) -> Int64Array:
         """Where in the commit log that lies what a table calls parked."""
         parts = [np.empty(0, np.int64)]
         for slot, newest, *_ in rows[rows["slot"] < 0].tolist():
@@ -396,7 +396,7 @@ class FarWheel(Owner):
 
     # --- space ---
 
-    def next_to_copy(self, parked: int) -> int | None:
+    def next_to_copy(self, overflow_count: int) -> int | None:
         """Give the slot whose chain is to be copied to the far log's end, so that what lies before
         it can go; None where that is not worth it. Under the wheel's lock. `parked`: how many of
         those that are parked still wait.
@@ -406,9 +406,9 @@ class FarWheel(Owner):
         """
         if self._copied is not None:
             return self._copied[0]
-        size = self._chains.get(self.parked_slot, Chain()).size
-        if size > 2 * parked + 2 * self._per_segment:
-            return self._begin_copy(self.parked_slot)
+        size = self._chains.get(self.overflow_slot, Chain()).size
+        if size > 2 * overflow_count + 2 * self._per_segment:
+            return self._begin_copy(self.overflow_slot)
         if self._round_end == 0:
             if self.end - self.begin <= 2 * self.count + 2 * self._per_segment:
                 return None

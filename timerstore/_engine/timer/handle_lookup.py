@@ -37,7 +37,7 @@ from timerstore.errors import CorruptError, GoneError
 from timerstore.messages import parse_properties
 
 
-class NamedTimer(NamedTuple):
+class FoundTimer(NamedTuple):
     """A message that a handle names."""
 
     timer_id: int
@@ -73,7 +73,7 @@ class HandleLookup:
         self._store_id = store_id
         self._precision_ms = precision_ms
 
-    def find(self, handle: Handle) -> list[NamedTimer]:
+    def find(self, handle: Handle) -> list[FoundTimer]:
         """Give every message that waits under this handle, in put order: of ours one, of a broker's
         as often as its producer sent it. Where none waits: the newest that did; or nothing.
         """
@@ -87,7 +87,7 @@ class HandleLookup:
         """Whether a message waits under this id at the moment."""
         return bool(self._states.get(timer_id) == lib.TS_WAITING)
 
-    def _find(self, handle: Handle) -> list[NamedTimer]:
+    def _find(self, handle: Handle) -> list[FoundTimer]:
         if handle.timer_id is not None and handle.timer_id >= 0:
             found = self._source_at(handle, handle.timer_id)
             if found is not None:
@@ -102,7 +102,7 @@ class HandleLookup:
             offsets |= self._anywhere(handle)  # what was moved within its slot may roll
         return self._choose(handle, offsets)
 
-    def _choose(self, handle: Handle, offsets: dict[int, int]) -> list[NamedTimer]:
+    def _choose(self, handle: Handle, offsets: dict[int, int]) -> list[FoundTimer]:
         """Of copies, by timer id."""
         waiting = [i for i in sorted(offsets) if self._states.get(i) == lib.TS_WAITING]
         ids = waiting or [max(offsets)] if offsets else []
@@ -111,7 +111,7 @@ class HandleLookup:
 
     # --- by timer id ---
 
-    def _source_at(self, handle: Handle, timer_id: int) -> NamedTimer | None:
+    def _source_at(self, handle: Handle, timer_id: int) -> FoundTimer | None:
         queue = self._timer_route.queue
         if timer_id >= queue.count:
             with self._log.lock:
@@ -129,7 +129,7 @@ class HandleLookup:
                 return None
             raise
 
-    def _match(self, handle: Handle, timer_id: int, log_offset: int) -> NamedTimer | None:
+    def _match(self, handle: Handle, timer_id: int, log_offset: int) -> FoundTimer | None:
         """The record there, where it is a copy of what the handle names."""
         with self._log.segments.view(self._log.written) as view:
             _, _, text = record_fields(self._log.segments, view, log_offset)
@@ -145,7 +145,7 @@ class HandleLookup:
             return None
         route = self._routes.make(handle.topic, number, self._clock.now_ms)
         due_ms = int(lib.ts_properties_due(text, len(text), self._precision_ms))
-        return NamedTimer(timer_id, handle.message_id, route, handle.out_ms, due_ms, log_offset)
+        return FoundTimer(timer_id, handle.message_id, route, handle.out_ms, due_ms, log_offset)
 
     # --- by slot ---
 

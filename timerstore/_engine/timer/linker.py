@@ -153,7 +153,7 @@ class Linker(Owner):
         link.read_below = min(wheel.reading.frontier, wheel.frontier)
         kept = wheel.kept()
         link.kept, link.kept_count = ffi.from_buffer("int64_t[]", kept), len(kept)
-        link.parks, link.parked = parks, self._far.parked_slot
+        link.parks, link.parked = parks, self._far.overflow_slot
         link.roll_slots = config.roll_slots
         link.near_slots = link.far_width = link.spread_slots = 0
         if for_broker:
@@ -190,7 +190,7 @@ class Linker(Owner):
             late = self._late[: link.late_count]
             wheel.took_late([slot for slot, _ in by_slot(late["slot"]) if slot >= 0])
             self._open_slot.expect_and_push(late)
-            self._metrics.add("parked_messages", int(np.count_nonzero(late["slot"] < 0)))
+            self._metrics.add("overflow_messages", int(np.count_nonzero(late["slot"] < 0)))
         return int(count)
 
     def _append(self, size: int, end: int, far_count: int) -> None:
@@ -271,7 +271,7 @@ class Linker(Owner):
         """
         with self._lock:
             with self._wheel.lock:
-                self._far.release_parked()
+                self._far.release_overflow()
             while self._far.count:
                 if self._take_down(self._now_slot(), for_broker=True) == BLOCKED:
                     return False
@@ -283,13 +283,13 @@ class Linker(Owner):
         is not needed. Whether anything was done.
         """
         far = self._far
-        self.drop_parked()
+        self.drop_overflow()
         if far.unlink():
             reach("far_unlinked")
             return True
         with self._lock:
             with self._wheel.lock:
-                slot = far.next_to_copy(self._open_slot.parked)
+                slot = far.next_to_copy(self._open_slot.overflow_count)
             if slot is None:
                 return False
             units = far.first_of(slot)
@@ -305,13 +305,13 @@ class Linker(Owner):
         reach("far_tidied")
         return True
 
-    def drop_parked(self) -> None:
+    def drop_overflow(self) -> None:
         """Let go of what was parked, where none of it waits any more."""
-        if not self._far.has_parked:
+        if not self._far.has_overflow:
             return
         with self._wheel.lock:
-            if not self._open_slot.parked:
-                self._far.drop_parked()
+            if not self._open_slot.overflow_count:
+                self._far.drop_overflow()
 
     def _copy(self, units: Records) -> None:
         try:

@@ -27,9 +27,9 @@ from timerstore._engine.base.owner import Owner
 from timerstore._engine.timer.due_queue import RUN_MIN, DueQueue
 from timerstore._engine.timer.timer_arrays import DUE, Int64Array, Records
 
-CROWD = 65_536
+BURST_MESSAGES = 65_536
 """Messages of one topic, about, that are read and wait: from here on it has a queue of its own."""
-_CROWDS = 64  # so many topics at most
+_BURSTS_MAX = 64  # so many topics at most
 
 
 def by_slot(slots: Int64Array) -> list[tuple[int, int]]:
@@ -55,10 +55,10 @@ class OpenSlot(Owner):
         self._precision_ms = precision_ms
         self._lock = Lock()
         self._outstanding: dict[int, int] = {}
-        self.parked = 0  # the same of what is linked in no slot
+        self.overflow_count = 0  # the same of what is linked in no slot
         self._rest = DueQueue()
         self._rest_hash: int | None = None  # where all of the rest are of one topic
-        self._crowds: dict[int, DueQueue] = {}  # by topic hash
+        self._bursts: dict[int, DueQueue] = {}  # by topic hash
         self._popped: Records = np.empty(0, DUE)  # last
         self._turn = 0
         self._is_mixed = is_mixed
@@ -70,7 +70,7 @@ class OpenSlot(Owner):
         self.frontier = read_slot
 
     def __len__(self) -> int:
-        return len(self._rest) + sum(map(len, list(self._crowds.values())))
+        return len(self._rest) + sum(map(len, list(self._bursts.values())))
 
     @property
     def rest_count(self) -> int:
@@ -82,7 +82,7 @@ class OpenSlot(Owner):
         with self._lock:
             for slot, count in each:
                 if slot < 0:
-                    self.parked += count
+                    self.overflow_count += count
                 else:
                     self._outstanding[slot] = self._outstanding.get(slot, 0) + count
 
@@ -98,8 +98,8 @@ class OpenSlot(Owner):
 
     def _done(self, slot: int, count: int) -> None:
         if slot < 0:
-            self.parked -= count
-            assert self.parked >= 0, "more done than was parked"
+            self.overflow_count -= count
+            assert self.overflow_count >= 0, "more done than was parked"
             return
         left = self._outstanding[slot] - count
         assert left >= 0, "more of a slot done than expected"
@@ -149,19 +149,19 @@ class OpenSlot(Owner):
         if not len(entries):
             return
         self._stand_aside()
-        if len(entries) >= RUN_MIN and len(self._rest) + len(entries) > CROWD:
-            self._look_for_crowds(entries)
+        if len(entries) >= RUN_MIN and len(self._rest) + len(entries) > BURST_MESSAGES:
+            self._find_bursts(entries)
         self._part(entries)
 
     def _part(self, entries: Records) -> None:
         """Give each crowd what is of its topic, and the rest the rest."""
-        for topic_hash, crowd in self._crowds.items():
+        for topic_hash, burst in self._bursts.items():
             is_of_it = entries["topic_hash"] == topic_hash
             if is_of_it.all():
-                crowd.push(entries)
+                burst.push(entries)
                 return
             if is_of_it.any():
-                crowd.push(entries[is_of_it])
+                burst.push(entries[is_of_it])
                 entries = entries[~is_of_it]
         self._push_rest(entries)
 
@@ -176,20 +176,24 @@ class OpenSlot(Owner):
     def _stand_aside(self) -> None:
         """A crowd that was alone gets a queue of its own, as another topic has something by now."""
         topic_hash = self._rest_hash
-        if topic_hash is None or len(self._rest) <= CROWD or len(self._crowds) >= _CROWDS:
+        if (
+            topic_hash is None
+            or len(self._rest) <= BURST_MESSAGES
+            or len(self._bursts) >= _BURSTS_MAX
+        ):
             return
         if self._is_mixed():
-            self._crowds[topic_hash] = self._rest
+            self._bursts[topic_hash] = self._rest
             self._rest, self._rest_hash = DueQueue(), None
 
-    def _look_for_crowds(self, entries: Records) -> None:
+    def _find_bursts(self, entries: Records) -> None:
         """Give a queue of its own to a topic that has a quarter of these."""
         hashes, counts = np.unique(entries["topic_hash"], return_counts=True)
         found = hashes[(counts >= RUN_MIN) & (4 * counts >= len(entries))].tolist()
-        found = [one for one in found if one not in self._crowds][: _CROWDS - len(self._crowds)]
+        found = [one for one in found if one not in self._bursts][: _BURSTS_MAX - len(self._bursts)]
         if not found or not self._is_mixed():
             return
-        self._crowds |= {topic_hash: DueQueue() for topic_hash in found}
+        self._bursts |= {topic_hash: DueQueue() for topic_hash in found}
         before, self._rest = self._rest, DueQueue()
         self._part(before.all())
 
@@ -206,19 +210,19 @@ class OpenSlot(Owner):
             self._stand_aside()
             until_ms = min(now_ms, self.frontier * self._precision_ms)
             out = np.empty(min(capacity, max(1, len(self))), DUE)
-            if not self._crowds:
+            if not self._bursts:
                 count = self._take(self._rest, until_ms, out)
             else:
                 count = self._take_shares(until_ms, out)
-                self._crowds = {key: crowd for key, crowd in self._crowds.items() if len(crowd)}
+                self._bursts = {key: burst for key, burst in self._bursts.items() if len(burst)}
             self._popped = out[:count]
             return self._popped, self.frontier
 
     def _take_shares(self, until_ms: int, out: Records) -> int:
         """Of each queue a share, and of what room some of them leave."""
-        crowds = list(self._crowds.values())
-        self._turn = (self._turn + 1) % len(crowds)
-        queues = [self._rest, *crowds[self._turn :], *crowds[: self._turn]]
+        bursts = list(self._bursts.values())
+        self._turn = (self._turn + 1) % len(bursts)
+        queues = [self._rest, *bursts[self._turn :], *bursts[: self._turn]]
         count, before = 0, -1
         while before < count < len(out):
             before = count
@@ -236,7 +240,7 @@ class OpenSlot(Owner):
         """
         with self._lock:
             parts = [self._popped]
-            for queue in (self._rest, *self._crowds.values()):
+            for queue in (self._rest, *self._bursts.values()):
                 parts += queue.by(now_ms)
             return parts
 
@@ -246,7 +250,7 @@ class OpenSlot(Owner):
             wake_ms = self._first_wake_ms()
             return wake_ms if wake_ms <= self.frontier * self._precision_ms else None
 
-    def held_wake_ms(self) -> int | None:
+    def blocked_wake_ms(self) -> int | None:
         """When the first entry would be looked at, but that its slot is not loaded whole; else
         None.
         """
@@ -257,4 +261,4 @@ class OpenSlot(Owner):
             return wake_ms if wake_ms > self.frontier * self._precision_ms else None
 
     def _first_wake_ms(self) -> int:
-        return min(queue.wake_ms() for queue in (self._rest, *self._crowds.values()))
+        return min(queue.wake_ms() for queue in (self._rest, *self._bursts.values()))

@@ -170,10 +170,10 @@ class Relocator(Owner):
                     return newest
                 ordered_from, rows = self._far.ordered_from, self._far.table().rows
                 view = held.enter_context(self._far.view())
-            parked = self._far.parked_offsets(view, rows)
+            in_overflow = self._far.overflow_offsets(view, rows)
         numbers = records["queue_offset"] - (linked - timer_unit.count_below(end, size))
         is_known = numbers >= timer_unit.count_below(ordered_from, size)
-        is_known &= ~np.isin(records["log_offset"], parked)
+        is_known &= ~np.isin(records["log_offset"], in_overflow)
         per_segment = timer_unit.units_per_segment(size)
         newest[is_known & (numbers < segments.begin // size * per_segment)] = False
         asked = np.flatnonzero(newest & is_known & (records["queue_offset"] < linked))

@@ -62,7 +62,7 @@ class SlotCounts(Owner):
         self._slots: DelayQueue[int, None] = DelayQueue(bucket_ms=64)  # their time: their number
         self._add(*found)
 
-    def _look_at_clock(self) -> None:
+    def _follow_clock(self) -> None:
         """Forget what has passed; count again where the clock was set back."""
         frontier, now_slot = self._wheel.frontier, self._clock.now_ms // self._precision_ms
         was_ahead = self._wheel.is_beyond(now_slot) and frontier != self._frontier
@@ -77,14 +77,14 @@ class SlotCounts(Owner):
         """Raise FlowControlError where so many more would be too many; nothing is counted."""
         slots, counts = self._by_slot(due_ms)
         with self._lock:
-            self._look_at_clock()
+            self._follow_clock()
             self._check(slots, counts, np.size(due_ms))
 
     def add(self, due_ms: Due) -> None:
         """Count all of them, or raise FlowControlError and count none. 0: not a timer."""
         slots, counts = self._by_slot(due_ms)
         with self._lock:
-            self._look_at_clock()
+            self._follow_clock()
             self._check(slots, counts, np.size(due_ms))
             self._add(slots, counts)
 
@@ -127,7 +127,7 @@ class SlotCounts(Owner):
         for slot, count in zip(slots, counts, strict=True):
             waiting = self._counts.get(slot, 0)
             if waiting + count > self._limit:
-                self._metrics.add("flow_control_refused_messages", asked)
+                self._metrics.add("flow_control_rejected_messages", asked)
                 raise FlowControlError(
                     f"a slot is full (slot_messages_max): {waiting} messages wait for it",
                     where=f"slot of {slot * self._precision_ms} ms",

@@ -51,7 +51,7 @@ class TimerLog(Owner):
 
     def is_whole(self, begin: int) -> bool:
         """Whether every file from the one with `begin` up to the end is there, and whole."""
-        if self.segments.has_misfits:
+        if self.segments.has_incompatible_files:
             return False
         first = begin // self.segments.segment_bytes
         last = (self.end - 1) // self.segments.segment_bytes

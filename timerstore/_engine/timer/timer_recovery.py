@@ -75,7 +75,7 @@ def fold_forward(states: TimerStates, routes: Routes, scanned: Scan, store_id: i
             states.ensure(int(need[0]))
 
 
-def fold_anew(states: TimerStates, routes: Routes, scanned: Scan, found: Fold) -> None:
+def fold_from_empty(states: TimerStates, routes: Routes, scanned: Scan, found: Fold) -> None:
     """Set the states and the pending counts from a fold of the whole log."""
     states.ensure(max(found.next_id, 1))
     for ids, state in (

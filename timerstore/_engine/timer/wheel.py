@@ -246,7 +246,7 @@ class Wheel(Owner):
         self._cuts.check()
         return slots[:count], units[:count].clip(0)
 
-    def next_crowd(self, begin: int, end: int, count_min: int) -> tuple[int, int] | None:
+    def next_burst(self, begin: int, end: int, count_min: int) -> tuple[int, int] | None:
         """Give the first slot in [begin, end), at most a lap, that says it holds so many units, and
         how many those are.
         """

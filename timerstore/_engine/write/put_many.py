@@ -44,7 +44,7 @@ from timerstore.clock import Clock
 from timerstore.config import StoreConfig
 from timerstore.errors import BusyError, FullError, MessageError
 from timerstore.messages import Int64Array
-from timerstore.receipts import GivenIds, PutBatch, PutReceipt, ReceiptOrigin
+from timerstore.receipts import CallerIds, PutBatch, PutReceipt, ReceiptOrigin
 
 _MANY_HOLD = 1024
 _ONCE_BYTES = len("TS_ONCE") + 2 + 19
@@ -426,7 +426,7 @@ class ManyPutting(Putting):
                 way, rows, call.due, call.now_ms, places, once, begin=row, end=row + 1
             )
 
-    def _fill_in(self, batch: PutBatch, given: GivenIds, which: Any, firsts: Any) -> None:
+    def _fill_in(self, batch: PutBatch, given: CallerIds, which: Any, firsts: Any) -> None:
         levels = firsts["level"]
         due_ms = firsts["due_ms"].copy()
         for k in np.flatnonzero(levels):
@@ -587,11 +587,11 @@ class _Call(NamedTuple):
         return rows if self.ids is None else rows.with_ids(*self.ids)
 
 
-def _given(ids: Column, count: int, queue_id: int) -> GivenIds:
+def _given(ids: Column, count: int, queue_id: int) -> CallerIds:
     data, offsets = ids
     whole, spans = bytes(data), offsets.tolist()
     texts = [whole[a:b].decode() for a, b in pairwise(spans)]
-    return GivenIds(
+    return CallerIds(
         texts, np.full(count, queue_id, np.int64), np.zeros(count, bool), np.zeros(count, bool)
     )
 

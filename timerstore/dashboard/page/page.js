@@ -208,7 +208,7 @@ function showNow() {
   say("waiting", count(now.waiting));
   say("late", count(now.late));
   $("late-tile").classList.toggle("warn", now.late > 0);
-  say("late-note", now.late === 0 ? "all in time" : now.behind ? `by ${span(now.behind.dequeue_behind_ms)}` : "as of the last checkpoint");
+  say("late-note", now.late === 0 ? "all in time" : now.behind ? `by ${span(now.behind.delivery_lag_ms)}` : "as of the last checkpoint");
   say("delivered", rate(now.delivered_per_s));
   say("waiting-note", `put ${rate(now.put_per_s)} /s`);
   showSpark(now.history);
@@ -308,12 +308,12 @@ function showBehind() {
   if (told === null) return;
   const withTime = (n, ms) => (n && ms > 0 ? `${count(n)} · ${span(ms)}` : count(n));
   const rows = [
-    ["Due, not handed over", withTime(told.dequeue_behind_messages, told.dequeue_behind_ms), told.dequeue_behind_ms > 1000],
-    ["Put, not on the wheel", withTime(told.enqueue_behind_messages, told.enqueue_behind_ms), told.enqueue_behind_ms > 1000],
-    ["Log that is in no queue", bytes(told.dispatch_behind_bytes), false],
+    ["Due, not handed over", withTime(told.delivery_lag_messages, told.delivery_lag_ms), told.delivery_lag_ms > 1000],
+    ["Put, not on the wheel", withTime(told.enqueue_lag_messages, told.enqueue_lag_ms), told.enqueue_lag_ms > 1000],
+    ["Log that is in no queue", bytes(told.dispatch_lag_bytes), false],
     ["Held for their topic's rate", count(told.paced_messages), false],
     ["Steps tried again", count(told.service_retries), told.service_retries > 0],
-    ["Removed before a group read", count(told.retention_unread_messages), told.retention_unread_messages > 0],
+    ["Removed before a group read", count(told.retention_unconsumed_messages), told.retention_unconsumed_messages > 0],
   ];
   $("behind").replaceChildren(...rows.map(([name, text, isBad]) =>
     make("div", {}, make("dt", {}, name), make("dd", { class: isBad ? "warn" : "" }, text))));

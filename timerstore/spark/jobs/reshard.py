@@ -26,7 +26,7 @@ from timerstore._engine.format.store_paths import Tree
 from timerstore._engine.storage.disk import Disk
 from timerstore.errors import ConfigError
 from timerstore.shards.cluster import require
-from timerstore.shards.pending_ingest import refuse_untaken
+from timerstore.shards.pending_ingest import refuse_pending
 from timerstore.spark.jobs import audit_frames
 from timerstore.spark.jobs.job import FOLDER, Job, Outcome, Run, need_there
 from timerstore.spark.jobs.lake import check_run_id
@@ -72,7 +72,7 @@ def work(run: Run, args: Args) -> Outcome:
     if args.source.resolve() == args.path.resolve():
         raise ConfigError("--path: wanted another directory than --source")
     refuse_open(args.source)
-    refuse_untaken(args.source)
+    refuse_pending(args.source)
     refuse_recurring(args.source)
     done = write_rows(run, build(run.spark, args), args.path, source)
     run.tell(f"{done.rows:,} rows moved")

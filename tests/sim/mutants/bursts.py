@@ -69,7 +69,7 @@ def _dropped_with_rate() -> Patches:
 
     def set_rate(self: Any, topic: str, per_second: float | None) -> None:
         if per_second is None:
-            self._lanes.pop(topic, None)
+            self._fair_queue.pop(topic, None)
         original(self, topic, per_second)
 
     yield swap(FairQueue, "set_rate", set_rate)
@@ -113,7 +113,7 @@ def _crowd_forgotten() -> Patches:
 
     def pop(self: Any, *given: Any) -> Any:
         found = original(self, *given)
-        self._crowds = {key: one for key, one in self._crowds.items() if not len(found[0])}
+        self._bursts = {key: one for key, one in self._bursts.items() if not len(found[0])}
         return found
 
     yield swap(OpenSlot, "pop", pop)
@@ -122,11 +122,14 @@ def _crowd_forgotten() -> Patches:
 @mutant("CW-3", "what comes when its topic has a queue of its own goes to the others")
 def _new_in_rest() -> Patches:
     def sort_in(self: Any, entries: Any) -> None:
-        had = dict(self._crowds)
-        if len(entries) >= open_slot.RUN_MIN and len(self._rest) + len(entries) > open_slot.CROWD:
-            self._look_for_crowds(entries)
-        for key in self._crowds.keys() - had.keys():
-            self._crowds[key].push(entries[entries["topic_hash"] == key])
+        had = dict(self._bursts)
+        if (
+            len(entries) >= open_slot.RUN_MIN
+            and len(self._rest) + len(entries) > open_slot.BURST_MESSAGES
+        ):
+            self._find_bursts(entries)
+        for key in self._bursts.keys() - had.keys():
+            self._bursts[key].push(entries[entries["topic_hash"] == key])
             entries = entries[entries["topic_hash"] != key]
         self._rest.push(entries)
 

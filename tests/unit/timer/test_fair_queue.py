@@ -23,7 +23,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     made.close()
 
 
-def crowd(bench: Bench, count: int, topic: str = "a", due_ms: int = NOW + 5000) -> None:
+def burst(bench: Bench, count: int, topic: str = "a", due_ms: int = NOW + 5000) -> None:
     bodies = [b"%06d" % k for k in range(count)]
     bench.store.put_many(topic, bodies, deliver_ms=due_ms)
     bench.turn()
@@ -35,8 +35,8 @@ def numbers(bench: Bench, topic: str = "a") -> list[int]:
 
 def test_a_rate_holds_and_keeps_the_order(bench: Bench) -> None:
     bench.store.pace("a", 10)
-    crowd(bench, 100)
-    crowd(bench, 3, "b")
+    burst(bench, 100)
+    burst(bench, 3, "b")
     bench.turn(5000)
     assert numbers(bench, "b") == [0, 1, 2]  # another topic does not wait
     seen = len(numbers(bench))
@@ -57,7 +57,7 @@ def test_a_rate_holds_and_keeps_the_order(bench: Bench) -> None:
 
 def test_half_a_message_a_second(bench: Bench) -> None:
     bench.store.pace("a", 0.5)
-    crowd(bench, 3)
+    burst(bench, 3)
     times = []
     for _ in range(70):
         bench.turn(100)
@@ -67,7 +67,7 @@ def test_half_a_message_a_second(bench: Bench) -> None:
 
 def test_it_says_when_to_look_again(bench: Bench) -> None:
     bench.store.pace("a", 4)
-    crowd(bench, 3)
+    burst(bench, 3)
     bench.turn(5000)
     service = bench.store.services()["dequeue_put"]
     assert service.idle_s() == pytest.approx(0.25)
@@ -94,8 +94,8 @@ def test_the_cancelled_take_no_turn(bench: Bench) -> None:
 
 def test_what_comes_late_takes_its_place_by_due_time(bench: Bench) -> None:
     bench.store.pace("a", 10)
-    crowd(bench, 5, due_ms=NOW + 5000)
-    crowd(bench, 5, due_ms=NOW + 6000)
+    burst(bench, 5, due_ms=NOW + 5000)
+    burst(bench, 5, due_ms=NOW + 6000)
     bench.turn(6000)
     bench.store.put("a", b"999", deliver_ms=NOW + 6001)
     for _ in range(30):
@@ -105,7 +105,7 @@ def test_what_comes_late_takes_its_place_by_due_time(bench: Bench) -> None:
 
 def test_never_early_when_the_clock_is_set_back(bench: Bench) -> None:
     bench.store.pace("a", 10)
-    crowd(bench, 5)
+    burst(bench, 5)
     bench.turn(5000)
     assert len(numbers(bench)) == 1
     bench.turn(-2000)
@@ -122,7 +122,7 @@ def test_never_early_when_the_clock_is_set_back(bench: Bench) -> None:
 
 def test_what_is_held_is_there_after_a_restart(bench: Bench) -> None:
     bench.store.pace("a", 1)
-    crowd(bench, 10)
+    burst(bench, 10)
     bench.turn(5000)
     assert len(list(bench.store.pending(topic="a"))) == 9
     assert bench.store.histogram(NOW, NOW + 10_000, "second", "a").counts.sum() == 9
@@ -145,7 +145,7 @@ def test_explain_says_that_it_is_paced(bench: Bench) -> None:
 
 def test_config_rates_hold_from_opening_on(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "store", replace(small(), topic_rates="a=10 b=0.5"))
-    crowd(bench, 30)
+    burst(bench, 30)
     bench.turn(5000)
     bench.turn(1000)
     assert len(numbers(bench)) == 2
@@ -163,10 +163,10 @@ def test_a_crowd_does_not_keep_another_topic_waiting(
     monkeypatch.setattr(*DEQUEUE_PUT_SORTED, 400)
     batches = {}
     for is_crowd, limit in ((True, 100), (False, 1_000_000)):
-        monkeypatch.setattr(fair_queue, "CROWD", limit)
+        monkeypatch.setattr(fair_queue, "BURST_MESSAGES", limit)
         begin_ms = bench.clock.now_ms
         topic = f"crowd-{limit}"
-        crowd(bench, 300, topic, begin_ms + 5000)
+        burst(bench, 300, topic, begin_ms + 5000)
         bench.store.put(f"b-{limit}", b"x", deliver_ms=begin_ms + 5001)
         bench.turn()
         bench.clock.advance(6000)
@@ -188,7 +188,7 @@ def test_a_crowd_does_not_keep_another_topic_waiting(
 
 def test_a_failure_loses_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.store.pace("a", 100)
-    crowd(bench, 50)
+    burst(bench, 50)
     bench.clock.advance(5000)
     real = fair_queue.real_routes
     calls = []
@@ -225,7 +225,7 @@ def test_rates_out_of_range_are_refused(bench: Bench, rate: Any) -> None:
 
 def test_lowest_rate_delivers_one_message_in_a_thousand_seconds(bench: Bench) -> None:
     bench.store.pace("a", 0.001)
-    crowd(bench, 3)
+    burst(bench, 3)
     bench.clock.advance(5000)
     counts = []
     for advance_ms in (0, 999_000, 1_001_000, 1_000_000):
@@ -240,7 +240,7 @@ def test_highest_rate_and_none_deliver_a_burst_within_a_millisecond(
 ) -> None:
     bench.store.pace("a", 0.001)
     bench.store.pace("a", rate)
-    crowd(bench, 300)
+    burst(bench, 300)
     bench.turn(5000)
     bench.turn(1)
     assert numbers(bench) == list(range(300))
@@ -271,7 +271,7 @@ def test_wrong_rates_in_the_config_are_said(rates: str, problem: str) -> None:
 def test_rates_in_the_config_at_their_edge_are_the_stores(tmp_path: Path) -> None:
     for rates, wanted in (("", {}), ("a=0.001 b=1000000", {"a": 0.001, "b": 1_000_000.0})):
         bench = Bench(tmp_path / f"{len(wanted)}", small(topic_rates=rates))
-        assert inside(bench.store).pipeline.dequeue_put.lanes.rates == wanted
+        assert inside(bench.store).pipeline.dequeue_put.fair_queue.rates == wanted
         bench.close()
 
 

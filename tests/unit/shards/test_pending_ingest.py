@@ -10,7 +10,7 @@ from timerstore import ConfigError, shards
 from timerstore._engine.storage.disk import Disk
 from timerstore.shards import pending_ingest as untaken_module
 from timerstore.shards.cluster import ensure
-from timerstore.shards.pending_ingest import Untaken, refuse_untaken, untaken
+from timerstore.shards.pending_ingest import PendingPart, pending_parts, refuse_pending
 
 
 def _commit(root: Path, version: int) -> None:
@@ -23,13 +23,13 @@ def _commit(root: Path, version: int) -> None:
 def test_shards_that_nobody_opened_have_taken_nothing(tmp_path: Path) -> None:
     root = tmp_path / "shards"
     ensure(Disk(), root, 2, None)
-    assert untaken(root) == []
+    assert pending_parts(root) == []
     _commit(root, 0)
-    assert untaken(root) == [Untaken("s", 0, (0, 1))]
+    assert pending_parts(root) == [PendingPart("s", 0, (0, 1))]
     with pytest.raises(ConfigError, match=r"run ingest first .* is not in shards \[0, 1\]"):
-        refuse_untaken(root, 60.0)  # nobody has them open: there is nothing to wait for
+        refuse_pending(root, 60.0)  # nobody has them open: there is nothing to wait for
     shards.ingest(root)
-    assert untaken(root) == []
+    assert pending_parts(root) == []
 
 
 def test_who_has_them_open_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,10 +39,10 @@ def test_who_has_them_open_is_waited_for(tmp_path: Path, monkeypatch: pytest.Mon
         looks = []
 
         def look_again(_s: float) -> None:
-            looks.append(untaken(root))
+            looks.append(pending_parts(root))
             store.flush()
 
         monkeypatch.setattr(untaken_module.time, "sleep", look_again)
-        refuse_untaken(root, 60.0)
-        assert untaken(root) == []
-        assert looks[:1] in ([], [[Untaken("s", 0, (0, 1))]])  # as quick as the owner is
+        refuse_pending(root, 60.0)
+        assert pending_parts(root) == []
+        assert looks[:1] in ([], [[PendingPart("s", 0, (0, 1))]])  # as quick as the owner is

@@ -18,8 +18,8 @@ PAGE = _HERE / "PROMISES.md"
 _HEAD = """# What is promised, and what proves it
 
 Written by `python -m tests.promises` of `promises.toml` and the ledger `amounts.jsonl`; do not
-edit. The fault model stands in the README. What runs under `make test` on every commit is not
-counted: only what noted itself in the ledger (`make nightly`).
+edit. The fault model is in timerstore/docs/guarantees.md. What runs under `make test` on every
+commit is not counted: only what noted itself in the ledger (`make nightly`).
 
 | promise | says | tests | ran so far | not proved |
 |---|---|---|---|---|

@@ -1,9 +1,9 @@
-"""The ledger of what ran: suite, runs, seconds, commit; and the README's table of its sums.
+"""The ledger of what ran: suite, runs, seconds, commit; and the table of its sums in AMOUNTS.md.
 
-Data:     tests/amounts.jsonl, one JSON object a line; the README between two marks.
-Holds:    lines are only ever added; nothing is claimed that has no line.
+Data: tests/amounts.jsonl, one JSON object a line; lines are only added. The table is between two
+marks in tests/AMOUNTS.md; nothing is claimed that has no line.
 
-    python -m tests.support.ledger     # writes the table into the README anew
+    python -m tests.support.ledger     # writes the table again
 """
 
 import json
@@ -14,7 +14,7 @@ from pathlib import Path
 
 _HERE = Path(__file__).parents[1]
 LEDGER = _HERE / "amounts.jsonl"
-README = _HERE.parent / "README.md"
+PAGE = _HERE / "AMOUNTS.md"
 BEGIN, END = "<!-- amounts: begin -->", "<!-- amounts: end -->"
 
 
@@ -72,13 +72,13 @@ def table() -> str:
     return "\n".join(rows)
 
 
-def write_readme() -> None:
+def write_page() -> None:
     """Put the table between its marks."""
-    text = README.read_text()
+    text = PAGE.read_text()
     head, rest = text.split(BEGIN)
     _, tail = rest.split(END)
-    README.write_text(f"{head}{BEGIN}\n{table()}\n{END}{tail}")
+    PAGE.write_text(f"{head}{BEGIN}\n{table()}\n{END}{tail}")
 
 
 if __name__ == "__main__":
-    write_readme()
+    write_page()

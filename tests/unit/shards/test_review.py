@@ -24,7 +24,7 @@ from timerstore.shards.row_staging import open_staged, read_staged  # noqa: E402
 from timerstore.shards.shard_ingest import IngestService  # noqa: E402
 from timerstore.testing import ManualClock  # noqa: E402
 
-README = Path(__file__).parents[3] / "README.md"
+FEATURES = Path(timerstore.__file__).parent / "docs" / "features.md"
 
 
 def write(root: Path | str, version: int = 0, source: str = "s") -> Any:
@@ -214,16 +214,16 @@ def test_a_staged_file_that_is_cut_while_it_is_read_is_an_error(tmp_path: Path) 
 # --- what is given --------------------------------------------------------------------------------
 
 
-def test_what_the_readme_says_of_shards_runs(
+def test_sharding_snippets_run_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = README.read_text().split("\n## Shards\n")[1].split("\n## ")[0]
+    text = FEATURES.read_text().split("\n## Sharding\n")[1].split("\n## ")[0]
     snippets = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len(snippets) >= 2
     monkeypatch.chdir(tmp_path)
     given = {"timerstore": timerstore, "record_batches": [batch_of(7)]}
     for snippet in snippets:
-        exec(compile(snippet, "README.md", "exec"), given)
+        exec(compile(snippet, "features.md", "exec"), given)
     root = "orders.shards"
     part = stage(root, "import-8", 0, "part-0", [batch_of(7)])
     assert part.row_count == 7

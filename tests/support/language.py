@@ -1,0 +1,145 @@
+"""Find private idiom in documents, docstrings, comments, error texts and test names.
+
+`python -m tests.support.language [PATH ...]` prints each finding; `make check` runs it on the tree.
+The rules are those of plain technical English: see Conventions in the contributing page.
+"""
+
+import ast
+import io
+import re
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+SENTENCE_WORDS_MAX = 35
+
+_CLAUSE = (
+    "is|was|are|were|has|had|waits|wait|came|comes|lies|stands|goes|went|gets|got|cannot|must|may|"
+    "might|follows|remains|counts|belongs|fits|nobody|somebody|others"
+)
+IDIOM = {
+    "a person or a clause as a noun": re.compile(r"\b(who|whoever|whom|whose)\b", re.I),
+    "a clause as a noun": re.compile(rf"\bwhat (?:{_CLAUSE})\b(?![^.!]*\?)", re.I),
+    "a negated indefinite": re.compile(r"\b(nobody|somebody|anybody)\b|\bis none\b", re.I),
+    "an old adverb": re.compile(r"\b(amid|anew|beside|meanwhile|thereof|hitherto)\b", re.I),
+    "telling without an agent": re.compile(r"\b(?:is|are|was|were|be) (?:told|said|rung)\b", re.I),
+    "a person for a thread": re.compile(r"\b(he|him|his|himself)\b", re.I),
+    "a private term": re.compile(r"\b(lanes?|crowds?|parked|misfits?|rung|anywise)\b", re.I),
+}
+NAME_IDIOM = re.compile(
+    r"_(who|whoever|whom|whose|nobody|somebody|anybody|amid|anew|beside|meanwhile|he|his|him|"
+    r"lanes?|crowds?|parked|misfits?|told)(_|$)|^test_(what|who|how|that|where|why)_"
+)
+
+
+class Finding(NamedTuple):
+    """One line that a rule objects to."""
+
+    path: str
+    line: int
+    rule: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.rule}: {self.text.strip()[:140]}"
+
+
+def _match(path: str, line: int, text: str) -> Iterator[Finding]:
+    for rule, pattern in IDIOM.items():
+        if pattern.search(text):
+            yield Finding(path, line, rule, text)
+
+
+def _without_code(line: str) -> str:
+    """Remove inline code, addresses and quoted examples, which may use any word."""
+    line = re.sub(r"`[^`]*`", "`", line)
+    return re.sub(r"\]\([^)]*\)|https?://\S+", "]", line)
+
+
+def _markdown(path: str, text: str) -> Iterator[Finding]:
+    is_code = False
+    paragraph: list[str] = []
+    begin = 1
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        if line.lstrip().startswith("```"):
+            is_code = not is_code
+            line = ""  # noqa: PLW2901 - a fence ends a paragraph
+        elif is_code or line.startswith("    "):
+            continue
+        plain = _without_code(line)
+        yield from _match(path, number, plain)
+        is_new = not plain.strip() or re.match(r"\s*([-*|#>]|\d+\.)", plain) is not None
+        if is_new:
+            yield from _long_sentences(path, begin, " ".join(paragraph))
+            paragraph, begin = [], number
+        if plain.strip() and not plain.lstrip().startswith(("|", "#")):
+            paragraph.append(plain)
+
+
+def _long_sentences(path: str, line: int, paragraph: str) -> Iterator[Finding]:
+    for sentence in re.split(r"(?<=[.!?:;])\s", paragraph):
+        words = [word for word in sentence.split() if re.search(r"\w", word)]
+        if len(words) > SENTENCE_WORDS_MAX:
+            yield Finding(path, line, f"a sentence of {len(words)} words", sentence)
+
+
+def _python(path: str, text: str) -> Iterator[Finding]:
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield from _match(path, token.start[0], _without_code(token.string))
+    tree = ast.parse(text)
+    is_test = path.startswith("tests/")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            if is_test and node.name.startswith("test_") and NAME_IDIOM.search(node.name):
+                yield Finding(path, node.lineno, "the name of a test", node.name)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+            if is_test and not _is_docstring(tree, node):
+                continue  # texts that tests put and compare
+            for number, line in enumerate(node.value.splitlines()):
+                yield from _match(path, node.lineno + number, _without_code(line))
+
+
+def _is_docstring(tree: ast.Module, text: ast.Constant) -> bool:
+    if not hasattr(tree, "docstrings"):
+        tree.docstrings = {  # type: ignore[attr-defined]
+            id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)
+        }
+    return id(text) in tree.docstrings  # type: ignore[attr-defined, no-any-return]
+
+
+def _c(path: str, text: str) -> Iterator[Finding]:
+    for found in re.finditer(r"/\*.*?\*/|//[^\n]*", text, re.S):
+        begin = text.count("\n", 0, found.start()) + 1
+        for number, line in enumerate(found.group().splitlines()):
+            yield from _match(path, begin + number, _without_code(line))
+
+
+_READERS = {".md": _markdown, ".py": _python, ".c": _c, ".h": _c, ".js": _c}
+
+
+def findings(paths: list[str]) -> list[Finding]:
+    """Read files that git knows below `paths`, relative to the root; all without any."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *paths],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = []
+    for path in listed.stdout.splitlines():
+        reader = _READERS.get(Path(path).suffix)
+        if reader is not None and (ROOT / path).exists():
+            found += reader(path, (ROOT / path).read_text())
+    return found
+
+
+if __name__ == "__main__":
+    everything = findings(sys.argv[1:])
+    print(*everything, f"{len(everything)} findings", sep="\n")
+    sys.exit(bool(everything))

@@ -58,12 +58,8 @@ _WANTED: dict[str, object] = {
     "bytes of an index header": index_file.HEADER_BYTES,
     "bytes of an index slot": index_file.SLOT_BYTES,
     "bytes of an index entry": index_file.ENTRY_BYTES,
-    "bytes used in `checkpoint`": (
-        _define("store_checkpoint.h", "TS_STORE_CHECKPOINT_BYTES")
-    ),
-    "bytes used in `config/timercheck`": (
-        _define("timer_check.h", "TS_TIMER_CHECK_BYTES")
-    ),
+    "bytes used in `checkpoint`": (_define("store_checkpoint.h", "TS_STORE_CHECKPOINT_BYTES")),
+    "bytes used in `config/timercheck`": (_define("timer_check.h", "TS_TIMER_CHECK_BYTES")),
     "bytes of a watermark slot": watermark.SLOT_BYTES,
     "magic of a watermark slot": watermark_magic().decode(),
     "bytes of a state sector": state_sector.SECTOR_BYTES,
@@ -115,13 +111,13 @@ def test_exit_codes_are_the_table() -> None:
 
 def test_the_readers_are_named_alike() -> None:
     text = (GUIDES / "operations.md").read_text()
-    [named] = re.findall(r"^(`ls`.*?) read beside", text, re.MULTILINE | re.DOTALL)
+    [named] = re.findall(r"^(`ls`.*?) read a store while", text, re.MULTILINE | re.DOTALL)
     assert re.findall(r"`(\w+)`", named) == READERS.split(", ")
     assert set(READERS.split(", ")) <= COMMANDS.keys()
 
 
 def test_what_to_watch_is_counted() -> None:
-    text = (GUIDES / "operations.md").read_text().split("What to watch:")[1].split("\n## ")[0]
+    text = (GUIDES / "operations.md").read_text().split("\n## Monitoring\n")[1].split("\n## ")[0]
     names = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
     assert len(names) > 4
     assert set(names) <= COUNTERS.keys() | GAUGES.keys()

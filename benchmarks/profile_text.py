@@ -90,7 +90,7 @@ def _limits(lines: Sequence[Line], limits: dict[str, float]) -> str:
     wall = statistics.median(line["p50"] for line in lines)
     written = size["written_bytes"]
     bounds = (
-        ("copying what is written, once", written / limits["copy_gb_s"]),
+        ("copying the written bytes once", written / limits["copy_gb_s"]),
         ("writing it into the page cache", written / limits["write_gb_s"]),
         ("writing it, synced: the device", written / limits["write_synced_gb_s"]),
     )

@@ -135,7 +135,7 @@ def table(found: dict[str, Any]) -> str:
         "Bugs that are planted in the engine to test the simulator. Written by",
         "`python -m tests.sim.kill`; `mutants/` has their code. *Schedules* is the number of seeds",
         "until one failed. That schedule, shrunk, is in `killers/`, and every test run replays it.",
-        '"By hand": the schedule was written for this bug. "None in n": none of n seeds detected it,',
+        '"By hand": the schedule was written for this bug. "None in n": no seed of n detected it,',
         "but the named schedule does. *Detected by* is the failed check, as file and function.",
         "",
         (

@@ -92,7 +92,7 @@ bench-compare: $(VENV)/.has-bench $(BUILT) ## BASE=rev: that revision and the wo
 	@$(RUN) -m benchmarks.compare "$(BASE)" $(ARGS)
 
 .PHONY: bench-profile
-bench-profile: $(VENV)/.has-bench $(BUILT) ## what is spent where; ARGS=--write brings PROFILE.md up to date
+bench-profile: $(VENV)/.has-bench $(BUILT) ## profile by step, function and thread; ARGS=--write updates benchmarks/PROFILE.md
 	@$(RUN) -m benchmarks.bench_profile $(ARGS)
 
 # --- tests --------------------------------------------------------------------------------------

@@ -1,8 +1,7 @@
-"""PROFILE.md's tables, out of what bench_profile measured.
+"""Write the tables of PROFILE.md from the results of bench_profile.
 
-Data:     everything between the two marks of PROFILE.md is made here; all else in it is written by
-          hand.
-Holds:    figures are medians of rounds, nanoseconds and bytes a message.
+The text between the two marks of PROFILE.md is generated; the text before them is written by hand.
+Numbers are medians of rounds, in nanoseconds and bytes per message.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ def _limits(lines: Sequence[Line], limits: dict[str, float]) -> str:
     wall = statistics.median(line["p50"] for line in lines)
     written = size["written_bytes"]
     bounds = (
-        ("copying what is written, once", written / limits["copy_gb_s"]),
+        ("copying the written bytes once", written / limits["copy_gb_s"]),
         ("writing it into the page cache", written / limits["write_gb_s"]),
         ("writing it, synced: the device", written / limits["write_synced_gb_s"]),
     )
@@ -103,8 +102,8 @@ def _limits(lines: Sequence[Line], limits: dict[str, float]) -> str:
         f"copies {limits['copy_gb_s']} GB/s, writes {limits['write_gb_s']} GB/s, with the sync "
         f"{limits['write_synced_gb_s']} GB/s; a fresh page costs {limits['fresh_page_us']} us."
     )
-    head = ("limit", "ns a message", "the whole way is so many times that")
-    return f"### Beside the limits\n\n{said}\n\n{_table(head, rows)}"
+    head = ("limit", "ns a message", "whole way, times this")
+    return f"### Compared with physical limits\n\n{said}\n\n{_table(head, rows)}"
 
 
 def _functions(lines: Sequence[Line], samples: Samples) -> str:

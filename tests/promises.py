@@ -1,8 +1,8 @@
-"""PROMISES.md: what is promised, what proves it, how much of it ran, what is not proved.
+"""Write PROMISES.md: guarantees, the tests that prove them, amounts of runs, and gaps.
 
-    python -m tests.promises     # writes it anew, of promises.toml and amounts.jsonl
+    python -m tests.promises     # writes it from promises.toml and amounts.jsonl
 
-Holds:    a row names only tests that are there, and amounts that the ledger has.
+Invariants: a row names only existing tests, and amounts that are in the ledger.
 """
 
 import ast
@@ -15,13 +15,14 @@ from tests.support import ledger
 _HERE = Path(__file__).parent
 SOURCE = _HERE / "promises.toml"
 PAGE = _HERE / "PROMISES.md"
-_HEAD = """# What is promised, and what proves it
+_HEAD = """# Guarantees and their proofs
 
-Written by `python -m tests.promises` of `promises.toml` and the ledger `amounts.jsonl`; do not
-edit. The fault model is in timerstore/docs/guarantees.md. What runs under `make test` on every
-commit is not counted: only what noted itself in the ledger (`make nightly`).
+Written by `python -m tests.promises` from `promises.toml` and the ledger `amounts.jsonl`; do not
+edit. The full text of each guarantee, and the fault model, are in
+[guarantees](../timerstore/docs/guarantees.md). Runs of `make test` are not counted, only runs that
+are recorded in the ledger (`make nightly`).
 
-| promise | says | tests | ran so far | not proved |
+| guarantee | summary | tests | runs so far | not proved |
 |---|---|---|---|---|
 """
 
@@ -43,7 +44,7 @@ def promises() -> list[Promise]:
 
 
 def missing_tests(row: Promise) -> list[str]:
-    """Give the tests that a row names and that are not there."""
+    """Return the tests of a row that do not exist."""
     return [test for test in row.tests if not _is_there(test)]
 
 
@@ -63,7 +64,7 @@ def _is_there(test: str) -> bool:
 
 
 def page() -> str:
-    """Give the page's text."""
+    """Return the page's text."""
     sums = ledger.sums()
     return _HEAD + "".join(_row(one, sums) for one in promises())
 

@@ -94,7 +94,7 @@ def test_error_that_may_be_tried_again_says_so(name: str) -> None:
 
 
 def test_codes_are_the_documented_ones(ts: CommandLine) -> None:
-    guide = (files("timerstore") / "docs" / "operating.md").read_text(encoding="utf-8")
+    guide = (files("timerstore") / "docs" / "operations.md").read_text(encoding="utf-8")
     table = guide.partition("## Exit codes")[2].partition("\n## ")[0]
     rows = {
         int(code): text for code, text in re.findall(r"^\| (\d+) \| (.+) \|$", table, re.MULTILINE)

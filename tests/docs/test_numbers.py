@@ -25,7 +25,7 @@ from timerstore.cli.command import COMMANDS
 from timerstore.cli.exits import READERS, TABLE
 
 _DEFAULT = timerstore.StoreConfig()
-_FORMAT = (GUIDES / "format.md").read_text()
+_FORMAT = (GUIDES / "file-format.md").read_text()
 
 
 def _define(header: str, name: str) -> int:
@@ -43,40 +43,36 @@ def _numbers() -> dict[str, str]:
 
 _WANTED: dict[str, object] = {
     "magic of a record, version 1": f"0x{_define('record.h', 'TS_RECORD_MAGIC_V1'):X}",
-    "magic of a record, version 2 (topics beyond 127 characters)": (
+    "magic of a record, version 2 (topics longer than 127 characters)": (
         f"0x{_define('record.h', 'TS_RECORD_MAGIC_V2'):X}"
     ),
     "magic of a blank, at a segment's end": f"0x{_define('record.h', 'TS_BLANK_MAGIC'):X}",
-    "bytes of a record beside body, topic and properties": (
+    "bytes of a record without body, topic and properties": (
         _define("record.h", "TS_RECORD_FIXED_BYTES")
     ),
     "bytes of properties, at most": _DEFAULT.properties_bytes_max,
     "bytes of a queue unit": queue_unit.UNIT_BYTES,
     "bytes of a wheel slot": wheel_slot.SLOT_BYTES,
     "bytes of a timer unit": timer_unit.UNIT_BYTES,
-    "bytes that the end of a timer-log file keeps free": timer_unit.BLANK_BYTES,
+    "bytes that stay free at the end of a timer-log file": timer_unit.BLANK_BYTES,
     "bytes of an index header": index_file.HEADER_BYTES,
     "bytes of an index slot": index_file.SLOT_BYTES,
     "bytes of an index entry": index_file.ENTRY_BYTES,
-    "bytes of `checkpoint` that mean something": (
-        _define("store_checkpoint.h", "TS_STORE_CHECKPOINT_BYTES")
-    ),
-    "bytes of `config/timercheck` that mean something": (
-        _define("timer_check.h", "TS_TIMER_CHECK_BYTES")
-    ),
+    "bytes used in `checkpoint`": (_define("store_checkpoint.h", "TS_STORE_CHECKPOINT_BYTES")),
+    "bytes used in `config/timercheck`": (_define("timer_check.h", "TS_TIMER_CHECK_BYTES")),
     "bytes of a watermark slot": watermark.SLOT_BYTES,
     "magic of a watermark slot": watermark_magic().decode(),
     "bytes of a state sector": state_sector.SECTOR_BYTES,
     "timers in a state sector": state_sector.CHUNK_IDS,
     "magic of a state sector": state_sector.MAGIC.to_bytes(4, "little").decode(),
     "magic of the staging file": staging_head()[0].decode(),
-    "bytes of the staging file's head": staging_head()[1],
+    "bytes of the staging file's header": staging_head()[1],
     "bytes of a remembered message id": ENTRY_DTYPE.itemsize,
-    "magic of the wheel's checks": wheel_checks.MAGIC.decode(),
-    "bytes of the wheel that have a check": wheel_checks.SECTOR_BYTES,
+    "magic of the wheel's checksums": wheel_checks.MAGIC.decode(),
+    "bytes of the wheel per checksum": wheel_checks.SECTOR_BYTES,
     "slots of the wheel, by default": _DEFAULT.wheel_slot_count,
     "bytes of the wheel, by default": _DEFAULT.wheel_slot_count * wheel_slot.SLOT_BYTES,
-    "bytes by which the wheel is longer while the store is open": OPEN_EXTRA_BYTES,
+    "extra bytes of the wheel while the store is open": OPEN_EXTRA_BYTES,
     "bytes of a commit log file, by default": _DEFAULT.commit_log_segment_bytes,
     "bytes of a queue file, by default": _DEFAULT.queue_segment_bytes,
     "bytes of a timer log file, by default": _DEFAULT.timer_log_segment_bytes,
@@ -108,20 +104,20 @@ def test_links_lead_somewhere(page: object) -> None:
 
 
 def test_exit_codes_are_the_table() -> None:
-    text = (GUIDES / "operating.md").read_text()
+    text = (GUIDES / "operations.md").read_text()
     rows = re.findall(r"^\| (\d+) \| (.+?) \|$", text, re.MULTILINE)
     assert rows == [(str(int(code)), meaning) for code, meaning in TABLE.items()]
 
 
 def test_the_readers_are_named_alike() -> None:
-    text = (GUIDES / "operating.md").read_text()
-    [named] = re.findall(r"^(`ls`.*?) read beside", text, re.MULTILINE | re.DOTALL)
+    text = (GUIDES / "operations.md").read_text()
+    [named] = re.findall(r"^(`ls`.*?) read a store while", text, re.MULTILINE | re.DOTALL)
     assert re.findall(r"`(\w+)`", named) == READERS.split(", ")
     assert set(READERS.split(", ")) <= COMMANDS.keys()
 
 
 def test_what_to_watch_is_counted() -> None:
-    text = (GUIDES / "operating.md").read_text().split("What to watch:")[1].split("\n## ")[0]
+    text = (GUIDES / "operations.md").read_text().split("\n## Monitoring\n")[1].split("\n## ")[0]
     names = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
     assert len(names) > 4
     assert set(names) <= COUNTERS.keys() | GAUGES.keys()

@@ -26,22 +26,35 @@ KILLERS = HERE / "killers"
 SHRINK_TRIES = 60  # a killer need not be the least: it has to be quick
 
 NOT_HERE = {
-    "W-L2": "needs properties near 32 KiB: tests/unit/write/test_put.py, at the limit",
-    "W-L13": "no call takes queues or topics away",
+    "W-L2": "needs properties near 32 KiB: tests/unit/write/test_put.py",
+    "W-L13": "no call removes queues or topics",
     "W-L14": "no replicas",
-    "W-D3": "there is no path past the wheel: what is late has a unit, and an id in any case",
+    "W-D3": "no path bypasses the wheel: a late message has a timer unit and a timer id",
     "W-D5": "no roles",
-    "W-S2": "no caller can put into the timer topic: foreign records are in recovery/test_fold.py",
-    "W-S4": "memory, not an answer: benchmarks",
+    "W-S2": "no caller can put into the timer topic; foreign records: recovery/test_fold.py",
+    "W-S4": "concerns memory, not results: benchmarks",
     "W-S5": "arithmetic in C: tests/unit/native, precision 60,000 ms",
-    "W-R2": "what is read from its slot has its state like everything else: W-R1",
+    "W-R2": "a message that was read from its slot still has a state: W-R1",
     "W-R5": "the old form of delete records is never written: tests/unit/recovery/test_fold.py",
-    "W-R6": "TIMER_DEL_UNIQKEY is refused in properties: tests/unit/base/test_validation.py",
-    "W-F5": "a level is in order by itself by design: decision 0014",
-    "W-F6": "no step waits: there is nothing to give up on",
-    "L-10": "the CRC is in C: T-FLIP flips every bit (issue 6, item 5)",
+    "W-R6": "put rejects TIMER_DEL_UNIQKEY: tests/unit/base/test_validation.py",
+    "W-F5": "each level is ordered by itself, by design",
+    "W-F6": "no step waits, so nothing times out",
+    "L-10": "the CRC is in C: tests/corruption flips every bit",
 }
-"""Bugs of the lists that cannot be planted or seen here, and where they are looked for instead."""
+"""Known bugs that cannot be planted or seen here, and the tests that look for them."""
+
+_LEGEND = """\
+| prefix | subject |
+|---|---|
+| W-D, W-L, W-R, W-S, W-F | bugs of the RocketMQ timer: duplicates, loss, recall, order, levels |
+| L | bugs of an earlier prototype |
+| E | bugs that the simulator found in this engine |
+| F, PK | far wheel, overflow and slot reuse |
+| CW, PC, SP | bursts, rate limits, spread |
+| LE, RC, RP, CM | leases, recurring messages, keyed puts, cancel_many |
+| SH | several shards |
+| P | other guarantees |
+"""
 
 
 class Kill(NamedTuple):
@@ -113,36 +126,40 @@ def read_kills() -> dict[str, Any]:
 
 
 def table(found: dict[str, Any]) -> str:
-    """What stands in MUTANTS.md."""
+    """Return the text of MUTANTS.md."""
     killed = [name for name in MUTANTS if found.get(name, {}).get("by")]
     alive = [name for name in MUTANTS if name not in killed and not MUTANTS[name].equivalent]
     lines = [
         "# Planted bugs",
         "",
-        "Made by `python -m tests.sim.kill`; how each is planted: `mutants/`. Schedules: how many",
-        "seeds it took. The one that did it, shrunk, is in `killers/`, and every test run sees it",
-        "kill again; where none of the seeds that were tried did, one was made for it by hand.",
+        "Bugs that are planted in the engine to test the simulator. Written by",
+        "`python -m tests.sim.kill`; `mutants/` has their code. *Schedules* is the number of seeds",
+        "until one failed. That schedule, shrunk, is in `killers/`, and every test run replays it.",
+        '"By hand": the schedule was written for this bug. "None in n": no seed of n detected it,',
+        "but the named schedule does. *Detected by* is the failed check, as file and function.",
+        "",
         (
-            f"{len(MUTANTS)} planted, {len(killed)} killed, "
-            f"{sum(bool(m.equivalent) for m in MUTANTS.values())} no bug in this design, "
-            f"{len(alive)} not killed."
+            f"{len(MUTANTS)} planted, {len(killed)} detected, "
+            f"{sum(bool(m.equivalent) for m in MUTANTS.values())} equivalent (no bug in this "
+            f"design), {len(alive)} not detected."
         ),
         "",
-        "| bug | what it does | schedules | killed by |",
+        _LEGEND,
+        "| bug | effect | schedules | detected by |",
         "|---|---|---|---|",
     ]
     for name, mutant in MUTANTS.items():
         one = found.get(name, {})
         if one.get("by"):
             count = one["schedules"] if "seed" in one else f"none in {one['schedules']}"
-            count = count if one["schedules"] else "made for it"
+            count = count if one["schedules"] else "by hand"
             row = f"{count} | {one['by']}"
         elif mutant.equivalent:
             row = f"none in {one.get('schedules', 0)} | equivalent: {mutant.equivalent}"
         else:
-            row = f"none in {one.get('schedules', 0)} | **not killed**"
+            row = f"none in {one.get('schedules', 0)} | **not detected**"
         lines.append(f"| {name} | {mutant.says} | {row} |")
-    lines += ["", "Of the lists, not planted here:", "", "| bug | why |", "|---|---|"]
+    lines += ["", "## Not planted here", "", "| bug | reason |", "|---|---|"]
     lines += [f"| {name} | {why} |" for name, why in NOT_HERE.items()]
     return "\n".join(lines) + "\n"
 

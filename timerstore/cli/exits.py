@@ -41,12 +41,12 @@ class Exit(IntEnum):
 TABLE: Mapping[Exit, str] = MappingProxyType(
     {
         Exit.FINE: "done",
-        Exit.NOT_SO: "damage was found, or what was asked for is not there or no longer waits",
-        Exit.ERROR: "a wrong argument, an error of the files, or an answer that cannot be written",
-        Exit.LOCKED: "another process has the store open; its pid is told",
-        Exit.LATER: "refused for now: a full disk, flow control, another export; try again",
+        Exit.NOT_SO: "damage was found, or the item does not exist or is no longer pending",
+        Exit.ERROR: "an invalid argument, a file error, or output that cannot be written",
+        Exit.LOCKED: "another process has the store open; the error shows its process id",
+        Exit.LATER: "rejected for now: a full disk, flow control, another export; try again",
         Exit.INTERRUPTED: "Ctrl-C",
-        Exit.READER_GONE: "who read the output has gone (a broken pipe)",
+        Exit.READER_GONE: "the reader of the output is gone (a broken pipe)",
         Exit.TERMINATED: "SIGTERM",
     }
 )

@@ -194,7 +194,7 @@ class Ingester(Owner):
                     f"shard {shard}: source {source!r} version {version} is lost: its rows are not "
                     "in the shard, as in one that was put back from a backup, and their file is "
                     f"gone; store.stores[{shard}].ingest({source!r}, {version}, []) lets later "
-                    "versions in (docs/operating.md, A shard that is lost)",
+                    "versions in (docs/operations.md, Recover a lost shard)",
                     where=path,
                     wanted=f"{one.rows} rows",
                     got="none",

@@ -18,7 +18,7 @@ from tests.support.inside.engine import (
 from tests.support.inside.methods import LANES_WITHIN, OPEN_SLOT_LOOK_FOR_CROWDS, OPEN_SLOT_SORT_IN
 
 
-@mutant("SP-1", "a window ends at the time that was given", needs="spread")
+@mutant("SP-1", "a spread window ends at the given time instead of starting there", needs="spread")
 def _window_before() -> Patches:
     original = Spreader.one
 
@@ -31,7 +31,7 @@ def _window_before() -> Patches:
     yield swap(Spreader, "one", one)
 
 
-@mutant("SP-2", "of many each time is drawn by itself", needs="spread")
+@mutant("SP-2", "the evenly spread times of a batch are in reverse order", needs="spread")
 def _drawn_each() -> Patches:
     original = Spreader.many
 
@@ -42,7 +42,7 @@ def _drawn_each() -> Patches:
     yield swap(Spreader, "many", many)
 
 
-@mutant("SP-3", "the time that was drawn is not the one that is kept", needs="spread")
+@mutant("SP-3", "the time is drawn a second time before it is stored", needs="spread")
 def _drawn_twice() -> Patches:
     original = Spreader.one
 
@@ -53,17 +53,17 @@ def _drawn_twice() -> Patches:
     yield swap(Spreader, "one", one)
 
 
-@mutant("PC-1", "a rate is not kept", needs='"pace"')
+@mutant("PC-1", "a rate limit is not kept", needs='"pace"')
 def _no_rate() -> Patches:
     yield swap(*LANES_WITHIN, lambda _self, _lane, _rate, count: count)
 
 
-@mutant("PC-2", "what was cancelled takes a turn", needs='"pace"')
+@mutant("PC-2", "a cancelled message uses up a turn", needs='"pace"')
 def _cancelled_count() -> Patches:
     yield swap(fair_queue, "which_wait", lambda _states, ids: np.ones(len(ids), bool))
 
 
-@mutant("PC-3", "what a topic holds goes with its rate", needs='"pace"')
+@mutant("PC-3", "removing a topic's rate drops its queued messages", needs='"pace"')
 def _dropped_with_rate() -> Patches:
     original = FairQueue.set_rate
 
@@ -75,7 +75,7 @@ def _dropped_with_rate() -> Patches:
     yield swap(FairQueue, "set_rate", set_rate)
 
 
-@mutant("PC-4", "a topic's last comes first", needs='"pace"')
+@mutant("PC-4", "a topic's messages are delivered in reverse order", needs='"pace"')
 def _last_first() -> Patches:
     original = Lane.take
 
@@ -85,7 +85,7 @@ def _last_first() -> Patches:
     yield swap(Lane, "take", take)
 
 
-@mutant("PC-5", "what comes later to a topic goes behind what is due later", needs='"pace"')
+@mutant("PC-5", "an early message of a topic is queued after later ones", needs='"pace"')
 def _never_before() -> Patches:
     def add(self: Any, part: Any) -> None:
         self.count += len(part)
@@ -94,7 +94,7 @@ def _never_before() -> Patches:
     yield swap(Lane, "add", add)
 
 
-@mutant("CW-1", "what a topic had before it got a queue of its own stays behind")
+@mutant("CW-1", "messages of a topic stay in the common queue when it gets its own queue")
 def _left_in_rest() -> Patches:
     original = OPEN_SLOT_LOOK_FOR_CROWDS.value
 
@@ -107,7 +107,7 @@ def _left_in_rest() -> Patches:
     yield swap(*OPEN_SLOT_LOOK_FOR_CROWDS, look)
 
 
-@mutant("CW-2", "a crowd's queue is let go of when something was taken of it")
+@mutant("CW-2", "a burst's queue is dropped after a partial read")
 def _crowd_forgotten() -> Patches:
     original = OpenSlot.pop
 
@@ -119,7 +119,7 @@ def _crowd_forgotten() -> Patches:
     yield swap(OpenSlot, "pop", pop)
 
 
-@mutant("CW-3", "what comes when its topic has a queue of its own goes to the others")
+@mutant("CW-3", "new messages of a topic with its own queue go to the common queue")
 def _new_in_rest() -> Patches:
     def sort_in(self: Any, entries: Any) -> None:
         had = dict(self._bursts)

@@ -9,7 +9,7 @@ from tests.support.inside.parts import states_of
 from timerstore import CancelResult
 
 
-@mutant("W-R1", "a cancel is answered, and the message comes all the same")
+@mutant("W-R1", "a cancel returns, but the message is delivered")
 def _cancel_forgotten() -> Patches:
     original = Canceller.cancel
 
@@ -38,7 +38,7 @@ def _rolled_escapes() -> Patches:
     yield patch.object(HandleLookup, "is_rolled", is_rolled, create=True)
 
 
-@mutant("W-R4", "a handle names all that has its topic and key, not one message")
+@mutant("W-R4", "a handle matches all messages with its topic and key, not one message")
 def _by_key_only() -> Patches:
     original = HandleLookup.find
 
@@ -58,7 +58,7 @@ def _by_key_only() -> Patches:
     yield swap(HandleLookup, "find", find)
 
 
-@mutant("W-R7", "a cancel since the last checkpoint is not known after a crash")
+@mutant("W-R7", "a cancel since the last checkpoint is lost after a crash")
 def _cancel_not_folded() -> Patches:
     def fold_forward(one: Any, routes: Any, scanned: Any, store_id: int) -> None:
         deleted = scanned["kind"] == lib.TS_KIND_DELETE

@@ -6,7 +6,7 @@ from tests.sim.mutants.planting import Patches, mutant, nothing, set_states, swa
 from tests.support.inside.engine import EnqueuePut, Segments, lib, timer_recover
 
 
-@mutant("W-D1", "what was delivered after the last checkpoint is not known after a crash")
+@mutant("W-D1", "deliveries after the last checkpoint are forgotten after a crash")
 def _no_fold() -> Patches:
     def fold_forward(one: Any, routes: Any, scanned: Any, store_id: int) -> None:
         handed = scanned["kind"] == lib.TS_KIND_DELIVERED
@@ -16,7 +16,7 @@ def _no_fold() -> Patches:
     yield swap(timer_recover, "fold_forward", fold_forward)
 
 
-@mutant("W-D2", "what was indexed last is indexed once more after a restart")
+@mutant("W-D2", "the last indexed messages are indexed again after a restart")
 def _indexed_twice() -> Patches:
     original = timer_recover.Start
 
@@ -26,7 +26,7 @@ def _indexed_twice() -> Patches:
     yield swap(timer_recover, "Start", start)
 
 
-@mutant("W-D4", "one failure inside a group has all of it indexed again")
+@mutant("W-D4", "one failure inside a batch indexes the whole batch again")
 def _group_again() -> Patches:
     original = EnqueuePut.step
 
@@ -40,7 +40,7 @@ def _group_again() -> Patches:
     yield swap(EnqueuePut, "step", step)
 
 
-@mutant("W-D6", "side files lost: nothing is known to be delivered")
+@mutant("W-D6", "without side files, no delivery is known")
 def _anew_knowsnothing() -> Patches:
     def fold_from_empty(one: Any, routes: Any, scanned: Any, found: Any) -> None:
         original(one, routes, scanned, found)
@@ -50,7 +50,7 @@ def _anew_knowsnothing() -> Patches:
     yield swap(timer_recover, "fold_from_empty", fold_from_empty)
 
 
-@mutant("W-D8", "what lies behind a cut is not zeroed")
+@mutant("W-D8", "bytes after a cut are not zeroed")
 def _cut_without_zeros() -> Patches:
     original = Segments.cut
 

@@ -12,7 +12,7 @@ _ON = '"far_wheel": "s'
 """What a schedule says whose store has one that a broker may see."""
 
 
-@mutant("F-1", "what comes down takes along what found no slot", needs=_ON)
+@mutant("F-1", "moving a far slot down also removes units that found no slot", needs=_ON)
 def _rest_lost() -> Patches:
     original = FarWheel.take_off
 
@@ -22,12 +22,12 @@ def _rest_lost() -> Patches:
     yield swap(FarWheel, "take_off", take_off)
 
 
-@mutant("F-2", "what came down stays on the far wheel, too", needs=_ON)
+@mutant("F-2", "a message moved down stays on the far wheel too", needs=_ON)
 def _kept() -> Patches:
     yield swap(FarWheel, "take_off", nothing)
 
 
-@mutant("F-3", "a checkpoint leaves the far wheel's table as it was", needs=_ON)
+@mutant("F-3", "a checkpoint does not update the far wheel's table", needs=_ON)
 def _table_not_written() -> Patches:
     def write(self: Any, _taken: Any) -> int:
         self.segments.sync()
@@ -47,18 +47,18 @@ def _not_synced() -> Patches:
     yield swap(FarWheel, "write", write)
 
 
-@mutant("F-5", "slots are read and handed over while something earlier is far", needs=_ON)
+@mutant("F-5", "slots are delivered while an earlier message is still on the far wheel", needs=_ON)
 def _overtaken() -> Patches:
     yield swap(*DEQUEUE_GET_LAST_SLOT, lambda _self, now_slot: now_slot)
     yield swap(Linker, "whole_until_ms", lambda _self: 1 << 62)
 
 
-@mutant("F-15", "what a recovery enqueues anew overtakes what was parked")
+@mutant("F-15", "messages linked again by recovery overtake overflow messages")
 def _parked_overtaken() -> Patches:
     yield swap(Linker, "whole_until_ms", lambda _self: 1 << 62)
 
 
-@mutant("F-6", "the slot that something was linked again from is emptied at once", needs=_ON)
+@mutant("F-6", "the slot of a relinked message is emptied at once", needs=_ON)
 def _emptied() -> Patches:
     original = Wheel.follow_back
 
@@ -69,7 +69,7 @@ def _emptied() -> Patches:
     yield swap(Wheel, "follow_back", follow_back)
 
 
-@mutant("F-7", "files go that the last completed checkpoint's table still names", needs=_ON)
+@mutant("F-7", "files are removed that the last checkpoint's table still names", needs=_ON)
 def _files_gone() -> Patches:
     def unlink(self: Any) -> bool:
         self.table()
@@ -79,17 +79,17 @@ def _files_gone() -> Patches:
     yield swap(FarWheel, "unlink", unlink)
 
 
-@mutant("F-8", "what waits on the far wheel is not pending", needs=_ON)
+@mutant("F-8", "messages on the far wheel do not count as pending", needs=_ON)
 def _not_pending() -> Patches:
     yield swap(*PENDING_DUE_FAR, lambda _self, units: as_due(units[:0]))
 
 
-@mutant("F-9", "a table is written over the one that is in force", needs=_ON)
+@mutant("F-9", "a new table overwrites the one in use", needs=_ON)
 def _one_table() -> Patches:
     yield swap(Tree, "far_table", lambda self, _number: self.side / "far-0")
 
 
-@mutant("F-10", "what lies beyond the last far slot is due when that comes", needs=_ON)
+@mutant("F-10", "messages past the last far slot are due when that slot comes", needs=_ON)
 def _last_is_due() -> Patches:
     def link(one: Any, link: Any, *rest: Any) -> int:
         if link.far_width:
@@ -103,24 +103,24 @@ def _last_is_due() -> Patches:
     yield swap(linker, "lib", Lib(ts_timer_link=link))
 
 
-@mutant("F-11", "retention moves only what the order of units calls newest", needs=_ON)
+@mutant("F-11", "retention moves only the copy that is newest by order of units", needs=_ON)
 def _newest_by_order() -> Patches:
     yield swap(FarWheel, "has_far", property(nothing))
 
 
-@mutant("F-14", "retention goes by the order of units where some were linked again")
+@mutant("F-14", "retention trusts the order of units after some were relinked")
 def _newest_out_of_order() -> Patches:
     yield swap(FarWheel, "note_linked_again", nothing)
 
 
-@mutant("PK-8", "retention takes what is parked for what has rolled")
+@mutant("PK-8", "retention takes overflow messages for rolled ones")
 def _parked_has_rolled() -> Patches:
     yield swap(
         FarWheel, "overflow_offsets", lambda _self, _view, _rows: np.empty(0, np.int64)
     )  # fmt: skip
 
 
-@mutant("F-12", "an opening takes the far wheel as empty", needs=_ON)
+@mutant("F-12", "an opening takes the far wheel for empty", needs=_ON)
 def _loaded_empty() -> Patches:
     def load(self: Any, _number: int) -> bool:
         self.start_over_empty()
@@ -129,7 +129,7 @@ def _loaded_empty() -> Patches:
     yield swap(FarWheel, "load", load)
 
 
-@mutant("F-13", "what is linked again is forgotten by its slot, and has no unit", needs=_ON)
+@mutant("F-13", "a relinked message leaves its slot without a new unit", needs=_ON)
 def _not_linked_again() -> Patches:
     original = LINKER_PLACE.value
 
@@ -141,7 +141,7 @@ def _not_linked_again() -> Patches:
     yield swap(*LINKER_PLACE, place)
 
 
-@mutant("PK-1", "what is parked has no unit that keeps it for a recovery")
+@mutant("PK-1", "an overflow message has no unit for recovery")
 def _parked_in_memory_alone() -> Patches:
     original = FarWheel.add
 
@@ -153,7 +153,7 @@ def _parked_in_memory_alone() -> Patches:
     yield swap(FarWheel, "add", add)
 
 
-@mutant("PK-2", "what was parked is not read again by an opening")
+@mutant("PK-2", "an opening does not read overflow messages")
 def _parked_for_ever() -> Patches:
     def release(self: Any) -> None:
         self._lowest = None
@@ -161,22 +161,22 @@ def _parked_for_ever() -> Patches:
     yield swap(FarWheel, "release_overflow", release)
 
 
-@mutant("PK-3", "what is parked is dropped while some of it waits")
+@mutant("PK-3", "overflow is dropped while some of it is pending")
 def _dropped() -> Patches:
     yield swap(Linker, "drop_overflow", lambda self: self._far.drop_overflow())
 
 
-@mutant("PK-4", "a slot that is outstanding is overwritten for another lap")
+@mutant("PK-4", "a slot with undelivered messages is reused for another lap")
 def _none_kept() -> Patches:
     yield swap(Wheel, "kept", lambda _self: np.empty(0, np.int64))
 
 
-@mutant("PK-5", "a slot that took something late is overwritten for another lap")
+@mutant("PK-5", "a slot with a late message is reused for another lap")
 def _late_not_kept() -> Patches:
     yield swap(Wheel, "took_late", nothing)
 
 
-@mutant("PK-6", "slots that the last checkpoint did not find read are overwritten for another lap")
+@mutant("PK-6", "slots that the last checkpoint did not find read are reused for another lap")
 def _not_of_the_checkpoint() -> Patches:
     def link(one: Any, link: Any, *rest: Any) -> int:
         link.read_below = link.frontier
@@ -185,7 +185,7 @@ def _not_of_the_checkpoint() -> Patches:
     yield swap(linker, "lib", Lib(ts_timer_link=link))
 
 
-@mutant("PK-7", "a clock that is set back leaves slots free that are read a second time")
+@mutant("PK-7", "after the clock is set back, slots that will be read again are reused")
 def _free_though_read_again() -> Patches:
     original = Wheel.follow_back
 

@@ -8,7 +8,7 @@ from tests.support.inside.engine import CommitLog, Wheel
 from tests.support.inside.methods import DISPATCH_BATCH, LINKER_APPEND, SEGMENTS_REMOVE
 
 
-@mutant("E-1", "files behind a cut are removed from the front: a death in between leaves a gap")
+@mutant("E-1", "files after a cut are removed from the front, so a crash leaves a gap")
 def _gap() -> Patches:
     def remove(self: Any, numbers: list[int]) -> None:
         for number in sorted(numbers):
@@ -21,7 +21,7 @@ def _gap() -> Patches:
     yield swap(*SEGMENTS_REMOVE, remove)
 
 
-@mutant("E-2", "units that could not be written are linked once more, to themselves")
+@mutant("E-2", "units that could not be written are linked again, to themselves")
 def _linked_twice() -> Patches:
     def append(self: Any, size: int, end: int, far_count: int) -> None:
         self._timer_log.append(self._units.data[:size], end)
@@ -31,7 +31,7 @@ def _linked_twice() -> Patches:
     yield swap(*LINKER_APPEND, append)
 
 
-@mutant("E-3", "a sync of a topic's name fails, and the store goes on")
+@mutant("E-3", "a failed sync of a topic's name does not end the store")
 def _sync_failure_not_final() -> Patches:
     original = CommitLog.fail
 
@@ -42,7 +42,7 @@ def _sync_failure_not_final() -> Patches:
     yield swap(CommitLog, "fail", fail)
 
 
-@mutant("E-4", "a full disk keeps dispatch from telling who waits of what a queue has got")
+@mutant("E-4", "a full disk keeps dispatch from waking waiting pulls")
 def _not_told() -> Patches:
     original = DISPATCH_BATCH.value
 
@@ -58,8 +58,8 @@ def _not_told() -> Patches:
 
 
 @mutant(
-    "E-5", "a clock set back: what was read stays read, and fills the slots of the present",
-    equivalent="what is put waits in memory, as late or parked: it costs that (since 0048)",
+    "E-5", "after the clock is set back, read slots still count as read",
+    equivalent="puts wait in memory, as late or overflow messages; that costs memory only",
 )  # fmt: skip
 def _frontier_stays() -> Patches:
     yield swap(Wheel, "follow_back", nothing)

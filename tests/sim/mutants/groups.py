@@ -17,7 +17,7 @@ from tests.support.inside.engine import (
 from tests.support.inside.methods import INGESTER_GO_ON, MANY_APPEND_WHOLE
 
 
-@mutant("P-5", "a group cut in two by a power cut counts half")
+@mutant("P-5", "an atomic group torn by a power cut counts partly")
 def _half_group() -> Patches:
     original = log_recovery.scan_batches
 
@@ -27,7 +27,7 @@ def _half_group() -> Patches:
     yield swap(log_recovery, "scan_batches", scan_batches)
 
 
-@mutant("P-20", "what is to be stored all or none is stored one after the other")
+@mutant("P-20", "an atomic batch is stored message by message")
 def _no_group() -> Patches:
     def append_whole(
         self: Any, way: Any, rows: Any, due: Any, now_ms: int, places: Any, once: Any
@@ -48,7 +48,7 @@ def _version_not_synced() -> Patches:
     yield swap(*INGESTER_GO_ON, go_on)
 
 
-@mutant("P-22", "what a version has by now is not looked up", needs="ingest")
+@mutant("P-22", "the rows already stored of a version are not looked up", needs="ingest")
 def _ledger_not_asked() -> Patches:
     yield swap(Ledger, "find", nothing)
 
@@ -72,6 +72,6 @@ def _header_apart() -> Patches:
     yield swap(ManyPutting, "append_group", append_group)
 
 
-@mutant("P-24", "the ledger is not read when the store is opened", needs="ingest")
+@mutant("P-24", "the ledger is not read at opening", needs="ingest")
 def _ledger_not_read() -> Patches:
     yield swap(LedgerSideFile, "load", lambda _self, _ledger: 0)

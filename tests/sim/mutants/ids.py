@@ -7,22 +7,24 @@ from tests.support.inside.engine import CommitLog, Firsts, Ids
 from tests.support.inside.methods import IDS_ADD
 
 
-@mutant("W-D7", "a put that is tried again with its id is stored again", needs="put_once")
+@mutant("W-D7", "a repeated put with the same id is stored again", needs="put_once")
 def _ids_are_names() -> Patches:
     yield swap(Firsts, "once", nothing)
 
 
-@mutant("P-14", "ids are forgotten at a restart", needs="put_once")
+@mutant("P-14", "message ids are forgotten at a restart", needs="put_once")
 def _ids_forgotten() -> Patches:
     yield swap(*IDS_ADD, nothing)
 
 
-@mutant("P-15", "ids given since the last checkpoint are forgotten at a restart", needs="put_once")
+@mutant(
+    "P-15", "message ids since the last checkpoint are forgotten at a restart", needs="put_once"
+)
 def _last_ids_forgotten() -> Patches:
     yield swap(Ids, "scan", nothing)
 
 
-@mutant("P-16", "ids are remembered for longer than the window", needs="put_once")
+@mutant("P-16", "message ids are remembered longer than the window", needs="put_once")
 def _window_too_long() -> Patches:
     original = Ids.__init__
 
@@ -33,7 +35,7 @@ def _window_too_long() -> Patches:
     yield swap(Ids, "__init__", init)
 
 
-@mutant("P-17", "a duplicate is answered before the first is durable", needs="put_once")
+@mutant("P-17", "a duplicate is answered before the first put is durable", needs="put_once")
 def _first_not_synced() -> Patches:
     original = Firsts.read
 
@@ -45,7 +47,9 @@ def _first_not_synced() -> Patches:
     yield swap(Firsts, "read", read)
 
 
-@mutant("P-18", "a duplicate's answer does not say that the first was cancelled", needs="put_once")
+@mutant(
+    "P-18", "a duplicate's receipt does not show that the first was cancelled", needs="put_once"
+)
 def _cancelled_not_said() -> Patches:
     original = Firsts.read
 
@@ -58,7 +62,7 @@ def _cancelled_not_said() -> Patches:
 
 
 @mutant(
-    "P-19", "an id answers the record that its message had before it was put off", needs="put_once"
+    "P-19", "an id returns the record from before the message was rescheduled", needs="put_once"
 )
 def _old_record_answers() -> Patches:
     yield swap(Ids, "move", nothing)

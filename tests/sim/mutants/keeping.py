@@ -29,47 +29,47 @@ from tests.support.inside.methods import (
 )
 
 
-@mutant("W-L3", "retention drops a file with what waits in it", needs="retention_")
+@mutant("W-L3", "retention drops a file with pending messages", needs="retention_")
 def _waiting_dropped() -> Patches:
     yield swap(Relocator, "step", lambda *_args: False)
 
 
-@mutant("W-L5", "retention drops records that are not on the wheel yet", needs="retention_")
+@mutant("W-L5", "retention drops records that are not linked yet", needs="retention_")
 def _outruns_the_wheel() -> Patches:
     yield swap(TimerRetention, "is_past", lambda *_args: True)
     yield swap(TimerRetention, "move", lambda *_args: False)
 
 
-@mutant("P-26", "retention drops what the last checkpoint goes on from", needs="retention_")
+@mutant("P-26", "retention drops records that the last checkpoint needs", needs="retention_")
 def _checkpoint_outrun() -> Patches:
     yield swap(TimerRetention, "is_past", lambda *_args: True)
 
 
-@mutant("P-27", "retention drops messages of fixed levels that wait", needs="retention_")
+@mutant("P-27", "retention drops pending messages of delay levels", needs="retention_")
 def _levels_dropped() -> Patches:
     yield swap(timer_retention, "lowest_waiting", lambda *_args: NOTHING)
 
 
-@mutant("P-28", "what a group has not read goes when it is old", needs="retention_")
+@mutant("P-28", "messages that a group has not read are removed by age", needs="retention_")
 def _unread_dropped() -> Patches:
     yield swap(*RETENTION_IS_READ, lambda _self, _end: True)
 
 
-@mutant("P-29", "what is dropped unread is not counted", needs="retention_")
+@mutant("P-29", "unread removed messages are not counted", needs="retention_")
 def _not_counted() -> Patches:
     yield swap(ConsumerLag, "dropped", nothing)
 
 
 @mutant(
     "P-30",
-    "a file is unlinked, and the watermark does not speak of the new beginning",
+    "a file is removed before the watermark has the new beginning",
     needs="retention_",
 )
 def _begin_not_raised() -> Patches:
     yield swap(Checkpoint, "raise_begins", nothing)
 
 
-@mutant("P-31", "a file goes before what was handed over out of it is durable", needs="retention_")
+@mutant("P-31", "a file is removed before deliveries from it are durable", needs="retention_")
 def _evidence_not_durable() -> Patches:
     original = RETENTION_RETIRE.value
 
@@ -80,7 +80,7 @@ def _evidence_not_durable() -> Patches:
     yield swap(*RETENTION_RETIRE, retire)
 
 
-@mutant("P-32", "a timer log file goes whose slots have not been read", needs="retention_")
+@mutant("P-32", "a timer log file with unread slots is removed", needs="retention_")
 def _units_dropped() -> Patches:
     original = ExpiredSegments.retire
 
@@ -93,13 +93,13 @@ def _units_dropped() -> Patches:
     yield swap(ExpiredSegments, "retire", retire)
 
 
-@mutant("P-33", "what is known of sources goes with the file that it stands in", needs="retention_")
+@mutant("P-33", "the ledger of sources is lost with the file that holds it", needs="retention_")
 def _ledger_not_carried() -> Patches:
     yield swap(LedgerCarrier, "carry", lambda *_args: True)
 
 
-@mutant("P-34", "queues keep what the log has lost",
-        "a pull passes over what the log has lost, and an opening drops it; it costs space alone",
+@mutant("P-34", "queues keep units of removed log",
+        "a pull skips removed log, and an opening drops the units; that costs space only",
         needs="retention_")  # fmt: skip
 def _queues_keep() -> Patches:
     yield swap(TimerRetention, "drop_derived", lambda *_args: False)
@@ -108,7 +108,7 @@ def _queues_keep() -> Patches:
 # --- backups ---
 
 
-@mutant("P-35", "a segment that has grown is not copied further", needs="restore")
+@mutant("P-35", "a backup does not copy the growth of a segment", needs="restore")
 def _backup_stale() -> Patches:
     original = Transfer.bring
 
@@ -118,7 +118,7 @@ def _backup_stale() -> Patches:
     yield swap(Transfer, "bring", bring)
 
 
-@mutant("P-36", "a backup is told of before it is durable", needs="restore")
+@mutant("P-36", "a backup returns before it is durable", needs="restore")
 def _backup_not_synced() -> Patches:
     original = Transfer.bring
 
@@ -129,12 +129,12 @@ def _backup_not_synced() -> Patches:
     yield swap(Transfer, "bring", bring)
 
 
-@mutant("P-37", "a backup leaves out how far the groups have read", needs="restore")
+@mutant("P-37", "a backup omits the offsets of groups", needs="restore")
 def _offsets_left_out() -> Patches:
     yield swap(*COPIER_CONFIG_TEXTS, lambda _self: {})
 
 
-@mutant("P-38", "a backup that is cut off takes the place of the one before", needs="restore")
+@mutant("P-38", "an interrupted backup replaces the previous one", needs="restore")
 def _manifest_first() -> Patches:
     original = COPIER_BEFORE.value
 
@@ -146,7 +146,7 @@ def _manifest_first() -> Patches:
     yield swap(*COPIER_BEFORE, before)
 
 
-@mutant("P-39", "a restored store begins its queues anew", needs="restore")
+@mutant("P-39", "a restored store restarts its queue offsets", needs="restore")
 def _ends_left_out() -> Patches:
     original = RESTORING_WRITE_REST.value
 
@@ -156,12 +156,12 @@ def _ends_left_out() -> Patches:
     yield swap(*RESTORING_WRITE_REST, write_rest)
 
 
-@mutant("P-40", "a backup has no message ids of what retention removed", needs="restore")
+@mutant("P-40", "a backup omits the ids of messages that retention removed", needs="restore")
 def _ids_left_out() -> Patches:
     yield swap(backup, "write_ids", lambda *_: NO_IDS)
 
 
-@mutant("P-41", "what is built anew knows the message ids of the log only", needs="lose")
+@mutant("P-41", "a rebuild knows only the message ids in the log", needs="lose")
 def _ids_of_the_log() -> Patches:
     original = Ids.build
 

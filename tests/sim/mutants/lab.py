@@ -20,7 +20,7 @@ from tests.support.inside.parts import states_of
 from timerstore import CancelResult
 
 
-@mutant("L-1", "the checkpoint before the log")
+@mutant("L-1", "the checkpoint is written before the log is synced")
 def _checkpoint_first() -> Patches:
     original = CHECKPOINT_WRITE.value
 
@@ -35,7 +35,7 @@ def _checkpoint_first() -> Patches:
     yield swap(*CHECKPOINT_WRITE, write)
 
 
-@mutant("L-2", "no look at the state of an id before it is handed over")
+@mutant("L-2", "the state of a timer is not checked before delivery")
 def _no_dedupe() -> Patches:
     def deliver(view: Any, routes: Any, log: Any, *rest: Any) -> int:
         due, count = rest[2:4]
@@ -45,12 +45,12 @@ def _no_dedupe() -> Patches:
     yield swap(dequeue_put, "lib", Lib(ts_deliver_many=deliver))
 
 
-@mutant("L-3", "a put is acknowledged before it is synced")
+@mutant("L-3", "a put returns before it is synced")
 def _ack_early() -> Patches:
     yield swap(Putting, "wants_sync", lambda _self, _flush: False)
 
 
-@mutant("L-4", "a slot is used again a lap later whatever it holds")
+@mutant("L-4", "a slot is reused a lap later, whatever it holds")
 def _lap() -> Patches:
     def link(one: Any, link: Any, *rest: Any) -> int:
         link.reuse_below = 2**62
@@ -73,7 +73,7 @@ def _cancel_not_logged() -> Patches:
     yield swap(Canceller, "cancel", cancelled)
 
 
-@mutant("L-6", "a message put into the slot that is being read")
+@mutant("L-6", "a message can be linked into the slot that is being read")
 def _slot_in_progress() -> Patches:
     def link(one: Any, link: Any, *rest: Any) -> int:
         link.frontier -= 1
@@ -82,7 +82,7 @@ def _slot_in_progress() -> Patches:
     yield swap(linker, "lib", Lib(ts_timer_link=link))
 
 
-@mutant("L-7", "a pull sees what is not durable")
+@mutant("L-7", "a pull returns messages that are not durable")
 def _pull_beyond() -> Patches:
     original = Puller.__init__
 
@@ -92,7 +92,7 @@ def _pull_beyond() -> Patches:
     yield swap(Puller, "__init__", init)
 
 
-@mutant("L-8", "a sync covers the own record's range only")
+@mutant("L-8", "a sync covers only the caller's own record")
 def _ranged_sync() -> Patches:
     def sync(self: Any) -> None:
         dirty = sorted(self._dirty)
@@ -110,7 +110,7 @@ def _tail_not_synced() -> Patches:
     yield swap(recovery, "settle_end", settle_end)
 
 
-@mutant("L-11", "the read pointer is taken after the log's end instead of before it")
+@mutant("L-11", "the read slot is noted after the log's end instead of before")
 def _read_pointer_late() -> Patches:
     original = CHECKPOINT_TAKE.value
 

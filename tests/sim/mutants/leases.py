@@ -15,32 +15,32 @@ from tests.support.inside.methods import (
 from timerstore import CancelResult
 
 
-@mutant("LE-1", "an ack is answered, and the lease goes on", needs="receive")
+@mutant("LE-1", "an ack returns, but the lease continues", needs="receive")
 def _ack_forgotten() -> Patches:
     yield swap(*LEASES_CANCEL, lambda *_args: (CancelResult.CANCELLED, 0))
 
 
-@mutant("LE-2", "what leases say of a group's place is not read on opening", needs="receive")
+@mutant("LE-2", "an opening ignores the group offsets that leases imply", needs="receive")
 def _leases_not_read() -> Patches:
     yield swap(LeaseProgress, "recover", nothing)
 
 
-@mutant("LE-3", "a checkpoint does not commit what was leased", needs="receive")
+@mutant("LE-3", "a checkpoint does not commit leased messages", needs="receive")
 def _leases_not_committed() -> Patches:
     yield swap(LeaseProgress, "commit", nothing)
 
 
-@mutant("LE-4", "what is leased and acked is answered before it is durable", needs="receive")
+@mutant("LE-4", "receive and ack return before they are durable", needs="receive")
 def _lease_not_durable() -> Patches:
     yield swap(*LEASES_SETTLE, nothing)
 
 
-@mutant("LE-5", "attempts are not counted over a lease that was over", needs="receive")
+@mutant("LE-5", "attempts do not count over an expired lease", needs="receive")
 def _attempts_not_counted() -> Patches:
     yield swap(leasing, "read_lease", nothing)
 
 
-@mutant("LE-6", "the last attempt's lease comes again, too", needs="receive")
+@mutant("LE-6", "the lease of the last attempt is handed out again too", needs="receive")
 def _no_dead_letters() -> Patches:
     original = LEASING_ROW.value
 
@@ -50,7 +50,7 @@ def _no_dead_letters() -> Patches:
     yield swap(*LEASING_ROW, row)
 
 
-@mutant("LE-7", "an extended lease is over when it would have been", needs="receive")
+@mutant("LE-7", "an extended lease ends at its old time", needs="receive")
 def _not_extended() -> Patches:
     original = LEASES_MOVE.value
 
@@ -60,12 +60,12 @@ def _not_extended() -> Patches:
     yield swap(*LEASES_MOVE, move)
 
 
-@mutant("LE-8", "who reads what came again is not known to retention", needs="receive")
+@mutant("LE-8", "retention ignores readers of a retry topic", needs="receive")
 def _retry_not_known() -> Patches:
     yield swap(*LEASE_PROGRESS_KNOWN_IN_RETRY, lambda _self, places: places)
 
 
-@mutant("LE-9", "how far a group is, is noted before its leases are there", needs="receive")
+@mutant("LE-9", "a group's offset is noted before its leases exist", needs="receive")
 def _noted_early() -> Patches:
     original = LEASING_APPEND.value
 

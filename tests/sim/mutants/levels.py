@@ -12,14 +12,14 @@ from timerstore.errors import FullError
 
 @mutant(
     "W-F1",
-    "levels: what was delivered since the checkpoint comes again after a crash",
+    "levels: deliveries since the checkpoint are repeated after a crash",
     needs="put_level",
 )
 def _levels_not_folded() -> Patches:
     yield swap(recovery, "level_places", lambda *_args: np.empty(0, np.int64))
 
 
-@mutant("W-F2", "levels: what cannot be handed over now is skipped", needs="put_level")
+@mutant("W-F2", "levels: messages that cannot be delivered now are skipped", needs="put_level")
 def _level_skipped() -> Patches:
     original = ScheduleDeliver.step
 
@@ -35,7 +35,7 @@ def _level_skipped() -> Patches:
     yield swap(ScheduleDeliver, "step", step)
 
 
-@mutant("W-F3", "levels: an exception inside the loop takes a batch for done", needs="put_level")
+@mutant("W-F3", "levels: an exception inside the loop marks a batch as done", needs="put_level")
 def _level_batch_done() -> Patches:
     original = SCHEDULE_PLACE.value
 

@@ -20,7 +20,7 @@ from tests.support.inside.methods import CHECKPOINT_WRITE, OPENING_LEADS_TO_ALL,
 from timerstore.errors import FullError, TimerStoreError
 
 
-@mutant("W-L1", "a hand-over that fails three times on a full disk is dropped")
+@mutant("W-L1", "a delivery that fails three times on a full disk is dropped")
 def _three_strikes() -> Patches:
     original, strikes = DequeuePut.step, {"count": 0}
 
@@ -39,7 +39,7 @@ def _three_strikes() -> Patches:
     yield swap(DequeuePut, "step", step)
 
 
-@mutant("W-L4", "after a long downtime reading goes on at the present slot")
+@mutant("W-L4", "after a long downtime, reading continues at the present slot")
 def _jump_over() -> Patches:
     def start_at(one: Any, opened: Any, read_slot: int) -> None:
         timer_recover_start(one, opened, read_slot + one.slot_count // 2)
@@ -62,7 +62,7 @@ def _skip_unreadable() -> Patches:
     yield swap(EnqueueGet, "step", step)
 
 
-@mutant("W-L7", "the read time is made durable, the delivered copies are not")
+@mutant("W-L7", "the read time is durable before the delivered copies")
 def _copies_not_synced() -> Patches:
     original = CHECKPOINT_WRITE.value
 
@@ -73,7 +73,7 @@ def _copies_not_synced() -> Patches:
     yield swap(*CHECKPOINT_WRITE, write)
 
 
-@mutant("W-L8", "the read time moves past what is still in flight")
+@mutant("W-L8", "the read time passes messages that are in flight")
 def _read_time_early() -> Patches:
     yield swap(OpenSlot, "lowest_slot", lambda _self, frontier: frontier)
 
@@ -92,12 +92,12 @@ def _drop_rest() -> Patches:
     yield swap(DequeueGetMessage, "step", step)
 
 
-@mutant("W-L10", "a timer log that is gone is not noticed")
+@mutant("W-L10", "a missing timer log is not noticed")
 def _timer_log_gone() -> Patches:
     yield swap(TimerLog, "is_whole", lambda *_args: True)
 
 
-@mutant("W-L11", "a wheel that is gone is taken for an empty one")
+@mutant("W-L11", "a missing wheel is taken for an empty one")
 def _wheel_gone() -> Patches:
     original = OPENING_RECOVER.value
 
@@ -109,7 +109,7 @@ def _wheel_gone() -> Patches:
     yield swap(WheelChecks, "fits", lambda *_args: True)
 
 
-@mutant("W-L12", "a message for a slot that was read already is put there, and never read")
+@mutant("W-L12", "a message for a slot that was read is linked there and never read")
 def _late_is_lost() -> Patches:
     def link(one: Any, link: Any, *rest: Any) -> int:
         count = lib.ts_timer_link(one, link, *rest)
@@ -119,7 +119,7 @@ def _late_is_lost() -> Patches:
     yield swap(linker, "lib", Lib(ts_timer_link=link))
 
 
-@mutant("P-42", "what was read of slots is dropped where a file cannot be opened amid them")
+@mutant("P-42", "messages of slots are dropped if a file cannot be opened during the read")
 def _read_then_dropped() -> Patches:
     original = DequeueGet.step
 

@@ -7,7 +7,7 @@ from tests.support.inside.engine import ManyCanceller, TimerStore, lib
 from tests.support.inside.methods import MANY_CANCELLER_FIND, MANY_CANCELLER_PLACE
 
 
-@mutant("CM-1", "many cancels are answered before they are durable", needs='"cancel_many"')
+@mutant("CM-1", "cancel_many returns before it is durable", needs='"cancel_many"')
 def _not_durable() -> Patches:
     original = ManyCanceller.cancel
 
@@ -17,7 +17,7 @@ def _not_durable() -> Patches:
     yield swap(ManyCanceller, "cancel", cancel)
 
 
-@mutant("CM-2", "a hint is believed without a look at the message", needs='"cancel_many"')
+@mutant("CM-2", "a hint is trusted without checking the message", needs='"cancel_many"')
 def _believed() -> Patches:
     original = MANY_CANCELLER_FIND.value
 
@@ -29,7 +29,7 @@ def _believed() -> Patches:
     yield swap(*MANY_CANCELLER_FIND, find)
 
 
-@mutant("CM-3", "what was cancelled before is cancelled again", needs='"cancel_many"')
+@mutant("CM-3", "a cancelled message is cancelled again", needs='"cancel_many"')
 def _always_cancelled() -> Patches:
     original = MANY_CANCELLER_PLACE.value
 
@@ -41,7 +41,7 @@ def _always_cancelled() -> Patches:
     yield swap(*MANY_CANCELLER_PLACE, place)
 
 
-@mutant("CM-4", "of many the last is left out", needs='"cancel_many"')
+@mutant("CM-4", "cancel_many omits the last message", needs='"cancel_many"')
 def _last_left_out() -> Patches:
     original = TimerStore.cancel_many
 

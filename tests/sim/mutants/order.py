@@ -14,12 +14,12 @@ from tests.support.inside.engine import (
 )
 
 
-@mutant("W-S1", "the wheel is made durable before the timer log")
+@mutant("W-S1", "the wheel is durable before the timer log")
 def _timer_log_not_synced() -> Patches:
     yield swap(TimerLog, "sync", nothing)
 
 
-@mutant("W-S3", "a cut of the log is not passed on to the queues")
+@mutant("W-S3", "a cut of the log is not applied to the queues")
 def _queues_not_cut() -> Patches:
     original = ConsumeQueue.recover
 
@@ -29,7 +29,7 @@ def _queues_not_cut() -> Patches:
     yield swap(ConsumeQueue, "recover", recovered)
 
 
-@mutant("W-S6", "pages of the wheel changed since its copy was taken are not written again")
+@mutant("W-S6", "pages of the wheel changed since its copy are not written again")
 def _dirty_pages_forgotten() -> Patches:
     original = Wheel.copy_dirty
 
@@ -41,7 +41,9 @@ def _dirty_pages_forgotten() -> Patches:
     yield swap(Wheel, "copy_dirty", copy_dirty)
 
 
-@mutant("W-S7", "the clock goes forward and back: what was due in between is delivered at once")
+@mutant(
+    "W-S7", "after the clock goes forward and back, messages due in between are delivered at once"
+)
 def _latest_time_counts() -> Patches:
     latest = {"ms": 0}
 
@@ -65,7 +67,7 @@ def _latest_time_counts() -> Patches:
     yield swap(DequeuePut, "step", step)
 
 
-@mutant("W-S8", "messages of one slot come in any order")
+@mutant("W-S8", "messages of one slot are delivered in any order")
 def _no_order() -> Patches:
     original = OpenSlot.pop
 
@@ -76,7 +78,7 @@ def _no_order() -> Patches:
     yield swap(OpenSlot, "pop", pop)
 
 
-@mutant("W-S9", "counts of what waits drift")
+@mutant("W-S9", "pending counts drift")
 def _counts_drift() -> Patches:
     original = timer_recover.set_pending
 

@@ -20,13 +20,13 @@ from tests.support.inside.engine import (
 from tests.support.inside.methods import OFFSETS_WRITE, OPENING_REWRITE_MARK
 
 
-@mutant("P-1", "a failed sync is tried again, and goes on")
+@mutant("P-1", "a failed sync is repeated, and the store continues")
 def _sync_retried() -> Patches:
     yield swap(CommitLog, "fail", nothing)
 
 
-@mutant("P-2", "staged bytes overwrite the log without being compared with it",
-        "the staging file is emptied when it is opened: P-45")  # fmt: skip
+@mutant("P-2", "staged bytes overwrite the log without a comparison",
+        "the staging file is emptied at opening: P-45")  # fmt: skip
 def _staged_not_compared() -> Patches:
     def restore_staged(segments: Any, base: int, data: bytes, log_end: int) -> bool:
         end = base + len(data)
@@ -44,7 +44,7 @@ def _staging_lost() -> Patches:
     yield swap(recovery, "restore_staged", lambda *_args: False)
 
 
-@mutant("P-4", "a segment's name is not made durable")
+@mutant("P-4", "a segment's name is not durable")
 def _name_not_durable() -> Patches:
     original = Segments.create
 
@@ -67,13 +67,13 @@ def _commit_not_durable() -> Patches:
     yield swap(*OFFSETS_WRITE, write)
 
 
-@mutant("P-7", "offsets beyond a queue's end are left as they are",
-         "offsets are of what was pulled, and pulls see what is durable alone")  # fmt: skip
+@mutant("P-7", "offsets past a queue's end are kept",
+         "offsets are of pulled messages, and pulls return only durable ones")  # fmt: skip
 def _not_clamped() -> Patches:
     yield swap(Offsets, "clamp", nothing)
 
 
-@mutant("P-8", "states are not synced before the watermark that speaks of them")
+@mutant("P-8", "states are not synced before the watermark")
 def _states_not_synced() -> Patches:
     original = TimerStates.write
 
@@ -101,7 +101,7 @@ def _wheel_not_synced() -> Patches:
 
 
 @mutant("P-11", "the mark of an open store is not durable",
-         "the watermark says whether it was closed, too")  # fmt: skip
+         "the watermark also records whether the store was closed")  # fmt: skip
 def _abort_not_durable() -> Patches:
     original = Directory.mark_open
 
@@ -117,7 +117,7 @@ def _index_short() -> Patches:
     yield swap(Index, "catch_up", nothing)
 
 
-@mutant("P-13", "a slot is told to be read before all of it is loaded")
+@mutant("P-13", "a slot counts as read before all of it is loaded")
 def _frontier_early() -> Patches:
     original = DequeueGet.step
 
@@ -136,7 +136,7 @@ def _not_rewritten() -> Patches:
 
 
 @mutant("P-44", "the watermark is synced but not written again after an unclean stop",
-        "until an opening completes a checkpoint, nothing needs the newer mark")  # fmt: skip
+        "until an opening completes a checkpoint, nothing needs the newer watermark")  # fmt: skip
 def _watermark_not_rewritten() -> Patches:
     def rewrite_mark(self: Any) -> None:
         if self._mark is not None:

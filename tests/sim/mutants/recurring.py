@@ -7,12 +7,12 @@ from tests.support.inside.engine import Definitions, RecurringCalls, planner
 from tests.support.inside.methods import RECURRING_CANCEL_UNTIL
 
 
-@mutant("RC-1", "runs in the log behind the watermark are not read on opening", needs='"every"')
+@mutant("RC-1", "an opening ignores runs in the log after the watermark", needs='"every"')
 def _runs_not_read() -> Patches:
     yield swap(Definitions, "recover", nothing)
 
 
-@mutant("RC-2", "a checkpoint does not save how far each is", needs='"every"')
+@mutant("RC-2", "a checkpoint does not save the progress of definitions", needs='"every"')
 def _progress_not_saved() -> Patches:
     original = Definitions.note
 
@@ -24,12 +24,12 @@ def _progress_not_saved() -> Patches:
     yield swap(Definitions, "note", note)
 
 
-@mutant("RC-3", "what was missed while nobody had the store open comes", needs='"every"')
+@mutant("RC-3", "runs missed while the store was closed are delivered", needs='"every"')
 def _nothing_prepared() -> Patches:
     yield swap(RecurringCalls, "prepare", nothing)
 
 
-@mutant("RC-4", "of runs that are to be skipped the last one comes", needs='"every"')
+@mutant("RC-4", "the last of the runs to skip is delivered", needs='"every"')
 def _skips_one_less() -> Patches:
     original = planner.runs_of
 
@@ -39,7 +39,7 @@ def _skips_one_less() -> Patches:
     yield swap(planner, "runs_of", runs_of)
 
 
-@mutant("RC-5", "of runs that all are to come the last one comes", needs='"every"')
+@mutant("RC-5", "only the last of several missed runs is delivered", needs='"every"')
 def _not_all() -> Patches:
     original = planner.runs_of
 
@@ -49,12 +49,12 @@ def _not_all() -> Patches:
     yield swap(planner, "runs_of", runs_of)
 
 
-@mutant("RC-6", "the run that waits stays when all is ended", needs='"every"')
+@mutant("RC-6", "the pending run stays when its definition ends", needs='"every"')
 def _run_stays() -> Patches:
     yield swap(*RECURRING_CANCEL_UNTIL, nothing)
 
 
-@mutant("RC-7", "an end that was cut off is not brought to its end", needs='"every"')
+@mutant("RC-7", "an interrupted end of a definition is not completed", needs='"every"')
 def _half_ended() -> Patches:
     original = RecurringCalls.prepare
 
@@ -65,7 +65,7 @@ def _half_ended() -> Patches:
     yield swap(RecurringCalls, "prepare", prepare)
 
 
-@mutant("RC-8", "a definition is answered for before it is durable", needs='"every"')
+@mutant("RC-8", "a definition is acknowledged before it is durable", needs='"every"')
 def _definition_not_durable() -> Patches:
     original = RecurringCalls.put_every
 

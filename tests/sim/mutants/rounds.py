@@ -13,17 +13,17 @@ from tests.support.inside.methods import (
 )
 
 
-@mutant("RP-1", "what waits with a key is not found", needs="replace")
+@mutant("RP-1", "the pending message of a key is not found", needs="replace")
 def _not_found() -> Patches:
     yield swap(*REPLACING_FIND, nothing)
 
 
-@mutant("RP-2", "what waits with a key is not found in another life", needs="replace")
+@mutant("RP-2", "the pending message of a key is not found after a restart", needs="replace")
 def _not_looked_up() -> Patches:
     yield swap(*REPLACING_LOOK, nothing)
 
 
-@mutant("RP-3", "the limit begins anew with each put", needs="replace")
+@mutant("RP-3", "each put starts a new time limit", needs="replace")
 def _limit_anew() -> Patches:
     original = REPLACING_REPLACE.value
 
@@ -33,7 +33,7 @@ def _limit_anew() -> Patches:
     yield swap(*REPLACING_REPLACE, replace)
 
 
-@mutant("RP-4", "the limit is forgotten in another life", needs="replace")
+@mutant("RP-4", "the time limit is lost at a restart", needs="replace")
 def _limit_forgotten() -> Patches:
     original = REPLACING_WAITING_OF.value
 
@@ -44,7 +44,7 @@ def _limit_forgotten() -> Patches:
     yield swap(*REPLACING_WAITING_OF, waiting_of)
 
 
-@mutant("RP-5", "the one before goes, and then the new one comes", needs="replace")
+@mutant("RP-5", "the old message is removed before the new one is stored", needs="replace")
 def _one_after_the_other() -> Patches:
     def replace(self: Any, given: Any, before: Any, now_ms: int) -> Any:
         due_ms, limit_ms = self._due_ms(given, before.first_ms, before.limit_ms, now_ms)
@@ -58,7 +58,7 @@ def _one_after_the_other() -> Patches:
     yield swap(*REPLACING_REPLACE, replace)
 
 
-@mutant("RP-6", "a limit that has passed is no limit", needs="replace")
+@mutant("RP-6", "a time limit in the past is ignored", needs="replace")
 def _limit_passed() -> Patches:
     original = REPLACING_DUE_MS.value
 

@@ -21,13 +21,13 @@ from timerstore.errors import TimerStoreError
 _NEEDS = '"shards": {'
 
 
-@mutant("SH-1", "each shard has all of a rate, not its share", needs='"pace_wide"')
+@mutant("SH-1", "each shard gets the whole rate instead of its share", needs='"pace_wide"')
 def _not_shared_out() -> Patches:
     yield swap(sharded, "share_of", lambda rate, _count: rate)
     yield swap(sharded, "shared_out", lambda config, _count: config)
 
 
-@mutant("SH-2", "which shard a key belongs to is another when it is opened again", needs=_NEEDS)
+@mutant("SH-2", "a key belongs to another shard after reopening", needs=_NEEDS)
 def _routed_anew() -> Patches:
     opened, original = ShardedStore.__init__, ShardedStore.shard_of
 
@@ -43,7 +43,7 @@ def _routed_anew() -> Patches:
     yield swap(ShardedStore, "shard_of", shard_of)
 
 
-@mutant("SH-3", "many handles of several shards go to the first shard", needs='"cancel_many_wide"')
+@mutant("SH-3", "handles of several shards all go to the first shard", needs='"cancel_many_wide"')
 def _cancelled_elsewhere() -> Patches:
     original = SHARDED_CHECKED_PLACE.value
 
@@ -54,7 +54,7 @@ def _cancelled_elsewhere() -> Patches:
     yield swap(*SHARDED_CHECKED_PLACE, place)
 
 
-@mutant("SH-4", "a group commits in one shard alone", needs=_NEEDS)
+@mutant("SH-4", "a group commits in one shard only", needs=_NEEDS)
 def _committed_in_one() -> Patches:
     original = SHARD_CONSUMER_BY_SHARD.value
 
@@ -64,7 +64,7 @@ def _committed_in_one() -> Patches:
     yield swap(*SHARD_CONSUMER_BY_SHARD, by_shard)
 
 
-@mutant("SH-5", "the last shard is let go of, and neither synced nor closed", needs=_NEEDS)
+@mutant("SH-5", "the last shard is neither synced nor closed", needs=_NEEDS)
 def _last_not_closed() -> Patches:
     original = SHARDED_CLOSE_ALL.value
 
@@ -88,13 +88,13 @@ class _Lying:
         return getattr(self._disk, name)
 
 
-@mutant("SH-6", "the name of a cluster.json that is found is not made durable", needs=_NEEDS)
+@mutant("SH-6", "the name of an existing cluster.json is not made durable", needs=_NEEDS)
 def _name_not_durable() -> Patches:
     original = sharded.cluster_json.ensure
     yield swap(sharded.cluster_json, "ensure", lambda disk, *given: original(_Lying(disk), *given))
 
 
-@mutant("SH-7", "a shard that cannot be closed keeps those behind it open", needs=_NEEDS)
+@mutant("SH-7", "a shard that cannot be closed keeps the following shards open", needs=_NEEDS)
 def _others_stay_open() -> Patches:
     def close_all(stores: Sequence[TimerStore]) -> list[BaseException]:
         for store in stores:

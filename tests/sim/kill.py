@@ -37,7 +37,7 @@ NOT_HERE = {
     "W-R2": "what is read from its slot has its state like everything else: W-R1",
     "W-R5": "the old form of delete records is never written: tests/unit/recovery/test_fold.py",
     "W-R6": "TIMER_DEL_UNIQKEY is refused in properties: tests/unit/base/test_validation.py",
-    "W-F5": "a level is in order by itself by design: decision 0014",
+    "W-F5": "a level is in order by itself by design: docs/decisions/0007-delay-levels.md",
     "W-F6": "no step waits: there is nothing to give up on",
     "L-10": "the CRC is in C: T-FLIP flips every bit (issue 6, item 5)",
 }

@@ -59,7 +59,7 @@ def _not_told() -> Patches:
 
 @mutant(
     "E-5", "a clock set back: what was read stays read, and fills the slots of the present",
-    equivalent="what is put waits in memory, as late or parked: it costs that (since 0048)",
+    equivalent="what is put waits in memory, as late or parked: it costs that",
 )  # fmt: skip
 def _frontier_stays() -> Patches:
     yield swap(Wheel, "follow_back", nothing)

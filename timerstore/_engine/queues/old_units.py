@@ -5,7 +5,7 @@ Threads:  any.
 Holds:    (1) no unit passes over a message by its tags that was not looked at in this opening, by
           who wrote it or here; (2) a level's message is due as its record and the table say.
 Fails:    CorruptError where a unit says other tags than its message.
-Source:   decision 0051.
+Source:   docs/decisions/0006-index-and-queries.md.
 """
 
 from collections.abc import Sequence

@@ -6,7 +6,7 @@ Threads:  any; a filter never changes.
 Holds:    (1) what `matches` a message, `may_match` says of its unit: nothing is lost by asking the
           unit first; (2) units of the levels' topic carry a due time instead of a hash, and pass.
 Fails:    MessageError on an expression that does not parse: what, and where in it.
-Source:   store-format.md 10.3, 13; decision 0008 for SQL.
+Source:   store-format.md 10.3, 13; docs/decisions/0006-index-and-queries.md for SQL.
 """
 
 from abc import ABC, abstractmethod

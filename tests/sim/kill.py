@@ -39,7 +39,7 @@ NOT_HERE = {
     "W-R6": "TIMER_DEL_UNIQKEY is refused in properties: tests/unit/base/test_validation.py",
     "W-F5": "a level is in order by itself by design: docs/decisions/0007-delay-levels.md",
     "W-F6": "no step waits: there is nothing to give up on",
-    "L-10": "the CRC is in C: T-FLIP flips every bit (issue 6, item 5)",
+    "L-10": "the CRC is in C: tests/corruption flips every bit",
 }
 """Bugs of the lists that cannot be planted or seen here, and where they are looked for instead."""
 

@@ -2,7 +2,6 @@
 
 Threads:  any thread may read; whoever turns a clock by hand tells its listeners.
 Holds:    monotonic_ns never goes back; now_ms may jump either way, and whoever reads it copes.
-Source:   design.md decision D6.
 """
 
 import time

@@ -1,7 +1,7 @@
 """Every knob of a store: default, range, unit, what it risks.
 
 Holds:    a StoreConfig that exists is valid; one that is not says everything that is wrong with it.
-Source:   store-format.md 6.6 (the ancestor's knobs and defaults), design.md section 3 (names).
+Source:   RocketMQ's settings and defaults, where it has the same ones.
 
 On a directory that exists, sizes that its files show are taken from the files: see store.py.
 """

@@ -3,7 +3,7 @@
 Holds:    (1) a value never changes after it was made; (2) what costs time to make (message ids,
           handles, inflated bodies) is made when it is first asked for.
 Fails:    MessageError on a body that this release cannot inflate, CorruptError on a broken one.
-Source:   design.md section 3; store-format.md 2.1, 2.2 (flags), 10.3 (statuses), 11 (handles).
+See also: docs/file-format.md (flags, handles).
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def _shortened(text: str) -> str:
 
 
 class PullStatus(StrEnum):
-    """How a pull went; what `next_offset` then is stands in store-format.md 10.3."""
+    """How a pull went. Whatever it says, the next pull begins at `next_offset`."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"

@@ -6,7 +6,7 @@ Threads:  every method from any thread; calls take turns, who waits does so besi
 Holds:    (1) nothing in the directory is made, changed or locked; (2) an answer is as of one moment
           (position.py), and no later answer as of an earlier one.
 Fails:    ReadOnlyError for what would change something (unsupported.py); CorruptError for damage.
-Source:   decision 0058.
+Source:   docs/decisions/0012-snapshots-and-retention.md.
 """
 
 from collections import Counter

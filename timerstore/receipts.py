@@ -28,7 +28,7 @@ def unique_key(prefix: str, counter: int) -> str:
 
 
 def out_ms(due_ms: int, precision_ms: int) -> int:
-    """Give the slot time of a due time: the last slot edge before it (store-format.md 7.3)."""
+    """Give the slot time of a due time: the last slot edge before it."""
     return (due_ms - 1) // precision_ms * precision_ms
 
 

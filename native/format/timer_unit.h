@@ -28,7 +28,7 @@
  * | 4      | 8     | i64  | -     | 0                                                          |
  * | 12     | 4     | i32  | -     | 0xCBD43194, the same number as the commit log's blank      |
  *
- * Versions: one in every release; sealed by those that wrote since decision 0049.
+ * Versions: one in every release; older ones wrote no seal (docs/decisions/0003-timing-wheel.md).
  */
 #ifndef TS_FORMAT_TIMER_UNIT_H
 #define TS_FORMAT_TIMER_UNIT_H

@@ -1,6 +1,7 @@
 /* The hot front: put() for the plain case, in C, keeping the GIL.
  *
- * A put is too short to let go of the GIL or to cross into C by way of cffi (decision 0006), so this
+ * A put is too short to let go of the GIL or to cross into C by way of cffi
+ * (docs/decisions/0002-group-commit.md), so this
  * file uses Python.h; those beside it do, too, and nothing else. It takes the plain case
  * alone: topic and body by position, nothing else but deliver_ms, delay or a level that was used
  * before, a topic with one queue that was put to before, bytes that fit, the system's clock, a free

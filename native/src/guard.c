@@ -8,7 +8,7 @@
  *
  * What api.h says of C is not so here: this keeps a table, since a handler can be handed nothing, and
  * calls the system. Adding and removing happen under a lock of storage/guarded_map.py; the handler, in any
- * thread at any time, reads. Decision 0035.
+ * thread at any time, reads. docs/decisions/0013-locks-and-re-entry.md.
  */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -1,4 +1,5 @@
-/* The append lock as C takes it (decision 0056): Python takes the same one (native/hot/append_lock.c). */
+/* The append lock as C takes it (docs/decisions/0002-group-commit.md): Python takes the same one
+ * (native/hot/append_lock.c). */
 #ifndef TS_HOLD_H
 #define TS_HOLD_H
 

@@ -1,4 +1,4 @@
-/* Notes: what dispatch looks for in a record, kept by who appends it (decision 0052).
+/* Notes: what dispatch looks for in a record, kept by who appends it (docs/decisions/0002-group-commit.md).
  *
  * A ring between one who appends, under the append lock, and one who dispatches. A note is a
  * convenience: the log says the same, and whatever has no note is read there. So none is ever waited

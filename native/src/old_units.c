@@ -1,5 +1,6 @@
 /* Units of queues that were there before the store was opened: what they say of tags and of times
- * has no checksum, so it is held against the records before anything hangs on it (decision 0051).
+ * has no checksum, so it is held against the records before anything hangs on it
+ * (docs/decisions/0006-index-and-queries.md).
  * Also: when the messages of units were stored, which only their records say.
  */
 #include "../format/queue_unit.h"

@@ -1,4 +1,4 @@
-"""Ways to damage files at rest (promises.md F5).
+"""Ways to damage files at rest.
 
 Holds:    a case is a name, and what to do to a directory; doing it to a file that is not there does
           nothing, so that two can be done one after the other.

@@ -1,4 +1,4 @@
-"""T-FLIP and T-MANGLE (promises.md I): a golden store, damaged in every way, answers as before or
+"""Flipped bits and mangled files: a golden store, damaged in every way, answers as before or
 is refused with file and place; never a wrong message, a silent loss, a hang, a dead interpreter.
 
     CI          a seeded sample of each, within so many seconds of one core

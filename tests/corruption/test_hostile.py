@@ -1,4 +1,4 @@
-"""T-HOST (promises.md K): directories that somebody prepared are refused with a clear error, or do
+"""Hostile directories: directories that somebody prepared are refused with a clear error, or do
 no harm; opening them neither hangs nor follows a link out of the store.
 """
 

@@ -1,4 +1,4 @@
-"""Never early against the clock of the system itself, which a shim steps under it (T-CLOCK)."""
+"""Never early against the clock of the system itself, which a shim steps under it."""
 
 import json
 import os

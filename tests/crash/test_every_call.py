@@ -1,4 +1,4 @@
-"""Each call to the operating system fails in turn, once and for ever; nothing is lost (T-NTH)."""
+"""Each call to the operating system fails in turn, once and for ever; nothing is lost."""
 
 import errno
 import gc

@@ -1,4 +1,4 @@
-"""Descriptors, memory, maps and threads that run out: an error that says so, nothing lost (T-OOM).
+"""Descriptors, memory, maps and threads that run out: an error that says so, nothing lost.
 
 In forked children, which are limited: what runs out there runs out for nobody else.
 """

@@ -231,7 +231,7 @@ def test_our_delete_record_is_a_brokers(name: str, tmp_path: Path) -> None:
 
 
 def test_a_broker_reads_our_handle(tmp_path: Path) -> None:
-    """Its decoder, as the store format tells it: five fields or more, the first `v1`."""
+    """A broker's decoder: five fields or more, the first `v1`."""
     bench = Bench(tmp_path / "s")
     put = bench.store.put("t", b"x", delay=10)
     moved = bench.store.reschedule(put, delay=20)

@@ -104,7 +104,7 @@ def timerstore_config(made: Made) -> StoreConfig:
     return CONFIG if is_small else StoreConfig()
 
 
-# --- rule 1: sizes --------------------------------------------------------------------------------
+# --- sizes ----------------------------------------------------------------------------------------
 
 
 def test_every_file_has_its_length(made: Made, config: StoreConfig) -> None:
@@ -128,7 +128,7 @@ def test_every_file_has_its_length(made: Made, config: StoreConfig) -> None:
     assert not disk.is_unclean(made.root)
 
 
-# --- rule 2: records ------------------------------------------------------------------------------
+# --- records --------------------------------------------------------------------------------------
 
 
 def test_records_are_whole_and_queues_without_gaps(made: Made, log: dict[int, disk.Record]) -> None:
@@ -158,7 +158,7 @@ def test_what_was_put_is_there(made: Made, log: dict[int, disk.Record]) -> None:
     assert real == Counter((one.topic, key) for key, one in made.delivered.items())
 
 
-# --- rule 3: zeros behind the end -----------------------------------------------------------------
+# --- zeros behind the end -------------------------------------------------------------------------
 
 
 def zeros_behind(folder: Path, end: int) -> None:
@@ -179,7 +179,7 @@ def test_nothing_lies_behind_the_ends(made: Made) -> None:
         zeros_behind(made.root / "consumequeue" / topic / str(queue_id), 20 * count)
 
 
-# --- rule 4: blanks -------------------------------------------------------------------------------
+# --- blanks ---------------------------------------------------------------------------------------
 
 
 def test_blanks_end_every_full_file(made: Made, config: StoreConfig) -> None:
@@ -387,7 +387,7 @@ def test_topics(made: Made) -> None:
         assert one["topicFilterType"] == "SINGLE_TAG"
 
 
-# --- section 16: the vectors ----------------------------------------------------------------------
+# --- the vectors ----------------------------------------------------------------------------------
 
 RECORD_HEAD = (
     "00000073 daa320a7 3610a686 00000003 00000000 0000000000000007 0000000000000000 00000000"

@@ -1,4 +1,5 @@
-"""What a broker's queue units say of tags and of levels is what its messages do (decision 0051)."""
+"""What a broker's queue units say of tags and of levels is what its messages do
+(docs/decisions/0006-index-and-queries.md)."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
 """Audit of the generator: whether what it draws lies where bugs live.
 
 Each put, delay, death and fault falls into buckets; one that stays empty over a run of CI's length
-means that the tests have gone blind there, and fails (promises.md 2.3).
+means that the tests have gone blind there, and fails.
 """
 
 from collections.abc import Iterator

@@ -13,7 +13,7 @@ Holds:    (1) after a cut every page, or sector of 512 bytes, is as of its last 
           the disk; (5) the same random numbers give the same cut.
 Not modelled: names between the last directory sync and now; a directory that is lost.
 Paths are SimPath (paths.py): Any here, as pathlib's have nothing in common with them.
-Source:   promises.md 2.0 (F1 to F4), appendix B.
+Source:   the faults of docs/guarantees.md.
 """
 
 import errno

@@ -37,7 +37,7 @@ NOT_HERE = {
     "W-R2": "a message that was read from its slot still has a state: W-R1",
     "W-R5": "the old form of delete records is never written: tests/unit/recovery/test_fold.py",
     "W-R6": "put rejects TIMER_DEL_UNIQKEY: tests/unit/base/test_validation.py",
-    "W-F5": "each level is ordered by itself, by design",
+    "W-F5": "each level is ordered by itself, by design (docs/decisions/0007-delay-levels.md)",
     "W-F6": "no step waits, so nothing times out",
     "L-10": "the CRC is in C: tests/corruption flips every bit",
 }

@@ -5,7 +5,7 @@ Holds:    (1) a schedule is plain JSON, and each operation carries all that it n
           same schedule, whatever the engine does with it.
 
 Swarm: each seed draws its own subset of operations, sizes and faults, since what every run does a
-little of, no run does enough of (promises.md 3.2).
+little of, no run does enough of.
 """
 
 from random import Random

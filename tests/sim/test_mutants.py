@@ -24,7 +24,7 @@ def test_most_planted_bugs_are_killed_and_the_rest_explained() -> None:
 
 
 def test_lists_are_complete() -> None:
-    """All 44 weaknesses of store-format.md 8.5, 9 and 11, and the lab's twelve."""
+    """All 44 weaknesses of RocketMQ's timer, and the twelve of mutants/lab.py."""
     counts = {"W-L": 14, "W-D": 8, "W-S": 9, "W-R": 7, "W-F": 6, "L-": 12}
     wanted = {f"{kind}{n}" for kind, count in counts.items() for n in range(1, count + 1)}
     assert wanted <= MUTANTS.keys() | NOT_HERE.keys()

@@ -3,7 +3,7 @@
 Data:     a workload is made of operations of a schedule, so that what fails is a schedule, too.
 Holds:    workloads of fewer operations come first: all of them up to a depth are the first of
           those up to a greater one.
-Source:   promises.md 2.2 E (as ACE does, OSDI'18).
+Source:   as ACE does (OSDI'18).
 """
 
 from collections.abc import Iterator

@@ -8,7 +8,7 @@ Holds:    imports nothing of timerstore, so that an error in native/format canno
           what it holds, not what it is long.
 Fails:    ValueError where a caller asks for something that is not there; never on bytes of a log,
           queue or timer log: those end (`LogEnd` says why).
-Source:   the tables of the store format: sections 2 to 7, 11 to 13; vectors of section 16.
+Source:   docs/file-format.md, and files that brokers wrote.
 """
 
 import base64

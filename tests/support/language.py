@@ -22,13 +22,19 @@ _CLAUSE = (
     "might|follows|remains|counts|belongs|fits|nobody|somebody|others"
 )
 IDIOM = {
-    "a person or a clause as a noun": re.compile(r"\b(who|whoever|whom|whose)\b", re.I),
-    "a clause as a noun": re.compile(rf"\bwhat (?:{_CLAUSE})\b(?![^.!]*\?)", re.I),
-    "a negated indefinite": re.compile(r"\b(nobody|somebody|anybody)\b|\bis none\b", re.I),
-    "an old adverb": re.compile(r"\b(amid|anew|beside|meanwhile|thereof|hitherto)\b", re.I),
-    "telling without an agent": re.compile(r"\b(?:is|are|was|were|be) (?:told|said|rung)\b", re.I),
-    "a person for a thread": re.compile(r"\b(he|him|his|himself)\b", re.I),
-    "a private term": re.compile(r"\b(lanes?|crowds?|parked|misfits?|rung|anywise)\b", re.I),
+    "a person or a clause as a noun": re.compile(r"\b(who|whoever|whom|whose)\b", re.IGNORECASE),
+    "a clause as a noun": re.compile(rf"\bwhat (?:{_CLAUSE})\b(?![^.!]*\?)", re.IGNORECASE),
+    "a negated indefinite": re.compile(r"\b(nobody|somebody|anybody)\b|\bis none\b", re.IGNORECASE),
+    "an old adverb": re.compile(
+        r"\b(amid|anew|beside|meanwhile|thereof|hitherto)\b", re.IGNORECASE
+    ),
+    "telling without an agent": re.compile(
+        r"\b(?:is|are|was|were|be) (?:told|said|rung)\b", re.IGNORECASE
+    ),
+    "a person for a thread": re.compile(r"\b(he|him|his|himself)\b", re.IGNORECASE),
+    "a private term": re.compile(
+        r"\b(lanes?|crowds?|parked|misfits?|rung|anywise)\b", re.IGNORECASE
+    ),
 }
 NAME_IDIOM = re.compile(
     r"_(who|whoever|whom|whose|nobody|somebody|anybody|amid|anew|beside|meanwhile|he|his|him|"
@@ -113,7 +119,7 @@ def _is_docstring(tree: ast.Module, text: ast.Constant) -> bool:
 
 
 def _c(path: str, text: str) -> Iterator[Finding]:
-    for found in re.finditer(r"/\*.*?\*/|//[^\n]*", text, re.S):
+    for found in re.finditer(r"/\*.*?\*/|//[^\n]*", text, re.DOTALL):
         begin = text.count("\n", 0, found.start()) + 1
         for number, line in enumerate(found.group().splitlines()):
             yield from _match(path, begin + number, _without_code(line))

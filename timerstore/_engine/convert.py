@@ -11,7 +11,7 @@ it: opened here, or converted again, it goes on.
 Fails:    ConfigError where there is no store, or no broker would open one of its sizes; LockedError
           where it is open, FailedError where a broker would refuse what came of it, FullError where
           the disk is full.
-Source:   decision 0044.
+Source:   docs/decisions/0003-timing-wheel.md.
 """
 
 import os

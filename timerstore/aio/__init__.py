@@ -13,7 +13,7 @@ Holds:    (1) cancelling a pull that waits takes it out of the table, and takes 
           one; (3) any other call that is cancelled is carried out all the same once it has begun:
           its caller just does not hear of it.
 Fails:    as the calls of TimerStore.
-Source:   decisions 0011, 0017 and 0055.
+Source:   docs/decisions/0005-long-poll.md and docs/decisions/0002-group-commit.md.
 """
 
 import asyncio
@@ -354,7 +354,8 @@ def open(  # noqa: A001 - read as `timerstore.aio.open`
     """Open a store as timerstore.open does: `await` it, or `async with` it.
 
     `workers`: threads that carry out calls, 1 to 64. Synchronous `put`s share their syncs, however
-    many wait, and so does a plain `put_many` (decision 0055); those with a message_id or a key, and
+    many wait, and so does a plain `put_many` (docs/decisions/0002-group-commit.md); those with a
+    message_id or a key, and
     other lists, as many as there are threads. `threads=False`: step `store.blocking` by hand.
     `read_only=True` is a ConfigError: timerstore.open has it.
     """

@@ -9,7 +9,7 @@ Threads:  the loop's own; what reads or writes files runs in the store's pool.
 Holds:    a poll that is cancelled takes no message with it: messages are fetched in the pool and
           handed out on the loop, where nothing comes between that and the answer.
 Fails:    as the calls of Consumer.
-Source:   decision 0017.
+Source:   docs/decisions/0005-long-poll.md.
 """
 
 import asyncio

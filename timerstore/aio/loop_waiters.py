@@ -6,7 +6,7 @@ Holds:    (1) many are rung with one call into the loop; (2) nobody stands in a 
           of what it was to call, and something that it alone holds is told of by that; (3) a loop
           in which nobody waits is not held, nor holds anything of the store.
 Fails:    never.
-Source:   decision 0017.
+Source:   docs/decisions/0005-long-poll.md.
 """
 
 import asyncio

@@ -5,7 +5,7 @@ Holds:    (1) the loop never blocks: a put in the plain case waits for no lock, 
           takes no more than 0.1 ms for a list; (2) on return the message is durable (`sync`), or
           outlives the process (`async`); (3) a coroutine that does nothing but put lets others run.
 Fails:    as put and put_many of TimerStore.
-Source:   decision 0055.
+Source:   docs/decisions/0002-group-commit.md.
 """
 
 import asyncio

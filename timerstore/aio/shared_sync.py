@@ -6,7 +6,7 @@ Locks:    its own, for a few steps, with nothing taken under it.
 Holds:    (1) whoever waits is served by a sync that began after he came; (2) nobody waits while the
           thread is idle, whatever error made it so; (3) who gives up waiting takes it from nobody.
 Fails:    as the sync, for each whom it did not serve.
-Source:   decision 0055.
+Source:   docs/decisions/0002-group-commit.md.
 """
 
 import asyncio

@@ -21,7 +21,7 @@ Invariants:
     1. Standard output carries answers only; everything else goes to standard error.
     2. Commands that only read take no lock and change nothing.
     3. click and rich are imported once `main` is called, pyarrow where a table is read.
-See also: decision 0032.
+See also: docs/decisions/0014-tools.md.
 """
 
 import importlib

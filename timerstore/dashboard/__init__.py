@@ -17,7 +17,7 @@ Invariants:
     1. Without the token the server tells nothing and does nothing.
     2. The page changes nothing except by `cancel`, and nothing at all if it is read-only.
 Raises: ConfigError if starlette or uvicorn is missing: `pip install 'timerstore[serve]'`.
-See also: decision 0045.
+See also: docs/decisions/0014-tools.md.
 """
 
 from timerstore.errors import ConfigError

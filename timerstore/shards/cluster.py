@@ -10,7 +10,7 @@ Holds:    (1) written once, by create-if-absent, after the folder of every shard
           a shard is opened, whoever made it.
 Fails:    ConfigError where n or the limits are other than the file's, naming both; CorruptError,
           FormatVersionError.
-Source:   decision 0016.
+Source:   docs/decisions/0010-shards-and-spark.md.
 """
 
 import json

@@ -5,7 +5,7 @@ Holds:    (1) what a manifest names stays, whatever its age; so does what anybod
           held alone while something is taken away; (2) a manifest goes only when every shard's
           ledger has its version: a replay that comes even later is committed again, and no shard
           takes it.
-Source:   decision 0019.
+Source:   docs/decisions/0008-deduplication-and-ingest.md.
 """
 
 import os

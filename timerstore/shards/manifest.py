@@ -8,7 +8,7 @@ Holds:    (1) a version is committed when its manifest has its name, by create-i
           is made, and until every shard has their rows.
 Fails:    MessageError where one version was committed with other rows, or on parts of another one;
           CorruptError.
-Source:   decision 0019.
+Source:   docs/decisions/0008-deduplication-and-ingest.md.
 """
 
 import os

@@ -4,7 +4,7 @@ Who reads the shards' files alone, to move what waits elsewhere, would leave it 
 
 Threads:  none; nothing here takes a lock or writes.
 Holds:    what was committed before the call is named here, or is in the files of every shard.
-Source:   decision 0019.
+Source:   docs/decisions/0008-deduplication-and-ingest.md.
 """
 
 import time

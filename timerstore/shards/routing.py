@@ -4,7 +4,7 @@ Holds:    CRC-32 (zlib's) of the key's UTF-8, modulo the number of shards. The k
           the message's keys; of one without keys its message id; one without either goes where its
           turn is. So what has one key is in one shard, in the order in which it was put, and a put
           that is repeated with the same keys and message id meets itself.
-Source:   decision 0016.
+Source:   docs/decisions/0010-shards-and-spark.md.
 """
 
 import itertools

@@ -11,7 +11,7 @@ Holds:    (1) nothing here is visible before a manifest names it; (2) what `fini
           are in that answer, and in the manifest; (4) no Stager writes to what another one wrote,
           or to what it finished itself, and `abandon` removes none of that.
 Fails:    MessageError on rows, FullError, FailedError, CorruptError.
-Source:   decision 0019.
+Source:   docs/decisions/0008-deduplication-and-ingest.md.
 """
 
 import os

@@ -7,7 +7,7 @@ Holds:    (1) the shard's own log says which versions it has (TimerStore.ingest)
 Fails:    as TimerStore.ingest; CorruptError on staged files and manifests, and on rows that are
           neither in a shard nor in their file: it takes no later version then. One source's error
           does not hold up the others: the first is raised after all were tried.
-Source:   decision 0019.
+Source:   docs/decisions/0008-deduplication-and-ingest.md.
 """
 
 import logging

@@ -10,7 +10,8 @@ Holds:    (1) no shard starves: where the last call ended, the next begins, for 
           by itself; (2) what one shard leased is answered, whatever another one raises: the next
           call begins with that one, and hears it; (3) who waits stands in each shard's line.
 Fails:    as TimerStore's; errors name the shard.
-Source:   decisions 0016 and 0036.
+Source:   docs/decisions/0010-shards-and-spark.md and
+          docs/decisions/0009-leases-replace-and-recurring.md.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -11,7 +11,7 @@ Holds:    (1) each shard is a TimerStore with its own lock: one owner each; eith
           names its shard.
 Fails:    as TimerStore; errors name the shard. A put_many that fails in one shard is stored in the
           others: its parts know nothing of one another.
-Source:   decision 0016.
+Source:   docs/decisions/0010-shards-and-spark.md.
 """
 
 import heapq

@@ -2,7 +2,7 @@
 
 Fails:    ConfigError that lists everything that is wrong, and for a name that is not known the
           nearest that is.
-Source:   spark.md 5.3.
+See also: docs/spark.md.
 """
 
 import difflib

@@ -11,7 +11,7 @@ Holds:    (1) a row is in its shard once, whatever attempts, zombies, replays an
           committed a write never fails: what is not ingested yet is left to the owners.
 Fails:    ConfigError from the driver, before any task: columns, options, path, mode. Errors carry
           all they say in their text: Spark keeps no more of them.
-Source:   decision 0019; spark.md 1.4.
+Source:   docs/decisions/0008-deduplication-and-ingest.md.
 """
 
 import logging

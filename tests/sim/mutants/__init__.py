@@ -4,7 +4,7 @@
 
 What the simulator does not kill is a hole in the simulator, or no bug in this design; the table
 (MUTANTS.md, made by `python -m tests.sim.kill`) says which.
-Ids: W-xx store-format.md 8.5, 9 and 11; L-xx promises.md 3.5; E-xx found in this engine by the
+Ids: W-xx weaknesses of RocketMQ's timer; L-xx those of lab.py; E-xx found in this engine by the
 simulator; LE, RP, RC, SP, PC, CM of leases, rounds of a key, what recurs, times that are drawn,
 rates, many cancels; F-xx the far wheel; SH several shards;
 P-xx a promise that the others leave untouched, by order of their making.

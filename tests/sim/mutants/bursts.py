@@ -1,4 +1,4 @@
-"""Times that are drawn, and topics that take turns: decision 0043."""
+"""Times that are drawn, and topics that take turns: docs/decisions/0004-fair-delivery.md."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Cancels: store-format.md W-R."""
+"""Cancels (W-R)."""
 
 from typing import Any
 from unittest.mock import patch

@@ -1,4 +1,4 @@
-"""Messages that come twice: store-format.md W-D."""
+"""Messages that come twice (W-D)."""
 
 from typing import Any
 

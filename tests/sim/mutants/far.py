@@ -1,4 +1,5 @@
-"""The far wheel: decision 0044; what is parked there, and which slots are free: 0048."""
+"""The far wheel: docs/decisions/0003-timing-wheel.md; what is parked there, and which slots are
+free: docs/decisions/0003-timing-wheel.md."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Message ids, within their window and across restarts: store-format.md W-D7."""
+"""Message ids, within their window and across restarts (W-D7)."""
 
 from typing import Any
 

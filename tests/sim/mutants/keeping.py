@@ -1,4 +1,4 @@
-"""Retention, store-format.md W-L3 and W-L5, and backups."""
+"""Retention (W-L3 and W-L5) and backups."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The lab's twelve: promises.md 3.5."""
+"""Twelve bugs that were first planted in a small model of the engine."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Leases: decision 0036."""
+"""Leases: docs/decisions/0009-leases-replace-and-recurring.md."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Fixed levels: store-format.md W-F."""
+"""Fixed levels (W-F)."""
 
 from typing import Any
 

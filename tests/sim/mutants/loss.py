@@ -1,4 +1,4 @@
-"""Messages that are lost: store-format.md W-L."""
+"""Messages that are lost (W-L)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Early, stuck, out of order, mislinked: store-format.md W-S."""
+"""Early, stuck, out of order, mislinked (W-S)."""
 
 from typing import Any
 

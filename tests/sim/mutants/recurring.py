@@ -1,4 +1,4 @@
-"""What recurs: decision 0038."""
+"""What recurs: docs/decisions/0009-leases-replace-and-recurring.md."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Puts with a key: decision 0037."""
+"""Puts with a key: docs/decisions/0009-leases-replace-and-recurring.md."""
 
 from typing import Any
 

@@ -15,7 +15,8 @@ Holds:    imports nothing of timerstore. One event of the rule is one change of 
           and events between the file's last write (once a second) and a death.
           How many of the last kind of event there were is the one thing that the files do not tell,
           with more than one thread; counter and counts, being one number more than topics, do.
-Source:   store-format.md 6.5, 7.4, 8.1, W-S9; a broker's answers, step by step, with one thread:
+Source:   docs/decisions/0011-broker-interoperability.md;
+          a broker's answers, step by step, with one thread:
           tests/interop/test_rocketmq_counts.py.
 """
 

@@ -1,7 +1,7 @@
 """What a broker's store must give when we go on with it: computed from its listing alone.
 
 Data:     open.jsonl.gz and sent.jsonl.gz of tests/fixtures/broker, as read by broker_fixtures.
-Holds:    imports nothing of timerstore; knows the rules of the store format, sections 7 and 11.
+Holds:    imports nothing of timerstore; knows RocketMQ's rules for timers and handles.
 """
 
 from collections import Counter

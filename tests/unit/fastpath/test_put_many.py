@@ -240,7 +240,8 @@ def test_a_closed_store_says_so(tmp_path: Path) -> None:
 def test_a_cut_that_was_seen_meanwhile_is_told_before_the_answer(
     store: TimerStore, tmp_path: Path, call: str
 ) -> None:
-    """Decision 0035: what was appended may lie in zeros that are no file's."""
+    """docs/decisions/0013-locks-and-re-entry.md: what was appended may lie in zeros that are no
+    file's."""
     puts = {
         "put": lambda: store.put("t", b"x"),
         "put_many": lambda: store.put_many("t", BODIES),

@@ -109,7 +109,8 @@ def test_what_can_never_be_delivered_does_not_wait(bench: Bench) -> None:
 
 
 def test_a_clock_that_was_set_back(bench: Bench) -> None:
-    """Due its level's delay after it was stored, where that is earlier (decision 0013)."""
+    """Due its level's delay after it was stored, where that is earlier
+    (docs/decisions/0007-delay-levels.md)."""
     bench.store.put("t", b"x", level=3)
     bench.clock.set(NOW - 60_000)
     assert listed(bench) == [("t", 0, 10_000)]

@@ -248,7 +248,7 @@ def test_level_is_not_early_when_the_clock_goes_back_by_1_ms_during_a_step(
 
 
 def test_due_in_between_when_the_clock_was_set_back(bench: Bench) -> None:
-    """The ancestor's queue stands until its head is due (W-F5); nothing is early either."""
+    """The ancestor's queue stands until its head is due; nothing is early either."""
     bench.store.put("t", b"first", level=2)
     bench.clock.set(NOW - 60 * SECOND)
     bench.store.put("t", b"second", level=2)

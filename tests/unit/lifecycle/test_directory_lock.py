@@ -1,4 +1,4 @@
-"""Who holds a directory, whatever happens to its locks (promises.md L, P16, P17): record locks that
+"""Who holds a directory, whatever happens to its locks (promises P16, P17): record locks that
 anybody's close drops, lock files that are replaced, forked children that outlive their parent.
 """
 

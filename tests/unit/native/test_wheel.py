@@ -131,7 +131,7 @@ def bench() -> Bench:
 
 
 def rolled_slot(ahead: int) -> tuple[int, bool]:
-    """store-format.md 7.4: slots ahead of the present, and whether it rolls."""
+    """Slots ahead of the present, and whether it rolls."""
     if ahead < WINDOW:
         return ahead, False
     return (WINDOW // 2 if ahead - WINDOW < WINDOW // 3 else WINDOW), True

@@ -103,7 +103,7 @@ def test_seconds_are_counted_from_the_first_entry(tmp_path: Path) -> None:
 
 
 def test_vector() -> None:
-    """store-format.md section 16."""
+    """The hash of a known topic and key."""
     key_hash = lib.ts_index_hash(b"TopicTest", 9, b"KEY1", 4)
     assert key_hash == 1_656_969_516
     slots, pages = np.zeros(20_000_000, np.uint8), np.zeros(4884, np.uint8)

@@ -1,4 +1,5 @@
-"""What no slot of the wheel takes waits in memory, with a unit on the far wheel: decision 0048."""
+"""What no slot of the wheel takes waits in memory, with a unit on the far wheel:
+docs/decisions/0003-timing-wheel.md."""
 
 from collections.abc import Iterator
 from itertools import count

@@ -4,7 +4,8 @@ Threads:  any.
 Locks:    the append lock for the one record.
 Holds:    the answer is given when what it rests on is durable.
 Fails:    MessageError on a handle that is none; FullError before anything is changed.
-Source:   exactly-once.md section 4, store-format.md 11; decision 0009.
+Source:   docs/exactly-once.md, docs/file-format.md;
+          docs/decisions/0009-leases-replace-and-recurring.md.
 """
 
 from collections.abc import Callable

@@ -13,7 +13,7 @@ Holds:    (1) of one topic and key at most one message waits; (2) it is due no l
           record, or not at all.
 Fails:    MessageError on arguments, ConfigError without an index, FullError, FlowControlError: all
           before anything is changed.
-Source:   decisions 0009 and 0037.
+Source:   docs/decisions/0009-leases-replace-and-recurring.md.
 """
 
 import zlib

@@ -14,7 +14,7 @@ Holds:    (1) of the two states one hold changes both, and the filled mark passe
 Fails:    NotWaitingError where it waits no more, MessageError on a time or handle that is wrong or
           a message too large for a group, FullError, FlowControlError: all before anything is
           changed.
-Source:   exactly-once.md sections 4 and 9; decision 0009.
+Source:   docs/exactly-once.md; docs/decisions/0009-leases-replace-and-recurring.md.
 """
 
 from datetime import datetime, timedelta

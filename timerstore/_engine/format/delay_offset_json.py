@@ -1,6 +1,6 @@
 """config/delayOffset.json: by level, the queue offset that a broker delivers next.
 
-Data:     store-format.md 5.3; the inner table has its keys without quotes, in one line (fastjson,
+Data:     a broker's JSON; the inner table has its keys without quotes, in one line (fastjson,
           up to 5.3) or a line each (5.4). Derived: while the log is there, it says more.
 Holds:    a file of a broker that is read and written again has the same bytes.
 Fails:    CorruptError where file and older copy are both unreadable.

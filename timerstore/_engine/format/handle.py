@@ -1,7 +1,7 @@
 """Handles: a pending message's name as text, to cancel it by.
 
 Data:     URL-safe base64 with padding of `v1 <topic> <broker> <timestamp> <id>`, and in ours
-          ` <q>`; the timestamp is the slot's OUT + 1 ms (store-format.md 11, exactly-once.md 4).
+          ` <q>`; the timestamp is the slot's OUT + 1 ms (docs/file-format.md).
 Holds:    what `encode` writes `decode` reads back; anything else that `decode` takes is a broker's.
 Fails:    MessageError that says what is wrong with a handle.
 """

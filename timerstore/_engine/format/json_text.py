@@ -1,6 +1,6 @@
 """The JSON dialect of the broker's config files.
 
-Data:     store-format.md 5.3: maps with integer keys are written without quotes; the pretty form
+Data:     as fastjson writes it: maps with integer keys are written without quotes; the pretty form
           indents with a tab and puts no space behind a colon; what is not
           ASCII is escaped.
 Holds:    what `pretty` and `one_line` write is what the broker writes for the same values.

@@ -11,7 +11,7 @@ Data:     TS_LEASE, on the timer that a lease is and on what that timer delivers
               <store id, 8 hex> <opening, 8 hex> <is last, 0|1> <group> <topic> <queue>
               <attempt> <until_ms> <timer id> <log offset> <backoff_ms> <message id>
 Holds:    what `write` makes `read` gives back; what is no such text is None, or MessageError.
-Source:   decision 0036.
+Source:   docs/decisions/0009-leases-replace-and-recurring.md.
 """
 
 import base64

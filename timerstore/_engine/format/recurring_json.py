@@ -15,7 +15,7 @@ Data:     JSON in ASCII, one line, with a seal (json_text.py); replaced whole. N
           planned_ms.
 Holds:    what `write` makes `read` gives back.
 Fails:    CorruptError; FormatVersionError on a later format.
-Source:   decision 0038.
+Source:   docs/decisions/0009-leases-replace-and-recurring.md.
 """
 
 import base64

@@ -1,6 +1,6 @@
 """Names of the files and folders of a store.
 
-Data:     store-format.md section 1; our own side files lie in `timerstore/` at the root.
+Data:     the layout of docs/file-format.md; our own side files lie in `timerstore/` at the root.
 Holds:    no name leaves the root: a topic becomes a path component in `topic_component` alone.
 """
 
@@ -52,7 +52,7 @@ def segment_offset(name: str) -> int:
 def topic_component(topic: str) -> str:
     """Turn a topic into one path component; the only place that does.
 
-    Lets through 1 to 255 of the characters that a topic may have (store-format.md 2.6), which
+    Lets through 1 to 255 of the characters that a topic may have, which
     leaves out separators, dots, NUL and all that a file system could read otherwise. Anything else
     is a MessageError.
     """

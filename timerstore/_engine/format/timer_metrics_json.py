@@ -1,6 +1,6 @@
 """config/timermetrics: how many messages wait, by real topic.
 
-Data:     store-format.md 5.3 and 6.5; one line. Derived: wrong or gone, it is counted again.
+Data:     JSON in one line, as a broker writes it. Derived: wrong or gone, it is counted again.
 Holds:    a file of a broker that is read and written again has the same bytes.
 Fails:    CorruptError where file and older copy are both unreadable.
 """

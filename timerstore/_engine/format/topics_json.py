@@ -1,6 +1,6 @@
 """config/topics.json: topics and their queue counts.
 
-Data:     store-format.md 5.3. Fields that are not known here are kept as they came.
+Data:     JSON as a broker writes it. Fields that are not known here are kept as they came.
 Holds:    a file of a 5.3 broker that is read and written again has the same bytes.
 Fails:    CorruptError where file and older copy are both unreadable.
 """

@@ -6,7 +6,7 @@ Holds:    (1) a chunk's rows and its header are one group of the log: both or no
           that is complete takes nothing more; (4) what it answers is durable.
 Fails:    MessageError on rows that are wrong, or are not those that this version had; FullError,
           FlowControlError: the chunks before stay, and the same call goes on behind them.
-Source:   exactly-once.md section 9, spark.md 5.5; decision 0029.
+Source:   docs/exactly-once.md; docs/decisions/0008-deduplication-and-ingest.md.
 """
 
 from collections.abc import Iterable, Iterator

@@ -5,7 +5,7 @@ Holds:    a statement of each source is appended before a file that holds ledger
           stands for every header before it. Later headers lie behind it, in files that stay.
 Fails:    FullError is tried again; MessageError where a statement is larger than a record may be:
           then the file stays.
-Source:   decision 0041.
+Source:   docs/decisions/0012-snapshots-and-retention.md.
 """
 
 import numpy as np

@@ -11,7 +11,7 @@ Holds:    (1) once `read` has answered, what it says is what waits at that momen
           reads what waits instead; (3) nothing of it is on disk: after a crash the first call
           counts what recovery found.
 Fails:    CorruptError where a message waits of which no record is found.
-Source:   decision 0033.
+Source:   docs/decisions/0006-index-and-queries.md.
 
 How it is filled while the store runs: in one hold the counters begin, empty, and the table of
 states is copied. From then on a message that is put counts. One that was there counts when it is

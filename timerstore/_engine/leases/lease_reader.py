@@ -9,7 +9,7 @@ Holds:    (1) a message is leased to one caller; one whose caller was cancelled 
           filter, and no other caller's ends their wait.
 Fails:    MessageError where the group is read by a consumer, or waits with another filter; what
           reading and leasing raise.
-Source:   decision 0036.
+Source:   docs/decisions/0009-leases-replace-and-recurring.md.
 """
 
 from collections.abc import Callable, Sequence

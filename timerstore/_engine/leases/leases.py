@@ -7,7 +7,7 @@ Holds:    (1) as a put does, each call returns when what it answers is durable (
           receipt, or its message comes again; both are decided by the state of the timer that it
           is, in the hold that appends the record.
 Fails:    MessageError on what is no receipt; LeaseLostError; what reading and putting raise.
-Source:   decision 0036.
+Source:   docs/decisions/0009-leases-replace-and-recurring.md.
 """
 
 import secrets

@@ -14,7 +14,7 @@ Holds:    (1) leases of one queue are in the log in the queue's order, so that t
           far the group is; (2) how far it is, is noted in the hold that places them.
 Fails:    MessageError where a message leaves no room for its lease; FullError, FlowControlError:
           what was leased before that is answered, the rest comes again.
-Source:   decision 0036.
+Source:   docs/decisions/0009-leases-replace-and-recurring.md.
 """
 
 from collections.abc import Sequence

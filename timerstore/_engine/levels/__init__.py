@@ -12,5 +12,5 @@ See also: format/delay_levels.py (the table of delays), queues/level_cursors.py 
 delivered), native/src/levels.c (the copies that are appended).
 Invariants:
     1. A message is delivered once and not before its time.
-    2. A message is not delayed by one that is due later (decision 0013).
+    2. A message is not delayed by one that is due later (docs/decisions/0007-delay-levels.md).
 """

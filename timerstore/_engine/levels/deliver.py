@@ -7,7 +7,7 @@ Holds:    (1) a place counts as done from the hold of the append lock on that pl
           due time and put: of each level, and of all together while they are delivered one by one
           (`level_async` off); (4) nothing is passed over: what cannot be placed is tried again.
 Fails:    FullError changes nothing and is retried; CorruptError where a source does not check.
-Source:   store-format.md 9; decision 0013.
+Source:   docs/file-format.md; docs/decisions/0007-delay-levels.md.
 """
 
 from collections import deque

@@ -4,7 +4,7 @@ Threads:  the service that delivers.
 Holds:    (1) each message that waits is in one run, and each run begins with one that waits;
           (2) there is one run, but where the clock was set back or the table of delays changed in
           between: so what is due never waits behind what is not.
-Source:   store-format.md 3.2 and 9; decision 0013.
+Source:   docs/file-format.md; docs/decisions/0007-delay-levels.md.
 
 The ancestor corrects a due time that lies farther ahead than the level's whole delay: it delivers
 at once. Here the message is due its level's present delay after it was stored, where that is

@@ -2,7 +2,7 @@
 
 Data:     ts_route.level_pending, under the append lock; as of each checkpoint in timerstore/counts.
 Holds:    it is the fold of the log: +1 where the source is placed, -1 where its copy is.
-Source:   decision 0025.
+Source:   docs/decisions/0007-delay-levels.md.
 """
 
 import numpy as np

@@ -12,7 +12,7 @@ Holds:    durable <= written <= end; both halves outlive the process; space is r
           segment's name durable, before a record is placed; after the first failed sync nothing is
           acknowledged any more.
 Fails:    FullError before anything was appended; FailedError for good after a failed sync.
-Source:   exactly-once.md section 3, perf.md advice 1 and 7; decisions 0002, 0003, 0056.
+Source:   docs/exactly-once.md; docs/decisions/0002-group-commit.md.
 """
 
 from collections.abc import Callable

@@ -58,7 +58,7 @@ Threads:  none; pure functions on arrays.
 Holds:    ids_waiting, ids_handed, ids_cancelled are ascending and share no id. Nothing is dropped
           because it is odd: what does not fit is counted in the result.
 Fails:    ValueError if the array is not SCAN_DTYPE or not in log order.
-Source:   exactly-once protocol, sections 1, 2, 8; store format, sections 7, 8, 11.
+Source:   docs/exactly-once.md, docs/file-format.md.
 Cost:     sorts, so O(n log n) time; beside the scan (96 bytes a record) about 130 bytes for each
           timer and delivery. Measured with 2 M rows: 240 MB, 1 s with ids, 2.5 s by matching.
           Identities are 64-bit hashes: among 10^8 keys two that differ collide with probability

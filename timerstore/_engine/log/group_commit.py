@@ -5,7 +5,7 @@ Locks:    its own, for a few steps; no other lock is taken while it is held.
 Holds:    (1) one at a time leads; (2) nobody sleeps while nobody leads: the end of a round wakes
           all whom it served, all at once, and the first of the others, who leads the next; (3) who
           goes amid it (Ctrl-C) wakes everybody, so that no one waits for him.
-Source:   decision 0003.
+Source:   docs/decisions/0002-group-commit.md.
 """
 
 import threading

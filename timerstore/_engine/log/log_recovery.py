@@ -5,7 +5,7 @@ Holds:    (1) every byte that is accepted beyond what was known durable is writt
           there are zeros, and no later file, before anything acts on it; (3) doing it twice changes
           nothing.
 Fails:    CorruptError on damage that is no torn tail.
-Source:   exactly-once.md section 6, steps 1 to 3.
+Source:   docs/exactly-once.md.
 """
 
 from collections.abc import Callable, Iterator

@@ -11,7 +11,8 @@ Holds:    (1) a file goes whole, the oldest first, never the last; (2) nothing t
           before a file is unlinked, so that recovery removes what a power cut brings back; (4) the
           log is not gone through again and again when what waits is larger than its limit.
 Fails:    FullError is tried again; damage where something may wait stops retention, not the store.
-Source:   exactly-once.md section 5, store-format.md 2.7; decision 0041.
+Source:   docs/exactly-once.md, docs/file-format.md;
+          docs/decisions/0012-snapshots-and-retention.md.
 """
 
 import logging

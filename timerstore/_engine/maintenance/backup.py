@@ -16,7 +16,7 @@ Holds:    (1) what backup.json speaks of was durable before it was written: a ba
           the window whose messages retention has removed from that prefix.
 Fails:    ConfigError where the folder is another store's backup, or none; CorruptError where the
           log is not the one that was backed up; FullError, FailedError as the disk says.
-Source:   decision 0018.
+Source:   docs/decisions/0012-snapshots-and-retention.md.
 """
 
 import zlib

@@ -2,7 +2,7 @@
 
 Holds:    two bits an id, packed as in the side file (format/state_sector.py); the first delivery or
           delete record of an id decides it.
-Source:   exactly-once.md sections 1 and 2.
+Source:   docs/exactly-once.md.
 """
 
 from collections.abc import Iterator

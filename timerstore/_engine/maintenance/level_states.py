@@ -2,7 +2,7 @@
 
 Holds:    the measure for the level cursors in memory and in the counts file; a message that can
           never be delivered counts as done, whether the service has passed it or not.
-Source:   exactly-once.md section 1; decision 0013.
+Source:   docs/exactly-once.md; docs/decisions/0007-delay-levels.md.
 """
 
 import numpy as np

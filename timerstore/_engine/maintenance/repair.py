@@ -16,7 +16,7 @@ Holds:    (1) the source keeps every byte; (2) the target has its name only when
           durable; (3) no queue of the target has a gap.
 Fails:    ConfigError where there is no store, or the target is taken; CorruptError where a range is
           too small for what stood in it; FullError, FailedError as the disk says.
-Source:   decision 0030.
+Source:   docs/decisions/0012-snapshots-and-retention.md.
 """
 
 import os

@@ -8,7 +8,7 @@ Holds:    the directory has its name only when it is whole and durable: one that
 Fails:    ConfigError where the path is taken or the folder is no backup; CorruptError with file and
           offset where the backup's bytes are not what was written, and then there is no store;
           LockedError where another restore is at it, or a backup.
-Source:   decision 0018.
+Source:   docs/decisions/0012-snapshots-and-retention.md.
 """
 
 import os

@@ -2,7 +2,8 @@
 
 Units that link a message for the first time stand in the timer log in the order of the topic's
 queue; the last of them belongs to the record before `linked_offset`. Among them lie units of
-messages that were linked again (decision 0044), which say so. So the n-th unit that does not is the
+messages that were linked again (docs/decisions/0003-timing-wheel.md), which say so. So the n-th
+unit that does not is the
 n-th record's: found by counting them piece by piece, once.
 """
 

@@ -4,7 +4,8 @@ Threads:  the dispatch thread, and flush, which brings it up to a checkpoint: on
           `_lock`.
 Locks:    _lock, then the commit log's or the index's. Who listens is told under none of them: by
           both threads at once, it may be, and asks the queues what there is.
-Pauses:   for some milliseconds behind work (decision 0061); in a thread of its own alone.
+Pauses:   for some milliseconds behind work (docs/decisions/0002-group-commit.md); in a thread of
+          its own alone.
 Holds:    (1) only bytes that are written out are dispatched; (2) units and entries are in their
           files before `dispatched` passes their records; (3) a queue has no gap.
 Fails:    CorruptError where the log does not read; FullError, retried.

@@ -7,7 +7,8 @@ Holds:    (1) at `position` every key of a record below it was added, once, and 
           it; (2) what the position file speaks of was durable before it was written, so that a
           crash costs no more than adding again what lies behind.
 Fails:    CorruptError where a look-up meets what cannot be: then `restart`, and add all again.
-Source:   exactly-once.md section 5, store-format.md section 4; decision 0014.
+Source:   docs/exactly-once.md, docs/file-format.md;
+          docs/decisions/0006-index-and-queries.md.
 """
 
 from collections.abc import Iterator

@@ -6,7 +6,7 @@ Holds:    (1) a place is done in the hold of the append lock that places its cop
           (native/format/level_mark.h); (3) in order as all is, one number a queue says everything:
           ranges beyond it are there only while an earlier message is due later, because the clock
           was set back, or because a broker passed it over.
-Source:   exactly-once.md section 1; decision 0013.
+Source:   docs/exactly-once.md; docs/decisions/0007-delay-levels.md.
 """
 
 from bisect import bisect_left

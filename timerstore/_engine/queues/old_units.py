@@ -1,11 +1,11 @@
 """Old units: what was in the queues at opening says of tags and times, held against the log.
 
-Data:     a queue unit's tags code (store-format.md 3.2), 8 of 20 bytes that have no checksum.
+Data:     a queue unit's tags code, 8 of 20 bytes that have no checksum.
 Threads:  any.
 Holds:    (1) no unit passes over a message by its tags that was not looked at in this opening, by
           who wrote it or here; (2) a level's message is due as its record and the table say.
 Fails:    CorruptError where a unit says other tags than its message.
-Source:   decision 0051.
+Source:   docs/decisions/0006-index-and-queries.md.
 """
 
 from collections.abc import Sequence

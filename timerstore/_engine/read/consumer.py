@@ -6,7 +6,7 @@ Holds:    (1) messages of one queue are handed out in order, without gaps; (2) w
           close, or when the queue moves to another consumer; (3) who waits uses no CPU, and is
           woken by the message; of several who wait at one consumer, one is.
 Fails:    MessageError on arguments; ClosedError, ForkedError; what pull and Offsets raise.
-Source:   decisions 0012 and 0017.
+Source:   docs/decisions/0005-long-poll.md.
 """
 
 import logging

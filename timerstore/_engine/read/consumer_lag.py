@@ -4,7 +4,7 @@ A group is known in a topic when it has committed there, or has a consumer in th
 has not committed counts as not read, in every queue of the topic.
 
 Threads:  retention.
-Source:   issue 6, item 12; decision 0041.
+Source:   docs/decisions/0012-snapshots-and-retention.md.
 """
 
 import logging

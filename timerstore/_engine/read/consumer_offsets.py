@@ -9,7 +9,7 @@ Holds:    (1) what `settle` returned for is durable, whatever `flush` the store 
           one queue take effect in the order in which they were asked for; (3) after `clamp` no
           offset lies beyond its queue's end, so that what comes next is not skipped.
 Fails:    FullError: nothing changed, ask again; FailedError for good; CorruptError on opening.
-Source:   store-format.md 5.3; exactly-once.md 6.3; decision 0012.
+Source:   docs/file-format.md; docs/exactly-once.md; docs/decisions/0005-long-poll.md.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -1,12 +1,12 @@
 """Filter: what a pull lets through; asked about a queue unit first, then about its message.
 
-Data:     the hash of a tag is the tags code of its unit (store-format.md 3.2); the tag itself, and
+Data:     the hash of a tag is the tags code of its unit; the tag itself, and
           all that an SQL expression asks for, stand in the message's property text.
 Threads:  any; a filter never changes.
 Holds:    (1) what `matches` a message, `may_match` says of its unit: nothing is lost by asking the
           unit first; (2) units of the levels' topic carry a due time instead of a hash, and pass.
 Fails:    MessageError on an expression that does not parse: what, and where in it.
-Source:   store-format.md 10.3, 13; decision 0008 for SQL.
+See also: docs/decisions/0006-index-and-queries.md for SQL.
 """
 
 from abc import ABC, abstractmethod

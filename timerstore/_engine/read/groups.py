@@ -12,7 +12,7 @@ Holds:    (1) a queue is in the hands of one consumer of its group; (2) who join
           few queues as is fair; (3) a queue that moves goes on from what was committed, and not
           before commits of it that are on their way are settled; (4) of a topic a group leases, or
           has consumers: which of the two is decided in one hold of Groups._lock.
-Source:   decisions 0012, 0017 and 0036.
+Source:   docs/decisions/0005-long-poll.md and docs/decisions/0009-leases-replace-and-recurring.md.
 """
 
 import re

@@ -14,7 +14,7 @@ Locks:    `_commit_lock` over a commit; the append lock for what is noted: so a 
 Holds:    (1) what is committed for a group that leases has its leases durable in the log; (2) what
           leases in the log say, and the last watermark does not cover, is read on opening.
 Fails:    FullError: nothing is forgotten, the checkpoint comes again.
-Source:   decision 0036.
+Source:   docs/decisions/0009-leases-replace-and-recurring.md.
 """
 
 from collections.abc import Iterable, Iterator

@@ -11,7 +11,7 @@ Holds:    (1) a hold enters first and then looks at its queue, in one hold of _l
           of that queue only.
 Fails:    never: where a queue or a message does not read, its holds are answered, and the pull that
           looks again finds the error itself.
-Source:   store-format.md 10.2.
+See also: docs/decisions/0005-long-poll.md.
 
 A message wakes every hold of its queue whose filter it passes, and no other. Pulls are independent
 of each other; the consumers of a group share a queue above this (wait_queue.py).

@@ -5,7 +5,7 @@ Holds:    a pull sees only what is durable (or written, where the store says so)
           never takes back what it gave.
 Fails:    CorruptError where a unit or record does not check; MessageError on a queue that is not
           there.
-Source:   statuses and next offsets: store-format.md 10.3.
+Source:   statuses and next offsets are RocketMQ's.
 """
 
 from collections.abc import Callable

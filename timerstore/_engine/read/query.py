@@ -14,7 +14,7 @@ Threads:  any.
 Holds:    what is given has the key and lies in the topic, or is on its way there; nothing twice.
 Fails:    MessageError on arguments; ConfigError where the index is off; a damaged index is built
           anew, once, before anything is raised.
-Source:   store-format.md section 4, section 12.
+See also: docs/decisions/0006-index-and-queries.md.
 """
 
 import logging

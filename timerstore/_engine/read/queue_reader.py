@@ -5,7 +5,7 @@ Holds:    (1) what is read is visible; (2) the next offset is behind every unit 
           and not given, and one call looks at a bounded number of them.
 Fails:    CorruptError where a unit or record does not check. Of damage behind the first message
           that is given only the next call speaks.
-Source:   store-format.md 10.3.
+Source:   statuses and next offsets are RocketMQ's.
 """
 
 from typing import Any

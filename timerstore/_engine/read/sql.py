@@ -3,7 +3,7 @@
 Data:     the part of RocketMQ's SQL92 that is drawn below; names are properties, as stored.
 Threads:  any.
 Holds:    what is accepted, a broker answers the same or fails on; the exceptions, and what it
-          accepts and we do not, stand in decision 0008.
+          accepts and we do not, stand in docs/decisions/0006-index-and-queries.md.
 Fails:    MessageError on what does not parse: what was wanted, what was got, where; ConfigError
           where lark (timerstore[sql]) is not installed.
 

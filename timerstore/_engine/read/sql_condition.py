@@ -5,7 +5,8 @@ Data:     property texts by name. A name that is not there makes what compares i
 Threads:  any; a condition never changes.
 Holds:    unknown is not yes: NOT of it is unknown, AND and OR give it where the rest leaves it
           open, and a message of which the whole is unknown does not pass.
-Source:   a broker's answers, tests/fixtures/sql (README there); where ours differ: decision 0008.
+Source:   a broker's answers, tests/fixtures/sql (README there); where ours differ:
+          docs/decisions/0006-index-and-queries.md.
 """
 
 import operator

@@ -10,7 +10,7 @@ Holds:    (1) who is first and sleeps is held at each queue of the consumer, whe
           to look at when he was put there; else he was rung; (2) who goes, however he goes, leaves
           the next one so: no message waits beside a sleeper.
 Fails:    never: where a queue does not read, its poll is rung, and finds the error itself.
-Source:   decision 0017.
+Source:   docs/decisions/0005-long-poll.md.
 """
 
 from collections import OrderedDict

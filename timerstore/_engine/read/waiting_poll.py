@@ -5,7 +5,7 @@ Holds:    (1) `look` fetches and hands nothing out, `is_done` hands out and does
           awaits a look and is cancelled meanwhile takes no message with him; (2) after `end`,
           however it came to that, the next one in line waits in its stead.
 Fails:    FailedError where the store has failed while it waits; what `fetch` raises.
-Source:   decision 0017.
+Source:   docs/decisions/0005-long-poll.md.
 """
 
 from collections.abc import Callable

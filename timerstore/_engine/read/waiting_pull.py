@@ -6,7 +6,7 @@ Threads:  the one pull's own; `ring` comes from any.
 Holds:    (1) what is given never skips a message: what `final` says was looked at was, message by
           message; (2) a pull answers its store's end with what it knew, and reads no file after it.
 Fails:    FailedError where the store has failed while it waits.
-Source:   store-format.md 10.2, 10.3; what differs from the ancestor: decision 0011.
+See also: docs/decisions/0005-long-poll.md, with the differences from RocketMQ.
 """
 
 import threading

@@ -9,7 +9,7 @@ Four cases, told apart by the watermark, `abort` and the wheel's length:
 
 Invariants:
     1. `abort` and the wheel's extra length are durable before anything is changed.
-See also: decision 0001, log_checks.py.
+See also: docs/decisions/0001-crash-safety.md, log_checks.py.
 """
 
 import secrets

@@ -8,7 +8,7 @@ Holds:    (1) what the file says was put is durable in the log; (2) a checkpoint
           cover before its watermark; what lies behind that is read on opening. So nothing is put
           twice, and nothing left out, whatever dies.
 Fails:    FullError: ask again; CorruptError on opening.
-Source:   decision 0038.
+Source:   docs/decisions/0009-leases-replace-and-recurring.md.
 """
 
 from collections.abc import Callable, Iterable

@@ -8,7 +8,7 @@ the clock was set forward, or the step is shorter than a pause of this process.
 Threads:  recurring; `lock` for who defines and ends.
 Holds:    runs of a definition are put in the order of their times, each once.
 Fails:    FullError, FlowControlError are tried again.
-Source:   decision 0038.
+Source:   docs/decisions/0009-leases-replace-and-recurring.md.
 """
 
 from collections.abc import Callable

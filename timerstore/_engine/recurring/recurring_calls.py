@@ -10,7 +10,7 @@ Locks:    the planner's; then those of Definitions and of the log.
 Fails:    MessageError on arguments; FullError: nothing was made, and nothing ended, but for runs
           that were late; a kill after it may end what was to be ended. A run that finds no room is
           put later.
-Source:   decision 0038.
+Source:   docs/decisions/0009-leases-replace-and-recurring.md.
 """
 
 from contextlib import suppress

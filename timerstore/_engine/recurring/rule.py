@@ -17,7 +17,7 @@ By elapsed time cronsim looks at a wall clock without a zone, from one change to
 zone it steps by whole hours, and over runs where clocks change by half an hour (Lord Howe).
 
 Fails:    MessageError on what is no expression or no zone; ConfigError where cronsim is missing.
-Source:   decision 0038.
+Source:   docs/decisions/0009-leases-replace-and-recurring.md.
 """
 
 import importlib

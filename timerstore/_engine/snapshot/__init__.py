@@ -22,5 +22,6 @@ read_only_store.py            ReadOnlyStore
 
 Invariants:
     1. Files are opened by a disk that cannot write (storage/read_only_disk.py).
-See also: read_only_store.py at the package root; decisions 0021 and 0058.
+See also: read_only_store.py at the package root; docs/decisions/0010-shards-and-spark.md and
+          docs/decisions/0012-snapshots-and-retention.md.
 """

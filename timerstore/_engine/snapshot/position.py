@@ -10,7 +10,7 @@ Holds:    (1) everything below a moment's end is on the disk: a watermark says s
           of, and files that are read beyond one are synced first, by a descriptor that cannot
           write; so no recovery ends the log before it; (2) a moment never ends before the last one.
 Fails:    ConfigError where there is no store, FailedError where it is another one than it was.
-Source:   decision 0058.
+Source:   docs/decisions/0012-snapshots-and-retention.md.
 """
 
 from collections.abc import Callable

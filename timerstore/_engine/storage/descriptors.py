@@ -5,7 +5,7 @@ daemons do, files would get their numbers, and what anybody prints, or a library
 error, would land in a store. Whatever opens a store's files makes sure first that they are taken.
 
 Threads:  any.
-Source:   decision 0034.
+Source:   docs/decisions/0013-locks-and-re-entry.md.
 """
 
 import os

@@ -1,7 +1,8 @@
 """The store's directory: who holds it, and whether it was closed.
 
 Data:     `lock` (byte 0 locked as a broker locks it), `abort` (there while a store is open).
-Locks:    three, since each has a hole that another covers (decision 0034):
+Locks:    three, since each has a hole that another covers
+          (docs/decisions/0013-locks-and-re-entry.md):
           (1) the table of this process, by device and inode: record locks do not shut out their own
               process; looked at before `lock` is opened, as closing any descriptor of that file
               drops the lock;

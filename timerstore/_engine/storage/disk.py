@@ -5,7 +5,7 @@ Holds:    what lies below an anchored root is reached folder by folder from ther
           is followed on the way, also none that took a folder's place after somebody looked.
 Fails:    FullError on a full disk, quota or size limit; FailedError, with path, offset and errno,
           on everything else that a disk can say. Reads beyond a file's end are FailedError too.
-Source:   decision 0034.
+Source:   docs/decisions/0013-locks-and-re-entry.md.
 """
 
 import errno

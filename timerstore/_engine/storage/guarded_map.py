@@ -10,7 +10,7 @@ Holds:    whoever used a map looks at `hits` before it acts on what it read: wha
           taken for what the file holds.
 Fails:    where another SIGBUS handler is set after ours (faulthandler.enable() after the first
           store was opened), or there are more than 16,384 maps, a fault ends the process as ever.
-Source:   decision 0035.
+Source:   docs/decisions/0013-locks-and-re-entry.md.
 """
 
 import mmap

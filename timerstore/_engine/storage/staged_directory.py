@@ -5,7 +5,7 @@ Locks:    the folder that is built, as a store's is (directory.py): two at once 
 Holds:    the name is there only when all below it is durable; what was cut off keeps a name of its
           own, as `<name>.restoring`, and the next one of its kind begins it anew.
 Fails:    ConfigError where the name is taken; LockedError where somebody else is at it.
-Source:   decisions 0018, 0030.
+Source:   docs/decisions/0012-snapshots-and-retention.md.
 """
 
 from collections.abc import Iterator

@@ -19,7 +19,8 @@ between), `real_topic` where it waits to go, `timer_id` our own id (null on what
 timers: `deliver_at` is the end of the unit's slot: the message is due then or less than a precision
 before; of a unit with `rolled`, when it rolls. Units of messages that were delivered stay until
 their segment goes. `cancelled`: a delete names the message, and nothing delivered it before.
-A message on the far wheel (decision 0044) has a unit that says the slot before it was enqueued;
+A message on the far wheel (docs/decisions/0003-timing-wheel.md) has a unit that says the slot
+before it was enqueued;
 once it comes near, another with its time. Until then its time stands in `messages`.
 
 transactions: `rows` in all chunks, `bytes` of their messages in the log, `applied_at` the store

@@ -5,7 +5,7 @@ Locks:    the wheel's, while slots are read.
 Holds:    every number is exact while nothing moves; what moves during a call is counted before or
           after its move. Counters of slots are not asked: they know nothing of rolled messages.
 Cost:     `dequeue` grows with what is late, `distribution` and `congestion` with what waits.
-Source:   store-format.md 6.5 (the bounds); 7.3 (the slot of a due time).
+Source:   the bounds of the distribution are RocketMQ's.
 """
 
 from collections.abc import Callable, Iterator

@@ -12,7 +12,7 @@ Holds:    (1) the evidence that a unit is dead is durable before its chain goes 
           waits. Only first positions and counts may be old then: `recount`.
 Cost:     one look at every unit that waits; where there are dead ones, also at their messages, and
           16 bytes of memory for each of those that wait.
-Source:   exactly-once.md section 8, "To a broker"; store-format.md 8.4.
+See also: docs/decisions/0011-broker-interoperability.md.
 """
 
 from collections.abc import Iterator

@@ -4,7 +4,7 @@ Data:     format/watermark.py and the files that it speaks of.
 Threads:  flush, close, and a put that finds too much log beyond the last one: one at a time,
           `_lock`.
 Locks:    _lock, then the wheel's, then the append lock, one after the other.
-Holds:    exactly-once.md section 5: between two enqueue steps note T, Q, R and copy the wheel's
+Holds:    docs/exactly-once.md: between two enqueue steps note T, Q, R and copy the wheel's
           dirty pages; in one hold of the append lock note L and copy the dirty states; then make
           durable, in this order: log, queues and timer log, states and wheel, watermark.
 Fails:    FullError: nothing is lost, what was copied counts as dirty again; FailedError for good.

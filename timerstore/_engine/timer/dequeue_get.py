@@ -3,7 +3,8 @@
 Threads:  dequeue-get.
 Locks:    the wheel's, for one batch.
 Holds:    (1) slots are read in order of time, each once in one opening; one that holds a crowd, and
-          those before it, ahead of their time, so that it is read when it comes (decision 0046);
+          those before it, ahead of their time, so that it is read when it comes
+          (docs/decisions/0004-fair-delivery.md);
           (2) a slot counts as read from the moment its reading starts: what is linked into it after
           that is late, and goes to the open slot by itself; (3) no slot is begun while something of
           it, or of an earlier one, waits on the far wheel: so nothing overtakes that; (4) the open

@@ -3,7 +3,7 @@
 Threads:  dequeue-put.
 Locks:    the commit log's append lock, taken in C, for at most 512 records at a time.
 Holds:    (1) an id is handed at most once: its state and its record's place change in one hold of
-          the append lock (exactly-once.md section 3); (2) never early: what is popped is due, and C
+          the append lock (docs/exactly-once.md); (2) never early: what is popped is due, and C
           refuses to encode what is not; (3) what could not be placed goes back to the open slot;
           (4) of one due time the first put comes first: nothing overtakes what has still to come
           down from the far wheel, nor a record that rolled and is not on the wheel again yet, but

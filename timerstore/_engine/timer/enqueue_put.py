@@ -5,7 +5,8 @@ Threads:  enqueue-put.
 Locks:    the linker's.
 Holds:    (1) requests are linked in queue order; (2) every record of the timer topic gets a unit,
           so that a broker counts on from the last one; (3) where no slot takes what comes next, one
-          checkpoint is waited for, which may free one; then it is parked (decision 0048).
+          checkpoint is waited for, which may free one; then it is parked
+          (docs/decisions/0003-timing-wheel.md).
 Fails:    FullError before anything is linked; retried.
 """
 

@@ -4,7 +4,7 @@ Threads:  retention.
 Holds:    a file goes when the slots of all its units lie below what the last completed checkpoint,
           and the present, go on from; oldest first, never the last. Chains lead only to units of
           their own slot, so none leads there.
-Source:   issue 6; decision 0041.
+Source:   docs/decisions/0012-snapshots-and-retention.md.
 """
 
 import numpy as np

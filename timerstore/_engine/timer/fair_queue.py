@@ -16,7 +16,7 @@ Holds:    (1) of a topic the order is (due, put), paced or not; (2) nothing leav
           what is in here still counts as outstanding in its slot: a checkpoint keeps it, a restart
           reads it again.
 Cost:     64 bytes of memory for each message held.
-Source:   decision 0043.
+Source:   docs/decisions/0004-fair-delivery.md.
 """
 
 from collections import deque

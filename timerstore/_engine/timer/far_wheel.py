@@ -20,7 +20,7 @@ Holds:    (1) table, wheel, timer log's end and what was enqueued belong togethe
           comes down first when the store is opened again.
 Fails:    CorruptError where a unit's CRC does not hold: the store stops, and its next opening makes
           the far wheel anew from the log; FullError when the disk is.
-Source:   issue 7, decisions 0044 and 0048.
+Source:   docs/decisions/0003-timing-wheel.md.
 """
 
 from collections.abc import Iterator

@@ -11,7 +11,8 @@ Threads:  any.
 Locks:    the wheel's, while a chain is read.
 Holds:    topic, message id and slot time decide, all three: a rescheduled message keeps its id, and
           a timer id may be given again after a power cut.
-Source:   exactly-once.md section 4, store-format.md 11; decision 0009.
+Source:   docs/exactly-once.md, docs/file-format.md;
+          docs/decisions/0009-leases-replace-and-recurring.md.
 """
 
 import logging

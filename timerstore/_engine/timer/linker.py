@@ -15,7 +15,7 @@ Holds:    (1) the timer log's `end`, `linked_offset`, the wheel and the far whee
           window: a window before anything in it is due; (4) what no slot takes is parked: it goes
           to the open slot, and a unit of the far wheel keeps it for a recovery.
 Fails:    FullError before anything is linked; FailedError where units could not be written.
-Source:   decisions 0044 and 0048.
+Source:   docs/decisions/0003-timing-wheel.md.
 """
 
 from typing import Any

@@ -13,9 +13,10 @@ Threads:  dequeue-get-message and enqueue-put push, dequeue-put pops, checkpoint
 Holds:    (1) nothing leaves before its time; (2) nothing leaves while a slot that could hold
           something earlier is not loaded whole (`frontier`); (3) `outstanding` counts, per slot,
           what was read of it and is not in the log yet: a checkpoint keeps the lowest (R of
-          exactly-once.md 5); what no slot took counts apart, as `parked` (decision 0048); (4) of
+          docs/exactly-once.md); what no slot took counts apart, as `parked`
+          (docs/decisions/0003-timing-wheel.md); (4) of
           one topic all lies in one queue: its order is (due, put).
-Source:   decision 0046 for the crowds.
+Source:   docs/decisions/0004-fair-delivery.md for the crowds.
 """
 
 from collections.abc import Callable, Iterable

@@ -8,7 +8,7 @@ Holds:    (1) a copy is placed only in a hold in which its id waits, so that all
           on is not moved: its newest copy lies elsewhere.
 Fails:    FullError: goes on where it stopped; CorruptError on damage, and on a foreign message that
           leaves no space for our id: the part cannot go.
-Source:   exactly-once.md section 5; decision 0041.
+Source:   docs/exactly-once.md; docs/decisions/0012-snapshots-and-retention.md.
 
 Whether a copy has rolled on is what its unit tells: units stand in the timer log in the order of
 the timer topic's queue. It has, if the slot that its unit lies in was read and nothing of that slot

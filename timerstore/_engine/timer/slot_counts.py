@@ -10,7 +10,7 @@ Holds:    (1) a put is counted before its record is appended, and taken off agai
           still counts; (4) when the clock was set back, all is counted again;
           puts that run at that moment may be missed.
 Fails:    FlowControlError; nothing is counted then.
-Source:   store-format.md 7.3, without its chance: there a put is less likely refused the fuller the
+Source:   RocketMQ's limit, without its chance: there a put is less likely refused the fuller the
           slot is.
 """
 

@@ -4,7 +4,7 @@ Holds:    (1) nothing beyond the watermark's timer log end is trusted: slots go 
           below, first on disk, then the units go; (2) the state of every id is the fold of the log;
           (3) doing it twice changes nothing.
 Fails:    CorruptError on a chain that breaks below the watermark.
-Source:   exactly-once.md sections 6 and 8.
+Source:   docs/exactly-once.md.
 """
 
 from typing import NamedTuple

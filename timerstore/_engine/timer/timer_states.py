@@ -6,7 +6,7 @@ Holds:    (1) ids below `native.end` have memory; a record with a new id is appe
           (2) of a chunk's two sectors the one of the last completed checkpoint is not written to,
           however often a checkpoint fails in between.
           (3) of a chunk whose ids are all over, and whose sources retention has removed, nothing is
-          kept in the file: it reads as no state (decision 0042).
+          kept in the file: it reads as no state (docs/decisions/0001-crash-safety.md).
 Fails:    the side file never: what does not fit is answered with None, and the log is folded anew.
 """
 

@@ -4,7 +4,7 @@ Data:     format/wheel_checks.py; timerstore/wheel.
 Threads:  those of Wheel.write, one at a time.
 Holds:    an entry is durable before what it speaks of is written.
 Fails:    FullError when the disk is; what is damaged is answered for by `fits`.
-Source:   decision 0050.
+Source:   docs/decisions/0003-timing-wheel.md.
 """
 
 from pathlib import Path

@@ -7,7 +7,8 @@ Holds:    (1) everything is checked before anything is made; (2) a group is in t
           all; (3) of two puts with one id in the window one is appended, and both answers are of
           that one, durable.
 Fails:    MessageError on bad arguments, FullError, BusyError where too many ids are remembered.
-Source:   exactly-once.md section 9; decisions 0009, 0027, 0028.
+Source:   docs/exactly-once.md; docs/decisions/0009-leases-replace-and-recurring.md and
+          docs/decisions/0008-deduplication-and-ingest.md.
 """
 
 from abc import ABC, abstractmethod

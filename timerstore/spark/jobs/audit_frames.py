@@ -26,7 +26,7 @@ Known:    (1) of n equal messages that are late one after the other only the las
           counts; (2) a delete by bare key (RocketMQ up to 5.3.1) is taken to mean the topic it was
           sent to; (3) messages without an id count as one identity with n copies; (4) with a table
           a message that was put to another time is early or late by the table's.
-Source:   store-format.md 7, 9, 11; exactly-once.md 1.
+See also: docs/file-format.md, docs/exactly-once.md.
 """
 
 from functools import reduce

@@ -2,7 +2,7 @@
 shard.
 
 Staging reads Parquet by itself, splits by shard and syncs its files, so rows never pass through the
-JVM and are not shuffled: 2.5 times as fast as a DataFrame's write (spark.md 2.5).
+JVM and are not shuffled: 2.5 times as fast as a DataFrame's write (docs/spark.md).
 
 Holds:    an attempt has a folder of its own; what it staged is durable before it is told of.
 """

@@ -2,7 +2,7 @@
 
 The partitions are those that the data source plans; what reads them is the data source's reader, in
 an executor. Spark is only asked to run the tasks, so rows never pass through the JVM: counting is
-1.3 times, writing Parquet 5 times as fast (spark.md 2.6).
+1.3 times, writing Parquet 5 times as fast (docs/spark.md).
 
 Threads:  each task in its own worker process.
 Holds:    partitions are planned once, at the state of that moment; a result is of one of them.

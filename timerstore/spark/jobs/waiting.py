@@ -9,7 +9,7 @@ source the last in the log is given.
 Threads:  none; plans only. No sparkContext.
 Holds:    as many records as the audit counts pending and lost, but for identities of which nothing
           but copies is left: one.
-Source:   audit_frames.py (identity), store-format.md 7 and 9.
+Source:   audit_frames.py (identity), docs/file-format.md.
 """
 
 from pyspark.sql import Column, DataFrame, Window

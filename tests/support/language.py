@@ -23,7 +23,7 @@ _CLAUSE = (
 )
 _ASKS = re.compile(
     r"\b(says?|said|tells?|shows?|names?|lists?|explains?|decides?|knows?|sees?|reports?|describes?|"
-    r"defines?|states?|compares?|checks?|and|of|or|:|on|after|with)\W*$",
+    r"defines?|states?|compares?|checks?|determines?)\W*$",
     re.IGNORECASE,
 )
 """An indirect question is plain English: `The report names what was lost`."""

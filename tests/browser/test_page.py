@@ -45,7 +45,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 class Seen:
-    """The page as somebody sees it."""
+    """The page as a user sees it."""
 
     def __init__(self, driver: Any, served: Served) -> None:
         self.driver = driver
@@ -55,7 +55,7 @@ class Seen:
         self.until(lambda: self.text("#link-text").startswith("live"))
 
     def until(self, so: Callable[[], object]) -> Any:
-        # Between finding and asking the page may have drawn it anew.
+        # Between finding and asking the page may have redrawn it.
         drawn_anew = [StaleElementReferenceException]
         return WebDriverWait(self.driver, 20, 0.02, drawn_anew).until(lambda _: so())
 
@@ -67,7 +67,7 @@ class Seen:
         return found
 
     def text(self, selector: str) -> str:
-        # In one call: between finding and asking the page may have drawn it anew.
+        # In one call: between finding and asking the page may have redrawn it.
         found = self.driver.execute_script(
             "const one = document.querySelector(arguments[0]);"
             "return one?.innerText ?? one?.textContent ?? ''",
@@ -90,7 +90,7 @@ class Seen:
         query.send_keys(text, Keys.ENTER)
 
     def ring(self) -> list[int]:
-        """How many wait at each place, clockwise from now, as a screen reader is told."""
+        """Return the messages per place, clockwise from now, by their accessible labels."""
         first, labels = self.driver.execute_script(
             "const all = [...document.querySelectorAll('.place')];"
             "return [all.findIndex((p) => p.tabIndex === 0), all.map((p) => p.ariaLabel)]"
@@ -114,7 +114,7 @@ def seen(browser: Any, served: Served) -> Seen:
     return Seen(browser, served)
 
 
-def test_numbers_change_when_a_message_comes_and_goes(bench: Bench, seen: Seen) -> None:
+def test_numbers_follow_put_and_delivery(bench: Bench, seen: Seen) -> None:
     assert seen.text("#waiting") == "0"
     assert seen.text("#topics-empty").startswith("No topic yet")
     bench.store.put_many("orders", [b"x"] * 1200, delay=90)
@@ -133,7 +133,7 @@ def test_numbers_change_when_a_message_comes_and_goes(bench: Bench, seen: Seen) 
     assert seen.complaints() == []
 
 
-def test_the_ring_turns_with_the_clock(bench: Bench, seen: Seen) -> None:
+def test_ring_rotates_with_the_clock(bench: Bench, seen: Seen) -> None:
     bench.store.put("orders", b"x", delay=10)
     bench.store.put_many("orders", [b"x"] * 3, delay=45)
     bench.turn()
@@ -149,7 +149,7 @@ def test_the_ring_turns_with_the_clock(bench: Bench, seen: Seen) -> None:
     assert seen.ring()[0] == 4
 
 
-def test_a_place_lists_its_messages_and_one_is_explained(bench: Bench, seen: Seen) -> None:
+def test_ring_place_lists_messages_and_explains_one(bench: Bench, seen: Seen) -> None:
     receipt = bench.store.put("orders", b"<b>close</b> 4711", delay=600, keys="4711", tags="paid")
     bench.turn()
     seen.until(lambda: sum(seen.ring()) == 1)
@@ -176,12 +176,12 @@ def test_a_place_lists_its_messages_and_one_is_explained(bench: Bench, seen: See
     assert seen.complaints() == []
 
 
-def test_a_search_by_key_then_a_cancel_with_its_question(bench: Bench, seen: Seen) -> None:
+def test_search_by_key_and_cancel_with_confirmation(bench: Bench, seen: Seen) -> None:
     receipt = bench.store.put("orders", b"x", delay=600, keys="customer-7")
     other = bench.store.put("orders", b"y", delay=600)
     bench.turn()
     seen.find("nobody-knows-this")
-    seen.until(lambda: "Nobody knows" in seen.text("#found"))
+    seen.until(lambda: "No message" in seen.text("#found"))
     seen.find("customer-7")
     seen.press("#found .id", receipt.message_id)
     seen.press("#found button", "Cancel")
@@ -203,7 +203,7 @@ def test_a_search_by_key_then_a_cancel_with_its_question(bench: Bench, seen: See
     assert seen.complaints() == []
 
 
-def test_a_topic_of_the_table_shows_on_the_ring(bench: Bench, seen: Seen) -> None:
+def test_topic_of_the_table_filters_the_ring(bench: Bench, seen: Seen) -> None:
     bench.store.put_many("a", [b"x"] * 7, delay=60)
     bench.store.put("b", b"x", delay=60)
     seen.press("#topics button", "b")
@@ -212,17 +212,17 @@ def test_a_topic_of_the_table_shows_on_the_ring(bench: Bench, seen: Seen) -> Non
     assert seen.text("#waiting") == "8"
 
 
-def test_read_only_has_no_way_to_cancel(browser: Any, bench: Bench) -> None:
+def test_read_only_page_has_no_cancel_button(browser: Any, bench: Bench) -> None:
     receipt = bench.store.put("orders", b"x", delay=600)
     with dashboard.start(bench.store, read_only=True, every_s=0.05) as served:
         seen = Seen(browser, served)
-        assert "read only" in seen.text("#chips")
+        assert "read-only" in seen.text("#chips")
         seen.find(receipt.handle)
         seen.until(lambda: seen.text("#found .state").lower() == "waiting")
         assert not [one for one in seen.all("button") if "Cancel …" in one.text]
 
 
-def test_without_the_token_nothing_works(bench: Bench, seen: Seen) -> None:
+def test_page_shows_nothing_without_the_token(bench: Bench, seen: Seen) -> None:
     receipt = bench.store.put("orders", b"x", delay=600)
     answers = seen.driver.execute_async_script(
         """
@@ -244,7 +244,7 @@ def test_without_the_token_nothing_works(bench: Bench, seen: Seen) -> None:
         assert "timerstore" not in seen.driver.page_source
 
 
-def test_it_fits_a_telephone(browser: Any, bench: Bench, served: Served) -> None:
+def test_page_fits_a_small_screen(browser: Any, bench: Bench, served: Served) -> None:
     for k in range(12):
         bench.store.put_many("topic-" + "long" * 20 + str(k), [b"x"] * 9, delay=60 * k)
     receipt = bench.store.put("orders", b"x" * 300, delay=600)
@@ -265,7 +265,7 @@ def test_it_fits_a_telephone(browser: Any, bench: Bench, served: Served) -> None
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
-def test_everything_comes_from_this_server(seen: Seen) -> None:
+def test_page_loads_from_this_server_only(seen: Seen) -> None:
     names = seen.driver.execute_script(
         "return performance.getEntriesByType('resource').map((one) => one.name)"
     )
@@ -275,7 +275,7 @@ def test_everything_comes_from_this_server(seen: Seen) -> None:
     assert seen.driver.get_cookies() == []
 
 
-def test_a_server_that_was_started_anew_is_told(bench: Bench, seen: Seen) -> None:
+def test_page_reports_a_restarted_server(bench: Bench, seen: Seen) -> None:
     port = seen.served.port
     seen.served.close()
     with dashboard.start(bench.store, port=port):
@@ -284,7 +284,7 @@ def test_a_server_that_was_started_anew_is_told(bench: Bench, seen: Seen) -> Non
     assert seen.text("#link-text") == "refused"
 
 
-def test_a_store_that_is_closed_is_told(bench: Bench, seen: Seen) -> None:
+def test_page_reports_a_closed_store(bench: Bench, seen: Seen) -> None:
     bench.close()
     seen.until(lambda: seen.one("#banner").is_displayed())
     assert re.search("The store does not answer: .*closed", seen.text("#banner"))

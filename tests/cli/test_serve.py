@@ -52,7 +52,7 @@ def test_ctrl_c_closes_the_store(store: Path) -> None:
         assert (store / "abort").exists()
         code, errors = ended(child)
     assert code == Exit.INTERRUPTED
-    assert errors == "who has this address may look in, as long as this runs; Ctrl-C ends it\n"
+    assert errors == "anyone with this address has access while this command runs; Ctrl-C ends it\n"
     assert not (store / "abort").exists(), "it was closed, not torn off"
 
 
@@ -71,13 +71,13 @@ def test_json_and_a_token_of_the_environment(store: Path) -> None:
         assert ended(child, signal.SIGTERM)[0] == Exit.TERMINATED
 
 
-def test_beside_its_owner(store: Path) -> None:
+def test_serve_shows_a_snapshot_when_another_process_owns_the_store(store: Path) -> None:
     with timerstore.open(store), serving(store, "--json") as child:
         assert child.stdout is not None
-        assert json.loads(child.stdout.readline())["mode"] == "beside"
+        assert json.loads(child.stdout.readline())["mode"] == "snapshot"
         code, errors = ended(child)
     assert code == Exit.INTERRUPTED
-    assert errors.startswith("another process has it open: looking beside that one")
+    assert errors.startswith("another process has the store open: showing a snapshot")
 
 
 def test_errors_teach(ts: CommandLine, store: Path, tmp_path: Path) -> None:

@@ -19,19 +19,22 @@ _LOOK_S = 0.2
 
 @click.command("serve")
 @path_argument
-@click.option("--ui", is_flag=True, help="A page for a browser; there is nothing else to serve.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Another wants a token.")
+@click.option("--ui", is_flag=True, help="Serve the dashboard; currently required.")
 @click.option(
-    "--port", type=click.IntRange(0, 65_535), default=0, help="Default: one that is free."
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="An address that is not loopback requires a token.",
 )
+@click.option("--port", type=click.IntRange(0, 65_535), default=0, help="Default: a free port.")
 @click.option(
     "--token",
     envvar="TIMERSTORE_TOKEN",
-    help="What the page's address must have; default: a random one. Or TIMERSTORE_TOKEN, which no "
-    "list of processes shows.",
+    help="Secret in the page's address; default: random. Or set TIMERSTORE_TOKEN, which process "
+    "lists do not show.",
 )
-@click.option("--read-only", is_flag=True, help="The page cannot cancel.")
-@click.option("--beside", is_flag=True, help="Do not open the store: look at its files, as top.")
+@click.option("--read-only", is_flag=True, help="Do not allow cancelling messages.")
+@click.option("--snapshot", is_flag=True, help="Do not open the store; only read its files.")
 @config_option
 @json_option
 def serve_command(
@@ -41,40 +44,44 @@ def serve_command(
     port: int,
     token: str | None,
     read_only: bool,
-    beside: bool,
+    snapshot: bool,
     settings: tuple[tuple[str, Any], ...],
     as_json: bool,
 ) -> None:
-    """Show a store in a browser, until Ctrl-C: the wheel turning, lateness, one message explained.
+    """Serve the dashboard of a store until Ctrl-C: due messages, lateness, search, cancel.
 
-    The store is opened, and delivers while this runs; where another process has it, its files are
-    looked at beside that one. The address that is told has a token: who knows it may see the store,
-    and cancel what waits.
+    The store is opened and delivers while this command runs. If another process has it open, its
+    files are read instead. The printed address contains a token: anyone who knows it may see the
+    store and cancel pending messages.
     """
     if not ui:
-        raise click.UsageError("wanted --ui: a page for a browser is what there is to serve")
+        raise click.UsageError("wanted --ui: the dashboard is the only thing to serve")
     require(path, Kind.STORE, Kind.SHARDS)
     # Loaded here: it needs starlette and uvicorn, which no other command does.
     try:
         start = importlib.import_module("timerstore.dashboard").start
     except ConfigError as error:
         raise CommandError(
-            "the page needs starlette and uvicorn, which are not installed",
+            "the dashboard needs starlette and uvicorn, which are not installed",
             do="pip install 'timerstore[serve]'",
         ) from error
     config = config_of(settings)
     with (
         stopping() as stop,
-        start(path, host, port, token, read_only=read_only, beside=beside, config=config) as served,
+        start(
+            path, host, port, token, read_only=read_only, snapshot=snapshot, config=config
+        ) as served,
     ):
         about = served.about()
         if as_json:
-            told = {"url": served.url, "port": served.port, "token": served.token}
-            emit({**told, "mode": about["mode"], "read_only": about["read_only"]})
+            address = {"url": served.url, "port": served.port, "token": served.token}
+            emit({**address, "mode": about["mode"], "read_only": about["read_only"]})
         else:
             say(served.url)
-        if about["mode"] == "beside" and not beside:
-            note("another process has it open: looking beside that one; search and cancel are off")
-        note("who has this address may look in, as long as this runs; Ctrl-C ends it")
+        if about["mode"] == "snapshot" and not snapshot:
+            note(
+                "another process has the store open: showing a snapshot; search and cancel are off"
+            )
+        note("anyone with this address has access while this command runs; Ctrl-C ends it")
         while not stop.wait(_LOOK_S) and not served.wait(0):
             pass

@@ -1,12 +1,12 @@
 """The dashboard: a web page that shows a store, explains one message and can cancel it.
 
-    timerstore serve orders.store --ui            # opens the store, or reads it beside its owner
+    timerstore serve orders.store --ui            # opens the store, or reads a snapshot of it
     with dashboard.start(store) as served:        # in the program that has it open
         print(served.url)
 
-source.py            what every page shows
-open_source.py       the same of a store that this process has open
-snapshot_source.py   the same of files whose owner is another process
+source.py            the interface of a data source for the page
+open_source.py       a store that this process has open
+snapshot_source.py   the files of a store that another process has open
 rates.py             rates and lateness of the last minute; message_rows.py: messages as rows
 events.py            the page's numbers, sent repeatedly as server-sent events
 request_guard.py     token, host and origin checks; headers of every response
@@ -14,8 +14,8 @@ app.py               pages and calls; server.py: socket, thread, start and stop
 page/                the page itself; nothing is built, nothing is loaded from elsewhere
 
 Invariants:
-    1. Without the token the server tells nothing and does nothing.
-    2. The page changes nothing except by `cancel`, and nothing at all if it is read-only.
+    1. A request without the token gets an empty 401 response.
+    2. Only `cancel` changes the store, and a read-only dashboard rejects it.
 Raises: ConfigError if starlette or uvicorn is missing: `pip install 'timerstore[serve]'`.
 See also: docs/decisions/0014-tools.md.
 """
@@ -23,7 +23,7 @@ See also: docs/decisions/0014-tools.md.
 from timerstore.errors import ConfigError
 
 try:
-    import starlette  # noqa: F401 - told here, once, where it is missing
+    import starlette  # noqa: F401 - checked here, once
     import uvicorn  # noqa: F401
 except ImportError as error:
     raise ConfigError(

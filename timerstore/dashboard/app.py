@@ -1,15 +1,15 @@
-"""The pages and calls.
+"""The HTTP routes of the dashboard.
 
     GET  /            the page, with the token in its links     GET /page.css, /page.js
-    GET  /events      ?turn=1h&topic=     numbers, again and again
-    GET  /api/search  ?message=&topic=    by handle, id or key
-    GET  /api/rows    ?begin_ms=&end_ms=&topic=&max=    what is due then
+    GET  /events      ?turn=1h&topic=     statistics, as server-sent events
+    GET  /api/search  ?message=&topic=    find messages by handle, id or key
+    GET  /api/rows    ?begin_ms=&end_ms=&topic=&max=    pending messages that are due in this range
     POST /api/cancel  {"handle": ..., "confirm": the message's id}
 
-Threads:  the server's loop; what asks the store runs in its pool.
-Holds:    no call but `cancel` changes anything.
-Fails:    an error is a JSON object, {"error": class, "what": text}: 400 what was asked wrongly, 403
-          where the page may not, 404, 503 where the store cannot.
+An error is a JSON object, {"error": class, "what": text}, with one of these status codes:
+400 invalid request, 403 not permitted for this dashboard, 404 unknown route, 503 the store failed.
+
+Thread safety: runs on the server's event loop. Calls into the store run in its thread pool.
 """
 
 import json
@@ -26,7 +26,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from timerstore._engine.base.owner import Owner
-from timerstore.dashboard.events import STREAMS_MAX, PageEvent, stream
+from timerstore.dashboard.events import STREAMS_MAX, UpdateEvent, stream
 from timerstore.dashboard.open_source import OpenSource
 from timerstore.dashboard.request_guard import Guard
 from timerstore.dashboard.source import Source, turn_of
@@ -37,7 +37,7 @@ _ROWS = 100
 
 
 class App(Owner):
-    """The pages and calls of one source."""
+    """The routes for one source."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class App(Owner):
         is_host: Callable[[str], bool],
         every_s: float,
     ) -> None:
-        self.bell = PageEvent()
+        self.updates = UpdateEvent()
         self._source = source
         self._token = token
         self._every_s = every_s
@@ -66,9 +66,9 @@ class App(Owner):
                 Route("/api/rows", self._rows),
                 Route("/api/cancel", self._cancel, methods=["POST"]),
             ],
-            exception_handlers={TimerStoreError: _told, HTTPException: _refused},
+            exception_handlers={TimerStoreError: _failed, HTTPException: _rejected},
         )
-        # Outermost, so that an answer to what nobody foresaw is guarded, too.
+        # Outermost, so that responses to unexpected errors get the security headers too.
         self.asgi = Guard(pages, token, is_host)
 
     # --- the page ---
@@ -83,18 +83,18 @@ class App(Owner):
     async def _js(self, _: Request) -> Response:
         return Response(self._files["page.js"], media_type="text/javascript")
 
-    # --- what it asks ---
+    # --- data ---
 
     async def _events(self, request: Request) -> Response:
         turn = request.query_params.get("turn", "1h")
         turn_of(turn)
         if request.method == "HEAD":
             return Response(media_type="text/event-stream")
-        if self._streams >= STREAMS_MAX or self.bell.is_over:
-            raise HTTPException(503, f"{STREAMS_MAX} pages look already")
-        frames = stream(self._source, self.bell, self._every_s, turn, _topic(request))
+        if self._streams >= STREAMS_MAX or self.updates.is_over:
+            raise HTTPException(503, f"too many open pages: the limit is {STREAMS_MAX}")
+        frames = stream(self._source, self.updates, self._every_s, turn, _topic(request))
         answer = _Stream(frames, self._end_stream)
-        self._streams += 1  # here: before its first frame others may ask
+        self._streams += 1  # counted here, since other requests may run before the first frame
         return answer
 
     def _end_stream(self) -> None:
@@ -105,79 +105,80 @@ class App(Owner):
         return await _answer(self._owned("search").search, text, _topic(request))
 
     async def _rows(self, request: Request) -> Response:
-        begin_ms, end_ms = _whole(request, "begin_ms"), _whole(request, "end_ms")
-        limit = _whole(request, "max", _ROWS)
+        begin_ms, end_ms = _integer(request, "begin_ms"), _integer(request, "end_ms")
+        limit = _integer(request, "max", _ROWS)
         source = self._owned("list messages")
         return await _answer(source.rows, begin_ms, end_ms, _topic(request), limit)
 
     async def _cancel(self, request: Request) -> Response:
         source = self._owned("cancel")
         if source.is_read_only:
-            raise HTTPException(403, "cannot cancel: this page is read only")
+            raise HTTPException(403, "cannot cancel: this dashboard is read-only")
         if request.headers.get("content-type", "").partition(";")[0] != "application/json":
-            raise HTTPException(415, "wanted application/json")
+            raise HTTPException(415, "content-type: expected application/json")
         handle, confirm = _handle_and_id(await request.body())
         return await _answer(source.cancel, handle, confirm)
 
-    def _owned(self, what: str) -> OpenSource:
-        """The store, where it is open here."""
+    def _owned(self, action: str) -> OpenSource:
+        """Return the source if this process has the store open, else raise 403."""
         if not isinstance(self._source, OpenSource):
             raise HTTPException(
-                403, f"cannot {what}: this page looks beside the process that has the store open"
+                403,
+                f"cannot {action}: this dashboard reads a snapshot; another process has the store",
             )
         return self._source
 
 
 class _Stream(StreamingResponse):
-    """Frames; `ended` is called once, however it ends: the reader may go before the first."""
+    """A stream of frames. `ended` is called once, even if the client leaves before the first."""
 
     def __init__(self, frames: AsyncIterator[bytes], ended: Callable[[], None]) -> None:
         super().__init__(frames, media_type="text/event-stream")
         self._ended = ended
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send them."""
+        """Send the frames."""
         try:
             await super().__call__(scope, receive, send)
         finally:
             self._ended()
 
 
-async def _answer(call: Callable[..., Any], *given: Any) -> Response:
-    return JSONResponse(await run_in_threadpool(call, *given))
+async def _answer(call: Callable[..., Any], *arguments: Any) -> Response:
+    return JSONResponse(await run_in_threadpool(call, *arguments))
 
 
 def _topic(request: Request) -> str | None:
     return request.query_params.get("topic") or None
 
 
-def _whole(request: Request, name: str, default: int | None = None) -> int:
+def _integer(request: Request, name: str, default: int | None = None) -> int:
     text = request.query_params.get(name)
     if text is None and default is not None:
         return default
     if text is None or not (text.isascii() and text.isdigit()) or len(text) > 18:
-        raise MessageError(f"{name}: wanted a whole number from 0 on, got {text!r:.40}")
+        raise MessageError(f"{name}: wanted an integer of at least 0, got {text!r:.40}")
     return int(text)
 
 
 def _handle_and_id(body: bytes) -> tuple[str, str]:
     try:
-        given = json.loads(body)
+        request = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise MessageError(f"cancel: wanted a JSON object ({error})") from error
     names = ("handle", "confirm")
-    if not isinstance(given, dict) or not all(isinstance(given.get(k), str) for k in names):
+    if not isinstance(request, dict) or not all(isinstance(request.get(k), str) for k in names):
         raise MessageError('cancel: wanted {"handle": text, "confirm": the message\'s id}')
-    return given["handle"], given["confirm"]
+    return request["handle"], request["confirm"]
 
 
-async def _told(_: Request, error: Exception) -> Response:
+async def _failed(_: Request, error: Exception) -> Response:
     code = 400 if isinstance(error, MessageError | ConfigError) else 503
     return JSONResponse({"error": type(error).__name__, "what": str(error)}, code)
 
 
-async def _refused(_: Request, error: Exception) -> Response:
+async def _rejected(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return JSONResponse(
-        {"error": "Refused", "what": error.detail}, error.status_code, error.headers
+        {"error": "Rejected", "what": error.detail}, error.status_code, error.headers
     )

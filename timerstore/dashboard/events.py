@@ -1,11 +1,13 @@
-"""The page's numbers, again and again: server-sent events.
+"""Send statistics to the page as server-sent events.
 
-    event: about        once           event: now      every second, and when a clock is turned
-    data: {...}                        data: {...}
-                                       event: failed   the store does not answer any more; the end
+    event: about        once, first
+    event: now          every second, and when a manual clock is set
+    event: failed       the store failed; the stream ends
 
-Threads:  the server's; a bell is rung from any.
-Holds:    a stream ends when its reader goes, when the store fails, and when the server stops.
+A stream also ends when the client disconnects and when the server stops.
+
+Thread safety: streams run on the server's event loop. Any thread may call `UpdateEvent.notify` and
+    `UpdateEvent.end`.
 """
 
 import asyncio
@@ -19,34 +21,34 @@ from timerstore.dashboard.source import Json, Source
 from timerstore.errors import TimerStoreError
 
 STREAMS_MAX = 32
-_REST = 5  # times as long as the numbers took: a page never keeps a store busy
+_REST = 5  # wait at least 5 times as long as reading took, so that pages do not load the store
 
 
-class PageEvent:
-    """Wakes those who wait: sooner than their time, or for good."""
+class UpdateEvent:
+    """Wakes streams early, or ends them."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: set[asyncio.Event] = set()
         self.is_over = False
 
-    def ring(self) -> None:
-        """Wake all; from any thread."""
+    def notify(self) -> None:
+        """Wake all streams."""
         loop = self._loop
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._wake)
 
     def end(self) -> None:
-        """Wake all, for good; from any thread."""
+        """Wake all streams and end them."""
         self.is_over = True
-        self.ring()
+        self.notify()
 
     def _wake(self) -> None:
         for one in self._waiting:
             one.set()
 
     async def wait(self, seconds: float) -> None:
-        """Wait so long, or until it rings."""
+        """Wait for at most `seconds`, or until the next `notify`."""
         self._loop = asyncio.get_running_loop()
         woken = asyncio.Event()
         self._waiting.add(woken)
@@ -60,24 +62,24 @@ class PageEvent:
             self._waiting.discard(woken)
 
 
-def frame(name: str, told: Json) -> bytes:
-    """Write one event."""
-    return f"event: {name}\ndata: {json.dumps(told, separators=(',', ':'))}\n\n".encode()
+def frame(name: str, data: Json) -> bytes:
+    """Encode one event."""
+    return f"event: {name}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
 
 
 async def stream(
-    source: Source, bell: PageEvent, every_s: float, turn: str, topic: str | None
+    source: Source, updates: UpdateEvent, every_s: float, turn: str, topic: str | None
 ) -> AsyncIterator[bytes]:
-    """Give the frames for one reader."""
+    """Yield the frames for one client. `every_s`: seconds between two frames."""
     yield b"retry: 1000\n\n"
     yield frame("about", source.about())
-    while not bell.is_over:
+    while not updates.is_over:
         begin = time.monotonic()
         try:
-            told = await run_in_threadpool(source.now, turn, topic)
+            data = await run_in_threadpool(source.now, turn, topic)
         except TimerStoreError as error:
             yield frame("failed", {"error": type(error).__name__, "what": str(error)})
             return
         took = time.monotonic() - begin
-        yield frame("now", told)
-        await bell.wait(max(every_s, _REST * took))
+        yield frame("now", data)
+        await updates.wait(max(every_s, _REST * took))

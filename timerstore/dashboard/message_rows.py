@@ -1,7 +1,6 @@
-"""What messages look like to the page.
+"""Convert messages to JSON objects for the page.
 
-Threads:  any; pure.
-Holds:    at most 400 characters of a body are told; what is no text is told as hexadecimal.
+At most 400 characters of a body are included. A body that is not text is shown in hexadecimal.
 """
 
 from codecs import getincrementaldecoder
@@ -16,7 +15,7 @@ _BODY_HEX_BYTES = 64
 
 
 def row_of_pending(one: PendingTimer) -> Json:
-    """One that waits, as a row."""
+    """Convert a pending message."""
     return {
         "message_id": one.message_id,
         "topic": one.topic,
@@ -27,7 +26,7 @@ def row_of_pending(one: PendingTimer) -> Json:
 
 
 def row_of_message(one: Message) -> Json:
-    """One that was found by a key, as a row."""
+    """Convert a message that was found by its key."""
     return {
         "message_id": one.message_id,
         "topic": one.topic,
@@ -38,14 +37,14 @@ def row_of_message(one: Message) -> Json:
 
 
 def content(one: Message) -> Json:
-    """What is in a message, as far as a page shows it."""
+    """Return body, tags and keys, shortened for display."""
     try:
         raw = one.body
     except MessageError:
         raw = one.raw_body
     begin = raw[: 4 * _BODY_CHARACTERS]
     try:
-        # A character may be cut at the end of what is looked at; anything else is no text.
+        # The prefix may end inside a character. Any other decoding error means binary data.
         text = getincrementaldecoder("utf-8")().decode(begin, final=len(begin) == len(raw))
         is_text = all(one.isprintable() or one in "\n\r\t" for one in text)
     except UnicodeDecodeError:

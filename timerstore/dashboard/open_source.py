@@ -1,8 +1,8 @@
-"""A store, or shards, that this process has open, as the page asks it.
+"""Data for the page from a store, or shards, that this process has open.
 
-Threads:  any. Numbers are read once for all who look at the same time; what may read all that waits
-          runs one at a time.
-Fails:    MessageError on what is asked wrongly; else as the store.
+Thread safety: any thread. Statistics are read once for all concurrent pages. Calls that may read
+    all pending messages run one at a time.
+Raises: MessageError for an invalid request, and the errors of the store.
 """
 
 import threading
@@ -32,7 +32,7 @@ Store = TimerStore | ShardedStore
 ROWS_MAX = 500
 _FOUND_MAX = 20
 _TOPICS_TRIED = 200
-_NEXT_MS = 3_600_000  # how far the next message is looked for by the second
+_NEXT_MS = 3_600_000  # within this time the next due time is shown to the second
 
 _BEHIND = (
     "enqueue_lag_messages",
@@ -47,7 +47,7 @@ _BEHIND = (
 
 
 class OpenSource(Owner, Source):
-    """A store, or shards, that this process has open."""
+    """Data of a store, or shards, that this process has open."""
 
     def __init__(self, store: Store, *, read_only: bool, every_s: float) -> None:
         self._store = store
@@ -65,7 +65,7 @@ class OpenSource(Owner, Source):
         self._base: Json = {}
 
     def about(self) -> Json:
-        """What does not change."""
+        """Return the facts that do not change while the page is open."""
         root = self._store.path if isinstance(self._store, TimerStore) else self._store.root
         return {
             "path": str(root),
@@ -78,7 +78,7 @@ class OpenSource(Owner, Source):
         }
 
     def now(self, turn: str, topic: str | None) -> Json:
-        """The numbers of this moment."""
+        """Return the current statistics."""
         unit_ms, places = turn_of(turn)
         now_ms = self.clock.now_ms
         begin_ms = now_ms // unit_ms * unit_ms
@@ -93,7 +93,7 @@ class OpenSource(Owner, Source):
         }
 
     def _numbers(self) -> Json:
-        """What all pages show alike; read anew once it is old."""
+        """Return the statistics that all pages share; read again after half of `every_s`."""
         with self._lock:
             now_s = time.monotonic()
             if now_s - self._read_s >= self._fresh_s or not self._base:
@@ -119,7 +119,7 @@ class OpenSource(Owner, Source):
         }
 
     def _next(self, now_ms: int, topic: str | None) -> int | None:
-        """When the next message is due, to the second, or to the minute."""
+        """Return the next due time, to the second within an hour and to the minute within a day."""
         near = self._store.histogram(now_ms, now_ms + _NEXT_MS, "second", topic)
         at = _first(near)
         if at is None:
@@ -129,7 +129,7 @@ class OpenSource(Owner, Source):
     # --- messages ---
 
     def rows(self, begin_ms: int, end_ms: int, topic: str | None, limit: int) -> Json:
-        """Give what waits and is due in [begin_ms, end_ms)."""
+        """Return at most `limit` pending messages that are due in [begin_ms, end_ms)."""
         if not 1 <= limit <= ROWS_MAX:
             raise MessageError(f"max: wanted 1 to {ROWS_MAX}, got {limit}")
         with self._heavy:
@@ -153,7 +153,7 @@ class OpenSource(Owner, Source):
             return {"found": [], "rows": list(islice(self._of_key(text, topics), _FOUND_MAX))}
 
     def _of_handle(self, text: str) -> tuple[int | None, str, str] | None:
-        """Shard, topic and message id, where it is a handle."""
+        """Return shard, topic and message id if `text` is a handle."""
         try:
             shard = None
             if None not in self._parts:
@@ -164,22 +164,24 @@ class OpenSource(Owner, Source):
         return shard, handle.topic, handle.message_id
 
     def _tried(self, topic: str | None) -> list[str]:
-        """The topics in which it is looked for."""
+        """Return the topics to search."""
         if topic is not None:
             return [topic]
         topics = sorted(self._store.topics().keys() - SYSTEM_TOPICS)
         if len(topics) > 1 and not self._first.config.index_enabled:
-            raise MessageError("topic: name one; without its index the store is read for each")
+            raise MessageError(
+                "topic: choose one; without an index a search reads the store per topic"
+            )
         if len(topics) > _TOPICS_TRIED:
-            raise MessageError(f"topic: name one; there are {len(topics)}")
+            raise MessageError(f"topic: choose one; the store has {len(topics)}")
         return topics
 
     def _explained(self, topic: str, message_id: str, shard: int | None = None) -> list[Json]:
         parts = self._parts if shard is None else {shard: self._parts[shard]}
         found = ((k, one.explain(message_id, topic=topic)) for k, one in parts.items())
-        return [self._told(k, one) for k, one in found if one.state != "unknown"]
+        return [self._described(k, one) for k, one in found if one.state != "unknown"]
 
-    def _told(self, shard: int | None, found: Explanation) -> Json:
+    def _described(self, shard: int | None, found: Explanation) -> Json:
         handle = ""
         if found.state == "waiting" and found.timer_id >= 0:
             config = self._parts[shard].config
@@ -196,7 +198,7 @@ class OpenSource(Owner, Source):
         }
 
     def _looked_up(self, shard: int | None, found: Explanation) -> Json | None:
-        """Its body, tags and keys; None where there is no index to find them by."""
+        """Return body, tags and keys; None if there is no index to find them with."""
         try:
             copies = self._parts[shard].query(found.topic, found.message_id, max_count=1)
         except (ConfigError, MessageError):
@@ -214,11 +216,13 @@ class OpenSource(Owner, Source):
                     yield {**row_of_message(message), "shard": shard}
 
     def cancel(self, handle: str, message_id: str) -> Json:
-        """Cancel the message with this handle, whose id is this."""
+        """Cancel the message with this handle, if `message_id` is its id."""
         assert not self.is_read_only
         named = self._of_handle(handle)
         if named is None:
-            raise MessageError(f"handle: wanted one of a message of this store, got {handle!r:.80}")
+            raise MessageError(
+                f"handle: wanted the handle of a message of this store, got {handle!r:.80}"
+            )
         if named[2] != message_id:
             raise MessageError(
                 f"confirm: wanted the id of the handle's message, {named[2]!r:.80}, got "

@@ -1,6 +1,6 @@
-"""Rates and lateness of the last minute, of counters that only grow.
+"""Compute rates and lateness of the last minute from growing counters.
 
-Threads:  any, one at a time: who calls holds a lock.
+Thread safety: none; the caller holds a lock.
 """
 
 from collections import deque
@@ -11,22 +11,22 @@ from timerstore._engine.base.metrics import LATE_MS
 
 KEPT_S = 60.0
 _PARTS = 60
-"""Of the minute: as many bars as the page draws."""
+"""Number of bars that the page draws for a minute."""
 
 
 class Reading(NamedTuple):
-    """Counters at a moment."""
+    """Counters at one time."""
 
     at_s: float
-    """Of a clock that is never set."""
+    """Seconds of a monotonic clock."""
     put: int
     delivered: int
     late: tuple[float, ...]
-    """How many were late, by upper bound; the last: beyond all."""
+    """Number of late deliveries by upper bound; the last entry has no bound."""
 
 
 class Lateness(NamedTuple):
-    """Of the last deliveries: how late, ms; None: more than the last bound, or nothing came."""
+    """Lateness in ms of the last minute's deliveries. None: above the last bound, or none."""
 
     number: int
     p50: float | None
@@ -36,13 +36,13 @@ class Lateness(NamedTuple):
 
 
 def reading_of(stats: Mapping[str, Any], at_s: float) -> Reading:
-    """Take what counts of `stats()`."""
-    told = stats["lateness_ms"]
+    """Extract a reading from `stats()`."""
+    lateness = stats["lateness_ms"]
     return Reading(
         at_s,
         stats["put_messages"],
         stats["dequeue_put_messages"] + stats["schedule_deliver_messages"],
-        tuple(told.get(bound, 0) for bound in (*LATE_MS, None)),
+        tuple(lateness.get(bound, 0) for bound in (*LATE_MS, None)),
     )
 
 
@@ -53,13 +53,13 @@ class Rates:
         self._kept: deque[Reading] = deque()
 
     def add(self, reading: Reading) -> None:
-        """Take one more; what is older than a minute goes."""
+        """Add a reading and drop those older than a minute."""
         self._kept.append(reading)
         while len(self._kept) > 2 and reading.at_s - self._kept[1].at_s >= KEPT_S:
             self._kept.popleft()
 
     def per_second(self, name: str, span_s: float = 5.0) -> float:
-        """How much a counter grew a second, in the last few seconds."""
+        """Return the growth per second of a counter over the last `span_s` seconds."""
         last = self._kept[-1]
         first = next(one for one in self._kept if last.at_s - one.at_s <= span_s)
         if first is last and len(self._kept) > 1:
@@ -68,7 +68,7 @@ class Rates:
         return (getattr(last, name) - getattr(first, name)) / seconds if seconds > 0 else 0.0
 
     def history(self) -> list[float]:
-        """Delivered a second in each second of the last minute, the newest last."""
+        """Return deliveries per second for each second of the last minute, newest last."""
         parts = [0.0] * _PARTS
         last = self._kept[-1].at_s
         before = self._kept[0]
@@ -80,13 +80,13 @@ class Rates:
         return [part * _PARTS / KEPT_S for part in parts]
 
     def lateness(self) -> Lateness:
-        """How late what came in the last minute was."""
+        """Return the lateness of the last minute's deliveries."""
         first, last = self._kept[0].late, self._kept[-1].late
         return lateness_of(tuple(int(b - a) for a, b in zip(first, last, strict=True)))
 
 
 def lateness_of(counts: tuple[int, ...]) -> Lateness:
-    """Give the bounds below which half, 99 in 100 and all lie."""
+    """Return the upper bounds of the 50th, 99th and 100th percentile."""
     number = sum(counts)
     shares = (_bound(counts, number / 2), _bound(counts, number * 0.99), _bound(counts, number))
     return Lateness(number, *shares, counts)

@@ -1,12 +1,13 @@
-"""Who may ask, and what every answer's head says.
+"""Authenticate requests and add security headers to every response.
 
-A request passes where it (1) names a host that is this server, (2) has the token, as
-`Authorization: Bearer ...`, or as `?token=` where it only reads, and (3), if it writes, has the
-page itself as its origin: no form of another site can send either.
+A request is accepted if it (1) names this server in its Host header, (2) has the token, as
+`Authorization: Bearer ...`, or as `?token=` in a request that only reads, and (3), if it writes,
+has this dashboard as its Origin. A form of another site cannot satisfy these conditions.
 
-Threads:  the server's.
-Holds:    (1) a refusal has no body, and is the same for every path; (2) tokens are compared in
-          constant time; (3) nothing is kept by a browser, framed, or told to another site.
+Invariants:
+    1. A rejection has no body and is the same for every path.
+    2. Tokens are compared in constant time.
+    3. Browsers do not cache responses, show them in frames, or send referrers to other sites.
 """
 
 import hmac
@@ -40,7 +41,7 @@ HEAD = {
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine gets there."""
+    """Return whether `host` is reachable from this machine only."""
     if host == "localhost":
         return True
     address = _address(host)
@@ -55,15 +56,16 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def host_check(bound: str, names: Iterable[str] = ()) -> Callable[[str], bool]:
-    """Make what tells whether a request's Host is this server, bound to a host.
+    """Return a function that checks a request's Host header for a server bound to `bound`.
 
-    What another site's name leads to here (DNS rebinding) has that name: only names that are known
-    pass, and addresses as numbers, which nobody can rebind. Any port: it may be forwarded.
+    This prevents DNS rebinding, where the name of another site resolves to this server: only known
+    names are accepted, and numeric addresses, which cannot be rebound. Ports are not compared,
+    since a port may be forwarded.
     """
     known = {bound.lower(), "localhost", *(name.lower() for name in names)}
 
-    def check(given: str) -> bool:
-        host = given.rpartition(":")[0] if _has_port(given) else given
+    def check(header: str) -> bool:
+        host = header.rpartition(":")[0] if _has_port(header) else header
         if is_loopback(bound):
             return is_loopback(host.lower())
         return host.lower() in known or _address(host) is not None
@@ -71,12 +73,12 @@ def host_check(bound: str, names: Iterable[str] = ()) -> Callable[[str], bool]:
     return check
 
 
-def _has_port(given: str) -> bool:
-    return given.rpartition(":")[2].isdigit() and (given.count(":") == 1 or "]:" in given)
+def _has_port(header: str) -> bool:
+    return header.rpartition(":")[2].isdigit() and (header.count(":") == 1 or "]:" in header)
 
 
 class Guard:
-    """Passes on what may come in."""
+    """ASGI middleware that accepts or rejects requests."""
 
     def __init__(self, app: ASGIApp, token: str, is_host: Callable[[str], bool]) -> None:
         self._app = app
@@ -84,9 +86,9 @@ class Guard:
         self._is_host = is_host
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or refuse."""
+        """Forward the request, or reject it."""
         if scope["type"] != "http":
-            return  # a web socket: closed without a word
+            return  # a WebSocket: closed without a response
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -94,14 +96,14 @@ class Guard:
                 message["headers"] = [*message.get("headers", ()), *head]
             await send(message)
 
-        code = self._refusal(scope)
+        code = self._rejection(scope)
         if code:
             await Response(status_code=code)(scope, receive, send_guarded)
         else:
             await self._app(scope, receive, send_guarded)
 
-    def _refusal(self, scope: Scope) -> int:
-        """The code of a refusal; 0: none."""
+    def _rejection(self, scope: Scope) -> int:
+        """Return the status code of the rejection; 0 accepts."""
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._is_host(hosts[0]):
@@ -117,21 +119,21 @@ class Guard:
         return 0
 
     def _has_token(self, headers: Headers, scope: Scope | None) -> bool:
-        given = headers.get("authorization")
-        if given is not None:
-            kind, _, token = given.partition(" ")
+        header = headers.get("authorization")
+        if header is not None:
+            kind, _, token = header.partition(" ")
             return kind.lower() == "bearer" and self._is_token(token.strip())
         if scope is None:
             return False
         query = scope["query_string"].decode("latin-1")
         try:
             tokens = parse_qs(query, max_num_fields=_FIELDS_MAX).get("token")
-        except ValueError:  # more fields than that: the page has three
+        except ValueError:  # too many fields; the page sends three
             return False
         return tokens is not None and len(tokens) == 1 and self._is_token(tokens[0])
 
-    def _is_token(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), self._token)
+    def _is_token(self, token: str) -> bool:
+        return hmac.compare_digest(token.encode("utf-8", "surrogatepass"), self._token)
 
 
 def _is_short(headers: Headers) -> bool:

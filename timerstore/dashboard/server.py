@@ -1,8 +1,10 @@
-"""Socket, thread, start and stop.
+"""Start and stop the dashboard's server.
 
-Threads:  one of its own, in which uvicorn's loop runs; its pool asks the store.
-Holds:    closing ends the streams, then the server, then the store where it was opened here.
-Fails:    ConfigError on what was given wrongly, a port in use among it; as opening does.
+Closing ends the event streams, then the server, then the store if the server opened it.
+
+Thread safety: uvicorn's event loop runs on a thread of its own. Calls into the store run in its
+    thread pool.
+Raises: ConfigError for invalid arguments or a port in use, and the errors of opening a store.
 """
 
 import asyncio
@@ -44,13 +46,13 @@ _TOKEN_BYTES = 32
 _TOKEN_LETTERS = frozenset(string.ascii_letters + string.digits + "-._~")
 _GOODBYE_S = 2
 _EVERY_S = (0.02, 60.0)
-_ANY = frozenset({"0.0.0.0", "::"})  # noqa: S104 - told apart, not bound to
+_ANY = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, not bound to
 
 Given = Store | str | os.PathLike[str]
 
 
 class Served(Closing):
-    """A page that is served; ends with `close`."""
+    """A running dashboard; `close` stops it."""
 
     def __init__(self, app: App, source: Source, host: str, at: socket.socket, token: str) -> None:
         self._app = app
@@ -74,42 +76,42 @@ class Served(Closing):
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="timerstore-serve", daemon=True)
         self.closing = ExitStack()
-        """What is closed with it, once nobody is answered any more."""
+        """Resources to close after the last response."""
 
     @property
     def url(self) -> str:
-        """Where the page is, with its token: a secret."""
+        """The address of the page. It contains the token: keep it secret."""
         host = socket.gethostname() if self._host in _ANY else self._host
         host = f"[{host}]" if ":" in host else host
         return f"http://{host}:{self.port}/?token={self.token}"
 
     def about(self) -> Json:
-        """What does not change: path, mode ("open", or "beside" its owner), read_only."""
+        """Return path, mode ("open" or "snapshot"), read_only and other constant facts."""
         return self._source.about()
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Start to serve requests."""
         close_at_exit(self)
         self._thread.start()
 
     def _run(self) -> None:
         try:
             asyncio.run(self._server.serve(sockets=[self._socket]))
-        except BaseException as error:  # noqa: BLE001 - raised by whoever waits
+        except BaseException as error:  # noqa: BLE001 - `wait` raises it
             self._error = error
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait for its end, at most so long; whether it is over. Raises what it ended with."""
+        """Wait at most `seconds` for the end; return whether it ended. Raise the server's error."""
         self._thread.join(seconds)
         if self._error is not None:
             raise self._error
         return not self._thread.is_alive()
 
     def close(self) -> None:
-        """Serve no more; a second call does nothing. ForkedError in a forked child."""
+        """Stop serving. A second call does nothing. Raises ForkedError in a forked child."""
         if os.getpid() != self._pid:
             raise forked_error(f"http://{self._host}:{self.port}/", self._pid)
-        self._app.bell.end()
+        self._app.updates.end()
         self._server.should_exit = True
         if self._thread.ident is not None:
             self._thread.join()
@@ -124,30 +126,33 @@ def start(
     token: str | None = None,
     *,
     read_only: bool = False,
-    beside: bool = False,
+    snapshot: bool = False,
     config: StoreConfig | None = None,
     every_s: float = 1.0,
 ) -> Served:
-    """Serve the page of a store, in a thread, until it is closed.
+    """Serve the dashboard of a store on a thread until it is closed.
 
-    `store`: one that is open here, shards too, which stays open; or a path, which is opened with
-    `config` and delivers while it is served. Where another process has it open, or with `beside`,
-    its files are looked at beside that one, as are a broker's: nothing can be searched or
-    cancelled then. `port` 0: a
-    free one. `token`: 16 characters and more of those that a URL may have; none: a random one. Who
-    knows it may cancel what waits, unless `read_only`. A `host` that is not loopback wants a token;
-    nothing is encrypted. `every_s`: how often the page gets numbers, 0.02 to 60 s.
-    Raises ConfigError, also where the port is taken and where there is no store.
+    store: an open store or shards, which stay open; or a path, which is opened with `config` and
+        delivers while it is served. If another process has it open, if a broker wrote it, or with
+        `snapshot=True`, only its files are read: search and cancel are not available.
+    port: 0 chooses a free port.
+    token: 16 to 256 of the characters A-Z a-z 0-9 - . _ ~; None generates a random one. A client
+        that knows it may cancel pending messages, unless `read_only`.
+    host: an address that is not loopback requires a token. The connection is not encrypted.
+    every_s: seconds between two updates of the page, 0.02 to 60.
+
+    Raises:
+        ConfigError: an argument is invalid, the port is in use, or no store is at the path.
     """
     token = _check(host, port, token, every_s)
     with ExitStack() as undo:
         at = undo.enter_context(_bound(host, port))
-        source = _source(store, undo, read_only=read_only, beside=beside, config=config,
+        source = _source(store, undo, read_only=read_only, snapshot=snapshot, config=config,
                          every_s=every_s)  # fmt: skip
         names = [socket.gethostname()] if host in _ANY else []
         app = App(source, token=token, is_host=host_check(host, names), every_s=every_s)
         served = Served(app, source, host, at, token)
-        undo.callback(source.clock.subscribe(app.bell.ring))
+        undo.callback(source.clock.subscribe(app.updates.notify))
         served.start()
         served.closing.push(undo.pop_all())
     return served
@@ -159,15 +164,15 @@ def run(
     port: int = 0,
     token: str | None = None,
     *,
-    told: Callable[[str], None] | None = None,
+    announce: Callable[[str], None] | None = None,
     **more: Any,
 ) -> None:
-    """Serve the page of a store until Ctrl-C or SIGTERM, which close it; all else as `start`.
+    """Serve the dashboard until SIGINT or SIGTERM. The arguments are those of `start`.
 
-    `told` is given the URL; None: it is written to standard output.
+    announce: called with the URL; None writes it to standard output.
     """
     with _stopped_by_signals() as stopped, start(store, host, port, token, **more) as served:
-        (told or _write)(served.url)
+        (announce or _write)(served.url)
         while not stopped.wait(0.2) and not served.wait(0):
             pass
 
@@ -196,14 +201,14 @@ def _stopped_by_signals() -> Iterator[threading.Event]:
 
 
 def _check(host: Any, port: Any, token: Any, every_s: Any) -> str:
-    """Raise ConfigError with all that is wrong; the token."""
+    """Return the token; raise ConfigError that names every invalid argument."""
     problems = []
     if not isinstance(host, str) or not host:
         problems.append(f"host: wanted a name or an address, got {host!r}")
     elif token is None and not is_loopback(host):
         problems.append(
-            f"host: {host} is not loopback: others get there; give a token, too (nothing is "
-            "encrypted), or leave host as it is and forward the port (ssh -L)"
+            f"host: {host} is not loopback, so others can connect; give a token (the connection is "
+            "not encrypted), or keep the default host and forward the port (ssh -L)"
         )
     if type(port) is not int or not 0 <= port <= 65_535:
         problems.append(f"port: wanted 0 (a free one) to 65535, got {port!r}")
@@ -240,13 +245,13 @@ def _source(
     undo: ExitStack,
     *,
     read_only: bool,
-    beside: bool,
+    snapshot: bool,
     config: StoreConfig | None,
     every_s: float,
 ) -> Source:
     if isinstance(store, TimerStore | ShardedStore):
-        if beside:
-            raise ConfigError("beside: wanted a path, got a store that is open here")
+        if snapshot:
+            raise ConfigError("snapshot: wanted a path, got an open store")
         return OpenSource(store, read_only=read_only, every_s=every_s)
     if not isinstance(store, str | os.PathLike):
         raise ConfigError(f"store: wanted a store or a path, got {type(store).__name__}")
@@ -255,9 +260,9 @@ def _source(
     if kind not in (Kind.STORE, Kind.SHARDS):
         raise ConfigError(f"no store there; at {path}; wanted a store, or shards; got {kind}")
     stores = _stores_in(path, kind)
-    # Opening a broker's store takes it over: that is not what who looks at it wants.
+    # Opening a broker's store converts it, which a reader does not expect.
     is_brokers = any(look(one).is_brokers for one in stores.values())
-    if not beside and not is_brokers:
+    if not snapshot and not is_brokers:
         try:
             opened: Store = (
                 open_shards(path, None, config)

@@ -45,7 +45,7 @@ class SnapshotSource(Owner, Source):
         return {
             "path": str(self._path),
             "shards": self._shards,
-            "mode": "beside",
+            "mode": "snapshot",
             "brokers": self._is_brokers,
             "can_search": False,
             "read_only": True,

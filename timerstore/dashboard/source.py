@@ -1,7 +1,6 @@
-"""What every page asks, of a store that is open here or of files beside their owner; its shape.
+"""The interface of a data source for the page, and the JSON that all sources share.
 
-Threads:  any.
-Fails:    as the store does; MessageError on what is asked wrongly.
+Raises: MessageError for an invalid request, and the errors of the store.
 """
 
 from abc import ABC, abstractmethod
@@ -18,7 +17,7 @@ TOPICS_SHOWN = 100
 
 
 class Turn(NamedTuple):
-    """What one turn of the ring is."""
+    """One revolution of the ring: `places` of `unit_ms` each."""
 
     unit_ms: int
     places: int
@@ -33,7 +32,7 @@ TURNS: Mapping[str, Turn] = {
 
 
 def turn_of(name: str) -> Turn:
-    """Give a turn by its name."""
+    """Return a turn by its name."""
     found = TURNS.get(name)
     if found is None:
         raise MessageError(f"turn: wanted one of {', '.join(TURNS)}, got {name!r:.40}")
@@ -41,21 +40,21 @@ def turn_of(name: str) -> Turn:
 
 
 class Source(ABC):
-    """A store, as far as every page shows it."""
+    """A store as the page shows it."""
 
     clock: Clock
 
     @abstractmethod
     def about(self) -> Json:
-        """What does not change."""
+        """Return the facts that do not change while the page is open."""
 
     @abstractmethod
     def now(self, turn: str, topic: str | None) -> Json:
-        """The numbers of this moment."""
+        """Return the current statistics."""
 
 
 def ring_of(turn: str, begin_ms: int, counts: Int64Array) -> Json:
-    """What waits at each place of a ring."""
+    """Return the number of pending messages at each place of a ring."""
     return {
         "turn": turn,
         "begin_ms": begin_ms,
@@ -65,7 +64,7 @@ def ring_of(turn: str, begin_ms: int, counts: Int64Array) -> Json:
 
 
 def topics_of(waiting: Mapping[str, int]) -> Json:
-    """What waits for each topic, the most first; the last ones together."""
+    """Return the pending messages by topic, largest first; small topics are summed."""
     order = sorted(waiting.items(), key=lambda one: (-one[1], one[0]))
     rest = order[TOPICS_SHOWN:]
     return {

@@ -1,4 +1,4 @@
-"""Who may ask: token, host, origin; and what every answer's head says."""
+"""Requests are checked for token, host and origin; every response has security headers."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ PATHS = (
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "OPTIONS", "DELETE"])
 @pytest.mark.parametrize("path", PATHS)
-def test_without_the_token_nothing_is_told(still: Paged, method: str, path: str) -> None:
+def test_request_without_token_gets_an_empty_401(still: Paged, method: str, path: str) -> None:
     answer = still.client.request(method, path, headers={"Origin": ORIGIN})
     assert (answer.status_code, answer.content) == (401, b"")
     assert {name: answer.headers.get(name) for name in HEAD} == HEAD
@@ -37,7 +37,7 @@ def test_without_the_token_nothing_is_told(still: Paged, method: str, path: str)
         {"Cookie": f"token={TOKEN}"},
     ],
 )
-def test_a_wrong_token_is_none(still: Paged, headers: dict[str, str]) -> None:
+def test_wrong_token_in_header_is_rejected(still: Paged, headers: dict[str, str]) -> None:
     raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
     assert still.client.get("/page.css", headers=raw).status_code == 401
 
@@ -49,18 +49,18 @@ def test_a_wrong_token_is_none(still: Paged, headers: dict[str, str]) -> None:
         *(f"Token={TOKEN}", f"x=1;token={TOKEN}"),
     ],
 )
-def test_a_wrong_token_in_the_address_is_none(still: Paged, query: str) -> None:
+def test_wrong_token_in_query_is_rejected(still: Paged, query: str) -> None:
     assert still.client.get(f"/page.css?{query}").status_code == 401
 
 
 @pytest.mark.parametrize("query", ["&".join(["a=1"] * count) for count in (16, 17, 1000)])
-def test_without_a_token_many_fields_are_as_one(still: Paged, query: str) -> None:
+def test_query_with_many_fields_and_no_token_is_rejected(still: Paged, query: str) -> None:
     answer = still.client.get(f"/page.css?{query}")
     assert (answer.status_code, answer.content) == (401, b"")
     assert still.client.get(f"/page.css?{query}", headers=BEARER).status_code == 200
 
 
-def test_a_wrong_head_is_not_saved_by_the_address(still: Paged) -> None:
+def test_wrong_header_is_rejected_when_the_query_has_the_token(still: Paged) -> None:
     answer = still.client.get(f"/page.css?token={TOKEN}", headers={"Authorization": "Bearer x"})
     assert answer.status_code == 401
 
@@ -77,7 +77,7 @@ def test_tokens_are_compared_in_constant_time(
 
 
 @pytest.mark.parametrize("path", ["/", "/page.css", "/page.js"])
-def test_with_the_token_the_page_comes(still: Paged, path: str) -> None:
+def test_page_is_served_with_the_token(still: Paged, path: str) -> None:
     for answer in (
         still.client.get(path, headers=BEARER),
         still.client.get(path, params={"token": TOKEN}),
@@ -87,7 +87,7 @@ def test_with_the_token_the_page_comes(still: Paged, path: str) -> None:
         assert {name: answer.headers.get(name) for name in HEAD} == HEAD
 
 
-def test_every_answer_is_guarded(paged: Paged, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_response_has_security_headers(paged: Paged, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("nobody foresaw this")
 
@@ -100,7 +100,7 @@ def test_every_answer_is_guarded(paged: Paged, monkeypatch: pytest.MonkeyPatch) 
         assert "server" not in answer.headers
 
 
-def test_the_policy_lets_nothing_in_from_outside() -> None:
+def test_policy_forbids_external_content() -> None:
     policy = dict(one.split(" ", 1) for one in HEAD["content-security-policy"].split("; "))
     assert policy["default-src"] == "'none'"
     for name in ("script-src", "style-src", "connect-src"):
@@ -116,7 +116,7 @@ def test_the_policy_lets_nothing_in_from_outside() -> None:
 
 @pytest.mark.parametrize("host", [HOST, "localhost", "localhost:9000", "127.0.0.1", "127.8.9.1:1",
                                   "[::1]:8000", "[::1]", "LOCALHOST:1"])  # fmt: skip
-def test_hosts_that_are_this_machine(still: Paged, host: str) -> None:
+def test_loopback_host_is_accepted(still: Paged, host: str) -> None:
     answer = still.client.get("/page.css", headers={**BEARER, "Host": host})
     assert answer.status_code == 200
 
@@ -128,12 +128,12 @@ def test_hosts_that_are_this_machine(still: Paged, host: str) -> None:
         *("192.168.1.5:8000", "", "127.0.0.1@evil", "[::1].evil.example", "8000", "[::2]:80"),
     ],
 )
-def test_a_host_that_is_not_it_is_refused(still: Paged, host: str) -> None:
+def test_other_host_is_rejected(still: Paged, host: str) -> None:
     answer = still.client.get("/page.css", headers={**BEARER, "Host": host})
     assert (answer.status_code, answer.content) == (421, b"")
 
 
-def test_of_another_bind_only_what_cannot_be_rebound() -> None:
+def test_public_bind_accepts_only_known_names_and_addresses() -> None:
     check = host_check("0.0.0.0", ["Box.lan"])
     assert all(map(check, ["192.168.1.5:80", "box.lan:80", "localhost", "[fe80::1]:80", "BOX.LAN"]))
     assert not any(map(check, ["evil.example", "box.lan.evil.example", "lan"]))
@@ -147,7 +147,7 @@ def test_of_another_bind_only_what_cannot_be_rebound() -> None:
         *((one, False) for one in ("0.0.0.0", "::", "10.0.0.1", "box", "")),
     ],
 )
-def test_loopback(host: str, so: bool) -> None:
+def test_is_loopback(host: str, so: bool) -> None:
     assert is_loopback(host) is so
 
 
@@ -165,7 +165,7 @@ def test_loopback(host: str, so: bool) -> None:
         ({"Origin": ORIGIN}, 200),
     ],
 )
-def test_only_the_page_itself_writes(
+def test_write_is_rejected_when_origin_differs(
     bench: Bench, paged: Paged, headers: dict[str, str], code: int
 ) -> None:
     receipt = bench.store.put("t", b"x", delay=60)
@@ -175,7 +175,7 @@ def test_only_the_page_itself_writes(
     assert bench.store.stats()["pending_messages"] == (code != 200)
 
 
-def test_a_token_in_the_address_does_not_write(bench: Bench, paged: Paged) -> None:
+def test_write_is_rejected_when_the_token_is_in_the_query(bench: Bench, paged: Paged) -> None:
     receipt = bench.store.put("t", b"x", delay=60)
     body = {"handle": receipt.handle, "confirm": receipt.message_id}
     url = f"/api/cancel?token={TOKEN}"
@@ -184,14 +184,14 @@ def test_a_token_in_the_address_does_not_write(bench: Bench, paged: Paged) -> No
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "PATCH"])
-def test_cancel_is_a_post(bench: Bench, paged: Paged, method: str) -> None:
+def test_cancel_rejects_other_methods(bench: Bench, paged: Paged, method: str) -> None:
     bench.store.put("t", b"x", delay=60)
     headers = {**BEARER, "Origin": ORIGIN, "Content-Length": "0"}
     assert paged.client.request(method, "/api/cancel", headers=headers).status_code == 405
     assert bench.store.stats()["pending_messages"] == 1
 
 
-def test_a_long_body_is_not_read(still: Paged) -> None:
+def test_long_body_is_rejected_unread(still: Paged) -> None:
     def post(**body: Any) -> int:
         headers = {**BEARER, "Origin": ORIGIN, "Content-Type": "application/json"}
         return still.client.post("/api/cancel", headers=headers, **body).status_code

@@ -1,4 +1,4 @@
-"""What the page is told of a store that is open here."""
+"""The data that the page gets from a store that this process has open."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ MINUTE = 60 * SECOND
 # --- numbers --------------------------------------------------------------------------------------
 
 
-def test_an_empty_store(bench: Bench, paged: Paged) -> None:
+def test_numbers_of_an_empty_store(bench: Bench, paged: Paged) -> None:
     told = paged.now()
     assert (told["waiting"], told["late"], told["next_ms"]) == (0, 0, None)
     assert told["topics"] == []
@@ -30,7 +30,7 @@ def test_an_empty_store(bench: Bench, paged: Paged) -> None:
 
 
 @pytest.mark.parametrize("turn", TURNS)
-def test_a_ring_has_each_message_where_it_is_due(bench: Bench, paged: Paged, turn: str) -> None:
+def test_ring_counts_messages_by_due_time(bench: Bench, paged: Paged, turn: str) -> None:
     unit, places = TURNS[turn]
     first = NOW // unit * unit
     inside = [NOW, first + unit - 1, first + unit, first + unit * places - 1]
@@ -61,7 +61,7 @@ def test_numbers_change_when_messages_come_and_go(bench: Bench, paged: Paged) ->
     assert sum(told["history"]) == pytest.approx(5)
 
 
-def test_what_is_overdue_is_told(bench: Bench, paged: Paged) -> None:
+def test_numbers_report_overdue_messages(bench: Bench, paged: Paged) -> None:
     bench.store.put("a", b"x", delay=1)
     bench.turn()
     bench.clock.advance(5 * SECOND)
@@ -70,13 +70,13 @@ def test_what_is_overdue_is_told(bench: Bench, paged: Paged) -> None:
     assert told["behind"]["delivery_lag_ms"] > 3000
 
 
-def test_next_is_found_beyond_the_hour(bench: Bench, paged: Paged) -> None:
+def test_next_due_time_is_found_after_one_hour(bench: Bench, paged: Paged) -> None:
     bench.store.put("a", b"x", deliver_ms=NOW + 7 * 60 * MINUTE)
     assert paged.now()["next_ms"] == (NOW + 7 * 60 * MINUTE) // MINUTE * MINUTE
     assert paged.now(topic="b")["next_ms"] is None
 
 
-def test_of_many_topics_the_largest() -> None:
+def test_topics_are_cut_to_the_largest() -> None:
     waiting = {f"t{k:03}": k + 1 for k in range(TOPICS_SHOWN + 2)}
     told = topics_of(waiting)
     assert told["topics"][0] == [f"t{TOPICS_SHOWN + 1:03}", TOPICS_SHOWN + 2]
@@ -84,7 +84,7 @@ def test_of_many_topics_the_largest() -> None:
     assert (told["more_topics"], told["more_waiting"]) == (2, 3)
 
 
-def test_the_engines_own_topics_are_not_shown(bench: Bench, paged: Paged) -> None:
+def test_system_topics_are_hidden(bench: Bench, paged: Paged) -> None:
     bench.store.put("a", b"x", level=2)
     bench.store.put("a", b"x", delay=60)
     bench.turn()
@@ -94,7 +94,7 @@ def test_the_engines_own_topics_are_not_shown(bench: Bench, paged: Paged) -> Non
 # --- rows -----------------------------------------------------------------------------------------
 
 
-def test_rows_are_what_is_due_then(bench: Bench, paged: Paged) -> None:
+def test_rows_list_messages_due_in_the_range(bench: Bench, paged: Paged) -> None:
     due = [NOW + k * SECOND for k in (1, 2, 3)]
     receipts = [bench.store.put("a", b"x", deliver_ms=one) for one in due]
     bench.store.put("b", b"x", deliver_ms=due[1])
@@ -108,7 +108,7 @@ def test_rows_are_what_is_due_then(bench: Bench, paged: Paged) -> None:
     assert (len(told["rows"]), told["has_more"]) == (1, True)
 
 
-def test_rows_asked_wrongly(paged: Paged) -> None:
+def test_rows_rejects_invalid_arguments(paged: Paged) -> None:
     for given, name in (
         ({"end_ms": 1}, "begin_ms"),
         ({"begin_ms": -1, "end_ms": 1}, "begin_ms"),
@@ -130,7 +130,7 @@ def test_rows_asked_wrongly(paged: Paged) -> None:
 # --- search ---------------------------------------------------------------------------------------
 
 
-def test_a_message_is_found_by_handle_id_and_key(bench: Bench, paged: Paged) -> None:
+def test_search_finds_by_handle_id_and_key(bench: Bench, paged: Paged) -> None:
     bench.store.put("other", b"x", delay=60)
     receipt = bench.store.put(
         "orders", "zu spät <b>".encode(), delay=60, keys=["k1", "k2"], tags="paid"
@@ -152,7 +152,9 @@ def test_a_message_is_found_by_handle_id_and_key(bench: Bench, paged: Paged) -> 
     assert told == {"found": [], "rows": []}
 
 
-def test_a_delivered_message_has_its_story_and_no_handle(bench: Bench, paged: Paged) -> None:
+def test_search_of_a_delivered_message_has_history_and_no_handle(
+    bench: Bench, paged: Paged
+) -> None:
     receipt = bench.store.put("orders", b"x", delay=1)
     bench.turn()
     bench.turn(2 * SECOND)
@@ -161,7 +163,7 @@ def test_a_delivered_message_has_its_story_and_no_handle(bench: Bench, paged: Pa
     assert [one["what"] for one in found["history"]] == ["put", "handed"]
 
 
-def test_a_message_of_another_time_has_its_new_handle(bench: Bench, paged: Paged) -> None:
+def test_search_of_a_rescheduled_message_has_the_new_handle(bench: Bench, paged: Paged) -> None:
     old = bench.store.put("orders", b"x", delay=60)
     new = bench.store.reschedule(old, delay=90)
     [found] = paged.ask("/api/search", message=old.handle)["found"]
@@ -169,20 +171,20 @@ def test_a_message_of_another_time_has_its_new_handle(bench: Bench, paged: Paged
     assert paged.cancel(handle=found["handle"], confirm=old.message_id)["result"] == "CANCELLED"
 
 
-def test_nobody_knows_it(paged: Paged) -> None:
+def test_search_finds_nothing_for_an_unknown_id(paged: Paged) -> None:
     assert paged.ask("/api/search", message="x") == {"found": [], "rows": []}
     for nothing in ("", "  "):
         assert paged.ask("/api/search", 400, message=nothing)["what"].startswith("message: wanted")
     assert paged.ask("/api/search", 400)["error"] == "MessageError"
 
 
-def test_a_message_of_a_level_cannot_be_cancelled(bench: Bench, paged: Paged) -> None:
+def test_search_of_a_level_message_has_no_handle(bench: Bench, paged: Paged) -> None:
     receipt = bench.store.put("orders", b"x", level=3)
     [found] = paged.ask("/api/search", message=receipt.message_id)["found"]
     assert (found["state"], found["where"], found["handle"]) == ("waiting", "level", "")
 
 
-def test_a_body_as_far_as_it_is_shown(bench: Bench, paged: Paged) -> None:
+def test_body_is_shortened_for_display(bench: Bench, paged: Paged) -> None:
     for body, shown, is_text, is_cut in (
         (b"", "", True, False),
         (b"line\n\tline", "line\n\tline", True, False),
@@ -202,7 +204,7 @@ def test_a_body_as_far_as_it_is_shown(bench: Bench, paged: Paged) -> None:
         assert (told["body_is_cut"], told["body_bytes"]) == (is_cut, len(body))
 
 
-def test_without_an_index(tmp_path: Path) -> None:
+def test_search_needs_a_topic_when_the_index_is_off(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "plain", small(index_enabled=False))
     paged = Paged.of(bench.store)
     receipt = bench.store.put("orders", b"x", delay=60)
@@ -210,7 +212,7 @@ def test_without_an_index(tmp_path: Path) -> None:
     assert (found["handle"], found["message"]) == (receipt.handle, None)
     assert paged.ask("/api/search", message="key") == {"found": [], "rows": []}
     bench.store.put("other", b"x", delay=60)
-    assert "name one" in paged.ask("/api/search", 400, message=receipt.message_id)["what"]
+    assert "choose one" in paged.ask("/api/search", 400, message=receipt.message_id)["what"]
     assert paged.ask("/api/search", message=receipt.message_id, topic="orders")["found"]
     assert paged.ask("/api/search", message=receipt.handle)["found"]
     bench.close()
@@ -219,7 +221,7 @@ def test_without_an_index(tmp_path: Path) -> None:
 # --- cancel ---------------------------------------------------------------------------------------
 
 
-def test_cancel_names_the_message_once_more(bench: Bench, paged: Paged) -> None:
+def test_cancel_requires_the_message_id(bench: Bench, paged: Paged) -> None:
     first, second = (bench.store.put("t", b"x", delay=60) for _ in range(2))
     told = paged.cancel(400, handle=first.handle, confirm=second.message_id)
     assert told["what"].startswith("confirm: wanted the id of the handle's message")
@@ -233,7 +235,7 @@ def test_cancel_names_the_message_once_more(bench: Bench, paged: Paged) -> None:
     assert told["result"] == "ALREADY_DELIVERED"
 
 
-def test_cancel_asked_wrongly(bench: Bench, paged: Paged) -> None:
+def test_cancel_rejects_invalid_requests(bench: Bench, paged: Paged) -> None:
     bench.store.put("t", b"x", delay=60)
     for body in (
         *({}, {"handle": "x"}, {"handle": "x", "confirm": None}, {"handle": 7, "confirm": "x"}),
@@ -250,7 +252,7 @@ def test_cancel_asked_wrongly(bench: Bench, paged: Paged) -> None:
     assert bench.store.stats()["pending_messages"] == 1
 
 
-def test_cancel_is_no_form(bench: Bench, paged: Paged) -> None:
+def test_cancel_rejects_form_data(bench: Bench, paged: Paged) -> None:
     receipt = bench.store.put("t", b"x", delay=60)
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     headers = {**BEARER, "Origin": ORIGIN, **form}
@@ -259,17 +261,17 @@ def test_cancel_is_no_form(bench: Bench, paged: Paged) -> None:
     assert bench.store.stats()["pending_messages"] == 1
 
 
-def test_read_only_changes_nothing(bench: Bench) -> None:
+def test_cancel_is_rejected_when_read_only(bench: Bench) -> None:
     paged = Paged.of(bench.store, read_only=True)
     receipt = bench.store.put("t", b"x", delay=60)
     assert paged.source.about()["read_only"]
     told = paged.cancel(403, handle=receipt.handle, confirm=receipt.message_id)
-    assert told["what"] == "cannot cancel: this page is read only"
+    assert told["what"] == "cannot cancel: this dashboard is read-only"
     assert bench.store.stats()["pending_messages"] == 1
     assert paged.ask("/api/search", message=receipt.handle)["found"]
 
 
-def test_a_store_that_is_closed_says_so(bench: Bench, paged: Paged) -> None:
+def test_requests_report_a_closed_store(bench: Bench, paged: Paged) -> None:
     receipt = bench.store.put("t", b"x", delay=60)
     bench.close()
     assert paged.ask("/api/search", 503, message=receipt.message_id)["error"] == "ClosedError"
@@ -291,7 +293,7 @@ def shards(tmp_path: Path) -> Iterator[ShardBench]:
     made.close()
 
 
-def test_shards_are_one_store(shards: ShardBench) -> None:
+def test_shards_are_shown_as_one_store(shards: ShardBench) -> None:
     paged = Paged.of(shards.store)
     receipts = [shards.store.put("t", b"x", delay=60, keys=f"k{k}") for k in range(12)]
     shards.turn()

@@ -14,14 +14,14 @@ _PAGE = resources.files("timerstore.dashboard").joinpath("page")
 HTML, CSS, JS = (_PAGE.joinpath(name).read_text() for name in ("index.html", "page.css", "page.js"))
 
 
-def test_nothing_comes_from_another_host() -> None:
+def test_page_has_no_external_addresses() -> None:
     for text in (HTML, CSS, JS):
         found = set(re.findall(r"(?:https?:)?//[a-z0-9.]+\.[a-z]+[^\s'\"`)]*", text))
         assert {one.split("//")[1] for one in found} <= {"www.w3.org/2000/svg"}
         assert "@import" not in text
 
 
-def test_nothing_is_inline() -> None:
+def test_page_has_no_inline_script_or_style() -> None:
     assert not re.search(r"<style|\sstyle=|\son[a-z]+=", HTML)
     assert re.findall(r"<script([^>]*)>", HTML) == [' type="module" src="page.js?token={token}"']
     for sink in (
@@ -35,7 +35,7 @@ def test_nothing_is_inline() -> None:
         assert sink not in JS
 
 
-def test_every_link_has_the_token(paged: Paged) -> None:
+def test_page_links_have_the_token(paged: Paged) -> None:
     told = paged.client.get("/", headers=BEARER).text
     links = re.findall(r'(?:href|src)="([^"]*)"', told)
     own = [one for one in links if not one.startswith("data:")]
@@ -43,7 +43,7 @@ def test_every_link_has_the_token(paged: Paged) -> None:
     assert "{token}" not in told
 
 
-def test_what_the_script_looks_up_is_there() -> None:
+def test_page_has_all_ids_of_the_script() -> None:
     ids = set(re.findall(r'\bid="([a-z0-9-]+)"', HTML))
     assert set(re.findall(r'\$\("([a-z0-9-]+)"\)', JS)) <= ids
     assert set(re.findall(r'\bsay\("([a-z0-9-]+)"', JS)) <= ids
@@ -79,19 +79,19 @@ def _contrast(one: str, other: str) -> float:
         ("card", "bad"),
     ],
 )
-def test_text_can_be_read(scheme: dict[str, str], text: str, ground: str) -> None:
+def test_text_contrast_is_sufficient(scheme: dict[str, str], text: str, ground: str) -> None:
     assert _contrast(scheme[text], scheme[ground]) >= 4.5
 
 
 @pytest.mark.parametrize("scheme", _SCHEMES, ids=["light", "dark"])
-def test_the_steps_of_the_ring_go_one_way(scheme: dict[str, str]) -> None:
+def test_ring_colours_are_monotonic(scheme: dict[str, str]) -> None:
     steps = [_contrast(scheme[f"h{k}"], scheme["card"]) for k in range(6)]
     assert steps == sorted(steps)
     assert steps[-1] >= 4.5
     assert _contrast(scheme["now"], scheme["card"]) >= 3
 
 
-def test_a_wheel_and_an_sdist_have_the_page() -> None:
+def test_wheel_and_sdist_contain_the_page() -> None:
     told = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
     [pattern] = told["tool"]["setuptools"]["package-data"]["timerstore.dashboard"]
     names = {f"page/{one.name}" for one in _PAGE.iterdir()}

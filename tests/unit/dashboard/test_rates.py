@@ -21,7 +21,7 @@ def reading(
     return Reading(at_s, put, delivered, late)
 
 
-def test_one_reading_says_nothing() -> None:
+def test_rates_are_zero_after_one_reading() -> None:
     rates = Rates()
     rates.add(reading(7.0, 100, 100))
     assert rates.per_second("put") == 0.0
@@ -29,7 +29,7 @@ def test_one_reading_says_nothing() -> None:
     assert rates.lateness().number == 0
 
 
-def test_a_rate_is_over_the_last_seconds() -> None:
+def test_rate_covers_the_last_seconds() -> None:
     rates = Rates()
     for second in range(30):
         rates.add(reading(second, put=second * 10, delivered=max(0, second - 27) * 50))
@@ -38,7 +38,7 @@ def test_a_rate_is_over_the_last_seconds() -> None:
     assert rates.per_second("delivered", 2.0) == 50
 
 
-def test_after_a_pause_a_rate_is_over_the_pause() -> None:
+def test_rate_covers_the_pause_after_a_pause() -> None:
     rates = Rates()
     rates.add(reading(0, put=0))
     rates.add(reading(1, put=10))
@@ -47,7 +47,7 @@ def test_after_a_pause_a_rate_is_over_the_pause() -> None:
     assert rates.history() == [0.0] * 59 + [0.0]
 
 
-def test_history_has_a_place_a_second() -> None:
+def test_history_has_one_entry_per_second() -> None:
     rates = Rates()
     for second in range(100):
         rates.add(reading(second, delivered=second))
@@ -56,7 +56,7 @@ def test_history_has_a_place_a_second() -> None:
     assert rates.history()[-2:] == [1.0, 1000.0]
 
 
-def test_lateness_is_that_of_the_last_minute() -> None:
+def test_lateness_covers_the_last_minute() -> None:
     rates = Rates()
     rates.add(reading(0, late=counts(_1000=50)))
     rates.add(reading(1, late=counts(_1=5, _1000=50)))
@@ -78,7 +78,7 @@ def test_lateness_is_that_of_the_last_minute() -> None:
         (counts(_3600000=3), 3_600_000, 3_600_000, 3_600_000),
     ],
 )
-def test_bounds_below_which_they_lie(
+def test_lateness_percentiles(
     given: tuple[int, ...], p50: float | None, p99: float | None, worst: float | None
 ) -> None:
     found = lateness_of(given)
@@ -86,7 +86,7 @@ def test_bounds_below_which_they_lie(
     assert (found.number, found.counts) == (sum(given), given)
 
 
-def test_a_reading_takes_what_stats_have() -> None:
+def test_reading_is_taken_from_stats() -> None:
     metrics = Metrics()
     metrics.add("dequeue_put_messages", 3)
     metrics.add("schedule_deliver_messages", 4)

@@ -1,4 +1,4 @@
-"""The server itself, over a socket: start, stop, what is given wrongly, a store that is taken."""
+"""The server over a real socket: start, stop, invalid arguments, a locked store."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ from timerstore.errors import ClosedError, ConfigError
 AUTHORIZATION = f"Bearer {TOKEN}"
 
 
-def test_it_serves_what_changes(bench: Bench) -> None:
+def test_server_serves_current_numbers(bench: Bench) -> None:
     with dashboard.start(bench.store, token=TOKEN, every_s=0.02) as served:
         assert served.url == f"http://127.0.0.1:{served.port}/?token={TOKEN}"
         page = Line(served, f"/?token={TOKEN}")
@@ -49,7 +49,7 @@ def test_it_serves_what_changes(bench: Bench) -> None:
     assert bench.store.stats()["pending_messages"] == 0, "the store stays open"
 
 
-def test_closing_ends_streams_and_lets_go_of_the_port(bench: Bench) -> None:
+def test_close_ends_streams_and_frees_the_port(bench: Bench) -> None:
     served = dashboard.start(bench.store, token=TOKEN, every_s=60)
     events = Line(served, "/events", Authorization=AUTHORIZATION)
     assert events.frame()[0] == "about"
@@ -67,7 +67,7 @@ def test_closing_ends_streams_and_lets_go_of_the_port(bench: Bench) -> None:
     assert len(clock_listeners(bench.clock)) <= 1, "the store's own"
 
 
-def test_a_path_is_opened_and_closed(tmp_path: Path) -> None:
+def test_start_opens_and_closes_a_path(tmp_path: Path) -> None:
     path = tmp_path / "store"
     timerstore.open(path, small()).close()
     with dashboard.start(str(path), config=small(wheel_slot_count=128)) as served:
@@ -79,13 +79,13 @@ def test_a_path_is_opened_and_closed(tmp_path: Path) -> None:
         assert again.token != served.token
 
 
-def test_where_another_has_it_the_page_looks_beside(tmp_path: Path) -> None:
+def test_start_reads_a_snapshot_when_the_store_is_locked(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with timerstore.open(path, small()) as store:
         store.put("orders", b"x", delay=3600)
         store.flush()
         with dashboard.start(path, token=TOKEN, every_s=0.02) as served:
-            assert (served.about()["mode"], served.about()["read_only"]) == ("beside", True)
+            assert (served.about()["mode"], served.about()["read_only"]) == ("snapshot", True)
             events = Line(served, "/events", Authorization=AUTHORIZATION)
             events.frame()
             told = events.frame()[1]
@@ -93,30 +93,30 @@ def test_where_another_has_it_the_page_looks_beside(tmp_path: Path) -> None:
             for ask in ("/api/search?message=x", "/api/rows?begin_ms=0&end_ms=1"):
                 refused = Line(served, ask, Authorization=AUTHORIZATION)
                 assert refused.answer.status == 403
-                assert b"looks beside the process" in refused.read()
+                assert b"reads a snapshot" in refused.read()
                 refused.close()
             events.close()
         store.put("orders", b"y")
 
 
-def test_beside_opens_nothing(tmp_path: Path) -> None:
+def test_snapshot_does_not_open_the_store(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with timerstore.open(path, small()) as store:
         store.put("orders", b"x", delay=0.001)
     before = {one: one.stat().st_mtime_ns for one in path.rglob("*") if one.is_file()}
-    with dashboard.start(path, beside=True, token=TOKEN) as served:
+    with dashboard.start(path, snapshot=True, token=TOKEN) as served:
         events = Line(served, "/events", Authorization=AUTHORIZATION)
         assert [events.frame()[0] for _ in range(2)] == ["about", "now"]
         events.close()
     assert {one: one.stat().st_mtime_ns for one in path.rglob("*") if one.is_file()} == before
 
 
-def test_a_brokers_store_is_looked_at_and_not_taken_over(tmp_path: Path) -> None:
+def test_start_reads_a_broker_store_without_converting_it(tmp_path: Path) -> None:
     path = broker_fixtures.unpack("clean-small-segments", tmp_path / "broker")
     before = {one: one.read_bytes() for one in path.rglob("*") if one.is_file()}
     with dashboard.start(path, token=TOKEN) as served:
         about = served.about()
-        assert (about["mode"], about["brokers"]) == ("beside", True)
+        assert (about["mode"], about["brokers"]) == ("snapshot", True)
         events = Line(served, "/events", Authorization=AUTHORIZATION)
         events.frame()
         told = events.frame()[1]
@@ -128,13 +128,13 @@ def test_a_brokers_store_is_looked_at_and_not_taken_over(tmp_path: Path) -> None
     assert {one: one.read_bytes() for one in path.rglob("*") if one.is_file()} == before
 
 
-def test_shards_are_opened(tmp_path: Path) -> None:
+def test_start_opens_shards(tmp_path: Path) -> None:
     path = tmp_path / "shards"
     timerstore.open_shards(path, 2, small()).close()
     with dashboard.start(path, config=small()) as served:
         assert served.about()["shards"] == 2
-        with dashboard.start(path, beside=True) as beside:
-            assert (beside.about()["shards"], beside.about()["mode"]) == (2, "beside")
+        with dashboard.start(path, snapshot=True) as shown:
+            assert (shown.about()["shards"], shown.about()["mode"]) == (2, "snapshot")
 
 
 # --- given wrongly --------------------------------------------------------------------------------
@@ -164,28 +164,30 @@ def test_shards_are_opened(tmp_path: Path) -> None:
         ({"host": "a..b", "token": TOKEN}, r"port: cannot listen on a\.\.b port 0 \("),
         ({"host": "a\0b", "token": TOKEN}, "port: cannot listen on"),
         ({"host": "\ud800", "token": TOKEN}, "port: cannot listen on"),
-        ({"beside": True}, "beside: wanted a path"),
+        ({"snapshot": True}, "snapshot: wanted a path"),
     ],
 )
-def test_given_wrongly(still: Paged, given: dict[str, object], match: str) -> None:
+def test_start_rejects_invalid_arguments(
+    still: Paged, given: dict[str, object], match: str
+) -> None:
     with pytest.raises(ConfigError, match=match):
         dashboard.start(store_of_page(still.source), **given)  # type: ignore[arg-type]
     assert not any(one.name == "timerstore-serve" for one in threading.enumerate())
 
 
-def test_all_that_is_wrong_is_told_at_once(bench: Bench) -> None:
+def test_start_reports_all_invalid_arguments_at_once(bench: Bench) -> None:
     with pytest.raises(ConfigError) as caught:
         dashboard.start(bench.store, "", -1, "short", every_s=0)
     assert len(caught.value.problems) == 4
 
 
-def test_at_the_edges(bench: Bench) -> None:
+def test_start_accepts_limits(bench: Bench) -> None:
     for token in ("x" * TOKEN_CHARACTERS_MIN, "x" * 256, "-._~" * 4):
         with dashboard.start(bench.store, token=token, every_s=60) as served:
             assert served.token == token
 
 
-def test_a_port_in_use(bench: Bench) -> None:
+def test_start_rejects_a_port_in_use(bench: Bench) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1 port {port} .*in use"):
@@ -193,19 +195,19 @@ def test_a_port_in_use(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("store", [None, 7, b"path"])
-def test_no_store_at_all(store: object) -> None:
+def test_start_rejects_an_argument_that_is_no_store(store: object) -> None:
     with pytest.raises(ConfigError, match="store: wanted a store or a path"):
         dashboard.start(store)  # type: ignore[arg-type]
 
 
-def test_no_store_there(tmp_path: Path) -> None:
+def test_start_rejects_a_path_without_a_store(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(ConfigError, match="no store there"):
             dashboard.start(path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_store_that_is_closed_is_told_by_the_page(bench: Bench) -> None:
+def test_page_reports_a_closed_store(bench: Bench) -> None:
     with dashboard.start(bench.store, token=TOKEN, every_s=0.02) as served:
         events = Line(served, "/events", Authorization=AUTHORIZATION)
         assert events.frame()[0] == "about"
@@ -223,7 +225,7 @@ def test_a_store_that_is_closed_is_told_by_the_page(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_run_ends_with_a_signal(tmp_path: Path, number: int) -> None:
+def test_run_ends_on_a_signal(tmp_path: Path, number: int) -> None:
     path = tmp_path / "store"
     timerstore.open(path, small()).close()
     program = f"from timerstore import dashboard; dashboard.run({str(path)!r}); print('closed')"
@@ -244,7 +246,7 @@ def test_run_ends_with_a_signal(tmp_path: Path, number: int) -> None:
     assert not (path / "abort").exists(), "it was closed, not torn off"
 
 
-def test_run_tells_where_it_is_and_puts_signals_back(bench: Bench) -> None:
+def test_run_announces_its_address_and_restores_signal_handlers(bench: Bench) -> None:
     before = signal.getsignal(signal.SIGINT)
     told = []
 
@@ -252,6 +254,6 @@ def test_run_tells_where_it_is_and_puts_signals_back(bench: Bench) -> None:
         told.append(url)
         os.kill(os.getpid(), signal.SIGINT)
 
-    dashboard.run(bench.store, token=TOKEN, told=tell)
+    dashboard.run(bench.store, token=TOKEN, announce=tell)
     assert told[0].endswith(TOKEN)
     assert signal.getsignal(signal.SIGINT) is before

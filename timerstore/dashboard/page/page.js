@@ -1,5 +1,5 @@
-// The page: numbers come as server-sent events and are drawn; messages are asked for one by one.
-// Nothing that came out of a store is ever read as HTML: text goes into text nodes alone.
+// The dashboard: statistics arrive as server-sent events; messages are fetched on request.
+// Data from a store is never parsed as HTML: it only goes into text nodes.
 
 const TOKEN = document.querySelector('meta[name="token"]').content;
 const SVG = "http://www.w3.org/2000/svg";
@@ -12,16 +12,16 @@ const TURNS = [
 const SHOWN = 100; // rows of a list
 
 let about = null;
-let now = null; // the last numbers ...
-let nowAt = 0; // ... and when they came, by this browser's clock
+let now = null; // the last statistics
+let nowAt = 0; // when they arrived, by this browser's clock
 let turn = TURNS.find((one) => one.name === location.hash.slice(1)) ?? TURNS[1];
 let topic = "";
 let events = null;
-let looked = null; // what the card of messages shows, to show it again
+let looked = null; // the request behind the card of messages, to repeat it
 
 const $ = (id) => document.getElementById(id);
 
-// --- making things --------------------------------------------------------------------------
+// --- elements -------------------------------------------------------------------------------
 
 function make(tag, given = {}, ...inner) {
   const one = document.createElement(tag);
@@ -45,7 +45,7 @@ function say(id, text) {
   if (one.textContent !== text) one.textContent = text;
 }
 
-// --- words ----------------------------------------------------------------------------------
+// --- texts ----------------------------------------------------------------------------------
 
 const whole = new Intl.NumberFormat("en");
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
@@ -122,13 +122,13 @@ function listen() {
   mine.addEventListener("now", (event) => {
     now = JSON.parse(event.data);
     nowAt = performance.now();
-    link("live", about.clock_runs ? "live" : "live, clock stands");
+    link("live", about.clock_runs ? "live" : "live, manual clock");
     $("banner").hidden = true;
     showNow();
   });
   mine.addEventListener("failed", (event) => {
     const { what } = JSON.parse(event.data);
-    say("banner", `The store does not answer: ${what}`);
+    say("banner", `The store failed: ${what}`);
     $("banner").hidden = false;
     link("lost", "store lost");
   });
@@ -136,8 +136,8 @@ function listen() {
     if (events !== mine) return;
     if ($("banner").hidden) link("lost", "reconnecting");
     if (mine.readyState === EventSource.CLOSED) {
-      link("lost", "refused");
-      say("banner", "The server refuses this page's address. If it was started anew, open the address that it told then.");
+      link("lost", "rejected");
+      say("banner", "The server rejects this address. If it was restarted, open the address that it printed.");
       $("banner").hidden = false;
       setTimeout(() => events === mine && listen(), 2000);
     }
@@ -164,11 +164,11 @@ async function ask(path, given, post = null) {
     throw new Error("The server does not answer. Is the program still running?");
   }
   const told = await answer.json().catch(() => null);
-  if (!answer.ok) throw new Error(told?.what ?? `The server refuses (${answer.status}).`);
+  if (!answer.ok) throw new Error(told?.what ?? `The server rejected the request (${answer.status}).`);
   return told;
 }
 
-// --- what does not change -------------------------------------------------------------------
+// --- constant facts -------------------------------------------------------------------------
 
 function showAbout() {
   say("path", about.path);
@@ -184,11 +184,11 @@ function showAbout() {
 function showChips() {
   const chips = [];
   if (about.shards !== null) chips.push(["", plural(about.shards, "shard")]);
-  if (about.mode === "beside" && now !== null) {
-    chips.push(["warn", now.holder === null ? "nobody has it open: nothing is delivered" : now.holder ? `beside process ${now.holder}` : "beside its owner"]);
+  if (about.mode === "snapshot" && now !== null) {
+    chips.push(["warn", now.holder === null ? "not open: nothing is delivered" : now.holder ? `snapshot; owner is process ${now.holder}` : "snapshot"]);
   }
-  if (about.mode === "open" && about.read_only) chips.push(["warn", "read only"]);
-  if (!about.clock_runs) chips.push(["", "clock turned by hand"]);
+  if (about.mode === "open" && about.read_only) chips.push(["warn", "read-only"]);
+  if (!about.clock_runs) chips.push(["", "manual clock"]);
   const told = chips.map(([, text]) => text).join();
   if ($("chips").dataset.told === told) return;
   $("chips").dataset.told = told;
@@ -196,19 +196,19 @@ function showChips() {
 }
 
 function showFoot() {
-  const power = about.read_only ? "see this store" : "see this store and cancel what waits";
+  const power = about.read_only ? "see this store" : "see this store and cancel pending messages";
   const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
-  const log = now === null ? "" : `The log has ${bytes(now.log_bytes)}. `;
-  say("foot", `${log}Times are of this browser's zone (${zone}). Who has this page's address can ${power}.`);
+  const log = now === null ? "" : `Log size: ${bytes(now.log_bytes)}. `;
+  say("foot", `${log}Times are in this browser's zone (${zone}). Anyone with this page's address can ${power}.`);
 }
 
-// --- the numbers ----------------------------------------------------------------------------
+// --- statistics -----------------------------------------------------------------------------
 
 function showNow() {
   say("waiting", count(now.waiting));
   say("late", count(now.late));
   $("late-tile").classList.toggle("warn", now.late > 0);
-  say("late-note", now.late === 0 ? "all in time" : now.behind ? `by ${span(now.behind.delivery_lag_ms)}` : "as of the last checkpoint");
+  say("late-note", now.late === 0 ? "all on time" : now.behind ? `by ${span(now.behind.delivery_lag_ms)}` : "as of the last checkpoint");
   say("delivered", rate(now.delivered_per_s));
   say("waiting-note", `put ${rate(now.put_per_s)} /s`);
   showSpark(now.history);
@@ -232,7 +232,7 @@ function showSpark(history) {
     bars.push(draw("rect", { x: (first + k) * 4, y: 43 - high, width: 3, height: high }));
   });
   spark.replaceChildren(...bars);
-  say("spark-note", most > 0 ? `peak ${rate(most)} /s` : "nothing came");
+  say("spark-note", most > 0 ? `peak ${rate(most)} /s` : "no deliveries");
 }
 
 function showTopics() {
@@ -241,7 +241,7 @@ function showTopics() {
   const most = Math.max(1, ...rows.map(([, n]) => n));
   const names = rows.map(([name]) => name);
   const body = $("topics");
-  // Rows stay while their topics do: one that is being pressed is not taken away.
+  // Keep the rows of unchanged topics, so that a pressed button does not disappear.
   const shown = [...body.querySelectorAll("tr[data-name]")].map((one) => one.dataset.name);
   if (names.join() !== shown.join()) {
     const focused = body.contains(document.activeElement) ? document.activeElement.dataset.topic : null;
@@ -286,7 +286,7 @@ function showLateness() {
   say("p50", told(p50));
   say("p99", told(p99));
   say("worst", told(worst));
-  say("lateness-note", number ? `of ${plural(number, "delivery").replace(/ys$/, "ies")} in the last minute` : "nothing came in the last minute");
+  say("lateness-note", number ? `of ${plural(number, "delivery").replace(/ys$/, "ies")} in the last minute` : "no deliveries in the last minute");
   const bounds = [...about.late_bounds_ms.map((ms) => (ms === 1 ? "1 ms" : ms < 1000 ? `${ms}` : ms < 60_000 ? `${ms / 1000}s` : ms < 3_600_000 ? `${ms / 60_000}m` : "1h")), ">1h"];
   const most = Math.max(1, ...counts);
   const parts = [draw("line", { class: "floor", x1: 0, x2: 480, y1: 106.5, y2: 106.5 })];
@@ -308,19 +308,19 @@ function showBehind() {
   if (told === null) return;
   const withTime = (n, ms) => (n && ms > 0 ? `${count(n)} · ${span(ms)}` : count(n));
   const rows = [
-    ["Due, not handed over", withTime(told.delivery_lag_messages, told.delivery_lag_ms), told.delivery_lag_ms > 1000],
+    ["Due, not delivered", withTime(told.delivery_lag_messages, told.delivery_lag_ms), told.delivery_lag_ms > 1000],
     ["Put, not on the wheel", withTime(told.enqueue_lag_messages, told.enqueue_lag_ms), told.enqueue_lag_ms > 1000],
-    ["Log that is in no queue", bytes(told.dispatch_lag_bytes), false],
-    ["Held for their topic's rate", count(told.paced_messages), false],
-    ["Steps tried again", count(told.service_retries), told.service_retries > 0],
-    ["Removed before a group read", count(told.retention_unconsumed_messages), told.retention_unconsumed_messages > 0],
+    ["Log not dispatched", bytes(told.dispatch_lag_bytes), false],
+    ["Waiting for their topic's rate limit", count(told.paced_messages), false],
+    ["Retried steps", count(told.service_retries), told.service_retries > 0],
+    ["Removed before a group read them", count(told.retention_unconsumed_messages), told.retention_unconsumed_messages > 0],
   ];
   $("behind").replaceChildren(...rows.map(([name, text, isBad]) =>
     make("div", {}, make("dt", {}, name), make("dd", { class: isBad ? "warn" : "" }, text))));
 }
 
 // --- the ring -------------------------------------------------------------------------------
-// Places lie where they are on a ring that began long ago; the ring is turned so that now is up.
+// Places have fixed positions on the ring; the ring is rotated so that the current time is at the top.
 
 const MID = 220, INNER = 132, FLOOR = 142, OUTER = 192, EDGE = 197, TIMES = 215;
 let ring = null;
@@ -384,14 +384,14 @@ function showRing() {
   const most = Math.max(0, ...told.counts);
   ring.places_.forEach((one, k) => {
     const { begin, n } = placed(k);
-    const part = n ? Math.cbrt(n / most) : 0; // so that one beside ten thousand still shows
+    const part = n ? Math.cbrt(n / most) : 0; // so that 1 is visible next to 10,000
     const high = n ? Math.max(6, part * (OUTER - FLOOR)) : 0;
     if (one.high !== high) {
       one.high = high;
       one.bar.setAttribute("d", n ? sector(one.from, one.to, FLOOR, FLOOR + high) : "");
     }
     one.bar.setAttribute("class", `bar h${Math.ceil(part * 5)}`);
-    if (one.begin !== begin) one.place.classList.remove("chosen"); // it is another time's now
+    if (one.begin !== begin) one.place.classList.remove("chosen"); // the place stands for another time now
     if (one.n !== n || one.begin !== begin) {
       one.n = n;
       one.begin = begin;
@@ -449,9 +449,9 @@ function middleOfAll() {
   const next = now.next_ms;
   let text = "nothing in the next 24 h";
   if (now.waiting === 0 || waitingOf() === 0) text = "";
-  else if (next !== null) text = next - serverNow() < 1000 ? "next in a moment" : `next in ${span(Math.floor((next - serverNow()) / 1000) * 1000)}`;
+  else if (next !== null) text = next - serverNow() < 1000 ? "next in less than 1 s" : `next in ${span(Math.floor((next - serverNow()) / 1000) * 1000)}`;
   const name = topic.length > 22 ? `${topic.slice(0, 21)}…` : topic;
-  return [clock(serverNow()), count(waitingOf()), topic ? `waiting for ${name}` : "waiting", text];
+  return [clock(serverNow()), count(waitingOf()), topic ? `pending in ${name}` : "pending", text];
 }
 
 function middleOf(k) {
@@ -466,7 +466,7 @@ function over(k) {
   showMiddle();
 }
 
-/** One place is in the order of the Tab key: that of now, or where the arrows went. */
+/** Exactly one place is reachable with the Tab key: the current time, or the place last moved to. */
 function rove() {
   if (ring.places_.some(({ place }) => place === document.activeElement)) return;
   const first = ring.places_.findIndex((_, k) => placed(k).place === 0);
@@ -508,12 +508,12 @@ function show(...parts) {
 function showHint() {
   looked = null;
   if (about.can_search) {
-    show(make("p", { class: "hint" }, "Find one, or press a part of the ring to list what is due then."));
+    show(make("p", { class: "hint" }, "Search for a message, or press a part of the ring to list the messages that are due then."));
   } else if (about.brokers) {
-    show(make("p", { class: "hint" }, "A broker wrote this store: it is looked at as it lies. Once timerstore has taken it over, messages can be found and cancelled."));
+    show(make("p", { class: "hint" }, "A RocketMQ broker wrote this store, so its files are only read. Messages can be found and cancelled after timerstore has opened it."));
   } else {
-    show(make("p", { class: "hint" }, "This page looks at the store's files. To find and cancel messages, let the program that has it open call ",
-      make("code", {}, "timerstore.serve.start(store)"), "; where none has, serve it without --beside."));
+    show(make("p", { class: "hint" }, "This page reads the store's files. To find and cancel messages, let the program that has it open call ",
+      make("code", {}, "timerstore.dashboard.start(store)"), ", or serve the store without --snapshot."));
   }
 }
 
@@ -522,7 +522,7 @@ const wrong = (error) => make("p", { class: "wrong", role: "alert" }, error.mess
 async function showRows(asked) {
   looked = { rows: asked };
   const mine = looked;
-  show(make("p", { class: "hint" }, "Reading what waits …"));
+  show(make("p", { class: "hint" }, "Reading pending messages …"));
   try {
     const given = { begin_ms: asked.begin, end_ms: asked.end, max: SHOWN };
     if (asked.topic) given.topic = asked.topic;
@@ -542,7 +542,7 @@ function title(text, note = "", back = null) {
 }
 
 function list(rows) {
-  if (!rows.length) return make("p", { class: "hint" }, "Nothing waits there any more.");
+  if (!rows.length) return make("p", { class: "hint" }, "No pending messages.");
   return make("ul", { class: "rows" }, ...rows.map((row) => make("li", {},
     make("span", { class: "when" }, moment(row.due_ms)),
     make("button", { type: "button", class: "name id", onclick: () => open(row) }, row.message_id || "(no id)"),
@@ -557,7 +557,7 @@ function open(row) {
 async function showFound(asked, back = null, done = null, quietly = false) {
   const mine = { asked, back };
   looked = mine;
-  if (!quietly) show(make("p", { class: "hint" }, "Looking …"));
+  if (!quietly) show(make("p", { class: "hint" }, "Searching …"));
   try {
     const { found, rows } = await ask("api/search", asked);
     if (looked !== mine) return;
@@ -574,11 +574,11 @@ async function showFound(asked, back = null, done = null, quietly = false) {
 
 function unknown({ message, topic: inTopic }) {
   const name = message.length > 60 ? `${message.slice(0, 60)}…` : message;
-  if (inTopic) return `Nobody knows “${name}” in the topic ${inTopic}. Choose the topic “all” to look everywhere.`;
-  return `Nobody knows “${name}”: it was never put, or was removed since.`;
+  if (inTopic) return `No message “${name}” in the topic ${inTopic}. Choose the topic “all” to search everywhere.`;
+  return `No message “${name}”: it was never put, or retention removed it.`;
 }
 
-const WORDS = { put: "Put", rolled: "Rolled", moved: "Moved by retention", rescheduled: "Given another time", cancelled: "Cancelled", handed: "Handed to its topic" };
+const WORDS = { put: "Put", rolled: "Rolled", moved: "Moved by retention", rescheduled: "Rescheduled", cancelled: "Cancelled", handed: "Delivered to its topic" };
 
 function detail(one) {
   const facts = [["Topic", one.topic]];
@@ -611,7 +611,7 @@ const sentence = (text) => (text ? `${text[0].toUpperCase()}${text.slice(1)}.` :
 
 function place(one) {
   if (one.where === "queue") return `queue ${one.queue_id}, offset ${count(one.queue_offset)}`;
-  return one.where === "nowhere" ? "nowhere any more" : one.where;
+  return one.where === "nowhere" ? "removed" : one.where;
 }
 
 function body(told) {
@@ -632,12 +632,12 @@ function steps(one) {
   if (one.state === "waiting" && one.due_ms) {
     lines.push(make("li", { class: "ahead" }, make("b", {}, "Due"), ` ${moment(one.due_ms)} · ${away(one.due_ms)}`));
   }
-  return make("ol", { class: "steps", "aria-label": "What happened to it" }, ...lines);
+  return make("ol", { class: "steps", "aria-label": "History" }, ...lines);
 }
 
 let followedAt = 0;
 
-/** A message that is shown as waiting is looked at again, each second, once its time has come. */
+/** Refresh a displayed pending message every second once it is due. */
 function followShown() {
   const one = looked?.found?.[0];
   if (!one || one.state !== "waiting" || !one.due_ms || $("dialog").open) return;
@@ -645,7 +645,7 @@ function followShown() {
   const begin = performance.now();
   followedAt = Infinity;
   showFound(looked.asked, looked.back, null, true).then(() => {
-    followedAt = performance.now() + 9 * (performance.now() - begin); // without an index it takes long
+    followedAt = performance.now() + 9 * (performance.now() - begin); // slow without an index
   });
 }
 
@@ -664,9 +664,9 @@ function confirmCancel(one) {
 
 const RESULTS = {
   CANCELLED: "Cancelled. It will not be delivered.",
-  ALREADY_DELIVERED: "Too late: it was delivered already.",
-  ALREADY_CANCELLED: "It was cancelled already.",
-  UNKNOWN: "Nobody knows it any more.",
+  ALREADY_DELIVERED: "Too late: it has already been delivered.",
+  ALREADY_CANCELLED: "It has already been cancelled.",
+  UNKNOWN: "The store has no such message any more.",
 };
 
 async function cancel() {
@@ -683,7 +683,7 @@ async function cancel() {
   }
 }
 
-// --- what is pressed ------------------------------------------------------------------------
+// --- event handlers --------------------------------------------------------------------------
 
 function chooseTopic(name) {
   topic = name;

@@ -153,7 +153,7 @@ def test_start_opens_shards(tmp_path: Path) -> None:
         ({"token": "x" * 15 + "ü"}, "token: wanted"),
         ({"token": ""}, "token: wanted"),
         ({"token": 7}, "token: wanted"),
-        ({"host": "0.0.0.0"}, "host: 0.0.0.0 is not loopback: .* give a token"),
+        ({"host": "0.0.0.0"}, "host: 0.0.0.0 is not loopback, .* give a token"),
         ({"host": "box.lan"}, "is not loopback"),
         ({"host": ""}, "host: wanted a name"),
         ({"host": None}, "host: wanted a name"),

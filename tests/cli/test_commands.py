@@ -240,7 +240,7 @@ def test_beside_a_process_that_has_it_open(ts: CommandLine) -> None:
         ):
             answer = ts(*refused)
             assert (answer.code, answer.out) == (Exit.LOCKED, ""), refused
-            assert "beside it run: ls, count, get" in answer.err
+            assert "these commands work while it runs: ls, count, get" in answer.err
         assert store.cancel(handle) == "CANCELLED"
 
 
@@ -313,7 +313,7 @@ def test_shards(ts: CommandLine) -> None:
     rows = ts.fine("histogram", path, "--until", "2031-01-01T00:00Z", "--by", "day", "--json").rows
     assert sum(row["count"] for row in rows) == 3
     alone = ts("backup", path, ts.folder / "b")
-    [shard] = re.findall(r"each shard by itself, as (\S+)", alone.err)
+    [shard] = re.findall(r"give one shard, such as (\S+)", alone.err)
     assert ts.fine("backup", shard, ts.folder / "b", "--json").row["segment_count"] == 1
 
 

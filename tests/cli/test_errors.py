@@ -42,7 +42,7 @@ def test_where_there_is_no_store_every_command_says_what_to_do(ts: CommandLine) 
     for name in COMMANDS.keys() - {"init", "bench", "demo"}:
         answer = ts(name, nowhere, *more.get(name, []))
         assert (answer.code, answer.out) == (Exit.ERROR, ""), name
-        assert answer.err.startswith("error: no store there\n"), name
+        assert answer.err.startswith("error: no store at this path\n"), name
         assert f"timerstore init {nowhere}" in answer.err, name
         assert not nowhere.exists(), name
         assert "got    a file" in ts(name, file, *more.get(name, [])).err, name
@@ -86,15 +86,15 @@ def test_what_may_pass_is_tried_again(ts: CommandLine, monkeypatch: pytest.Monke
     monkeypatch.undo()
     assert answer.code == Exit.ERROR
     assert "(EIO)" in answer.err
-    assert "try again: opening reads what is on the disk" in answer.err
+    assert "try again; opening recovers the store from disk" in answer.err
 
 
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["put", "t", "x", "--in", "soon"], "wanted a span as 250ms, 90s, 30m"),
-        (["put", "t", "x", "--at", "noon"], "wanted a time as 2026-12-24T18:00+01:00"),
-        (["put", "t", "x", "--in", "1s", "--at", "now"], "one of --in and --at"),
+        (["put", "t", "x", "--in", "soon"], "wanted a span such as 250ms, 90s, 30m"),
+        (["put", "t", "x", "--at", "noon"], "wanted a time such as 2026-12-24T18:00+01:00"),
+        (["put", "t", "x", "--in", "1s", "--at", "now"], "wanted --in or --at"),
         (["put", "t", "x", "--in", "41w", "--level", "2"], "wanted one of"),
         (["put", "t", "x", "--in", "9999w"], "delay: wanted at most"),
         (["put", "t", "x", "--level", "0"], "level: wanted a whole number from 1 on"),
@@ -102,7 +102,7 @@ def test_what_may_pass_is_tried_again(ts: CommandLine, monkeypatch: pytest.Monke
         (["put", "t", "x", "--property", "TAGS=x"], "TAGS"),
         (["put", "t", "x", "-c", "flsh=async"], "did you mean flush?"),
         (["put", "t", "x", "-c", "flush=never"], "flush: wanted 'sync' or 'async', got 'never'"),
-        (["put", "t", "x", "-c", "wheel_slot_count=many"], "wanted a whole number, got 'many'"),
+        (["put", "t", "x", "-c", "wheel_slot_count=many"], "wanted an integer, got 'many'"),
         (["put", "t", "x", "-c", "wheel_slot_count=64"], "wheel_slot_count"),
         (["put", "t", "x", "--lines"], "--lines: each line is a message"),
         (["cancel"], "wanted handles"),
@@ -111,7 +111,7 @@ def test_what_may_pass_is_tried_again(ts: CommandLine, monkeypatch: pytest.Monke
         (["get", "t", "--max", "0"], "0 is not in the range"),
         (["top"], "top --once"),
         (["receive", "t"], "Missing option '--group'"),
-        (["receive", "t", "--group", "g", "--lease", "soon"], "wanted a span as 250ms"),
+        (["receive", "t", "--group", "g", "--lease", "soon"], "wanted a span such as 250ms"),
         (["receive", "t", "--group", "g", "--lease", "0s"], "lease: wanted more than 0"),
         (["receive", "t", "--group", "a|b"], "group: wanted no |"),
         (["receive", "t", "--group", "g", "-n", "10001"], "10001 is not in the range"),
@@ -234,7 +234,7 @@ def test_unexpected_error_is_one_message(
     assert (answer.code, answer.out) == (Exit.ERROR, "")
     first, *rest = answer.err.splitlines()
     assert first == f"error: unexpected error: {error!r}"
-    assert rest == ["  do     report it as a bug, with what `timerstore --debug ...` prints"]
+    assert rest == ["  do     report it as a bug, with the output of `timerstore --debug ...`"]
     assert "Traceback" in ts("--debug", "ls", path).err
     told = json.loads(ts("ls", path, "--json").err)
     assert (told["error"], told["exit"]) == (type(error).__name__, 2)

@@ -11,7 +11,7 @@ import pytest
 import timerstore
 from tests.support.command_line import CommandLine
 from timerstore import TimerStore, TimerStoreError, errors
-from timerstore.cli.exits import TABLE, Exit, told
+from timerstore.cli.exits import TABLE, Exit, report_of
 
 EXITS = {
     "BusyError": Exit.LATER,
@@ -89,8 +89,8 @@ def test_command_that_meets_an_error_ends_with_its_code(
 @pytest.mark.parametrize("name", sorted(EXITS))
 def test_error_that_may_be_tried_again_says_so(name: str) -> None:
     error = ERRORS[name]("x")
-    assert (told(error).code is Exit.LATER) == error.retryable
-    assert not error.retryable or "again" in told(error).do
+    assert (report_of(error).code is Exit.LATER) == error.retryable
+    assert not error.retryable or "again" in report_of(error).do
 
 
 def test_codes_are_the_documented_ones(ts: CommandLine) -> None:

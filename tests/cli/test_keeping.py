@@ -87,7 +87,7 @@ def test_convert_for_a_broker_and_back(ts: CommandLine) -> None:
 def test_convert_refuses_what_is_no_closed_store(ts: CommandLine) -> None:
     nothing = ts("convert", str(ts.folder / "none"), "--to", "rocketmq")
     assert nothing.code != Exit.FINE
-    assert "no store there" in nothing.err
+    assert "no store at this path" in nothing.err
     assert not (ts.folder / "none").exists()
     path = ts.init()
     assert ts("convert", path).code == Exit.ERROR  # to what?

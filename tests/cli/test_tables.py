@@ -77,7 +77,7 @@ def test_an_export_that_finds_no_room_says_where_and_may_be_tried_again(
         ["/bin/sh", "-c", 'ulimit -f 1; exec "$@"', "sh", *words], capture_output=True, check=False
     )
     error = json.loads(said.stderr.splitlines()[-1])
-    assert (said.returncode, error["do"]) == (Exit.LATER, "make space and try again")
+    assert (said.returncode, error["do"]) == (Exit.LATER, "free space and try again")
     assert error["where"] == f"{file}.part"
     assert list(ts.folder.iterdir()) == [path]
 

@@ -114,7 +114,7 @@ def test_a_table_is_cut_to_a_terminal_and_not_to_a_pipe(ts: CommandLine, store: 
 def test_errors_are_red_on_a_terminal_and_plain_in_a_pipe(tmp_path: Path) -> None:
     shown = Terminal("ls", tmp_path / "nowhere")
     raw = shown.child.read()
-    assert b"\x1b[1;31merror: no store there" in raw
+    assert b"\x1b[1;31merror: no store at this path" in raw
     assert "\x1b" not in in_shell(["ls", tmp_path / "nowhere"]).err
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from timerstore._engine.maintenance import check_backup, repair_directory, verify_directory
-from timerstore.cli.exits import Exit, told
+from timerstore.cli.exits import Exit, report_of
 from timerstore.cli.opening import require, stores_in
 from timerstore.cli.output import emit, emit_error, say
 from timerstore.cli.params import FOLDER, json_option, path_argument
@@ -37,14 +37,14 @@ def verify_command(path: Path, as_json: bool) -> None:
 
 
 def _verify(path: Path, *, as_json: bool) -> Exit:
-    """Read one; an error is told at once, so that the shards behind it are read, too."""
+    """Read one; return its report at once, so that the following shards are read too."""
     try:
         with progress(f"reading {path}") as tell:
             report = verify_directory(path, progress=tell)
     except (TimerStoreError, OSError) as error:
         if click.get_current_context().find_root().params["debug"]:
             traceback.print_exc()
-        found = told(error)
+        found = report_of(error)
         emit_error(replace(found, where=found.where or str(path)), as_json=as_json)
         return found.code
     return _tell(str(path), report, as_json=as_json)

@@ -1,8 +1,9 @@
 """The command `timerstore`: a group whose commands are loaded when one is chosen.
 
-Threads:  the main one.
-Holds:    whatever a command raises ends as one message and one exit code; a signal or a reader that
-          has gone ends it without a message.
+An exception that a command raises becomes one error message and one exit code. A signal or a closed
+output pipe ends the command without a message.
+
+Thread safety: runs on the main thread.
 """
 
 import importlib
@@ -18,58 +19,58 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from timerstore.cli.exits import TABLE, CommandError, Exit, Told, told
+from timerstore.cli.exits import TABLE, CommandError, ErrorReport, Exit, report_of
 from timerstore.cli.output import emit_error
 from timerstore.cli.stopping import Stopped, raise_terminated
 from timerstore.cli.streams import check_output
 
 COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        "init": ("making", "Make a store, or a directory of shards."),
-        "put": ("putting", "Put a message, now or for later; or each line of standard input."),
-        "every": ("recurring", "Put a message again and again; list that, end it."),
-        "get": ("reading", "Give messages of a topic that are there."),
-        "follow": ("reading", "Give messages of a topic as they come."),
+        "init": ("making", "Create a store, or a directory of shards."),
+        "put": ("putting", "Put a message, or each line of standard input."),
+        "every": ("recurring", "List, start and end recurring messages."),
+        "get": ("reading", "Read the messages of a topic."),
+        "follow": ("reading", "Follow a topic: read messages as they arrive."),
         "receive": ("leasing", "Lease messages of a topic to a group, for a time."),
-        "ack": ("leasing", "Settle leases: done with their messages."),
-        "nack": ("leasing", "Give leased messages back."),
-        "extend": ("leasing", "Hold leased messages longer."),
-        "ls": ("listing", "List topics: what waits, what was delivered; groups."),
-        "count": ("listing", "Count what waits."),
-        "explain": ("inspecting", "Tell where a message is, and why it is not out."),
-        "histogram": ("inspecting", "Count what waits by when it is due."),
-        "cancel": ("changing", "Cancel messages that wait."),
-        "move": ("changing", "Give messages that wait another time."),
-        "pace": ("pacing", "Deliver, of a topic at most so many a second."),
-        "top": ("top", "A live screen: the wheel, what waits, rates, lateness."),
-        "serve": ("serving", "The same and more in a browser: find a message, cancel it."),
-        "verify": ("checking", "Read everything, name what is damaged; change nothing."),
-        "repair": ("checking", "Save what reads of a damaged store into a new one."),
-        "dump": ("tables", "A table of a store's files as JSON lines."),
-        "export": ("tables", "Messages or a table into a file: Parquet or JSON lines."),
-        "import": ("importing", "Put the rows of files, once: Parquet or JSON lines."),
-        "backup": ("making", "Copy a store, or bring its backup up to now."),
-        "restore": ("making", "Make a store of a backup."),
-        "convert": ("converting", "Make a closed store a broker's to open, or ours again."),
+        "ack": ("leasing", "Acknowledge leased messages."),
+        "nack": ("leasing", "Return leased messages for another delivery."),
+        "extend": ("leasing", "Extend leases."),
+        "ls": ("listing", "List topics with pending and delivered messages; list groups."),
+        "count": ("listing", "Count pending messages."),
+        "explain": ("inspecting", "Show where a message is, its state and its history."),
+        "histogram": ("inspecting", "Count pending messages by due time."),
+        "cancel": ("changing", "Cancel pending messages."),
+        "move": ("changing", "Reschedule pending messages."),
+        "pace": ("pacing", "Deliver due messages at a limited rate."),
+        "top": ("top", "Show a live screen: wheel, pending messages, rates, lateness."),
+        "serve": ("serving", "Serve the dashboard for a browser."),
+        "verify": ("checking", "Check a store for damage; change nothing."),
+        "repair": ("checking", "Copy the readable part of a damaged store into a new one."),
+        "dump": ("tables", "Write a table of a store's files as JSON lines."),
+        "export": ("tables", "Export pending messages or a table to Parquet or JSON lines."),
+        "import": ("importing", "Put the rows of Parquet or JSON-lines files, each once."),
+        "backup": ("making", "Back up a store, or update its backup."),
+        "restore": ("making", "Restore a store from a backup."),
+        "convert": ("converting", "Convert a closed store for a RocketMQ broker, or back."),
         "bench": ("trials", "Measure this machine in a few seconds."),
-        "demo": ("trials", "Put, deliver and count some thousands; watch the wheel."),
+        "demo": ("trials", "Put and deliver some thousand messages on a live screen."),
     }
 )
-"""Name: the file it is in, and what it does."""
+"""Command: its module, and its summary in `--help`."""
 
 
 class Commands(click.Group):
-    """The group; no command's file is imported before it is asked for."""
+    """The group. A command's module is imported when the command is chosen."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run one; who reads its output may go: not click's to answer."""
+        """Run a command. A broken pipe ends it with its own exit code instead of click's."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:
             raise Stopped(Exit.READER_GONE) from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - as click calls
-        """Name them in the table's order."""
+        """List the commands in the order of the table."""
         return list(COMMANDS)
 
     def get_command(
@@ -77,7 +78,7 @@ class Commands(click.Group):
         ctx: click.Context,  # noqa: ARG002
         name: str,
     ) -> click.Command | None:
-        """Load one."""
+        """Load a command."""
         if name not in COMMANDS:
             return None
         module = importlib.import_module(f"timerstore.cli.{COMMANDS[name][0]}")
@@ -89,12 +90,12 @@ class Commands(click.Group):
         ctx: click.Context,  # noqa: ARG002
         formatter: click.HelpFormatter,
     ) -> None:
-        """List them without loading any."""
+        """List the commands without importing any."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
-        """Complete a command's name without loading any."""
+        """Complete a command's name without importing any."""
         found = [
             CompletionItem(name, help=text)
             for name, (_, text) in COMMANDS.items()
@@ -107,7 +108,7 @@ def _version() -> str:
     try:
         return version("timerstore")
     except PackageNotFoundError:  # a checkout in PYTHONPATH
-        return "of a checkout"
+        return "(checkout)"
 
 
 def _epilog() -> str:
@@ -120,18 +121,18 @@ def _epilog() -> str:
 
 
 @click.group(cls=Commands, epilog=_epilog(), context_settings={"max_content_width": 100})
-@click.option("--debug", is_flag=True, help="Show where an error came from.")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.version_option(_version(), message="%(prog)s %(version)s")
 def cli(debug: bool) -> None:
-    """Keep messages that are due later; hand each out once, at its time.
+    """Store delayed messages on disk; deliver each once, when it is due.
 
-    PATH is a store's folder, or a directory of shards. What only looks runs beside the process that
-    has the store open.
+    PATH is the directory of a store, or a directory of shards. Commands that only read work while
+    another process has the store open.
     """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; its exit code."""
+    """Run one command and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     before = signal.signal(signal.SIGTERM, raise_terminated)
     try:
@@ -157,36 +158,36 @@ def _run(given: list[str]) -> int:
         error.show()
         return Exit.ERROR
     except click.ClickException as error:
-        return _tell(_usage(error), given)
-    except Exception as error:  # noqa: BLE001 - the outermost call: each error is told
+        return _report(_usage(error), given)
+    except Exception as error:  # noqa: BLE001 - the outermost call reports every error
         if "--debug" in given:
             traceback.print_exc()
-        return _tell(told(error), given)
+        return _report(report_of(error), given)
     return int(code or Exit.FINE)
 
 
 def _flushed(code: int, given: list[str]) -> int:
-    """Have the whole answer out; the code, where that was an error already or this is none."""
+    """Flush standard output; return `code`, or the code of a failed flush if `code` is 0."""
     try:
         sys.stdout.flush()
     except CommandError as error:
         _forget_output()
-        return code or _tell(told(error), given)
+        return code or _report(report_of(error), given)
     return code
 
 
-def _usage(error: click.ClickException) -> Told:
-    """A wrong argument, with the way to its help."""
+def _usage(error: click.ClickException) -> ErrorReport:
+    """Describe an invalid argument, with the command that shows its help."""
     context = getattr(error, "ctx", None)
     do = f"{context.command_path} --help" if context is not None else ""
-    return Told(error.format_message(), "", "", "", do, Exit.ERROR, "UsageError")
+    return ErrorReport(error.format_message(), "", "", "", do, Exit.ERROR, "UsageError")
 
 
-def _tell(error: Told, given: Sequence[str]) -> int:
+def _report(error: ErrorReport, given: Sequence[str]) -> int:
     emit_error(error, as_json="--json" in given)
     return error.code
 
 
 def _forget_output() -> None:
-    """Nobody reads on: let the interpreter not complain when it flushes at its end."""
+    """Discard further output, so that the interpreter's flush at exit reports no broken pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -1,6 +1,6 @@
-"""Exit codes, and an error as it is told: what, where, wanted, got, and what to do.
+"""Exit codes, and the report of an error: what, where, wanted, got, and what to do.
 
-Holds:    the codes keep their meaning; TABLE is what the guide and `--help` show.
+Exit codes are stable. `--help` and the documentation show `TABLE`.
 """
 
 import errno
@@ -26,7 +26,7 @@ from timerstore.errors import (
 
 
 class Exit(IntEnum):
-    """How a command ended."""
+    """The exit code of a command."""
 
     FINE = 0
     NOT_SO = 1
@@ -52,11 +52,11 @@ TABLE: Mapping[Exit, str] = MappingProxyType(
 )
 
 READERS = "ls, count, get, follow, every, histogram, top, serve, verify, dump, export"
-"""Commands that read a store beside the process that has it open; of `every` its list."""
+"""Commands that work while another process has the store open (`every`: only its list)."""
 
 
 class CommandError(Exception):
-    """What a command itself has to complain about."""
+    """An error that a command raises itself."""
 
     def __init__(
         self,
@@ -69,12 +69,14 @@ class CommandError(Exception):
         code: Exit = Exit.ERROR,
     ) -> None:
         super().__init__(what)
-        self.told = Told(what, _text(where), _text(wanted), _text(got), do, code, "CommandError")
+        self.report = ErrorReport(
+            what, _text(where), _text(wanted), _text(got), do, code, "CommandError"
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """An error, ready to be shown."""
+class ErrorReport:
+    """An error as the command line shows it."""
 
     what: str
     where: str
@@ -85,12 +87,12 @@ class Told:
     kind: str
 
     def lines(self) -> list[str]:
-        """Give it as text."""
+        """Return the lines of the text form."""
         parts = [("where", self.where), ("wanted", self.wanted), ("got", self.got), ("do", self.do)]
         return [f"error: {self.what}", *(f"  {name:6} {text}" for name, text in parts if text)]
 
     def as_json(self) -> dict[str, object]:
-        """Give it as the object that `--json` writes to standard error."""
+        """Return the object that `--json` writes to standard error."""
         parts = {"where": self.where, "wanted": self.wanted, "got": self.got, "do": self.do}
         return {
             "error": self.kind,
@@ -112,60 +114,63 @@ _CODES: tuple[tuple[type[Exception], Exit], ...] = (
 )
 
 _ADVICE: tuple[tuple[type[Exception], str], ...] = (
-    (LockedError, f"ask that process, or stop it first; beside it run: {READERS}"),
-    (FullError, "make space and try again; nothing that was acknowledged is lost"),
-    (FlowControlError, "try again when some of that slot are delivered or cancelled"),
-    (BusyError, "try again in a while"),
+    (
+        LockedError,
+        f"use that process, or stop it first; these commands work while it runs: {READERS}",
+    ),
+    (FullError, "free space and try again; no acknowledged message is lost"),
+    (FlowControlError, "try again after messages of that slot were delivered or cancelled"),
+    (BusyError, "try again later"),
     (FlushTimeoutError, "try again, with the same message id"),
-    (FormatVersionError, "a newer timerstore wrote it: use that one"),
+    (FormatVersionError, "a newer timerstore wrote it; use that version"),
     (
         CorruptError,
         (
-            "`timerstore verify PATH` names all that is damaged, `timerstore repair PATH NEW` "
-            "saves what reads"
+            "`timerstore verify PATH` lists all damage, `timerstore repair PATH NEW` copies the "
+            "readable part"
         ),
     ),
-    (FailedError, "try again: opening reads what is on the disk; see the disk's own log"),
-    (FileNotFoundError, "look at the path"),
-    (PermissionError, "run it as the user whose files these are"),
+    (FailedError, "try again; opening recovers the store from disk. Check the disk's own log"),
+    (FileNotFoundError, "check the path"),
+    (PermissionError, "run it as the user who owns the files"),
 )
 
 
 _STAYS = {errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EACCES, errno.EROFS, errno.ENAMETOOLONG}
-"""Of what the system said: what is so again when it is tried again."""
+"""System errors that trying again does not change."""
 
 
 def _advice(error: BaseException) -> str:
-    """What to do; of a FailedError that stays, what its cause advises."""
+    """Return what to do. A FailedError with a permanent cause takes the advice for its cause."""
     cause = error.__cause__
     if isinstance(error, FailedError) and isinstance(cause, OSError) and cause.errno in _STAYS:
         error = cause
     return next((text for kind, text in _ADVICE if isinstance(error, kind)), "")
 
 
-def told(error: Exception) -> Told:
-    """Say an error that a command ended with."""
+def report_of(error: Exception) -> ErrorReport:
+    """Describe the exception that ended a command."""
     if isinstance(error, CommandError):
-        return error.told
+        return error.report
     code = next((code for kind, code in _CODES if isinstance(error, kind)), Exit.ERROR)
     do = _advice(error)
     kind = type(error).__name__
     if isinstance(error, TimerStoreError):
         parts = _text(error.where), _text(error.wanted), _text(error.got)
-        return Told(_without(str(error), *parts), *parts, do, code, kind)
+        return ErrorReport(_without(str(error), *parts), *parts, do, code, kind)
     if isinstance(error, OSError):
         names = " -> ".join(str(one) for one in (error.filename, error.filename2) if one)
-        if error.errno in FULL:  # of a file that is no store's, as one that is exported to
-            code, do = Exit.LATER, "make space and try again"
-        return Told(error.strerror or str(error), names, "", "", do, code, kind)
+        if error.errno in FULL:  # for example of an export's target
+            code, do = Exit.LATER, "free space and try again"
+        return ErrorReport(error.strerror or str(error), names, "", "", do, code, kind)
     if isinstance(error, ImportError):
-        return Told(str(error) or kind, "", "", "", do, code, kind)
-    do = "report it as a bug, with what `timerstore --debug ...` prints"
-    return Told(f"unexpected error: {error!r}", "", "", "", do, code, kind)
+        return ErrorReport(str(error) or kind, "", "", "", do, code, kind)
+    do = "report it as a bug, with the output of `timerstore --debug ...`"
+    return ErrorReport(f"unexpected error: {error!r}", "", "", "", do, code, kind)
 
 
 def _without(text: str, where: str, wanted: str, got: str) -> str:
-    """The error's text without what is told beside it; a shard may have been named in front."""
+    """Remove the parts that the report shows separately from the error's text."""
     for word, part in (("got", got), ("wanted", wanted), ("at", where)):
         text = text.removesuffix(f"; {word} {part}") if part else text
     return text

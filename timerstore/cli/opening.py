@@ -1,7 +1,6 @@
-"""A store, or a directory of shards, taken for a command that changes it.
+"""Open a store, or a directory of shards, for a command. Nothing here creates a directory.
 
-Holds:    no command but `init` and `restore` makes a directory.
-Fails:    CommandError where there is no store; LockedError where another process has it.
+Raises: CommandError if the path has no store; LockedError if another process has it open.
 """
 
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ Store = TimerStore | ShardedStore
 
 
 def require(path: Path, *kinds: Kind) -> Kind:
-    """Tell what a folder is; CommandError where it is none of `kinds`."""
+    """Return the kind of a directory; raise CommandError unless it is one of `kinds`."""
     found = kind_of(path)
     if found in kinds:
         return found
@@ -29,13 +28,13 @@ def require(path: Path, *kinds: Kind) -> Kind:
     if found is not Kind.NOTHING:
         one = ShardsTree(path).shard(0)
         got = _NAMES[found]
-        do = f"each shard by itself, as {one}" if found is Kind.SHARDS else ""
+        do = f"give one shard, such as {one}" if found is Kind.SHARDS else ""
     elif not path.exists():
-        got, do = "nothing", f"look at the path, or make a store there: timerstore init {path}"
+        got, do = "nothing", f"check the path, or create a store: timerstore init {path}"
     else:
-        got = "a folder without one" if path.is_dir() else "a file"
-        do = "look at the path"
-    raise CommandError("no store there", where=path, wanted=wanted, got=got, do=do)
+        got = "a directory without a store" if path.is_dir() else "a file"
+        do = "check the path"
+    raise CommandError("no store at this path", where=path, wanted=wanted, got=got, do=do)
 
 
 _NAMES = {
@@ -49,7 +48,7 @@ _NAMES = {
 def opened(
     path: Path, config: StoreConfig | None = None, *, threads: bool = True
 ) -> Iterator[Store]:
-    """Open what is there; its services run, unless `threads` is off."""
+    """Open a store or shards. The services run on threads unless `threads` is False."""
     if require(path, Kind.STORE, Kind.SHARDS) is Kind.SHARDS:
         with open_shards(path, None, config, threads=threads) as shards:
             yield shards
@@ -67,7 +66,7 @@ def opened_single(path: Path, config: StoreConfig | None = None) -> Iterator[Tim
 
 
 def stores_in(path: Path) -> dict[int | None, Path]:
-    """Give the folder of each store, by shard; None: there is one, without a number."""
+    """Return the directory of each store by shard number; the key of a single store is None."""
     if require(path, Kind.STORE, Kind.SHARDS) is Kind.STORE:
         return {None: path}
     tree = ShardsTree(path)
@@ -76,7 +75,7 @@ def stores_in(path: Path) -> dict[int | None, Path]:
 
 
 def parts_of(store: Store) -> dict[int | None, TimerStore]:
-    """Give each open store by shard, as `stores_in` does."""
+    """Return each open store by shard number, with the keys of `stores_in`."""
     if isinstance(store, TimerStore):
         return {None: store}
     return dict(enumerate(store.stores))

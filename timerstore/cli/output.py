@@ -1,6 +1,6 @@
-"""Answers on standard output: text, JSON lines, tables.
+"""Write results to standard output as text, JSON lines or tables.
 
-Holds:    a table on a terminal is as wide as that; into a pipe it is cut nowhere and has no colour.
+A table fits the terminal's width. Into a pipe it is neither cut nor coloured.
 """
 
 import json
@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from timerstore.cli.exits import Told
+from timerstore.cli.exits import ErrorReport
 from timerstore.cli.streams import answering
 from timerstore.cli.text import safe
 
@@ -20,24 +20,24 @@ _PIPE_WIDTH = 100_000
 
 
 def emit(value: Any) -> None:
-    """One JSON object, on a line of its own, out at once."""
+    """Write one JSON object on one line, and flush."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     try:
         text.encode(sys.stdout.encoding or "utf-8")
-    except UnicodeEncodeError:  # as JSON escapes it: what the stream would make of it is no JSON
+    except UnicodeEncodeError:  # the stream's own escapes would not be JSON
         text = json.dumps(value, default=str)
     say(text)
 
 
 def say(text: str) -> None:
-    """One line of an answer, out at once."""
+    """Write one line of the result, and flush."""
     with answering():
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
 
 
 def raw(data: bytes) -> None:
-    """Bytes as they are, and a line's end."""
+    """Write bytes unchanged, and a newline."""
     with answering():
         sys.stdout.flush()
         sys.stdout.buffer.write(data + b"\n")
@@ -45,13 +45,13 @@ def raw(data: bytes) -> None:
 
 
 def note(text: str) -> None:
-    """Something beside the answer, on standard error."""
+    """Write a remark to standard error."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
-    """A table; columns of numbers (all ints, or None) stand at the right."""
+    """Write a table. Columns of only ints and None are aligned to the right."""
     rows = [list(row) for row in rows]
     made = Table(box=None, pad_edge=False, title=title or None, title_justify="left")
     for k, name in enumerate(columns):
@@ -75,8 +75,8 @@ def _cell(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else safe(str(value))
 
 
-def emit_error(error: Told, *, as_json: bool) -> None:
-    """An error on standard error."""
+def emit_error(error: ErrorReport, *, as_json: bool) -> None:
+    """Write an error to standard error."""
     if as_json:
         note(json.dumps(error.as_json()))
         return

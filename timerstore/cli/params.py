@@ -1,6 +1,6 @@
-"""What a command is given: paths, settings, delays (`30m`), times, and options that many share.
+"""Parameter types and shared options: paths, settings, delays (`30m`) and times.
 
-Fails:    click's usage errors, exit code 2: what, wanted, got.
+Raises: click's usage errors (exit code 2), with what was wanted and what was given.
 """
 
 import math
@@ -30,7 +30,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Span(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.3 on
-    """A span of time as `30m`, `1h30m`, `250ms`, `2d`; a timedelta."""
+    """A duration such as `30m`, `1h30m`, `250ms` or `2d`, as a timedelta."""
 
     name = "span"
 
@@ -40,7 +40,7 @@ class Span(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.3
         param: click.Parameter | None,
         ctx: click.Context | None,  # noqa: ARG002
     ) -> timedelta:
-        """Read it."""
+        """Parse the value."""
         if isinstance(value, timedelta):
             return value
         text, at, ms = str(value).strip().lower(), 0, 0.0
@@ -48,23 +48,25 @@ class Span(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.3
             ms += float(match[1]) * _UNITS_MS[match[2]]
             at = match.end()
         if not text or at < len(text) or ms >= _SPAN_MS_MAX:
-            self.fail(f"wanted a span as 250ms, 90s, 30m, 1h30m, 2d or 1w, got {value!r}", param)
+            self.fail(
+                f"wanted a span such as 250ms, 90s, 30m, 1h30m, 2d or 1w, got {value!r}", param
+            )
         try:
             return timedelta(milliseconds=ms)
         except OverflowError:
             self.fail(f"wanted less than a million days, got {value!r}", param)
 
 
-def local_moment(wall: datetime) -> datetime:
-    """Give the moment at which this machine's wall clock shows a time.
+def local_time(wall: datetime) -> datetime:
+    """Return the instant at which this machine's local clock shows `wall`.
 
-    As cron rules do: of a time that comes twice (clocks go back) the first; instead of a time that
-    never comes (clocks go forward) the end of the gap, as 03:00 for 02:30.
+    The same rules as for cron: if the time occurs twice (clocks go back), the first; if it does not
+    occur (clocks go forward), the end of the gap, for example 03:00 for 02:30.
     """
     first, second = (int(wall.replace(fold=fold, microsecond=0).timestamp()) for fold in (0, 1))
     if first <= second:
         return datetime.fromtimestamp(first, UTC) + timedelta(microseconds=wall.microsecond)
-    # In a gap fold 0 counts with the offset from before it, and lies after the gap; fold 1 before.
+    # In a gap, fold 0 gives an instant after the gap, and fold 1 one before it.
     seconds = range(second, first + 1)
     end = bisect_right(seconds, wall.replace(fold=0, microsecond=0), key=_wall)
     return datetime.fromtimestamp(seconds[end], UTC)
@@ -74,8 +76,8 @@ def _wall(second: int) -> datetime:
     return datetime.fromtimestamp(second, UTC).astimezone().replace(tzinfo=None, fold=0)
 
 
-class Moment(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.3 on
-    """A time: ISO 8601 (without a zone: this machine's), epoch ms, `now`; aware datetime."""
+class Instant(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.3 on
+    """An instant: ISO 8601 (default zone: this machine's), epoch ms or `now`."""
 
     name = "time"
 
@@ -85,7 +87,7 @@ class Moment(click.ParamType):  # type: ignore[type-arg]  # generic from click 8
         param: click.Parameter | None,
         ctx: click.Context | None,  # noqa: ARG002
     ) -> datetime:
-        """Read it."""
+        """Parse the value."""
         if isinstance(value, datetime):
             return value
         text = str(value).strip()
@@ -95,17 +97,17 @@ class Moment(click.ParamType):  # type: ignore[type-arg]  # generic from click 8
             if text.isascii() and text.isdigit():
                 return _EPOCH + timedelta(milliseconds=int(text))
             found = datetime.fromisoformat(text)
-            return found if found.tzinfo is not None else local_moment(found)
+            return found if found.tzinfo is not None else local_time(found)
         except (ValueError, OverflowError, OSError):
             self.fail(
-                "wanted a time as 2026-12-24T18:00+01:00, 2026-12-24 18:00 (this machine's zone), "
+                "wanted a time such as 2026-12-24T18:00+01:00, 2026-12-24 18:00 (local zone), "
                 f"epoch ms, or now; got {value!r}",
                 param,
             )
 
 
-class Due(Moment):
-    """A time to come, or that has passed. A small number of digits is most often seconds."""
+class Due(Instant):
+    """A due time. A small integer is rejected, because it is most often seconds."""
 
     def convert(
         self,
@@ -113,7 +115,7 @@ class Due(Moment):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> datetime:
-        """Read it."""
+        """Parse the value."""
         found, text = super().convert(value, param, ctx), str(value).strip()
         if text.isdigit() and 0 < int(text) < SANE_MS_MIN:
             self.fail(
@@ -125,7 +127,7 @@ class Due(Moment):
 
 
 class Setting(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.3 on
-    """`name=value`, one field of StoreConfig."""
+    """`name=value`: a field of StoreConfig."""
 
     name = "name=value"
 
@@ -135,7 +137,7 @@ class Setting(click.ParamType):  # type: ignore[type-arg]  # generic from click 
         param: click.Parameter | None,
         ctx: click.Context | None,  # noqa: ARG002
     ) -> tuple[str, Any]:
-        """Read it."""
+        """Parse the value."""
         if isinstance(value, tuple):
             return value
         name, is_given, text = str(value).partition("=")
@@ -156,13 +158,13 @@ class Setting(click.ParamType):  # type: ignore[type-arg]  # generic from click 
         if isinstance(default, int):
             digits = text.replace("_", "")
             if not re.fullmatch(r"-?[0-9]{1,30}", digits):
-                self.fail(f"{name}: wanted a whole number, got {text!r}", param)
+                self.fail(f"{name}: wanted an integer, got {text!r}", param)
             return int(digits)
         return text
 
 
 class Pair(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.3 on
-    """`name=value`, any."""
+    """`name=value` with any name."""
 
     name = "name=value"
 
@@ -172,7 +174,7 @@ class Pair(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.3
         param: click.Parameter | None,
         ctx: click.Context | None,  # noqa: ARG002
     ) -> tuple[str, str]:
-        """Read it."""
+        """Parse the value."""
         if isinstance(value, tuple):
             return value
         name, is_given, text = str(value).partition("=")
@@ -182,7 +184,7 @@ class Pair(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.3
 
 
 class Seconds(click.FloatRange):
-    """Seconds within bounds; NaN is within none, though no comparison says so."""
+    """Seconds within bounds. NaN is rejected, which a comparison with the bounds would not do."""
 
     def convert(
         self,
@@ -190,15 +192,15 @@ class Seconds(click.FloatRange):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> Any:
-        """Read them."""
+        """Parse the value."""
         found = super().convert(value, param, ctx)
         if math.isnan(found):
             self.fail(f"{value!r} is not a number of seconds", param, ctx)
         return found
 
 
-class Named(click.Path):
-    """A path; an empty one is none: it would be the working directory."""
+class NonEmptyPath(click.Path):
+    """A path. The empty path is rejected, since it would be the working directory."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
@@ -209,32 +211,34 @@ class Named(click.Path):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> Any:
-        """Read it."""
+        """Parse the value."""
         if value == "":
             self.fail("wanted a path, got ''", param)
         return super().convert(value, param, ctx)
 
 
-SPAN, MOMENT, DUE, SETTING, PAIR = Span(), Moment(), Due(), Setting(), Pair()
-FOLDER = Named()
+SPAN, MOMENT, DUE, SETTING, PAIR = Span(), Instant(), Due(), Setting(), Pair()
+FOLDER = NonEmptyPath()
 WHOLE_MAX = 2**63 - 1
 COUNT, PLACE = click.IntRange(1, WHOLE_MAX), click.IntRange(0, WHOLE_MAX)
 
 path_argument = click.argument("path", type=FOLDER)
-json_option = click.option("--json", "as_json", is_flag=True, help="JSON, one object a line.")
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Write JSON, one object per line."
+)
 config_option = click.option(
     "-c",
     "--config",
     "settings",
     multiple=True,
     type=SETTING,
-    help="A field of StoreConfig, as -c flush=async; may come again.",
+    help="A field of StoreConfig, such as -c flush=async; repeatable.",
 )
-topic_option = click.option("--topic", help="Of this topic only.")
+topic_option = click.option("--topic", help="Only this topic.")
 
 
 def config_of(settings: Sequence[tuple[str, Any]]) -> StoreConfig | None:
-    """Give the configuration; None where nothing was said. ConfigError on values."""
+    """Return the configuration, or None without settings. Raises ConfigError for invalid values."""
     return StoreConfig(**dict(settings)) if settings else None
 
 
@@ -244,24 +248,24 @@ def when_options(command: Function) -> Function:
         "--at",
         "at",
         type=DUE,
-        help="Due at a time: 2026-12-24T18:00+01:00, epoch ms; without a zone this machine's. Of a "
-        "time that comes twice as clocks go back the first; of one that they skip the end of the "
-        "gap.",
+        help="Due at this time: 2026-12-24T18:00+01:00 or epoch ms; the default zone is this "
+        "machine's. If clocks go back and the time occurs twice, the first; if they go forward and "
+        "skip it, the end of the gap.",
     )(command)
-    return click.option("--in", "within", type=SPAN, help="Due after a span: 90s, 30m, 1h30m, 2d.")(
-        command
-    )
+    return click.option(
+        "--in", "within", type=SPAN, help="Due after this span: 90s, 30m, 1h30m, 2d."
+    )(command)
 
 
 def due_arguments(within: timedelta | None, at: datetime | None) -> dict[str, Any]:
-    """Give the time as `put` and `reschedule` take it."""
+    """Return the due time as arguments of `put` and `reschedule`."""
     if within is not None and at is not None:
-        raise click.UsageError("time: wanted one of --in and --at, got both")
+        raise click.UsageError("wanted --in or --at, got both")
     if within is not None:
         return {"delay": within}
     return {} if at is None else {"deliver_at": at}
 
 
-def ms_of(moment: datetime | None) -> int | None:
-    """Epoch ms of a time, rounded up: never early. None stays None."""
-    return None if moment is None else moment_ms("time", moment)
+def ms_of(time: datetime | None) -> int | None:
+    """Return epoch ms, rounded up so that nothing is early; None for None."""
+    return None if time is None else moment_ms("time", time)

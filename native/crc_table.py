@@ -1,4 +1,4 @@
-"""Writes format/crc32_table.h: the numbers that src/checksum.c multiplies and looks up with.
+"""Writes format/crc32_table.h: the numbers that base/checksum.c multiplies and looks up with.
 
 Data:     polynomials over GF(2), held in an int: bit n is the coefficient of x^n.
 Holds:    every number is computed here from the CRC's polynomial; none is copied from anywhere.

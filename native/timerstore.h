@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "api.h"
+#include "api/engine.h"
 
 #define TS_TIMER_TOPIC "rmq_sys_wheel_timer"
 #define TS_LEVEL_TOPIC "SCHEDULE_TOPIC_XXXX"

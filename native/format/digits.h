@@ -12,7 +12,7 @@
 #ifndef TS_FORMAT_DIGITS_H
 #define TS_FORMAT_DIGITS_H
 
-#include "bytes.h"
+#include "format/bytes.h"
 
 #define TS_TIME_DIGITS 13
 

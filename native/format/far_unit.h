@@ -29,7 +29,7 @@
 #ifndef TS_FORMAT_FAR_UNIT_H
 #define TS_FORMAT_FAR_UNIT_H
 
-#include "bytes.h"
+#include "format/bytes.h"
 
 #define TS_FAR_UNIT_BYTES 52
 

@@ -26,7 +26,7 @@
 #ifndef TS_FORMAT_GROUP_H
 #define TS_FORMAT_GROUP_H
 
-#include "timer_id.h"
+#include "format/timer_id.h"
 
 #define TS_GROUP_TEXT_BYTES TS_TIMER_ID_TEXT_BYTES
 

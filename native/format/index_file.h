@@ -37,7 +37,7 @@
 #ifndef TS_FORMAT_INDEX_FILE_H
 #define TS_FORMAT_INDEX_FILE_H
 
-#include "bytes.h"
+#include "format/bytes.h"
 
 #define TS_INDEX_HEADER_BYTES 40
 #define TS_INDEX_SLOT_BYTES 4

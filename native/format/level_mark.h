@@ -21,7 +21,7 @@
 #ifndef TS_FORMAT_LEVEL_MARK_H
 #define TS_FORMAT_LEVEL_MARK_H
 
-#include "timer_id.h"
+#include "format/timer_id.h"
 
 #define TS_LEVEL_MARK_BYTES 18
 #define TS_LEVEL_MARK_TEXT_BYTES 24

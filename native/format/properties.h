@@ -35,11 +35,11 @@
 #ifndef TS_FORMAT_PROPERTIES_H
 #define TS_FORMAT_PROPERTIES_H
 
-#include "bytes.h"
-#include "digits.h"
-#include "group.h"
-#include "text.h"
-#include "timer_id.h"
+#include "format/bytes.h"
+#include "format/digits.h"
+#include "format/group.h"
+#include "format/text.h"
+#include "format/timer_id.h"
 
 #define TS_PROP_NAME_END 1
 #define TS_PROP_PAIR_END 2

@@ -21,7 +21,7 @@
 #ifndef TS_FORMAT_QUEUE_UNIT_H
 #define TS_FORMAT_QUEUE_UNIT_H
 
-#include "bytes.h"
+#include "format/bytes.h"
 
 #define TS_QUEUE_UNIT_BYTES 20
 #define TS_QUEUE_AT_LOG_OFFSET 0

@@ -56,7 +56,7 @@
 #ifndef TS_FORMAT_RECORD_H
 #define TS_FORMAT_RECORD_H
 
-#include "bytes.h"
+#include "format/bytes.h"
 
 #define TS_RECORD_MAGIC_V1 ((int32_t)(-626843481)) /* 0xDAA320A7 */
 #define TS_RECORD_MAGIC_V2 ((int32_t)(-626843477)) /* 0xDAA320AB */

@@ -21,7 +21,7 @@
 #ifndef TS_FORMAT_STORE_CHECKPOINT_H
 #define TS_FORMAT_STORE_CHECKPOINT_H
 
-#include "bytes.h"
+#include "format/bytes.h"
 
 #define TS_STORE_CHECKPOINT_BYTES 40
 #define TS_STORE_CHECKPOINT_BYTES_MIN 32

@@ -13,8 +13,8 @@
 #ifndef TS_FORMAT_TEXT_H
 #define TS_FORMAT_TEXT_H
 
-#include "bytes.h"
-#include "digits.h"
+#include "format/bytes.h"
+#include "format/digits.h"
 
 #define TS_DECIMAL_BYTES_MAX 20 /* -9223372036854775808 */
 

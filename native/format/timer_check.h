@@ -24,7 +24,7 @@
 #ifndef TS_FORMAT_TIMER_CHECK_H
 #define TS_FORMAT_TIMER_CHECK_H
 
-#include "bytes.h"
+#include "format/bytes.h"
 
 #define TS_TIMER_CHECK_BYTES 56
 #define TS_TIMER_CHECK_BYTES_MIN 32

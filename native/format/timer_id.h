@@ -22,7 +22,7 @@
 #ifndef TS_FORMAT_TIMER_ID_H
 #define TS_FORMAT_TIMER_ID_H
 
-#include "bytes.h"
+#include "format/bytes.h"
 
 #define TS_TIMER_ID_BYTES 12
 #define TS_TIMER_ID_TEXT_BYTES 16

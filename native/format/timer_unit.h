@@ -33,7 +33,7 @@
 #ifndef TS_FORMAT_TIMER_UNIT_H
 #define TS_FORMAT_TIMER_UNIT_H
 
-#include "bytes.h"
+#include "format/bytes.h"
 
 #define TS_TIMER_UNIT_BYTES 52
 #define TS_TIMER_BLANK_BYTES 16
@@ -84,7 +84,7 @@ static inline void ts_timer_unit_put(uint8_t *at, const ts_timer_unit *unit)
     ts_put_i64(at + TS_TIMER_AT_SEAL, unit->seal);
 }
 
-/* The unit at `at`, 52 bytes, whatever its seal (src/seal.h): 0, or -1 where it is none. */
+/* The unit at `at`, 52 bytes, whatever its seal (timer/unit_checksum.h): 0, or -1 where it is none. */
 static inline int ts_timer_unit_get(const uint8_t *at, ts_timer_unit *unit)
 {
     unit->magic = ts_get_i32(at + TS_TIMER_AT_MAGIC);

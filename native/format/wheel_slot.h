@@ -23,7 +23,7 @@
 #ifndef TS_FORMAT_WHEEL_SLOT_H
 #define TS_FORMAT_WHEEL_SLOT_H
 
-#include "bytes.h"
+#include "format/bytes.h"
 
 #define TS_SLOT_BYTES 32
 #define TS_SLOT_AT_TIME 0

@@ -4,9 +4,9 @@
 #ifndef TS_FUZZ_H
 #define TS_FUZZ_H
 
-#include "../test/check.h"
+#include "test/check.h"
 
-#include "../timerstore.h"
+#include "timerstore.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -4,9 +4,9 @@
  * Input: numbers, two bytes of log.h, the log. */
 #include "log.h"
 
-#include "../format/level_mark.h"
-#include "../format/timer_unit.h"
-#include "../src/encode.h"
+#include "format/level_mark.h"
+#include "format/timer_unit.h"
+#include "log/encode.h"
 
 enum { COUNT = 12, STAGING = 1 << 16 };
 

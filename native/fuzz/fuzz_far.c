@@ -4,8 +4,8 @@
  * so that what they say is looked at, too. */
 #include "fuzz.h"
 
-#include "../format/far_unit.h"
-#include "../src/checksum.h"
+#include "format/far_unit.h"
+#include "base/checksum.h"
 
 enum { SEGMENTS = 8, CAPACITY = 3 };
 

@@ -3,8 +3,8 @@
  * Input: how many tags and texts there are and how long, then their bytes. */
 #include "fuzz.h"
 
-#include "../format/properties.h"
-#include "../src/parse.h"
+#include "format/properties.h"
+#include "log/parse.h"
 
 enum { TAGS = 4, TEXTS = 6 };
 

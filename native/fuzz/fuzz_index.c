@@ -3,7 +3,7 @@
  * Input: numbers, a header, slots, entries. */
 #include "fuzz.h"
 
-#include "../format/index_file.h"
+#include "format/index_file.h"
 
 enum { SLOTS = 8, ENTRIES = 24, FOUND = 5 };
 

@@ -3,9 +3,9 @@
  * Input: numbers, the wheel's slots, then the requests. */
 #include "fuzz.h"
 
-#include "../format/wheel_slot.h"
-#include "../src/seal.h"
-#include "../src/states.h"
+#include "format/wheel_slot.h"
+#include "timer/unit_checksum.h"
+#include "timer/states.h"
 
 enum { SLOTS_MAX = 16, REQUESTS = 12, SEGMENT = 208, IDS = 64 };
 

@@ -4,9 +4,9 @@
  * the second with. */
 #include "fuzz.h"
 
-#include "../format/properties.h"
-#include "../src/names.h"
-#include "../src/parse.h"
+#include "format/properties.h"
+#include "log/message_names.h"
+#include "log/parse.h"
 
 static int is_same(const ts_text *a, const ts_text *b)
 {

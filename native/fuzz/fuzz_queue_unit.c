@@ -3,7 +3,7 @@
  * Input: numbers, units to be changed, two bytes of log.h, the log. */
 #include "log.h"
 
-#include "../format/queue_unit.h"
+#include "format/queue_unit.h"
 
 enum { UNITS = 32, EDITS = 8 };
 

@@ -3,7 +3,7 @@
  * Input: numbers, the sizes of each row's texts, then the texts. */
 #include "log.h"
 
-#include "../src/ids.h"
+#include "log/message_ids.h"
 
 enum { ROWS = 6, SEGMENT = 4096, COLUMNS = 5, IDS = 8 };
 

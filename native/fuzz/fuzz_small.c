@@ -4,13 +4,13 @@
  * Input: the bytes of the file. */
 #include "fuzz.h"
 
-#include "../format/digits.h"
-#include "../format/group.h"
-#include "../format/index_file.h"
-#include "../format/level_mark.h"
-#include "../format/properties.h"
-#include "../format/store_checkpoint.h"
-#include "../format/timer_check.h"
+#include "format/digits.h"
+#include "format/group.h"
+#include "format/index_file.h"
+#include "format/level_mark.h"
+#include "format/properties.h"
+#include "format/store_checkpoint.h"
+#include "format/timer_check.h"
 
 static void check_timer(const uint8_t *bytes, int64_t size)
 {

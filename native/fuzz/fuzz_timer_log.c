@@ -3,8 +3,8 @@
  * Input: numbers, then the wheel's slots, then the timer log. */
 #include "fuzz.h"
 
-#include "../format/timer_unit.h"
-#include "../format/wheel_slot.h"
+#include "format/timer_unit.h"
+#include "format/wheel_slot.h"
 
 enum { SLOTS_MAX = 32, SEGMENTS = 16, CAPACITY = 8, PATCHES = 64 };
 

@@ -6,14 +6,14 @@
 
 #include "fuzz.h"
 
-#include "../format/properties.h"
-#include "../src/checksum.h"
-#include "../src/encode.h"
-#include "../src/hash.h"
-#include "../src/parse.h"
-#include "../src/states.h"
-#include "../src/view.h"
-#include "../src/walk.h"
+#include "format/properties.h"
+#include "base/checksum.h"
+#include "log/encode.h"
+#include "base/hash.h"
+#include "log/parse.h"
+#include "timer/states.h"
+#include "log/view.h"
+#include "log/walk.h"
 
 enum { FUZZ_SEGMENTS = 16, FUZZ_ROUTES = 24, FUZZ_TABLE = 64, FUZZ_LOG_BYTES = 8192 };
 

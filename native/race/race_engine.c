@@ -16,17 +16,17 @@
 #include <pthread.h>
 #include <sched.h>
 
-#include "../test/check.h"
+#include "test/check.h"
 
-#include "../format/properties.h"
-#include "../format/queue_unit.h"
-#include "../format/timer_unit.h"
-#include "../format/wheel_slot.h"
-#include "../src/encode.h"
-#include "../src/hash.h"
-#include "../src/parse.h"
-#include "../src/states.h"
-#include "../src/view.h"
+#include "format/properties.h"
+#include "format/queue_unit.h"
+#include "format/timer_unit.h"
+#include "format/wheel_slot.h"
+#include "log/encode.h"
+#include "base/hash.h"
+#include "log/parse.h"
+#include "timer/states.h"
+#include "log/view.h"
 
 enum {
     PUTTERS = 2, READERS = 2, ROUNDS = 400, BATCH = 8, REAL = 2, TIMER = REAL, ROUTES = REAL + 1,

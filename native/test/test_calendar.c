@@ -1,5 +1,5 @@
 /* The calendar against plain arrays: any order of comings and goings, any bucket, any table size. */
-#include "../src/calendar.h"
+#include "timer/calendar.h"
 #include "check.h"
 
 enum { CELLS = 1 << 12, SECONDS = 9000, TOPICS = 3 };

@@ -1,11 +1,11 @@
 /* CRC-32 against the definition, bit by bit: every size and offset, in one piece and in many. */
 #include "check.h"
 
-#include "../src/checksum.h"
+#include "base/checksum.h"
 
 /* The source once more under other names, to reach the ways that this machine does not take. */
 #define ts_crc32 checksum_again
-#include "../src/checksum.c"
+#include "base/checksum.c"
 #undef ts_crc32
 
 enum { SIZE_MAX_TESTED = 2048, OFFSETS = 16 };

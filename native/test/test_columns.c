@@ -2,11 +2,11 @@
  * read beyond it, and columns are exactly as long as the sums say. */
 #include "check.h"
 
-#include "../format/properties.h"
-#include "../format/record.h"
-#include "../format/timer_unit.h"
-#include "../format/wheel_slot.h"
-#include "../src/parse.h"
+#include "format/properties.h"
+#include "format/record.h"
+#include "format/timer_unit.h"
+#include "format/wheel_slot.h"
+#include "log/parse.h"
 
 enum { SEGMENT = 4096, BASE = 3 * SEGMENT, CAPACITY = 64, SUMS = TS_SPAN_COUNT + 3 };
 

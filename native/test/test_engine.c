@@ -5,14 +5,14 @@
  */
 #include "check.h"
 
-#include "../format/properties.h"
-#include "../format/queue_unit.h"
-#include "../format/wheel_slot.h"
-#include "../src/hash.h"
-#include "../src/parse.h"
-#include "../src/seal.h"
-#include "../src/states.h"
-#include "../src/view.h"
+#include "format/properties.h"
+#include "format/queue_unit.h"
+#include "format/wheel_slot.h"
+#include "base/hash.h"
+#include "log/parse.h"
+#include "timer/unit_checksum.h"
+#include "timer/states.h"
+#include "log/view.h"
 
 enum {
     REAL = 3, ROUTES = REAL + 2, TIMER = REAL, LEVELS = REAL + 1, TABLE = 16,

@@ -1,8 +1,8 @@
 /* Tags: units by hash, property texts exactly, and rows that move together. */
 #include "check.h"
 
-#include "../format/queue_unit.h"
-#include "../timerstore.h"
+#include "format/queue_unit.h"
+#include "timerstore.h"
 
 static void *bytes_of(int64_t size)
 {

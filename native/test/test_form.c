@@ -1,10 +1,10 @@
 /* Forms: what is appended on one, made for its call or kept, is the bytes that it is without. */
 #include "check.h"
 
-#include "../format/properties.h"
-#include "../src/kept.h"
-#include "../src/rows.h"
-#include "../src/states.h"
+#include "format/properties.h"
+#include "log/template_cache.h"
+#include "log/column_batch.h"
+#include "timer/states.h"
 
 enum { ROWS = 40, STAGING = 1 << 16, IDS = 4096, CELLS = 1024, CALLS = 4 * 4 * 3 * 2 * 2 * 20 };
 

@@ -1,15 +1,15 @@
 /* Formats: the reference's vectors bit for bit, both ways; and bytes that are cut or wrong. */
 #include "check.h"
 
-#include "../format/level_mark.h"
-#include "../format/properties.h"
-#include "../format/queue_unit.h"
-#include "../format/record.h"
-#include "../format/store_checkpoint.h"
-#include "../format/timer_check.h"
-#include "../format/timer_unit.h"
-#include "../format/wheel_slot.h"
-#include "../src/checksum.h"
+#include "format/level_mark.h"
+#include "format/properties.h"
+#include "format/queue_unit.h"
+#include "format/record.h"
+#include "format/store_checkpoint.h"
+#include "format/timer_check.h"
+#include "format/timer_unit.h"
+#include "format/wheel_slot.h"
+#include "base/checksum.h"
 
 #define TEXT(literal) (const uint8_t *)(literal), (int32_t)sizeof(literal) - 1
 

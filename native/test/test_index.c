@@ -1,7 +1,7 @@
 /* The index: the vector, chains over random keys, and that no bytes lead out of their buffers. */
 #include "check.h"
 
-#include "../src/keys.h"
+#include "index/keys.h"
 
 enum { SLOTS = 11, ENTRIES = 200, KEYS = 300, RECORD_BYTES = 4096 };
 

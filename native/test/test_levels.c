@@ -4,11 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../format/level_mark.h"
-#include "../format/properties.h"
-#include "../src/hash.h"
-#include "../src/parse.h"
-#include "../src/view.h"
+#include "format/level_mark.h"
+#include "format/properties.h"
+#include "base/hash.h"
+#include "log/parse.h"
+#include "log/view.h"
 
 enum { SEGMENT = 1 << 17, STAGING = 1 << 17, SCRATCH = 1 << 17, QUEUE = 3, OFFSET = 5 };
 

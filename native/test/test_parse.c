@@ -2,9 +2,9 @@
  * beyond the text. Every text lies in a heap buffer of exactly its size. */
 #include "check.h"
 
-#include "../format/properties.h"
-#include "../src/encode.h"
-#include "../src/parse.h"
+#include "format/properties.h"
+#include "log/encode.h"
+#include "log/parse.h"
 
 enum { TEXT_ROOM = 4096, PAIRS_MAX = 24 };
 

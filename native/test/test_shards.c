@@ -1,8 +1,8 @@
 /* Rows to shards, and their CRCs: against the definition, at edges, on offsets that are wrong. */
 #include "check.h"
 
-#include "../src/checksum.h"
-#include "../timerstore.h"
+#include "base/checksum.h"
+#include "timerstore.h"
 
 enum { ROWS = 5 };
 

@@ -1,4 +1,4 @@
-"""From records to the array that the fold reads: the scan of native/src/scan.c, in plain Python.
+"""From records to the array that the fold reads: the scan of native/recovery/scan.c, in plain Python.
 
 Data:     disk_reader.Record in, fold.SCAN_DTYPE out.
 Holds:    one row a record, in log order. Identities are hashes of this file's own: rows of two

@@ -8,13 +8,13 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from timerstore._hot import AppendLock as _AppendLock
-from timerstore._hot import Lock as _Lock
-from timerstore._hot import Putter as _Putter
-from timerstore._hot import join as _join
-from timerstore._hot import read_named as _read_named
-from timerstore._hot import refuse_by as _refuse_by
-from timerstore._hot import split as _split
+from timerstore._fastpath import AppendLock as _AppendLock
+from timerstore._fastpath import Lock as _Lock
+from timerstore._fastpath import Putter as _Putter
+from timerstore._fastpath import join as _join
+from timerstore._fastpath import read_named as _read_named
+from timerstore._fastpath import refuse_by as _refuse_by
+from timerstore._fastpath import split as _split
 from timerstore._native import ffi as _ffi
 from timerstore._native import lib as _lib
 from timerstore.errors import (
@@ -27,10 +27,10 @@ from timerstore.errors import (
 
 ffi: Any = _ffi
 lib: Any = _lib
-AppendLock: Any = _AppendLock  # native/hot/append_lock.c
-Lock: Any = _Lock  # native/hot/lock.c: the lock that every part of a store uses
+AppendLock: Any = _AppendLock  # native/fastpath/append_lock.c
+Lock: Any = _Lock  # native/fastpath/lock.c: the lock that every part of a store uses
 Putter: Any = _Putter
-join: Any = _join  # native/hot/lists.h
+join: Any = _join  # native/fastpath/lists.h
 read_named: Any = _read_named
 split: Any = _split
 

@@ -1,0 +1,33 @@
+/* A slot's place in the wheel; what changes there is written at the next checkpoint. */
+#ifndef TS_WHEEL_H
+#define TS_WHEEL_H
+
+#include "timerstore.h"
+#include "format/wheel_slot.h"
+
+static inline uint8_t *ts_slot_at(const ts_wheel *wheel, int64_t slot)
+{
+    return wheel->slots + slot % wheel->slot_count * TS_SLOT_BYTES;
+}
+
+static inline void ts_slot_mark(ts_wheel *wheel, const uint8_t *at)
+{
+    wheel->dirty_pages[(at - wheel->slots) / 4096] = 1;
+}
+
+static inline void ts_slot_write(ts_wheel *wheel, int64_t slot, const ts_slot *value)
+{
+    uint8_t *at = ts_slot_at(wheel, slot);
+
+    ts_slot_put(at, value);
+    ts_slot_mark(wheel, at);
+}
+
+/* Where a chain goes on; -1 where it ends, or leads to what retention removed: a slot that was read
+ * and takes a late unit has such units before it, and nothing in them waits. */
+static inline int64_t ts_chain_pos(const ts_view *timer_log, int64_t pos)
+{
+    return pos < timer_log->begin ? -1 : pos;
+}
+
+#endif

@@ -36,7 +36,13 @@ typedef struct {
 
 extern PyObject *ts_name_deliver_ms, *ts_name_hook, *ts_zero;
 
-/* many.c: names that it needs; put_many. */
+/* put_one.c */
+int ts_put_one_prepare(void);
+PyObject *ts_putter_put(Putter *self, PyObject *const *args, Py_ssize_t count, PyObject *names);
+PyObject *ts_putter_begin_put(Putter *self, PyObject *const *args, Py_ssize_t count,
+                              PyObject *names);
+
+/* put_many.c */
 int ts_many_prepare(void);
 PyObject *ts_putter_put_many(Putter *self, PyObject *const *args, Py_ssize_t count,
                              PyObject *names);

@@ -76,4 +76,10 @@ static inline uint32_t check_random(uint64_t *state)
     return (uint32_t)(*state >> 32);
 }
 
+/* A random number from 0 to limit - 1. */
+static inline int32_t check_below(uint64_t *state, int32_t limit)
+{
+    return (int32_t)(check_random(state) % (uint32_t)limit);
+}
+
 #endif

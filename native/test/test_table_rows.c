@@ -12,11 +12,6 @@ enum { SEGMENT = 4096, BASE = 3 * SEGMENT, CAPACITY = 64, SUMS = TS_SPAN_COUNT +
 
 static const uint8_t host[8] = {127, 0, 0, 1, 0, 0, 0x2A, 0x9F};
 
-static int32_t below(uint64_t *seed, int32_t limit)
-{
-    return (int32_t)(check_random(seed) % (uint32_t)limit);
-}
-
 /* ---- a segment ---- */
 
 static int32_t put_record(uint8_t *at, int32_t room, int64_t offset, int32_t number)
@@ -192,16 +187,16 @@ static void test_damage(void)
 
     make_segment(segment, starts);
     for (int32_t round = 0; round < 30000; round++) {
-        int32_t size = 1 + below(&seed, 900), status;
+        int32_t size = 1 + check_below(&seed, 900), status;
         uint8_t *bytes = check_copy(segment, (size_t)size);
         ts_scanned scanned[CAPACITY];
         ts_window window;
 
-        for (int32_t n = below(&seed, 4); n > 0; n--)
-            bytes[below(&seed, size)] = (uint8_t)check_random(&seed);
+        for (int32_t n = check_below(&seed, 4); n > 0; n--)
+            bytes[check_below(&seed, size)] = (uint8_t)check_random(&seed);
         if (round % 16 == 0)
             for (int32_t i = 88; i < size; i++)
-                bytes[i] = (uint8_t)below(&seed, 4);
+                bytes[i] = (uint8_t)check_below(&seed, 4);
         (void)read_rows(bytes, size, BASE, &next, &status, &window);
         window.verify = 0;
         window.fault = 0;
@@ -280,6 +275,6 @@ int main(void)
     test_damage();
     test_units();
     test_slots();
-    puts("test_columns: ok");
+    puts("test_table_rows: ok");
     return 0;
 }

@@ -3,108 +3,13 @@
  * Two passes: a scan checks everything, says where each text lies and adds up sizes; then columns of
  * exactly these sizes are filled. Nothing is read beyond the window, whatever the bytes say. */
 #include "format/properties.h"
-#include "format/wheel_slot.h"
 #include "log/message_names.h"
-#include "recovery/scan.h"
-#include "timer/unit_checksum.h"
 #include "log/view.h"
 #include "log/walk.h"
+#include "recovery/scan.h"
+#include "table/window.h"
 
 enum { SUM_PAIRS = TS_SPAN_COUNT, SUM_NAMES, SUM_VALUES, SUMS };
-
-static int32_t fault_at(ts_window *window, int64_t offset, int32_t fault)
-{
-    window->fault = fault;
-    window->fault_offset = offset;
-    return TS_CORRUPT;
-}
-
-/* Bytes at offset that the window has and that lie below its end; how many in *available. */
-static const uint8_t *bytes_at(const ts_window *window, int64_t offset, int64_t *available)
-{
-    int64_t at = offset - window->offset, left = window->size - at;
-
-    if (at < 0 || left <= 0 || offset >= window->end)
-        return NULL;
-    if (left > window->end - offset)
-        left = window->end - offset;
-    *available = left;
-    return window->bytes + at;
-}
-
-static int64_t segment_left(const ts_window *window, int64_t offset)
-{
-    return window->segment_bytes - offset % window->segment_bytes;
-}
-
-/* What a record that cannot be read here means: more bytes may help, or none will. */
-static int32_t unread(ts_window *window, int64_t offset, int64_t available, int32_t fault)
-{
-    int64_t last = segment_left(window, offset);
-
-    if (last > window->end - offset)
-        last = window->end - offset; /* all that may ever be read of it */
-    if (fault == TS_RECORD_SHORT && available < last) {
-        int64_t wanted = available < 8 ? 8 : ts_get_i32(window->bytes + (offset - window->offset));
-
-        if (wanted <= last) {
-            window->need = wanted;
-            return TS_NEED_ROOM;
-        }
-    }
-    if (fault == TS_RECORD_ENDS)
-        return fault_at(window, offset, TS_FAULT_END);
-    if (fault == TS_RECORD_SHORT)
-        return fault_at(window, offset, TS_FAULT_SHORT);
-    if (fault == TS_RECORD_MAGIC)
-        return fault_at(window, offset, TS_FAULT_MAGIC);
-    return fault_at(window, offset, TS_FAULT_LENGTHS);
-}
-
-/* The record at *offset; a blank moves *offset to the next segment, where the window ends. */
-static int32_t record_next(ts_window *window, int64_t *offset, ts_record *record)
-{
-    int64_t available = 0;
-    int32_t remaining = 0, fault;
-    const uint8_t *at = bytes_at(window, *offset, &available);
-
-    window->need = 0;
-    if (at == NULL)
-        return TS_NEED_ROOM;
-    if (available < 8 && segment_left(window, *offset) < 8)
-        return fault_at(window, *offset, TS_FAULT_SHORT);
-    if (ts_blank_is(at, available, &remaining)) {
-        if (remaining != segment_left(window, *offset))
-            return fault_at(window, *offset, TS_FAULT_LENGTHS);
-        *offset += remaining;
-        return TS_NEED_ROOM;
-    }
-    fault = ts_record_get(at, available, record);
-    if (fault != 0)
-        return unread(window, *offset, available, fault);
-    if (record->log_offset != *offset)
-        return fault_at(window, *offset, TS_FAULT_POSITION);
-    if (window->verify) {
-        fault = ts_record_check(record);
-        if (fault != TS_FAULT_NONE)
-            return fault_at(window, *offset, fault);
-    }
-    return TS_OK;
-}
-
-static int32_t topic_is(const ts_record *record, const char *topic, size_t size)
-{
-    return (size_t)record->topic_size == size && memcmp(record->topic, topic, size) == 0;
-}
-
-static int32_t route_kind(const ts_record *record)
-{
-    static const char timer[] = "rmq_sys_wheel_timer", levels[] = "SCHEDULE_TOPIC_XXXX";
-
-    if (topic_is(record, timer, sizeof timer - 1))
-        return TS_ROUTE_TIMER;
-    return topic_is(record, levels, sizeof levels - 1) ? TS_ROUTE_LEVELS : TS_ROUTE_REAL;
-}
 
 static void set_span(const ts_window *window, ts_table_row *row, int32_t span, const uint8_t *at,
                      int32_t size)
@@ -205,7 +110,7 @@ static int32_t in_topics(const ts_record *record, const ts_table_filter *filter)
 /* What it is to a table. */
 static int32_t kind_of(const ts_record *record, const ts_marks *marks)
 {
-    return ts_is_queued(record) ? ts_record_kind(record, route_kind(record), marks)
+    return ts_is_queued(record) ? ts_record_kind(record, ts_topic_kind(record), marks)
                                 : TS_KIND_ORDINARY;
 }
 
@@ -296,7 +201,7 @@ int32_t ts_table_scan(ts_window *window, int64_t precision_ms, const ts_table_fi
         ts_record record;
         int64_t offset = *next;
 
-        status = record_next(window, &offset, &record);
+        status = ts_window_record(window, &offset, &record);
         *next = offset;
         if (status != TS_OK)
             return *next != from ? count : status;
@@ -354,121 +259,4 @@ void ts_table_pairs(const ts_window *window, const ts_table_row *rows, int32_t c
     offsets[count] = pair;
     name_offsets[pair] = names_end;
     value_offsets[pair] = values_end;
-}
-
-/* ---- the rest of the log ---- */
-
-int32_t ts_window_scan(ts_window *window, int64_t precision_ms, int64_t from, int64_t *next,
-                       int32_t capacity, ts_scanned *out)
-{
-    int32_t count = 0, status;
-
-    window->fault = TS_FAULT_NONE;
-    *next = from;
-    while (count < capacity) {
-        ts_record record;
-        ts_marks marks;
-        int64_t offset = *next;
-
-        status = record_next(window, &offset, &record);
-        *next = offset;
-        if (status != TS_OK)
-            return *next != from ? count : status;
-        ts_marks_get(record.properties, record.properties_size, &marks);
-        memset(&out[count], 0, sizeof out[count]);
-        ts_record_describe(&record, route_kind(&record), &marks, precision_ms, &out[count]);
-        out[count].route = -1;
-        if (!ts_is_queued(&record))
-            out[count].kind = TS_KIND_ORDINARY;
-        *next += record.size;
-        count++;
-    }
-    return count;
-}
-
-int64_t ts_window_count(ts_window *window, int64_t from, int64_t *next, int64_t limit)
-{
-    int64_t count = 0;
-
-    window->fault = TS_FAULT_NONE;
-    *next = from;
-    while (count < limit) {
-        ts_record record;
-        int64_t offset = *next;
-        int32_t status = record_next(window, &offset, &record);
-
-        *next = offset;
-        if (status != TS_OK)
-            return *next != from ? count : status;
-        *next += record.size;
-        count++;
-    }
-    return count;
-}
-
-int32_t ts_units_scan(ts_window *window, int64_t from, int64_t *next, int32_t capacity,
-                      ts_unit_row *rows)
-{
-    int32_t count = 0;
-
-    window->fault = TS_FAULT_NONE;
-    window->need = 0;
-    *next = from;
-    while (count < capacity) {
-        int64_t available = 0;
-        int32_t remaining = 0;
-        const uint8_t *at = bytes_at(window, *next, &available);
-        ts_timer_unit unit;
-
-        if (at == NULL)
-            return *next != from ? count : TS_NEED_ROOM;
-        if (ts_timer_blank_is(at, available, &remaining) &&
-            remaining == segment_left(window, *next)) {
-            *next += remaining;
-            return count;
-        }
-        if (available < TS_TIMER_UNIT_BYTES && available < segment_left(window, *next) &&
-            *next + available < window->end) {
-            window->need = TS_TIMER_UNIT_BYTES;
-            return *next != from ? count : TS_NEED_ROOM;
-        }
-        if (available < TS_TIMER_UNIT_BYTES || ts_sealed_get(at, *next, &unit) != 0) {
-            int32_t status = fault_at(window, *next, TS_FAULT_MAGIC);
-
-            return *next != from ? count : status;
-        }
-        rows[count].timer_pos = *next;
-        rows[count].prev_pos = unit.prev_pos;
-        rows[count].slot_ms = (int64_t)((uint64_t)unit.write_ms + (uint64_t)(int64_t)unit.delay_ms);
-        rows[count].write_ms = unit.write_ms;
-        rows[count].log_offset = unit.log_offset;
-        rows[count].size = unit.size;
-        rows[count].magic = unit.magic;
-        rows[count].topic_hash = unit.topic_hash;
-        rows[count].reserved = 0;
-        *next += TS_TIMER_UNIT_BYTES;
-        count++;
-    }
-    return count;
-}
-
-int32_t ts_slots_scan(const uint8_t *slots, int64_t first, int64_t count, int64_t slot_count,
-                      ts_slot_row *rows)
-{
-    int32_t found = 0;
-
-    for (int64_t i = 0; i < count; i++) {
-        ts_slot slot;
-
-        ts_slot_get(slots + i * TS_SLOT_BYTES, &slot);
-        if (slot.time <= 0 || slot.time % slot_count != first + i)
-            continue; /* never used, or no wheel of this many slots has it here */
-        rows[found].time = slot.time;
-        rows[found].first_pos = slot.first_pos;
-        rows[found].last_pos = slot.last_pos;
-        rows[found].slot = (int32_t)(first + i);
-        rows[found].count = slot.count;
-        found++;
-    }
-    return found;
 }

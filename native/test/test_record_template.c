@@ -272,6 +272,6 @@ int main(void)
         test_kept(&is, check_random(&seed));
     }
     CHECK(on_kept > KEPT_CALLS * PUTS / 8 && off_kept > KEPT_CALLS * PUTS / 8);
-    puts("test_form: ok");
+    puts("test_record_template: ok");
     return 0;
 }

@@ -16,15 +16,15 @@ enum ts_status {
     TS_INVALID = -4,      /* the caller's argument */
     TS_NEED_SEGMENT = -10, /* .need: number of a segment that must be mapped first */
     TS_NEED_ROUTE = -11,   /* .need: log offset of a record whose topic and queue have no route */
-    TS_NEED_ROOM = -12,    /* .need: bytes that do not fit the reserved part or the staging half */
+    TS_NEED_SPACE = -12,    /* .need: bytes that do not fit the reserved part or the staging half */
     TS_NEED_STATES = -13,  /* .need: timer id that has no block in the state table */
     TS_NEED_IDS = -15,     /* .need: message ids for which the newest table has no room */
-    TS_HELD = -16,         /* the append lock is this thread's already */
+    TS_REENTRANT = -16,         /* the append lock is this thread's already */
     TS_BLOCKED = -14       /* every slot that could take the request still waits to be read */
 };
 
 /* What a timer id is. Two bits, monotone: 0 or 1 to 2 or 3. */
-enum ts_state { TS_NONE = 0, TS_WAITING = 1, TS_HANDED = 2, TS_CANCELLED = 3 };
+enum ts_state { TS_NONE = 0, TS_WAITING = 1, TS_DELIVERED = 2, TS_CANCELLED = 3 };
 
 /* What one scanned record means to the fold (timerstore/_engine/log/fold.py). */
 enum ts_kind {
@@ -135,15 +135,15 @@ typedef struct {
     int32_t tags;             /* the tag's hash, 0 where there is none */
     int32_t key_hash;         /* of its id, as in the index */
     int32_t has_tags;
-} ts_note;
+} ts_append_hint;
 
 typedef struct {
-    ts_note *at;              /* [capacity], a power of two */
+    ts_append_hint *at;              /* [capacity], a power of two */
     int64_t capacity;
     int64_t tail;             /* notes that were made; under the append lock */
     int64_t apart[8];         /* two who write do not share a line */
     int64_t head;             /* notes that were taken; who dispatches */
-} ts_notes;
+} ts_append_hints;
 
 /* The commit log's end. Everything here: under the append lock. */
 typedef struct {
@@ -153,7 +153,7 @@ typedef struct {
     int64_t staging_bytes;    /* a half is written out beyond; one record and a blank always fit */
     int64_t base;             /* log offset of staging[0] */
     int64_t filled;           /* bytes of the half in use */
-    int64_t room_end;         /* log offset up to which records may reach */
+    int64_t append_limit;         /* log offset up to which records may reach */
     int64_t segment_bytes;
     int64_t need;             /* out, with TS_NEED_* */
     int64_t precision_ms;
@@ -171,9 +171,9 @@ typedef struct {
     ts_route *timer_route;
     ts_states *states;
     ts_calendar *calendar;    /* NULL: nobody counts; too full: TS_NEED_STATES, too */
-    ts_notes *notes;          /* NULL: nobody reads them */
-    uint8_t *kept;            /* forms of single puts: log/template_cache.h, ts_kept_bytes; NULL: none are */
-    int32_t dispatch_comes;   /* dispatch looks within milliseconds by itself: soon_ms */
+    ts_append_hints *hints;          /* NULL: nobody reads them */
+    uint8_t *templates;            /* forms of single puts: log/template_cache.h, ts_template_cache_bytes; NULL: none are */
+    int32_t dispatch_scheduled;   /* dispatch looks within milliseconds by itself: soon_ms */
     int32_t flush_armed;      /* flush or dispatch look by themselves within the flush interval: who
                                  puts what is due later need not wake them */
     uint32_t store_id;
@@ -186,11 +186,11 @@ typedef struct {
 typedef struct {
     const uint8_t *at;
     int32_t size;
-} ts_given;
+} ts_slice;
 
 /* Messages to put, as columns. Row k of a text is texts[offsets[k] .. offsets[k + 1]). */
 typedef struct {
-    const ts_given *parts;        /* NULL, or each body where it lies, in place of the next two */
+    const ts_slice *parts;        /* NULL, or each body where it lies, in place of the next two */
     const uint8_t *bodies;
     const int64_t *body_offsets;
     const int64_t *due_ms;        /* NULL: now, as is a time that has passed */
@@ -206,7 +206,7 @@ typedef struct {
     int64_t first_unique;         /* row k takes this + k for an id that the store makes */
     int32_t properties_size;
     int32_t count;
-} ts_rows;
+} ts_column_batch;
 
 enum ts_outcome { TS_DUPLICATE = -2 }; /* for a queue offset */
 
@@ -245,7 +245,7 @@ typedef struct {
     int32_t level;        /* 0: none */
     int32_t is_same;      /* it has this topic and id: no other with the same hash */
     int32_t is_cancelled;
-} ts_first;
+} ts_first_message;
 
 /* One timer-topic message on its way to the wheel. */
 typedef struct {
@@ -309,7 +309,7 @@ typedef struct {
     int32_t plain_size; /* bytes of the source's properties that are carried over */
     int32_t size;       /* 0: no record can hold it */
     int32_t flags;
-    int32_t is_noted;   /* its note is known: these */
+    int32_t has_hint;   /* its note is known: these */
     int32_t tags;
     int32_t has_tags;
     int32_t key_hash;
@@ -318,10 +318,10 @@ typedef struct {
 /* What became of drafts; added to. The slots of those that need no record any more stand as runs of
  * equal neighbours; the caller has room for one a draft. */
 typedef struct {
-    int64_t handed;
+    int64_t delivered;
     int64_t rolled;
     int64_t skipped;       /* did not wait any more */
-    int64_t misfits;       /* size 0, and not gone */
+    int64_t unroutable;       /* size 0, and not gone */
     int64_t gone;          /* removed from the log: a moved copy stands for it */
     int64_t moved;
     int64_t rolled_due_ms; /* the earliest of the rolled ones */
@@ -388,13 +388,13 @@ typedef struct {
     int64_t pos;             /* in, out: timer log position of the next unit */
     int64_t segment_bytes;   /* of the timer log */
     int64_t write_slot;      /* slot number of the present */
-    int64_t frontier;        /* slots below are loaded: what would go there is late */
+    int64_t read_slot;        /* slots below are loaded: what would go there is late */
     int64_t reuse_below;     /* what a slot still holds of a lap before may be overwritten below */
     int64_t read_below;      /* and below this, but for the slots in `kept` */
     const int64_t *kept;     /* ascending */
     int32_t kept_count;
-    int32_t parks;           /* 1: what finds no slot waits in the open slot and the far wheel */
-    int64_t parked;          /* in this slot of it */
+    int32_t overflows;           /* 1: what finds no slot waits in the open slot and the far wheel */
+    int64_t overflow_slot;          /* in this slot of it */
     int64_t roll_slots;
     int64_t bytes;           /* out: bytes written to the unit buffer */
     int64_t first_slot;      /* out: lowest slot still to be read that took a unit; INT64_MAX */
@@ -473,7 +473,7 @@ typedef struct {
     int32_t topic_size;
     int32_t key_size;
     int32_t unused;
-} ts_named;
+} ts_handle;
 
 /* One of many cancels. */
 typedef struct {
@@ -516,7 +516,7 @@ typedef struct {
     int64_t offset;        /* log offset of bytes[0]; they lie in one segment */
     int64_t end;           /* log offset that nothing reaches beyond */
     int64_t segment_bytes;
-    int64_t need;          /* out, with TS_NEED_ROOM: bytes from `next` on that one item takes */
+    int64_t need;          /* out, with TS_NEED_SPACE: bytes from `next` on that one item takes */
     int64_t fault_offset;  /* out, with TS_CORRUPT */
     int32_t fault;         /* out, with TS_CORRUPT: enum ts_fault */
     int32_t verify;        /* whether CRCs are computed */
@@ -706,7 +706,7 @@ int64_t ts_due_settle(int64_t *due_ms, int64_t count, int64_t now_ms, int64_t la
 
 /* append.c: all under the append lock. due_ms at or before now_ms: to the real topic at once. A log
  * has so many bytes, zeros at first, for the forms it keeps. */
-int64_t ts_kept_bytes(void);
+int64_t ts_template_cache_bytes(void);
 int64_t ts_put_one(ts_log *log, ts_route *route, const uint8_t *body, int32_t body_size,
                    int64_t due_ms, const uint8_t *properties, int32_t properties_size,
                    int64_t now_ms);
@@ -722,12 +722,12 @@ int32_t ts_cancel(ts_log *log, ts_route *real, int64_t id, const uint8_t *proper
 enum { TS_DELETE_TEXT_BYTES = 192 };
 
 /* cancels.c. delete_text: a delete record's properties, but for our own, as a broker writes them; how
- * many bytes, or TS_NEED_ROOM. find needs no lock: how many were looked at, as far as the texts' room
+ * many bytes, or TS_NEED_SPACE. find needs no lock: how many were looked at, as far as the texts' room
  * goes. place runs under the append lock: how many of [from, count) are done. */
 int32_t ts_delete_text(uint8_t *out, int32_t out_bytes, const uint8_t *topic, int32_t topic_size,
                        const uint8_t *key, int32_t key_size, int32_t queue_id, int64_t out_ms);
 int32_t ts_cancels_find(ts_view *view, const ts_routes *routes, int64_t precision_ms,
-                        const ts_named *named, const uint8_t *names, int32_t count,
+                        const ts_handle *named, const uint8_t *names, int32_t count,
                         uint8_t *texts, int32_t texts_bytes, ts_cancel_draft *drafts);
 int32_t ts_cancels_place(ts_log *log, const uint8_t *texts, ts_cancel_draft *drafts, int32_t from,
                          int32_t count, int64_t now_ms);
@@ -755,50 +755,50 @@ int32_t ts_encode(uint8_t *out, int32_t out_bytes, const uint8_t *topic, int32_t
  * is *status, with *need.
  * put_many_fits, under the lock, too: 1 where put_many surely appends all rows, which differ in
  * nothing but body and time; body_bytes: of all. */
-int32_t ts_put_many(ts_log *log, ts_route *route, const ts_rows *rows, int32_t from, int32_t to,
+int32_t ts_put_many(ts_log *log, ts_route *route, const ts_column_batch *rows, int32_t from, int32_t to,
                     int64_t now_ms, int64_t *log_offsets, int64_t *queue_offsets);
-int32_t ts_put_many_held(ts_log *log, ts_route *route, const ts_rows *rows, int32_t from,
-                         int32_t to, int32_t hold, int64_t now_ms, int64_t *log_offsets,
-                         int64_t *queue_offsets, int32_t *status, int64_t *need);
-int32_t ts_put_many_fits(const ts_log *log, const ts_route *route, const ts_rows *rows,
+int32_t ts_put_many_locking(ts_log *log, ts_route *route, const ts_column_batch *rows, int32_t from,
+                            int32_t to, int32_t hold, int64_t now_ms, int64_t *log_offsets,
+                            int64_t *queue_offsets, int32_t *status, int64_t *need);
+int32_t ts_put_many_fits(const ts_log *log, const ts_route *route, const ts_column_batch *rows,
                          int32_t body_bytes, int64_t now_ms);
-int32_t ts_rows_measure(const ts_log *log, const ts_route *route, const ts_rows *rows,
-                        int32_t from, int32_t most, int64_t limit, int64_t now_ms, int64_t *bytes,
-                        int32_t *timers);
+int32_t ts_batch_measure(const ts_log *log, const ts_route *route, const ts_column_batch *rows,
+                         int32_t from, int32_t most, int64_t limit, int64_t now_ms, int64_t *bytes,
+                         int32_t *timers);
 int32_t ts_put_group(ts_log *log, ts_route *head_route, const uint8_t *head, int32_t head_size,
-                     ts_route *route, const ts_rows *rows, int32_t from, int32_t count,
+                     ts_route *route, const ts_column_batch *rows, int32_t from, int32_t count,
                      int64_t bytes, int32_t timers, int64_t now_ms, int64_t *log_offsets,
                      int64_t *queue_offsets);
 int64_t ts_group_head_bytes(const ts_log *log, const ts_route *route, int32_t head_size);
-uint64_t ts_rows_digest(const ts_rows *rows, const uint8_t *topic, int32_t topic_size,
-                        int32_t from, int32_t to, uint64_t digest);
+uint64_t ts_batch_digest(const ts_column_batch *rows, const uint8_t *topic, int32_t topic_size,
+                         int32_t from, int32_t to, uint64_t digest);
 
 /* rows.c, under the append lock: as ts_put_many, but a row whose id was put before, at an offset below
  * below[row], is not appended: its log offset is that one's, its queue offset TS_DUPLICATE.
  * topic_hash: ts_identity of the real topic. once_ms: for TS_ONCE and the table. */
 int32_t ts_put_once(ts_log *log, ts_ids *ids, uint64_t topic_hash, ts_route *route,
-                    const ts_rows *rows, int32_t from, int32_t to, const int64_t *below,
+                    const ts_column_batch *rows, int32_t from, int32_t to, const int64_t *below,
                     int64_t once_ms, int64_t now_ms, int64_t *log_offsets, int64_t *queue_offsets);
 
 /* ids.c. look, add, load, move: under the append lock. look: how many rows are known, and where (-1:
  * not). add, load: how many there was room for. move: a message has another record. scan: ids in the
  * log; needs no lock. firsts: reads them where they lie; states as ts_state_get. */
-int64_t ts_ids_look(const ts_ids *ids, uint64_t topic_hash, const ts_rows *rows, int32_t from,
+int64_t ts_ids_look(const ts_ids *ids, uint64_t topic_hash, const ts_column_batch *rows, int32_t from,
                     int32_t to, const int64_t *below, int64_t now_ms, int64_t *log_offsets);
-int32_t ts_ids_add(ts_ids *ids, uint64_t topic_hash, const ts_rows *rows, int32_t from, int32_t to,
+int32_t ts_ids_add(ts_ids *ids, uint64_t topic_hash, const ts_column_batch *rows, int32_t from, int32_t to,
                    const int64_t *log_offsets, int64_t store_ms);
 int32_t ts_ids_load(ts_ids *ids, const ts_id *entries, int32_t count);
 int32_t ts_ids_move(ts_ids *ids, const uint8_t *topic, int32_t topic_size, const uint8_t *id,
                     int32_t size, int64_t log_offset, int64_t now_ms);
 int32_t ts_ids_scan(ts_view *view, uint32_t store_id, int64_t from, int64_t *next, int32_t capacity,
                     ts_id *entries);
-int32_t ts_firsts(ts_view *view, const ts_states *states, uint32_t store_id, int64_t precision_ms,
-                  const uint8_t *topic, int32_t topic_size, const ts_rows *rows,
-                  const int32_t *which, int32_t count, ts_first *firsts);
+int32_t ts_first_messages(ts_view *view, const ts_states *states, uint32_t store_id, int64_t precision_ms,
+                          const uint8_t *topic, int32_t topic_size, const ts_column_batch *rows,
+                          const int32_t *which, int32_t count, ts_first_message *firsts);
 
 /* deliver.c: plan needs no lock, place runs under the append lock, with the view of plan held. */
 int32_t ts_deliver_plan(ts_view *view, const ts_routes *routes, const ts_log *log,
-                        ts_route *timer_route, int64_t frontier, const ts_due *due, int32_t count,
+                        ts_route *timer_route, int64_t read_slot, const ts_due *due, int32_t count,
                         int64_t now_ms, uint8_t *scratch, int64_t scratch_bytes,
                         ts_draft *drafts);
 int32_t ts_deliver_place(ts_log *log, const uint8_t *scratch, ts_draft *drafts, int32_t from,
@@ -806,7 +806,7 @@ int32_t ts_deliver_place(ts_log *log, const uint8_t *scratch, ts_draft *drafts, 
 /* Both for as many as there are, taking the append lock itself, some at a time: how many are done. A
  * status where the first cannot be. Ends early behind drafts that no record can hold. */
 int32_t ts_deliver_many(ts_view *view, const ts_routes *routes, ts_log *log, ts_route *timer_route,
-                        int64_t frontier, const ts_due *due, int32_t count, int64_t now_ms,
+                        int64_t read_slot, const ts_due *due, int32_t count, int64_t now_ms,
                         ts_delivery *delivery, ts_tally *tally);
 
 /* reschedule.c: no lock. Bytes of the record at log_offset under another route and with these
@@ -838,7 +838,7 @@ int32_t ts_level_place(ts_log *log, const uint8_t *scratch, ts_level_draft *draf
 int32_t ts_dispatch(ts_view *view, const ts_routes *routes, const int64_t *level_delay_ms,
                     int32_t level_count, int64_t from, int64_t *next, int32_t capacity,
                     uint8_t *units, int32_t *route_indexes, int64_t *queue_offsets,
-                    ts_keys *keys, ts_notes *notes, ts_requests *requests);
+                    ts_keys *keys, ts_append_hints *hints, ts_requests *requests);
 
 /* index.c. keys: of the records between from and view->end. append: how many keys the file took;
  * entries has room for all. relink: slots anew from entries, TS_CORRUPT where those do not fit.
@@ -914,7 +914,7 @@ int64_t ts_wheel_next(const ts_wheel *wheel, int64_t from, int64_t to);
 /* The same for as many as there is room for, and how many units each says it holds: how many. */
 int32_t ts_wheel_next_many(const ts_wheel *wheel, int64_t from, int64_t to, int64_t *slots,
                            int64_t *units, int32_t capacity);
-int64_t ts_wheel_crowd(const ts_wheel *wheel, int64_t from, int64_t to, int32_t count_min,
+int64_t ts_wheel_burst(const ts_wheel *wheel, int64_t from, int64_t to, int32_t count_min,
                        int32_t *count);
 int32_t ts_wheel_load(ts_view *timer_log, const ts_wheel *wheel, int64_t slot, int64_t *pos,
                       int32_t capacity, ts_chained *out);
@@ -935,7 +935,7 @@ int64_t ts_wheel_cut(ts_view *timer_log, ts_wheel *wheel, int64_t timer_log_end)
 int32_t ts_wheel_slot(const ts_wheel *wheel, int64_t slot, int64_t *first_pos, int64_t *last_pos,
                       int32_t *count);
 int32_t ts_due_load(ts_view *view, const ts_states *states, uint32_t store_id,
-                    int64_t precision_ms, int64_t frontier, const ts_chained *chained,
+                    int64_t precision_ms, int64_t read_slot, const ts_chained *chained,
                     int32_t count, ts_due *out);
 
 /* far.c: link under the timer lock. Numbers, previous numbers and bytes of units that follow each
@@ -958,15 +958,15 @@ int32_t ts_far_waiting(const ts_states *states, int64_t log_begin, ts_far_unit *
  * [from, end) that no chain holds, which are all but `held`, ascending, or (NULL, where all chains
  * were just relinked) as the units say. After TS_NEED_SEGMENT call again with the same walk: a
  * chain may lie in more files than are mapped at a time. */
-int64_t ts_wheel_rechain(ts_view *timer_log, ts_wheel *wheel, int64_t slot, int64_t read_slot,
-                         const int64_t *living, uint8_t *is_kept, int64_t living_count,
-                         ts_patch *patches, int64_t capacity, ts_chain_walk *walk);
+int64_t ts_wheel_compact_chain(ts_view *timer_log, ts_wheel *wheel, int64_t slot, int64_t read_slot,
+                               const int64_t *living, uint8_t *is_kept, int64_t living_count,
+                               ts_patch *patches, int64_t capacity, ts_chain_walk *walk);
 int32_t ts_wheel_recount(ts_view *timer_log, ts_wheel *wheel, int64_t slot, ts_chain_walk *walk);
-int64_t ts_wheel_held(ts_view *timer_log, ts_wheel *wheel, int64_t slot, int64_t from,
-                      int64_t *positions, int64_t capacity, ts_chain_walk *walk);
-int64_t ts_timer_log_loose(ts_view *timer_log, const ts_wheel *wheel, int64_t from, int64_t *next,
-                           int64_t read_slot, const int64_t *held, int64_t held_count,
-                           ts_patch *patches, int64_t capacity);
+int64_t ts_wheel_chain_positions(ts_view *timer_log, ts_wheel *wheel, int64_t slot, int64_t from,
+                                 int64_t *positions, int64_t capacity, ts_chain_walk *walk);
+int64_t ts_timer_log_unchained(ts_view *timer_log, const ts_wheel *wheel, int64_t from, int64_t *next,
+                               int64_t read_slot, const int64_t *held, int64_t held_count,
+                               ts_patch *patches, int64_t capacity);
 /* seal.c: pure. Of count units side by side from the position on, which are valid. */
 void ts_units_check(const uint8_t *units, int64_t count, int64_t pos, uint8_t *is_sound);
 
@@ -977,7 +977,7 @@ void ts_heap_push(ts_heap *heap, const ts_due *in, int64_t count);
 void ts_run_sort(const ts_due *in, int64_t count, ts_heap_key *keys, ts_due *out);
 /* What is left of them, at most TS_RUNS_MAX, to out. */
 void ts_runs_merge(const ts_run *runs, int64_t count, ts_due *out);
-int64_t ts_open_pop(ts_open *open, int64_t until_ms, int64_t frontier, int64_t precision_ms,
+int64_t ts_open_pop(ts_open *open, int64_t until_ms, int64_t read_slot, int64_t precision_ms,
                     ts_due *out, int64_t capacity);
 /* The first wake_ms, INT64_MAX where there is nothing. */
 int64_t ts_open_wake(const ts_open *open);
@@ -989,7 +989,7 @@ int32_t ts_pull(ts_view *view, const ts_route *route, const uint8_t *units,
                 uint8_t *bodies, int64_t bodies_bytes, uint8_t *properties,
                 int64_t properties_bytes);
 int64_t ts_units_below(const uint8_t *units, int64_t count, int64_t log_end);
-/* One message, wherever it lies. TS_NEED_ROOM with view->need where the buffers are too small. */
+/* One message, wherever it lies. TS_NEED_SPACE with view->need where the buffers are too small. */
 int32_t ts_pull_one(ts_view *view, int64_t log_offset, int64_t precision_ms, ts_pulled *out,
                     uint8_t *body, int64_t body_bytes, uint8_t *properties,
                     int64_t properties_bytes, uint8_t *topic);
@@ -1001,8 +1001,8 @@ int32_t ts_pull_one(ts_view *view, int64_t log_offset, int64_t precision_ms, ts_
  * first on, or a status where the first does not read. */
 int32_t ts_old_units_check(ts_view *view, const ts_route *route, const uint8_t *units,
                            int32_t count, int64_t queue_offset);
-int32_t ts_old_units_mend(ts_view *view, const ts_route *route, uint8_t *units, int32_t count,
-                          int64_t queue_offset, const int64_t *level_delay_ms, int32_t level_count);
+int32_t ts_old_units_repair(ts_view *view, const ts_route *route, uint8_t *units, int32_t count,
+                            int64_t queue_offset, const int64_t *level_delay_ms, int32_t level_count);
 int32_t ts_units_store_ms(ts_view *view, const ts_route *route, const uint8_t *units, int32_t count,
                           int64_t queue_offset, int64_t *store_ms);
 
@@ -1018,18 +1018,18 @@ int32_t ts_pulled_keep(ts_pulled *pulled, int32_t count, const uint8_t *keep, ui
 /* columns.c: pure, on bytes that nobody writes to meanwhile. Each scan begins at log offset `from`, goes
  * over the blank that ends a segment, and stops at the window's end, at capacity, or where the sums
  * of what was taken reach bytes_max; *next is where the following call goes on. 0 rows and *next
- * unmoved: TS_NEED_ROOM (more bytes of this segment), TS_CORRUPT, or nothing below window->end.
+ * unmoved: TS_NEED_SPACE (more bytes of this segment), TS_CORRUPT, or nothing below window->end.
  * sums: of each span's bytes, then of pairs, names and values. */
 int32_t ts_table_scan(ts_window *window, int64_t precision_ms, const ts_table_filter *filter,
-                     int32_t wants, int64_t from, int64_t *next, int64_t bytes_max,
-                     int32_t capacity, ts_table_row *rows, int64_t *sums);
+                      int32_t wants, int64_t from, int64_t *next, int64_t bytes_max,
+                      int32_t capacity, ts_table_row *rows, int64_t *sums);
 /* One span of all rows as a column: offsets [count + 1], data as long as its sum, a bit a row that
  * has it. ts_table_pairs: the properties as a column of lists of (name, value). */
 void ts_table_text(const ts_window *window, const ts_table_row *rows, int32_t count, int32_t span,
-                  int32_t *offsets, uint8_t *data, uint8_t *validity);
+                   int32_t *offsets, uint8_t *data, uint8_t *validity);
 void ts_table_pairs(const ts_window *window, const ts_table_row *rows, int32_t count, int32_t *offsets,
-                   int32_t *name_offsets, uint8_t *names, int32_t *value_offsets,
-                   uint8_t *values);
+                    int32_t *name_offsets, uint8_t *names, int32_t *value_offsets,
+                    uint8_t *values);
 /* As ts_scan, but of a window, and without routes: `route` is -1. */
 int32_t ts_window_scan(ts_window *window, int64_t precision_ms, int64_t from, int64_t *next,
                        int32_t capacity, ts_scanned *out);

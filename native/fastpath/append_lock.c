@@ -51,7 +51,7 @@ static PyObject *AppendLock_enter(AppendLock *self, PyObject *unused)
         Py_END_ALLOW_THREADS
     }
     if (status == EDEADLK) {
-        (void)ts_refuse();
+        (void)ts_raise_reentrant();
         return NULL;
     }
     if (status != 0)

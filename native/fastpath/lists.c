@@ -288,7 +288,7 @@ static int read_receipt(PyObject *receipt, PyObject *origin_type, name_parts *pa
 }
 
 /* Adds what one names behind the names that are there. */
-static int add_named(const name_parts *parts, ts_named *named, PyObject *names, Py_ssize_t *used)
+static int add_named(const name_parts *parts, ts_handle *named, PyObject *names, Py_ssize_t *used)
 {
     static const char hex[] = "0123456789ABCDEF";
     Py_ssize_t made = parts->unique < 0 ? 0 : UNIQUE_DIGITS;
@@ -296,7 +296,7 @@ static int add_named(const name_parts *parts, ts_named *named, PyObject *names, 
     char *out;
 
     if (parts->topic_size > INT32_MAX || parts->key_size > INT32_MAX - made)
-        return wrong_arguments("read_named");
+        return wrong_arguments("read_handles");
     if (size > room - *used && PyByteArray_Resize(names, 2 * room + size) < 0)
         return -1;
     out = PyByteArray_AS_STRING(names) + *used;
@@ -306,7 +306,7 @@ static int add_named(const name_parts *parts, ts_named *named, PyObject *names, 
     out += parts->key_size;
     for (Py_ssize_t i = 0; i < made; i++)
         out[i] = hex[parts->unique >> (4 * (UNIQUE_DIGITS - 1 - i)) & 15];
-    *named = (ts_named){.timer_id = parts->timer_id, .out_ms = parts->out_ms,
+    *named = (ts_handle){.timer_id = parts->timer_id, .out_ms = parts->out_ms,
                         .log_offset = parts->log_offset, .name_at = *used,
                         .topic_size = (int32_t)parts->topic_size,
                         .key_size = (int32_t)(parts->key_size + made)};
@@ -315,7 +315,7 @@ static int add_named(const name_parts *parts, ts_named *named, PyObject *names, 
 }
 
 /* How far it comes, or -1 with an exception set. */
-static Py_ssize_t walk(PyObject *const *args, Py_ssize_t begin, ts_named *named)
+static Py_ssize_t walk(PyObject *const *args, Py_ssize_t begin, ts_handle *named)
 {
     Py_ssize_t n = PyList_GET_SIZE(args[0]), used = PyByteArray_GET_SIZE(args[3]), i;
     uint8_t room[HANDLE_BYTES_MAX];
@@ -337,7 +337,7 @@ static Py_ssize_t walk(PyObject *const *args, Py_ssize_t begin, ts_named *named)
     return PyByteArray_Resize(args[3], used) < 0 ? -1 : i;
 }
 
-PyObject *ts_read_named(PyObject *module, PyObject *const *args, Py_ssize_t count)
+PyObject *ts_read_handles(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     Py_buffer named;
     Py_ssize_t begin, reached = -1;
@@ -345,15 +345,15 @@ PyObject *ts_read_named(PyObject *module, PyObject *const *args, Py_ssize_t coun
     (void)module;
     if (count != 6 || !PyList_CheckExact(args[0]) || !PyByteArray_CheckExact(args[3]) ||
         !PyType_Check(args[4]) || !PyType_Check(args[5])) {
-        wrong_arguments("read_named");
+        wrong_arguments("read_handles");
         return NULL;
     }
     begin = PyLong_AsSsize_t(args[1]);
     if ((begin == -1 && PyErr_Occurred()) ||
         PyObject_GetBuffer(args[2], &named, PyBUF_WRITABLE) < 0)
         return NULL;
-    if (begin < 0 || named.len != PyList_GET_SIZE(args[0]) * (Py_ssize_t)sizeof(ts_named))
-        wrong_arguments("read_named");
+    if (begin < 0 || named.len != PyList_GET_SIZE(args[0]) * (Py_ssize_t)sizeof(ts_handle))
+        wrong_arguments("read_handles");
     else
         reached = walk(args, begin, named.buf);
     PyBuffer_Release(&named);

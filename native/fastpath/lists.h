@@ -14,10 +14,10 @@ PyObject *ts_join(PyObject *module, PyObject *const *args, Py_ssize_t count);
  * from offsets[k] to offsets[k + 1]. ValueError where that is not in it. */
 PyObject *ts_split(PyObject *module, PyObject *const *args, Py_ssize_t count);
 
-/* read_named(given, begin, named, names, PutReceipt, ReceiptOrigin) -> int. Of a list of receipts and
- * handles, from `begin` on, what they name: a ts_named each, in their places in `named`, texts added
+/* read_handles(given, begin, named, names, PutReceipt, ReceiptOrigin) -> int. Of a list of receipts and
+ * handles, from `begin` on, what they name: a ts_handle each, in their places in `named`, texts added
  * to the bytearray `names`. Up to where it stops: at the end, or at the first that is neither a
  * timer's receipt nor a handle as this engine writes it. log_offset: -1 of a handle. */
-PyObject *ts_read_named(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *ts_read_handles(PyObject *module, PyObject *const *args, Py_ssize_t count);
 
 #endif

@@ -18,7 +18,7 @@ typedef struct {
 
 static PyObject *make_refusal;
 
-int ts_refuse(void)
+int ts_raise_reentrant(void)
 {
     PyObject *error = make_refusal == NULL ? NULL : PyObject_CallNoArgs(make_refusal);
 
@@ -31,7 +31,7 @@ int ts_refuse(void)
     return -1;
 }
 
-PyObject *ts_refuse_by(PyObject *module, PyObject *make_error)
+PyObject *ts_set_reentrant_error(PyObject *module, PyObject *make_error)
 {
     (void)module;
     Py_XSETREF(make_refusal, Py_NewRef(make_error));
@@ -69,7 +69,7 @@ static int wait_for(Lock *self, PY_TIMEOUT_T wait_us)
 
     while (got != PY_LOCK_ACQUIRED && wait_us != 0) {
         if (is_mine(self) || ts_is_exiting())
-            return ts_refuse();
+            return ts_raise_reentrant();
         Py_BEGIN_ALLOW_THREADS
         got = PyThread_acquire_lock_timed(self->lock, wait_us, 1);
         Py_END_ALLOW_THREADS

@@ -32,7 +32,7 @@ typedef struct {
     int64_t *queue_offsets;
     int64_t *due_ms;             /* until they are in the log 0: now */
     int64_t *timer_ids;
-    ts_given bodies[ROWS_MAX];
+    ts_slice bodies[ROWS_MAX];
 } many;
 
 int ts_many_prepare(void)
@@ -139,7 +139,7 @@ static int32_t find_bodies(many *call, PyObject *list, Py_ssize_t body_bytes_max
         if (!PyBytes_CheckExact(body) || (size = PyBytes_GET_SIZE(body)) > body_bytes_max ||
             (bytes += size) > BODY_BYTES_MAX)
             return -1;
-        call->bodies[i] = (ts_given){(const uint8_t *)PyBytes_AS_STRING(body), (int32_t)size};
+        call->bodies[i] = (ts_slice){(const uint8_t *)PyBytes_AS_STRING(body), (int32_t)size};
     }
     return (int32_t)bytes;
 }
@@ -148,10 +148,10 @@ static int32_t find_bodies(many *call, PyObject *list, Py_ssize_t body_bytes_max
  * set, where nobody can. */
 static int64_t append(const Putter *self, ts_route *route, many *call, int32_t body_bytes)
 {
-    ts_rows rows = {.parts = call->bodies, .due_ms = call->due_ms, .count = call->count};
+    ts_column_batch rows = {.parts = call->bodies, .due_ms = call->due_ms, .count = call->count};
     int32_t done = 0, fits = 0;
 
-    if (!ts_log_try_hold(self->log))
+    if (!ts_log_try_lock(self->log))
         return -1;
     rows.first_unique = self->log->unique_counter;
     if (ts_put_many_fits(self->log, route, &rows, body_bytes, call->now_ms)) {
@@ -160,7 +160,7 @@ static int64_t append(const Putter *self, ts_route *route, many *call, int32_t b
                            call->log_offsets, call->timer_ids);
         fits = 1;
     }
-    ts_log_let_go(self->log);
+    ts_log_unlock(self->log);
     if (!fits)
         return -1;
     if (done == call->count)
@@ -223,8 +223,8 @@ static int put(Putter *self, PyObject *const *args, PyObject *names, many *call,
         set(batch, name_queue_id, Py_NewRef(ts_zero)) < 0 || /* a topic with one queue */
         set(batch, name_given, Py_NewRef(Py_None)) < 0)
         return -1;
-    return ts_settle(self, call->log_offsets[call->count - 1], call->soonest_ms, call->now_ms,
-                     waits) < 0
+    return ts_finish_put(self, call->log_offsets[call->count - 1], call->soonest_ms, call->now_ms,
+                         waits) < 0
                ? -1
                : 1;
 }

@@ -145,10 +145,10 @@ static int append(const Putter *self, PyObject *entry, PyObject *level, PyObject
     int32_t size = (int32_t)PyBytes_GET_SIZE(body);
     int64_t delay_ms = level != NULL ? PyLong_AsLongLong(PyTuple_GET_ITEM(level, 2)) : 0;
 
-    if (!ts_log_try_hold(self->log))
+    if (!ts_log_try_lock(self->log))
         return 0;
     if (level != NULL && self->log->calendar != NULL) {
-        ts_log_let_go(self->log);
+        ts_log_unlock(self->log);
         return 0; /* the slow way counts it there */
     }
     if (level != NULL) { /* from here on, so that due times ascend along the level's queue */
@@ -167,7 +167,7 @@ static int append(const Putter *self, PyObject *entry, PyObject *level, PyObject
         real->level_pending++;
     done->number = self->log->out[0];
     done->counter = self->log->out[1];
-    ts_log_let_go(self->log);
+    ts_log_unlock(self->log);
     return done->log_offset >= 0;
 }
 
@@ -238,11 +238,11 @@ static int wants_dispatch(const ts_log *log, int is_armed, int64_t due_ms, int64
 {
     if (due_ms <= now_ms + log->soon_ms)
         return 1;
-    return !__atomic_load_n(&log->dispatch_comes, __ATOMIC_RELAXED) &&
+    return !__atomic_load_n(&log->dispatch_scheduled, __ATOMIC_RELAXED) &&
            (!is_armed || due_ms <= now_ms + log->near_ms);
 }
 
-static int ring_dispatch(Putter *self)
+static int wake_dispatch(Putter *self)
 {
     PyObject *is_silent = PyObject_CallNoArgs(self->is_dispatch_silent);
 
@@ -252,7 +252,7 @@ static int ring_dispatch(Putter *self)
     return is_silent == Py_False ? 0 : ts_call(self->wake_dispatch);
 }
 
-static int tell(Putter *self, int64_t due_ms, int64_t now_ms)
+static int notify_services(Putter *self, int64_t due_ms, int64_t now_ms)
 {
     int32_t hits = __atomic_load_n(self->hits, __ATOMIC_RELAXED), is_armed;
 
@@ -262,7 +262,7 @@ static int tell(Putter *self, int64_t due_ms, int64_t now_ms)
         self->hits_seen = hits;
     }
     is_armed = __atomic_load_n(&self->log->flush_armed, __ATOMIC_RELAXED);
-    if (wants_dispatch(self->log, is_armed, due_ms, now_ms) && ring_dispatch(self) < 0)
+    if (wants_dispatch(self->log, is_armed, due_ms, now_ms) && wake_dispatch(self) < 0)
         return -1;
     if (is_armed)
         return 0;
@@ -274,10 +274,10 @@ static int tell(Putter *self, int64_t due_ms, int64_t now_ms)
     return -1;
 }
 
-int ts_settle(Putter *self, int64_t log_offset, int64_t due_ms, int64_t now_ms, int waits)
+int ts_finish_put(Putter *self, int64_t log_offset, int64_t due_ms, int64_t now_ms, int waits)
 {
     if (self->sync == Py_None)
-        return tell(self, due_ms, now_ms);
+        return notify_services(self, due_ms, now_ms);
     return waits ? wait_durable(self, log_offset) : 0;
 }
 
@@ -305,7 +305,7 @@ static int put_plain(Putter *self, PyObject *const *args, Py_ssize_t count, PyOb
             *receipt = make_receipt(self, PyTuple_GET_ITEM(entry, 1), &done, due);
             if (*receipt == NULL)
                 return -1;
-            if (ts_settle(self, done.log_offset, done.due_ms, done.now_ms, waits) < 0) {
+            if (ts_finish_put(self, done.log_offset, done.due_ms, done.now_ms, waits) < 0) {
                 Py_CLEAR(*receipt);
                 return -1;
             }

@@ -134,8 +134,8 @@ static PyTypeObject Putter_type = {
 static PyMethodDef functions[] = {
     {"join", (PyCFunction)(void (*)(void))ts_join, METH_FASTCALL, "See lists.h."},
     {"split", (PyCFunction)(void (*)(void))ts_split, METH_FASTCALL, "See lists.h."},
-    {"refuse_by", (PyCFunction)ts_refuse_by, METH_O, "Set the function that makes the error of a re-entrant call."},
-    {"read_named", (PyCFunction)(void (*)(void))ts_read_named, METH_FASTCALL, "See lists.h."},
+    {"set_reentrant_error", (PyCFunction)ts_set_reentrant_error, METH_O, "Set the function that makes the error of a re-entrant call."},
+    {"read_handles", (PyCFunction)(void (*)(void))ts_read_handles, METH_FASTCALL, "See lists.h."},
     {NULL, NULL, 0, NULL},
 };
 

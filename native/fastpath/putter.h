@@ -101,6 +101,6 @@ int64_t ts_due_ms_of(const Putter *self, PyObject *const *values, PyObject *name
 /* Before the answer to who put the record at an offset, the last of his: where puts are to be durable,
  * waits until it is, if he does not wait himself; else wakes who must hear of a message that is due
  * then. Raises where the log's memory may have been zeros in place of a file's. */
-int ts_settle(Putter *self, int64_t log_offset, int64_t due_ms, int64_t now_ms, int waits);
+int ts_finish_put(Putter *self, int64_t log_offset, int64_t due_ms, int64_t now_ms, int waits);
 
 #endif

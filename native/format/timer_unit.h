@@ -13,7 +13,7 @@
  * | 28     | 8     | i64  | bytes | log offset of the message in the timer topic               |
  * | 36     | 4     | i32  | bytes | size of that message                                       |
  * | 40     | 4     | i32  | -     | Java's hash of the real topic, 0 without                   |
- * | 44     | 8     | i64  | -     | seal: TS_TIMER_SEAL, and the CRC-32 of bytes 0 to 43 begun |
+ * | 44     | 8     | i64  | -     | seal: TS_TIMER_CHECKSUM_MARK, and the CRC-32 of bytes 0 to 43 begun |
  * |        |       |      |       | with the low 32 bits of the unit's position; 0: no seal    |
  *
  * Byte order: big-endian. Slot time = write ms + delay; of a unit that rolls, the time it rolls.
@@ -47,7 +47,7 @@
 #define TS_TIMER_AT_LOG_OFFSET 28
 #define TS_TIMER_AT_MESSAGE_SIZE 36
 #define TS_TIMER_AT_TOPIC_HASH 40
-#define TS_TIMER_AT_SEAL 44
+#define TS_TIMER_AT_CHECKSUM 44
 
 #define TS_TIMER_MAGIC_DEFAULT 1 /* always set by those who write */
 #define TS_TIMER_MAGIC_ROLL 2
@@ -55,9 +55,9 @@
 #define TS_TIMER_MAGIC_AGAIN 8 /* ours: its message had a unit before; a broker ignores it */
 #define TS_TIMER_MAGIC_MAX 15
 #define TS_TIMER_PREV_NONE (-1)
-#define TS_TIMER_SEAL ((int64_t)0x54535531 << 32) /* "TSU1" */
+#define TS_TIMER_CHECKSUM_MARK ((int64_t)0x54535531 << 32) /* "TSU1" */
 
-_Static_assert(TS_TIMER_AT_SEAL + 8 == TS_TIMER_UNIT_BYTES, "size of a timer unit");
+_Static_assert(TS_TIMER_AT_CHECKSUM + 8 == TS_TIMER_UNIT_BYTES, "size of a timer unit");
 _Static_assert(TS_TIMER_BLANK_MAGIC == (int32_t)0xCBD43194u, "magic of a timer-log blank");
 
 typedef struct ts_timer_unit {
@@ -68,7 +68,7 @@ typedef struct ts_timer_unit {
     int64_t log_offset;
     int32_t size; /* of the message, not of the unit */
     int32_t topic_hash;
-    int64_t seal;
+    int64_t checksum;
 } ts_timer_unit;
 
 static inline void ts_timer_unit_put(uint8_t *at, const ts_timer_unit *unit)
@@ -81,7 +81,7 @@ static inline void ts_timer_unit_put(uint8_t *at, const ts_timer_unit *unit)
     ts_put_i64(at + TS_TIMER_AT_LOG_OFFSET, unit->log_offset);
     ts_put_i32(at + TS_TIMER_AT_MESSAGE_SIZE, unit->size);
     ts_put_i32(at + TS_TIMER_AT_TOPIC_HASH, unit->topic_hash);
-    ts_put_i64(at + TS_TIMER_AT_SEAL, unit->seal);
+    ts_put_i64(at + TS_TIMER_AT_CHECKSUM, unit->checksum);
 }
 
 /* The unit at `at`, 52 bytes, whatever its seal (timer/unit_checksum.h): 0, or -1 where it is none. */
@@ -97,7 +97,7 @@ static inline int ts_timer_unit_get(const uint8_t *at, ts_timer_unit *unit)
     unit->log_offset = ts_get_i64(at + TS_TIMER_AT_LOG_OFFSET);
     unit->size = ts_get_i32(at + TS_TIMER_AT_MESSAGE_SIZE);
     unit->topic_hash = ts_get_i32(at + TS_TIMER_AT_TOPIC_HASH);
-    unit->seal = ts_get_i64(at + TS_TIMER_AT_SEAL);
+    unit->checksum = ts_get_i64(at + TS_TIMER_AT_CHECKSUM);
     if (unit->prev_pos < TS_TIMER_PREV_NONE || unit->log_offset < 0)
         return -1;
     return 0;

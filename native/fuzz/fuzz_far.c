@@ -39,7 +39,7 @@ static void read_all(ts_view *view, int64_t first, int64_t slot, int64_t units)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     fuzz_input in = {data, size};
-    int32_t is_sealed = fuzz_byte(&in) & 1;
+    int32_t has_checksum = fuzz_byte(&in) & 1;
     int64_t segment_bytes = 60 + (int64_t)fuzz_below(&in, 200), per, units;
     int64_t slot = fuzz_number(&in), first = fuzz_number(&in);
     uint8_t *segments[SEGMENTS] = {NULL}, *bytes;
@@ -53,7 +53,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         uint8_t *segment = fuzz_zeros(segment_bytes, 1);
 
         memcpy(segment, bytes + at, (size_t)(left < segment_bytes ? left : segment_bytes));
-        for (int64_t k = 0; k < per && is_sealed; k++)
+        for (int64_t k = 0; k < per && has_checksum; k++)
             seal(segment + k * TS_FAR_UNIT_BYTES, at / segment_bytes * per + k);
         segments[at / segment_bytes] = segment;
     }

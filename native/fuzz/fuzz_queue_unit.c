@@ -65,16 +65,16 @@ static void hold_against_log(fuzz_log *log, const ts_route *route, const uint8_t
 {
     static const int64_t delays[2] = {1000, 7000};
     const size_t bytes = (size_t)count * TS_QUEUE_UNIT_BYTES;
-    uint8_t *mended = check_copy(units, bytes), *again;
+    uint8_t *repaired = check_copy(units, bytes), *again;
     int64_t store_ms[UNITS];
 
     CHECK(ts_units_store_ms(&log->view, route, units, count, queue_offset, store_ms) <= count);
     CHECK(ts_old_units_check(&log->view, route, units, count, queue_offset) <= count);
-    CHECK(ts_old_units_mend(&log->view, route, mended, count, queue_offset, delays, 2) <= count);
-    again = check_copy(mended, bytes);
-    CHECK(ts_old_units_mend(&log->view, route, again, count, queue_offset, delays, 2) <= count);
-    CHECK(bytes == 0 || memcmp(mended, again, bytes) == 0);
-    free(mended);
+    CHECK(ts_old_units_repair(&log->view, route, repaired, count, queue_offset, delays, 2) <= count);
+    again = check_copy(repaired, bytes);
+    CHECK(ts_old_units_repair(&log->view, route, again, count, queue_offset, delays, 2) <= count);
+    CHECK(bytes == 0 || memcmp(repaired, again, bytes) == 0);
+    free(repaired);
     free(again);
 }
 

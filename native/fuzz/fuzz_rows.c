@@ -11,7 +11,7 @@ typedef struct {
     int64_t offsets[COLUMNS][ROWS + 1]; /* bodies, extra, tags, keys, ids */
     uint8_t *bytes[COLUMNS];
     int64_t due[ROWS];
-    ts_rows rows;
+    ts_column_batch rows;
 } batch;
 
 static void take_batch(batch *b, fuzz_input *in)
@@ -70,7 +70,7 @@ static void make(store *s, int32_t property_crc)
     s->route = fuzz_route(log, (const uint8_t *)"orders", 6, 0);
     s->end = (ts_log){.staging = log->segments[0], .filled_mark = &s->filled_mark,
                       .staging_bytes = SEGMENT, .segment_bytes = SEGMENT, .precision_ms = 1000,
-                      .room_end = SEGMENT - 16, .states = &log->states, .store_id = FUZZ_STORE_ID,
+                      .append_limit = SEGMENT - 16, .states = &log->states, .store_id = FUZZ_STORE_ID,
                       .timer_route = fuzz_route(log, (const uint8_t *)TS_TIMER_TOPIC, 19, 0),
                       .property_crc = property_crc};
     memcpy(s->end.unique_prefix, "7F00000100000000ABCD", 20);
@@ -89,7 +89,7 @@ static int32_t put(store *s, const batch *b, int32_t way, int64_t now, int64_t *
     if (way == 1)
         return ts_put_once(&s->end, &s->ids, ts_identity((const uint8_t *)"orders", 6), s->route,
                            &b->rows, 0, b->rows.count, below, now, now, at, queue_offsets);
-    got = ts_rows_measure(&s->end, s->route, &b->rows, 0, ROWS, 3000, now, &bytes, &timers);
+    got = ts_batch_measure(&s->end, s->route, &b->rows, 0, ROWS, 3000, now, &bytes, &timers);
     if (got <= 0)
         return got;
     CHECK(bytes <= 3000 && timers <= got && got <= b->rows.count);
@@ -135,7 +135,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (got > 0)
             check_log(&s, &b, at, places, got);
     }
-    (void)ts_rows_digest(&b.rows, (const uint8_t *)"orders", 6, 0, b.rows.count, 1);
+    (void)ts_batch_digest(&b.rows, (const uint8_t *)"orders", 6, 0, b.rows.count, 1);
     /* Records follow each other without a gap up to the end. */
     for (end = s.log.view.end; offset < end; offset = next) {
         CHECK(ts_view_record(&s.log.view, offset, &record) == TS_OK);

@@ -72,19 +72,19 @@ static void change(timer *t, const int64_t *slots, int32_t count, int64_t number
     for (int32_t i = 0; i < count; i++)
         (void)ts_wheel_recount(&t->view, &t->wheel, slots[i], &(ts_chain_walk){0});
     for (int32_t i = 0; i < count; i++) {
-        int64_t got = ts_wheel_rechain(&t->view, &t->wheel, slots[i], 1, living, is_kept, 4,
-                                       patches, PATCHES, &(ts_chain_walk){0});
+        int64_t got = ts_wheel_compact_chain(&t->view, &t->wheel, slots[i], 1, living, is_kept, 4,
+                                             patches, PATCHES, &(ts_chain_walk){0});
         CHECK(got <= PATCHES);
     }
     for (int32_t i = 0; i < count; i++) {
         ts_chain_walk walk = {0};
 
-        while (ts_wheel_held(&t->view, &t->wheel, slots[i], 1, held, 2, &walk) == 2)
+        while (ts_wheel_chain_positions(&t->view, &t->wheel, slots[i], 1, held, 2, &walk) == 2)
             CHECK(held[0] > held[1]);
     }
     for (int32_t pass = 0; pass < 2; pass++, at = 0)
-        while (ts_timer_log_loose(&t->view, &t->wheel, at, &next, 1, pass ? living : NULL, 4,
-                                  patches, 5) >= 0 && next > at)
+        while (ts_timer_log_unchained(&t->view, &t->wheel, at, &next, 1, pass ? living : NULL, 4,
+                                      patches, 5) >= 0 && next > at)
             at = next;
     (void)ts_wheel_cut(&t->view, &t->wheel, t->view.end / 2);
     (void)ts_wheel_empty(&t->wheel, 3, 9, slots, 1);

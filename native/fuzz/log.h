@@ -66,7 +66,7 @@ static inline void fuzz_mend(uint8_t *bytes, int64_t size, int64_t segment_bytes
                    (int32_t)(ts_crc32(0, record.body, record.body_size) & 0x7FFFFFFFu));
         if (record.properties_size >= TS_PROPERTY_CRC_BYTES &&
             ts_property_crc_get(bytes + at + record.size - TS_PROPERTY_CRC_BYTES, &crc))
-            ts_property_crc_seal(bytes + at, record.size);
+            ts_property_crc_set(bytes + at, record.size);
         at += record.size;
     }
 }
@@ -75,14 +75,14 @@ static inline void fuzz_mend(uint8_t *bytes, int64_t size, int64_t segment_bytes
  * one beyond a buffer is. */
 static inline void fuzz_log_make(fuzz_log *log, fuzz_input *in)
 {
-    int32_t is_mended = fuzz_below(in, 2);
+    int32_t is_repaired = fuzz_below(in, 2);
     int64_t segment_bytes = (int64_t)512 << fuzz_below(in, 4), end;
     size_t took;
     uint8_t *bytes = fuzz_take(in, FUZZ_LOG_BYTES, &took);
 
     memset(log, 0, sizeof *log);
     end = (int64_t)took;
-    if (is_mended)
+    if (is_repaired)
         fuzz_mend(bytes, end, segment_bytes);
     for (int64_t at = 0; at < end; at += segment_bytes) {
         int64_t size = end - at < segment_bytes ? end - at : segment_bytes;

@@ -59,19 +59,19 @@ static inline void ts_key_add(ts_keys *keys, const ts_record *record, uint32_t p
 }
 
 /* Adds the key of a note, as ts_keys_take does the record's. */
-static inline int32_t ts_keys_note(ts_keys *keys, const ts_note *note)
+static inline int32_t ts_keys_note(ts_keys *keys, const ts_append_hint *hint)
 {
-    if (note->log_offset < keys->begin)
+    if (hint->log_offset < keys->begin)
         return TS_OK;
     if (keys->count == keys->capacity)
-        return TS_NEED_ROOM;
+        return TS_NEED_SPACE;
     keys->at[keys->count++] = (ts_key){
-        .log_offset = note->log_offset, .store_ms = note->store_ms, .hash = note->key_hash};
+        .log_offset = hint->log_offset, .store_ms = hint->store_ms, .hash = hint->key_hash};
     return TS_OK;
 }
 
 /* Adds a record's keys: its unique key, each of KEYS, which one space parts, then, where they are
- * wanted, its tags as a broker of 5.4 enters them: under topic#T#tags. TS_NEED_ROOM where they do not fit; then none is added. A record rolled back has none. `route`: its own, where it
+ * wanted, its tags as a broker of 5.4 enters them: under topic#T#tags. TS_NEED_SPACE where they do not fit; then none is added. A record rolled back has none. `route`: its own, where it
  * is known, which has its topic's hash. */
 static inline int32_t ts_keys_take(ts_keys *keys, const ts_record *record, const ts_names *names,
                                    const ts_route *route)
@@ -100,7 +100,7 @@ static inline int32_t ts_keys_take(ts_keys *keys, const ts_record *record, const
     if (keys->count <= keys->capacity)
         return TS_OK;
     keys->count = before;
-    return TS_NEED_ROOM;
+    return TS_NEED_SPACE;
 }
 
 #endif

@@ -5,25 +5,25 @@
  */
 #include "log/template_cache.h"
 
-int64_t ts_kept_bytes(void)
+int64_t ts_template_cache_bytes(void)
 {
-    return TS_KEPT_PLACES * (int64_t)sizeof(ts_kept);
+    return TS_TEMPLATE_CACHE_SIZE * (int64_t)sizeof(ts_cached_template);
 }
 
 /* One put on a kept form; 1 where there is none for it. */
-static int32_t append_kept(ts_log *log, ts_route *route, const ts_put *put, int64_t now_ms)
+static int32_t append_from_template(ts_log *log, ts_route *route, const ts_put *put, int64_t now_ms)
 {
     uint8_t *record = log->staging + log->filled;
-    ts_form *form = put->properties_size > 0
+    ts_record_template *template = put->properties_size > 0
                         ? NULL
-                        : ts_kept_form(log, route, put, put->due_ms > now_ms, now_ms);
-    int32_t status = form == NULL ? 1 : ts_form_append(form, log, route, put);
+                        : ts_template_cache_get(log, route, put, put->due_ms > now_ms, now_ms);
+    int32_t status = template == NULL ? 1 : ts_template_append(template, log, route, put);
 
     if (status != TS_OK)
         return status;
-    ts_body_crc_seal(record, TS_RECORD_AT_BODY, put->body_size);
+    ts_body_crc_set(record, TS_RECORD_AT_BODY, put->body_size);
     if (log->property_crc)
-        ts_property_crc_seal(record, ts_form_bytes(form, put->body_size));
+        ts_property_crc_set(record, ts_template_bytes(template, put->body_size));
     return TS_OK;
 }
 
@@ -36,7 +36,7 @@ static int64_t put_one(ts_log *log, ts_route *route, const uint8_t *body, int32_
                   .properties_size = properties_size, .due_ms = due_ms,
                   .unique = log->unique_counter, .group_left = -1};
     int64_t log_offset = log->base + log->filled;
-    int32_t status = append_kept(log, route, &put, now_ms);
+    int32_t status = append_from_template(log, route, &put, now_ms);
 
     if (status > 0)
         status = ts_put_append(log, route, &put, now_ms);
@@ -115,8 +115,8 @@ int32_t ts_cancel(ts_log *log, ts_route *real, int64_t id, const uint8_t *proper
     if (state == TS_WAITING) {
         if (one.head.properties_size > TS_PROPERTIES_BYTES_MAX)
             return TS_INVALID;
-        if (ts_log_room(log, size) != TS_OK)
-            return TS_NEED_ROOM;
+        if (ts_log_has_space(log, size) != TS_OK)
+            return TS_NEED_SPACE;
         if (states_reach(log, log->timer_route->next_offset) != TS_OK)
             return TS_NEED_STATES;
         append_delete(log, real, id, &one);
@@ -145,7 +145,7 @@ static void place_record(ts_log *log, ts_route *target, const uint8_t *record, i
     if (target == log->timer_route)
         ts_copy_timer_id(end - TS_ID_PAIR_BYTES, log->store_id, target->next_offset);
     if (log->property_crc)
-        ts_property_crc_seal(out, size);
+        ts_property_crc_set(out, size);
     log->out[0] = target->next_offset++;
     log->filled += size;
     log->last_store_ms = now_ms;
@@ -163,8 +163,8 @@ int32_t ts_reschedule(ts_log *log, ts_route *real, int64_t id, const uint8_t *pr
     if (state == TS_WAITING) {
         if (one.head.properties_size > TS_PROPERTIES_BYTES_MAX)
             return TS_INVALID;
-        if (ts_log_room(log, size + record_size) != TS_OK)
-            return TS_NEED_ROOM;
+        if (ts_log_has_space(log, size + record_size) != TS_OK)
+            return TS_NEED_SPACE;
         if (states_reach(log, log->timer_route->next_offset + is_timer) != TS_OK)
             return TS_NEED_STATES;
         append_delete(log, real, id, &one);
@@ -214,9 +214,9 @@ int32_t ts_encode(uint8_t *out, int32_t out_bytes, const uint8_t *topic, int32_t
         head.properties_size > TS_PROPERTIES_BYTES_MAX || ts_record_bytes(&head) > out_bytes)
         return TS_INVALID;
     ts_copy(ts_record_open(out, &head, body, body_size), properties, properties_size);
-    ts_body_crc_seal(out, TS_RECORD_AT_BODY + head.born_host_size - 8 + head.store_host_size - 8,
-                     body_size);
+    ts_body_crc_set(out, TS_RECORD_AT_BODY + head.born_host_size - 8 + head.store_host_size - 8,
+                    body_size);
     if (property_crc)
-        ts_property_crc_seal(out, head.size);
+        ts_property_crc_set(out, head.size);
     return head.size;
 }

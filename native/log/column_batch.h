@@ -1,12 +1,12 @@
-/* Columns of ts_rows, row by row. */
-#ifndef TS_ROWS_H
-#define TS_ROWS_H
+/* Columns of ts_column_batch, row by row. */
+#ifndef TS_COLUMN_BATCH_H
+#define TS_COLUMN_BATCH_H
 
 #include "log/put.h"
 
-static inline ts_given ts_given_of(const uint8_t *texts, const int64_t *offsets, int32_t row)
+static inline ts_slice ts_slice_of(const uint8_t *texts, const int64_t *offsets, int32_t row)
 {
-    ts_given given = {NULL, 0};
+    ts_slice given = {NULL, 0};
 
     if (texts != NULL) {
         given.at = texts + offsets[row];

@@ -112,7 +112,7 @@ static inline int32_t ts_record_magic(int32_t topic_size)
 
 /* CRC of the body into the head, taken from the record: the caller's own bytes may have been written
  * to since they were copied. */
-static inline void ts_body_crc_seal(uint8_t *record, int32_t body_at, int32_t body_size)
+static inline void ts_body_crc_set(uint8_t *record, int32_t body_at, int32_t body_size)
 {
     uint32_t crc = ts_crc32(0, record + body_at, body_size);
 
@@ -120,7 +120,7 @@ static inline void ts_body_crc_seal(uint8_t *record, int32_t body_at, int32_t bo
 }
 
 /* CRC of the record's first size - 20 bytes into its last 20: when all else is final. */
-static inline void ts_property_crc_seal(uint8_t *record, int32_t size)
+static inline void ts_property_crc_set(uint8_t *record, int32_t size)
 {
     uint32_t crc = ts_crc32(0, record, size - TS_PROPERTY_CRC_BYTES) & 0x7FFFFFFFu;
 
@@ -128,12 +128,12 @@ static inline void ts_property_crc_seal(uint8_t *record, int32_t size)
 }
 
 /* Whether the record may be appended now; else need is set. */
-static inline int32_t ts_log_room(ts_log *log, int32_t size)
+static inline int32_t ts_log_has_space(ts_log *log, int32_t size)
 {
-    if (log->base + log->filled + size > log->room_end ||
+    if (log->base + log->filled + size > log->append_limit ||
         (log->filled > 0 && log->filled + size > log->staging_bytes)) {
         log->need = size;
-        return TS_NEED_ROOM;
+        return TS_NEED_SPACE;
     }
     return TS_OK;
 }

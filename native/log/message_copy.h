@@ -1,6 +1,6 @@
 /* Handing a message over: the copy that a record of the real topic is of its source, and its place. */
-#ifndef TS_COPY_H
-#define TS_COPY_H
+#ifndef TS_MESSAGE_COPY_H
+#define TS_MESSAGE_COPY_H
 
 #include "log/encode.h"
 
@@ -30,7 +30,7 @@ static inline int64_t ts_copy_place(ts_log *log, ts_route *route, int32_t size, 
 }
 
 /* Whether a copy that ts_copy_encode made ends with the pair for its CRC. */
-static inline int32_t ts_copy_is_sealed(const uint8_t *copy, int32_t size)
+static inline int32_t ts_copy_has_crc(const uint8_t *copy, int32_t size)
 {
     return ts_property_crc_get(copy + size - TS_PROPERTY_CRC_BYTES, &(uint32_t){0});
 }

@@ -7,13 +7,13 @@
 #include "log/view.h"
 #include "log/walk.h"
 
-int64_t ts_ids_look(const ts_ids *ids, uint64_t topic_hash, const ts_rows *rows, int32_t from,
+int64_t ts_ids_look(const ts_ids *ids, uint64_t topic_hash, const ts_column_batch *rows, int32_t from,
                     int32_t to, const int64_t *below, int64_t now_ms, int64_t *log_offsets)
 {
     int64_t known = 0, store_ms;
 
     for (int32_t i = from; i < to; i++) {
-        ts_given id = ts_given_of(rows->ids, rows->id_offsets, i);
+        ts_slice id = ts_slice_of(rows->ids, rows->id_offsets, i);
 
         log_offsets[i] = -1;
         if (id.size > 0)
@@ -24,13 +24,13 @@ int64_t ts_ids_look(const ts_ids *ids, uint64_t topic_hash, const ts_rows *rows,
     return known;
 }
 
-int32_t ts_ids_add(ts_ids *ids, uint64_t topic_hash, const ts_rows *rows, int32_t from, int32_t to,
+int32_t ts_ids_add(ts_ids *ids, uint64_t topic_hash, const ts_column_batch *rows, int32_t from, int32_t to,
                    const int64_t *log_offsets, int64_t store_ms)
 {
     int32_t i;
 
     for (i = from; i < to; i++) {
-        ts_given id = ts_given_of(rows->ids, rows->id_offsets, i);
+        ts_slice id = ts_slice_of(rows->ids, rows->id_offsets, i);
 
         if (id.size == 0)
             continue;
@@ -136,13 +136,13 @@ int32_t ts_ids_scan(ts_view *view, uint32_t store_id, int64_t from, int64_t *nex
     return count;
 }
 
-int32_t ts_firsts(ts_view *view, const ts_states *states, uint32_t store_id, int64_t precision_ms,
-                  const uint8_t *topic, int32_t topic_size, const ts_rows *rows,
-                  const int32_t *which, int32_t count, ts_first *firsts)
+int32_t ts_first_messages(ts_view *view, const ts_states *states, uint32_t store_id, int64_t precision_ms,
+                          const uint8_t *topic, int32_t topic_size, const ts_column_batch *rows,
+                          const int32_t *which, int32_t count, ts_first_message *firsts)
 {
     for (int32_t k = 0; k < count; k++) {
-        ts_first *first = &firsts[k];
-        ts_given id = ts_given_of(rows->ids, rows->id_offsets, which[k]);
+        ts_first_message *first = &firsts[k];
+        ts_slice id = ts_slice_of(rows->ids, rows->id_offsets, which[k]);
         ts_record record;
         ts_marks marks;
         int32_t status = ts_view_record(view, first->log_offset, &record), waited;

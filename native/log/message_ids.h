@@ -1,8 +1,8 @@
 /* Message ids that callers gave, for as long as one given again must be known: the last tables of
  * them, each half full at most, of which the newest takes what comes.
  */
-#ifndef TS_IDS_H
-#define TS_IDS_H
+#ifndef TS_MESSAGE_IDS_H
+#define TS_MESSAGE_IDS_H
 
 #include "base/hash.h"
 

@@ -1,6 +1,6 @@
 /* The few properties that dispatch looks at, found in one pass over the text. */
-#ifndef TS_NAMES_H
-#define TS_NAMES_H
+#ifndef TS_MESSAGE_NAMES_H
+#define TS_MESSAGE_NAMES_H
 
 #include "log/parse.h"
 

@@ -12,10 +12,10 @@ typedef struct {
     int32_t body_size;
     const uint8_t *properties; /* text */
     int32_t properties_size;
-    ts_given extra;            /* more text */
-    ts_given tags;             /* values */
-    ts_given keys;
-    ts_given id;
+    ts_slice extra;            /* more text */
+    ts_slice tags;             /* values */
+    ts_slice keys;
+    ts_slice id;
     int64_t due_ms;
     int64_t unique;            /* number of the id that is made where none is given; -1: no id */
     int64_t group_start;       /* with group_left: its group */
@@ -101,21 +101,21 @@ static inline void ts_record_close(ts_log *log, const ts_record *head)
 {
     uint8_t *record = log->staging + log->filled;
 
-    ts_body_crc_seal(record, TS_RECORD_AT_BODY, head->body_size);
+    ts_body_crc_set(record, TS_RECORD_AT_BODY, head->body_size);
     if (log->property_crc)
-        ts_property_crc_seal(record, head->size);
+        ts_property_crc_set(record, head->size);
     log->filled += head->size;
     log->last_store_ms = head->store_ms;
     log->out[0] = head->queue_offset;
 }
 
 /* name 0x01 value 0x02, where there is a value. */
-static inline int32_t ts_given_bytes(const ts_given *given, int32_t name_size)
+static inline int32_t ts_slice_pair_bytes(const ts_slice *given, int32_t name_size)
 {
     return given->size > 0 ? name_size + given->size + 2 : 0;
 }
 
-static inline uint8_t *ts_copy_given(uint8_t *out, const char *name, const ts_given *given)
+static inline uint8_t *ts_copy_slice(uint8_t *out, const char *name, const ts_slice *given)
 {
     if (given->size == 0)
         return out;
@@ -132,8 +132,8 @@ static inline int64_t ts_put_properties(const ts_log *log, const ts_route *route
 {
     int64_t size = (int64_t)put->properties_size + put->extra.size;
 
-    size += ts_given_bytes(&put->tags, 4);
-    size += ts_given_bytes(&put->keys, 4);
+    size += ts_slice_pair_bytes(&put->tags, 4);
+    size += ts_slice_pair_bytes(&put->keys, 4);
     if (put->id.size > 0 || put->unique >= 0)
         size += 8 + 2 + (put->id.size > 0 ? put->id.size : 32);
     if (is_timer)
@@ -151,10 +151,10 @@ static inline uint8_t *ts_put_texts(uint8_t *out, const ts_log *log, const ts_ro
 {
     out = ts_copy(out, put->properties, put->properties_size);
     out = ts_copy(out, put->extra.at, put->extra.size);
-    out = ts_copy_given(out, "TAGS", &put->tags);
-    out = ts_copy_given(out, "KEYS", &put->keys);
+    out = ts_copy_slice(out, "TAGS", &put->tags);
+    out = ts_copy_slice(out, "KEYS", &put->keys);
     if (put->id.size > 0)
-        out = ts_copy_given(out, "UNIQ_KEY", &put->id);
+        out = ts_copy_slice(out, "UNIQ_KEY", &put->id);
     else if (put->unique >= 0)
         out = ts_copy_unique(out, log, put->unique);
     if (is_timer) {
@@ -183,19 +183,19 @@ static inline void ts_put_note(ts_log *log, ts_route *route, const ts_put *put,
     ts_route *target = is_timer ? log->timer_route : route;
     int32_t is_plain = put->unique >= 0 && put->properties_size == 0 && put->extra.size == 0 &&
                        put->tags.size == 0 && put->keys.size == 0 && put->id.size == 0;
-    ts_note *note = is_plain ? ts_note_next(log) : NULL;
+    ts_append_hint *hint = is_plain ? ts_hint_next(log) : NULL;
     uint8_t number[TS_UNIQUE_DIGITS];
 
-    if (note == NULL)
+    if (hint == NULL)
         return;
     ts_unique_put(number, put->unique);
-    *note = (ts_note){
+    *hint = (ts_append_hint){
         .log_offset = head->log_offset, .queue_offset = head->queue_offset,
         .store_ms = head->store_ms, .due_ms = put->due_ms, .route = target,
         .real = is_timer ? route : NULL, .size = head->size,
-        .key_hash = ts_key_hash(ts_note_id_prefix(log, target), number, TS_UNIQUE_DIGITS),
+        .key_hash = ts_key_hash(ts_hint_id_prefix(log, target), number, TS_UNIQUE_DIGITS),
     };
-    ts_note_added(log);
+    ts_hint_added(log);
 }
 
 /* The record at the log's end. There is room for it, and its timer id has a state. */
@@ -238,8 +238,8 @@ static inline int32_t ts_put_append(ts_log *log, ts_route *route, const ts_put *
     ts_head_of(log, &head, target, now_ms);
     head.properties_size = (int32_t)properties;
     head.body_size = put->body_size;
-    if (ts_log_room(log, ts_record_bytes(&head)) != TS_OK)
-        return TS_NEED_ROOM;
+    if (ts_log_has_space(log, ts_record_bytes(&head)) != TS_OK)
+        return TS_NEED_SPACE;
     if (is_timer && ts_put_may_wait(log) != TS_OK)
         return TS_NEED_STATES;
     ts_put_write(log, route, put, &head, is_timer);

@@ -15,25 +15,25 @@
 #include "log/message_ids.h"
 #include "log/column_batch.h"
 
-static inline ts_given body_of(const ts_rows *rows, int32_t row)
+static inline ts_slice body_of(const ts_column_batch *rows, int32_t row)
 {
     return rows->parts != NULL ? rows->parts[row]
-                               : ts_given_of(rows->bodies, rows->body_offsets, row);
+                               : ts_slice_of(rows->bodies, rows->body_offsets, row);
 }
 
-static ts_put put_of(const ts_rows *rows, int32_t row)
+static ts_put put_of(const ts_column_batch *rows, int32_t row)
 {
-    ts_given body = body_of(rows, row);
+    ts_slice body = body_of(rows, row);
 
     return (ts_put){
         .body = body.at,
         .body_size = body.size,
         .properties = rows->properties,
         .properties_size = rows->properties_size,
-        .extra = ts_given_of(rows->extra, rows->extra_offsets, row),
-        .tags = ts_given_of(rows->tags, rows->tag_offsets, row),
-        .keys = ts_given_of(rows->keys, rows->key_offsets, row),
-        .id = ts_given_of(rows->ids, rows->id_offsets, row),
+        .extra = ts_slice_of(rows->extra, rows->extra_offsets, row),
+        .tags = ts_slice_of(rows->tags, rows->tag_offsets, row),
+        .keys = ts_slice_of(rows->keys, rows->key_offsets, row),
+        .id = ts_slice_of(rows->ids, rows->id_offsets, row),
         .due_ms = rows->due_ms == NULL ? 0 : rows->due_ms[row],
         .unique = rows->first_unique + row,
         .group_left = -1,
@@ -41,7 +41,7 @@ static ts_put put_of(const ts_rows *rows, int32_t row)
 }
 
 /* Whether rows differ in nothing but body and time. */
-static int32_t are_plain(const ts_rows *rows)
+static int32_t are_plain(const ts_column_batch *rows)
 {
     return rows->extra == NULL && rows->tags == NULL && rows->keys == NULL && rows->ids == NULL &&
            rows->first_unique >= 0;
@@ -49,40 +49,40 @@ static int32_t are_plain(const ts_rows *rows)
 
 enum {
     FORM_ROWS_MIN = 4, /* for fewer no forms are made */
-    SEAL_BEHIND_BYTES = 4096 /* some ten records */
+    CRC_DELAY_BYTES = 4096 /* some ten records */
 };
 
 /* Forms for what is due and for what waits, as far as there are such. */
-static void make_forms(ts_form forms[2], const ts_log *log, ts_route *route, const ts_rows *rows,
+static void make_forms(ts_record_template templates[2], const ts_log *log, ts_route *route, const ts_column_batch *rows,
                        int32_t from, int32_t to, int64_t now_ms)
 {
-    forms[0].text_size = forms[1].text_size = 0;
+    templates[0].text_size = templates[1].text_size = 0;
     if (to - from < FORM_ROWS_MIN || !are_plain(rows))
         return;
     for (int32_t is_timer = 0; is_timer < 2; is_timer++) {
         ts_put first = put_of(rows, from);
 
-        ts_form_make(&forms[is_timer], log, route, &first, is_timer, now_ms);
+        ts_template_make(&templates[is_timer], log, route, &first, is_timer, now_ms);
     }
 }
 
 /* Row i on its form; 1 where there is none for it. */
-static int32_t append_on_form(ts_log *log, ts_route *route, const ts_form forms[2],
-                              const ts_rows *rows, int32_t i, int64_t now_ms)
+static int32_t append_on_form(ts_log *log, ts_route *route, const ts_record_template templates[2],
+                              const ts_column_batch *rows, int32_t i, int64_t now_ms)
 {
     int64_t due_ms = rows->due_ms == NULL ? 0 : rows->due_ms[i];
-    ts_given body = body_of(rows, i);
+    ts_slice body = body_of(rows, i);
     ts_put put = {.body = body.at, .body_size = body.size, .unique = rows->first_unique + i,
                   .due_ms = due_ms};
 
-    return ts_form_append(&forms[due_ms > now_ms], log, route, &put);
+    return ts_template_append(&templates[due_ms > now_ms], log, route, &put);
 }
 
 /* How far rows have their CRCs. */
 typedef struct {
     int32_t bodies;
     int32_t records;
-} sealed;
+} crcs_set;
 
 static int32_t lies_behind(const int64_t *log_offsets, int32_t row, int32_t end, int64_t log_end,
                            int64_t bytes)
@@ -93,24 +93,24 @@ static int32_t lies_behind(const int64_t *log_offsets, int32_t row, int32_t end,
 /* Gives rows before `end` their CRCs, as far as they end so many bytes or more before it: not at once,
  * as reading what was just written waits until all of it has left the processor's stores. So that of
  * the body, which the other one covers, is written well before that. */
-static void seal_rows(const ts_log *log, const int64_t *log_offsets, sealed *done, int32_t end,
-                      int64_t log_end, int64_t behind)
+static void set_row_crcs(const ts_log *log, const int64_t *log_offsets, crcs_set *done, int32_t end,
+                         int64_t log_end, int64_t behind)
 {
     for (; lies_behind(log_offsets, done->bodies, end, log_end, behind / 2); done->bodies++) {
         uint8_t *record = log->staging + (log_offsets[done->bodies] - log->base);
 
-        ts_body_crc_seal(record, TS_RECORD_AT_BODY, ts_get_i32(record + TS_RECORD_AT_BODY_SIZE));
+        ts_body_crc_set(record, TS_RECORD_AT_BODY, ts_get_i32(record + TS_RECORD_AT_BODY_SIZE));
     }
     for (; lies_behind(log_offsets, done->records, end, log_end, behind); done->records++) {
         uint8_t *record = log->staging + (log_offsets[done->records] - log->base);
 
         if (log->property_crc)
-            ts_property_crc_seal(record, ts_get_i32(record + TS_RECORD_AT_SIZE));
+            ts_property_crc_set(record, ts_get_i32(record + TS_RECORD_AT_SIZE));
     }
 }
 
 /* When the first of them is due; 0: now. */
-static int64_t soonest_of(const ts_rows *rows, int32_t from, int32_t to)
+static int64_t soonest_of(const ts_column_batch *rows, int32_t from, int32_t to)
 {
     int64_t soonest_ms = rows->due_ms == NULL ? 0 : INT64_MAX;
 
@@ -120,50 +120,50 @@ static int64_t soonest_of(const ts_rows *rows, int32_t from, int32_t to)
     return soonest_ms;
 }
 
-int32_t ts_put_many(ts_log *log, ts_route *route, const ts_rows *rows, int32_t from, int32_t to,
+int32_t ts_put_many(ts_log *log, ts_route *route, const ts_column_batch *rows, int32_t from, int32_t to,
                     int64_t now_ms, int64_t *log_offsets, int64_t *queue_offsets)
 {
     int32_t i, status = TS_OK;
-    sealed done = {from, from};
-    ts_form forms[2];
+    crcs_set done = {from, from};
+    ts_record_template templates[2];
 
-    make_forms(forms, log, route, rows, from, to, now_ms);
+    make_forms(templates, log, route, rows, from, to, now_ms);
     for (i = from; i < to && i < rows->count; i++) {
         int64_t log_offset = log_offsets[i] = log->base + log->filled;
 
-        seal_rows(log, log_offsets, &done, i, log_offset, SEAL_BEHIND_BYTES);
-        status = append_on_form(log, route, forms, rows, i, now_ms);
+        set_row_crcs(log, log_offsets, &done, i, log_offset, CRC_DELAY_BYTES);
+        status = append_on_form(log, route, templates, rows, i, now_ms);
         if (status > 0) {
             ts_put put = put_of(rows, i);
 
-            seal_rows(log, log_offsets, &done, i, log_offset, 0);
-            done = (sealed){i + 1, i + 1}; /* it seals itself */
+            set_row_crcs(log, log_offsets, &done, i, log_offset, 0);
+            done = (crcs_set){i + 1, i + 1}; /* it seals itself */
             status = ts_put_append(log, route, &put, now_ms);
         }
         if (status != TS_OK)
             break;
         queue_offsets[i] = log->out[0];
     }
-    seal_rows(log, log_offsets, &done, i, log->base + log->filled, 0);
+    set_row_crcs(log, log_offsets, &done, i, log->base + log->filled, 0);
     ts_log_publish_due(log, soonest_of(rows, from, i), now_ms);
     return i > from ? i - from : status;
 }
 
-int32_t ts_put_many_held(ts_log *log, ts_route *route, const ts_rows *rows, int32_t from,
-                         int32_t to, int32_t hold, int64_t now_ms, int64_t *log_offsets,
-                         int64_t *queue_offsets, int32_t *status, int64_t *need)
+int32_t ts_put_many_locking(ts_log *log, ts_route *route, const ts_column_batch *rows, int32_t from,
+                            int32_t to, int32_t hold, int64_t now_ms, int64_t *log_offsets,
+                            int64_t *queue_offsets, int32_t *status, int64_t *need)
 {
     int32_t at = from, got;
 
     *status = TS_OK;
     while (at < to) {
-        *status = ts_log_hold(log);
+        *status = ts_log_lock(log);
         if (*status != TS_OK)
             break;
         got = ts_put_many(log, route, rows, at, to - at < hold ? to : at + hold, now_ms,
                           log_offsets, queue_offsets);
         *need = log->need;
-        ts_log_let_go(log);
+        ts_log_unlock(log);
         if (got <= 0) {
             *status = got;
             break;
@@ -174,7 +174,7 @@ int32_t ts_put_many_held(ts_log *log, ts_route *route, const ts_rows *rows, int3
 }
 
 int32_t ts_put_once(ts_log *log, ts_ids *ids, uint64_t topic_hash, ts_route *route,
-                    const ts_rows *rows, int32_t from, int32_t to, const int64_t *below,
+                    const ts_column_batch *rows, int32_t from, int32_t to, const int64_t *below,
                     int64_t once_ms, int64_t now_ms, int64_t *log_offsets, int64_t *queue_offsets)
 {
     int32_t i, status = TS_OK;
@@ -227,9 +227,9 @@ static int32_t grouped_bytes(const ts_log *log, const ts_route *route, const ts_
     return ts_record_bytes(head);
 }
 
-int32_t ts_rows_measure(const ts_log *log, const ts_route *route, const ts_rows *rows,
-                        int32_t from, int32_t most, int64_t limit, int64_t now_ms, int64_t *bytes,
-                        int32_t *timers)
+int32_t ts_batch_measure(const ts_log *log, const ts_route *route, const ts_column_batch *rows,
+                         int32_t from, int32_t most, int64_t limit, int64_t now_ms, int64_t *bytes,
+                         int32_t *timers)
 {
     int32_t i;
 
@@ -250,7 +250,7 @@ int32_t ts_rows_measure(const ts_log *log, const ts_route *route, const ts_rows 
     return i - from;
 }
 
-int32_t ts_put_many_fits(const ts_log *log, const ts_route *route, const ts_rows *rows,
+int32_t ts_put_many_fits(const ts_log *log, const ts_route *route, const ts_column_batch *rows,
                          int32_t body_bytes, int64_t now_ms)
 {
     int64_t most = 0; /* bytes of a row without its body; a time of 19 digits is the longest */
@@ -267,7 +267,7 @@ int32_t ts_put_many_fits(const ts_log *log, const ts_route *route, const ts_rows
     }
     most = most * rows->count + body_bytes;
     return are_plain(rows) && log->filled + most <= log->staging_bytes &&
-           log->base + log->filled + most <= log->room_end &&
+           log->base + log->filled + most <= log->append_limit &&
            log->timer_route->next_offset + rows->count <= log->states->end &&
            ts_calendar_room(log->calendar, rows->count);
 }
@@ -300,7 +300,7 @@ static void append_grouped(ts_log *log, ts_route *route, ts_put *put, int64_t st
 }
 
 int32_t ts_put_group(ts_log *log, ts_route *head_route, const uint8_t *head, int32_t head_size,
-                     ts_route *route, const ts_rows *rows, int32_t from, int32_t count,
+                     ts_route *route, const ts_column_batch *rows, int32_t from, int32_t count,
                      int64_t bytes, int32_t timers, int64_t now_ms, int64_t *log_offsets,
                      int64_t *queue_offsets)
 {
@@ -310,8 +310,8 @@ int32_t ts_put_group(ts_log *log, ts_route *head_route, const uint8_t *head, int
 
     if (left > INT32_MAX || from < 0 || count < 0 || from + count > rows->count)
         return TS_INVALID;
-    if (ts_log_room(log, (int32_t)left) != TS_OK)
-        return TS_NEED_ROOM;
+    if (ts_log_has_space(log, (int32_t)left) != TS_OK)
+        return TS_NEED_SPACE;
     if (timers > 0 &&
         (last_id >= log->states->end || !ts_calendar_room(log->calendar, timers))) {
         log->need = last_id;
@@ -346,20 +346,20 @@ static inline uint64_t mixed(uint64_t state, uint64_t value)
     return state ^ (state >> 29);
 }
 
-static inline uint64_t text_of(const ts_given *given)
+static inline uint64_t text_of(const ts_slice *given)
 {
     return (uint64_t)(uint32_t)given->size << 32 | ts_crc32(0, given->at, given->size);
 }
 
-uint64_t ts_rows_digest(const ts_rows *rows, const uint8_t *topic, int32_t topic_size,
-                        int32_t from, int32_t to, uint64_t digest)
+uint64_t ts_batch_digest(const ts_column_batch *rows, const uint8_t *topic, int32_t topic_size,
+                         int32_t from, int32_t to, uint64_t digest)
 {
     uint64_t same = mixed(ts_identity(topic, topic_size),
                           ts_identity(rows->properties, rows->properties_size));
 
     for (int32_t i = from; i < to && i < rows->count; i++) {
         ts_put put = put_of(rows, i);
-        ts_given body = {put.body, put.body_size};
+        ts_slice body = {put.body, put.body_size};
 
         digest = mixed(digest, same);
         digest = mixed(digest, (uint64_t)put.due_ms);

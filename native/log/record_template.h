@@ -9,12 +9,12 @@
  * put, so its records are the same bytes. It holds for the time of its puts, now_ms, which may be
  * set anew; all else that it is made of, the log and the route have for as long as they are there.
  */
-#ifndef TS_FORM_H
-#define TS_FORM_H
+#ifndef TS_RECORD_TEMPLATE_H
+#define TS_RECORD_TEMPLATE_H
 
 #include "log/put.h"
 
-enum { TS_FORM_TEXT_BYTES = 1024 }; /* longer ones are copied by the time that all else takes */
+enum { TS_TEMPLATE_TEXT_BYTES = 1024 }; /* longer ones are copied by the time that all else takes */
 
 typedef struct {
     ts_route *target;
@@ -24,42 +24,42 @@ typedef struct {
     int32_t at_due;       /* of a timer */
     int32_t at_out;
     int32_t at_timer_id;
-    int32_t is_noted;     /* notes are made, of which all have: */
+    int32_t has_hint;     /* notes are made, of which all have: */
     int32_t has_tags;
     int32_t tags;
     int64_t now_ms;
     uint32_t key_prefix;  /* Java hash of topic# and what comes before the number of the id */
     uint8_t head[TS_RECORD_AT_BODY];
-    uint8_t text[TS_FORM_TEXT_BYTES];
-} ts_form;
+    uint8_t text[TS_TEMPLATE_TEXT_BYTES];
+} ts_record_template;
 
 /* Whether a row of such times can go on a form for timers. */
-static inline int32_t ts_form_fits(int64_t due_ms, int64_t out_ms)
+static inline int32_t ts_template_fits(int64_t due_ms, int64_t out_ms)
 {
     return ts_digits_is_time(due_ms) && ts_digits_is_time(out_ms);
 }
 
 /* What the notes of all on a form have in common. Keys that the caller gives are not noted. */
-static inline void ts_form_note(ts_form *form, const ts_log *log, int32_t topic_size,
-                                int32_t properties_size)
+static inline void ts_template_set_hint(ts_record_template *template, const ts_log *log, int32_t topic_size,
+                                        int32_t properties_size)
 {
-    const uint8_t *id = form->text + form->at_unique - 20;
+    const uint8_t *id = template->text + template->at_unique - 20;
     ts_names names;
 
-    form->is_noted = 0;
-    ts_names_get(form->text + 1 + topic_size + 2, properties_size, &names);
+    template->has_hint = 0;
+    ts_names_get(template->text + 1 + topic_size + 2, properties_size, &names);
     if (names.unique_key.at != id || names.keys.at != NULL ||
-        form->target->kind == TS_ROUTE_LEVELS)
+        template->target->kind == TS_ROUTE_LEVELS)
         return;
-    form->is_noted = 1;
-    form->has_tags = names.tags.at != NULL;
-    form->tags = names.tags.at == NULL ? 0 : ts_java_hash(names.tags.at, names.tags.size);
-    form->key_prefix = ts_note_id_prefix(log, form->target);
+    template->has_hint = 1;
+    template->has_tags = names.tags.at != NULL;
+    template->tags = names.tags.at == NULL ? 0 : ts_java_hash(names.tags.at, names.tags.size);
+    template->key_prefix = ts_hint_id_prefix(log, template->target);
 }
 
 /* The form of puts like `any`; `any` is one of them, its body and time do not matter. */
-static inline void ts_form_make(ts_form *form, const ts_log *log, ts_route *route,
-                                const ts_put *any, int32_t is_timer, int64_t now_ms)
+static inline void ts_template_make(ts_record_template *template, const ts_log *log, ts_route *route,
+                                    const ts_put *any, int32_t is_timer, int64_t now_ms)
 {
     int32_t crc_size = log->property_crc ? TS_PROPERTY_CRC_BYTES : 0;
     ts_put sample = *any;
@@ -68,103 +68,103 @@ static inline void ts_form_make(ts_form *form, const ts_log *log, ts_route *rout
     uint8_t *end;
 
     sample.due_ms = 9999999999999;
-    form->target = is_timer ? log->timer_route : route;
-    form->is_timer = is_timer;
-    form->text_size = 0;
-    form->now_ms = now_ms;
+    template->target = is_timer ? log->timer_route : route;
+    template->is_timer = is_timer;
+    template->text_size = 0;
+    template->now_ms = now_ms;
     properties = ts_put_properties(log, route, &sample, is_timer);
-    ts_head_of(log, &head, form->target, now_ms);
+    ts_head_of(log, &head, template->target, now_ms);
     if (head.magic != TS_RECORD_MAGIC_V1 || properties > TS_PROPERTIES_BYTES_MAX ||
-        3 + head.topic_size + properties > TS_FORM_TEXT_BYTES)
+        3 + head.topic_size + properties > TS_TEMPLATE_TEXT_BYTES)
         return;
     head.properties_size = (int32_t)properties;
-    ts_head_put(form->head, &head);
-    end = ts_topic_put(form->text, &head);
+    ts_head_put(template->head, &head);
+    end = ts_topic_put(template->text, &head);
     end = ts_put_texts(end, log, route, &sample, is_timer, 0);
-    form->text_size = (int32_t)(end - form->text) + crc_size;
-    form->at_timer_id = (int32_t)(end - form->text) - TS_TIMER_ID_TEXT_BYTES - 1;
-    form->at_out = form->at_timer_id - (TS_ID_PAIR_BYTES - TS_TIMER_ID_TEXT_BYTES - 1) -
+    template->text_size = (int32_t)(end - template->text) + crc_size;
+    template->at_timer_id = (int32_t)(end - template->text) - TS_TIMER_ID_TEXT_BYTES - 1;
+    template->at_out = template->at_timer_id - (TS_ID_PAIR_BYTES - TS_TIMER_ID_TEXT_BYTES - 1) -
                    route->real_size - 1 - TS_TIME_DIGITS;
-    form->at_due = form->at_out - (int32_t)sizeof(TS_PROP_TIMER_OUT_MS) - 1 - TS_TIME_DIGITS;
-    form->at_unique =
-        (is_timer ? form->at_due - (int32_t)sizeof(TS_PROP_TIMER_DELIVER_MS)
-                  : (int32_t)(end - form->text)) - 1 - TS_UNIQUE_DIGITS;
-    ts_form_note(form, log, head.topic_size, head.properties_size - crc_size);
+    template->at_due = template->at_out - (int32_t)sizeof(TS_PROP_TIMER_OUT_MS) - 1 - TS_TIME_DIGITS;
+    template->at_unique =
+        (is_timer ? template->at_due - (int32_t)sizeof(TS_PROP_TIMER_DELIVER_MS)
+                  : (int32_t)(end - template->text)) - 1 - TS_UNIQUE_DIGITS;
+    ts_template_set_hint(template, log, head.topic_size, head.properties_size - crc_size);
 }
 
-static inline int32_t ts_form_bytes(const ts_form *form, int32_t body_size)
+static inline int32_t ts_template_bytes(const ts_record_template *template, int32_t body_size)
 {
-    return TS_RECORD_AT_BODY + body_size + form->text_size;
+    return TS_RECORD_AT_BODY + body_size + template->text_size;
 }
 
 /* The time of the puts from here on. */
-static inline void ts_form_set_now(ts_form *form, int64_t now_ms)
+static inline void ts_template_set_now(ts_record_template *template, int64_t now_ms)
 {
-    if (form->now_ms == now_ms)
+    if (template->now_ms == now_ms)
         return;
-    ts_put_i64(form->head + TS_RECORD_AT_BORN_MS, now_ms);
-    ts_put_i64(form->head + TS_RECORD_AT_BORN_HOST + 8, now_ms);
-    form->now_ms = now_ms;
+    ts_put_i64(template->head + TS_RECORD_AT_BORN_MS, now_ms);
+    ts_put_i64(template->head + TS_RECORD_AT_BORN_HOST + 8, now_ms);
+    template->now_ms = now_ms;
 }
 
 /* The record at the log's end, but for its CRCs. There is room for it, and its timer id has a state. */
-static inline void form_write(const ts_form *form, ts_log *log, ts_route *route,
-                                 const ts_put *put, int64_t out_ms)
+static inline void template_write(const ts_record_template *template, ts_log *log, ts_route *route,
+                                  const ts_put *put, int64_t out_ms)
 {
     uint8_t *out = log->staging + log->filled, *text;
-    int64_t number = form->target->next_offset++;
-    int32_t size = ts_form_bytes(form, put->body_size);
-    ts_note *note;
+    int64_t number = template->target->next_offset++;
+    int32_t size = ts_template_bytes(template, put->body_size);
+    ts_append_hint *hint;
 
-    memcpy(out, form->head, TS_RECORD_AT_BODY);
+    memcpy(out, template->head, TS_RECORD_AT_BODY);
     ts_put_i32(out + TS_RECORD_AT_SIZE, size);
     ts_put_i64(out + TS_RECORD_AT_QUEUE_OFFSET, number);
     ts_put_i64(out + TS_RECORD_AT_LOG_OFFSET, log->base + log->filled);
     ts_put_i32(out + TS_RECORD_AT_BODY_SIZE, put->body_size);
     text = ts_copy(out + TS_RECORD_AT_BODY, put->body, put->body_size);
-    memcpy(text, form->text, (size_t)form->text_size);
-    ts_unique_put(text + form->at_unique, put->unique);
-    if (form->is_timer) {
-        ts_digits_time_put(text + form->at_due, put->due_ms);
-        ts_digits_time_put(text + form->at_out, out_ms);
-        ts_timer_id_put(text + form->at_timer_id, log->store_id, (uint64_t)number);
+    memcpy(text, template->text, (size_t)template->text_size);
+    ts_unique_put(text + template->at_unique, put->unique);
+    if (template->is_timer) {
+        ts_digits_time_put(text + template->at_due, put->due_ms);
+        ts_digits_time_put(text + template->at_out, out_ms);
+        ts_timer_id_put(text + template->at_timer_id, log->store_id, (uint64_t)number);
         ts_put_waits(log, route, number, put->due_ms);
     }
-    note = form->is_noted ? ts_note_next(log) : NULL;
-    if (note != NULL) {
-        *note = (ts_note){
+    hint = template->has_hint ? ts_hint_next(log) : NULL;
+    if (hint != NULL) {
+        *hint = (ts_append_hint){
             .log_offset = log->base + log->filled, .queue_offset = number,
-            .store_ms = form->now_ms, .due_ms = put->due_ms, .route = form->target,
-            .real = form->is_timer ? route : NULL, .size = size, .tags = form->tags,
-            .has_tags = form->has_tags,
-            .key_hash = ts_key_hash(form->key_prefix, text + form->at_unique, TS_UNIQUE_DIGITS),
+            .store_ms = template->now_ms, .due_ms = put->due_ms, .route = template->target,
+            .real = template->is_timer ? route : NULL, .size = size, .tags = template->tags,
+            .has_tags = template->has_tags,
+            .key_hash = ts_key_hash(template->key_prefix, text + template->at_unique, TS_UNIQUE_DIGITS),
         };
-        ts_note_added(log);
+        ts_hint_added(log);
     }
     log->filled += size;
-    log->last_store_ms = form->now_ms;
+    log->last_store_ms = template->now_ms;
     log->put_count++;
     log->out[0] = number;
 }
 
 /* A put on a form, but for its CRCs; 1 where there is no form, or it does not fit. */
-static inline int32_t ts_form_append(const ts_form *form, ts_log *log, ts_route *route,
-                                     const ts_put *put)
+static inline int32_t ts_template_append(const ts_record_template *template, ts_log *log, ts_route *route,
+                                         const ts_put *put)
 {
     int64_t out_ms = 0;
 
-    if (form->text_size == 0)
+    if (template->text_size == 0)
         return 1;
-    if (form->is_timer) {
+    if (template->is_timer) {
         out_ms = ts_out_ms_of(put->due_ms, log->precision_ms);
-        if (!ts_form_fits(put->due_ms, out_ms))
+        if (!ts_template_fits(put->due_ms, out_ms))
             return 1;
     }
-    if (ts_log_room(log, ts_form_bytes(form, put->body_size)) != TS_OK)
-        return TS_NEED_ROOM;
-    if (form->is_timer && ts_put_may_wait(log) != TS_OK)
+    if (ts_log_has_space(log, ts_template_bytes(template, put->body_size)) != TS_OK)
+        return TS_NEED_SPACE;
+    if (template->is_timer && ts_put_may_wait(log) != TS_OK)
         return TS_NEED_STATES;
-    form_write(form, log, route, put, out_ms);
+    template_write(template, log, route, put, out_ms);
     return TS_OK;
 }
 

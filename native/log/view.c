@@ -77,14 +77,14 @@ static int32_t is_text(const uint8_t *text, int32_t size)
  * has must be where it was, that of the pair before or that of the name. */
 static int32_t is_broken_crc(const ts_record *record, const uint8_t *at20)
 {
-    static const uint8_t form[] = "__CRC32#\x01";
+    static const uint8_t template[] = "__CRC32#\x01";
     int32_t same = at20[TS_PROPERTY_CRC_BYTES - 1] == 2, i;
 
     if (record->properties_size > TS_PROPERTY_CRC_BYTES && at20[-1] != 2 &&
         at20[TS_PROP_CRC32_BYTES] != 1)
         return 0;
     for (i = 0; i < 9; i++)
-        same += at20[i] == form[i];
+        same += at20[i] == template[i];
     for (; i < TS_PROPERTY_CRC_BYTES - 1; i++)
         same += at20[i] >= '0' && at20[i] <= '9';
     return same >= 16;

@@ -37,34 +37,34 @@ static void add_unit(made *to, int64_t log_offset, int32_t size, int64_t code,
     to->queue_offsets[to->count++] = queue_offset;
 }
 
-static void add_request(ts_requests *to, const ts_note *note)
+static void add_request(ts_requests *to, const ts_append_hint *hint)
 {
     to->at[to->count++] = (ts_request){
-        .id = note->queue_offset,
-        .log_offset = note->log_offset,
-        .due_ms = note->due_ms,
-        .out_ms = ts_out_ms_of(note->due_ms, to->precision_ms),
-        .queue_offset = note->queue_offset,
-        .size = note->size,
-        .topic_hash = note->real->topic_hash,
+        .id = hint->queue_offset,
+        .log_offset = hint->log_offset,
+        .due_ms = hint->due_ms,
+        .out_ms = ts_out_ms_of(hint->due_ms, to->precision_ms),
+        .queue_offset = hint->queue_offset,
+        .size = hint->size,
+        .topic_hash = hint->real->topic_hash,
     };
 }
 
-/* One record by its note. TS_NEED_ROOM where its key does not fit; then nothing is added. */
-static int32_t take_note(made *to, const ts_note *note, ts_keys *keys, ts_requests *requests)
+/* One record by its note. TS_NEED_SPACE where its key does not fit; then nothing is added. */
+static int32_t take_note(made *to, const ts_append_hint *hint, ts_keys *keys, ts_requests *requests)
 {
-    if (keys != NULL && ts_keys_note(keys, note) != TS_OK)
-        return TS_NEED_ROOM;
-    add_unit(to, note->log_offset, note->size, note->tags, note->route, note->queue_offset);
-    if (note->real != NULL && requests != NULL)
-        add_request(requests, note);
+    if (keys != NULL && ts_keys_note(keys, hint) != TS_OK)
+        return TS_NEED_SPACE;
+    add_unit(to, hint->log_offset, hint->size, hint->tags, hint->route, hint->queue_offset);
+    if (hint->real != NULL && requests != NULL)
+        add_request(requests, hint);
     return TS_OK;
 }
 
 int32_t ts_dispatch(ts_view *view, const ts_routes *routes, const int64_t *level_delay_ms,
                     int32_t level_count, int64_t from, int64_t *next, int32_t capacity,
                     uint8_t *units, int32_t *route_indexes, int64_t *queue_offsets,
-                    ts_keys *keys, ts_notes *notes, ts_requests *requests)
+                    ts_keys *keys, ts_append_hints *hints, ts_requests *requests)
 {
     int64_t offset = from;
     int32_t status = TS_OK;
@@ -74,16 +74,16 @@ int32_t ts_dispatch(ts_view *view, const ts_routes *routes, const int64_t *level
 
     *next = from;
     while (to.count < capacity && offset < view->end) {
-        const ts_note *note = notes == NULL ? NULL : ts_note_at(notes, offset, keys);
+        const ts_append_hint *hint = hints == NULL ? NULL : ts_hint_at(hints, offset, keys);
         ts_record record;
         ts_names names;
         int32_t is_queued;
 
-        if (note != NULL) {
-            status = take_note(&to, note, keys, requests);
+        if (hint != NULL) {
+            status = take_note(&to, hint, keys, requests);
             if (status != TS_OK)
                 break;
-            *next = offset += note->size;
+            *next = offset += hint->size;
             continue;
         }
         status = ts_walk(view, &offset, &record);

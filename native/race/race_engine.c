@@ -98,7 +98,7 @@ static void check_end(void)
     for (int64_t id = 0; id < waited; id++) {
         int32_t state = ts_state_get(&s->states, id);
 
-        CHECK(handed[id] == (state == TS_HANDED));
+        CHECK(handed[id] == (state == TS_DELIVERED));
         CHECK((s->source_at[id] > 0) == (state != TS_NONE));
     }
     printf("race_engine: ok, %lld timer records, %lld queue units\n", (long long)waited,

@@ -15,7 +15,7 @@ static void put_rows(uint64_t *seed)
     int64_t body_at[BATCH + 1] = {0}, due[BATCH], at[BATCH], ids[BATCH], now = get(&s->now_ms);
     int32_t count = 1 + check_below(seed, BATCH), status;
     int64_t need;
-    ts_rows rows = {.bodies = (const uint8_t *)bodies, .body_offsets = body_at, .due_ms = due,
+    ts_column_batch rows = {.bodies = (const uint8_t *)bodies, .body_offsets = body_at, .due_ms = due,
                     .properties = (const uint8_t *)"TAGS\001a\002", .properties_size = 7,
                     .count = count, .first_unique = check_below(seed, 1 << 30)};
 
@@ -24,11 +24,11 @@ static void put_rows(uint64_t *seed)
         due[i] = now + check_below(seed, 4000) - 200;
     }
     for (int32_t from = 0; from < count;) {
-        from += ts_put_many_held(&s->log, &s->routes[check_below(seed, REAL)], &rows, from, count,
-                                 BATCH / 3, now, at, ids, &status, &need);
+        from += ts_put_many_locking(&s->log, &s->routes[check_below(seed, REAL)], &rows, from, count,
+                                    BATCH / 3, now, at, ids, &status, &need);
         if (status != TS_OK) {
-            CHECK(status == TS_NEED_ROOM && need > 0);
-            make_room();
+            CHECK(status == TS_NEED_SPACE && need > 0);
+            make_space();
         }
     }
     for (int32_t i = 0; i < count; i++) {
@@ -48,8 +48,8 @@ static void put_single(uint64_t *seed)
         unlock(&s->append);
         if (at >= 0)
             break;
-        CHECK(at == TS_NEED_ROOM);
-        make_room();
+        CHECK(at == TS_NEED_SPACE);
+        make_space();
     }
     remember(id, at);
 }
@@ -70,9 +70,9 @@ static void cancel(uint64_t *seed, int64_t id, ts_route *real)
         lock(&s->append);
         got = ts_cancel(&s->log, real, id, (uint8_t *)text, size, START_MS);
         unlock(&s->append);
-        if (got != TS_NEED_ROOM)
+        if (got != TS_NEED_SPACE)
             break;
-        make_room();
+        make_space();
     }
     CHECK(got >= 0);
 }
@@ -103,9 +103,9 @@ static void reschedule(uint64_t *seed, int64_t id, int64_t log_offset, ts_route 
         if (got == TS_WAITING)
             log_offset = s->log.out[1] - encoded;
         unlock(&s->append);
-        if (got != TS_NEED_ROOM)
+        if (got != TS_NEED_SPACE)
             break;
-        make_room();
+        make_space();
     }
     CHECK(got >= 0);
     if (got == TS_WAITING)

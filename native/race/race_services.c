@@ -37,11 +37,11 @@ static void write_units(const uint8_t *units, const ts_link *link)
 
 static int64_t lowest_needed(void)
 {
-    int64_t lowest = s->frontier;
+    int64_t lowest = s->read_slot;
 
     lock(&s->given);
     for (int32_t i = 0; i < SLOTS; i++) {
-        int64_t slot = s->frontier - SLOTS + 1 + i;
+        int64_t slot = s->read_slot - SLOTS + 1 + i;
         if (slot > 0 && s->outstanding[slot % SLOTS] > 0 && slot < lowest)
             lowest = slot;
     }
@@ -77,7 +77,7 @@ int enqueue_step(void)
           count);
     lock(&s->timer);
     link = (ts_link){.pos = s->timer_end, .segment_bytes = TIMER_SEGMENT,
-                     .write_slot = get(&s->now_ms) / PRECISION, .frontier = s->frontier,
+                     .write_slot = get(&s->now_ms) / PRECISION, .read_slot = s->read_slot,
                      .reuse_below = lowest_needed(), .roll_slots = ROLL_SLOTS};
     got = ts_timer_link(&s->wheel, &link, &s->states, requests, (int32_t)count, units, sizeof units,
                         late);
@@ -101,23 +101,23 @@ int load_step(void)
 {
     ts_chained *chained = zeros(IDS_MAX * (int64_t)sizeof *chained);
     ts_due *due = zeros(IDS_MAX * (int64_t)sizeof *due);
-    int64_t slots[8], positions[8], now_slot = get(&s->now_ms) / PRECISION, frontier;
+    int64_t slots[8], positions[8], now_slot = get(&s->now_ms) / PRECISION, read_slot;
     int32_t count = 0, got, n = 0, done = 0, kept = 0;
     ts_view view, timer_view = {.segments = (const uint8_t **)s->timer_segments,
                                 .segment_count = TIMER_SEGMENTS, .segment_bytes = TIMER_SEGMENT};
 
     lock(&s->timer);
-    while (s->frontier <= now_slot && count < 8) {
-        int64_t slot = ts_wheel_next(&s->wheel, s->frontier, now_slot + 1);
+    while (s->read_slot <= now_slot && count < 8) {
+        int64_t slot = ts_wheel_next(&s->wheel, s->read_slot, now_slot + 1);
 
-        s->frontier = slot < 0 ? now_slot + 1 : slot + 1;
+        s->read_slot = slot < 0 ? now_slot + 1 : slot + 1;
         if (slot < 0)
             break;
         positions[count] = -2;
         slots[count++] = slot;
         expect(slot, 1); /* while it is read */
     }
-    frontier = s->frontier;
+    read_slot = s->read_slot;
     timer_view.end = s->timer_end;
     do {
         got = ts_wheel_load_many(&timer_view, &s->wheel, slots, positions, count, CAPACITY,
@@ -128,7 +128,7 @@ int load_step(void)
     unlock(&s->timer);
     view = log_view();
     while (done < n) {
-        got = ts_due_load(&view, &s->states, STORE_ID, PRECISION, frontier, chained + done, n - done,
+        got = ts_due_load(&view, &s->states, STORE_ID, PRECISION, read_slot, chained + done, n - done,
                           due + kept);
         CHECK(got > 0);
         done += got;
@@ -141,7 +141,7 @@ int load_step(void)
     lock(&s->open);
     CHECK(s->heap.count + kept < IDS_MAX);
     ts_heap_push(&s->heap, due, kept);
-    s->open_frontier = frontier;
+    s->open_read_slot = read_slot;
     unlock(&s->open);
     free(chained);
     free(due);
@@ -158,14 +158,14 @@ int deliver_step(void)
     ts_delivery delivery = {.scratch = scratch, .scratch_bytes = sizeof scratch, .drafts = drafts,
                             .draft_count = CAPACITY / 4, .late_ms = late_ms};
     ts_open open = {.run_count = 0};
-    int64_t now = get(&s->now_ms), until, frontier, count;
+    int64_t now = get(&s->now_ms), until, read_slot, count;
     ts_view view;
 
     lock(&s->open);
     open.heap = s->heap;
-    frontier = s->open_frontier;
-    until = now < frontier * PRECISION ? now : frontier * PRECISION;
-    count = ts_open_pop(&open, until, frontier, PRECISION, due, CAPACITY);
+    read_slot = s->open_read_slot;
+    until = now < read_slot * PRECISION ? now : read_slot * PRECISION;
+    count = ts_open_pop(&open, until, read_slot, PRECISION, due, CAPACITY);
     s->heap = open.heap;
     unlock(&s->open);
     for (int64_t i = 0; i < count; i++) {
@@ -174,14 +174,14 @@ int deliver_step(void)
     }
     view = log_view();
     for (int64_t from = 0, got; from < count; from += got > 0 ? got : 0) {
-        got = ts_deliver_many(&view, &s->known, &s->log, &s->routes[TIMER], frontier, due + from,
+        got = ts_deliver_many(&view, &s->known, &s->log, &s->routes[TIMER], read_slot, due + from,
                               (int32_t)(count - from), now, &delivery, &tally);
         if (got <= 0) {
-            CHECK(delivery.is_placing && got == TS_NEED_ROOM);
-            make_room();
+            CHECK(delivery.is_placing && got == TS_NEED_SPACE);
+            make_space();
         }
     }
-    CHECK(tally.misfits == 0 && delivery.late_count == tally.handed);
+    CHECK(tally.unroutable == 0 && delivery.late_count == tally.delivered);
     for (int64_t i = 0; i < tally.runs; i++)
         expect(slots[i], -counts[i]);
     return count > 0;

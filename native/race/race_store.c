@@ -96,7 +96,7 @@ void make_store(void)
     s->blocks[0] = zeros(TS_BLOCK_BYTES + TS_BLOCK_CHUNKS);
     s->states = (ts_states){s->blocks, TS_BLOCK_IDS, 0};
     s->now_ms = START_MS;
-    s->frontier = s->open_frontier = START_MS / PRECISION;
+    s->read_slot = s->open_read_slot = START_MS / PRECISION;
     s->wheel = (ts_wheel){zeros(SLOTS * TS_SLOT_BYTES), zeros((SLOTS * TS_SLOT_BYTES + 4095) / 4096),
                           SLOTS, PRECISION};
     s->heap = (ts_heap){zeros(IDS_MAX * (int64_t)sizeof(ts_heap_key)),
@@ -105,7 +105,7 @@ void make_store(void)
     for (int64_t i = 0; i < IDS_MAX; i++)
         s->heap.unused[i] = i;
     s->log = (ts_log){.lock = &s->append, .staging = s->halves[0], .filled_mark = &s->marks[0],
-                      .staging_bytes = HALF, .segment_bytes = SEGMENT, .room_end = HALF - 16, .precision_ms = PRECISION,
+                      .staging_bytes = HALF, .segment_bytes = SEGMENT, .append_limit = HALF - 16, .precision_ms = PRECISION,
                       .timer_route = &s->routes[TIMER], .states = &s->states,
                       .store_id = STORE_ID, .property_crc = 1};
     memcpy(s->log.unique_prefix, "7F00000100000000ABCD", 20);
@@ -130,9 +130,9 @@ void write_out(int roll)
     s->marks[s->active] = 0;
     s->log.base = roll ? (base / SEGMENT + 1) * SEGMENT : base + filled;
     s->log.filled = 0;
-    s->log.room_end = s->log.base + HALF - 16;
-    if (s->log.room_end > (s->log.base / SEGMENT + 1) * SEGMENT - 16)
-        s->log.room_end = (s->log.base / SEGMENT + 1) * SEGMENT - 16;
+    s->log.append_limit = s->log.base + HALF - 16;
+    if (s->log.append_limit > (s->log.base / SEGMENT + 1) * SEGMENT - 16)
+        s->log.append_limit = (s->log.base / SEGMENT + 1) * SEGMENT - 16;
     unlock(&s->append);
     CHECK(base / SEGMENT < SEGMENTS - 1);
     memcpy(s->segments[base / SEGMENT] + base % SEGMENT, s->halves[half], (size_t)filled);
@@ -140,7 +140,7 @@ void write_out(int roll)
     unlock(&s->write);
 }
 
-void make_room(void)
+void make_space(void)
 {
     int roll;
 

@@ -42,9 +42,9 @@ typedef struct {
     ts_states states;
     uint8_t *blocks[1];
     ts_wheel wheel;                       /* timer */
-    int64_t timer_end, frontier, lowest;  /* timer */
+    int64_t timer_end, read_slot, lowest;  /* timer */
     ts_heap heap;                         /* open */
-    int64_t open_frontier;                /* open */
+    int64_t open_read_slot;                /* open */
 
     /* given: under that lock, as Python's objects are under the GIL */
     int64_t written, now_ms, outstanding[SLOTS], requested;
@@ -66,7 +66,7 @@ void *zeros(int64_t size);
 ts_view log_view(void);
 void make_store(void);
 void write_out(int roll);
-void make_room(void);
+void make_space(void);
 
 /* race_putters.c */
 void remember(int64_t id, int64_t log_offset);

@@ -71,7 +71,7 @@ int32_t ts_pull(ts_view *view, const ts_route *route, const uint8_t *units,
         if (body_at + record.body_size > bodies_bytes ||
             properties_at + record.properties_size > properties_bytes) {
             view->need = record.size;
-            status = TS_NEED_ROOM;
+            status = TS_NEED_SPACE;
             break;
         }
         fill(&record, precision_ms, &tail, &out[i]);
@@ -110,7 +110,7 @@ int32_t ts_pull_one(ts_view *view, int64_t log_offset, int64_t precision_ms, ts_
         return ts_view_fault(view, log_offset, status);
     if (record.body_size > body_bytes || record.properties_size > properties_bytes) {
         view->need = record.size;
-        return TS_NEED_ROOM;
+        return TS_NEED_SPACE;
     }
     fill(&record, precision_ms, &tail, out);
     out->body_at = out->properties_at = 0;

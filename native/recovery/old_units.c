@@ -75,8 +75,8 @@ int32_t ts_old_units_check(ts_view *view, const ts_route *route, const uint8_t *
     return i > 0 || count == 0 ? i : status;
 }
 
-int32_t ts_old_units_mend(ts_view *view, const ts_route *route, uint8_t *units, int32_t count,
-                          int64_t queue_offset, const int64_t *level_delay_ms, int32_t level_count)
+int32_t ts_old_units_repair(ts_view *view, const ts_route *route, uint8_t *units, int32_t count,
+                            int64_t queue_offset, const int64_t *level_delay_ms, int32_t level_count)
 {
     int32_t i;
 

@@ -188,8 +188,8 @@ static int64_t add_sums(const ts_table_row *row, int64_t *sums)
 }
 
 int32_t ts_table_scan(ts_window *window, int64_t precision_ms, const ts_table_filter *filter,
-                     int32_t wants, int64_t from, int64_t *next, int64_t bytes_max,
-                     int32_t capacity, ts_table_row *rows, int64_t *sums)
+                      int32_t wants, int64_t from, int64_t *next, int64_t bytes_max,
+                      int32_t capacity, ts_table_row *rows, int64_t *sums)
 {
     ts_tail tail = {.real_size = 0};
     int32_t count = 0, status;
@@ -216,7 +216,7 @@ int32_t ts_table_scan(ts_window *window, int64_t precision_ms, const ts_table_fi
 /* ---- columns ---- */
 
 void ts_table_text(const ts_window *window, const ts_table_row *rows, int32_t count, int32_t span,
-                  int32_t *offsets, uint8_t *data, uint8_t *validity)
+                   int32_t *offsets, uint8_t *data, uint8_t *validity)
 {
     int32_t end = 0;
 
@@ -236,7 +236,7 @@ void ts_table_text(const ts_window *window, const ts_table_row *rows, int32_t co
 }
 
 void ts_table_pairs(const ts_window *window, const ts_table_row *rows, int32_t count, int32_t *offsets,
-                   int32_t *name_offsets, uint8_t *names, int32_t *value_offsets, uint8_t *values)
+                    int32_t *name_offsets, uint8_t *names, int32_t *value_offsets, uint8_t *values)
 {
     int32_t pair = 0, names_end = 0, values_end = 0;
 

@@ -18,7 +18,7 @@ int32_t ts_units_scan(ts_window *window, int64_t from, int64_t *next, int32_t ca
         ts_timer_unit unit;
 
         if (at == NULL)
-            return *next != from ? count : TS_NEED_ROOM;
+            return *next != from ? count : TS_NEED_SPACE;
         if (ts_timer_blank_is(at, available, &remaining) &&
             remaining == ts_window_segment_left(window, *next)) {
             *next += remaining;
@@ -27,9 +27,9 @@ int32_t ts_units_scan(ts_window *window, int64_t from, int64_t *next, int32_t ca
         if (available < TS_TIMER_UNIT_BYTES && available < ts_window_segment_left(window, *next) &&
             *next + available < window->end) {
             window->need = TS_TIMER_UNIT_BYTES;
-            return *next != from ? count : TS_NEED_ROOM;
+            return *next != from ? count : TS_NEED_SPACE;
         }
-        if (available < TS_TIMER_UNIT_BYTES || ts_sealed_get(at, *next, &unit) != 0) {
+        if (available < TS_TIMER_UNIT_BYTES || ts_checked_unit_get(at, *next, &unit) != 0) {
             int32_t status = ts_window_fault(window, *next, TS_FAULT_MAGIC);
 
             return *next != from ? count : status;

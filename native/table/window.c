@@ -18,7 +18,7 @@ static int32_t unread(ts_window *window, int64_t offset, int64_t available, int3
 
         if (wanted <= last) {
             window->need = wanted;
-            return TS_NEED_ROOM;
+            return TS_NEED_SPACE;
         }
     }
     if (fault == TS_RECORD_ENDS)
@@ -38,14 +38,14 @@ int32_t ts_window_record(ts_window *window, int64_t *offset, ts_record *record)
 
     window->need = 0;
     if (at == NULL)
-        return TS_NEED_ROOM;
+        return TS_NEED_SPACE;
     if (available < 8 && ts_window_segment_left(window, *offset) < 8)
         return ts_window_fault(window, *offset, TS_FAULT_SHORT);
     if (ts_blank_is(at, available, &remaining)) {
         if (remaining != ts_window_segment_left(window, *offset))
             return ts_window_fault(window, *offset, TS_FAULT_LENGTHS);
         *offset += remaining;
-        return TS_NEED_ROOM;
+        return TS_NEED_SPACE;
     }
     fault = ts_record_get(at, available, record);
     if (fault != 0)

@@ -120,7 +120,7 @@ store *make_store(const shape *is)
     s->states.blocks = s->blocks;
     s->log = (ts_log){.staging = log_segment(s, 0), .filled_mark = &s->filled_mark,
                       .staging_bytes = is->segment_bytes, .segment_bytes = is->segment_bytes,
-                      .room_end = is->segment_bytes - 16, .precision_ms = is->precision_ms,
+                      .append_limit = is->segment_bytes - 16, .precision_ms = is->precision_ms,
                       .timer_route = &s->routes[TIMER], .states = &s->states,
                       .store_id = STORE_ID, .property_crc = is->property_crc,
                       .host = {127, 0, 0, 1, 0, 0, 0x2A, 0x9F}};
@@ -133,7 +133,7 @@ store *make_store(const shape *is)
     s->wheel = (ts_wheel){bytes_of(is->slot_count * TS_SLOT_BYTES),
                           bytes_of((is->slot_count * TS_SLOT_BYTES + 4095) / 4096),
                           is->slot_count, is->precision_ms};
-    s->frontier = s->now_ms / is->precision_ms;
+    s->read_slot = s->now_ms / is->precision_ms;
     make_heap(&s->open.heap, IDS_MAX);
     return s;
 }
@@ -166,7 +166,7 @@ void give_states(store *s)
 }
 
 /* The next segment becomes the staging. */
-void give_room(store *s)
+void give_space(store *s)
 {
     CHECK(s->log.need > 0);
     CHECK(ts_blank(&s->log) == TS_OK);
@@ -174,7 +174,7 @@ void give_room(store *s)
     s->log.base = (s->log.base / s->is.segment_bytes + 1) * s->is.segment_bytes;
     s->log.filled = 0;
     s->log.staging = log_segment(s, s->log.base / s->is.segment_bytes);
-    s->log.room_end = s->log.base + s->is.segment_bytes - 16;
+    s->log.append_limit = s->log.base + s->is.segment_bytes - 16;
 }
 
 void serve_log(store *s, int64_t status)
@@ -182,7 +182,7 @@ void serve_log(store *s, int64_t status)
     if (status == TS_NEED_STATES)
         give_states(s);
     else {
-        CHECK(status == TS_NEED_ROOM);
-        give_room(s);
+        CHECK(status == TS_NEED_SPACE);
+        give_space(s);
     }
 }

@@ -36,7 +36,7 @@ typedef struct {
     uint8_t *queues[ROUTES];        /* their units */
     int32_t counts[ROUTES];
     int64_t dispatched, requested;  /* log offset; queue offset of the timer topic */
-    int64_t timer_end, frontier;
+    int64_t timer_end, read_slot;
     ts_open open;
     int64_t unique;
     /* what the test knows */
@@ -59,7 +59,7 @@ void load_open(store *s, const ts_due *in, int32_t count);
 store *make_store(const shape *is);
 void free_store(store *s);
 int64_t log_end(const store *s);
-void give_room(store *s);
+void give_space(store *s);
 void give_states(store *s);
 void serve_log(store *s, int64_t status);
 

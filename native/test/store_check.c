@@ -72,7 +72,7 @@ static void pull_all(store *s, int32_t *handed)
         CHECK(ts_pull(&s->view, &s->routes[index], s->queues[index], NULL, 1, 0, 10, 1, pulled,
                       bodies, bodies_bytes, properties, properties_bytes) == 0); /* not durable yet */
         CHECK(ts_pull(&s->view, &s->routes[index], s->queues[index], NULL, 1, 0, log_end(s), 1,
-                      pulled, bodies, 11, properties, properties_bytes) == TS_NEED_ROOM);
+                      pulled, bodies, 11, properties, properties_bytes) == TS_NEED_SPACE);
         CHECK(ts_pull(&s->view, &s->routes[index], s->queues[index], NULL, 1, 1, log_end(s), 1,
                       pulled, bodies, bodies_bytes, properties, properties_bytes) == TS_CORRUPT);
         CHECK(s->view.fault == TS_FAULT_TOPIC);
@@ -137,7 +137,7 @@ void check_end(store *s)
         CHECK(handed[id] == (s->due_ms[id] != 0 && !s->cancelled[id])); /* exactly once */
         CHECK(state == (s->due_ms[id] == 0    ? TS_NONE
                         : s->cancelled[id] ? TS_CANCELLED
-                                           : TS_HANDED));
+                                           : TS_DELIVERED));
     }
     CHECK(s->states.waiting == 0 && s->open.heap.count == 0);
     CHECK(ts_states_waiting(&s->states, 0, ids, 4, &next) == 0 && next == s->states.end);

@@ -28,7 +28,7 @@ static void remember(store *s, int64_t id, int64_t due_ms, int32_t index, int64_
 }
 
 /* The rows in groups, as many in each as fit a limit; some behind a head. */
-static void put_group(store *s, uint64_t *seed, int32_t index, const ts_rows *rows,
+static void put_group(store *s, uint64_t *seed, int32_t index, const ts_column_batch *rows,
                       int64_t *log_offsets, int64_t *queue_offsets)
 {
     ts_route *route = &s->routes[index];
@@ -38,8 +38,8 @@ static void put_group(store *s, uint64_t *seed, int32_t index, const ts_rows *ro
     for (int32_t at = 0; at < rows->count;) {
         int32_t timers, status, with_head = check_below(seed, 2), size = (int32_t)sizeof head;
         int64_t bytes, before, start;
-        int32_t got = ts_rows_measure(&s->log, route, rows, at, 1 + check_below(seed, 20), 4000,
-                                      s->now_ms, &bytes, &timers);
+        int32_t got = ts_batch_measure(&s->log, route, rows, at, 1 + check_below(seed, 20), 4000,
+                                       s->now_ms, &bytes, &timers);
 
         CHECK(got > 0 && timers >= 0 && timers <= got && bytes > 0 && bytes <= 4000);
         for (;;) {
@@ -69,7 +69,7 @@ void put_many(store *s, uint64_t *seed, int32_t index, int32_t count, int32_t ah
     uint8_t bodies[BATCH * 64], extra[BATCH * 8];
     int64_t body_at[BATCH + 1] = {0}, extra_at[BATCH + 1] = {0}, due[BATCH];
     int64_t log_offsets[BATCH], queue_offsets[BATCH];
-    ts_rows rows;
+    ts_column_batch rows;
 
     for (int32_t i = 0; i < count; i++) {
         due[i] = s->now_ms + check_below(seed, ahead_ms) - ahead_ms / 10;
@@ -77,7 +77,7 @@ void put_many(store *s, uint64_t *seed, int32_t index, int32_t count, int32_t ah
         extra_at[i + 1] = extra_at[i] + (i % 3 ? 0 : 7);
         memcpy(extra + extra_at[i], pair, (size_t)(extra_at[i + 1] - extra_at[i]));
     }
-    rows = (ts_rows){.bodies = bodies, .body_offsets = body_at, .due_ms = due,
+    rows = (ts_column_batch){.bodies = bodies, .body_offsets = body_at, .due_ms = due,
                      .properties = (const uint8_t *)TAGGED, .properties_size = sizeof TAGGED - 1,
                      .extra = extra, .extra_offsets = extra_at, .first_unique = s->unique,
                      .count = count};
@@ -87,9 +87,9 @@ void put_many(store *s, uint64_t *seed, int32_t index, int32_t count, int32_t ah
         for (int32_t i = 0, status; i < count;) {
             int64_t need;
 
-            i += ts_put_many_held(&s->log, &s->routes[index], &rows, i, count,
-                                  1 + check_below(seed, 5), s->now_ms, log_offsets, queue_offsets,
-                                  &status, &need);
+            i += ts_put_many_locking(&s->log, &s->routes[index], &rows, i, count,
+                                     1 + check_below(seed, 5), s->now_ms, log_offsets, queue_offsets,
+                                     &status, &need);
             CHECK((status == TS_OK) == (i == count));
             if (status != TS_OK) {
                 CHECK(need == s->log.need);
@@ -132,8 +132,8 @@ void cancel(store *s, int64_t id)
     int32_t before = ts_state_get(&s->states, id), size = delete_text(s, id, text), got;
 
     while ((got = ts_cancel(&s->log, &s->routes[s->real[id]], id, (uint8_t *)text, size,
-                            s->now_ms)) == TS_NEED_ROOM)
-        give_room(s);
+                            s->now_ms)) == TS_NEED_SPACE)
+        give_space(s);
     CHECK(got == before && s->log.out[1] == log_end(s));
     if (before != TS_WAITING)
         return;
@@ -160,7 +160,7 @@ static int32_t encode_moved(store *s, int64_t id, int64_t due_ms, uint8_t *out, 
                                out, out_bytes);
     CHECK(got > 0);
     CHECK(ts_reschedule_encode(&s->view, &s->log, s->source_at[id], target, (uint8_t *)text, size,
-                               out, got - 1) == TS_NEED_ROOM && s->view.need == got);
+                               out, got - 1) == TS_NEED_SPACE && s->view.need == got);
     ts_put_i64(out + TS_RECORD_AT_BODY, due_ms);
     ts_put_i32(out + TS_RECORD_AT_BODY_CRC,
                (int32_t)(ts_crc32(0, out + TS_RECORD_AT_BODY,

@@ -70,7 +70,7 @@ static void write_timer_log(store *s, const uint8_t *units, int64_t bytes, int64
 
 static int64_t lowest_open(const store *s)
 {
-    int64_t lowest = s->frontier;
+    int64_t lowest = s->read_slot;
 
     for (int64_t i = 0; i < s->open.heap.count; i++) {
         int64_t slot = s->open.heap.entries[s->open.heap.keys[i].at].slot;
@@ -101,7 +101,7 @@ void enqueue(store *s, int32_t batch)
     }
     while (done < count) {
         ts_link link = {.pos = s->timer_end, .segment_bytes = s->is.timer_segment_bytes,
-                        .write_slot = s->now_ms / s->is.precision_ms, .frontier = s->frontier,
+                        .write_slot = s->now_ms / s->is.precision_ms, .read_slot = s->read_slot,
                         .reuse_below = lowest_open(s), .roll_slots = ROLL_SLOTS};
         int32_t got = ts_timer_link(&s->wheel, &link, &s->states, requests + done, count - done,
                                     units, units_bytes, late);
@@ -176,15 +176,15 @@ void dequeue(store *s, int32_t capacity)
     ts_due *due = bytes_of((IDS_MAX + 1) * (int64_t)sizeof *due);
     int32_t slot_count = 0, count;
 
-    while (s->frontier <= now_slot && slot_count < 8) {
-        int64_t slot = ts_wheel_next(&s->wheel, s->frontier, now_slot + 1);
+    while (s->read_slot <= now_slot && slot_count < 8) {
+        int64_t slot = ts_wheel_next(&s->wheel, s->read_slot, now_slot + 1);
 
-        s->frontier = slot < 0 ? now_slot + 1 : slot + 1;
+        s->read_slot = slot < 0 ? now_slot + 1 : slot + 1;
         if (slot >= 0)
             slots[slot_count++] = slot;
     }
     count = load_slots(s, slots, slot_count, capacity, chained);
-    CHECK(ts_due_load(&s->view, &s->states, STORE_ID, s->is.precision_ms, s->frontier, chained,
+    CHECK(ts_due_load(&s->view, &s->states, STORE_ID, s->is.precision_ms, s->read_slot, chained,
                       count, due) == count);
     CHECK(s->view.need >= 0 && s->view.need <= count);
     for (int32_t i = 0; i < (int32_t)s->view.need; i++) {
@@ -205,9 +205,9 @@ static void check_tally(store *s, const ts_tally *tally, const ts_delivery *deli
         CHECK(tally->counts[i] > 0 && (i == 0 || tally->slots[i] != tally->slots[i - 1]));
         done += tally->counts[i];
     }
-    CHECK(done == count - tally->misfits);
-    CHECK(tally->handed + tally->rolled + tally->skipped + tally->misfits == count);
-    CHECK(delivery->late_count == tally->handed && delivery->placed == delivery->planned);
+    CHECK(done == count - tally->unroutable);
+    CHECK(tally->delivered + tally->rolled + tally->skipped + tally->unroutable == count);
+    CHECK(delivery->late_count == tally->delivered && delivery->placed == delivery->planned);
     for (int64_t i = 0; i < delivery->late_count; i++)
         CHECK(delivery->late_ms[i] >= 0);
     s->rolled += tally->rolled;
@@ -231,7 +231,7 @@ void deliver(store *s, int32_t capacity)
     int64_t slots[IDS_MAX + 1], counts[IDS_MAX + 1], count, scratch_bytes = 900;
     uint8_t *scratch = bytes_of(scratch_bytes);
 
-    while ((count = ts_open_pop(&s->open, s->now_ms, s->frontier, s->is.precision_ms, due,
+    while ((count = ts_open_pop(&s->open, s->now_ms, s->read_slot, s->is.precision_ms, due,
                                 capacity)) > 0) {
         CHECK(count <= capacity);
         for (int64_t i = 1; i < count; i++)
@@ -244,7 +244,7 @@ void deliver(store *s, int32_t capacity)
                                 .late_ms = late_ms};
 
         for (int32_t from = 0, got; from < count; from += got > 0 ? got : 0) {
-            got = ts_deliver_many(&s->view, &s->known, &s->log, &s->routes[TIMER], s->frontier,
+            got = ts_deliver_many(&s->view, &s->known, &s->log, &s->routes[TIMER], s->read_slot,
                                   due + from, (int32_t)count - from, s->now_ms, &delivery, &tally);
             if (got > 0)
                 continue;
@@ -254,7 +254,7 @@ void deliver(store *s, int32_t capacity)
             } else if (got == TS_NEED_ROUTE) {
                 know_routes(s);
             } else {
-                CHECK(got == TS_NEED_ROOM && s->view.need > scratch_bytes);
+                CHECK(got == TS_NEED_SPACE && s->view.need > scratch_bytes);
                 scratch_bytes = s->view.need;
                 free(scratch);
                 delivery.scratch = scratch = bytes_of(scratch_bytes);

@@ -26,10 +26,10 @@ static void test_needs(void)
     CHECK(ts_put_one(&s->log, s->routes, body, 4, s->now_ms + 1, NULL, 0, s->now_ms) ==
           TS_NEED_STATES && s->log.need == 0 && s->log.filled == 0);
     give_states(s);
-    s->log.room_end = 100;
-    CHECK(ts_put_one(&s->log, s->routes, body, 4, 0, NULL, 0, s->now_ms) == TS_NEED_ROOM);
+    s->log.append_limit = 100;
+    CHECK(ts_put_one(&s->log, s->routes, body, 4, 0, NULL, 0, s->now_ms) == TS_NEED_SPACE);
     CHECK(s->log.need > 100 && s->log.filled == 0 && s->routes[0].next_offset == 0);
-    s->log.room_end = is.segment_bytes - 16;
+    s->log.append_limit = is.segment_bytes - 16;
     CHECK(ts_put_one(&s->log, s->routes, body, 4, 0, big, TS_PROPERTIES_BYTES_MAX, s->now_ms) ==
           TS_INVALID);
     CHECK(ts_put_one(&s->log, s->routes, body, 4, s->now_ms + 5, NULL, 0, s->now_ms) == 0);

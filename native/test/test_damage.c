@@ -210,18 +210,18 @@ static void read_wheel(reading *r)
         CHECK(is_status(got));
         r->due_count += got > 0 ? (int32_t)b->view.need : 0;
     }
-    CHECK(is_status(ts_timer_log_loose(&b->timer_view, &b->wheel, 0, &next, base, NULL, 0, patches,
-                                       64)));
-    CHECK(is_status(ts_timer_log_loose(&b->timer_view, &b->wheel, 0, &next, base, living, 3,
-                                       patches, 64)));
+    CHECK(is_status(ts_timer_log_unchained(&b->timer_view, &b->wheel, 0, &next, base, NULL, 0, patches,
+                                           64)));
+    CHECK(is_status(ts_timer_log_unchained(&b->timer_view, &b->wheel, 0, &next, base, living, 3,
+                                           patches, 64)));
     for (int32_t i = 0; i < 64; i += 7)
         CHECK(is_status(ts_wheel_recount(&b->timer_view, &b->wheel, slots[i],
                                          &(ts_chain_walk){0})) &&
-              is_status(ts_wheel_held(&b->timer_view, &b->wheel, slots[i], 0, held, 3,
-                                      &(ts_chain_walk){0})) &&
-              is_status(ts_wheel_rechain(&b->timer_view, &b->wheel, slots[i], base, living,
-                                         is_kept, 3, patches, 64,
-                                         &(ts_chain_walk){0})));
+              is_status(ts_wheel_chain_positions(&b->timer_view, &b->wheel, slots[i], 0, held, 3,
+                                                 &(ts_chain_walk){0})) &&
+              is_status(ts_wheel_compact_chain(&b->timer_view, &b->wheel, slots[i], base, living,
+                                               is_kept, 3, patches, 64,
+                                               &(ts_chain_walk){0})));
     CHECK(is_status(ts_wheel_cut(&b->timer_view, &b->wheel, b->timer_bytes / 2)));
     free(chained);
     free(patches);
@@ -238,7 +238,7 @@ static void read_timers(reading *r)
 
     for (int32_t at = 0; at < b->counts[TIMER]; at += got > 0 ? got : 1) {
         ts_link link = {.pos = 52 * 9, .segment_bytes = r->s->is.timer_segment_bytes,
-                        .write_slot = now, .frontier = now + 1, .reuse_below = now - 30,
+                        .write_slot = now, .read_slot = now + 1, .reuse_below = now - 30,
                         .roll_slots = ROLL_SLOTS};
 
         got = ts_timer_requests(&b->view, b->queues[TIMER] + 20 * at, b->counts[TIMER] - at, at,
@@ -267,7 +267,7 @@ static void read_sources(reading *r, uint64_t *seed)
     log.staging = staging;
     log.filled_mark = &mark;
     log.base = log.filled = 0;
-    log.staging_bytes = log.room_end = 16384;
+    log.staging_bytes = log.append_limit = 16384;
     log.states = &r->states;
     for (int32_t i = 0; i < r->due_count; i++)
         r->due[i].flags = check_below(seed, 4) ? r->due[i].flags : TS_FLAG_ROLL;
@@ -278,7 +278,7 @@ static void read_sources(reading *r, uint64_t *seed)
         CHECK(is_status(got) && got <= r->due_count - at);
         if (got > 0)
             CHECK(is_status(ts_deliver_place(&log, scratch, drafts, 0, got, r->s->now_ms,
-                                              &(ts_tally){.slots = slots, .counts = counts})));
+                                             &(ts_tally){.slots = slots, .counts = counts})));
     }
     for (int32_t i = 0; i < r->due_count; i++)
         CHECK(is_status(ts_reschedule_encode(&r->b.view, &log, r->due[i].log_offset,

@@ -77,7 +77,7 @@ static void test_timer_unit(void)
     CHECK(ts_timer_unit_get(at, &out) == 0);
     CHECK(out.prev_pos == in.prev_pos && out.magic == in.magic && out.write_ms == in.write_ms);
     CHECK(out.delay_ms == in.delay_ms && out.log_offset == in.log_offset);
-    CHECK(out.size == in.size && out.topic_hash == in.topic_hash && out.seal == 0);
+    CHECK(out.size == in.size && out.topic_hash == in.topic_hash && out.checksum == 0);
     for (int32_t magic = 0; magic <= 15; magic++) {
         ts_put_i32(at + TS_TIMER_AT_MAGIC, magic);
         CHECK(ts_timer_unit_get(at, &out) == 0 && out.magic == magic);

@@ -146,7 +146,7 @@ static void test_keys(void)
 
         CHECK(keys_of(record, size, found, 8) == cases[i].count);
         if (cases[i].count > 1) /* none of a record's keys where not all fit */
-            CHECK(keys_of(record, size, found, cases[i].count - 1) == TS_NEED_ROOM);
+            CHECK(keys_of(record, size, found, cases[i].count - 1) == TS_NEED_SPACE);
         free(record);
     }
 }

@@ -56,7 +56,7 @@ static bench *bench_new(const char *properties, int32_t size, int32_t property_c
     b->log.filled_mark = &b->filled_mark;
     b->log.staging_bytes = STAGING;
     b->log.base = 1000;
-    b->log.room_end = 1000 + STAGING;
+    b->log.append_limit = 1000 + STAGING;
     b->log.store_id = 77;
     b->log.property_crc = property_crc;
     b->due = (ts_level_due){.place = PLACE, .due_ms = DUE_MS, .size = record};
@@ -120,12 +120,12 @@ static void test_refusals(void)
     bench *b = bench_new(WHOLE, (int32_t)sizeof WHOLE - 1, 1);
 
     CHECK(encode(b, DUE_MS - 1, SCRATCH) == TS_INVALID);
-    CHECK(encode(b, DUE_MS, b->due.size) == TS_NEED_ROOM && b->view.need > b->due.size);
+    CHECK(encode(b, DUE_MS, b->due.size) == TS_NEED_SPACE && b->view.need > b->due.size);
     CHECK(encode(b, DUE_MS, b->view.need) == 1);
-    b->log.room_end = 1000 + b->draft.size - 1;
-    CHECK(ts_level_place(&b->log, b->scratch, &b->draft, 0, 1, DUE_MS) == TS_NEED_ROOM);
+    b->log.append_limit = 1000 + b->draft.size - 1;
+    CHECK(ts_level_place(&b->log, b->scratch, &b->draft, 0, 1, DUE_MS) == TS_NEED_SPACE);
     CHECK(b->draft.placed == -1 && b->log.filled == 0 && b->route.next_offset == 41);
-    b->log.room_end++;
+    b->log.append_limit++;
     CHECK(ts_level_place(&b->log, b->scratch, &b->draft, 0, 1, DUE_MS) == 1);
     b->due.place++;
     CHECK(encode(b, DUE_MS, SCRATCH) == TS_CORRUPT && b->view.fault == TS_FAULT_TOPIC);

@@ -13,7 +13,7 @@
 
 #define TEXT(literal) (const uint8_t *)(literal), (int32_t)sizeof(literal) - 1
 
-enum { RECORD_ROOM = 512 };
+enum { RECORD_CAPACITY = 512 };
 
 static const uint8_t host_1[20] = {127, 0, 0, 1, 0, 0, 0x9C, 0x40};
 static const uint8_t host_2[20] = {127, 0, 0, 1, 0, 0, 0x2A, 0x9F};
@@ -70,7 +70,7 @@ static void test_record_vectors(void)
         "daa320a7 3610a686 00000003 00000000 0000000000000007 0000000000000000 00000000"
         "0000018bcfe56800 7f000001 00009c40 0000018bcfe5687b 7f000001 00002a9f 00000000"
         "0000000000000000 00000005 68656c6c6f 09 546f70696354657374";
-    uint8_t at[RECORD_ROOM], properties[30];
+    uint8_t at[RECORD_CAPACITY], properties[30];
     char wanted[1024];
     ts_record in = message(TS_RECORD_MAGIC_V1, 0, TEXT("TAGS\001TagA\002")), out;
     uint32_t crc = 0;
@@ -146,25 +146,25 @@ static void test_record_forms(void)
 {
     static const int32_t magics[] = {TS_RECORD_MAGIC_V1, TS_RECORD_MAGIC_V2};
 
-    for (int form = 0; form < 8; form++) {
-        int32_t magic = magics[form & 1];
-        int32_t sys_flag = (form & 2 ? TS_SYS_BORN_HOST_IPV6 : 0) |
-                           (form & 4 ? TS_SYS_STORE_HOST_IPV6 : 0);
-        int32_t wanted = 115 + (form & 1) + (form & 2 ? 12 : 0) + (form & 4 ? 12 : 0);
+    for (int template = 0; template < 8; template++) {
+        int32_t magic = magics[template & 1];
+        int32_t sys_flag = (template & 2 ? TS_SYS_BORN_HOST_IPV6 : 0) |
+                           (template & 4 ? TS_SYS_STORE_HOST_IPV6 : 0);
+        int32_t wanted = 115 + (template & 1) + (template & 2 ? 12 : 0) + (template & 4 ? 12 : 0);
         ts_record in = message(magic, sys_flag, TEXT("TAGS\001TagA\002")), out;
-        uint8_t at[RECORD_ROOM];
+        uint8_t at[RECORD_CAPACITY];
 
         CHECK(ts_record_put(at, &in) == wanted);
         CHECK(ts_record_get(at, wanted, &out) == 0 && out.size == wanted);
         check_same_record(&in, &out);
-        CHECK(ts_record_get(at, RECORD_ROOM, &out) == 0); /* what follows does not matter */
+        CHECK(ts_record_get(at, RECORD_CAPACITY, &out) == 0); /* what follows does not matter */
         check_cut_and_wrong(at, wanted);
     }
 }
 
 static void test_record_wide_topic(void)
 {
-    uint8_t topic[256], at[RECORD_ROOM];
+    uint8_t topic[256], at[RECORD_CAPACITY];
     ts_record in = message(TS_RECORD_MAGIC_V2, 0, NULL, 0), out;
     int32_t size;
 
@@ -184,7 +184,7 @@ static void test_record_wide_topic(void)
 static void test_record_queue_offset(void)
 {
     const int64_t offsets[] = {0, TS_QUEUE_OFFSET_MAX, TS_QUEUE_OFFSET_MAX + 1, -1};
-    uint8_t at[RECORD_ROOM];
+    uint8_t at[RECORD_CAPACITY];
     ts_record in = message(TS_RECORD_MAGIC_V1, 0, NULL, 0), out;
 
     for (int32_t i = 0; i < 4; i++) {
@@ -195,7 +195,7 @@ static void test_record_queue_offset(void)
 
 static void test_record_faults(void)
 {
-    uint8_t at[RECORD_ROOM] = {0};
+    uint8_t at[RECORD_CAPACITY] = {0};
     ts_record in = message(TS_RECORD_MAGIC_V1, 0, TEXT("TAGS\001TagA\002")), out;
     uint64_t seed = 3;
 

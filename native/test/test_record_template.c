@@ -10,7 +10,7 @@ enum { ROWS = 40, STAGING = 1 << 16, IDS = 4096, CELLS = 1024, CALLS = 4 * 4 * 3
 
 #define DAY_MS 86400000
 
-enum { TOPIC_MAX = 200, QUEUES = 20, PUTS = 400, KEPT_CALLS = 4 * 2 * 2 * 2 * 10 };
+enum { TOPIC_MAX = 200, QUEUES = 20, PUTS = 400, BATCHES_CACHED = 4 * 2 * 2 * 2 * 10 };
 
 static int32_t fitted; /* how often all rows were said to fit */
 static int32_t on_kept, off_kept; /* puts one by one: on a form that was kept, and all others */
@@ -58,7 +58,7 @@ static end *make_end(const shape *is)
     e->states = (ts_states){.blocks = e->blocks, .end = IDS};
     e->calendar = (ts_calendar){.cells = e->cells, .mask = CELLS - 1, .limit = CELLS / 2};
     e->log = (ts_log){.staging = e->staging, .filled_mark = &e->mark, .staging_bytes = STAGING,
-                      .base = 5000, .room_end = 5000 + STAGING, .segment_bytes = 1 << 20,
+                      .base = 5000, .append_limit = 5000 + STAGING, .segment_bytes = 1 << 20,
                       .precision_ms = is->precision_ms, .timer_route = &e->timer,
                       .states = &e->states, .calendar = is->counts ? &e->calendar : NULL,
                       .store_id = 0xC0FFEE01u, .property_crc = is->property_crc,
@@ -101,13 +101,13 @@ static int64_t due_of(uint64_t *seed, const shape *is)
 static void test_rows(const shape *is, uint64_t seed)
 {
     static uint8_t bodies[ROWS * 300], text[2000];
-    ts_given parts[ROWS];
-    end *on_form = make_end(is), *without = make_end(is);
+    ts_slice parts[ROWS];
+    end *on_template = make_end(is), *without = make_end(is);
     int64_t offsets[ROWS + 1] = {0}, due[ROWS], nothing[ROWS + 1] = {0};
-    ts_rows plain = {.bodies = bodies, .body_offsets = offsets, .due_ms = due,
+    ts_column_batch plain = {.bodies = bodies, .body_offsets = offsets, .due_ms = due,
                      .properties = text, .properties_size = is->text_size, .count = ROWS,
                      .first_unique = (int64_t)(check_random(&seed) >> 16)};
-    ts_rows general = plain;
+    ts_column_batch general = plain;
     int32_t step = 1 + (int32_t)(check_random(&seed) % ROWS), got = 0, fits;
 
     general.extra = bodies;
@@ -116,7 +116,7 @@ static void test_rows(const shape *is, uint64_t seed)
     for (int32_t i = 0; i < ROWS; i++) {
         offsets[i + 1] = offsets[i] + (int64_t)(check_random(&seed) % 300);
         due[i] = due_of(&seed, is);
-        parts[i] = (ts_given){bodies + offsets[i], (int32_t)(offsets[i + 1] - offsets[i])};
+        parts[i] = (ts_slice){bodies + offsets[i], (int32_t)(offsets[i + 1] - offsets[i])};
     }
     if (check_random(&seed) % 2 == 0) {
         plain.parts = parts;
@@ -126,47 +126,47 @@ static void test_rows(const shape *is, uint64_t seed)
     for (int64_t i = 0; i < offsets[ROWS]; i++)
         bodies[i] = (uint8_t)check_random(&seed);
     if (check_random(&seed) % 2 == 0) { /* room, or states, for some of them alone */
-        on_form->log.room_end = without->log.room_end = 5000 + (int64_t)(check_random(&seed) % 12000);
-        on_form->states.end = without->states.end = 77 + (int64_t)(check_random(&seed) % ROWS);
+        on_template->log.append_limit = without->log.append_limit = 5000 + (int64_t)(check_random(&seed) % 12000);
+        on_template->states.end = without->states.end = 77 + (int64_t)(check_random(&seed) % ROWS);
     }
-    fits = ts_put_many_fits(&on_form->log, &on_form->route, &plain, (int32_t)offsets[ROWS],
+    fits = ts_put_many_fits(&on_template->log, &on_template->route, &plain, (int32_t)offsets[ROWS],
                             is->now_ms);
-    CHECK(!ts_put_many_fits(&on_form->log, &on_form->route, &general, (int32_t)offsets[ROWS],
+    CHECK(!ts_put_many_fits(&on_template->log, &on_template->route, &general, (int32_t)offsets[ROWS],
                             is->now_ms));
     for (int32_t at = 0; at < ROWS; at += got) {
         int32_t to = at + step < ROWS ? at + step : ROWS;
 
-        got = ts_put_many(&on_form->log, &on_form->route, &plain, at, to, is->now_ms,
-                          on_form->log_offsets, on_form->numbers);
+        got = ts_put_many(&on_template->log, &on_template->route, &plain, at, to, is->now_ms,
+                          on_template->log_offsets, on_template->numbers);
         CHECK(got == ts_put_many(&without->log, &without->route, &general, at, to, is->now_ms,
                                  without->log_offsets, without->numbers));
-        check_same(on_form, without);
+        check_same(on_template, without);
         CHECK(!fits || got == to - at);
         if (got < 0)
             break;
     }
     fitted += fits;
-    free(on_form);
+    free(on_template);
     free(without);
 }
 
 /* Where the form of such puts is kept, if it is. */
-static const ts_kept *place_of(const ts_log *log, const ts_route *route, int32_t is_timer)
+static const ts_cached_template *place_of(const ts_log *log, const ts_route *route, int32_t is_timer)
 {
-    const ts_kept *all = (const ts_kept *)log->kept;
+    const ts_cached_template *all = (const ts_cached_template *)log->templates;
 
-    for (int32_t i = 0; i < TS_KEPT_PLACES; i++)
-        if (all[i].route == route && all[i].form.is_timer == is_timer && all[i].form.text_size > 0)
+    for (int32_t i = 0; i < TS_TEMPLATE_CACHE_SIZE; i++)
+        if (all[i].route == route && all[i].template.is_timer == is_timer && all[i].template.text_size > 0)
             return &all[i];
     return NULL;
 }
 
 /* Notes of two ends are of the same records and of routes that are each end's own. */
-static void check_same_notes(const ts_notes *a, const ts_notes *b)
+static void check_same_notes(const ts_append_hints *a, const ts_append_hints *b)
 {
     CHECK(a->tail == b->tail);
     for (int64_t i = 0; i < a->tail; i++) {
-        const ts_note *x = &a->at[i], *y = &b->at[i];
+        const ts_append_hint *x = &a->at[i], *y = &b->at[i];
 
         CHECK(x->log_offset == y->log_offset && x->queue_offset == y->queue_offset);
         CHECK(x->store_ms == y->store_ms && x->due_ms == y->due_ms && x->size == y->size);
@@ -181,8 +181,8 @@ static void check_same_notes(const ts_notes *a, const ts_notes *b)
 static void test_kept(const shape *is, uint64_t seed)
 {
     static ts_route queues[2][QUEUES];
-    static ts_note noted[2][512];
-    ts_notes notes[2] = {{.at = noted[0], .capacity = 512}, {.at = noted[1], .capacity = 512}};
+    static ts_append_hint noted[2][512];
+    ts_append_hints hints[2] = {{.at = noted[0], .capacity = 512}, {.at = noted[1], .capacity = 512}};
     const shape one = {.now_ms = is->now_ms, .precision_ms = is->precision_ms,
                        .property_crc = is->property_crc, .topic_size = 1, .counts = is->counts};
     end *ends[2] = {make_end(&one), make_end(&one)};
@@ -190,10 +190,10 @@ static void test_kept(const shape *is, uint64_t seed)
     uint8_t body[300], text[] = "a\001b\002";
     int32_t q = 0;
 
-    ends[0]->log.kept = calloc(1, (size_t)ts_kept_bytes());
-    CHECK(ends[0]->log.kept != NULL);
+    ends[0]->log.templates = calloc(1, (size_t)ts_template_cache_bytes());
+    CHECK(ends[0]->log.templates != NULL);
     for (int32_t side = 0; side < 2; side++) {
-        ends[side]->log.notes = &notes[side];
+        ends[side]->log.hints = &hints[side];
         for (int32_t i = 0; i < QUEUES; i++) {
             char topic[TOPIC_MAX];
 
@@ -208,7 +208,7 @@ static void test_kept(const shape *is, uint64_t seed)
         int64_t due_ms = due_of(&seed, is), got[2];
         int32_t size = (int32_t)(check_random(&seed) % sizeof body);
         int32_t text_size = check_random(&seed) % 8 == 0 ? (int32_t)sizeof text - 1 : 0, is_timer;
-        const ts_kept *kept;
+        const ts_cached_template *kept;
 
         if (check_random(&seed) % 4 == 0)
             q = (int32_t)(check_random(&seed) % QUEUES);
@@ -218,7 +218,7 @@ static void test_kept(const shape *is, uint64_t seed)
             body[at] = (uint8_t)check_random(&seed);
         for (int32_t side = 0; side < 2 && i == PUTS - 10; side++) { /* room, states are short */
             if (seed % 2 == 0)
-                ends[side]->log.room_end = ends[side]->log.base + ends[side]->log.filled + 900;
+                ends[side]->log.append_limit = ends[side]->log.base + ends[side]->log.filled + 900;
             else
                 ends[side]->states.end = ends[side]->timer.next_offset + 2;
         }
@@ -227,7 +227,7 @@ static void test_kept(const shape *is, uint64_t seed)
                                    text_size, now_ms);
             if (ends[side]->log.staging_bytes - ends[side]->log.filled < 4096) {
                 ends[side]->log.base += ends[side]->log.filled; /* written out */
-                ends[side]->log.room_end += ends[side]->log.filled;
+                ends[side]->log.append_limit += ends[side]->log.filled;
                 ends[side]->log.filled = ends[side]->mark = 0;
             }
         }
@@ -237,15 +237,15 @@ static void test_kept(const shape *is, uint64_t seed)
               queues[0][q].pending == queues[1][q].pending);
         CHECK(ends[0]->log.out[1] == ends[1]->log.out[1] &&
               ends[0]->log.unique_counter == ends[1]->log.unique_counter);
-        check_same_notes(&notes[0], &notes[1]);
+        check_same_notes(&hints[0], &hints[1]);
         kept = place_of(&ends[0]->log, &queues[0][q], is_timer);
-        if (kept != NULL && text_size == 0 && kept->form.now_ms == now_ms && got[0] >= 0)
+        if (kept != NULL && text_size == 0 && kept->template.now_ms == now_ms && got[0] >= 0)
             on_kept++;
         else
             off_kept++;
     }
     for (int32_t side = 0; side < 2; side++) {
-        free(ends[side]->log.kept);
+        free(ends[side]->log.templates);
         free(ends[side]);
     }
 }
@@ -264,14 +264,14 @@ int main(void)
         test_rows(&is, check_random(&seed));
     }
     CHECK(fitted > CALLS / 8 && fitted < CALLS / 8 * 7); /* both happen, often */
-    for (int32_t i = 0; i < KEPT_CALLS; i++) {
+    for (int32_t i = 0; i < BATCHES_CACHED; i++) {
         shape is = {.now_ms = nows[i % 4], .precision_ms = i / 4 % 2 ? 1000 : 1,
                     .property_crc = i / 8 % 2, .topic_size = i / 32 % 3 == 2 ? TOPIC_MAX : 7,
                     .counts = i / 16 % 2};
 
         test_kept(&is, check_random(&seed));
     }
-    CHECK(on_kept > KEPT_CALLS * PUTS / 8 && off_kept > KEPT_CALLS * PUTS / 8);
+    CHECK(on_kept > BATCHES_CACHED * PUTS / 8 && off_kept > BATCHES_CACHED * PUTS / 8);
     puts("test_record_template: ok");
     return 0;
 }

@@ -26,8 +26,8 @@ static void test_states(void)
     CHECK(ts_states_copy_dirty(&states, chunks, payloads, 5) == 3);
     CHECK(chunks[0] == 1 && chunks[1] == 128 && chunks[2] == 255 && payloads[0] == 1);
     CHECK(ts_states_copy_dirty(&states, chunks, payloads, 5) == 0);
-    CHECK(ts_state_set(&states, 3, TS_HANDED) == TS_WAITING && states.waiting == 5);
-    CHECK(ts_state_get(&states, 3) == TS_HANDED && ts_state_get(&states, 2) == TS_NONE);
+    CHECK(ts_state_set(&states, 3, TS_DELIVERED) == TS_WAITING && states.waiting == 5);
+    CHECK(ts_state_get(&states, 3) == TS_DELIVERED && ts_state_get(&states, 2) == TS_NONE);
     CHECK(ts_state_set(&states, states.end, TS_WAITING) == TS_NEED_STATES);
     CHECK(ts_state_set(&states, -1, TS_WAITING) == TS_NEED_STATES && states.waiting == 5);
     CHECK(ts_state_get(&states, -1) == TS_NONE && ts_state_get(&states, INT64_MAX) == TS_NONE);

@@ -102,7 +102,7 @@ static int32_t read_rows(const uint8_t *bytes, int64_t size, int64_t offset, int
         ts_table_row rows[CAPACITY];
         int64_t sums[SUMS];
         int32_t count = ts_table_scan(window, 1000, &all, wants, from, next, 512, CAPACITY, rows,
-                                     sums);
+                                      sums);
 
         CHECK(count <= CAPACITY && *next >= from);
         *status = count;
@@ -133,11 +133,11 @@ static void test_every_window(void)
             whole++;
         CHECK(got == whole);
         if (whole < count) {
-            CHECK(next == starts[whole] && status == TS_NEED_ROOM && window.need >= 0);
+            CHECK(next == starts[whole] && status == TS_NEED_SPACE && window.need >= 0);
             CHECK(window.need <= BASE + SEGMENT - next);
         } else {
             /* the blank: passed over where it can be read */
-            CHECK(next == BASE + SEGMENT || status == TS_NEED_ROOM);
+            CHECK(next == BASE + SEGMENT || status == TS_NEED_SPACE);
         }
         free(bytes);
     }
@@ -153,7 +153,7 @@ static void test_rows_say_what_was_put(void)
     ts_table_row rows[CAPACITY];
 
     got = ts_table_scan(&window, 1000, &filter, TS_WANT_PAIRS | TS_WANT_NAMES, BASE, &next,
-                       INT64_MAX, CAPACITY, rows, sums);
+                        INT64_MAX, CAPACITY, rows, sums);
     CHECK(got == count / 4 && next == BASE + SEGMENT);
     for (int32_t i = 0; i < got; i++) {
         CHECK(rows[i].queue_offset == 4 * i + 3 && rows[i].kind == TS_KIND_TIMER);
@@ -164,7 +164,7 @@ static void test_rows_say_what_was_put(void)
     filter = (ts_table_filter){.has_store = 1, .store_from_ms = 1700000000002,
                              .store_to_ms = 1700000000003};
     got = ts_table_scan(&window, 1000, &filter, TS_WANT_PAIRS, BASE, &next, INT64_MAX, CAPACITY,
-                       rows, sums);
+                        rows, sums);
     /* the third text: of three pairs a the last, of b the first as the second is empty, UNIQ_KEY */
     CHECK(got == 1 && rows[0].pair_count == 3 && sums[9] == 3);
     filter = (ts_table_filter){.has_due = 1, .due_from_ms = INT64_MIN, .due_to_ms = INT64_MAX};
@@ -174,7 +174,7 @@ static void test_rows_say_what_was_put(void)
     CHECK(got == 3 && next == starts[3]);
     window.end = starts[3] + 1; /* nothing reaches beyond the end */
     got = ts_table_scan(&window, 1000, &filter, 0, starts[3], &next, INT64_MAX, CAPACITY, rows,
-                       sums);
+                        sums);
     CHECK(got < 0 && next == starts[3]);
 }
 
@@ -206,7 +206,7 @@ static void test_damage(void)
             ts_table_row rows[CAPACITY];
             int64_t sums[SUMS];
             int32_t count = ts_table_scan(&window, 1000, &all, TS_WANT_PAIRS | TS_WANT_NAMES, from,
-                                         &next, 4096, CAPACITY, rows, sums);
+                                          &next, 4096, CAPACITY, rows, sums);
 
             if (count > 0)
                 fill(&window, rows, count, sums);
@@ -239,7 +239,7 @@ static void test_units(void)
                             .segment_bytes = 256};
         int32_t count = ts_units_scan(&window, 512, &next, 8, rows);
 
-        CHECK(size < 52 ? count == TS_NEED_ROOM : count == (size < 208 ? size / 52 : 4));
+        CHECK(size < 52 ? count == TS_NEED_SPACE : count == (size < 208 ? size / 52 : 4));
         CHECK(next == (size >= 224 ? 768 : 512 + 52 * (count > 0 ? count : 0)));
         if (count > 1)
             CHECK(rows[1].slot_ms == 6000 && rows[1].magic == 3 && rows[1].timer_pos == 564);

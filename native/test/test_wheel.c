@@ -44,15 +44,15 @@ static void check_kept(store *s, ts_link link, ts_request request)
 }
 
 /* What finds no slot: in the open slot, and in a chain of the far wheel; a delete nowhere. */
-static void check_parked(store *s, ts_link link, ts_request request)
+static void check_overflow(store *s, ts_link link, ts_request request)
 {
     uint8_t *units = bytes_of(TS_TIMER_UNIT_BYTES);
     ts_far_unit far;
     ts_due late;
 
     request.due_ms = (link.write_slot + 3) * 1000 + 1;
-    link.parks = 1;
-    link.parked = -3;
+    link.overflows = 1;
+    link.overflow_slot = -3;
     link.far = &far;
     CHECK(ts_timer_link(&s->wheel, &link, &s->states, &request, 1, units, 52, &late) == 1);
     CHECK(link.late_count == 1 && late.slot == -1 && late.flags == 0);
@@ -76,7 +76,7 @@ static void test_taken_slots(void)
     int32_t count;
     ts_slot old = {wanted - 2 * is.slot_count, 0, 52, 1, 0};
     ts_request request = {.id = 0, .due_ms = wanted * 1000 + 1, .log_offset = 1, .size = 100};
-    ts_link link = {.segment_bytes = 4096, .write_slot = now, .frontier = now + 1,
+    ts_link link = {.segment_bytes = 4096, .write_slot = now, .read_slot = now + 1,
                     .reuse_below = now - 1000, .roll_slots = 50};
     uint8_t *units = bytes_of(2 * TS_TIMER_UNIT_BYTES);
     ts_due late[2];
@@ -106,7 +106,7 @@ static void test_taken_slots(void)
     CHECK(ts_timer_link(&s->wheel, &link, &s->states, &request, 1, units, 104, late) == TS_BLOCKED);
     CHECK(link.bytes == 0 && link.late_count == 0 && link.first_slot == INT64_MAX);
     check_kept(s, link, request);
-    check_parked(s, link, request);
+    check_overflow(s, link, request);
     link.reuse_below = now;
     CHECK(ts_timer_link(&s->wheel, &link, &s->states, &request, 1, units, 104, late) == 1);
     CHECK(link.late_count == 1 && late[0].slot < now && late[0].wake_ms == request.due_ms);
@@ -121,7 +121,7 @@ static void test_taken_slots(void)
 }
 
 /* A sealed unit whose bits changed, or that lies elsewhere; and one that was never sealed. */
-static void test_seals(void)
+static void test_unit_checksums(void)
 {
     const ts_timer_unit in = {.prev_pos = 52, .magic = 1, .write_ms = 1700000000000,
                               .delay_ms = 5000, .log_offset = 4096, .size = 300};
@@ -129,19 +129,19 @@ static void test_seals(void)
     ts_timer_unit out;
 
     for (int64_t pos = 104; pos < (int64_t)1 << 33; pos = pos * 3 + 52) {
-        ts_sealed_put(units, pos, &in);
-        CHECK(ts_sealed_get(units, pos, &out) == 0 && out.log_offset == in.log_offset);
-        CHECK(ts_sealed_get(units, pos + 52, &out) < 0);
+        ts_checked_unit_put(units, pos, &in);
+        CHECK(ts_checked_unit_get(units, pos, &out) == 0 && out.log_offset == in.log_offset);
+        CHECK(ts_checked_unit_get(units, pos + 52, &out) < 0);
         for (int32_t bit = 0; bit < 8 * TS_TIMER_UNIT_BYTES; bit++) {
             units[bit / 8] ^= (uint8_t)(1 << bit % 8);
-            CHECK(ts_sealed_get(units, pos, &out) < 0);
+            CHECK(ts_checked_unit_get(units, pos, &out) < 0);
             units[bit / 8] ^= (uint8_t)(1 << bit % 8);
         }
         memcpy(units + TS_TIMER_UNIT_BYTES, units, TS_TIMER_UNIT_BYTES); /* as a stray block */
         ts_units_check(units, 2, pos, is_sound);
         CHECK(is_sound[0] && !is_sound[1]);
-        ts_put_i64(units + TS_TIMER_AT_SEAL, 0);
-        CHECK(ts_sealed_get(units, pos, &out) == 0);
+        ts_put_i64(units + TS_TIMER_AT_CHECKSUM, 0);
+        CHECK(ts_checked_unit_get(units, pos, &out) == 0);
     }
     free(units);
 }
@@ -179,8 +179,8 @@ static void test_chains(void)
         CHECK(ts_wheel_load_many(&view, &wheel, &slot, &position, 1, 4, out) == cases[i].status);
         CHECK((ts_wheel_recount(&view, &wheel, 3, &(ts_chain_walk){0}) == TS_OK) == is_sound);
         ts_slot_put(slots + 3 * TS_SLOT_BYTES, &(ts_slot){3, 0, 52, 2, 0});
-        CHECK((ts_wheel_rechain(&view, &wheel, 3, 2, &slot, &is_kept, 0, patches, 8,
-                                &(ts_chain_walk){0}) >= 0) == is_sound);
+        CHECK((ts_wheel_compact_chain(&view, &wheel, 3, 2, &slot, &is_kept, 0, patches, 8,
+                                      &(ts_chain_walk){0}) >= 0) == is_sound);
         ts_slot_put(slots + 3 * TS_SLOT_BYTES, &(ts_slot){3, 0, 52, 2, 0});
         CHECK((ts_wheel_cut(&view, &wheel, 0) >= 0) == is_sound);
     }
@@ -282,7 +282,7 @@ int main(void)
 {
     test_chained_find();
     test_taken_slots();
-    test_seals();
+    test_unit_checksums();
     test_chains();
     test_far_units();
     puts("test_wheel: ok");

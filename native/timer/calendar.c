@@ -76,7 +76,7 @@ int32_t ts_calendar_fill(ts_calendar *calendar, ts_route **routes, const ts_due 
     for (i = 0; i < count && ts_calendar_room(calendar, 1); i++) {
         if (of[i] < 0 || ts_state_get(calendar->left, due[i].id) != TS_WAITING)
             continue; /* it is counted: what rolls stands in two slots for a moment */
-        ts_states_put(calendar->left, due[i].id, TS_HANDED);
+        ts_states_put(calendar->left, due[i].id, TS_DELIVERED);
         calendar->left->waiting--;
         ts_calendar_add(calendar, routes[of[i]], due[i].due_ms, 1);
     }

@@ -63,7 +63,7 @@ static inline void ts_calendar_take(ts_calendar *calendar, const ts_route *real,
                                     int64_t due_ms)
 {
     if (calendar->left != NULL && ts_state_get(calendar->left, id) == TS_WAITING) {
-        ts_states_put(calendar->left, id, TS_HANDED);
+        ts_states_put(calendar->left, id, TS_DELIVERED);
         calendar->left->waiting--;
         return;
     }

@@ -31,7 +31,7 @@ int32_t ts_delete_text(uint8_t *out, int32_t out_bytes, const uint8_t *topic, in
 
     if (topic_size < 0 || key_size < 0 ||
         2 * ((int64_t)topic_size + key_size) + TS_DELETE_TEXT_BYTES > out_bytes)
-        return TS_NEED_ROOM;
+        return TS_NEED_SPACE;
     next = TS_COPY_TEXT(next, "TAGS\001_RECALL_TAG_\002");
     next = PAIR(next, "UNIQ_KEY", key, key_size);
     next = TS_COPY_NUMBER(next, "TIMER_DELIVER_MS", out_ms + 1);
@@ -57,7 +57,7 @@ static int32_t is_source(const ts_record *record, int64_t timer_id)
 
 /* The source that the hint points at, where it is what the handle names. */
 static int32_t find_one(ts_view *view, const ts_routes *routes, int64_t precision_ms,
-                        const ts_named *one, const uint8_t *names, ts_cancel_draft *draft)
+                        const ts_handle *one, const uint8_t *names, ts_cancel_draft *draft)
 {
     const uint8_t *topic = names + one->name_at, *key = topic + one->topic_size;
     ts_record record;
@@ -81,13 +81,13 @@ static int32_t find_one(ts_view *view, const ts_routes *routes, int64_t precisio
 }
 
 int32_t ts_cancels_find(ts_view *view, const ts_routes *routes, int64_t precision_ms,
-                        const ts_named *named, const uint8_t *names, int32_t count,
+                        const ts_handle *named, const uint8_t *names, int32_t count,
                         uint8_t *texts, int32_t texts_bytes, ts_cancel_draft *drafts)
 {
     int32_t i, at = 0, status = TS_OK;
 
     for (i = 0; i < count; i++) {
-        const ts_named *one = &named[i];
+        const ts_handle *one = &named[i];
         ts_cancel_draft *draft = &drafts[i];
         int32_t size;
 

@@ -20,7 +20,7 @@ static int32_t unit_at(ts_view *view, int64_t pos, ts_timer_unit *unit)
 
     if (at == NULL)
         return view->need >= 0 ? TS_NEED_SEGMENT : ts_view_fault(view, pos, TS_FAULT_CHAIN);
-    if (available < TS_TIMER_UNIT_BYTES || ts_sealed_get(at, pos, unit) != 0)
+    if (available < TS_TIMER_UNIT_BYTES || ts_checked_unit_get(at, pos, unit) != 0)
         return ts_view_fault(view, pos, TS_FAULT_CHAIN);
     return TS_OK;
 }
@@ -48,7 +48,7 @@ static void patch(ts_patch *out, int64_t pos, int32_t is_dead, const ts_timer_un
 {
     out->pos = pos;
     out->is_dead = is_dead;
-    ts_sealed_put(out->unit, pos, unit);
+    ts_checked_unit_put(out->unit, pos, unit);
 }
 
 static void bury(ts_patch *out, int64_t pos, int64_t slot_ms, ts_timer_unit *unit)
@@ -59,9 +59,9 @@ static void bury(ts_patch *out, int64_t pos, int64_t slot_ms, ts_timer_unit *uni
     patch(out, pos, 1, unit);
 }
 
-int64_t ts_wheel_rechain(ts_view *timer_log, ts_wheel *wheel, int64_t slot, int64_t read_slot,
-                         const int64_t *living, uint8_t *is_kept, int64_t living_count,
-                         ts_patch *patches, int64_t capacity, ts_chain_walk *walk)
+int64_t ts_wheel_compact_chain(ts_view *timer_log, ts_wheel *wheel, int64_t slot, int64_t read_slot,
+                               const int64_t *living, uint8_t *is_kept, int64_t living_count,
+                               ts_patch *patches, int64_t capacity, ts_chain_walk *walk)
 {
     uint8_t *at = ts_slot_at(wheel, slot);
     ts_timer_unit unit, newer = {0};
@@ -136,8 +136,8 @@ int32_t ts_wheel_recount(ts_view *timer_log, ts_wheel *wheel, int64_t slot, ts_c
     return TS_OK;
 }
 
-int64_t ts_wheel_held(ts_view *timer_log, ts_wheel *wheel, int64_t slot, int64_t from,
-                      int64_t *positions, int64_t capacity, ts_chain_walk *walk)
+int64_t ts_wheel_chain_positions(ts_view *timer_log, ts_wheel *wheel, int64_t slot, int64_t from,
+                                 int64_t *positions, int64_t capacity, ts_chain_walk *walk)
 {
     ts_timer_unit unit;
     ts_slot value;
@@ -171,9 +171,9 @@ static int32_t seems_held(const ts_wheel *wheel, const ts_timer_unit *unit, int6
     return unit->prev_pos >= 0 || (value.time == slot && value.first_pos == pos);
 }
 
-int64_t ts_timer_log_loose(ts_view *timer_log, const ts_wheel *wheel, int64_t from, int64_t *next,
-                           int64_t read_slot, const int64_t *held, int64_t held_count,
-                           ts_patch *patches, int64_t capacity)
+int64_t ts_timer_log_unchained(ts_view *timer_log, const ts_wheel *wheel, int64_t from, int64_t *next,
+                               int64_t read_slot, const int64_t *held, int64_t held_count,
+                               ts_patch *patches, int64_t capacity)
 {
     int64_t pos = from, n = 0;
 

@@ -9,7 +9,7 @@
 
 enum {
     AHEAD = 10,
-    SEAL_BEHIND_BYTES = 4096 /* some ten records */
+    CRC_DELAY_BYTES = 4096 /* some ten records */
 };
 
 /* The record from its source: head and body as they are, then the real topic, the properties
@@ -44,18 +44,18 @@ static void build_plain(uint8_t *out, const ts_draft *draft, const times_text *t
         ts_property_crc_put(next, 0); /* sealed when it is complete */
 }
 
-static void add_note(const ts_log *log, const ts_draft *draft, int64_t now_ms)
+static void add_hint(const ts_log *log, const ts_draft *draft, int64_t now_ms)
 {
-    ts_note *note = ts_note_next(log);
+    ts_append_hint *hint = ts_hint_next(log);
 
-    if (note == NULL)
+    if (hint == NULL)
         return;
-    *note = (ts_note){
+    *hint = (ts_append_hint){
         .log_offset = draft->placed, .queue_offset = draft->route->next_offset - 1,
         .store_ms = now_ms, .route = draft->route, .size = draft->size, .tags = draft->tags,
         .has_tags = draft->has_tags, .key_hash = draft->key_hash,
     };
-    ts_note_added(log);
+    ts_hint_added(log);
 }
 
 static void count_slot(ts_tally *tally, int64_t slot)
@@ -76,12 +76,12 @@ static void count_one(ts_log *log, const ts_draft *draft, ts_tally *tally)
             tally->rolled_due_ms = draft->due_ms;
         return;
     }
-    ts_states_put(log->states, draft->id, TS_HANDED);
+    ts_states_put(log->states, draft->id, TS_DELIVERED);
     log->states->waiting--;
     draft->real->pending--;
     if (log->calendar != NULL)
         ts_calendar_take(log->calendar, draft->real, draft->id, draft->due_ms);
-    tally->handed++;
+    tally->delivered++;
 }
 
 TS_PREFETCHES prefetch_draft(const ts_log *log, const ts_draft *draft)
@@ -94,7 +94,7 @@ TS_PREFETCHES prefetch_draft(const ts_log *log, const ts_draft *draft)
 }
 
 /* What rolled or was moved says where it lies: the last pair but the CRC. */
-static void vouch(const ts_log *log, uint8_t *record, int32_t size)
+static void put_own_place(const ts_log *log, uint8_t *record, int32_t size)
 {
     uint8_t *end = record + size;
 
@@ -116,8 +116,8 @@ static int32_t seal(const ts_log *log, const uint8_t *scratch, const ts_draft *d
         if (log->base + log->filled - draft->placed < behind + draft->size)
             break;
         if (draft->at < 0 ? log->property_crc
-                          : ts_copy_is_sealed(scratch + draft->at, draft->size))
-            ts_property_crc_seal(log->staging + (draft->placed - log->base), draft->size);
+                          : ts_copy_has_crc(scratch + draft->at, draft->size))
+            ts_property_crc_set(log->staging + (draft->placed - log->base), draft->size);
     }
     return at;
 }
@@ -126,7 +126,7 @@ int32_t ts_deliver_place(ts_log *log, const uint8_t *scratch, ts_draft *drafts, 
                          int32_t count, int64_t now_ms, ts_tally *tally)
 {
     times_text times = {.size = 0};
-    int32_t i, sealed = from, status = TS_OK;
+    int32_t i, crcs_set = from, status = TS_OK;
 
     for (i = from; i < count && i < from + AHEAD; i++)
         prefetch_draft(log, &drafts[i]);
@@ -143,7 +143,7 @@ int32_t ts_deliver_place(ts_log *log, const uint8_t *scratch, ts_draft *drafts, 
             continue;
         }
         if (draft->size == 0) {
-            tally->misfits++;
+            tally->unroutable++;
             continue;
         }
         if (ts_state_get(log->states, draft->id) != TS_WAITING) {
@@ -152,7 +152,7 @@ int32_t ts_deliver_place(ts_log *log, const uint8_t *scratch, ts_draft *drafts, 
                 count_slot(tally, draft->slot);
             continue;
         }
-        status = ts_log_room(log, draft->size);
+        status = ts_log_has_space(log, draft->size);
         if (status != TS_OK)
             break;
         if (draft->route == log->timer_route && draft->route->next_offset >= log->states->end) {
@@ -166,22 +166,22 @@ int32_t ts_deliver_place(ts_log *log, const uint8_t *scratch, ts_draft *drafts, 
         else
             ts_copy(out, scratch + draft->at, draft->size);
         if (draft->route == log->timer_route)
-            vouch(log, out, draft->size);
+            put_own_place(log, out, draft->size);
         draft->placed = ts_copy_place(log, draft->route, draft->size, now_ms);
-        if (draft->is_noted)
-            add_note(log, draft, now_ms);
-        sealed = seal(log, scratch, drafts, sealed, i, SEAL_BEHIND_BYTES);
+        if (draft->has_hint)
+            add_hint(log, draft, now_ms);
+        crcs_set = seal(log, scratch, drafts, crcs_set, i, CRC_DELAY_BYTES);
         if (draft->flags & TS_FLAG_MOVE)
             tally->moved++;
         else
             count_one(log, draft, tally);
     }
-    (void)seal(log, scratch, drafts, sealed, i, 0);
+    (void)seal(log, scratch, drafts, crcs_set, i, 0);
     ts_log_publish(log);
     return i > from ? i - from : status;
 }
 
-static void note_late(ts_delivery *delivery)
+static void record_delays(ts_delivery *delivery)
 {
     for (int32_t i = delivery->first; i < delivery->placed; i++) {
         const ts_draft *draft = &delivery->drafts[i];
@@ -194,13 +194,13 @@ static void note_late(ts_delivery *delivery)
 /* Places what is planned: how many, or a status. */
 static int32_t place_planned(ts_log *log, ts_delivery *delivery, ts_tally *tally)
 {
-    int32_t got = ts_log_hold(log);
+    int32_t got = ts_log_lock(log);
 
     if (got == TS_OK) {
         got = ts_deliver_place(log, delivery->scratch, delivery->drafts, delivery->placed,
                                delivery->planned, delivery->now_ms, tally);
         delivery->need = log->need;
-        ts_log_let_go(log);
+        ts_log_unlock(log);
     }
     if (got < 0) {
         delivery->is_placing = 1;
@@ -208,24 +208,24 @@ static int32_t place_planned(ts_log *log, ts_delivery *delivery, ts_tally *tally
     }
     delivery->first = delivery->placed;
     delivery->placed += got;
-    note_late(delivery);
+    record_delays(delivery);
     return got;
 }
 
 int32_t ts_deliver_many(ts_view *view, const ts_routes *routes, ts_log *log, ts_route *timer_route,
-                        int64_t frontier, const ts_due *due, int32_t count, int64_t now_ms,
+                        int64_t read_slot, const ts_due *due, int32_t count, int64_t now_ms,
                         ts_delivery *delivery, ts_tally *tally)
 {
     int32_t done = 0, got;
 
     delivery->is_placing = 0;
     while (done < count) {
-        int64_t misfits = tally->misfits;
+        int64_t unroutable = tally->unroutable;
 
         if (delivery->placed == delivery->planned) {
             int32_t left = count - done;
 
-            got = ts_deliver_plan(view, routes, log, timer_route, frontier, due + done,
+            got = ts_deliver_plan(view, routes, log, timer_route, read_slot, due + done,
                                   left < delivery->draft_count ? left : delivery->draft_count,
                                   now_ms, delivery->scratch, delivery->scratch_bytes,
                                   delivery->drafts);
@@ -239,7 +239,7 @@ int32_t ts_deliver_many(ts_view *view, const ts_routes *routes, ts_log *log, ts_
         if (got < 0)
             return done > 0 ? done : got;
         done += got;
-        if (tally->misfits > misfits)
+        if (tally->unroutable > unroutable)
             break;
     }
     return done;

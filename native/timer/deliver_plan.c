@@ -142,7 +142,7 @@ static int32_t read_source(ts_view *view, const ts_routes *routes, const ts_log 
 }
 
 /* What dispatch will look for in the record: it carries over the source's tags and keys. */
-static void plan_note(ts_draft *draft, const ts_record *source, const ts_text *key)
+static void plan_hint(ts_draft *draft, const ts_record *source, const ts_text *key)
 {
     ts_names before = {.tags = {NULL, 0}};
     int32_t size = (int32_t)(key->at - source->properties) - 9; /* what stands before the key */
@@ -151,7 +151,7 @@ static void plan_note(ts_draft *draft, const ts_record *source, const ts_text *k
         return;
     if (size > 0)
         ts_names_get(source->properties, size, &before);
-    draft->is_noted = before.keys.at == NULL && draft->route->kind == TS_ROUTE_REAL;
+    draft->has_hint = before.keys.at == NULL && draft->route->kind == TS_ROUTE_REAL;
     draft->has_tags = before.tags.at != NULL;
     draft->tags = before.tags.at == NULL ? 0 : ts_java_hash(before.tags.at, before.tags.size);
     draft->key_hash = ts_key_hash(ts_key_prefix(draft->route->topic_hash), key->at, key->size);
@@ -159,7 +159,7 @@ static void plan_note(ts_draft *draft, const ts_record *source, const ts_text *k
 
 /* One draft. *scratch_at moves over what it needs of the scratch buffer. */
 static int32_t plan_one(ts_view *view, const ts_routes *routes, const ts_log *log,
-                        ts_route *timer_route, int64_t frontier, const ts_due *due, int64_t now_ms,
+                        ts_route *timer_route, int64_t read_slot, const ts_due *due, int64_t now_ms,
                         uint8_t *scratch, int64_t *scratch_at, int64_t scratch_bytes,
                         ts_draft *draft, last_job *last)
 {
@@ -179,7 +179,7 @@ static int32_t plan_one(ts_view *view, const ts_routes *routes, const ts_log *lo
     if (status != TS_OK)
         return status;
     job.roll = (due->flags & TS_FLAG_ROLL) != 0 &&
-               ts_slot_of(due->due_ms, log->precision_ms) >= frontier;
+               ts_slot_of(due->due_ms, log->precision_ms) >= read_slot;
     /* Never early: the open slot released what is not due, or the clock was set back since. */
     if (!job.roll && !job.move && due->due_ms > now_ms)
         return TS_INVALID;
@@ -194,16 +194,16 @@ static int32_t plan_one(ts_view *view, const ts_routes *routes, const ts_log *lo
     draft->source = source.base;
     draft->body_size = source.body_size;
     draft->plain_size = marks.plain_size;
-    draft->is_noted = 0;
+    draft->has_hint = 0;
     draft->size = plain_bytes(&source, draft->route, &job);
     if (draft->size > 0) {
-        if (log->notes != NULL)
-            plan_note(draft, &source, &marks.last_key);
+        if (log->hints != NULL)
+            plan_hint(draft, &source, &marks.last_key);
         return TS_OK;
     }
     if (*scratch_at + source.size + HEADROOM + 256 > scratch_bytes) {
         view->need = source.size + HEADROOM + 256;
-        return TS_NEED_ROOM;
+        return TS_NEED_SPACE;
     }
     draft->at = *scratch_at;
     draft->size = ts_copy_encode(scratch + *scratch_at, &source, draft->route, log->property_crc,
@@ -219,7 +219,7 @@ TS_PREFETCHES touch_sources(const ts_view *view, const ts_due *due, int32_t from
 }
 
 int32_t ts_deliver_plan(ts_view *view, const ts_routes *routes, const ts_log *log,
-                        ts_route *timer_route, int64_t frontier, const ts_due *due, int32_t count,
+                        ts_route *timer_route, int64_t read_slot, const ts_due *due, int32_t count,
                         int64_t now_ms, uint8_t *scratch, int64_t scratch_bytes,
                         ts_draft *drafts)
 {
@@ -236,7 +236,7 @@ int32_t ts_deliver_plan(ts_view *view, const ts_routes *routes, const ts_log *lo
         if (i + AHEAD < count)
             ts_view_prefetch_all(view, due[i + AHEAD].log_offset, due[i + AHEAD].size);
         read += due[i].size;
-        status = plan_one(view, routes, log, timer_route, frontier, &due[i], now_ms, scratch,
+        status = plan_one(view, routes, log, timer_route, read_slot, &due[i], now_ms, scratch,
                           &scratch_at, scratch_bytes, &drafts[i], &last);
         if (status != TS_OK)
             break;

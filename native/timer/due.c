@@ -131,7 +131,7 @@ static int32_t marks_of(ts_view *view, const ts_chained *chained, ts_tail *tail,
 }
 
 static int32_t due_of(ts_view *view, const ts_states *states, uint32_t store_id,
-                      int64_t precision_ms, int64_t frontier, const ts_chained *chained,
+                      int64_t precision_ms, int64_t read_slot, const ts_chained *chained,
                       ts_tail *tail, ts_due *out)
 {
     ts_marks marks;
@@ -152,7 +152,7 @@ static int32_t due_of(ts_view *view, const ts_states *states, uint32_t store_id,
     out->unused = 0;
     own_slot = ts_slot_of(out->due_ms, precision_ms);
     /* In its own slot it waits for the rest of that slot, in an earlier one it rolls. */
-    out->flags = own_slot > chained->slot && own_slot >= frontier ? TS_FLAG_ROLL : 0;
+    out->flags = own_slot > chained->slot && own_slot >= read_slot ? TS_FLAG_ROLL : 0;
     out->wake_ms = out->flags ? chained->slot * precision_ms : out->due_ms;
     return TS_OK;
 }
@@ -185,7 +185,7 @@ TS_PREFETCHES touch_ends(const ts_view *view, const ts_chained *chained, int32_t
 /* How many entries of `chained` were looked at; the due ones are written without gaps and their
  * number goes to view->need. */
 int32_t ts_due_load(ts_view *view, const ts_states *states, uint32_t store_id,
-                    int64_t precision_ms, int64_t frontier, const ts_chained *chained,
+                    int64_t precision_ms, int64_t read_slot, const ts_chained *chained,
                     int32_t count, ts_due *out)
 {
     int32_t i, n = 0, status = TS_OK;
@@ -202,7 +202,7 @@ int32_t ts_due_load(ts_view *view, const ts_states *states, uint32_t store_id,
             continue; /* the state table knows */
         if (chained[i].log_offset < view->begin)
             continue; /* what of it waited was moved, and has another unit */
-        status = due_of(view, states, store_id, precision_ms, frontier, &chained[i], &tail,
+        status = due_of(view, states, store_id, precision_ms, read_slot, &chained[i], &tail,
                         &out[n]);
         if (status != TS_OK)
             break;

@@ -88,7 +88,7 @@ static int32_t encode_one(ts_view *view, const ts_routes *routes, level_job *job
         return TS_INVALID; /* never early: the caller released what is not due */
     if (at + source.size + HEADROOM > scratch_bytes) {
         view->need = source.size + HEADROOM;
-        return TS_NEED_ROOM;
+        return TS_NEED_SPACE;
     }
     draft->route = ts_route_find(routes, marks.real_topic.at, marks.real_topic.size,
                                  marks.real_queue);
@@ -132,7 +132,7 @@ int32_t ts_level_place(ts_log *log, const uint8_t *scratch, ts_level_draft *draf
         draft->placed = -1;
         if (draft->size == 0)
             continue;
-        status = ts_log_room(log, draft->size);
+        status = ts_log_has_space(log, draft->size);
         if (status != TS_OK)
             break;
         if (!ts_calendar_room(log->calendar, 1)) { /* what is not filled in yet has no cells */
@@ -142,8 +142,8 @@ int32_t ts_level_place(ts_log *log, const uint8_t *scratch, ts_level_draft *draf
         }
         ts_copy(log->staging + log->filled, scratch + draft->at, draft->size);
         draft->placed = ts_copy_place(log, draft->route, draft->size, now_ms);
-        if (ts_copy_is_sealed(scratch + draft->at, draft->size))
-            ts_property_crc_seal(log->staging + (draft->placed - log->base), draft->size);
+        if (ts_copy_has_crc(scratch + draft->at, draft->size))
+            ts_property_crc_set(log->staging + (draft->placed - log->base), draft->size);
         draft->route->level_pending--;
         if (log->calendar != NULL)
             ts_calendar_add(log->calendar, draft->route, draft->due_ms, -1);

@@ -45,7 +45,7 @@ static int32_t place_late(const ts_wheel *wheel, const ts_link *link, int64_t sl
                           placing *place)
 {
     place->late = 1;
-    slot = slot < link->frontier - 1 ? slot : link->frontier - 1;
+    slot = slot < link->read_slot - 1 ? slot : link->read_slot - 1;
     slot = slot < link->write_slot ? slot : link->write_slot;
     slot = slot < 1 ? 1 : slot; /* slot 0 is what unused slots say: nothing is ever linked there */
     for (int64_t k = 0; k < PROBES && k < wheel->slot_count && k < slot; k++) {
@@ -61,8 +61,8 @@ static int32_t place_late(const ts_wheel *wheel, const ts_link *link, int64_t sl
 static int32_t place_beyond(const ts_wheel *wheel, const ts_link *link, int64_t slot,
                             placing *place)
 {
-    for (int64_t k = 0; k < PROBES && link->frontier + k <= slot; k++) {
-        place->slot = link->frontier + k;
+    for (int64_t k = 0; k < PROBES && link->read_slot + k <= slot; k++) {
+        place->slot = link->read_slot + k;
         if (place->slot == slot)
             place->magic &= ~TS_TIMER_MAGIC_ROLL;
         if (is_open(wheel, link, place->slot, &place->value))
@@ -119,9 +119,9 @@ static int32_t place_ahead(const ts_wheel *wheel, ts_link *link, int64_t slot, p
         place->magic |= TS_TIMER_MAGIC_ROLL;
         slot = roll_slot(link, ahead);
     }
-    if (slot < link->frontier)
+    if (slot < link->read_slot)
         return place_beyond(wheel, link, wanted, place);
-    for (int64_t k = 0; k < PROBES && slot - k >= link->frontier; k++) {
+    for (int64_t k = 0; k < PROBES && slot - k >= link->read_slot; k++) {
         if (k == 1)
             place->magic |= TS_TIMER_MAGIC_ROLL;
         place->slot = slot - k;
@@ -168,18 +168,18 @@ static int32_t place_request(const ts_wheel *wheel, ts_link *link, const ts_stat
         place->magic |= TS_TIMER_MAGIC_AGAIN;
     place->slot = -1;
     place->late = place->far = 0;
-    if ((request->flags & TS_FLAG_UNUSABLE) || (is_delete && slot < link->frontier))
+    if ((request->flags & TS_FLAG_UNUSABLE) || (is_delete && slot < link->read_slot))
         return TS_OK;
     if (!is_delete && ts_state_get(states, request->id) != TS_WAITING)
         return TS_OK;
-    if (slot < link->frontier) {
+    if (slot < link->read_slot) {
         status = place_late(wheel, link, slot, place);
     } else {
         status = place_ahead(wheel, link, slot, place);
         if (status == TS_BLOCKED && (request->flags & TS_FLAG_AGAIN))
             status = place_overdue(wheel, link, slot, place);
     }
-    return status == TS_BLOCKED && link->parks ? park(place) : status;
+    return status == TS_BLOCKED && link->overflows ? park(place) : status;
 }
 
 static void late_entry(const ts_wheel *wheel, const ts_link *link, const ts_request *request,
@@ -204,7 +204,7 @@ static void far_entry(const ts_wheel *wheel, const ts_link *link, const ts_reque
     out->log_offset = request->log_offset;
     out->due_ms = request->due_ms;
     if (place->late)
-        out->slot = link->parked;
+        out->slot = link->overflow_slot;
     else
         out->slot = ts_slot_of(request->due_ms, wheel->precision_ms) / link->far_width;
     if (out->slot > link->far_last)
@@ -236,7 +236,7 @@ static void write_unit(ts_wheel *wheel, const ts_link *link, const ts_request *r
         .topic_hash = request->topic_hash,
     };
 
-    ts_sealed_put(out, link->pos, &unit);
+    ts_checked_unit_put(out, link->pos, &unit);
     if (place->slot < 0)
         return;
     if (place->value.first_pos < 0)
@@ -289,7 +289,7 @@ int32_t ts_timer_link(ts_wheel *wheel, ts_link *link, const ts_states *states,
             place.slot < 0)
             continue;
         write_unit(wheel, link, &requests[i], &place, units + link->bytes);
-        if (place.slot >= link->frontier && place.slot < link->first_slot)
+        if (place.slot >= link->read_slot && place.slot < link->first_slot)
             link->first_slot = place.slot;
         link->bytes += TS_TIMER_UNIT_BYTES;
         link->pos += TS_TIMER_UNIT_BYTES;

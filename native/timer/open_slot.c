@@ -137,19 +137,19 @@ int64_t ts_open_wake(const ts_open *open)
     return found.least == NULL ? INT64_MAX : found.least->wake_ms;
 }
 
-enum { TAKEN, PUT_BACK, NO_ROOM };
+enum { TAKEN, PUT_BACK, NO_SPACE };
 
 /* Takes the first one to `entry`. Put back, to the heap: its own slot has been loaded meanwhile, it
  * rolls no more, and waits until it is due. */
-static int32_t take(ts_open *open, ts_run *run, int64_t frontier, int64_t precision_ms,
+static int32_t take(ts_open *open, ts_run *run, int64_t read_slot, int64_t precision_ms,
                     ts_due *entry)
 {
     ts_heap *heap = &open->heap;
     int32_t rolls_no_more = (entry->flags & TS_FLAG_ROLL) &&
-                            ts_slot_of(entry->due_ms, precision_ms) < frontier;
+                            ts_slot_of(entry->due_ms, precision_ms) < read_slot;
 
     if (rolls_no_more && run != NULL && heap->count == heap->capacity)
-        return NO_ROOM;
+        return NO_SPACE;
     if (run != NULL)
         run->at++;
     else
@@ -164,14 +164,14 @@ static int32_t take(ts_open *open, ts_run *run, int64_t frontier, int64_t precis
     return PUT_BACK;
 }
 
-int64_t ts_open_pop(ts_open *open, int64_t until_ms, int64_t frontier, int64_t precision_ms,
+int64_t ts_open_pop(ts_open *open, int64_t until_ms, int64_t read_slot, int64_t precision_ms,
                     ts_due *out, int64_t capacity)
 {
     first found = {NULL, NULL, NULL};
     int32_t status = PUT_BACK;
     int64_t popped = 0;
 
-    while (popped < capacity && status != NO_ROOM) {
+    while (popped < capacity && status != NO_SPACE) {
         if (status == TAKEN && found.run != NULL && goes_on(&found))
             found.least = &found.run->entries[found.run->at];
         else
@@ -179,9 +179,9 @@ int64_t ts_open_pop(ts_open *open, int64_t until_ms, int64_t frontier, int64_t p
         if (found.least == NULL || found.least->wake_ms > until_ms)
             break;
         out[popped] = *found.least;
-        status = take(open, found.run, frontier, precision_ms, &out[popped]);
+        status = take(open, found.run, read_slot, precision_ms, &out[popped]);
         popped += status == TAKEN;
     }
-    open->is_full = status == NO_ROOM;
+    open->is_full = status == NO_SPACE;
     return popped;
 }

@@ -26,7 +26,7 @@ static int32_t encode(const ts_log *log, ts_record *head, const ts_route *target
     if (head->properties_size > TS_PROPERTIES_BYTES_MAX)
         return TS_INVALID;
     if (head->size > out_bytes)
-        return TS_NEED_ROOM;
+        return TS_NEED_SPACE;
     out = ts_copy(ts_head_put(out, head), body, body_size);
     out = ts_copy(ts_topic_put(out, head), properties, properties_size);
     if (is_timer)
@@ -69,7 +69,7 @@ int32_t ts_replace_encode(const ts_log *log, const ts_route *target, const uint8
     head.born_host_size = head.store_host_size = 8;
     size = encode(log, &head, target, body, body_size, properties, properties_size, out, out_bytes);
     if (size > 0)
-        ts_body_crc_seal(out, TS_RECORD_AT_BODY, body_size);
+        ts_body_crc_set(out, TS_RECORD_AT_BODY, body_size);
     return size;
 }
 

@@ -67,7 +67,7 @@ int32_t ts_states_fold(ts_states *states, ts_route **routes, const ts_scanned *s
             }
         } else if (before == TS_WAITING) {
             ts_state_set(states, record->timer_id,
-                         record->kind == TS_KIND_DELETE ? TS_CANCELLED : TS_HANDED);
+                         record->kind == TS_KIND_DELETE ? TS_CANCELLED : TS_DELIVERED);
             routes[record->route]->pending--;
         }
     }

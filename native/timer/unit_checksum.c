@@ -9,6 +9,6 @@ void ts_units_check(const uint8_t *units, int64_t count, int64_t pos, uint8_t *i
         int64_t at = i * TS_TIMER_UNIT_BYTES;
         ts_timer_unit unit;
 
-        is_sound[i] = ts_sealed_get(units + at, pos + at, &unit) == 0;
+        is_sound[i] = ts_checked_unit_get(units + at, pos + at, &unit) == 0;
     }
 }

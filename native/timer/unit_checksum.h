@@ -1,34 +1,34 @@
 /* Sealed timer units: what a flipped bit, a swapped block or a torn write made of one is seen. */
-#ifndef TS_SEAL_H
-#define TS_SEAL_H
+#ifndef TS_UNIT_CHECKSUM_H
+#define TS_UNIT_CHECKSUM_H
 
 #include "format/timer_unit.h"
 #include "base/checksum.h"
 
-static inline int64_t ts_seal_of(const uint8_t *at, int64_t pos)
+static inline int64_t ts_unit_checksum(const uint8_t *at, int64_t pos)
 {
-    return TS_TIMER_SEAL | (int64_t)ts_crc32((uint32_t)pos, at, TS_TIMER_AT_SEAL);
+    return TS_TIMER_CHECKSUM_MARK | (int64_t)ts_crc32((uint32_t)pos, at, TS_TIMER_AT_CHECKSUM);
 }
 
 /* Writes the unit of the position, sealed. */
-static inline void ts_sealed_put(uint8_t *at, int64_t pos, const ts_timer_unit *unit)
+static inline void ts_checked_unit_put(uint8_t *at, int64_t pos, const ts_timer_unit *unit)
 {
     ts_timer_unit_put(at, unit);
-    ts_put_i64(at + TS_TIMER_AT_SEAL, ts_seal_of(at, pos));
+    ts_put_i64(at + TS_TIMER_AT_CHECKSUM, ts_unit_checksum(at, pos));
 }
 
-/* Whether the seal of the 52 bytes at the position holds; there may be none, as of a broker's. */
-static inline int ts_seal_holds(const uint8_t *at, int64_t pos)
+/* Whether the checksum of the 52 bytes at the position holds; there may be none, as of a broker's. */
+static inline int ts_unit_checksum_holds(const uint8_t *at, int64_t pos)
 {
-    int64_t seal = ts_get_i64(at + TS_TIMER_AT_SEAL);
+    int64_t checksum = ts_get_i64(at + TS_TIMER_AT_CHECKSUM);
 
-    return seal == 0 || seal == ts_seal_of(at, pos);
+    return checksum == 0 || checksum == ts_unit_checksum(at, pos);
 }
 
 /* The unit at the position: 0, or -1 where it is none. */
-static inline int ts_sealed_get(const uint8_t *at, int64_t pos, ts_timer_unit *unit)
+static inline int ts_checked_unit_get(const uint8_t *at, int64_t pos, ts_timer_unit *unit)
 {
-    return ts_seal_holds(at, pos) ? ts_timer_unit_get(at, unit) : -1;
+    return ts_unit_checksum_holds(at, pos) ? ts_timer_unit_get(at, unit) : -1;
 }
 
 #endif

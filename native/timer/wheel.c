@@ -63,7 +63,7 @@ int32_t ts_wheel_next_many(const ts_wheel *wheel, int64_t from, int64_t to, int6
 }
 
 /* The first slot in [from, to), at most a lap, that says it holds so many; -1. */
-int64_t ts_wheel_crowd(const ts_wheel *wheel, int64_t from, int64_t to, int32_t count_min,
+int64_t ts_wheel_burst(const ts_wheel *wheel, int64_t from, int64_t to, int32_t count_min,
                        int32_t *count)
 {
     int64_t first, last;
@@ -101,7 +101,7 @@ static int32_t unit_get(ts_view *view, int64_t pos, ts_timer_unit *unit)
 
     if (at == NULL)
         return view->need >= 0 ? TS_NEED_SEGMENT : ts_view_fault(view, pos, TS_FAULT_CHAIN);
-    if (available < TS_TIMER_UNIT_BYTES || ts_sealed_get(at, pos, unit) != 0 ||
+    if (available < TS_TIMER_UNIT_BYTES || ts_checked_unit_get(at, pos, unit) != 0 ||
         unit->prev_pos >= pos)
         return ts_view_fault(view, pos, TS_FAULT_CHAIN);
     return TS_OK;

@@ -410,7 +410,7 @@ def test_states_that_are_not_those_of_the_log_are_named_after_a_checkpoint(bench
     bench.stepper.settle()
     one = next(iter(bench.store.pending()))
     parts = inside(bench.store)
-    lib.ts_state_set(parts.states.native, one.timer_id, lib.TS_HANDED)
+    lib.ts_state_set(parts.states.native, one.timer_id, lib.TS_DELIVERED)
     bench.store.flush()
     report = bench.store.verify()
     named(report, f"states: timer id {one.timer_id} ", bench.root / "timerstore" / "state")

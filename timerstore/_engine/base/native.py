@@ -12,8 +12,8 @@ from timerstore._fastpath import AppendLock as _AppendLock
 from timerstore._fastpath import Lock as _Lock
 from timerstore._fastpath import Putter as _Putter
 from timerstore._fastpath import join as _join
-from timerstore._fastpath import read_named as _read_named
-from timerstore._fastpath import refuse_by as _refuse_by
+from timerstore._fastpath import read_handles as _read_named
+from timerstore._fastpath import set_reentrant_error as _refuse_by
 from timerstore._fastpath import split as _split
 from timerstore._native import ffi as _ffi
 from timerstore._native import lib as _lib
@@ -31,7 +31,7 @@ AppendLock: Any = _AppendLock  # native/fastpath/append_lock.c
 Lock: Any = _Lock  # native/fastpath/lock.c: the lock that every part of a store uses
 Putter: Any = _Putter
 join: Any = _join  # native/fastpath/lists.h
-read_named: Any = _read_named
+read_handles: Any = _read_named
 split: Any = _split
 
 _refuse_by(reentrant_call)

@@ -392,7 +392,7 @@ class Querier(Owner):
                 )
                 if size >= 0:
                     break
-                if size == lib.TS_NEED_ROOM:
+                if size == lib.TS_NEED_SPACE:
                     room = int(view.need)
                 else:
                     segments.serve(view, size, "query")

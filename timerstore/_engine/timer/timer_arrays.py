@@ -61,7 +61,7 @@ DRAFT = np.dtype(
         ("plain_size", np.int32),
         ("size", np.int32),
         ("flags", np.int32),
-        ("is_noted", np.int32),
+        ("has_hint", np.int32),
         ("tags", np.int32),
         ("has_tags", np.int32),
         ("key_hash", np.int32),

@@ -214,7 +214,7 @@ class Putting(Owner):
         """
         native = self._native
         if due_ms <= now_ms + native.soon_ms or (
-            not native.dispatch_comes
+            not native.dispatch_scheduled
             and (due_ms <= now_ms + native.near_ms or not native.flush_armed)
         ):
             self._dispatch.wake()

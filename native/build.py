@@ -1,13 +1,13 @@
 """Build the compiled modules timerstore._native and timerstore._fastpath.
 
-`_native` is the C code of the area folders (log, queue, timer, ...), called through cffi. cffi reads
-the declarations in native/api/*.h, in the order in which native/timerstore.h includes them.
+`_native` is the C code of the area folders (log, queue, timer, ...), called through cffi. cffi
+reads the declarations in native/api/*.h, in the order in which native/timerstore.h includes them.
 `_fastpath` is the CPython extension in native/fastpath, linked with the same C code.
 
-pyproject.toml names `BuildNative` as its build_ext command. `python native/build.py` builds in place
-and compiles only the files that changed. The environment variable TS_BUILD selects another build
-than a release: debug, asan or cover. Our own sources are compiled with all warnings, the code that
-cffi generates with the compiler's defaults.
+pyproject.toml names `BuildNative` as its build_ext command. `python native/build.py` builds in
+place and compiles only the files that changed. The environment variable TS_BUILD selects another
+build than a release: debug, asan or cover. Our own sources are compiled with all warnings, the
+code that cffi generates with the compiler's defaults.
 
 The build writes two files that are not in git: native/_native.c, and native/format/crc32_table.h,
 which crc_table.py computes.

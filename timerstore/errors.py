@@ -2,7 +2,7 @@
 
 Fails:    each class says whose fault it is and whether trying again can help (`retryable`).
 Holds:    a C status belongs to one class: CLASS_OF_CODE is built from the classes' `code`.
-Source:   the tree is style.md section 6; the codes are enum ts_status of native/api.h, and
+Source:   the tree is style.md section 6; the codes are enum ts_status of native/api/status.h, and
           native.py compares the two when it is imported.
 """
 

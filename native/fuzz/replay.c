@@ -105,7 +105,7 @@ static size_t change(uint8_t *bytes, size_t size, uint64_t *seed)
 }
 
 /* Before the sanitizer ends it, or a CHECK does: what it was about. */
-static void notify_services(void)
+static void report(void)
 {
     FILE *file;
 
@@ -122,7 +122,7 @@ static void notify_services(void)
 void __asan_on_error(void);
 void __asan_on_error(void)
 {
-    notify_services();
+    report();
 }
 
 static int64_t change_for(long seconds, uint64_t seed)
@@ -150,7 +150,7 @@ int main(int count, char **arguments)
     uint64_t seed = (uint64_t)time(NULL) ^ (uint64_t)getpid() << 32;
     long seconds = 0;
 
-    atexit(notify_services);
+    atexit(report);
     for (int i = 1; i < count; i++) {
         if (strncmp(arguments[i], "-seconds=", 9) == 0)
             seconds = strtol(arguments[i] + 9, NULL, 10);

@@ -1,6 +1,6 @@
 """Rows: messages to put, as columns that C reads where they lie.
 
-Data:     ts_column_batch (native/api.h).
+Data:     ts_column_batch (native/api/batch.h).
 Holds:    what its columns point to lives as long as it does.
 Fails:    AssertionError where a column has another length: callers have checked.
 """

@@ -50,7 +50,7 @@ FAULTS = {
     _lib.TS_FAULT_GONE: "retention removed it",
 }
 
-assert CorruptError.code == _lib.TS_CORRUPT, "errors.py and api.h disagree"
+assert CorruptError.code == _lib.TS_CORRUPT, "errors.py and native/api disagree"
 
 
 def raise_status(status: int, what: str, where: object = None) -> NoReturn:

@@ -1,6 +1,6 @@
 """Cancelling many at a time: what `Canceller` does, in C where the handles' hints settle it.
 
-Data:     ts_handle and ts_cancel_draft of native/api.h.
+Data:     ts_handle and ts_cancel_draft of native/api/change.h.
           receipts and handles -> what they name, columns -> drafts -> delete records
 Threads:  any.
 Locks:    the append lock, for at most 512 delete records at a time.
@@ -53,8 +53,8 @@ DRAFT = np.dtype(
         ("state", np.int32),
     ]
 )
-assert NAMED.itemsize == ffi.sizeof("ts_handle"), "cancel_many.py and api.h disagree"
-assert DRAFT.itemsize == ffi.sizeof("ts_cancel_draft"), "cancel_many.py and api.h disagree"
+assert NAMED.itemsize == ffi.sizeof("ts_handle"), "cancel_many.py and native/api disagree"
+assert DRAFT.itemsize == ffi.sizeof("ts_cancel_draft"), "cancel_many.py and native/api disagree"
 
 _CHUNK = 4096
 _HOLD = 512

@@ -30,7 +30,9 @@ FIRST_DTYPE = np.dtype(
         ("is_cancelled", np.int32),
     ]
 )
-assert FIRST_DTYPE.itemsize == ffi.sizeof("ts_first_message"), "api.h and first_messages.py disagree"
+assert FIRST_DTYPE.itemsize == ffi.sizeof("ts_first_message"), (
+    "native/api and first_messages.py disagree"
+)
 
 FirstRows = npt.NDArray[np.void]
 

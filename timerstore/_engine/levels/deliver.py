@@ -47,7 +47,7 @@ _DRAFT = np.dtype(
         ("unusable", np.int32),
     ]
 )
-assert _DRAFT.itemsize == ffi.sizeof("ts_level_draft"), "deliver.py and api.h disagree"
+assert _DRAFT.itemsize == ffi.sizeof("ts_level_draft"), "deliver.py and native/api disagree"
 
 
 class _Sent(NamedTuple):

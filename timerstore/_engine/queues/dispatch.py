@@ -94,7 +94,8 @@ class Dispatch(Service):
         """Somebody synced: what may be wanted soon is dispatched now, else within the interval."""
         native = self._log.native
         is_wanted = native.soon_end > self.dispatched or (
-            not native.dispatch_scheduled and (native.near_end > self.dispatched or not self._is_coming)
+            not native.dispatch_scheduled
+            and (native.near_end > self.dispatched or not self._is_coming)
         )
         if is_wanted or self._log.failed is not None:
             self.wake()

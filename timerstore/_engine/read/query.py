@@ -65,7 +65,7 @@ _FOUND = np.dtype(
         ("size", np.int32),
     ]
 )
-assert _FOUND.itemsize == ffi.sizeof("ts_found"), "query.py and api.h disagree"
+assert _FOUND.itemsize == ffi.sizeof("ts_found"), "query.py and native/api disagree"
 
 Rows = np.ndarray[Any, np.dtype[np.void]]
 

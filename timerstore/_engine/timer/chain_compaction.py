@@ -30,7 +30,7 @@ from timerstore._engine.timer.timer_states import TimerStates
 from timerstore._engine.timer.wheel import NO_SLOT, Wheel
 
 PATCH = np.dtype([("pos", np.int64), ("is_dead", np.int32), ("unit", np.uint8, 52)], align=True)
-assert PATCH.itemsize == ffi.sizeof("ts_patch"), "chain_compaction.py and api.h disagree"
+assert PATCH.itemsize == ffi.sizeof("ts_patch"), "chain_compaction.py and native/api disagree"
 _BATCH = 65_536
 
 

@@ -1,4 +1,4 @@
-"""What travels between the six services: arrays of C structs (native/api.h), never objects."""
+"""What travels between the six services: arrays of C structs (native/api), never objects."""
 
 from typing import NamedTuple
 
@@ -87,7 +87,7 @@ for _dtype, _name in (
     (DRAFT, "ts_draft"),
     (FAR, "ts_far_unit"),
 ):
-    assert _dtype.itemsize == ffi.sizeof(_name), f"{_name}: timer_arrays.py and api.h disagree"
+    assert _dtype.itemsize == ffi.sizeof(_name), f"{_name}: timer_arrays.py and native/api disagree"
 
 Records = npt.NDArray[np.void]
 Int64Array = npt.NDArray[np.int64]

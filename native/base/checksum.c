@@ -1,26 +1,28 @@
-/* CRC-32 of IEEE 802.3, the way zlib counts it: one answer, three ways to it.
+/* CRC-32 of IEEE 802.3, as zlib computes it. There are three implementations with the same result.
  *
- * x86-64 with PCLMULQDQ: folding, below; with VPCLMULQDQ and AVX-512, from 256 bytes on, four such
- * registers in each of four wide ones, 2048 bits a step. AArch64 with the CRC extension: its instructions. Else,
- * and for less than 16 bytes: sixteen tables, sixteen bytes a step.
+ * x86-64 with PCLMULQDQ: folding, as described below. With VPCLMULQDQ and AVX-512, inputs of 256
+ * bytes or more use four wide registers of four such registers each: 2048 bits a step. AArch64 with
+ * the CRC extension: its instructions. All other processors, and inputs of less than 16 bytes:
+ * sixteen tables, sixteen bytes a step.
  *
  * Folding. A message is a polynomial M, and its CRC is M x^32 mod P. A register of 128 bits holds
- * the next 16 bytes of it, first bit highest. To put register R in front of the register that
- * lies n bits further on, add R x^n to it; modulo P that is
+ * the next 16 bytes of M, first bit highest. To fold a register R into the register that lies n
+ * bits further on, add R x^n to it. Modulo P that is
  *
  *     R x^n = (low 64 bits of R) x^(n+64) + (high 64 bits of R) x^n
  *          -> low * (x^(n+64) mod P)      + high * (x^n mod P)        two carry-less products
  *
- * of at most 96 bits, so one XOR puts it in place. Four registers go 512 bits at a step, so that
- * four pairs of products are under way at once; then they fold into one, 128 and 256 bits apart;
- * then 16 bytes a step. Of the last n < 16 bytes one register of exactly the last 16 bytes is
- * made, of what R moves out of it and the tail moves in, and R's first n bytes fold into it.
+ * Each product has at most 96 bits, so one XOR adds it. Four registers advance by 512 bits a step,
+ * so that four pairs of products are computed in parallel. At the end they fold into one register,
+ * over distances of 128 and 256 bits. Then the loop advances 16 bytes a step. A tail of n < 16
+ * bytes is combined with the bytes before it into one register of exactly the last 16 bytes, and
+ * the first n bytes of R fold into that register.
  *
- * The end. R x^32 mod P, for R = low x^64 + high, goes by T = low (x^96 mod P) + high x^32, which
- * has 96 bits and the same remainder; q, the quotient of T by P, is exactly the top of
- * (T's upper 64 bits) * (quotient of x^95 by P); and T + q P has only its 32 low powers left.
+ * The end. R x^32 mod P, for R = low x^64 + high, is reduced in steps. T = low (x^96 mod P) + high
+ * x^32 has 96 bits and the same remainder. The quotient q of T by P is exactly the top of (upper 64
+ * bits of T) * (quotient of x^95 by P). T + q P has only its 32 low powers left.
  *
- * The numbers come from native/crc_table.py, by division; where it says "one power short", the
+ * native/crc_table.py computes the constants by division. Where it says "one power short", the
  * reason is the order of the bits.
  */
 #include "base/checksum.h"
@@ -40,7 +42,7 @@
 #include <sys/auxv.h>
 #endif
 
-/* In these three, crc is the register: the CRC with all bits flipped. */
+/* In these three functions, crc is the register: the CRC with all bits inverted. */
 
 static uint32_t crc_bytes(uint32_t crc, const uint8_t *data, size_t size)
 {
@@ -57,7 +59,7 @@ static uint32_t crc_slices(uint32_t crc, const uint8_t *data, size_t size)
                         ts_crc32_tables[13][data[2] ^ (crc >> 16 & 255)] ^
                         ts_crc32_tables[12][data[3] ^ crc >> 24];
 
-        for (int i = 4; i < 16; i++) /* independent look-ups: the compiler lays them out */
+        for (int i = 4; i < 16; i++) /* independent look-ups, which the compiler unrolls */
             next ^= ts_crc32_tables[15 - i][data[i]];
         crc = next;
     }
@@ -73,7 +75,7 @@ TS_FOLD_TARGET static inline __m128i load(const uint8_t *at)
     return _mm_loadu_si128((const __m128i *)(const void *)at);
 }
 
-/* x moved on by the distance of the factors, onto what lies there. */
+/* Fold x into `onto`, over the distance of the factors. */
 TS_FOLD_TARGET static inline __m128i fold(__m128i x, __m128i factors, __m128i onto)
 {
     __m128i low = _mm_clmulepi64_si128(x, factors, 0x00);
@@ -82,12 +84,14 @@ TS_FOLD_TARGET static inline __m128i fold(__m128i x, __m128i factors, __m128i on
     return _mm_xor_si128(_mm_xor_si128(low, high), onto);
 }
 
-/* x, and the size < 16 bytes that end at end, as one register. 16 bytes before end are there. */
+/* Fold x and the last size < 16 bytes before `end` into one register. At least 16 bytes precede
+ * end. */
 TS_FOLD_TARGET static inline __m128i fold_tail(__m128i x, __m128i factors, const uint8_t *end,
                                                size_t size)
 {
-    /* Read from size on, it moves a register's bytes up by 16 - size, zeros below; read from
-     * 16 + size on, down by size, with the top bit set where nothing comes. */
+    /* Loaded at `size`, these indexes move a register's bytes up by 16 - size and fill with zeros.
+     * Loaded at 16 + size, they move the bytes down by size, and set the top bit of the unused
+     * ones. */
     static const uint8_t moves[48] = {
         128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128,
         0,   1,   2,   3,   4,   5,   6,   7,   8,   9,   10,  11,  12,  13,  14,  15,
@@ -99,7 +103,7 @@ TS_FOLD_TARGET static inline __m128i fold_tail(__m128i x, __m128i factors, const
     return fold(_mm_shuffle_epi8(x, up), factors, last);
 }
 
-/* The 32 bits that are left of 128. */
+/* Reduce 128 bits to the CRC's 32. */
 TS_FOLD_TARGET static inline uint32_t reduce(__m128i x)
 {
     const __m128i to_96 = _mm_set_epi64x(0, (int64_t)TS_CRC32_REDUCE_96);
@@ -112,7 +116,7 @@ TS_FOLD_TARGET static inline uint32_t reduce(__m128i x)
     return (uint32_t)_mm_extract_epi32(_mm_xor_si128(rest, whole), 2);
 }
 
-/* What is left of x and the bytes behind it. */
+/* Fold the remaining bytes into x, and reduce it. */
 TS_FOLD_TARGET static inline uint32_t finish(__m128i x, const uint8_t *data, const uint8_t *end)
 {
     const __m128i by_128 = _mm_set_epi64x((int64_t)TS_CRC32_FOLD_128_HIGH,
@@ -125,7 +129,7 @@ TS_FOLD_TARGET static inline uint32_t finish(__m128i x, const uint8_t *data, con
     return reduce(x);
 }
 
-/* Four registers that lie side by side as one. */
+/* Fold four adjacent registers into one. */
 TS_FOLD_TARGET static inline __m128i join(__m128i x, __m128i x1, __m128i x2, __m128i x3)
 {
     const __m128i by_128 = _mm_set_epi64x((int64_t)TS_CRC32_FOLD_128_HIGH,
@@ -136,7 +140,7 @@ TS_FOLD_TARGET static inline __m128i join(__m128i x, __m128i x1, __m128i x2, __m
     return fold(fold(x, by_128, x1), by_256, fold(x2, by_128, x3));
 }
 
-/* size >= 16 */
+/* Requires size >= 16. */
 TS_FOLD_TARGET static uint32_t crc_fold(uint32_t crc, const uint8_t *data, size_t size)
 {
     const uint8_t *end = data + size;
@@ -176,12 +180,12 @@ TS_WIDE_TARGET static inline __m512i wide_fold(__m512i x, __m512i factors, __m51
     __m512i low = _mm512_clmulepi64_epi128(x, factors, 0x00);
     __m512i high = _mm512_clmulepi64_epi128(x, factors, 0x11);
 
-    return _mm512_ternarylogic_epi64(low, high, onto, 0x96 /* the sum of three */);
+    return _mm512_ternarylogic_epi64(low, high, onto, 0x96 /* XOR of all three */);
 }
 
 enum { WIDE_BYTES_MIN = 256 };
 
-/* size >= WIDE_BYTES_MIN */
+/* Requires size >= WIDE_BYTES_MIN. */
 TS_WIDE_TARGET static uint32_t crc_fold_wide(uint32_t crc, const uint8_t *data, size_t size)
 {
     const __m512i by_512 = wide_factors(TS_CRC32_FOLD_512_HIGH, TS_CRC32_FOLD_512_LOW);
@@ -224,7 +228,7 @@ static int can_fold(void)
 #define TS_CRC_TARGET __attribute__((target("+crc")))
 #endif
 
-enum { HWCAP_HAS_CRC32 = 1 << 7 }; /* bit of AT_HWCAP, fixed by the kernel's interface */
+enum { HWCAP_HAS_CRC32 = 1 << 7 }; /* a bit of AT_HWCAP, fixed by the kernel's interface */
 
 TS_CRC_TARGET static uint32_t crc_instructions(uint32_t crc, const uint8_t *data, size_t size)
 {

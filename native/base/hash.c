@@ -1,4 +1,4 @@
-/* Hashes: Java's for the format, a 64-bit one for tables and matching. */
+/* Hash functions: Java's hash for the file formats, and a 64-bit hash for tables in memory. */
 #include "base/hash.h"
 
 #include "format/properties.h"
@@ -11,7 +11,7 @@ int32_t ts_topic_hash(const uint8_t *utf8, int32_t size)
 static inline uint64_t mix(uint64_t x)
 {
     x ^= x >> 32;
-    x *= 0xd6e8feb86659fd93u; /* an odd constant with good avalanche; measured only by tests */
+    x *= 0xd6e8feb86659fd93u; /* an odd constant with good avalanche, checked by the tests only */
     x ^= x >> 32;
     x *= 0xd6e8feb86659fd93u;
     return x ^ (x >> 32);
@@ -33,7 +33,8 @@ uint64_t ts_hash_more(uint64_t seed, const uint8_t *data, int64_t size)
     return mix(h ^ word ^ ((uint64_t)size << 59));
 }
 
-/* Byte by byte, so that a text in pieces hashes as the whole. */
+/* Continue the hash of a text. Bytes are hashed one by one, so that a text in parts has the same
+ * hash as the whole text. */
 uint64_t ts_identity_more(uint64_t state, const uint8_t *data, int64_t size)
 {
     for (int64_t i = 0; i < size; i++)

@@ -9,7 +9,7 @@ uint64_t ts_hash_more(uint64_t seed, const uint8_t *data, int64_t size);
 uint64_t ts_identity_more(uint64_t state, const uint8_t *data, int64_t size);
 uint64_t ts_identity_end(uint64_t state);
 
-/* The route of a topic and queue, NULL where Python has not made one yet. */
+/* Return the route of a topic and queue, or NULL if Python has not made it yet. */
 static inline ts_route *ts_route_find(const ts_routes *routes, const uint8_t *topic,
                                       int32_t topic_size, int32_t queue_id)
 {
@@ -27,7 +27,7 @@ static inline ts_route *ts_route_find(const ts_routes *routes, const uint8_t *to
     return NULL;
 }
 
-/* Whether a record is the route's, so far from its queue's beginning. */
+/* Return whether a record belongs to the route and has this queue offset. */
 static inline int32_t ts_route_has(const ts_route *route, const ts_record *record,
                                    int64_t queue_offset)
 {

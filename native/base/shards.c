@@ -1,4 +1,4 @@
-/* Which shard a key belongs to, and what tells rows apart: many rows at a call. Pure; any thread. */
+/* Shards of many rows, and checksums of many rows, in one call. Pure; any thread may call it. */
 #include "base/checksum.h"
 
 #include "timerstore.h"

@@ -1,10 +1,10 @@
-/* Looking up in ascending arrays. */
+/* Look-ups in ascending arrays. */
 #ifndef TS_SORTED_H
 #define TS_SORTED_H
 
 #include <stdint.h>
 
-/* Where the number is, or -1. */
+/* Return the index of the number, or -1. */
 static inline int64_t ts_place_among(const int64_t *numbers, int64_t count, int64_t number)
 {
     int64_t low = 0, high = count;

@@ -1,7 +1,8 @@
-/* The append lock for Python: as threading.Lock where it is free, but C can take it without the GIL.
+/* The append lock for Python. It behaves like threading.Lock, but C can take it without the GIL.
  *
- * A thread that waits for it releases the GIL first, so that the holder can take the GIL. A thread that
- * holds it and asks again gets the error of lock.c. */
+ * A thread that waits for the lock releases the GIL first, so that the owner can take the GIL. A
+ * thread that asks for the lock again while it holds it gets the error of lock.c.
+ */
 #include "fastpath/append_lock.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* The append lock, a type of Python's. */
+/* The append lock as a Python type. */
 #ifndef TS_APPEND_LOCK_H
 #define TS_APPEND_LOCK_H
 

@@ -1,8 +1,8 @@
-/* Lists from a caller, read in one walk, and the one that he gets.
+/* Lists from a caller, read in one pass, and lists for a caller.
  *
- * The plain case alone, as in hot.c: what is no plain bytes, handle or receipt is left to Python, which
- * takes it or says what is wrong with it. Nothing here runs Python code, so a list stays as it is
- * while it is walked.
+ * Only the plain case is handled here: for objects other than plain bytes, handles or receipts,
+ * Python accepts them or reports what is wrong. Nothing here runs Python code, so a list cannot
+ * change while it is read.
  */
 #include "fastpath/lists.h"
 
@@ -21,9 +21,7 @@ static int wrong_arguments(const char *what)
     return -1;
 }
 
-/* --- bodies --- */
-
-/* The largest size, or -1 where one is no plain bytes, or all are too many. */
+/* Return the largest size, or -1 if an object is not plain bytes, or the total is too large. */
 static Py_ssize_t measure(PyObject *const *items, Py_ssize_t n, int64_t *offsets)
 {
     Py_ssize_t largest = 0, end = 0;
@@ -78,7 +76,7 @@ PyObject *ts_join(PyObject *module, PyObject *const *args, Py_ssize_t count)
     return joined;
 }
 
-/* A new list; NULL with an exception set. */
+/* Return a new list, or NULL with an exception set. */
 static PyObject *split(const Py_buffer *whole, const int64_t *offsets, Py_ssize_t n)
 {
     PyObject *list = PyList_New(n);
@@ -124,21 +122,19 @@ PyObject *ts_split(PyObject *module, PyObject *const *args, Py_ssize_t count)
     return list;
 }
 
-/* --- handles and receipts --- */
-
-/* What one names. Texts are ASCII. */
+/* The message that a handle or receipt names. Texts are ASCII. */
 typedef struct {
     const char *topic;
     Py_ssize_t topic_size;
     const char *key;
     Py_ssize_t key_size;
-    int64_t unique;    /* hex digits that end the key; -1: none do */
+    int64_t unique;    /* hex digits at the key's end, as a number; -1: it has none */
     int64_t out_ms;
     int64_t timer_id;
     int64_t log_offset;
 } name_parts;
 
-/* Six bits of a character of URL-safe base64; 64 of any other. */
+/* Return the six bits of a character of URL-safe base64, or 64. */
 static inline uint32_t six_bits(uint8_t c)
 {
     static const uint8_t values[256] = {
@@ -157,7 +153,7 @@ static inline uint32_t six_bits(uint8_t c)
     return values[c] == 0 ? 64u : values[c] - 1u;
 }
 
-/* The bytes that the text stands for; how many, or -1 where it is not as we write it. */
+/* Decode base64. Return the size, or -1 if the text is not in the form that this engine writes. */
 static Py_ssize_t decode(const uint8_t *text, Py_ssize_t size, uint8_t *out)
 {
     Py_ssize_t padding = 0, done = 0;
@@ -183,7 +179,8 @@ static Py_ssize_t decode(const uint8_t *text, Py_ssize_t size, uint8_t *out)
     return seen & 64 ? -1 : done;
 }
 
-/* The next field: printable characters up to a space, or to the end. 0 where it is empty or wrong. */
+/* Return the size of the next field: printable characters up to a space, or to the end. Return 0 if
+ * it is empty or not valid. */
 static Py_ssize_t field(const uint8_t **at, const uint8_t *end, int is_last)
 {
     const uint8_t *from = *at, *next = from;
@@ -196,7 +193,8 @@ static Py_ssize_t field(const uint8_t **at, const uint8_t *end, int is_last)
     return next - from;
 }
 
-/* A number as we write it: no sign, no zeros in front, and certain to fit. */
+/* Parse a number in the form that this engine writes: no sign, no leading zeros, and certain to
+ * fit. */
 static int number(const uint8_t *text, Py_ssize_t size, int64_t *value)
 {
     *value = 0;
@@ -210,7 +208,8 @@ static int number(const uint8_t *text, Py_ssize_t size, int64_t *value)
     return 1;
 }
 
-/* "v1 topic broker timestamp id timer-id" in base64; 0 where it is anything else. */
+/* Read a handle: "v1 topic broker timestamp id timer-id" in base64. Return 0 if it is anything
+ * else. */
 static int read_handle(PyObject *handle, uint8_t *room, name_parts *parts)
 {
     const uint8_t *at = room + 3, *end, *from;
@@ -244,7 +243,7 @@ static int read_handle(PyObject *handle, uint8_t *room, name_parts *parts)
     return 1;
 }
 
-/* An int's value where it is 0 or more, else -1. */
+/* Return the value of an int that is 0 or more, else -1. */
 static int64_t natural(PyObject *item)
 {
     int overflow = 0;
@@ -264,8 +263,9 @@ static int ascii(PyObject *item, const char **text, Py_ssize_t *size)
     return 1;
 }
 
-/* A timer's receipt whose id the store made: (origin, counter, timer id, queue id, queue offset, log
- * offset, due time, ...), its origin (topic, id prefix, broker name, precision). 0 of any other. */
+/* Read the receipt of a timer whose id the store made: (origin, counter, timer id, queue id, queue
+ * offset, log offset, due time, ...), with the origin (topic, id prefix, broker name, precision).
+ * Return 0 for any other object. */
 static int read_receipt(PyObject *receipt, PyObject *origin_type, name_parts *parts)
 {
     PyObject *origin = PyTuple_GET_SIZE(receipt) == 9 ? PyTuple_GET_ITEM(receipt, 0) : NULL;
@@ -287,12 +287,13 @@ static int read_receipt(PyObject *receipt, PyObject *origin_type, name_parts *pa
     return 1;
 }
 
-/* Adds what one names behind the names that are there. */
+/* Append the names of one handle or receipt. */
 static int add_named(const name_parts *parts, ts_handle *named, PyObject *names, Py_ssize_t *used)
 {
     static const char hex[] = "0123456789ABCDEF";
     Py_ssize_t made = parts->unique < 0 ? 0 : UNIQUE_DIGITS;
-    Py_ssize_t size = parts->topic_size + parts->key_size + made, room = PyByteArray_GET_SIZE(names);
+    Py_ssize_t size = parts->topic_size + parts->key_size + made,
+    room = PyByteArray_GET_SIZE(names);
     char *out;
 
     if (parts->topic_size > INT32_MAX || parts->key_size > INT32_MAX - made)
@@ -314,7 +315,7 @@ static int add_named(const name_parts *parts, ts_handle *named, PyObject *names,
     return 0;
 }
 
-/* How far it comes, or -1 with an exception set. */
+/* Return the index of the first object that was not read, or -1 with an exception set. */
 static Py_ssize_t walk(PyObject *const *args, Py_ssize_t begin, ts_handle *named)
 {
     Py_ssize_t n = PyList_GET_SIZE(args[0]), used = PyByteArray_GET_SIZE(args[3]), i;

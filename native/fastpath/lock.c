@@ -1,8 +1,9 @@
-/* A lock like threading.Lock that raises instead of deadlocking when its own thread asks again.
+/* A lock like threading.Lock that raises instead of deadlocking when its owner asks for it again.
  *
- * A signal handler, a finalizer or a callback of the garbage collector can run during any step of
- * Python code, so also while its thread holds the lock. Only the thread that took the lock may release
- * it. All of this runs under the GIL, so no signal handler runs between its steps. */
+ * A signal handler, a finalizer or a callback of the garbage collector can run between any two
+ * steps of Python code, also while its thread holds the lock. Only the owner may release the lock.
+ * All of this runs under the GIL, so no signal handler runs between its steps.
+ */
 #include "fastpath/lock.h"
 
 #include <math.h>
@@ -12,15 +13,16 @@
 typedef struct {
     PyObject_HEAD
     PyThread_type_lock lock;
-    unsigned long owner; /* the thread's; of no meaning while the lock is free */
+    unsigned long owner; /* thread; undefined while the lock is free */
     int is_held;
 } Lock;
 
-static PyObject *make_refusal;
+static PyObject *make_reentrant_error;
 
 int ts_raise_reentrant(void)
 {
-    PyObject *error = make_refusal == NULL ? NULL : PyObject_CallNoArgs(make_refusal);
+    PyObject *error =
+        make_reentrant_error == NULL ? NULL : PyObject_CallNoArgs(make_reentrant_error);
 
     if (error != NULL) {
         PyErr_SetObject((PyObject *)Py_TYPE(error), error);
@@ -34,7 +36,7 @@ int ts_raise_reentrant(void)
 PyObject *ts_set_reentrant_error(PyObject *module, PyObject *make_error)
 {
     (void)module;
-    Py_XSETREF(make_refusal, Py_NewRef(make_error));
+    Py_XSETREF(make_reentrant_error, Py_NewRef(make_error));
     Py_RETURN_NONE;
 }
 
@@ -60,8 +62,9 @@ static PY_TIMEOUT_T now_us(void)
     return (PY_TIMEOUT_T)now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
 
-/* Waits for it, or for so many microseconds (-1: without end): 1 where it is taken, 0 where not, -1 with
- * an error: a refusal, or what a signal handler raised. */
+/* Wait for the lock, for at most wait_us microseconds (-1: without limit). Return 1 if it was
+ * taken, 0 if not, and -1 with an exception set: the error of a re-entrant call, or what a signal
+ * handler raised. */
 static int wait_for(Lock *self, PY_TIMEOUT_T wait_us)
 {
     PyLockStatus got = PyThread_acquire_lock_timed(self->lock, 0, 0);
@@ -103,8 +106,9 @@ static PyObject *Lock_acquire(Lock *self, PyObject *args, PyObject *kwargs)
 
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|pd", names, &blocking, &timeout_s))
         return NULL;
-    if (!(timeout_s == -1.0 || (blocking && timeout_s >= 0.0))) { /* also where it is no number */
-        PyErr_SetString(PyExc_ValueError, "acquire: wanted a timeout of 0 or more seconds, of one that waits");
+    if (!(timeout_s == -1.0 || (blocking && timeout_s >= 0.0))) { /* also rejects NaN */
+        PyErr_SetString(PyExc_ValueError,
+                        "acquire: wanted a timeout of 0 or more seconds, of one that waits");
         return NULL;
     }
     if (timeout_s > 1e9)
@@ -113,7 +117,7 @@ static PyObject *Lock_acquire(Lock *self, PyObject *args, PyObject *kwargs)
     return got < 0 ? NULL : PyBool_FromLong(got);
 }
 
-static int let_go(Lock *self)
+static int release(Lock *self)
 {
     if (!is_mine(self)) {
         PyErr_SetString(PyExc_RuntimeError, "this thread does not have the lock");
@@ -127,14 +131,14 @@ static int let_go(Lock *self)
 static PyObject *Lock_release(Lock *self, PyObject *unused)
 {
     (void)unused;
-    return let_go(self) < 0 ? NULL : Py_NewRef(Py_None);
+    return release(self) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyObject *Lock_exit(Lock *self, PyObject *const *args, Py_ssize_t count)
 {
     (void)args;
     (void)count;
-    return let_go(self) < 0 ? NULL : Py_NewRef(Py_None);
+    return release(self) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyObject *Lock_locked(Lock *self, PyObject *unused)
@@ -164,7 +168,7 @@ static PyObject *Lock_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 static void Lock_dealloc(Lock *self)
 {
     if (is_mine(self))
-        (void)let_go(self);
+        (void)release(self);
     if (self->lock != NULL)
         PyThread_free_lock(self->lock);
     Py_TYPE(self)->tp_free((PyObject *)self);

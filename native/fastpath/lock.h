@@ -1,4 +1,4 @@
-/* Lock, a type of Python's; and what it shares with the append lock. */
+/* Lock as a Python type, and what it shares with the append lock. */
 #ifndef TS_LOCK_H
 #define TS_LOCK_H
 
@@ -7,11 +7,13 @@
 
 extern PyTypeObject ts_lock_type;
 
-/* Raise the error that the function given to set_reentrant_error makes; return -1. Called when a thread asks for
- * a lock that it holds, or for any lock that is taken while the interpreter ends. */
+/* Raise the error that the function passed to set_reentrant_error makes. Return -1. Called when a
+ * thread asks for a lock that it holds, or for a lock that is not free while the interpreter ends.
+ */
 int ts_raise_reentrant(void);
 
-/* Whether the interpreter is ending: a lock that is not free stays so, for its thread was stopped. */
+/* Return whether the interpreter is ending. A lock that is not free then stays so, because its
+ * thread was stopped. */
 int ts_is_exiting(void);
 
 PyObject *ts_set_reentrant_error(PyObject *module, PyObject *make_error);

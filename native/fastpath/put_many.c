@@ -1,14 +1,17 @@
-/* put_many() for the plain case, in C, keeping the GIL.
+/* The fast path of put_many(), in C, without releasing the GIL.
  *
- * Through Python a call costs 20 us whatever its length, as much as the records of 200 messages; here
- * it costs 1. Longer lists than these go to Python, which lets go of the GIL for their records. The
- * plain case as in hot.c: topic and a list of bytes by position, nothing else but deliver_ms, an
- * int64 array or one number, or delay, one number. Everything else, and what finds no room, goes to
- * the method of the same name in store.py as it came.
+ * Through Python a call costs 20 us whatever its length, as much as the records of 200 messages;
+ * here it costs 1. Longer lists go to Python, which releases the GIL while their records are
+ * written.
  *
- * What may run code of others (an allocation: a collection and its finalizers) comes first. Then,
- * without any such code, it is seen that the store is open, and what is given; and the records are
- * appended, where the append lock is free. So the list stays as it is meanwhile, and nobody closes.
+ * The fast path handles one case: topic and a list of bytes by position, and no other argument
+ * except deliver_ms (an int64 array or one number) or delay (one number). All other calls, and
+ * calls that find no space, go unchanged to the method of the same name in store.py.
+ *
+ * Steps that may run foreign code (an allocation can start a collection and its finalizers) come
+ * first. Then, without such code, the store is checked to be open, the arguments are checked, and
+ * the records are appended if the append lock is free. So the list does not change and the store is
+ * not closed during these steps.
  */
 #include "fastpath/putter.h"
 
@@ -16,7 +19,7 @@
 
 enum {
     ROWS_MAX = 1024,
-    BODY_BYTES_MAX = 1 << 18, /* with the records of ROWS_MAX some 0.1 ms in all */
+    BODY_BYTES_MAX = 1 << 18, /* with the records of ROWS_MAX about 0.1 ms in all */
     COLUMNS = 4
 };
 
@@ -28,9 +31,9 @@ typedef struct {
     int32_t count;
     int64_t now_ms;
     int64_t soonest_ms;          /* due time of the first; 0: one is due now */
-    int64_t *log_offsets;        /* columns of the batch, a number a message */
+    int64_t *log_offsets;        /* columns of the batch, one number for each message */
     int64_t *queue_offsets;
-    int64_t *due_ms;             /* until they are in the log 0: now */
+    int64_t *due_ms;             /* before the append 0 means: now */
     int64_t *timer_ids;
     ts_slice bodies[ROWS_MAX];
 } many;
@@ -47,7 +50,7 @@ int ts_many_prepare(void)
     return name_origin && name_counter_begin && name_queue_id && name_given ? 0 : -1;
 }
 
-/* Sets a slot of a batch, which is frozen for others; takes the value over. */
+/* Set an attribute of a batch, which is read-only for Python code. Takes over the reference. */
 static int set(PyObject *batch, PyObject *name, PyObject *value)
 {
     int status = value == NULL ? -1 : PyObject_GenericSetAttr(batch, name, value);
@@ -56,7 +59,7 @@ static int set(PyObject *batch, PyObject *name, PyObject *value)
     return status;
 }
 
-/* A batch with its columns, whose numbers are made later; NULL with an exception set. */
+/* Make a batch with its columns, whose numbers are set later. Return NULL with an exception set. */
 static PyObject *make_batch(const Putter *self, many *call)
 {
     PyObject *shape = Py_BuildValue("(ii)", COLUMNS, call->count), *batch = NULL;
@@ -67,7 +70,7 @@ static PyObject *make_batch(const Putter *self, many *call)
 
     if (rows != NULL && PyObject_GetBuffer(rows, &whole, PyBUF_WRITABLE) == 0) {
         if (whole.len == (Py_ssize_t)sizeof(int64_t) * COLUMNS * call->count)
-            at = whole.buf; /* stays: the columns keep it */
+            at = whole.buf; /* stays valid: the columns own it */
         else
             PyErr_SetString(PyExc_SystemError, "put_many: numpy's int is no int64");
         PyBuffer_Release(&whole);
@@ -86,7 +89,7 @@ static PyObject *make_batch(const Putter *self, many *call)
     return batch;
 }
 
-/* Due times as they are given in an array: 1; 0 where they are given otherwise. */
+/* Copy due times from an array. Return 1, or 0 if the caller did not pass an array. */
 static int copy_times(const many *call, PyObject *const *values, PyObject *names)
 {
     Py_buffer given;
@@ -96,7 +99,7 @@ static int copy_times(const many *call, PyObject *const *values, PyObject *names
         PyTuple_GET_ITEM(names, 0) != ts_name_deliver_ms || !PyObject_CheckBuffer(values[0]))
         return 0;
     if (PyObject_GetBuffer(values[0], &given, PyBUF_ND | PyBUF_FORMAT) < 0) {
-        PyErr_Clear(); /* one with steps */
+        PyErr_Clear(); /* an array with strides */
         return 0;
     }
     is_plain = given.ndim == 1 && given.itemsize == sizeof(int64_t) && given.format != NULL &&
@@ -108,7 +111,7 @@ static int copy_times(const many *call, PyObject *const *values, PyObject *names
     return is_plain;
 }
 
-/* Times that have passed become 0; 0 where one is too far ahead. */
+/* Set times that have passed to 0. Return 0 if one is too far ahead. */
 static int settle_times(const Putter *self, many *call)
 {
     call->soonest_ms = INT64_MAX;
@@ -125,7 +128,8 @@ static int settle_times(const Putter *self, many *call)
     return 1;
 }
 
-/* Bytes of all bodies; -1 where one is no bytes or too large, or the list is another than it was. */
+/* Find all bodies. Return their size, or -1 if one is not bytes or too large, or the list has
+ * changed. */
 static int32_t find_bodies(many *call, PyObject *list, Py_ssize_t body_bytes_max)
 {
     Py_ssize_t bytes = 0;
@@ -144,8 +148,8 @@ static int32_t find_bodies(many *call, PyObject *list, Py_ssize_t body_bytes_max
     return (int32_t)bytes;
 }
 
-/* Appends all and gives the number of the first id; -1 where the slow way must, or, with an exception
- * set, where nobody can. */
+/* Append all messages. Return the number of the first id. Return -1 if the slow path must do it,
+ * or, with an exception set, if the append failed. */
 static int64_t append(const Putter *self, ts_route *route, many *call, int32_t body_bytes)
 {
     ts_column_batch rows = {.parts = call->bodies, .due_ms = call->due_ms, .count = call->count};
@@ -169,7 +173,7 @@ static int64_t append(const Putter *self, ts_route *route, many *call, int32_t b
     return -1;
 }
 
-/* The columns of a receipt as they are for callers: what is due now has no timer. */
+/* Convert the columns to their public form: a message that is due now has no timer. */
 static void finish(const many *call)
 {
     for (int32_t i = 0; i < call->count; i++) {
@@ -183,9 +187,9 @@ static void finish(const many *call)
     }
 }
 
-/* Looks at all that is given and appends it, as `append`. Runs no code of others. */
-static int64_t look_and_append(const Putter *self, PyObject *const *args, PyObject *names,
-                               many *call, int has_times, PyObject *batch)
+/* Check all arguments and append the messages. Runs no foreign code. */
+static int64_t check_and_append(const Putter *self, PyObject *const *args, PyObject *names,
+                                many *call, int has_times, PyObject *batch)
 {
     PyObject *entry = ts_topic_entry(self, args[0]);
     int32_t bytes;
@@ -208,13 +212,13 @@ static int64_t look_and_append(const Putter *self, PyObject *const *args, PyObje
     return append(self, PyLong_AsVoidPtr(PyTuple_GET_ITEM(entry, 0)), call, bytes);
 }
 
-/* Puts the messages in the plain case and completes the batch: 1; 0 where the slow way must; -1 with
- * an exception set. */
+/* Put the messages and complete the batch. Return 1, 0 if the slow path must do it, or -1 with an
+ * exception set. */
 static int put(Putter *self, PyObject *const *args, PyObject *names, many *call,
                PyObject *batch, int waits)
 {
     int has_times = copy_times(call, args + 2, names);
-    int64_t first = look_and_append(self, args, names, call, has_times, batch);
+    int64_t first = check_and_append(self, args, names, call, has_times, batch);
 
     if (first < 0)
         return PyErr_Occurred() ? -1 : 0;
@@ -229,7 +233,7 @@ static int put(Putter *self, PyObject *const *args, PyObject *names, many *call,
                : 1;
 }
 
-/* As `put`, with the batch that is made for it. */
+/* Make the batch, and put the messages as above. */
 static int put_plain(Putter *self, PyObject *const *args, Py_ssize_t count, PyObject *names,
                      int waits, PyObject **batch)
 {
@@ -246,7 +250,7 @@ static int put_plain(Putter *self, PyObject *const *args, Py_ssize_t count, PyOb
             Py_CLEAR(*batch);
     }
     if (done == 0 && PyErr_Occurred())
-        PyErr_Clear(); /* of a look-up; the slow way looks again */
+        PyErr_Clear(); /* of a look-up; the slow path repeats it */
     return done;
 }
 

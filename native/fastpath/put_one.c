@@ -1,12 +1,13 @@
-/* The hot front: put() for the plain case, in C, keeping the GIL.
+/* The fast path of put(), in C, without releasing the GIL.
  *
- * A put is too short to let go of the GIL or to cross into C by way of cffi (decision 0006), so this
- * file uses Python.h; those beside it do, too, and nothing else. It takes the plain case
- * alone: topic and body by position, nothing else but deliver_ms, delay or a level that was used
- * before, a topic with one queue that was put to before, bytes that fit, the system's clock, a free
- * append lock, room in the staging. Everything else it hands, as it came, to the
- * method of the same name in api.py, which does the same and more, and says what is wrong with an
- * argument.
+ * A put is too short to release the GIL or to enter C through cffi (decision 0006). So this folder
+ * uses Python.h; the other folders do not.
+ *
+ * The fast path handles one case: topic and body by position; no other argument except deliver_ms,
+ * delay, or a level that was used before; a topic with one queue that was used before; plain bytes
+ * that fit; the system's clock; a free append lock; and space in the staging. All other calls go
+ * unchanged to the method of the same name in api.py. It does the same and more, and reports what
+ * is wrong with an argument.
  */
 #include "fastpath/putter.h"
 
@@ -14,7 +15,7 @@
 
 static PyObject *name_delay, *name_level;
 
-/* Milliseconds of a delay, parts of one rounded up; -1 where the slow way must look at it. */
+/* Return the milliseconds of a delay, rounded up, or -1 if the slow path must read it. */
 static int64_t delay_ms_of(PyObject *delay)
 {
     if (PyFloat_CheckExact(delay)) {
@@ -64,7 +65,7 @@ int64_t ts_due_ms_of(const Putter *self, PyObject *const *values, PyObject *name
     return due_ms - now_ms > self->delay_ms_max ? -1 : due_ms;
 }
 
-/* The entry of the level where one is given, and was used before; else NULL. */
+/* Return the entry of the level if the caller passed one that was used before; else NULL. */
 static PyObject *level_entry(PyObject *entry, PyObject *const *values, PyObject *names)
 {
     if (names == NULL || PyTuple_GET_SIZE(names) != 1 ||
@@ -75,7 +76,7 @@ static PyObject *level_entry(PyObject *entry, PyObject *const *values, PyObject 
 
 enum { RECEIPT_ITEMS = 9 };
 
-/* What the append told. */
+/* The results of an append. */
 typedef struct {
     int64_t log_offset;
     int64_t number;
@@ -85,8 +86,8 @@ typedef struct {
     int is_timer;
 } appended;
 
-/* The receipt that was answered last where nobody has it any more, else a new one: as zip() does
- * with its tuple. To make one and to let go of it takes a fifth of a put. */
+/* Return the previous receipt if no one else refers to it, as zip() reuses its tuple; else a new
+ * one. Making and freeing a receipt takes a fifth of a put. */
 static PyObject *take_receipt(Putter *self)
 {
     PyObject *last = self->last;
@@ -96,14 +97,14 @@ static PyObject *take_receipt(Putter *self)
         Py_XDECREF(last);
         last = self->receipt->tp_alloc(self->receipt, RECEIPT_ITEMS);
     }
-#if PY_VERSION_HEX >= 0x030E0000 /* a tuple remembers its hash */
+#if PY_VERSION_HEX >= 0x030E0000 /* a tuple caches its hash */
     if (last != NULL)
         ((PyTupleObject *)last)->ob_hash = -1;
 #endif
     return last;
 }
 
-/* `due`: the caller's own number of done->due_ms where he gave one, else NULL. */
+/* `due` is the caller's own int object for done->due_ms, or NULL. */
 static PyObject *make_receipt(Putter *self, PyObject *origin, const appended *done, PyObject *due)
 {
     int waits = done->due_ms > 0;
@@ -135,7 +136,7 @@ static PyObject *make_receipt(Putter *self, PyObject *origin, const appended *do
     return receipt;
 }
 
-/* Appends where the lock is free: 1; 0 where the slow way must. */
+/* Append the message if the lock is free. Return 1, or 0 if the slow path must do it. */
 static int append(const Putter *self, PyObject *entry, PyObject *level, PyObject *body,
                   appended *done)
 {
@@ -149,9 +150,10 @@ static int append(const Putter *self, PyObject *entry, PyObject *level, PyObject
         return 0;
     if (level != NULL && self->log->calendar != NULL) {
         ts_log_unlock(self->log);
-        return 0; /* the slow way counts it there */
+        return 0; /* the slow path counts it in the calendar */
     }
-    if (level != NULL) { /* from here on, so that due times ascend along the level's queue */
+    if (level != NULL) { /* read the time under the lock, so that due times ascend along the
+                          * level's queue */
         done->now_ms = ts_now_ms_of_system();
         done->due_ms = done->now_ms + delay_ms;
     }
@@ -171,7 +173,7 @@ static int append(const Putter *self, PyObject *entry, PyObject *level, PyObject
     return done->log_offset >= 0;
 }
 
-/* The entry of the topic where this is the plain case, else NULL. */
+/* Return the entry of the topic if the fast path handles the call, else NULL. */
 static PyObject *plain_entry(const Putter *self, PyObject *const *args, Py_ssize_t count)
 {
     PyObject *entry = count == 2 && PyBytes_CheckExact(args[1]) ? ts_topic_entry(self, args[0])
@@ -183,8 +185,9 @@ static PyObject *plain_entry(const Putter *self, PyObject *const *args, Py_ssize
     return entry;
 }
 
-/* Enters a call in `calls`, under an address on this thread's stack, before any code of Python runs in
- * it: close() of a signal handler must find it there. The new key, or NULL with an exception set. */
+/* Register a call in `calls`, under an address on this thread's stack, before any Python code runs
+ * in it: close() in a signal handler must find it there. Return the new key, or NULL with an
+ * exception set. */
 static PyObject *enter_call(const Putter *self, const void *place)
 {
     PyObject *call = PyLong_FromVoidPtr((void *)(uintptr_t)place);
@@ -196,7 +199,7 @@ static PyObject *enter_call(const Putter *self, const void *place)
     return call;
 }
 
-/* Takes a call out again and releases its key; -1 with an exception set. */
+/* Remove a call and release its key. Return -1 with an exception set. */
 static int leave_call(const Putter *self, PyObject *call)
 {
     int status = self->calls == NULL ? 0 : PyDict_DelItem(self->calls, call); /* NULL: collected */
@@ -205,10 +208,11 @@ static int leave_call(const Putter *self, PyObject *call)
     return status;
 }
 
-/* Waits for a sync; whoever syncs wakes the services.
+/* Wait for a sync. The thread that syncs wakes the services.
  *
- * Between the append and here an allocation may have run a finalizer, and somebody closed: then all is
- * durable, or the log has failed and says so. */
+ * Between the append and this call an allocation may have run a finalizer that closed the store.
+ * Then everything is durable, or the log has failed and raises.
+ */
 static int wait_durable(Putter *self, int64_t log_offset)
 {
     PyObject *end = PyLong_FromLongLong(log_offset + 1), *answer = NULL;
@@ -221,19 +225,21 @@ static int wait_durable(Putter *self, int64_t log_offset)
     }
     Py_XDECREF(end);
     PyErr_Fetch(&type, &value, &trace);
-    if (call != NULL && (leave_call(self, call) < 0 || (self->blocked && ts_call(self->left) < 0))) {
+    if (call != NULL && (leave_call(self, call) < 0 || (self->blocked &&
+                                                        ts_call(self->left) < 0))) {
         if (answer != NULL) {
             Py_DECREF(answer);
             return -1;
         }
-        PyErr_Clear(); /* the first error counts */
+        PyErr_Clear(); /* keep the first error */
     }
     PyErr_Restore(type, value, trace);
     Py_XDECREF(answer);
     return answer == NULL ? -1 : 0;
 }
 
-/* Whether dispatch has to be woken for what is due then: it may come by itself within milliseconds. */
+/* Return whether dispatch must be woken for a message with this due time. It may be scheduled to
+ * run within milliseconds anyway. */
 static int wants_dispatch(const ts_log *log, int is_armed, int64_t due_ms, int64_t now_ms)
 {
     if (due_ms <= now_ms + log->soon_ms)
@@ -266,7 +272,7 @@ static int notify_services(Putter *self, int64_t due_ms, int64_t now_ms)
         return -1;
     if (is_armed)
         return 0;
-    /* Before it is woken: once it runs, it says itself when it will look again. */
+    /* Set before the wake-up: once flush runs, it sets the flag itself. */
     __atomic_store_n(&self->log->flush_armed, 1, __ATOMIC_RELAXED);
     if (ts_call(self->wake_flush) == 0)
         return 0;
@@ -281,7 +287,7 @@ int ts_finish_put(Putter *self, int64_t log_offset, int64_t due_ms, int64_t now_
     return waits ? wait_durable(self, log_offset) : 0;
 }
 
-/* Puts in the plain case: 1; 0 where the slow way must; -1 with an exception set. */
+/* Put the message. Return 1, 0 if the slow path must do it, or -1 with an exception set. */
 static int put_plain(Putter *self, PyObject *const *args, Py_ssize_t count, PyObject *names,
                      int waits, PyObject **receipt)
 {
@@ -313,7 +319,7 @@ static int put_plain(Putter *self, PyObject *const *args, Py_ssize_t count, PyOb
         }
     }
     if (got == 0 && PyErr_Occurred())
-        PyErr_Clear(); /* of a look-up; the slow way looks again */
+        PyErr_Clear(); /* of a look-up; the slow path repeats it */
     return got;
 }
 
@@ -327,7 +333,7 @@ PyObject *ts_putter_put(Putter *self, PyObject *const *args, Py_ssize_t count,
     return receipt;
 }
 
-/* For who waits for the sync himself: never blocks. */
+/* Put without waiting for the sync, which the caller does itself. Never blocks. */
 PyObject *ts_putter_begin_put(Putter *self, PyObject *const *args, Py_ssize_t count,
                               PyObject *names)
 {

@@ -11,10 +11,12 @@ PyObject *ts_name_deliver_ms, *ts_name_hook, *ts_zero;
 
 static int Putter_init(Putter *self, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"log", "slow", "slow_many", "topics", "wake_dispatch", "is_dispatch_silent", "wake_flush",
-                            "sync", "calls", "left", "failpoints", "check_alive", "receipt", "batch",
-                            "empty", "hits", "delay_ms_max", NULL};
-    Putter given = {0}; /* borrowed: `self` holds only what it owns, for a collector may look */
+    static char *names[] = {"log", "slow", "slow_many", "topics", "wake_dispatch",
+                            "is_dispatch_silent", "wake_flush", "sync", "calls", "left",
+                            "failpoints", "check_alive", "receipt", "batch", "empty", "hits",
+                            "delay_ms_max", NULL};
+    Putter given = {0}; /* borrowed: `self` holds only references that it owns, because a
+                         * collector may visit it */
     unsigned long long log, hits;
 
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KOOO!OOOOO!OO!OO!O!OKL", names, &log,
@@ -103,7 +105,7 @@ static PyMethodDef Putter_methods[] = {
      "put_many($self, topic, bodies, **given)\n--\n\nAs TimerStore.put_many."},
     {"begin_put", (PyCFunction)(void (*)(void))ts_putter_begin_put, METH_FASTCALL | METH_KEYWORDS,
      "begin_put($self, topic, body, **given)\n--\n\n"
-     "put in the plain case, without the wait for a sync; None in any other, and nothing is put."},
+     "Put without waiting for a sync. Return None, and put nothing, if the fast path cannot."},
     {"begin_put_many", (PyCFunction)(void (*)(void))ts_putter_begin_put_many,
      METH_FASTCALL | METH_KEYWORDS,
      "begin_put_many($self, topic, bodies, **given)\n--\n\nput_many so, as begin_put."},
@@ -134,7 +136,8 @@ static PyTypeObject Putter_type = {
 static PyMethodDef functions[] = {
     {"join", (PyCFunction)(void (*)(void))ts_join, METH_FASTCALL, "See lists.h."},
     {"split", (PyCFunction)(void (*)(void))ts_split, METH_FASTCALL, "See lists.h."},
-    {"set_reentrant_error", (PyCFunction)ts_set_reentrant_error, METH_O, "Set the function that makes the error of a re-entrant call."},
+    {"set_reentrant_error", (PyCFunction)ts_set_reentrant_error, METH_O,
+     "Set the function that makes the error of a re-entrant call."},
     {"read_handles", (PyCFunction)(void (*)(void))ts_read_handles, METH_FASTCALL, "See lists.h."},
     {NULL, NULL, 0, NULL},
 };
@@ -142,7 +145,7 @@ static PyMethodDef functions[] = {
 static PyModuleDef module = {
     PyModuleDef_HEAD_INIT,
     .m_name = "timerstore._fastpath",
-    .m_doc = "The hot front: put(), put_many(), and lists from a caller.",
+    .m_doc = "The fast path of put() and put_many(), and lists of a caller.",
     .m_size = -1,
     .m_methods = functions,
 };

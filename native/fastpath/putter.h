@@ -1,4 +1,4 @@
-/* The Putter: what the quick ways of put and put_many need at hand, and what both do. */
+/* Putter: the state that the fast paths of put and put_many need, and the code that they share. */
 #ifndef TS_PUTTER_H
 #define TS_PUTTER_H
 
@@ -14,24 +14,27 @@ typedef struct {
     PyObject *slow;           /* TimerStore.put, bound */
     PyObject *slow_many;      /* TimerStore.put_many, bound */
     PyObject *topics;         /* dict: topic -> (address of its ts_route, origin, body_bytes_max,
-                               * dict: level -> (address of its ts_route, property text, delay ms)) */
+                               * dict: level -> (address of its ts_route, property text, delay
+                               * ms)) */
     PyObject *wake_dispatch;
-    PyObject *is_dispatch_silent; /* whether it was not woken since it began to look */
+    PyObject *is_dispatch_silent; /* whether it was not woken since it last began to run */
     PyObject *wake_flush;
-    PyObject *sync;           /* None, or TimerStore's: makes the log durable below an offset */
+    PyObject *sync;           /* None, or a method of TimerStore that makes the log durable up to
+                               * an offset */
     PyObject *calls;          /* dict of TimerStore: running call -> ident of its thread */
-    PyObject *left;           /* tells who closes that nobody is within */
+    PyObject *left;           /* tells a thread that closes the store that the call ended */
     PyObject *failpoints;     /* dict of the module: its "hook" is None outside tests */
-    PyObject *check_alive;    /* of the log: raises where a file was cut */
+    PyObject *check_alive;    /* of the log: raises if a file was truncated */
     PyTypeObject *receipt;    /* PutReceipt, a tuple of nine */
-    PyObject *last;           /* the receipt that was answered last, or NULL: hot.c */
-    PyTypeObject *batch;      /* PutBatch, of slots */
+    PyObject *last;           /* the receipt that was returned last, or NULL */
+    PyTypeObject *batch;      /* PutBatch, with slots */
     PyObject *empty;          /* numpy.empty */
-    const int32_t *hits;      /* how often a map was found cut (os/map_guard.c) */
+    const int32_t *hits;      /* number of faults in truncated maps (os/map_guard.c) */
     int32_t hits_seen;
     long long delay_ms_max;   /* -1: no timers */
-    int blocked;              /* closed, or carried into a child */
-    int inside;               /* calls that wait for a sync; each is in `calls`, so close waits for it */
+    int blocked;              /* closed, or inherited by a child process */
+    int inside;               /* calls that wait for a sync; each is in `calls`, so close waits
+                               * for it */
 } Putter;
 
 extern PyObject *ts_name_deliver_ms, *ts_name_hook, *ts_zero;
@@ -57,7 +60,8 @@ static inline int64_t ts_now_ms_of_system(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* Calls `slow` or `slow_many`, which one that was never initialised, or was collected, does not have. */
+/* Call `slow` or `slow_many`. A Putter that was never initialised, or was collected, has neither.
+ */
 static inline PyObject *ts_call_slow(PyObject *slow, PyObject *const *args, Py_ssize_t count,
                                      PyObject *names)
 {
@@ -82,7 +86,7 @@ static inline int ts_call(PyObject *callable)
     return answer == NULL ? -1 : 0;
 }
 
-/* The entry of a topic that has a quick way now, else NULL. */
+/* Return the entry of a topic that has a fast path now, else NULL. */
 static inline PyObject *ts_topic_entry(const Putter *self, PyObject *topic)
 {
     PyObject *entry;
@@ -95,12 +99,12 @@ static inline PyObject *ts_topic_entry(const Putter *self, PyObject *topic)
     return entry;
 }
 
-/* When the message is due: 0 now, -1 where the slow way must look at the arguments. */
+/* Return when the message is due: 0 now, -1 if the slow path must read the arguments. */
 int64_t ts_due_ms_of(const Putter *self, PyObject *const *values, PyObject *names, int64_t now_ms);
 
-/* Before the answer to who put the record at an offset, the last of his: where puts are to be durable,
- * waits until it is, if he does not wait himself; else wakes who must hear of a message that is due
- * then. Raises where the log's memory may have been zeros in place of a file's. */
+/* Finish a put whose last record is at log_offset. If puts are durable, wait for the sync, unless
+ * the caller waits itself. Otherwise wake the services that must handle a message with this due
+ * time. Raise if a file was truncated, because the log's memory may have been zeros. */
 int ts_finish_put(Putter *self, int64_t log_offset, int64_t due_ms, int64_t now_ms, int waits);
 
 #endif

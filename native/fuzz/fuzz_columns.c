@@ -1,11 +1,12 @@
-/* Tables: a window of a log becomes rows and columns, which are as long as the sums say.
+/* Tables: a window of a log becomes rows and columns of exactly the sums' sizes.
  *
- * Input: numbers, then the window's bytes. */
+ * Input: numbers, then the window's bytes.
+ */
 #include "log.h"
 
 enum { ROWS = 8, BASE = 3, SUMS = TS_SPAN_COUNT + 3 };
 
-/* Every column into buffers of exactly the sums. */
+/* Fill every column, in buffers of exactly the sums. */
 static void fill(const ts_window *window, const ts_table_row *rows, int32_t count,
                  const int64_t *sums, int32_t has_pairs)
 {
@@ -56,7 +57,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     int32_t got;
 
     if (is_repaired)
-        fuzz_mend(bytes, window.size, segment_bytes);
+        fuzz_repair(bytes, window.size, segment_bytes);
     while ((got = ts_table_scan(&window, 1000, &filter, wants, from, &next, 700, ROWS, rows,
                                 sums)) >= 0 && next > from) {
         CHECK(got <= ROWS);

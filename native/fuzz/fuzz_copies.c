@@ -1,7 +1,8 @@
-/* Copies: what is due is delivered, rolled, moved or given another time, whatever the log says; what
- * comes out is a record again.
+/* Copies: due messages are delivered, rolled, moved or rescheduled, whatever the log contains. The
+ * results are valid records.
  *
- * Input: numbers, two bytes of log.h, the log. */
+ * Input: numbers, two bytes of log.h, the log.
+ */
 #include "log.h"
 
 #include "format/level_mark.h"
@@ -32,13 +33,14 @@ static void make(store *s, fuzz_input *in)
     }
     s->filled_mark = 0;
     s->end = (ts_log){.staging = malloc(STAGING), .filled_mark = &s->filled_mark,
-                      .staging_bytes = STAGING, .segment_bytes = STAGING, .append_limit = STAGING - 16,
+                      .staging_bytes = STAGING, .segment_bytes = STAGING,
+                      .append_limit = STAGING - 16,
                       .precision_ms = 1000, .states = &s->log.states, .store_id = FUZZ_STORE_ID,
                       .timer_route = fuzz_route(&s->log, (const uint8_t *)TS_TIMER_TOPIC, 19, 0),
                       .property_crc = 1};
 }
 
-/* Every record that was appended is one, in its place, its CRCs right. */
+/* Check that every appended record is valid, in its place, with matching CRCs. */
 static void check_end(const store *s)
 {
     const uint8_t *segment = s->end.staging;
@@ -63,7 +65,7 @@ static void place(store *s, const uint8_t *scratch, ts_draft *drafts, int32_t co
     CHECK(tally.runs <= count);
 }
 
-/* Due entries as a slot gives them, then with what the input says of them. */
+/* Deliver due entries as a slot has them, then as the input changes them. */
 static void deliver(store *s, fuzz_input *in)
 {
     ts_chained chained[COUNT];
@@ -102,7 +104,7 @@ static void deliver(store *s, fuzz_input *in)
         }
         if (got > 0)
             place(s, scratch, drafts, got);
-        from += got > 0 ? got : 1; /* what is damaged is passed over here, as no store does */
+        from += got > 0 ? got : 1; /* skip damaged ones; a store would not */
     }
     free(scratch);
 }

@@ -1,15 +1,16 @@
-/* The far wheel's units: chains wherever they lead, units side by side.
+/* Units of the far wheel: chains wherever they lead, and units in sequence.
  *
- * Input: numbers, then the files' bytes. The first byte's lowest bit has every unit's CRC put right,
- * so that what they say is looked at, too. */
+ * Input: numbers, then the files' bytes. If the lowest bit of the first byte is set, every unit's
+ * CRC is corrected, so that the fields are reached, too.
+ */
 #include "fuzz.h"
 
-#include "format/far_unit.h"
 #include "base/checksum.h"
+#include "format/far_unit.h"
 
 enum { SEGMENTS = 8, CAPACITY = 3 };
 
-static void seal(uint8_t *at, int64_t number)
+static void set_crc(uint8_t *at, int64_t number)
 {
     uint8_t head[8];
 
@@ -54,7 +55,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
         memcpy(segment, bytes + at, (size_t)(left < segment_bytes ? left : segment_bytes));
         for (int64_t k = 0; k < per && has_checksum; k++)
-            seal(segment + k * TS_FAR_UNIT_BYTES, at / segment_bytes * per + k);
+            set_crc(segment + k * TS_FAR_UNIT_BYTES, at / segment_bytes * per + k);
         segments[at / segment_bytes] = segment;
     }
     units = ((int64_t)took + segment_bytes - 1) / segment_bytes * per;

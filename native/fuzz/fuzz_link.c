@@ -1,11 +1,12 @@
-/* Linking: requests of any times, to a wheel that says anything; what is linked is read back.
+/* Linking: requests with any times, to a wheel with any contents. Linked units are read back.
  *
- * Input: numbers, the wheel's slots, then the requests. */
+ * Input: numbers, the wheel's slots, then the requests.
+ */
 #include "fuzz.h"
 
 #include "format/wheel_slot.h"
-#include "timer/unit_checksum.h"
 #include "timer/states.h"
+#include "timer/unit_checksum.h"
 
 enum { SLOTS_MAX = 16, REQUESTS = 12, SEGMENT = 208, IDS = 64 };
 
@@ -39,7 +40,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                       .dirty_pages = dirty};
     ts_request requests[REQUESTS];
     ts_due *late = malloc(REQUESTS * sizeof *late);
-    /* Clock and read time are ours: any, but not beyond what a wheel can be asked for. */
+    /* The clock and the read slot are the engine's own: any values within what a wheel is asked
+     * for. */
     int64_t now = 1 + (int64_t)(fuzz_u64(&in) >> 24), read_slot = now + fuzz_byte(&in) - 128;
     int64_t pos = 0;
     int32_t count = 1 + fuzz_below(&in, REQUESTS), done = 0;

@@ -1,6 +1,8 @@
-/* Dispatch and what reads its units: those that it makes of a log, and units that say anything.
+/* Dispatch and the readers of its units: units that dispatch makes of a log, and units with any
+ * bytes.
  *
- * Input: numbers, units to be changed, two bytes of log.h, the log. */
+ * Input: numbers, changes of units, two bytes of log.h, the log.
+ */
 #include "log.h"
 
 #include "format/queue_unit.h"
@@ -59,8 +61,8 @@ static void pull(fuzz_log *log, const ts_route *route, const uint8_t *units, int
     free(properties);
 }
 
-/* What was mended once stays as it is. */
-static void hold_against_log(fuzz_log *log, const ts_route *route, const uint8_t *units,
+/* A repaired unit does not change again. */
+static void compare_with_log(fuzz_log *log, const ts_route *route, const uint8_t *units,
                              int32_t count, int64_t queue_offset)
 {
     static const int64_t delays[2] = {1000, 7000};
@@ -70,7 +72,8 @@ static void hold_against_log(fuzz_log *log, const ts_route *route, const uint8_t
 
     CHECK(ts_units_store_ms(&log->view, route, units, count, queue_offset, store_ms) <= count);
     CHECK(ts_old_units_check(&log->view, route, units, count, queue_offset) <= count);
-    CHECK(ts_old_units_repair(&log->view, route, repaired, count, queue_offset, delays, 2) <= count);
+    CHECK(ts_old_units_repair(&log->view, route, repaired, count, queue_offset, delays,
+                              2) <= count);
     again = check_copy(repaired, bytes);
     CHECK(ts_old_units_repair(&log->view, route, again, count, queue_offset, delays, 2) <= count);
     CHECK(bytes == 0 || memcmp(repaired, again, bytes) == 0);
@@ -92,7 +95,7 @@ static void read_units(fuzz_log *log, const uint8_t *units, int32_t count, int64
     CHECK(tagged >= 0 && tagged <= count);
     for (int32_t i = 0; i < log->route_count; i++) {
         pull(log, &log->routes[i], units, count, queue_offset);
-        hold_against_log(log, &log->routes[i], units, count, queue_offset / 2); /* none is longer */
+        compare_with_log(log, &log->routes[i], units, count, queue_offset / 2); /* none is longer */
     }
 }
 

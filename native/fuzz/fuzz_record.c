@@ -1,6 +1,7 @@
-/* Records of the commit log: scanned as a recovery does, then each looked at by every other reader.
+/* Commit-log records: scanned as by a recovery, then read by every other reader.
  *
- * Input: two bytes of log.h, precision, then the log. */
+ * Input: two bytes of log.h, precision, then the log.
+ */
 #include "log.h"
 
 enum { FOUND = 64 };
@@ -82,7 +83,7 @@ static void read_keys(fuzz_log *log, const int64_t *offsets, int32_t count)
     }
 }
 
-/* As the calendar is filled: where each record goes, one by one and all in one call. */
+/* Read the routes of records as the calendar does: one by one, and all in one call. */
 static void read_routes(fuzz_log *log, const int64_t *offsets, int32_t count)
 {
     int32_t sizes[FOUND] = {0}, one[FOUND], got = 0, is_level = count & 1;

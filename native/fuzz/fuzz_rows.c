@@ -1,6 +1,7 @@
-/* Puts: rows of any texts, in batches, groups and with ids; what lies in the log is what was put.
+/* Puts: rows with any texts, in batches, in groups and with ids. The log then holds what was put.
  *
- * Input: numbers, the sizes of each row's texts, then the texts. */
+ * Input: numbers, the sizes of each row's texts, then the texts.
+ */
 #include "log.h"
 
 #include "log/message_ids.h"
@@ -70,7 +71,8 @@ static void make(store *s, int32_t property_crc)
     s->route = fuzz_route(log, (const uint8_t *)"orders", 6, 0);
     s->end = (ts_log){.staging = log->segments[0], .filled_mark = &s->filled_mark,
                       .staging_bytes = SEGMENT, .segment_bytes = SEGMENT, .precision_ms = 1000,
-                      .append_limit = SEGMENT - 16, .states = &log->states, .store_id = FUZZ_STORE_ID,
+                      .append_limit = SEGMENT - 16, .states = &log->states,
+                      .store_id = FUZZ_STORE_ID,
                       .timer_route = fuzz_route(log, (const uint8_t *)TS_TIMER_TOPIC, 19, 0),
                       .property_crc = property_crc};
     memcpy(s->end.unique_prefix, "7F00000100000000ABCD", 20);
@@ -99,7 +101,7 @@ static int32_t put(store *s, const batch *b, int32_t way, int64_t now, int64_t *
     return got;
 }
 
-/* Bodies, in order of the log, are those of the rows; but of one whose id was given before. */
+/* Check that the bodies in log order are those of the rows, except rows whose id was known. */
 static void check_log(store *s, const batch *b, const int64_t *at, const int64_t *queue_offsets,
                       int32_t got)
 {
@@ -127,7 +129,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     make(&s, property_crc);
     take_batch(&b, &in);
-    for (int32_t round = 0; round < 2; round++) { /* the second time all ids are known */
+    for (int32_t round = 0; round < 2; round++) { /* in the second round all ids are known */
         int32_t got = put(&s, &b, way, now, at, places);
 
         s.log.view.end = s.end.base + s.end.filled;
@@ -136,7 +138,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             check_log(&s, &b, at, places, got);
     }
     (void)ts_batch_digest(&b.rows, (const uint8_t *)"orders", 6, 0, b.rows.count, 1);
-    /* Records follow each other without a gap up to the end. */
+    /* Records are adjacent up to the end. */
     for (end = s.log.view.end; offset < end; offset = next) {
         CHECK(ts_view_record(&s.log.view, offset, &record) == TS_OK);
         next = offset + record.size;

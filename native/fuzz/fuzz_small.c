@@ -1,7 +1,8 @@
-/* The fixed little files: timercheck, the broker's checkpoint, an index file's header; and texts of
- * numbers and ids.
+/* The small files of fixed size: timercheck, the broker's checkpoint, an index file's header; and
+ * texts of numbers and ids.
  *
- * Input: the bytes of the file. */
+ * Input: the bytes of the file.
+ */
 #include "fuzz.h"
 
 #include "format/digits.h"

@@ -1,6 +1,7 @@
-/* Wheel and timer log: slots whatever they say, chains wherever they lead.
+/* Wheel and timer log: slots with any contents, chains wherever they lead.
  *
- * Input: numbers, then the wheel's slots, then the timer log. */
+ * Input: numbers, then the wheel's slots, then the timer log.
+ */
 #include "fuzz.h"
 
 #include "format/timer_unit.h"
@@ -119,7 +120,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     timer t;
 
     make(&t, &in);
-    /* As dequeue-get finds them, then one that only the input knows. */
+    /* The slots that dequeue-get would find, then one from the input. */
     for (int64_t from = 0; count < CAPACITY - 1; from = next + 1) {
         next = ts_wheel_next(&t.wheel, from, (int64_t)1 << 40);
         if (next < 0)

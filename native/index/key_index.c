@@ -1,10 +1,10 @@
-/* The index: keys become entries of an index file; entries lead back to messages. */
-#include "index/keys.h"
+/* The key index: entries of an index file, and look-ups from keys to messages. */
 #include "base/sorted.h"
-#include "timer/states.h"
+#include "index/keys.h"
 #include "log/walk.h"
+#include "timer/states.h"
 
-enum { AHEAD = 16 }; /* keys whose slots are asked for early; 8 to 32 measured alike */
+enum { AHEAD = 16 }; /* keys whose slots are prefetched; 8 to 32 had the same speed */
 
 int32_t ts_index_hash(const uint8_t *topic, int32_t topic_size, const uint8_t *key,
                       int32_t key_size)
@@ -24,7 +24,7 @@ int64_t ts_index_keys(ts_view *view, int64_t from, int64_t *next, int64_t capaci
 
         status = ts_walk(view, &offset, &record);
         if (status == TS_CORRUPT && view->fault == TS_FAULT_END && offset >= view->end) {
-            *next = offset; /* a blank was the last thing there */
+            *next = offset; /* the log ends with a blank */
             break;
         }
         if (status != TS_OK)
@@ -51,7 +51,7 @@ static inline void aim(const ts_index *index, ts_key *key)
     __builtin_prefetch(slot_at(index, key->slot), 1);
 }
 
-/* The newest entry of a slot's chain, which the next entry takes the place of. */
+/* Return the newest entry of a slot's chain, and make the next entry the newest. */
 static inline int32_t slot_take(ts_index *index, int32_t slot)
 {
     uint8_t *at = slot_at(index, slot);
@@ -66,7 +66,7 @@ static inline int32_t slot_take(ts_index *index, int32_t slot)
     return before;
 }
 
-/* Whole seconds since the file began, as far as they fit. */
+/* Return the whole seconds since the file began, as far as they fit. */
 static inline int32_t seconds_since(const ts_index *index, int64_t store_ms)
 {
     int64_t passed = 0;
@@ -134,14 +134,15 @@ int32_t ts_index_slot(const uint8_t *slots, int64_t slot_count, int32_t hash)
     return ts_get_i32(slots + (int64_t)(hash % (int32_t)slot_count) * TS_INDEX_SLOT_BYTES);
 }
 
-/* Times end before end_ms; the last of all stands for no end. */
+/* Return whether a time is before end_ms. The largest end means no limit. */
 static int32_t is_before(int64_t ms, int64_t end_ms)
 {
     return ms < end_ms || end_ms == INT64_MAX;
 }
 
-/* Whether a message of this entry may have been stored in [begin_ms, end_ms). The seconds of the
- * first entry say nothing, nor do those of a file without a first time; 0 is all from before. */
+/* Return whether a message of this entry may have been stored in [begin_ms, end_ms). The seconds of
+ * the first entry have no meaning, nor do those of a file without a first time. 0 also stands for
+ * all earlier times. */
 static int32_t is_in_time(const ts_index_entry *entry, int64_t number, int64_t file_begin_ms,
                           int64_t begin_ms, int64_t end_ms)
 {

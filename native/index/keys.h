@@ -1,4 +1,4 @@
-/* From a message's properties to the keys under which the index keeps it. */
+/* The index keys of a message, from its properties. */
 #ifndef TS_KEYS_H
 #define TS_KEYS_H
 
@@ -7,7 +7,8 @@
 #include "format/text.h"
 #include "log/message_names.h"
 
-/* Hash of prefix + text from the prefix's own: a product for each UTF-16 unit of the text. */
+/* Return the hash of prefix + text from the hash of the prefix: one product for each UTF-16 unit of
+ * the text. */
 static inline uint32_t ts_java_hash_more(uint32_t hash, const uint8_t *utf8, int32_t size)
 {
     uint32_t power = 1;
@@ -32,14 +33,14 @@ static inline uint32_t ts_java_hash_more(uint32_t hash, const uint8_t *utf8, int
     return hash * power + own;
 }
 
-/* A key's hash as the index has it; `prefix`: the Java hash of topic# and what of the key stands before
- * these bytes. */
+/* Return a key's hash as the index has it. `prefix` is the Java hash of `topic#` and the key's
+ * bytes before these. */
 static inline int32_t ts_key_hash(uint32_t prefix, const uint8_t *key, int32_t size)
 {
     return ts_index_hash_of((int32_t)ts_java_hash_more(prefix, key, size));
 }
 
-/* What the hash of a topic's keys begins with; `topic_hash`: the topic's Java hash. */
+/* Return the start of the hashes of a topic's keys. `topic_hash` is the topic's Java hash. */
 static inline uint32_t ts_key_prefix(int32_t topic_hash)
 {
     return (uint32_t)topic_hash * 31u + '#';
@@ -58,8 +59,8 @@ static inline void ts_key_add(ts_keys *keys, const ts_record *record, uint32_t p
     keys->count++;
 }
 
-/* Adds the key of a note, as ts_keys_take does the record's. */
-static inline int32_t ts_keys_note(ts_keys *keys, const ts_append_hint *hint)
+/* Add the key of an append hint, as ts_keys_take does for a record. */
+static inline int32_t ts_keys_add_hint(ts_keys *keys, const ts_append_hint *hint)
 {
     if (hint->log_offset < keys->begin)
         return TS_OK;
@@ -70,9 +71,10 @@ static inline int32_t ts_keys_note(ts_keys *keys, const ts_append_hint *hint)
     return TS_OK;
 }
 
-/* Adds a record's keys: its unique key, each of KEYS, which one space parts, then, where they are
- * wanted, its tags as a broker of 5.4 enters them: under topic#T#tags. TS_NEED_SPACE where they do not fit; then none is added. A record rolled back has none. `route`: its own, where it
- * is known, which has its topic's hash. */
+/* Add a record's keys: its unique key, each of KEYS (separated by single spaces), and, if wanted,
+ * its tags as a broker of 5.4 enters them: topic#T#tags. Return TS_NEED_SPACE, and add none, if
+ * they do not fit. A rolled-back record has no keys. `route` is the record's own if it is known; it
+ * has the topic's hash. */
 static inline int32_t ts_keys_take(ts_keys *keys, const ts_record *record, const ts_names *names,
                                    const ts_route *route)
 {

@@ -1,7 +1,9 @@
-/* Appending to the commit log: a put, cancels, the blank at a segment's end.
+/* Appending single records to the commit log: puts, cancels, reschedules, and the blank at a
+ * segment's end.
  *
- * Everything here runs under the append lock, on the active staging half. A record is complete
- * before the filled mark passes it, so a process killed in mid-copy leaves nothing of it.
+ * Locking: everything here runs under the append lock, on the active staging half. A record is
+ * complete before the filled mark passes it. So recovery sees nothing of a record if the process is
+ * killed in the middle of the copy.
  */
 #include "log/template_cache.h"
 
@@ -10,7 +12,7 @@ int64_t ts_template_cache_bytes(void)
     return TS_TEMPLATE_CACHE_SIZE * (int64_t)sizeof(ts_cached_template);
 }
 
-/* One put on a kept form; 1 where there is none for it. */
+/* Append a put with a cached template. Return 1 if the cache has none for it. */
 static int32_t append_from_template(ts_log *log, ts_route *route, const ts_put *put, int64_t now_ms)
 {
     uint8_t *record = log->staging + log->filled;
@@ -27,7 +29,7 @@ static int32_t append_from_template(ts_log *log, ts_route *route, const ts_put *
     return TS_OK;
 }
 
-/* wanted_ms: when it is to be handed over. */
+/* wanted_ms is the time of the delivery. */
 static int64_t put_one(ts_log *log, ts_route *route, const uint8_t *body, int32_t body_size,
                        int64_t due_ms, const uint8_t *properties, int32_t properties_size,
                        int64_t now_ms, int64_t wanted_ms)
@@ -62,7 +64,8 @@ int64_t ts_put_level(ts_log *log, ts_route *route, const uint8_t *body, int32_t 
     return put_one(log, route, body, body_size, 0, properties, properties_size, now_ms, wanted_ms);
 }
 
-/* A delete record is the broker's: it honours it too. Of a group, `left` bytes are still to come. */
+/* A delete record in the broker's format, so that a broker applies it, too. `left` is the number of
+ * bytes of its group after this record. */
 typedef struct {
     ts_record head;
     const uint8_t *properties;
@@ -97,7 +100,8 @@ static void append_delete(ts_log *log, ts_route *real, int64_t id, delete_one *o
     ts_record_close(log, &one->head);
 }
 
-/* Whether records with timer-queue offsets up to here may be appended; else need is set. */
+/* Return TS_OK if records with timer-queue offsets up to `id` may be appended; else set log->need.
+ */
 static int32_t states_reach(ts_log *log, int64_t id)
 {
     if (id < log->states->end)
@@ -127,8 +131,8 @@ int32_t ts_cancel(ts_log *log, ts_route *real, int64_t id, const uint8_t *proper
     return state;
 }
 
-/* What only its place tells a record that was encoded before: it ends with its timer id if it is
- * a source, its group, and its CRC if records have one. */
+/* Fill in the fields of an encoded record that depend on its place in the log. The record ends with
+ * its timer id if it is a source, its group, and its CRC if records have one. */
 static void place_record(ts_log *log, ts_route *target, const uint8_t *record, int32_t size,
                          int64_t group_start, int64_t now_ms)
 {
@@ -175,7 +179,7 @@ int32_t ts_reschedule(ts_log *log, ts_route *real, int64_t id, const uint8_t *pr
             real->pending++;
         }
         log->reschedule_count++;
-        ts_log_publish(log); /* both or neither: the mark passes them in one step */
+        ts_log_publish(log); /* both records or neither: the mark passes them in one step */
     }
     log->out[1] = log->base + log->filled;
     return state;

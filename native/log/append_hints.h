@@ -1,15 +1,16 @@
-/* Notes: what dispatch looks for in a record, kept by who appends it (decision 0052).
+/* Append hints: what dispatch needs to know of a record, written by the thread that appends it
+ * (decision 0052).
  *
- * A ring between one who appends, under the append lock, and one who dispatches. A note is a
- * convenience: the log says the same, and whatever has no note is read there. So none is ever waited
- * for: a full ring takes no more.
+ * The hints are a ring with one writer, under the append lock, and one reader, dispatch. A hint is
+ * optional: dispatch reads the log for a record without a hint. So no thread waits for a hint; if
+ * the ring is full, the writer drops it.
  */
 #ifndef TS_APPEND_HINTS_H
 #define TS_APPEND_HINTS_H
 
 #include "index/keys.h"
 
-/* Java hash of topic#key up to the number of an id that the store makes. */
+/* Return the Java hash of `topic#` and the fixed part of the ids that the store makes. */
 static inline uint32_t ts_hint_id_prefix(const ts_log *log, ts_route *route)
 {
     if (route->key_prefix == 0)
@@ -18,7 +19,7 @@ static inline uint32_t ts_hint_id_prefix(const ts_log *log, ts_route *route)
     return route->key_prefix;
 }
 
-/* Where the next note goes; NULL: nobody wants it, or there is no room. */
+/* Return where the next hint goes, or NULL if hints are off or the ring is full. */
 static inline ts_append_hint *ts_hint_next(const ts_log *log)
 {
     ts_append_hints *hints = log->hints;
@@ -34,9 +35,11 @@ static inline void ts_hint_added(const ts_log *log)
     __atomic_store_n(&log->hints->tail, log->hints->tail + 1, __ATOMIC_RELEASE);
 }
 
-/* The note of the record at `offset`, NULL where it has none; those of earlier records are passed over.
- * Where tags are in the index, too, as 5.4 has it, what has some is read: their key is not noted. */
-static inline const ts_append_hint *ts_hint_at(ts_append_hints *hints, int64_t offset, const ts_keys *keys)
+/* Return the hint of the record at `offset`, or NULL if it has none. Hints of earlier records are
+ * skipped. If tags are index keys, too (as in 5.4 of the broker), a record with tags is read from
+ * the log, because a hint does not hold their key. */
+static inline const ts_append_hint *ts_hint_at(ts_append_hints *hints, int64_t offset,
+                                               const ts_keys *keys)
 {
     int64_t tail = __atomic_load_n(&hints->tail, __ATOMIC_ACQUIRE), head = hints->head;
     const ts_append_hint *hint = NULL;

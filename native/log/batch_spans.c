@@ -1,4 +1,4 @@
-/* What a batch is given, checked in one walk each: spans of bodies, due times. */
+/* Checks of a batch's columns, each in one pass: spans of bodies, due times. */
 #include "timerstore.h"
 
 int64_t ts_spans_largest(const int64_t *offsets, int64_t count, int64_t bytes)

@@ -1,4 +1,4 @@
-/* Columns of ts_column_batch, row by row. */
+/* Access to the rows of a ts_column_batch. */
 #ifndef TS_COLUMN_BATCH_H
 #define TS_COLUMN_BATCH_H
 

@@ -1,4 +1,5 @@
-/* The append lock as C takes it (decision 0056): Python takes the same one (native/fastpath/append_lock.c). */
+/* The critical section of the commit log: the append lock as C takes it (decision 0056). Python
+ * takes the same mutex (fastpath/append_lock.c). */
 #ifndef TS_CRITICAL_SECTION_H
 #define TS_CRITICAL_SECTION_H
 
@@ -6,13 +7,15 @@
 
 #include "timerstore.h"
 
-/* For who has no GIL: may wait. TS_REENTRANT where this thread has it. */
+/* Take the lock, and wait if necessary. The caller does not hold the GIL. Return TS_REENTRANT if
+ * this thread already holds the lock. */
 static inline int32_t ts_log_lock(const ts_log *log)
 {
     return log->lock == NULL || pthread_mutex_lock(log->lock) == 0 ? TS_OK : TS_REENTRANT;
 }
 
-/* For who has the GIL: 0 where it is taken. */
+/* Try to take the lock without waiting. The caller may hold the GIL. Return 0 if another thread
+ * holds the lock. */
 static inline int ts_log_try_lock(const ts_log *log)
 {
     return log->lock == NULL || pthread_mutex_trylock(log->lock) == 0;

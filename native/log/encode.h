@@ -1,12 +1,12 @@
-/* Writing a record: its head, its tail, and the texts that the engine adds. */
+/* Encoding of records: the head, the tail, and the properties that the engine adds. */
 #ifndef TS_ENCODE_H
 #define TS_ENCODE_H
 
-#include "timerstore.h"
+#include "base/checksum.h"
 #include "format/bytes.h"
 #include "format/properties.h"
 #include "format/record.h"
-#include "base/checksum.h"
+#include "timerstore.h"
 
 static inline uint8_t *ts_copy(uint8_t *out, const void *from, int32_t size)
 {
@@ -43,7 +43,8 @@ static inline uint8_t *ts_copy_timer_id(uint8_t *out, uint32_t store_id, int64_t
 
 #define TS_PLACE_PAIR_BYTES 26 /* TS_PLACE 0x01 sixteen characters 0x02 */
 
-/* Of a copy that rolled or that retention moved: this store, and the copy's own queue offset. */
+/* Copy the place of a record that rolled or that retention moved: this store, and the record's own
+ * queue offset. */
 static inline uint8_t *ts_copy_own_place(uint8_t *out, uint32_t store_id, int64_t queue_offset)
 {
     out = TS_COPY_TEXT(out, "TS_PLACE\001");
@@ -62,7 +63,7 @@ static inline uint8_t *ts_copy_group(uint8_t *out, int64_t start, int32_t left)
     return out + 17;
 }
 
-/* Everything of a record before its body. Hosts are as long as sys_flag says. */
+/* Write all fields before the body. The sizes of the hosts follow from sys_flag. */
 static inline uint8_t *ts_head_put(uint8_t *out, const ts_record *head)
 {
     ts_put_i32(out + TS_RECORD_AT_SIZE, head->size);
@@ -83,7 +84,8 @@ static inline uint8_t *ts_head_put(uint8_t *out, const ts_record *head)
     return out + 16;
 }
 
-/* Topic with its length, then the length of the properties. Version 2 has a wider topic length. */
+/* Write the topic with its size, then the size of the properties. The topic size is wider in
+ * version 2. */
 static inline uint8_t *ts_topic_put(uint8_t *out, const ts_record *head)
 {
     if (head->magic == TS_RECORD_MAGIC_V2) {
@@ -104,14 +106,15 @@ static inline int32_t ts_record_bytes(const ts_record *head)
            head->topic_size + head->properties_size;
 }
 
-/* Version 2 is for topics of more than 127 UTF-16 units; all topics here are ASCII. */
+/* Return the magic for a topic. Version 2 is for topics of more than 127 UTF-16 units; all topics
+ * here are ASCII. */
 static inline int32_t ts_record_magic(int32_t topic_size)
 {
     return topic_size > 127 ? TS_RECORD_MAGIC_V2 : TS_RECORD_MAGIC_V1;
 }
 
-/* CRC of the body into the head, taken from the record: the caller's own bytes may have been written
- * to since they were copied. */
+/* Set the CRC of the body. It is computed from the record, because the caller may have changed its
+ * own bytes since they were copied. */
 static inline void ts_body_crc_set(uint8_t *record, int32_t body_at, int32_t body_size)
 {
     uint32_t crc = ts_crc32(0, record + body_at, body_size);
@@ -119,7 +122,7 @@ static inline void ts_body_crc_set(uint8_t *record, int32_t body_at, int32_t bod
     ts_put_u32(record + TS_RECORD_AT_BODY_CRC, crc & 0x7FFFFFFFu);
 }
 
-/* CRC of the record's first size - 20 bytes into its last 20: when all else is final. */
+/* Set the CRC in the record's last 20 bytes from all bytes before them, which must be final. */
 static inline void ts_property_crc_set(uint8_t *record, int32_t size)
 {
     uint32_t crc = ts_crc32(0, record, size - TS_PROPERTY_CRC_BYTES) & 0x7FFFFFFFu;
@@ -127,7 +130,7 @@ static inline void ts_property_crc_set(uint8_t *record, int32_t size)
     ts_property_crc_put(record + size - TS_PROPERTY_CRC_BYTES, crc);
 }
 
-/* Whether the record may be appended now; else need is set. */
+/* Return TS_OK if a record of this size fits now; else set log->need. */
 static inline int32_t ts_log_has_space(ts_log *log, int32_t size)
 {
     if (log->base + log->filled + size > log->append_limit ||
@@ -138,14 +141,14 @@ static inline int32_t ts_log_has_space(ts_log *log, int32_t size)
     return TS_OK;
 }
 
-/* What is filled becomes what a recovery trusts: after the bytes, never before. Nothing of it is
- * wanted soon. */
+/* Publish what was appended: recovery trusts the bytes below the mark, so the mark is set after the
+ * bytes were written. No record of it is due soon. */
 static inline void ts_log_publish_far(ts_log *log)
 {
     __atomic_store_n(log->filled_mark, log->filled, __ATOMIC_RELEASE);
 }
 
-/* As above; what is in it may be wanted soon. */
+/* Publish as above. A record of it may be due soon. */
 static inline void ts_log_publish(ts_log *log)
 {
     int64_t end = log->base + log->filled;
@@ -155,7 +158,7 @@ static inline void ts_log_publish(ts_log *log)
     ts_log_publish_far(log);
 }
 
-/* As above, for puts of which the first is due then (0: now). */
+/* Publish as above, for puts of which the first is due at soonest_ms (0: now). */
 static inline void ts_log_publish_due(ts_log *log, int64_t soonest_ms, int64_t now_ms)
 {
     if (soonest_ms <= now_ms + log->soon_ms) {

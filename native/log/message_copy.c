@@ -26,6 +26,7 @@ int32_t ts_copy_encode(uint8_t *out, const ts_record *source, const ts_route *ro
     topic_end = ts_copy(ts_head_put(out, &head), source->body, source->body_size);
     ts_topic_put(topic_end, &head);
     if (crc_bytes)
-        ts_property_crc_put(out + head.size - TS_PROPERTY_CRC_BYTES, 0); /* sealed when placed */
+        ts_property_crc_put(out + head.size - TS_PROPERTY_CRC_BYTES, 0); /* set when the record is
+                                                                          * placed */
     return head.size;
 }

@@ -1,19 +1,21 @@
-/* Handing a message over: the copy that a record of the real topic is of its source, and its place. */
+/* Copies of messages: the record of the real topic that delivery makes of a source, and its place
+ * in the log. */
 #ifndef TS_MESSAGE_COPY_H
 #define TS_MESSAGE_COPY_H
 
 #include "log/encode.h"
 
-/* Writes the copy's properties without its CRC; their size. slim: the source leaves no space for all
- * that is added, so what can be left out is. */
+/* Write the copy's properties without the CRC. Return their size. slim: the source leaves too
+ * little space for all that delivery adds, so leave out what is optional. */
 typedef int32_t ts_copy_properties(uint8_t *out, const ts_record *source, int32_t slim, void *job);
 
-/* The whole record but for what only its place can tell. 0 where it fits no format limit. */
+/* Encode the record, except the fields that depend on its place. Return 0 if it exceeds a limit of
+ * the format. */
 int32_t ts_copy_encode(uint8_t *out, const ts_record *source, const ts_route *route,
                        int32_t property_crc, ts_copy_properties *properties, void *job);
 
-/* What only the place can tell, for the record that lies at the log's end: it is in the log, but for
- * its CRC. Its log offset. The caller has seen that there is room. */
+/* Fill in the fields that depend on the place of the record at the log's end, and append it,
+ * without its CRC. Return its log offset. The caller has checked that there is space. */
 static inline int64_t ts_copy_place(ts_log *log, ts_route *route, int32_t size, int64_t now_ms)
 {
     uint8_t *out = log->staging + log->filled;
@@ -29,7 +31,7 @@ static inline int64_t ts_copy_place(ts_log *log, ts_route *route, int32_t size, 
     return log_offset;
 }
 
-/* Whether a copy that ts_copy_encode made ends with the pair for its CRC. */
+/* Return whether a copy made by ts_copy_encode ends with a CRC pair. */
 static inline int32_t ts_copy_has_crc(const uint8_t *copy, int32_t size)
 {
     return ts_property_crc_get(copy + size - TS_PROPERTY_CRC_BYTES, &(uint32_t){0});

@@ -1,13 +1,15 @@
-/* What is known of message ids that callers gave: asked, added, read from the log. */
-#include "format/digits.h"
+/* Deduplication by message id: look-up, insertion, and the scan of the log. */
 #include "log/message_ids.h"
-#include "log/parse.h"
+
+#include "format/digits.h"
 #include "log/column_batch.h"
-#include "timer/states.h"
+#include "log/parse.h"
 #include "log/view.h"
 #include "log/walk.h"
+#include "timer/states.h"
 
-int64_t ts_ids_look(const ts_ids *ids, uint64_t topic_hash, const ts_column_batch *rows, int32_t from,
+int64_t ts_ids_look(const ts_ids *ids, uint64_t topic_hash, const ts_column_batch *rows,
+                    int32_t from,
                     int32_t to, const int64_t *below, int64_t now_ms, int64_t *log_offsets)
 {
     int64_t known = 0, store_ms;
@@ -24,8 +26,8 @@ int64_t ts_ids_look(const ts_ids *ids, uint64_t topic_hash, const ts_column_batc
     return known;
 }
 
-int32_t ts_ids_add(ts_ids *ids, uint64_t topic_hash, const ts_column_batch *rows, int32_t from, int32_t to,
-                   const int64_t *log_offsets, int64_t store_ms)
+int32_t ts_ids_add(ts_ids *ids, uint64_t topic_hash, const ts_column_batch *rows, int32_t from,
+                   int32_t to, const int64_t *log_offsets, int64_t store_ms)
 {
     int32_t i;
 
@@ -69,8 +71,8 @@ static int32_t is_topic(const ts_record *record, const char *topic, int32_t size
     return record->topic_size == size && memcmp(record->topic, topic, (size_t)size) == 0;
 }
 
-/* Whether the record is a message's first, or the one of another time that was given to it: no copy
- * on its way. */
+/* Return whether the record is a message's first, or the one that rescheduling made. Delivered and
+ * rolled copies are not. */
 static int32_t is_first(const ts_record *record, const ts_marks *marks, uint32_t store_id)
 {
     if (marks->unique_key.at == NULL || marks->delete_key.at != NULL)
@@ -83,7 +85,7 @@ static int32_t is_first(const ts_record *record, const ts_marks *marks, uint32_t
     return marks->timer_id < 0 && marks->out_ms < 0 && marks->delay_level <= 0;
 }
 
-/* When the message was first put, as its TS_ONCE says; -1 where it says nothing. */
+/* Return when the message was first put, as its TS_ONCE says, or -1. */
 static int64_t once_ms(const ts_record *record)
 {
     ts_text name, value;
@@ -136,7 +138,8 @@ int32_t ts_ids_scan(ts_view *view, uint32_t store_id, int64_t from, int64_t *nex
     return count;
 }
 
-int32_t ts_first_messages(ts_view *view, const ts_states *states, uint32_t store_id, int64_t precision_ms,
+int32_t ts_first_messages(ts_view *view, const ts_states *states, uint32_t store_id,
+                          int64_t precision_ms,
                           const uint8_t *topic, int32_t topic_size, const ts_column_batch *rows,
                           const int32_t *which, int32_t count, ts_first_message *firsts)
 {

@@ -1,19 +1,18 @@
-/* Message ids that callers gave, for as long as one given again must be known: the last tables of
- * them, each half full at most, of which the newest takes what comes.
- */
+/* The message ids that callers chose, kept for the window of deduplication. They are in several
+ * hash tables, each at most half full. New ids go to the newest table. */
 #ifndef TS_MESSAGE_IDS_H
 #define TS_MESSAGE_IDS_H
 
 #include "base/hash.h"
 
-/* Under which an id of a topic is kept; topic_hash: ts_identity of the topic. */
+/* Return the hash of an id of a topic. topic_hash is ts_identity of the topic. */
 static inline uint64_t ts_id_hash(uint64_t topic_hash, const uint8_t *id, int32_t size)
 {
     return ts_hash_more(topic_hash, id, size);
 }
 
-/* Log offset of the newest entry with this hash below an offset, and younger than the window; -1
- * where there is none. A clock that was set back makes everything young. */
+/* Return the log offset of the newest entry with this hash that is below an offset and within the
+ * window, or -1. If the clock was set back, every entry counts as within the window. */
 static inline int64_t ts_id_find(const ts_ids *ids, uint64_t hash, int64_t below, int64_t now_ms,
                                  int64_t *store_ms)
 {
@@ -43,7 +42,7 @@ static inline int32_t ts_ids_full(const ts_ids *ids)
     return last == NULL || last->count == last->limit;
 }
 
-/* There is room for it. */
+/* Add an id. The caller has checked that there is space. */
 static inline void ts_id_add(ts_ids *ids, uint64_t hash, int64_t log_offset, int64_t store_ms)
 {
     ts_id_table *table = &ids->tables[ids->table_count - 1];

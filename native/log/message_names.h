@@ -1,4 +1,4 @@
-/* The few properties that dispatch looks at, found in one pass over the text. */
+/* The few properties that dispatch reads, found in one pass over the text. */
 #ifndef TS_MESSAGE_NAMES_H
 #define TS_MESSAGE_NAMES_H
 
@@ -11,8 +11,8 @@ typedef struct {
     ts_text delay;
 } ts_names;
 
-/* One pair whose text goes from `from` to `end`. An empty value counts as absent, and of two of one
- * name the last counts. */
+/* Read one pair, the text from `from` to `end`. An empty value counts as missing. Of two pairs with
+ * one name the last counts. */
 static inline void ts_names_take(ts_names *names, const uint8_t *from, const uint8_t *end)
 {
     const ptrdiff_t size = end - from;
@@ -20,7 +20,7 @@ static inline void ts_names_take(ts_names *names, const uint8_t *from, const uin
     int32_t name_size;
 
     if (size < 6)
-        return; /* the shortest that counts: a name of four, the separator, a value of one */
+        return; /* the shortest pair that counts: a name of four, the separator, a value of one */
     switch (*from) {
     case 'T':
         into = &names->tags, name_size = 4;
@@ -51,7 +51,8 @@ static inline void ts_names_take(ts_names *names, const uint8_t *from, const uin
     }
 }
 
-/* The ends of the pairs among eight bytes, each 0xFF where a pair ends and else 0. */
+/* Read the pairs that end among eight bytes. A byte of `ends` is 0xFF if a pair ends there, else 0.
+ */
 static inline const uint8_t *ts_names_step(ts_names *names, const uint8_t *from, const uint8_t *at,
                                            uint64_t ends)
 {
@@ -67,7 +68,8 @@ static inline const uint8_t *ts_names_step(ts_names *names, const uint8_t *from,
     return from;
 }
 
-/* Sixteen bytes at a time: of each every pair's end at once, without a loop that searches. */
+/* Read sixteen bytes at a time and find all ends of pairs in them at once, without a loop that
+ * searches. */
 static inline void ts_names_get(const uint8_t *text, int32_t size, ts_names *names)
 {
     typedef uint8_t sixteen __attribute__((vector_size(16)));
@@ -91,7 +93,7 @@ static inline void ts_names_get(const uint8_t *text, int32_t size, ts_names *nam
         }
     }
     if (from < end)
-        ts_names_take(names, from, end); /* older writers leave the last end out */
+        ts_names_take(names, from, end); /* older brokers omit the last end */
 }
 
 #endif

@@ -3,7 +3,7 @@
 #include "format/level_mark.h"
 #include "format/properties.h"
 
-/* From 0 to most, else -1. */
+/* Return a number from 0 to `most`, else -1. */
 static int64_t number(const ts_text *value, int64_t most)
 {
     int64_t n = 0;
@@ -11,7 +11,7 @@ static int64_t number(const ts_text *value, int64_t most)
     return ts_decimal_get_i64(value->at, value->size, &n) != 0 || n < 0 || n > most ? -1 : n;
 }
 
-/* One without which nothing can be delivered. */
+/* Parse a number that delivery needs, and mark the record as broken if it does not parse. */
 static int64_t needed(const ts_text *value, int64_t most, ts_marks *marks)
 {
     int64_t n = number(value, most);
@@ -21,7 +21,8 @@ static int64_t needed(const ts_text *value, int64_t most, ts_marks *marks)
     return n;
 }
 
-/* One that a broker does not look at where something else says when: 0 where it is none. */
+/* Parse a number that a broker ignores if other properties give the time. Return 0 if it is not a
+ * number. */
 static int32_t small_number(const ts_text *value)
 {
     int64_t n = number(value, INT32_MAX);
@@ -54,7 +55,7 @@ void ts_marks_get(const uint8_t *properties, int32_t size, ts_marks *marks)
     marks->real_queue = -1;
     while (ts_pair_next(properties, size, &at, &name, &value)) {
         if (name.size < 4 || value.size == 0)
-            continue; /* none of the marks is shorter; an empty value counts as absent */
+            continue; /* no relevant name is shorter; an empty value counts as missing */
         switch (name.at[0]) {
         case 'T':
             if (name.size > 6 && memcmp(name.at, "TIMER_", 6) == 0) {
@@ -100,7 +101,7 @@ void ts_marks_get(const uint8_t *properties, int32_t size, ts_marks *marks)
     }
 }
 
-/* Whether one of two bytes stands in these size >= 8 bytes. */
+/* Return whether one of two bytes occurs in these size >= 8 bytes. */
 static inline __attribute__((always_inline)) int32_t has_either(const uint8_t *at, int32_t size,
                                                                 uint8_t byte, uint8_t other)
 {
@@ -116,8 +117,8 @@ static inline __attribute__((always_inline)) int32_t has_either(const uint8_t *a
     return (found & ones << 7) != 0;
 }
 
-/* Takes the pair that ends at *end off the text where it has this name. `likely` is the usual size
- * of its value, looked at first; a pair's end in a value so taken means that there are two. */
+/* Take the pair that ends at *end off the text if it has this name. `likely` is the usual size of
+ * its value, tried first. A pair's end inside such a value means that there are two pairs. */
 static inline __attribute__((always_inline)) int32_t take_last(const uint8_t *text, int32_t *end,
                                                                const char *name, int32_t name_size,
                                                                int32_t likely, ts_text *value)
@@ -150,14 +151,14 @@ static inline __attribute__((always_inline)) int32_t take_last(const uint8_t *te
     ((end) - (at) >= (int32_t)sizeof(literal) - 1 && \
      memcmp((at), (literal), sizeof(literal) - 1) == 0)
 
-/* Whether no pair before the tail says anything of the timer: a delete's target, a relative delay,
- * a number that does not parse; nor what no copy carries over. */
-static int32_t is_mute(const uint8_t *text, int32_t size)
+/* Return whether no pair before the tail affects the timer: the target of a delete, a relative
+ * delay, a number that does not parse, or a pair that copies leave out. */
+static int32_t has_no_marks(const uint8_t *text, int32_t size)
 {
     const uint8_t *end = text + size;
 
     if (size >= 8 && !has_either(text, size, '_', 'L'))
-        return 1; /* most texts: one quick look, as each name below has one of the two */
+        return 1; /* quick check, enough for most texts: each name below has one of the two bytes */
     for (const uint8_t *at = text; at < end; at = ts_find(at, end, 2) + 1) {
         if (BEGINS(at, end, "TIMER_") || BEGINS(at, end, "REAL_QID\001") ||
             BEGINS(at, end, "DELAY\001") || BEGINS(at, end, "TS_ID\001") ||
@@ -168,7 +169,7 @@ static int32_t is_mute(const uint8_t *text, int32_t size)
     return 1;
 }
 
-/* A pair with 13 digits that begins at `at`; they are read before the name is looked at. */
+/* Whether a pair with this name and 13 digits begins at `at`. The caller has checked the bounds. */
 #define TIME_IS(at, literal, value) \
     (memcmp((at), (literal), sizeof(literal) - 1) == 0 && \
      (at)[sizeof(literal) - 1 + TS_TIME_DIGITS] == 2 && \
@@ -248,7 +249,7 @@ int32_t ts_tail_get(const ts_tail *tail, const uint8_t *end, int32_t size, ts_ma
     return took + UNIQUE_BYTES;
 }
 
-/* The whole text of one whose tail was learned. 0 where it is another. */
+/* Read a text whose tail was learned from another record. Return 0 if it has another tail. */
 static int32_t read_known(const uint8_t *text, int32_t size, const ts_tail *tail, ts_marks *marks)
 {
     int32_t end = size, took, plain;
@@ -268,14 +269,15 @@ static int32_t read_known(const uint8_t *text, int32_t size, const ts_tail *tail
     }
     took = ts_tail_get(tail, text + end, end, marks);
     end -= took;
-    if (took == 0 || (end > 0 && (text[end - 1] != 2 || !is_mute(text, end))))
+    if (took == 0 || (end > 0 && (text[end - 1] != 2 || !has_no_marks(text, end))))
         return 0;
     marks->plain_size = plain;
     marks->last_key = (ts_text){text + end + 9, UNIQUE_BYTES - 10};
     return 1;
 }
 
-/* What append.c writes last, read from the end. 0 where the text ends otherwise. */
+/* Read the properties that append.c writes last, from the end of the text. Return 0 if the text
+ * ends otherwise. */
 static int32_t read_tail(const uint8_t *text, int32_t size, ts_tail *tail, ts_marks *marks)
 {
     ts_text value, out, deliver, topic, queue;
@@ -299,7 +301,7 @@ static int32_t read_tail(const uint8_t *text, int32_t size, ts_tail *tail, ts_ma
         return 0;
     if (TAKE("UNIQ_KEY", 32, &value) && value.size > 0)
         marks->last_key = value;
-    if (!is_mute(text, end))
+    if (!has_no_marks(text, end))
         return 0;
     marks->timer_id = (int64_t)id;
     marks->real_topic = topic;

@@ -1,12 +1,12 @@
-/* A record's properties, as far as the timer cares. */
+/* The properties of a record that matter to timers. */
 #ifndef TS_PARSE_H
 #define TS_PARSE_H
 
-#include "timerstore.h"
 #include "format/record.h"
+#include "timerstore.h"
 
 typedef struct {
-    const uint8_t *at; /* NULL: not there */
+    const uint8_t *at; /* NULL: missing */
     int32_t size;
 } ts_text;
 
@@ -15,65 +15,69 @@ typedef struct {
     ts_text unique_key;
     ts_text delete_key;
     ts_text tags;
-    int64_t out_ms;      /* -1: not there */
-    int64_t deliver_ms;  /* -1: not there */
-    int64_t timer_id;    /* -1: not there */
-    int64_t level_place; /* -1: not there; not looked for by ts_marks_get_timer where DELAY is not */
+    int64_t out_ms;      /* -1: missing */
+    int64_t deliver_ms;  /* -1: missing */
+    int64_t timer_id;    /* -1: missing */
+    int64_t level_place; /* -1: missing; ts_marks_get_timer reads it only if there is a DELAY */
     int64_t level_due_ms;
-    int64_t place_offset; /* -1: not there; not looked for by ts_marks_get_timer */
+    int64_t place_offset; /* -1: missing; not read by ts_marks_get_timer */
     uint32_t store_id;
     uint32_t level_store_id;
     uint32_t place_store_id;
-    int32_t real_queue;  /* -1: not there */
+    int32_t real_queue;  /* -1: missing */
     int32_t roll_times;
     int32_t delay_level;
-    int32_t relative;    /* a relative delay stands beside */
-    int32_t broken;      /* a number does not parse without which it cannot be delivered */
-    int64_t group_start; /* -1: not there; not looked for by ts_marks_get_timer */
+    int32_t relative;    /* there is a relative delay, too */
+    int32_t broken;      /* a number that delivery needs does not parse */
+    int64_t group_start; /* -1: missing; not read by ts_marks_get_timer */
     int64_t group_left;
-    ts_text last_key;    /* UNIQ_KEY right before the times, by ts_marks_get_timer alone */
-    int32_t plain_size;  /* > 0: a source as this engine puts it; its bytes without group and CRC */
+    ts_text last_key;    /* UNIQ_KEY if it directly precedes the times; set by ts_marks_get_timer
+                          * only */
+    int32_t plain_size;  /* > 0: a source written by this engine; its size without group and CRC */
 } ts_marks;
 
-/* What most records of one call share behind their own properties: the real topic and queue, as
- * text. Learned from the first, so that the others are compared instead of parsed. */
+/* The tail that most records of one call share after their own properties: the real topic and
+ * queue, as text. It is learned from the first record, so that the others are compared instead of
+ * parsed. */
 typedef struct {
     uint8_t real[320];
-    int32_t real_size;    /* 0: nothing learned */
+    int32_t real_size;    /* 0: nothing was learned */
     int32_t topic_size;
     int32_t real_queue;
 } ts_tail;
 
-#define TS_QUEUES_MAX 65536 /* of a topic, as format/store_paths.py has it */
+#define TS_QUEUES_MAX 65536 /* queues of a topic, as in format/store_paths.py */
 #define TS_TIMER_TOPIC "rmq_sys_wheel_timer"
 #define TS_LEVELS_TOPIC "SCHEDULE_TOPIC_XXXX"
 #define TS_TAIL_TIMES_BYTES 62 /* TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS with 13 digits each */
 
 void ts_marks_get(const uint8_t *properties, int32_t size, ts_marks *marks);
 
-/* The same for those who need no unique key and no tags: quick on what this engine wrote, quicker
- * where the tail is that of the record before. */
+/* Read the properties without the unique key and the tags. This is faster for records of this
+ * engine, and fastest if the tail is the one of the previous record. */
 void ts_marks_get_timer(const uint8_t *properties, int32_t size, ts_tail *tail, ts_marks *marks);
 
-/* A put's tail as it was learned, that ends at `end` and of which `size` bytes may be read: how many
- * bytes it takes with the UNIQ_KEY pair in front of it, or 0. Sets what it says of a timer. */
+/* Read a put's tail that was learned before, ending at `end`. `size` bytes before it may be read.
+ * Return how many bytes it takes together with the UNIQ_KEY pair in front of it, or 0. Sets the
+ * marks of the timer. */
 int32_t ts_tail_get(const ts_tail *tail, const uint8_t *end, int32_t size, ts_marks *marks);
 
-/* The same without the UNIQ_KEY pair, whatever stands before: what says when, and which. */
+/* Do the same without the UNIQ_KEY pair: read only the time and the id of the timer. */
 int32_t ts_tail_time(const ts_tail *tail, const uint8_t *end, int32_t size, ts_marks *marks);
 
-/* Bytes of the pair TS_GROUP where the text's first `end` bytes end with one, else 0. It is the last
- * that a record of a group has, but for its CRC. */
+/* Return the size of the TS_GROUP pair if the text's first `end` bytes end with one, else 0.
+ * TS_GROUP is the last property of a record of a group, except its CRC. */
 int32_t ts_group_tail(const uint8_t *text, int32_t end);
 
-/* Whether we delivered it for a level. Without DELAY the mark is a leftover: a client that sends a
- * message on keeps our property, but each message that waits for a level has its DELAY. */
+/* Return whether this engine delivered the record for a level. Without DELAY the mark was copied by
+ * a client: a client that sends a message on keeps its properties, but each message that waits for
+ * a level has a DELAY. */
 static inline int32_t ts_marks_leveled(const ts_marks *marks)
 {
     return marks->level_place >= 0 && marks->delay_level > 0;
 }
 
-/* When the message is due, or was, from its marks: 0 where that is not known. */
+/* Return when the message is or was due according to its marks, or 0 if that is not known. */
 static inline int64_t ts_marks_due(const ts_marks *marks, int64_t precision_ms)
 {
     if (ts_marks_leveled(marks))
@@ -87,9 +91,9 @@ static inline int64_t ts_marks_due(const ts_marks *marks, int64_t precision_ms)
     return marks->out_ms + precision_ms;
 }
 
-/* Whether the TS_ID of a record of the timer topic may be a leftover: a client that sends a message
- * on keeps our property. A source has its own queue offset there, and what rolled or was moved by us
- * says so. */
+/* Return whether the TS_ID of a record of the timer topic may have been copied by a client: a
+ * client that sends a message on keeps its properties. A source has its own queue offset as id, and
+ * TS_PLACE confirms the id of a record that this engine rolled or moved. */
 static inline int32_t ts_marks_unsure(const ts_marks *marks, int64_t queue_offset)
 {
     return marks->timer_id >= 0 && marks->timer_id < queue_offset &&
@@ -97,16 +101,16 @@ static inline int32_t ts_marks_unsure(const ts_marks *marks, int64_t queue_offse
            (marks->place_offset != queue_offset || marks->place_store_id != marks->store_id);
 }
 
-/* Whether it is one for certain: a broker counts what it rolls. */
+/* Return whether it was copied for certain: a broker sets a roll count on what it rolls. */
 static inline int32_t ts_marks_left_over(const ts_marks *marks, int64_t queue_offset)
 {
     return marks->roll_times == 0 && ts_marks_unsure(marks, queue_offset);
 }
 
-/* Which timer a record of the timer topic is of: a broker's place is its id, and so is that of what
- * a client sent on with an id that has still to be given. Where it may have been sent on with a roll
- * count, too, the fold of the log has told (log/fold.py): then its own place has a state, as no
- * copy's has. */
+/* Return the timer that a record of the timer topic belongs to. The id of a broker's record is its
+ * queue offset, and so is that of a record that a client sent on. If a record with a roll count may
+ * have been sent on, the fold of the log has decided (log/fold.py): then its own queue offset has a
+ * state, which a copy's never has. */
 static inline int64_t ts_marks_id(const ts_marks *marks, const ts_states *states,
                                   uint32_t store_id, int64_t queue_offset)
 {
@@ -119,7 +123,8 @@ static inline int64_t ts_marks_id(const ts_marks *marks, const ts_states *states
                : marks->timer_id;
 }
 
-/* Whether two texts of one size are equal: short ones, for which a call of memcmp is dear. */
+/* Return whether two texts of one size are equal. For short texts, where a call of memcmp is
+ * expensive. */
 static inline int32_t ts_is_same(const uint8_t *a, const uint8_t *b, int32_t size)
 {
     uint64_t one, other;
@@ -143,7 +148,7 @@ static inline int32_t ts_text_is(const ts_text *text, const void *wanted, int32_
     return text->size == size && memcmp(text->at, wanted, (size_t)size) == 0;
 }
 
-/* Whether a handle with this topic, key and slot time names the timer. */
+/* Return whether a handle with this topic, key and slot time names the timer. */
 static inline int32_t ts_marks_named(const ts_marks *marks, const uint8_t *topic,
                                      int32_t topic_size, const uint8_t *key, int32_t key_size,
                                      int64_t out_ms)
@@ -154,20 +159,21 @@ static inline int32_t ts_marks_named(const ts_marks *marks, const uint8_t *topic
            ts_text_is(&marks->unique_key, key, key_size);
 }
 
-/* The slot that is read before anything due in it: due lies in (slot, slot + 1] precisions. */
+/* Return the slot that is read before any message in it is due: due times are in (slot, slot + 1]
+ * precisions. */
 static inline int64_t ts_slot_of(int64_t due_ms, int64_t precision_ms)
 {
     return (due_ms - 1) / precision_ms;
 }
 
-/* Whether a record of the timer topic can be delivered at all. */
+/* Return whether a record of the timer topic can be delivered at all. */
 static inline int32_t ts_marks_usable(const ts_marks *marks)
 {
     return marks->out_ms >= 0 && marks->real_topic.at != NULL && marks->real_topic.size > 0 &&
            marks->real_topic.size < 256 && marks->real_queue >= 0 && !marks->broken;
 }
 
-/* Whether there can be the queue that it is on its way to. */
+/* Return whether the queue of the delivery can exist. */
 static inline int32_t ts_marks_have_queue(const ts_marks *marks)
 {
     const ts_text *topic = &marks->real_topic;
@@ -185,8 +191,8 @@ static inline int32_t ts_marks_have_queue(const ts_marks *marks)
     return 1;
 }
 
-/* Whether what a client of a broker wrote to the timer topic is a timer: who sends to it names any
- * topic, also those that the engine reads itself. */
+/* Return whether a record that a broker's client wrote to the timer topic is a timer. Such a client
+ * may name any topic, even those that the engine reads itself. */
 static inline int32_t ts_timer_usable(const ts_marks *marks)
 {
     const ts_text *topic = &marks->real_topic;
@@ -196,8 +202,8 @@ static inline int32_t ts_timer_usable(const ts_marks *marks)
            !ts_text_is(topic, TS_LEVELS_TOPIC, (int32_t)sizeof TS_LEVELS_TOPIC - 1);
 }
 
-/* Whether a record of the level topic can be delivered at all. A half message cannot: delivering it
- * would begin its transaction again. */
+/* Return whether a record of the level topic can be delivered at all. A half message cannot: its
+ * delivery would begin its transaction again. */
 static inline int32_t ts_level_usable(const ts_marks *marks)
 {
     static const char half[] = "RMQ_SYS_TRANS_HALF_TOPIC";
@@ -209,8 +215,8 @@ static inline int32_t ts_level_usable(const ts_marks *marks)
            memcmp(topic->at, half, sizeof half - 1) != 0;
 }
 
-/* Where the byte first stands, or end. Properties are short texts: eight bytes at a time is quicker
- * than a call of memchr for each. */
+/* Return where the byte first occurs, or end. Properties are short texts, so eight bytes at a time
+ * are faster than calls of memchr. */
 static inline const uint8_t *ts_find(const uint8_t *at, const uint8_t *end, uint8_t byte)
 {
     const uint64_t ones = 0x0101010101010101u, highs = 0x8080808080808080u;
@@ -232,7 +238,8 @@ static inline const uint8_t *ts_find(const uint8_t *at, const uint8_t *end, uint
     return at;
 }
 
-/* One pair of the text at *at; moves on. 0 at the end. A pair without separator is passed over. */
+/* Read one pair of the text at *at, and move on. Return 0 at the end. Skips a pair without
+ * separator. */
 static inline int32_t ts_pair_next(const uint8_t *text, int32_t size, int32_t *at,
                                    ts_text *name, ts_text *value)
 {

@@ -1,10 +1,11 @@
-/* One put as a record, at the log's end. Under the append lock, on the active staging half. */
+/* One put as a record at the log's end. Everything runs under the append lock, on the active
+ * staging half. */
 #ifndef TS_PUT_H
 #define TS_PUT_H
 
-#include "timer/calendar.h"
-#include "log/encode.h"
 #include "log/append_hints.h"
+#include "log/encode.h"
+#include "timer/calendar.h"
 #include "timer/states.h"
 
 typedef struct {
@@ -17,23 +18,25 @@ typedef struct {
     ts_slice keys;
     ts_slice id;
     int64_t due_ms;
-    int64_t unique;            /* number of the id that is made where none is given; -1: no id */
-    int64_t group_start;       /* with group_left: its group */
-    int32_t group_left;        /* -1: none */
+    int64_t unique;            /* number of the id that the store makes if the caller has none;
+                                * -1: no id */
+    int64_t group_start;       /* with group_left: the group of the record */
+    int32_t group_left;        /* -1: no group */
 } ts_put;
 
 static inline int32_t ts_digits(int64_t n)
 {
     int32_t count = 1;
 
-    if (ts_digits_is_time(n)) /* most are */
+    if (ts_digits_is_time(n)) /* most numbers are times */
         return TS_TIME_DIGITS;
     for (; n >= 10; n /= 10)
         count++;
     return count;
 }
 
-/* Eight hex digits, all at once: spread, one to a byte, then those above 9 go on to the letters. */
+/* Write eight hex digits at once: spread them to one a byte, then move those above 9 to the
+ * letters. */
 static inline void ts_hex_put(uint8_t *at8, uint32_t number)
 {
     uint64_t digits = number;
@@ -45,12 +48,12 @@ static inline void ts_hex_put(uint8_t *at8, uint32_t number)
                         ts_bytes_from(digits, 10) * ('A' - '9' - 1));
 }
 
-#define TS_UNIQUE_DIGITS 12 /* of a number of 48 bits */
+#define TS_UNIQUE_DIGITS 12 /* for a number of 48 bits */
 
 static inline void ts_unique_put(uint8_t *at12, int64_t unique)
 {
     ts_hex_put(at12, (uint32_t)(unique >> 16));
-    ts_hex_put(at12 + 4, (uint32_t)unique); /* 4 of them again */
+    ts_hex_put(at12 + 4, (uint32_t)unique); /* writes 4 of them twice */
 }
 
 static inline uint8_t *ts_copy_unique(uint8_t *out, const ts_log *log, int64_t unique)
@@ -62,7 +65,7 @@ static inline uint8_t *ts_copy_unique(uint8_t *out, const ts_log *log, int64_t u
     return out + TS_UNIQUE_DIGITS + 1;
 }
 
-/* The newest whole slot that is not after due: due itself never lies in its own slot. */
+/* Return the newest slot time before due: a message is never due at the time of its own slot. */
 static inline int64_t ts_out_ms_of(int64_t due_ms, int64_t precision_ms)
 {
     int64_t rest = due_ms % precision_ms;
@@ -85,7 +88,7 @@ static inline void ts_head_of(const ts_log *log, ts_record *head, const ts_route
     head->magic = ts_record_magic(route->topic_size);
 }
 
-/* Sizes, and everything before the properties' text, but for the body's CRC. */
+/* Set the sizes, and write everything before the properties' text, without the body's CRC. */
 static inline uint8_t *ts_record_open(uint8_t *out, ts_record *head, const uint8_t *body,
                                       int32_t body_size)
 {
@@ -96,7 +99,7 @@ static inline uint8_t *ts_record_open(uint8_t *out, ts_record *head, const uint8
     return ts_topic_put(out, head);
 }
 
-/* Both CRCs, and it is part of the log. */
+/* Set both CRCs, and append the record. */
 static inline void ts_record_close(ts_log *log, const ts_record *head)
 {
     uint8_t *record = log->staging + log->filled;
@@ -109,7 +112,7 @@ static inline void ts_record_close(ts_log *log, const ts_record *head)
     log->out[0] = head->queue_offset;
 }
 
-/* name 0x01 value 0x02, where there is a value. */
+/* Return the size of the pair: name 0x01 value 0x02. Without a value there is no pair. */
 static inline int32_t ts_slice_pair_bytes(const ts_slice *given, int32_t name_size)
 {
     return given->size > 0 ? name_size + given->size + 2 : 0;
@@ -126,7 +129,7 @@ static inline uint8_t *ts_copy_slice(uint8_t *out, const char *name, const ts_sl
     return out;
 }
 
-/* Bytes of the properties of a put, as ts_put_append writes them. */
+/* Return the size of a put's properties, as ts_put_append writes them. */
 static inline int64_t ts_put_properties(const ts_log *log, const ts_route *route,
                                         const ts_put *put, int32_t is_timer)
 {
@@ -145,7 +148,7 @@ static inline int64_t ts_put_properties(const ts_log *log, const ts_route *route
     return size + (log->property_crc ? TS_PROPERTY_CRC_BYTES : 0);
 }
 
-/* The properties' text but for its CRC; its end. id: of a timer. */
+/* Write the properties' text without its CRC. Return its end. id: of a timer. */
 static inline uint8_t *ts_put_texts(uint8_t *out, const ts_log *log, const ts_route *route,
                                     const ts_put *put, int32_t is_timer, int64_t id)
 {
@@ -166,7 +169,7 @@ static inline uint8_t *ts_put_texts(uint8_t *out, const ts_log *log, const ts_ro
     return put->group_left < 0 ? out : ts_copy_group(out, put->group_start, put->group_left);
 }
 
-/* A timer more waits for the topic. */
+/* Count one more timer that waits for the topic. */
 static inline void ts_put_waits(ts_log *log, ts_route *route, int64_t id, int64_t due_ms)
 {
     ts_states_put(log->states, id, TS_WAITING);
@@ -176,8 +179,8 @@ static inline void ts_put_waits(ts_log *log, ts_route *route, int64_t id, int64_
         ts_calendar_add(log->calendar, route, due_ms, 1);
 }
 
-/* The note of a put that has no texts but the id that is made for it. */
-static inline void ts_put_note(ts_log *log, ts_route *route, const ts_put *put,
+/* Write the append hint of a put whose only text is the id that the store makes. */
+static inline void ts_put_hint(ts_log *log, ts_route *route, const ts_put *put,
                                const ts_record *head, int32_t is_timer)
 {
     ts_route *target = is_timer ? log->timer_route : route;
@@ -198,7 +201,7 @@ static inline void ts_put_note(ts_log *log, ts_route *route, const ts_put *put,
     ts_hint_added(log);
 }
 
-/* The record at the log's end. There is room for it, and its timer id has a state. */
+/* Write the record at the log's end. There is space for it, and its timer id has a state. */
 static inline void ts_put_write(ts_log *log, ts_route *route, const ts_put *put, ts_record *head,
                                 int32_t is_timer)
 {
@@ -210,22 +213,23 @@ static inline void ts_put_write(ts_log *log, ts_route *route, const ts_put *put,
     if (is_timer)
         ts_put_waits(log, route, id, put->due_ms);
     target->next_offset++;
-    ts_put_note(log, route, put, head, is_timer);
+    ts_put_hint(log, route, put, head, is_timer);
     ts_record_close(log, head);
 }
 
-/* Whether another timer may be appended: its id has a state, its time a place; else need is set. */
+/* Return TS_OK if another timer may be appended: its id has a state, and the calendar has space;
+ * else set log->need. */
 static inline int32_t ts_put_may_wait(ts_log *log)
 {
     int64_t id = log->timer_route->next_offset;
 
-    if (id < log->states->end && ts_calendar_room(log->calendar, 1))
+    if (id < log->states->end && ts_calendar_has_space(log->calendar, 1))
         return TS_OK;
     log->need = id;
     return TS_NEED_STATES;
 }
 
-/* One put: to the real topic where it is due, else to the timer topic as a waiting id. */
+/* Append one put: to the real topic if it is due, else to the timer topic as a waiting timer. */
 static inline int32_t ts_put_append(ts_log *log, ts_route *route, const ts_put *put, int64_t now_ms)
 {
     int32_t is_timer = put->due_ms > now_ms;

@@ -1,19 +1,19 @@
-/* Many puts, given as columns: as many as there is room for, or as one group that is in the log all
- * or not at all (format/group.h).
+/* Puts of many messages, given as columns: as many as there is space for, or as one group, of which
+ * the log holds all or none (format/group.h).
  *
- *   head (optional)  left = all rows      what the group is for: timerstore/ingest
- *   row              left = those behind
+ *   head (optional)  left = all rows            describes the group: timerstore/ingest
+ *   row              left = all later rows
  *   ...
  *   row              left = 0
  *
- * The mark passes a group in one step, and room is asked for all of it, so neither a kill nor a
- * segment's end comes between.
+ * The filled mark passes a group in one step, and space is checked for the whole group. So neither
+ * a kill of the process nor the end of a segment divides it.
  */
-#include "log/record_template.h"
 #include "base/hash.h"
+#include "log/column_batch.h"
 #include "log/critical_section.h"
 #include "log/message_ids.h"
-#include "log/column_batch.h"
+#include "log/record_template.h"
 
 static inline ts_slice body_of(const ts_column_batch *rows, int32_t row)
 {
@@ -40,7 +40,7 @@ static ts_put put_of(const ts_column_batch *rows, int32_t row)
     };
 }
 
-/* Whether rows differ in nothing but body and time. */
+/* Return whether rows differ only in body and time. */
 static int32_t are_plain(const ts_column_batch *rows)
 {
     return rows->extra == NULL && rows->tags == NULL && rows->keys == NULL && rows->ids == NULL &&
@@ -48,16 +48,16 @@ static int32_t are_plain(const ts_column_batch *rows)
 }
 
 enum {
-    FORM_ROWS_MIN = 4, /* for fewer no forms are made */
-    CRC_DELAY_BYTES = 4096 /* some ten records */
+    TEMPLATE_ROWS_MIN = 4, /* fewer rows are appended without templates */
+    CRC_DELAY_BYTES = 4096 /* about ten records */
 };
 
-/* Forms for what is due and for what waits, as far as there are such. */
-static void make_forms(ts_record_template templates[2], const ts_log *log, ts_route *route, const ts_column_batch *rows,
-                       int32_t from, int32_t to, int64_t now_ms)
+/* Make the templates for due and for waiting messages, as far as possible. */
+static void make_templates(ts_record_template templates[2], const ts_log *log, ts_route *route,
+                           const ts_column_batch *rows, int32_t from, int32_t to, int64_t now_ms)
 {
     templates[0].text_size = templates[1].text_size = 0;
-    if (to - from < FORM_ROWS_MIN || !are_plain(rows))
+    if (to - from < TEMPLATE_ROWS_MIN || !are_plain(rows))
         return;
     for (int32_t is_timer = 0; is_timer < 2; is_timer++) {
         ts_put first = put_of(rows, from);
@@ -66,9 +66,10 @@ static void make_forms(ts_record_template templates[2], const ts_log *log, ts_ro
     }
 }
 
-/* Row i on its form; 1 where there is none for it. */
-static int32_t append_on_form(ts_log *log, ts_route *route, const ts_record_template templates[2],
-                              const ts_column_batch *rows, int32_t i, int64_t now_ms)
+/* Append row i with its template. Return 1 if it has none. */
+static int32_t append_with_template(ts_log *log, ts_route *route,
+                                    const ts_record_template templates[2],
+                                    const ts_column_batch *rows, int32_t i, int64_t now_ms)
 {
     int64_t due_ms = rows->due_ms == NULL ? 0 : rows->due_ms[i];
     ts_slice body = body_of(rows, i);
@@ -78,30 +79,31 @@ static int32_t append_on_form(ts_log *log, ts_route *route, const ts_record_temp
     return ts_template_append(&templates[due_ms > now_ms], log, route, &put);
 }
 
-/* How far rows have their CRCs. */
+/* How many rows have their CRCs. */
 typedef struct {
     int32_t bodies;
     int32_t records;
 } crcs_set;
 
-static int32_t lies_behind(const int64_t *log_offsets, int32_t row, int32_t end, int64_t log_end,
-                           int64_t bytes)
+static int32_t is_far_behind(const int64_t *log_offsets, int32_t row, int32_t end, int64_t log_end,
+                             int64_t bytes)
 {
     return row < end && log_end - (row + 1 < end ? log_offsets[row + 1] : log_end) >= bytes;
 }
 
-/* Gives rows before `end` their CRCs, as far as they end so many bytes or more before it: not at once,
- * as reading what was just written waits until all of it has left the processor's stores. So that of
- * the body, which the other one covers, is written well before that. */
+/* Set the CRCs of the rows before `end` that end at least `behind` bytes before the log's end. They
+ * are not set at once, because a read of recent stores waits until all of them have left the
+ * processor's store buffer. The CRC of the record covers that of the body, so the latter is set
+ * well before it. */
 static void set_row_crcs(const ts_log *log, const int64_t *log_offsets, crcs_set *done, int32_t end,
                          int64_t log_end, int64_t behind)
 {
-    for (; lies_behind(log_offsets, done->bodies, end, log_end, behind / 2); done->bodies++) {
+    for (; is_far_behind(log_offsets, done->bodies, end, log_end, behind / 2); done->bodies++) {
         uint8_t *record = log->staging + (log_offsets[done->bodies] - log->base);
 
         ts_body_crc_set(record, TS_RECORD_AT_BODY, ts_get_i32(record + TS_RECORD_AT_BODY_SIZE));
     }
-    for (; lies_behind(log_offsets, done->records, end, log_end, behind); done->records++) {
+    for (; is_far_behind(log_offsets, done->records, end, log_end, behind); done->records++) {
         uint8_t *record = log->staging + (log_offsets[done->records] - log->base);
 
         if (log->property_crc)
@@ -109,7 +111,7 @@ static void set_row_crcs(const ts_log *log, const int64_t *log_offsets, crcs_set
     }
 }
 
-/* When the first of them is due; 0: now. */
+/* Return when the first row is due; 0: now. */
 static int64_t soonest_of(const ts_column_batch *rows, int32_t from, int32_t to)
 {
     int64_t soonest_ms = rows->due_ms == NULL ? 0 : INT64_MAX;
@@ -120,24 +122,24 @@ static int64_t soonest_of(const ts_column_batch *rows, int32_t from, int32_t to)
     return soonest_ms;
 }
 
-int32_t ts_put_many(ts_log *log, ts_route *route, const ts_column_batch *rows, int32_t from, int32_t to,
-                    int64_t now_ms, int64_t *log_offsets, int64_t *queue_offsets)
+int32_t ts_put_many(ts_log *log, ts_route *route, const ts_column_batch *rows, int32_t from,
+                    int32_t to, int64_t now_ms, int64_t *log_offsets, int64_t *queue_offsets)
 {
     int32_t i, status = TS_OK;
     crcs_set done = {from, from};
     ts_record_template templates[2];
 
-    make_forms(templates, log, route, rows, from, to, now_ms);
+    make_templates(templates, log, route, rows, from, to, now_ms);
     for (i = from; i < to && i < rows->count; i++) {
         int64_t log_offset = log_offsets[i] = log->base + log->filled;
 
         set_row_crcs(log, log_offsets, &done, i, log_offset, CRC_DELAY_BYTES);
-        status = append_on_form(log, route, templates, rows, i, now_ms);
+        status = append_with_template(log, route, templates, rows, i, now_ms);
         if (status > 0) {
             ts_put put = put_of(rows, i);
 
             set_row_crcs(log, log_offsets, &done, i, log_offset, 0);
-            done = (crcs_set){i + 1, i + 1}; /* it seals itself */
+            done = (crcs_set){i + 1, i + 1}; /* ts_put_append sets its CRCs itself */
             status = ts_put_append(log, route, &put, now_ms);
         }
         if (status != TS_OK)
@@ -209,7 +211,7 @@ int32_t ts_put_once(ts_log *log, ts_ids *ids, uint64_t topic_hash, ts_route *rou
     return i > from ? i - from : status;
 }
 
-/* Size of a record of a group; 0 where its properties are too many. */
+/* Return the size of a record of a group, or 0 if its properties are too large. */
 static int32_t grouped_bytes(const ts_log *log, const ts_route *route, const ts_put *put,
                              int64_t now_ms, ts_record *head, int32_t *is_timer)
 {
@@ -269,7 +271,7 @@ int32_t ts_put_many_fits(const ts_log *log, const ts_route *route, const ts_colu
     return are_plain(rows) && log->filled + most <= log->staging_bytes &&
            log->base + log->filled + most <= log->append_limit &&
            log->timer_route->next_offset + rows->count <= log->states->end &&
-           ts_calendar_room(log->calendar, rows->count);
+           ts_calendar_has_space(log->calendar, rows->count);
 }
 
 static ts_put head_put(const uint8_t *head, int32_t head_size)
@@ -313,7 +315,7 @@ int32_t ts_put_group(ts_log *log, ts_route *head_route, const uint8_t *head, int
     if (ts_log_has_space(log, (int32_t)left) != TS_OK)
         return TS_NEED_SPACE;
     if (timers > 0 &&
-        (last_id >= log->states->end || !ts_calendar_room(log->calendar, timers))) {
+        (last_id >= log->states->end || !ts_calendar_has_space(log->calendar, timers))) {
         log->need = last_id;
         return TS_NEED_STATES;
     }

@@ -1,47 +1,50 @@
-/* A form: what the records of many puts to one queue have in common, filled in for each.
+/* Record template: the common bytes of many puts to one queue, filled in for each put.
  *
  *   | head, 88 bytes        | body | topic, properties                                | CRC |
  *     size, body CRC and            number of the id; of a timer its times and its id
  *     size, both offsets
  *
- * The second line is filled in. A form is for puts whose texts are the same but for their bodies,
- * whose ids the store makes, and whose times have 13 digits; it is made by what writes any other
- * put, so its records are the same bytes. It holds for the time of its puts, now_ms, which may be
- * set anew; all else that it is made of, the log and the route have for as long as they are there.
+ * The fields of the second and third line are filled in. A template is for puts that differ only in
+ * their bodies, whose ids the store makes, and whose times have 13 digits. It is made by the code
+ * that writes any other put, so its records have the same bytes. It is valid for the time of its
+ * puts, now_ms, which can be changed. All other inputs are constant for the lifetime of the log and
+ * route.
  */
 #ifndef TS_RECORD_TEMPLATE_H
 #define TS_RECORD_TEMPLATE_H
 
 #include "log/put.h"
 
-enum { TS_TEMPLATE_TEXT_BYTES = 1024 }; /* longer ones are copied by the time that all else takes */
+enum { TS_TEMPLATE_TEXT_BYTES = 1024 }; /* for longer texts the copy takes as long as everything
+                                         * else */
 
 typedef struct {
     ts_route *target;
     int32_t is_timer;
-    int32_t text_size;    /* topic and properties with their CRC; 0: there is no form */
-    int32_t at_unique;    /* places in the text */
+    int32_t text_size;    /* topic and properties with their CRC; 0: there is no template */
+    int32_t at_unique;    /* offsets in the text */
     int32_t at_due;       /* of a timer */
     int32_t at_out;
     int32_t at_timer_id;
-    int32_t has_hint;     /* notes are made, of which all have: */
+    int32_t has_hint;     /* puts get an append hint, with the next three values */
     int32_t has_tags;
     int32_t tags;
     int64_t now_ms;
-    uint32_t key_prefix;  /* Java hash of topic# and what comes before the number of the id */
+    uint32_t key_prefix;  /* Java hash of `topic#` and the fixed part of the id */
     uint8_t head[TS_RECORD_AT_BODY];
     uint8_t text[TS_TEMPLATE_TEXT_BYTES];
 } ts_record_template;
 
-/* Whether a row of such times can go on a form for timers. */
+/* Return whether a row with these times fits a template for timers. */
 static inline int32_t ts_template_fits(int64_t due_ms, int64_t out_ms)
 {
     return ts_digits_is_time(due_ms) && ts_digits_is_time(out_ms);
 }
 
-/* What the notes of all on a form have in common. Keys that the caller gives are not noted. */
-static inline void ts_template_set_hint(ts_record_template *template, const ts_log *log, int32_t topic_size,
-                                        int32_t properties_size)
+/* Set the values that the append hints of all puts share. There are no hints if the caller sets
+ * keys. */
+static inline void ts_template_set_hint(ts_record_template *template, const ts_log *log,
+                                        int32_t topic_size, int32_t properties_size)
 {
     const uint8_t *id = template->text + template->at_unique - 20;
     ts_names names;
@@ -57,8 +60,9 @@ static inline void ts_template_set_hint(ts_record_template *template, const ts_l
     template->key_prefix = ts_hint_id_prefix(log, template->target);
 }
 
-/* The form of puts like `any`; `any` is one of them, its body and time do not matter. */
-static inline void ts_template_make(ts_record_template *template, const ts_log *log, ts_route *route,
+/* Make the template for puts like `any`, which is one of them. Its body and time do not matter. */
+static inline void ts_template_make(ts_record_template *template, const ts_log *log,
+                                    ts_route *route,
                                     const ts_put *any, int32_t is_timer, int64_t now_ms)
 {
     int32_t crc_size = log->property_crc ? TS_PROPERTY_CRC_BYTES : 0;
@@ -85,7 +89,8 @@ static inline void ts_template_make(ts_record_template *template, const ts_log *
     template->at_timer_id = (int32_t)(end - template->text) - TS_TIMER_ID_TEXT_BYTES - 1;
     template->at_out = template->at_timer_id - (TS_ID_PAIR_BYTES - TS_TIMER_ID_TEXT_BYTES - 1) -
                    route->real_size - 1 - TS_TIME_DIGITS;
-    template->at_due = template->at_out - (int32_t)sizeof(TS_PROP_TIMER_OUT_MS) - 1 - TS_TIME_DIGITS;
+    template->at_due =
+        template->at_out - (int32_t)sizeof(TS_PROP_TIMER_OUT_MS) - 1 - TS_TIME_DIGITS;
     template->at_unique =
         (is_timer ? template->at_due - (int32_t)sizeof(TS_PROP_TIMER_DELIVER_MS)
                   : (int32_t)(end - template->text)) - 1 - TS_UNIQUE_DIGITS;
@@ -97,7 +102,7 @@ static inline int32_t ts_template_bytes(const ts_record_template *template, int3
     return TS_RECORD_AT_BODY + body_size + template->text_size;
 }
 
-/* The time of the puts from here on. */
+/* Set the time of the following puts. */
 static inline void ts_template_set_now(ts_record_template *template, int64_t now_ms)
 {
     if (template->now_ms == now_ms)
@@ -107,7 +112,8 @@ static inline void ts_template_set_now(ts_record_template *template, int64_t now
     template->now_ms = now_ms;
 }
 
-/* The record at the log's end, but for its CRCs. There is room for it, and its timer id has a state. */
+/* Write the record at the log's end, without its CRCs. There is space for it, and its timer id has
+ * a state. */
 static inline void template_write(const ts_record_template *template, ts_log *log, ts_route *route,
                                   const ts_put *put, int64_t out_ms)
 {
@@ -137,7 +143,8 @@ static inline void template_write(const ts_record_template *template, ts_log *lo
             .store_ms = template->now_ms, .due_ms = put->due_ms, .route = template->target,
             .real = template->is_timer ? route : NULL, .size = size, .tags = template->tags,
             .has_tags = template->has_tags,
-            .key_hash = ts_key_hash(template->key_prefix, text + template->at_unique, TS_UNIQUE_DIGITS),
+            .key_hash = ts_key_hash(template->key_prefix, text + template->at_unique,
+                                    TS_UNIQUE_DIGITS),
         };
         ts_hint_added(log);
     }
@@ -147,9 +154,10 @@ static inline void template_write(const ts_record_template *template, ts_log *lo
     log->out[0] = number;
 }
 
-/* A put on a form, but for its CRCs; 1 where there is no form, or it does not fit. */
-static inline int32_t ts_template_append(const ts_record_template *template, ts_log *log, ts_route *route,
-                                         const ts_put *put)
+/* Append a put with a template, without its CRCs. Return 1 if there is no template, or the put does
+ * not fit it. */
+static inline int32_t ts_template_append(const ts_record_template *template, ts_log *log,
+                                         ts_route *route, const ts_put *put)
 {
     int64_t out_ms = 0;
 

@@ -1,8 +1,8 @@
-/* Kept forms: of the queues that single puts went to lately, so that one more fills a form in.
+/* A cache of record templates for the queues of recent single puts.
  *
- * A few places: a queue has two by its index, one for what is due and one for what waits, and another
- * queue that has the same two takes them from it. To make a form takes the time of several puts on
- * it, so it is made where a queue misses twice in a row.
+ * Each queue has two places by its index, one for due and one for waiting messages. Queues with
+ * equal places replace each other. A template costs as much as several puts with it save, so it is
+ * made only after a queue misses twice in a row.
  */
 #ifndef TS_TEMPLATE_CACHE_H
 #define TS_TEMPLATE_CACHE_H
@@ -12,13 +12,14 @@
 enum { TS_TEMPLATE_CACHE_SIZE = 32 }; /* a power of two */
 
 typedef struct {
-    const ts_route *route;  /* whose form it is; NULL: nobody's */
-    const ts_route *missed; /* who looked last and had none */
+    const ts_route *route;  /* the queue of the template; NULL: empty */
+    const ts_route *missed; /* the queue of the last look-up, if it missed */
     ts_record_template template;
 } ts_cached_template;
 
-/* The form of such puts to a queue; NULL where there is none now. */
-static inline ts_record_template *ts_template_cache_get(ts_log *log, ts_route *route, const ts_put *put,
+/* Return the template for such puts to a queue, or NULL if there is none yet. */
+static inline ts_record_template *ts_template_cache_get(ts_log *log, ts_route *route,
+                                                        const ts_put *put,
                                                         int32_t is_timer, int64_t now_ms)
 {
     uint32_t at = 2 * (uint32_t)route->index + (uint32_t)is_timer;

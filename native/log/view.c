@@ -1,9 +1,9 @@
 #include "log/view.h"
 
-#include "format/properties.h"
 #include "base/checksum.h"
+#include "format/properties.h"
 
-enum { SECTOR_BYTES = 512 }; /* what a disk writes whole or not at all */
+enum { SECTOR_BYTES = 512 }; /* what a disk writes atomically */
 
 int32_t ts_view_record(ts_view *view, int64_t offset, ts_record *record)
 {
@@ -30,9 +30,9 @@ int32_t ts_view_record(ts_view *view, int64_t offset, ts_record *record)
     return TS_OK;
 }
 
-/* Whether a part of a text that fills one sector, as far as the text reaches, is nothing but zeros:
- * what a power cut leaves where this sector was not written and its neighbours were. A record that
- * lost its end so lost its own CRC, too. A text's bytes are never zero otherwise. */
+/* Return whether a part of a text that fills one sector, as far as the text reaches, consists of
+ * zeros. A power cut leaves this if it wrote the neighbouring sectors, but not this one. The record
+ * may have lost its own CRC the same way. A valid text never has zero bytes. */
 static int32_t is_torn(const ts_record *record, const uint8_t *text, int32_t size)
 {
     int64_t at = record->log_offset + (text - record->base), end = at + size;
@@ -54,7 +54,7 @@ static int32_t is_torn(const ts_record *record, const uint8_t *text, int32_t siz
     return 0;
 }
 
-/* Whether a text is UTF-8, as every writer's is. */
+/* Return whether a text is UTF-8, as every writer's is. */
 static int32_t is_text(const uint8_t *text, int32_t size)
 {
     static const uint8_t unknown[3] = {0xEF, 0xBF, 0xBD};
@@ -70,11 +70,12 @@ static int32_t is_text(const uint8_t *text, int32_t size)
     return 1;
 }
 
-/* Whether the last bytes of the properties are a CRC that lost its form: its name or a digit has
- * changed, so that it reads as any other property. 16 of 20 bytes as they are in each are no chance;
- * only a property of another name of eight such bytes, last in its text, could be taken for one. A
- * value may end as it likes, as a message id that a caller gives: so one of the two ends that no value
- * has must be where it was, that of the pair before or that of the name. */
+/* Return whether the last bytes of the properties are a damaged CRC pair: its name or a digit has
+ * changed, so that it reads as another property. It counts as one if 16 of the 20 bytes are as in a
+ * CRC pair. Only a last property with a very similar name could be mistaken for one. A value may
+ * end with any bytes, for example a message id that a caller chose. So one of the two separators
+ * that no value contains must be in its place: the one before the pair, or the one after the name.
+ */
 static int32_t is_broken_crc(const ts_record *record, const uint8_t *at20)
 {
     static const uint8_t template[] = "__CRC32#\x01";
@@ -111,7 +112,7 @@ int32_t ts_record_check(const ts_record *record)
     if (is_torn(record, record->topic, record->topic_size) ||
         is_torn(record, record->properties, record->properties_size))
         return TS_FAULT_PROPERTIES;
-    /* Noise that took the record's end took its CRC, too; few noises are text. */
+    /* Random bytes at the record's end replaced its CRC, too. Few random bytes are UTF-8. */
     if (!is_text(record->properties, record->properties_size))
         return TS_FAULT_PROPERTIES;
     return TS_FAULT_NONE;

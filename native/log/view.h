@@ -1,12 +1,13 @@
-/* A view's bytes: from an offset to mapped memory. */
+/* Access to the bytes of a view: from an offset to mapped memory. */
 #ifndef TS_VIEW_H
 #define TS_VIEW_H
 
-#include "timerstore.h"
 #include "format/record.h"
+#include "timerstore.h"
 
-/* Bytes at offset and how many of them lie in its segment and below the view's end; NULL with
- * view->need set where the segment is not mapped, NULL with need < 0 where there is nothing. */
+/* Return the bytes at an offset. *available is how many of them lie in its segment and below the
+ * view's end. Return NULL with view->need set if the segment is not mapped, and NULL with need < 0
+ * if the offset is outside of the view. */
 static inline const uint8_t *ts_view_at(ts_view *view, int64_t offset, int64_t *available)
 {
     int64_t number, in_segment, left;
@@ -30,11 +31,11 @@ static inline const uint8_t *ts_view_at(ts_view *view, int64_t offset, int64_t *
     return view->segments[number - view->first_segment] + in_segment;
 }
 
-/* gcc 12 takes a function that does nothing but prefetch for one without effect and drops its calls,
- * unless it is inlined before it is looked at. */
+/* gcc 12 treats a function that only prefetches as one without effect and drops its calls, unless
+ * it is inlined first. */
 #define TS_PREFETCHES static inline __attribute__((always_inline)) void
 
-/* Where an offset is mapped, or NULL; nothing is looked at. */
+/* Return where an offset is mapped, or NULL. Reads no bytes. */
 static inline const uint8_t *ts_view_address(const ts_view *view, int64_t offset)
 {
     int64_t number, in_segment;
@@ -49,13 +50,14 @@ static inline const uint8_t *ts_view_address(const ts_view *view, int64_t offset
     return view->segments[number] + in_segment;
 }
 
-/* Records that lie anywhere are touched by the group, a group ahead. */
+/* Scattered records are touched in groups, one group ahead. */
 enum { TS_TOUCHED = 32 };
 
-/* Ask for a record's first and last byte, and with them for where their pages are. Looking that up
- * takes longer than having the lines, and what comes behind such a request waits for it; but several
- * are looked up side by side. So many are asked for in a row, before anything else of them is: read
- * one by one, a record cost 90 to 140 ns for this alone, in groups 30 to 40. */
+/* Prefetch a record's first and last byte, and with them the address translation of their pages.
+ * The translation takes longer than the cache lines, and later requests wait for it; but the
+ * processor does several translations at once. So a whole group is prefetched in a row, before
+ * other data of its records. One by one, a record took 90 to 140 ns for this alone; in groups 30 to
+ * 40. */
 TS_PREFETCHES ts_view_touch(const ts_view *view, int64_t offset, int32_t size)
 {
     const uint8_t *at = ts_view_address(view, offset);
@@ -66,7 +68,7 @@ TS_PREFETCHES ts_view_touch(const ts_view *view, int64_t offset, int32_t size)
     __builtin_prefetch(at + size - 1);
 }
 
-/* The same where no more than the end is looked at. */
+/* Do the same if only the record's end will be read. */
 TS_PREFETCHES ts_view_touch_end(const ts_view *view, int64_t offset, int32_t size)
 {
     const uint8_t *at = ts_view_address(view, offset);
@@ -75,7 +77,7 @@ TS_PREFETCHES ts_view_touch_end(const ts_view *view, int64_t offset, int32_t siz
         __builtin_prefetch(at + size - 1);
 }
 
-/* Ask early for a record's first `head` bytes, and for its end. Never faults. */
+/* Prefetch a record's first `head` bytes and its end. Never faults. */
 TS_PREFETCHES ts_prefetch_ends(const ts_view *view, int64_t offset, int32_t size, int32_t head)
 {
     const uint8_t *at = ts_view_address(view, offset);
@@ -89,21 +91,21 @@ TS_PREFETCHES ts_prefetch_ends(const ts_view *view, int64_t offset, int32_t size
     __builtin_prefetch(at + size - 1);
 }
 
-/* The lines that will be looked at: all of a small record, of a larger one the head and the end,
- * where lengths and properties stand. */
+/* Prefetch the lines that will be read: all of a small record; of a larger one the head and the
+ * end, which hold the lengths and the properties. */
 TS_PREFETCHES ts_view_prefetch(const ts_view *view, int64_t offset, int32_t size)
 {
     ts_prefetch_ends(view, offset, size, 128);
 }
 
-/* The same where all of it is read: its middle, too, as far as that stays in the first cache.
- * Of 1 KiB the CRC took twice as long without them. */
+/* Do the same if the whole record will be read: prefetch its middle, too, as far as it stays in the
+ * first-level cache. Without it the CRC of 1 KiB took twice as long. */
 TS_PREFETCHES ts_view_prefetch_all(const ts_view *view, int64_t offset, int32_t size)
 {
     ts_prefetch_ends(view, offset, size, 1536);
 }
 
-/* The same for the last lines alone, where a timer's time stands. */
+/* Prefetch the last lines only, which hold a timer's time. */
 TS_PREFETCHES ts_view_prefetch_end(const ts_view *view, int64_t offset, int32_t size)
 {
     const uint8_t *at = ts_view_address(view, offset);
@@ -115,7 +117,7 @@ TS_PREFETCHES ts_view_prefetch_end(const ts_view *view, int64_t offset, int32_t 
     __builtin_prefetch(at + size - 1);
 }
 
-/* Why a record could not be had, as a status; view->fault says more. */
+/* Set the fault of a record that cannot be read. Return TS_CORRUPT. */
 static inline int32_t ts_view_fault(ts_view *view, int64_t offset, int32_t fault)
 {
     view->fault = fault;
@@ -123,10 +125,11 @@ static inline int32_t ts_view_fault(ts_view *view, int64_t offset, int32_t fault
     return TS_CORRUPT;
 }
 
-/* The record at offset; its position and lengths are checked, its CRCs are not. */
+/* Read the record at an offset. Checks its position and lengths, but not its CRCs. */
 int32_t ts_view_record(ts_view *view, int64_t offset, ts_record *record);
 
-/* Body and property CRC of a record that ts_view_record gave: 0 or an enum ts_fault. */
+/* Check the body's and the properties' CRC of a record from ts_view_record. Return 0 or an enum
+ * ts_fault. */
 int32_t ts_record_check(const ts_record *record);
 
 #endif

@@ -1,10 +1,11 @@
-/* Walking the commit log record by record. */
+/* Iteration over the records of the commit log. */
 #ifndef TS_WALK_H
 #define TS_WALK_H
 
 #include "log/view.h"
 
-/* The record at *offset, which moves over a blank first. The caller moves it over the record. */
+/* Read the record at *offset. *offset first moves past a blank. The caller moves it past the
+ * record. */
 static inline int32_t ts_walk(ts_view *view, int64_t *offset, ts_record *record)
 {
     for (;;) {
@@ -23,7 +24,8 @@ static inline int32_t ts_walk(ts_view *view, int64_t *offset, ts_record *record)
     }
 }
 
-/* Prepared and rolled-back records of transactions enter no queue. */
+/* Return whether a record enters a queue. Prepared and rolled-back records of transactions do not.
+ */
 static inline int32_t ts_is_queued(const ts_record *record)
 {
     int32_t transaction = record->sys_flag & TS_SYS_TRANSACTION;

@@ -1,4 +1,4 @@
-/* What the OS offers and Python does not: the only file here that calls it. */
+/* File operations that Python does not offer. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -7,7 +7,8 @@
 
 #include "timerstore.h"
 
-/* Many small writes in one call; 0, or -errno where one fails: those before it are done. */
+/* Write many small blocks in one call. Return 0, or -errno of the first failing write; the blocks
+ * before it are written. */
 int32_t ts_write_each(int32_t fd, const uint8_t *data, int32_t size, int32_t count,
                       const int64_t *offsets)
 {

@@ -1,14 +1,15 @@
-/* Maps of files that somebody may cut while they are mapped: the fault is answered with a page of zeros,
- * and noted, so that the process lives on and the store that used the map is told.
+/* A handler for SIGBUS, for maps of files that another process truncates while they are mapped
+ * (decision 0035).
  *
- * The kernel sends SIGBUS to the thread that touches a page behind its file's end. The handler puts a
- * page of its own in that place; no record, unit or used slot is made of zeros, and whoever looks at
- * the count of faults afterwards raises an error instead of what it read. Faults elsewhere go to the
- * handler that was there before.
+ * The kernel sends SIGBUS to a thread that reads a mapped page past its file's end. The handler
+ * maps a page of zeros in its place and counts the fault, so that the process survives. No valid
+ * record, unit or used slot consists of zeros. Readers check the number of faults afterwards, and
+ * raise an error instead of returning what they read. Faults at other addresses go to the handler
+ * that was installed before.
  *
- * What api.h says of C is not so here: this keeps a table, since a handler can be handed nothing, and
- * calls the system. Adding and removing happen under a lock of storage/guarded_map.py; the handler, in any
- * thread at any time, reads. Decision 0035.
+ * Unlike all other C files, this one keeps a table, because a signal handler gets no arguments of
+ * ours, and calls the system. Ranges are added and removed under a lock of storage/guarded_map.py.
+ * The handler reads the table, in any thread at any time.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -27,12 +28,12 @@ typedef struct {
 } range;
 
 static range ranges[RANGES];
-static int32_t used;       /* ranges beyond were never used */
+static int32_t used;       /* ranges from here on were never used */
 static int32_t hits;       /* faults so far */
 static uintptr_t page_bytes;
 static struct sigaction before;
 
-/* A page of zeros where the fault was; 0 where that is none of ours, or cannot be had. */
+/* Map a page of zeros at the fault. Return 0 if the address is not ours, or on failure. */
 static int32_t give_page(uintptr_t at)
 {
     int32_t count = __atomic_load_n(&used, __ATOMIC_ACQUIRE);
@@ -60,7 +61,8 @@ static void on_fault(int number, siginfo_t *info, void *context)
     int saved = errno;
 
     if (info->si_code != BUS_ADRERR || !give_page((uintptr_t)info->si_addr)) {
-        /* One that was sent, as a handler does that has told of a fault: nobody is asked twice. */
+        /* A signal that was sent by raise() or kill(), for example by a handler that has reported a
+         * fault. It is not forwarded a second time, but ends the process. */
         int is_sent = info->si_code <= 0;
 
         if (!is_sent && (before.sa_flags & SA_SIGINFO) != 0) {
@@ -68,7 +70,7 @@ static void on_fault(int number, siginfo_t *info, void *context)
         } else if (!is_sent && before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
             before.sa_handler(number);
         } else {
-            sigaction(number, &usual, NULL); /* on return the fault happens again, and ends us */
+            sigaction(number, &usual, NULL); /* on return the fault repeats and ends the process */
             if (is_sent)
                 raise(number);
         }

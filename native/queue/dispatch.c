@@ -1,17 +1,17 @@
-/* Dispatch: the log's tail becomes queue units. */
-#include "format/queue_unit.h"
+/* Dispatch: make queue units of the log's new records. */
 #include "base/hash.h"
+#include "format/queue_unit.h"
 #include "log/append_hints.h"
 #include "log/put.h"
-#include "timer/request.h"
-#include "queue/tags_code.h"
 #include "log/walk.h"
+#include "queue/tags_code.h"
+#include "timer/request.h"
 
-/* Records come one behind the other, but the processor does not read on across a page by itself: so
- * far ahead lines are asked for. 61 ns a record instead of 80. */
+/* Records are consecutive, but the processor does not prefetch across a page. So lines this far
+ * ahead are prefetched: 61 ns a record instead of 80. */
 enum { AHEAD_BYTES = 2048 };
 
-/* The route of a record: most often that of the one before. */
+/* Return the route of a record. Most often it is that of the previous record. */
 static ts_route *route_of(const ts_routes *routes, const ts_record *record, ts_route *before)
 {
     if (before != NULL && before->queue_id == record->queue_id &&
@@ -21,7 +21,7 @@ static ts_route *route_of(const ts_routes *routes, const ts_record *record, ts_r
     return ts_route_find(routes, record->topic, record->topic_size, record->queue_id);
 }
 
-/* What one call makes: a unit for each record that is in a queue, and where it goes. */
+/* The results of one call: a unit for each record that enters a queue, and its queue. */
 typedef struct {
     uint8_t *units;
     int32_t *route_indexes;
@@ -50,10 +50,11 @@ static void add_request(ts_requests *to, const ts_append_hint *hint)
     };
 }
 
-/* One record by its note. TS_NEED_SPACE where its key does not fit; then nothing is added. */
-static int32_t take_note(made *to, const ts_append_hint *hint, ts_keys *keys, ts_requests *requests)
+/* Handle one record by its append hint. Return TS_NEED_SPACE, and add nothing, if its key does not
+ * fit. */
+static int32_t take_hint(made *to, const ts_append_hint *hint, ts_keys *keys, ts_requests *requests)
 {
-    if (keys != NULL && ts_keys_note(keys, hint) != TS_OK)
+    if (keys != NULL && ts_keys_add_hint(keys, hint) != TS_OK)
         return TS_NEED_SPACE;
     add_unit(to, hint->log_offset, hint->size, hint->tags, hint->route, hint->queue_offset);
     if (hint->real != NULL && requests != NULL)
@@ -80,7 +81,7 @@ int32_t ts_dispatch(ts_view *view, const ts_routes *routes, const int64_t *level
         int32_t is_queued;
 
         if (hint != NULL) {
-            status = take_note(&to, hint, keys, requests);
+            status = take_hint(&to, hint, keys, requests);
             if (status != TS_OK)
                 break;
             *next = offset += hint->size;
@@ -88,7 +89,7 @@ int32_t ts_dispatch(ts_view *view, const ts_routes *routes, const int64_t *level
         }
         status = ts_walk(view, &offset, &record);
         if (status == TS_CORRUPT && view->fault == TS_FAULT_END && offset >= view->end) {
-            *next = offset; /* a blank was the last thing there */
+            *next = offset; /* the log ends with a blank */
             break;
         }
         if (status != TS_OK)

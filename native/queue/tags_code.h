@@ -1,5 +1,5 @@
-/* What a queue unit says of its message besides where it lies: the tag's hash, or for what waits for a
- * fixed level, when it is due (store-format.md 3.2). */
+/* The tags code of a queue unit: the tag's hash, or the due time of a message that waits for a
+ * fixed level. It lets a reader select messages without reading their records. */
 #ifndef TS_TAGS_CODE_H
 #define TS_TAGS_CODE_H
 
@@ -21,8 +21,9 @@ static inline int64_t ts_level_due_ms(const ts_record *record, const ts_text *le
     return due;
 }
 
-/* Whether a unit's code may be when the record of a level is due: delays are whole seconds, by the
- * table of any time. One flipped bit never leaves them whole: 1000 is 125 times a power of two. */
+/* Return whether a unit's code can be the due time of a level's record. Delays are whole seconds,
+ * in any table of delays. A single flipped bit never leaves them whole, because 1000 is 125 times a
+ * power of two. */
 static inline int32_t ts_is_level_time(const ts_record *record, int64_t code)
 {
     int64_t delay;
@@ -31,7 +32,7 @@ static inline int32_t ts_is_level_time(const ts_record *record, int64_t code)
            delay % 1000 == 0;
 }
 
-/* Whether the record waits for a level: else its unit's code is no time. */
+/* Return whether the record waits for a level. If not, its unit's code is not a time. */
 static inline int32_t ts_has_level(const ts_record *record)
 {
     static const int64_t none[1] = {0};
@@ -51,8 +52,8 @@ static inline ts_sixteen ts_load_sixteen(const uint8_t *at)
     return bytes;
 }
 
-/* Whether TAGS stands anywhere in the text, as a name or in a value: most have none, and a search of
- * 16 places at once finds that out in a third of the time that memmem takes. */
+/* Return whether TAGS occurs anywhere in the text, as a name or in a value. Most texts have none. A
+ * search of 16 positions at once takes a third of the time of memmem. */
 static inline int32_t ts_may_have_tags(const uint8_t *text, int32_t size)
 {
     int32_t at = 0;
@@ -77,9 +78,10 @@ static inline int32_t ts_may_have_tags(const uint8_t *text, int32_t size)
     return 0;
 }
 
-/* The queue unit's tagsCode: the tag's hash, for waiting level messages the due time. */
+/* Return the unit's tags code: the tag's hash; for waiting messages of a level the due time. */
 static inline int64_t ts_tags_code(const ts_record *record, const ts_route *route,
-                                   const ts_names *names, const int64_t *level_delay_ms, int32_t level_count)
+                                   const ts_names *names, const int64_t *level_delay_ms,
+                                   int32_t level_count)
 {
     if (route->kind == TS_ROUTE_LEVELS && names->delay.at != NULL) {
         int64_t due = ts_level_due_ms(record, &names->delay, level_delay_ms, level_count);
@@ -90,7 +92,7 @@ static inline int64_t ts_tags_code(const ts_record *record, const ts_route *rout
     return names->tags.at == NULL ? 0 : ts_java_hash(names->tags.at, names->tags.size);
 }
 
-/* What is needed of the properties: tags for the unit, keys for the index where there is one. */
+/* Read the properties that are needed: tags for the unit, and keys if there is an index. */
 static inline void ts_names_of(const ts_record *record, const ts_route *route, int32_t has_keys,
                                ts_names *names)
 {

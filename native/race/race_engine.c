@@ -1,7 +1,7 @@
-/* The C as the engine's threads call it, all at once, under ThreadSanitizer: each call under the locks
- * that api.h and the rooms name for it, and under no other.
+/* All C functions, called concurrently as the engine's threads do, under ThreadSanitizer. Each call
+ * holds the locks that native/api names for it, and no other.
  *
- *   putters          append lock: put_many, put_one, cancel, reschedule (which is encoded under none)
+ *   putters          append lock: put_many, put_one, cancel, reschedule (encoded without a lock)
  *   dispatch         write lock and append lock: swap of the staging; no lock: dispatch
  *   enqueue          no lock: requests; timer lock: link
  *   dequeue-get      timer lock: next slot, load; no lock: due entries; open slot's lock: push
@@ -9,9 +9,9 @@
  *   flush            append lock: copy of the dirty states; timer lock: of the dirty pages
  *   readers          no lock: pull, states, keys, ids, queries
  *
- * What Python hands from thread to thread (how far the log is written, units, the time) goes through
- * a lock here, as it goes through the GIL there. At the end everything was handed over or cancelled,
- * each once. With the argument `unlocked` one lock is left out: the sanitizer must say so.
+ * Values that Python passes between threads under the GIL (the written end of the log, units, the
+ * time) are passed under a lock here. At the end every message was delivered or cancelled exactly
+ * once. With the argument `unlocked` one lock is omitted, and the sanitizer must report it.
  */
 #include "race_store.h"
 
@@ -30,8 +30,8 @@ static void read_queue(uint64_t *seed)
     count = count - at < 16 ? count - at : 16;
     memcpy(units, s->queues[index] + 20 * at, (size_t)count * 20);
     unlock(&s->given);
-    got = ts_pull(&view, &s->routes[index], units, NULL, (int32_t)count, at, view.end, PRECISION, out,
-                  bodies, sizeof bodies, properties, sizeof properties);
+    got = ts_pull(&view, &s->routes[index], units, NULL, (int32_t)count, at, view.end, PRECISION,
+                  out, bodies, sizeof bodies, properties, sizeof properties);
     CHECK(got >= 0);
     for (int32_t i = 0; i < got; i++)
         CHECK(out[i].queue_offset == at + i);

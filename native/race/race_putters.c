@@ -1,4 +1,4 @@
-/* Race. */
+/* The threads that put, cancel and reschedule. */
 #include "race_store.h"
 
 void remember(int64_t id, int64_t log_offset)
@@ -15,7 +15,8 @@ static void put_rows(uint64_t *seed)
     int64_t body_at[BATCH + 1] = {0}, due[BATCH], at[BATCH], ids[BATCH], now = get(&s->now_ms);
     int32_t count = 1 + check_below(seed, BATCH), status;
     int64_t need;
-    ts_column_batch rows = {.bodies = (const uint8_t *)bodies, .body_offsets = body_at, .due_ms = due,
+    ts_column_batch rows = {.bodies = (const uint8_t *)bodies, .body_offsets = body_at,
+                            .due_ms = due,
                     .properties = (const uint8_t *)"TAGS\001a\002", .properties_size = 7,
                     .count = count, .first_unique = check_below(seed, 1 << 30)};
 
@@ -24,8 +25,8 @@ static void put_rows(uint64_t *seed)
         due[i] = now + check_below(seed, 4000) - 200;
     }
     for (int32_t from = 0; from < count;) {
-        from += ts_put_many_locking(&s->log, &s->routes[check_below(seed, REAL)], &rows, from, count,
-                                    BATCH / 3, now, at, ids, &status, &need);
+        from += ts_put_many_locking(&s->log, &s->routes[check_below(seed, REAL)], &rows, from,
+                                    count, BATCH / 3, now, at, ids, &status, &need);
         if (status != TS_OK) {
             CHECK(status == TS_NEED_SPACE && need > 0);
             make_space();
@@ -112,7 +113,7 @@ static void reschedule(uint64_t *seed, int64_t id, int64_t log_offset, ts_route 
         remember(queue_offset, log_offset);
 }
 
-/* The route that a source's own text names. */
+/* Return the route that a source's properties name. */
 static ts_route *real_of(int64_t log_offset)
 {
     ts_record record;

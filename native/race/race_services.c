@@ -1,7 +1,7 @@
-/* Race. */
+/* The threads of the services: dispatch, enqueue, load, deliver, flush. */
 #include "race_store.h"
 
-static int64_t dispatched; /* dispatch alone */
+static int64_t dispatched; /* used by dispatch only */
 
 int dispatch_step(void)
 {
@@ -128,8 +128,8 @@ int load_step(void)
     unlock(&s->timer);
     view = log_view();
     while (done < n) {
-        got = ts_due_load(&view, &s->states, STORE_ID, PRECISION, read_slot, chained + done, n - done,
-                          due + kept);
+        got = ts_due_load(&view, &s->states, STORE_ID, PRECISION, read_slot, chained + done,
+                          n - done, due + kept);
         CHECK(got > 0);
         done += got;
         kept += (int32_t)view.need;

@@ -1,4 +1,4 @@
-/* Race. */
+/* The store that all threads share, and the end of its log. */
 #include "race_store.h"
 
 store *s;
@@ -97,21 +97,22 @@ void make_store(void)
     s->states = (ts_states){s->blocks, TS_BLOCK_IDS, 0};
     s->now_ms = START_MS;
     s->read_slot = s->open_read_slot = START_MS / PRECISION;
-    s->wheel = (ts_wheel){zeros(SLOTS * TS_SLOT_BYTES), zeros((SLOTS * TS_SLOT_BYTES + 4095) / 4096),
-                          SLOTS, PRECISION};
+    s->wheel = (ts_wheel){zeros(SLOTS * TS_SLOT_BYTES),
+                          zeros((SLOTS * TS_SLOT_BYTES + 4095) / 4096), SLOTS, PRECISION};
     s->heap = (ts_heap){zeros(IDS_MAX * (int64_t)sizeof(ts_heap_key)),
                         zeros(IDS_MAX * (int64_t)sizeof(ts_due)), zeros(IDS_MAX * 8), 0, IDS_MAX,
                         IDS_MAX};
     for (int64_t i = 0; i < IDS_MAX; i++)
         s->heap.unused[i] = i;
     s->log = (ts_log){.lock = &s->append, .staging = s->halves[0], .filled_mark = &s->marks[0],
-                      .staging_bytes = HALF, .segment_bytes = SEGMENT, .append_limit = HALF - 16, .precision_ms = PRECISION,
+                      .staging_bytes = HALF, .segment_bytes = SEGMENT, .append_limit = HALF - 16,
+                      .precision_ms = PRECISION,
                       .timer_route = &s->routes[TIMER], .states = &s->states,
                       .store_id = STORE_ID, .property_crc = 1};
     memcpy(s->log.unique_prefix, "7F00000100000000ABCD", 20);
 }
 
-/* As CommitLog.write_out: the other half takes appends while this one is copied. */
+/* Like CommitLog.write_out: the other half takes appends while this one is copied. */
 void write_out(int roll)
 {
     int64_t base, filled;

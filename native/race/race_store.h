@@ -1,4 +1,4 @@
-/* Race. */
+/* The store that all threads share. A comment names the lock of a field. */
 #ifndef TS_RACE_STORE_H
 #define TS_RACE_STORE_H
 
@@ -7,15 +7,13 @@
 
 #include "test/check.h"
 
-#include "format/properties.h"
-#include "format/queue_unit.h"
+#include "base/hash.h"
 #include "format/timer_unit.h"
 #include "format/wheel_slot.h"
 #include "log/encode.h"
-#include "base/hash.h"
 #include "log/parse.h"
-#include "timer/states.h"
 #include "log/view.h"
+#include "timer/states.h"
 
 enum {
     PUTTERS = 2, READERS = 2, ROUNDS = 400, BATCH = 8, REAL = 2, TIMER = REAL, ROUTES = REAL + 1,
@@ -29,7 +27,7 @@ enum {
 
 typedef struct {
     pthread_mutex_t append, write, timer, open, given;
-    int leave_out; /* a lock, to see that it is missed */
+    int leave_out; /* omit a lock, to check that the sanitizer reports it */
 
     ts_log log; /* append */
     int64_t marks[2];
@@ -46,7 +44,7 @@ typedef struct {
     ts_heap heap;                         /* open */
     int64_t open_read_slot;                /* open */
 
-    /* given: under that lock, as Python's objects are under the GIL */
+    /* under the lock `given`, in place of the GIL */
     int64_t written, now_ms, outstanding[SLOTS], requested;
     uint8_t *queues[ROUTES];
     int64_t counts[ROUTES];

@@ -1,10 +1,10 @@
-/* Pulling: queue units become messages in buffers of the caller. */
+/* Pull: read the messages of queue units into buffers of the caller. */
+#include "base/hash.h"
 #include "format/queue_unit.h"
 #include "log/encode.h"
-#include "base/hash.h"
 #include "log/parse.h"
-#include "queue/tags_code.h"
 #include "log/view.h"
+#include "queue/tags_code.h"
 
 static void fill(const ts_record *record, int64_t precision_ms, ts_tail *tail, ts_pulled *out)
 {
@@ -55,7 +55,7 @@ int32_t ts_pull(ts_view *view, const ts_route *route, const uint8_t *units,
         }
         ts_queue_unit_get(units + at * 20, &log_offset, &unit_size, &tags);
         if (log_offset < 0 || unit_size <= 0 || log_offset > visible_end - unit_size)
-            break; /* not durable yet: the rest neither */
+            break; /* not durable yet, and neither are the rest */
         status = ts_view_record(view, log_offset, &record);
         if (status != TS_OK)
             break;
@@ -91,7 +91,7 @@ int32_t ts_pull(ts_view *view, const ts_route *route, const uint8_t *units,
     }
     if (i == 0)
         return status;
-    view->fault = status; /* why not all: TS_OK, or a status */
+    view->fault = status; /* why not all were read: TS_OK or a status */
     return i;
 }
 

@@ -1,9 +1,9 @@
-/* Filtering by tags: which units may match by their hash, then which messages do. */
+/* Tag filters: select units by the hash of their tags, then messages by the tags themselves. */
 #include "format/properties.h"
 #include "format/queue_unit.h"
 #include "log/parse.h"
 
-/* Where `hash` begins in the ascending hashes, or would. */
+/* Return where `hash` begins in the ascending hashes, or where it would. */
 static int32_t hash_place(const ts_tags *tags, int32_t hash)
 {
     int32_t low = 0, high = tags->count;
@@ -30,7 +30,7 @@ static int32_t has_tag(const ts_tags *tags, const ts_text *tag)
 {
     int32_t hash = ts_java_hash(tag->at, tag->size);
 
-    /* Tags of one hash stand side by side. */
+    /* Tags with equal hashes are adjacent. */
     for (int32_t at = hash_place(tags, hash); at < tags->count && tags->hashes[at] == hash; at++) {
         int64_t begin = tags->text_offsets[at], size = tags->text_offsets[at + 1] - begin;
 
@@ -48,7 +48,8 @@ int32_t ts_units_tagged(const uint8_t *units, int32_t count, const ts_tags *tags
     for (int32_t i = 0; i < count; i++) {
         int64_t code = ts_get_i64(units + (int64_t)i * TS_QUEUE_UNIT_BYTES + TS_QUEUE_AT_TAGS_CODE);
 
-        /* Below every hash: an address in the queue's ext file, which says nothing here. */
+        /* A code below every hash is an address in the queue's extension file, which does not tell
+         * the tag. */
         if (code < INT32_MIN || has_hash(tags, (int32_t)(uint32_t)(uint64_t)code))
             positions[found++] = i;
     }
@@ -85,7 +86,7 @@ int32_t ts_pulled_keep(ts_pulled *pulled, int32_t count, const uint8_t *keep, ui
 
         if (!keep[i])
             continue;
-        /* Rows only ever move down, over what was given up. */
+        /* Rows only move towards the start, over removed ones. */
         memmove(bodies + body_at, bodies + one->body_at, (size_t)one->body_size);
         memmove(properties + properties_at, properties + one->properties_at,
                 (size_t)one->properties_size);

@@ -1,4 +1,4 @@
-/* The fixed little files, as arrays of their fields in order. */
+/* The checkpoint files of fixed size, as arrays of their fields in order. */
 #include "format/store_checkpoint.h"
 #include "format/timer_check.h"
 #include "timerstore.h"

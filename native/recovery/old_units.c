@@ -1,11 +1,10 @@
-/* Units of queues that were there before the store was opened: what they say of tags and of times
- * has no checksum, so it is held against the records before anything hangs on it (decision 0051).
- * Also: when the messages of units were stored, which only their records say.
- */
-#include "format/queue_unit.h"
+/* Units of queues that existed before the store was opened. Their tags codes and due times have no
+ * checksum, so they are compared with the records before they are used (decision 0051). Also: the
+ * store times of the messages of units, which only their records have. */
 #include "base/hash.h"
-#include "queue/tags_code.h"
+#include "format/queue_unit.h"
 #include "log/view.h"
+#include "queue/tags_code.h"
 
 typedef struct {
     int64_t log_offset;
@@ -21,7 +20,7 @@ static unit unit_at(const uint8_t *units, int64_t number)
     return one;
 }
 
-static void ask_ahead(const ts_view *view, const uint8_t *units, int32_t i, int32_t count)
+static void prefetch_units(const ts_view *view, const uint8_t *units, int32_t i, int32_t count)
 {
     if (i % TS_TOUCHED == 0) {
         for (int32_t k = i + TS_TOUCHED; k < i + 2 * TS_TOUCHED && k < count; k++) {
@@ -37,7 +36,7 @@ static void ask_ahead(const ts_view *view, const uint8_t *units, int32_t i, int3
     }
 }
 
-/* The record of a unit, or a status. */
+/* Read the record of a unit. Return a status. */
 static int32_t record_of(ts_view *view, const ts_route *route, const unit *one,
                          int64_t queue_offset, ts_record *record)
 {
@@ -59,15 +58,16 @@ int32_t ts_old_units_check(ts_view *view, const ts_route *route, const uint8_t *
         ts_record record;
         ts_names names;
 
-        ask_ahead(view, units, i, count);
+        prefetch_units(view, units, i, count);
         if (one.code < INT32_MIN)
-            continue; /* an address in the queue's ext file: who filters looks at the message */
+            continue; /* an address in the queue's extension file; the filter reads the message
+                       * instead */
         status = record_of(view, route, &one, queue_offset + i, &record);
         if (status != TS_OK)
             break;
         ts_names_of(&record, route, 0, &names);
         if (ts_tags_code(&record, route, &names, NULL, 0) != one.code) {
-            /* Which of the two is wrong: where the record is whole, the unit. */
+            /* If the record is intact, the unit is wrong. */
             status = ts_view_fault(view, one.log_offset, ts_record_check(&record));
             break;
         }
@@ -76,7 +76,8 @@ int32_t ts_old_units_check(ts_view *view, const ts_route *route, const uint8_t *
 }
 
 int32_t ts_old_units_repair(ts_view *view, const ts_route *route, uint8_t *units, int32_t count,
-                            int64_t queue_offset, const int64_t *level_delay_ms, int32_t level_count)
+                            int64_t queue_offset, const int64_t *level_delay_ms,
+                            int32_t level_count)
 {
     int32_t i;
 
@@ -87,12 +88,12 @@ int32_t ts_old_units_repair(ts_view *view, const ts_route *route, uint8_t *units
         int64_t wanted;
         int32_t status;
 
-        ask_ahead(view, units, i, count);
+        prefetch_units(view, units, i, count);
         status = record_of(view, route, &one, queue_offset + i, &record);
         if (status == TS_NEED_SEGMENT)
             return i > 0 ? i : status;
         if (status != TS_OK)
-            continue; /* who delivers it finds out */
+            continue; /* delivery will detect the damage */
         ts_names_of(&record, route, 0, &names);
         wanted = ts_tags_code(&record, route, &names, level_delay_ms, level_count);
         if (one.code == wanted || ts_record_check(&record) != TS_FAULT_NONE)
@@ -113,7 +114,7 @@ int32_t ts_units_store_ms(ts_view *view, const ts_route *route, const uint8_t *u
         unit one = unit_at(units, i);
         ts_record record;
 
-        ask_ahead(view, units, i, count);
+        prefetch_units(view, units, i, count);
         status = record_of(view, route, &one, queue_offset + i, &record);
         if (status != TS_OK)
             break;

@@ -1,12 +1,13 @@
-/* Scanning as a recovery does: every check, and what each record means to the fold. */
+/* The scan of a recovery: check each record, and classify it for the fold. */
 #include "recovery/scan.h"
 
 #include "base/hash.h"
 #include "log/walk.h"
 
-/* Whether it lies in its real topic; who has no space for REAL_TOPIC has our own mark. What a
- * consumer sends on with all its properties is a message like any other, a dead letter, too. */
-static int32_t is_at_home(const ts_record *record, const ts_marks *marks)
+/* Return whether the record is in its real topic. A record without space for REAL_TOPIC has a mark
+ * of ours instead. If a consumer sends a message on with all its properties, that message is
+ * ordinary; so is a dead letter. */
+static int32_t is_in_real_topic(const ts_record *record, const ts_marks *marks)
 {
     if (marks->real_topic.at == NULL)
         return marks->timer_id >= 0 || ts_marks_leveled(marks);
@@ -22,7 +23,7 @@ int32_t ts_record_kind(const ts_record *record, int32_t route_kind, const ts_mar
     }
     if (route_kind == TS_ROUTE_LEVELS)
         return ts_level_usable(marks) ? TS_KIND_LEVEL : TS_KIND_LEVEL_UNUSABLE;
-    if (!is_at_home(record, marks))
+    if (!is_in_real_topic(record, marks))
         return TS_KIND_ORDINARY;
     if (ts_marks_leveled(marks))
         return TS_KIND_LEVEL_DELIVERED;
@@ -56,7 +57,7 @@ void ts_record_describe(const ts_record *record, int32_t route_kind, const ts_ma
     if (out->kind == TS_KIND_TIMER && ts_marks_left_over(marks, record->queue_offset))
         out->timer_id = -1;
     if (out->kind == TS_KIND_LEVEL_DELIVERED) {
-        out->timer_id = marks->level_place; /* -1 where a broker delivered it */
+        out->timer_id = marks->level_place; /* -1 if a broker delivered it */
         out->store_id = marks->level_store_id;
     }
     out->vouches = out->kind == TS_KIND_TIMER && marks->timer_id >= 0 &&
@@ -77,7 +78,7 @@ void ts_record_describe(const ts_record *record, int32_t route_kind, const ts_ma
     }
 }
 
-/* The queue whose pending count the record changes: its real one. */
+/* Return the queue whose pending count the record changes: its real one. */
 static ts_route *counted_route(const ts_routes *routes, ts_route *own, const ts_marks *marks)
 {
     int32_t waits = own->kind == TS_ROUTE_TIMER    ? ts_timer_usable(marks)
@@ -90,7 +91,8 @@ static ts_route *counted_route(const ts_routes *routes, ts_route *own, const ts_
                          marks->real_queue);
 }
 
-/* The group that the record belongs to, if it fits in one. Open while its end lies ahead. */
+/* Update the group that the record belongs to, if the record is consistent with it. The group is
+ * open until its end. */
 static void follow_group(ts_view *view, const ts_record *record, const ts_marks *marks)
 {
     int64_t end = record->log_offset + record->size;
@@ -153,7 +155,7 @@ int32_t ts_scan(ts_view *view, const ts_routes *routes, int64_t precision_ms, in
         *next = offset;
     }
     if (status == TS_CORRUPT) {
-        *next = view->fault_offset; /* behind a blank this is the next segment's start */
+        *next = view->fault_offset; /* after a blank, the start of the next segment */
         return count;
     }
     return count > 0 ? count : status;

@@ -1,10 +1,9 @@
-/* Records, timer units and slots as rows of tables, from bytes that were read into a window.
+/* Records as rows and columns of tables, from the bytes of a window.
  *
- * Two passes: a scan checks everything, says where each text lies and adds up sizes; then columns of
- * exactly these sizes are filled. Nothing is read beyond the window, whatever the bytes say. */
-#include "format/properties.h"
+ * A scan checks each record, finds its texts and adds up their sizes. Then columns of exactly these
+ * sizes are filled. Nothing outside of the window is read, whatever the bytes are.
+ */
 #include "log/message_names.h"
-#include "log/view.h"
 #include "log/walk.h"
 #include "recovery/scan.h"
 #include "table/window.h"
@@ -23,11 +22,9 @@ static void set_text(const ts_window *window, ts_table_row *row, int32_t span, c
     set_span(window, row, span, text->at, text->size);
 }
 
-/* ---- pairs ---- */
-
 enum { NAME_MARKS = 64 };
 
-/* Whether a pair of the same name comes later in the text: then that one counts. */
+/* Return whether a later pair of the text has the same name. Then the later pair counts. */
 static int32_t is_repeated(const uint8_t *text, int32_t size, int32_t at, const ts_text *name)
 {
     ts_text other, value;
@@ -40,7 +37,8 @@ static int32_t is_repeated(const uint8_t *text, int32_t size, int32_t at, const 
     return 0;
 }
 
-/* A number for a name, such that most texts show at once that all their names differ. */
+/* Return a number for a name, chosen so that for most texts the numbers alone prove all names
+ * different. */
 static uint32_t name_mark(const ts_text *name)
 {
     uint32_t first = name->at[0], middle = name->at[name->size / 2];
@@ -49,7 +47,7 @@ static uint32_t name_mark(const ts_text *name)
     return (first * 31 + middle * 7 + last + (uint32_t)name->size * 131) % NAME_MARKS;
 }
 
-/* The next pair that counts. twice: of repeated_marks. */
+/* Read the next pair that counts. twice: the result of repeated_marks. */
 static int32_t counted_next(const uint8_t *text, int32_t size, uint64_t twice, int32_t *at,
                             ts_text *name, ts_text *value)
 {
@@ -62,7 +60,8 @@ static int32_t counted_next(const uint8_t *text, int32_t size, uint64_t twice, i
     return 0;
 }
 
-/* Name marks that stand for more than one pair: only among those a name can stand twice. */
+/* Return the name marks that more than one pair has. Only names with these marks can occur twice.
+ */
 static uint64_t repeated_marks(const uint8_t *text, int32_t size)
 {
     uint64_t once = 0, twice = 0;
@@ -93,8 +92,6 @@ static void count_pairs(const ts_record *record, ts_table_row *row)
     }
 }
 
-/* ---- rows ---- */
-
 static int32_t in_topics(const ts_record *record, const ts_table_filter *filter)
 {
     for (int32_t i = 0; i < filter->topic_count; i++) {
@@ -107,7 +104,7 @@ static int32_t in_topics(const ts_record *record, const ts_table_filter *filter)
     return filter->topic_count == 0;
 }
 
-/* What it is to a table. */
+/* Return the record's kind for a table. */
 static int32_t kind_of(const ts_record *record, const ts_marks *marks)
 {
     return ts_is_queued(record) ? ts_record_kind(record, ts_topic_kind(record), marks)
@@ -136,9 +133,10 @@ static int32_t passes(const ts_table_row *row, const ts_table_filter *filter)
                                 row->due_ms < filter->due_to_ms);
 }
 
-/* Makes the row, as far as it is wanted; 0 where the filter does not let it through. */
+/* Make the row, with the fields that are wanted. Return 0 if the filter rejects the record. */
 static int32_t make_row(const ts_window *window, const ts_record *record, int64_t precision_ms,
-                        const ts_table_filter *filter, int32_t wants, ts_tail *tail, ts_table_row *row)
+                        const ts_table_filter *filter, int32_t wants, ts_tail *tail,
+                        ts_table_row *row)
 {
     if (filter->has_store && (record->store_ms < filter->store_from_ms ||
                               record->store_ms >= filter->store_to_ms))
@@ -213,8 +211,6 @@ int32_t ts_table_scan(ts_window *window, int64_t precision_ms, const ts_table_fi
     return count;
 }
 
-/* ---- columns ---- */
-
 void ts_table_text(const ts_window *window, const ts_table_row *rows, int32_t count, int32_t span,
                    int32_t *offsets, uint8_t *data, uint8_t *validity)
 {
@@ -235,7 +231,8 @@ void ts_table_text(const ts_window *window, const ts_table_row *rows, int32_t co
     offsets[count] = end;
 }
 
-void ts_table_pairs(const ts_window *window, const ts_table_row *rows, int32_t count, int32_t *offsets,
+void ts_table_pairs(const ts_window *window, const ts_table_row *rows, int32_t count,
+                    int32_t *offsets,
                     int32_t *name_offsets, uint8_t *names, int32_t *value_offsets, uint8_t *values)
 {
     int32_t pair = 0, names_end = 0, values_end = 0;

@@ -1,4 +1,4 @@
-/* Timer rows. */
+/* Timer units and wheel slots as rows of tables. */
 #include "format/wheel_slot.h"
 #include "table/window.h"
 #include "timer/unit_checksum.h"
@@ -59,7 +59,7 @@ int32_t ts_slots_scan(const uint8_t *slots, int64_t first, int64_t count, int64_
 
         ts_slot_get(slots + i * TS_SLOT_BYTES, &slot);
         if (slot.time <= 0 || slot.time % slot_count != first + i)
-            continue; /* never used, or no wheel of this many slots has it here */
+            continue; /* never used, or not valid on a wheel of this many slots */
         rows[found].time = slot.time;
         rows[found].first_pos = slot.first_pos;
         rows[found].last_pos = slot.last_pos;

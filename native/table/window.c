@@ -1,4 +1,4 @@
-/* Records of a window. */
+/* Records of a window, each checked before it is used. */
 #include "table/window.h"
 
 #include "log/parse.h"
@@ -6,13 +6,14 @@
 #include "log/walk.h"
 #include "recovery/scan.h"
 
-/* What a record that cannot be read here means: more bytes may help, or none will. */
+/* Return why a record cannot be read here: TS_NEED_SPACE if more bytes may help, else TS_CORRUPT.
+ */
 static int32_t unread(ts_window *window, int64_t offset, int64_t available, int32_t fault)
 {
     int64_t last = ts_window_segment_left(window, offset);
 
     if (last > window->end - offset)
-        last = window->end - offset; /* all that may ever be read of it */
+        last = window->end - offset; /* all bytes that the record may have */
     if (fault == TS_RECORD_SHORT && available < last) {
         int64_t wanted = available < 8 ? 8 : ts_get_i32(window->bytes + (offset - window->offset));
 

@@ -1,4 +1,4 @@
-/* A window. */
+/* Access to the bytes of a window. */
 #ifndef TS_WINDOW_H
 #define TS_WINDOW_H
 
@@ -12,8 +12,10 @@ static inline int32_t ts_window_fault(ts_window *window, int64_t offset, int32_t
     return TS_CORRUPT;
 }
 
-/* Bytes at offset that the window has and that lie below its end; how many in *available. */
-static inline const uint8_t *ts_window_bytes(const ts_window *window, int64_t offset, int64_t *available)
+/* Return the bytes at an offset, or NULL if the window has none there. *available is their number,
+ * up to the window's end. */
+static inline const uint8_t *ts_window_bytes(const ts_window *window, int64_t offset,
+                                             int64_t *available)
 {
     int64_t at = offset - window->offset, left = window->size - at;
 
@@ -30,10 +32,10 @@ static inline int64_t ts_window_segment_left(const ts_window *window, int64_t of
     return window->segment_bytes - offset % window->segment_bytes;
 }
 
-/* The record at *offset; a blank moves *offset to the next segment, where the window ends. */
+/* Read the record at *offset. A blank moves *offset to the next segment, where the window ends. */
 int32_t ts_window_record(ts_window *window, int64_t *offset, ts_record *record);
 
-/* enum ts_route_kind of a record's topic. */
+/* Return the enum ts_route_kind of a record's topic. */
 int32_t ts_topic_kind(const ts_record *record);
 
 #endif

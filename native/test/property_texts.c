@@ -1,4 +1,4 @@
-/* Texts. */
+/* Making property texts, and comparing the two readers on them. */
 #include "property_texts.h"
 
 void put_bytes(text *out, const void *from, int32_t size)
@@ -38,7 +38,8 @@ static int64_t random_i64(uint64_t *seed)
 
 static int64_t random_ms(uint64_t *seed)
 {
-    return check_below(seed, 8) == 0 ? random_i64(seed) : 1700000000000 + check_below(seed, 1 << 30);
+    return check_below(seed, 8) == 0 ? random_i64(seed) : 1700000000000 + check_below(seed,
+                                                                                      1 << 30);
 }
 
 void put_word(text *out, uint64_t *seed, const char *name, int32_t size)
@@ -94,7 +95,7 @@ void put_target(text *out, uint64_t *seed)
     put_number(out, "REAL_QID", check_below(seed, queues[check_below(seed, 5)]));
 }
 
-/* As append.c writes a source, but for TS_ID and what follows. */
+/* Write a source as append.c does, without TS_ID and what follows it. */
 void put_source(text *out, uint64_t *seed)
 {
     put_users(out, seed);
@@ -113,7 +114,7 @@ static int same(const ts_text *a, const ts_text *b)
     return a->at == b->at && a->size == b->size;
 }
 
-/* The last value of the name that is not empty, found without any of the engine's code. */
+/* Return the last non-empty value of the name, found without the engine's code. */
 static ts_text last_value(const uint8_t *at, int32_t size, const char *name)
 {
     const uint8_t *end = at + size, *next;
@@ -150,7 +151,7 @@ static void check_whole(const uint8_t *at, int32_t size, const ts_marks *whole)
     CHECK((whole->real_queue >= 0) <= (last_value(at, size, "REAL_QID").at != NULL));
 }
 
-/* A source as it is carried over: all before a CRC pair, and TS_ID the last of it. */
+/* Check the part of a source that delivery copies: all before a CRC pair, with TS_ID last. */
 static void check_plain(const uint8_t *at, int32_t size, const ts_marks *quick)
 {
     ts_marks part;
@@ -182,8 +183,8 @@ static void check_same(const ts_marks *whole, const ts_marks *quick)
                                          quick->last_key.size == whole->unique_key.size));
 }
 
-/* Both reads of the bytes, in a buffer of their size. Whether the quick way was taken, as far as
- * that shows. */
+/* Read the bytes with both readers, in a buffer of their size. Return whether the fast reader was
+ * used, as far as that is visible. */
 int check_both(const uint8_t *bytes, int32_t size)
 {
     uint8_t *at = check_copy(bytes, (size_t)size);
@@ -198,7 +199,7 @@ int check_both(const uint8_t *bytes, int32_t size)
     ts_marks_get_timer(at, size, &before, &quick);
     check_same(&whole, &quick);
     before = tail;
-    ts_marks_get_timer(at, size, &tail, &quick); /* its own tail is known now */
+    ts_marks_get_timer(at, size, &tail, &quick); /* now it knows the text's own tail */
     check_whole(at, size, &whole);
     check_same(&whole, &quick);
     if (quick.plain_size > 0)

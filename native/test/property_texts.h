@@ -1,4 +1,4 @@
-/* Texts. */
+/* Property texts for the tests of the two readers (property_texts.c). */
 #ifndef TS_TEST_PROPERTY_TEXTS_H
 #define TS_TEST_PROPERTY_TEXTS_H
 

@@ -1,13 +1,9 @@
-/* Make. */
+/* The store in memory: making it, and giving it space. */
 #include "store.h"
 
 #include "base/hash.h"
-#include "format/properties.h"
-#include "format/queue_unit.h"
 #include "format/wheel_slot.h"
 #include "log/parse.h"
-#include "log/view.h"
-#include "timer/unit_checksum.h"
 
 void *bytes_of(int64_t size)
 {
@@ -75,7 +71,7 @@ void free_open(ts_open *open)
     free_heap(&open->heap);
 }
 
-/* What a slot gave: mostly as a run. Runs that are used up go first. */
+/* Load the entries of a slot, mostly as a run. Frees the runs that are used up. */
 void load_open(store *s, const ts_due *in, int32_t count)
 {
     ts_open *open = &s->open;
@@ -165,7 +161,7 @@ void give_states(store *s)
     s->states.end = TS_BLOCK_IDS;
 }
 
-/* The next segment becomes the staging. */
+/* Make the next segment the staging. */
 void give_space(store *s)
 {
     CHECK(s->log.need > 0);

@@ -1,4 +1,6 @@
-/* A store in memory. */
+/* A store in memory, for tests: a commit log of a few segments, each of which is the staging in
+ * turn; consume queues, timer log and wheel as arrays. All are heap buffers of exactly their size.
+ */
 #ifndef TS_TEST_STORE_H
 #define TS_TEST_STORE_H
 
@@ -39,9 +41,9 @@ typedef struct {
     int64_t timer_end, read_slot;
     ts_open open;
     int64_t unique;
-    /* what the test knows */
+    /* what the test expects */
     int64_t now_ms;
-    int64_t due_ms[IDS_MAX];        /* by timer id; 0: no source */
+    int64_t due_ms[IDS_MAX];        /* by timer id; 0: not a source */
     int64_t source_at[IDS_MAX];
     int32_t real[IDS_MAX], cancelled[IDS_MAX];
     int64_t rolled, late, cuts;

@@ -1,15 +1,15 @@
-/* Check. */
+/* Checks of a store: what was delivered, what a scan finds, and what is left at the end. */
 #include "store.h"
 
-#include "base/hash.h"
-#include "format/properties.h"
 #include "format/queue_unit.h"
+#include "format/text.h"
 #include "format/wheel_slot.h"
 #include "log/parse.h"
 #include "log/view.h"
 #include "timer/unit_checksum.h"
 
-/* The two times that a delivered copy ends with, and nothing broken before them. */
+/* Check the two times at the end of a delivered copy, and that no property before them is damaged.
+ */
 static void check_times(const store *s, const ts_pulled *got, const uint8_t *properties)
 {
     ts_text name, value;
@@ -70,7 +70,7 @@ static void pull_all(store *s, int32_t *handed)
                              properties + pulled[i].properties_at, handed);
         }
         CHECK(ts_pull(&s->view, &s->routes[index], s->queues[index], NULL, 1, 0, 10, 1, pulled,
-                      bodies, bodies_bytes, properties, properties_bytes) == 0); /* not durable yet */
+                      bodies, bodies_bytes, properties, properties_bytes) == 0); /* not durable */
         CHECK(ts_pull(&s->view, &s->routes[index], s->queues[index], NULL, 1, 0, log_end(s), 1,
                       pulled, bodies, 11, properties, properties_bytes) == TS_NEED_SPACE);
         CHECK(ts_pull(&s->view, &s->routes[index], s->queues[index], NULL, 1, 1, log_end(s), 1,
@@ -81,7 +81,7 @@ static void pull_all(store *s, int32_t *handed)
     }
 }
 
-/* A recovery's fold of the whole log gives the same states and counts. */
+/* Check that a recovery's fold of the whole log gives the same states and counts. */
 void check_scan(store *s)
 {
     ts_route empty[ROUTES] = {0}, *folded[ROUTES];
@@ -113,7 +113,7 @@ void check_scan(store *s)
         at = next;
     } while (got > 0);
     CHECK(s->view.fault == TS_FAULT_END && at == s->view.end);
-    CHECK(s->view.group_end <= at); /* no group is open at its end */
+    CHECK(s->view.group_end <= at); /* no group is open at the log's end */
     CHECK(kinds[TS_KIND_UNUSABLE] == 0 &&
           kinds[TS_KIND_DELETE] == s->log.cancel_count + s->log.reschedule_count);
     CHECK(kinds[TS_KIND_DELETE] + kinds[TS_KIND_TIMER] == s->routes[TIMER].next_offset);

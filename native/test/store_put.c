@@ -1,15 +1,12 @@
-/* Put. */
+/* Putting, cancelling and rescheduling in a store. */
 #include "store.h"
 
-#include "base/hash.h"
-#include "format/properties.h"
 #include "format/queue_unit.h"
 #include "format/wheel_slot.h"
 #include "log/parse.h"
-#include "log/view.h"
 #include "timer/unit_checksum.h"
 
-/* A body tells its due time and its route. */
+/* Write a body that contains its due time and its route. */
 static int32_t body_put(uint8_t *out, int64_t due_ms, int32_t index, int32_t size)
 {
     memset(out, 'b', (size_t)size);
@@ -27,7 +24,7 @@ static void remember(store *s, int64_t id, int64_t due_ms, int32_t index, int64_
     s->source_at[id] = log_offset;
 }
 
-/* The rows in groups, as many in each as fit a limit; some behind a head. */
+/* Put the rows in groups, as many in each as fit a limit. Some groups have a head. */
 static void put_group(store *s, uint64_t *seed, int32_t index, const ts_column_batch *rows,
                       int64_t *log_offsets, int64_t *queue_offsets)
 {
@@ -88,8 +85,8 @@ void put_many(store *s, uint64_t *seed, int32_t index, int32_t count, int32_t ah
             int64_t need;
 
             i += ts_put_many_locking(&s->log, &s->routes[index], &rows, i, count,
-                                     1 + check_below(seed, 5), s->now_ms, log_offsets, queue_offsets,
-                                     &status, &need);
+                                     1 + check_below(seed, 5), s->now_ms, log_offsets,
+                                     queue_offsets, &status, &need);
             CHECK((status == TS_OK) == (i == count));
             if (status != TS_OK) {
                 CHECK(need == s->log.need);
@@ -141,8 +138,8 @@ void cancel(store *s, int64_t id)
     s->cancelled[id] = 1;
 }
 
-/* The record of a message as it waits for another time, its body saying so; now where that is past.
- * Its size. */
+/* Encode the record of a message for another due time, or for now if that has passed. Its body says
+ * so. Return its size. */
 static int32_t encode_moved(store *s, int64_t id, int64_t due_ms, uint8_t *out, int32_t out_bytes)
 {
     char text[512];
@@ -182,7 +179,7 @@ void reschedule(store *s, int64_t id, int64_t due_ms)
         mark = s->filled_mark;
         got = ts_reschedule(&s->log, real, id, (uint8_t *)text, deletion, target, record, size,
                             s->now_ms);
-        CHECK(got >= 0 || s->filled_mark == mark); /* both or none */
+        CHECK(got >= 0 || s->filled_mark == mark); /* both or neither */
         if (got < 0)
             serve_log(s, got);
     } while (got < 0);

@@ -1,13 +1,11 @@
-/* Services. */
+/* The timer services of a store: dispatch, enqueue, dequeue, deliver. */
 #include "store.h"
 
 #include "base/hash.h"
-#include "format/properties.h"
 #include "format/queue_unit.h"
-#include "format/wheel_slot.h"
+#include "format/timer_unit.h"
 #include "log/parse.h"
 #include "log/view.h"
-#include "timer/unit_checksum.h"
 
 void dispatch(store *s)
 {
@@ -79,7 +77,7 @@ static int64_t lowest_open(const store *s)
     return lowest;
 }
 
-/* Requests of what is dispatched, linked to the wheel; as far as slots are free. */
+/* Link the requests of dispatched messages to the wheel, as far as slots are free. */
 void enqueue(store *s, int32_t batch)
 {
     int64_t want = s->counts[TIMER] - s->requested;
@@ -128,7 +126,8 @@ static int by_offset(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* What slots hold, some at a time, in small calls; the same one by one. */
+/* Load the units of slots, several slots at a time and in small calls; then again one slot at a
+ * time. */
 static int32_t load_slots(store *s, const int64_t *slots, int32_t slot_count, int32_t capacity,
                           ts_chained *out)
 {
@@ -168,7 +167,7 @@ static int32_t load_slots(store *s, const int64_t *slots, int32_t slot_count, in
     return n;
 }
 
-/* The slots whose time has come go to the open slot. */
+/* Move the due slots to the open slot. */
 void dequeue(store *s, int32_t capacity)
 {
     int64_t now_slot = s->now_ms / s->is.precision_ms, slots[8];
@@ -196,7 +195,7 @@ void dequeue(store *s, int32_t capacity)
     free(due);
 }
 
-/* What was counted of entries that all came through. */
+/* Check the counts of a delivery in which every entry was placed. */
 static void check_tally(store *s, const ts_tally *tally, const ts_delivery *delivery, int64_t count)
 {
     int64_t done = 0;
@@ -222,7 +221,7 @@ static void know_routes(store *s)
     }
 }
 
-/* What is due by now goes to the log. */
+/* Deliver the due messages. */
 void deliver(store *s, int32_t capacity)
 {
     ts_due *due = bytes_of(capacity * (int64_t)sizeof *due);
@@ -272,7 +271,7 @@ void deliver(store *s, int32_t capacity)
 void step(store *s, uint64_t *seed)
 {
     dispatch(s);
-    if (check_below(seed, 4) == 0) /* slots are read before all that was put is linked */
+    if (check_below(seed, 4) == 0) /* read slots before everything that was put is linked */
         dequeue(s, 9);
     enqueue(s, 1 + check_below(seed, BATCH));
     if (check_below(seed, 3))

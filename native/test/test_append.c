@@ -1,13 +1,9 @@
-/* Append. */
+/* Appending: calls that need something first, and groups of which the log holds all or none. */
 #include "store.h"
 
-#include "base/hash.h"
 #include "format/properties.h"
-#include "format/queue_unit.h"
-#include "format/wheel_slot.h"
 #include "log/parse.h"
 #include "log/view.h"
-#include "timer/unit_checksum.h"
 
 static void test_needs(void)
 {
@@ -36,28 +32,34 @@ static void test_needs(void)
     CHECK(ts_put_one(&s->log, s->routes, body, 4, 0, NULL, 0, s->now_ms) > 0);
     CHECK(ts_cancel(&s->log, s->routes, 5, NULL, 0, s->now_ms) == TS_NONE);
     view->end = log_end(s);
-    CHECK(ts_dispatch(view, &s->known, NULL, 0, 0, &next, 3, units, indexes, offsets, NULL, NULL, NULL) ==
+    CHECK(ts_dispatch(view, &s->known, NULL, 0, 0, &next, 3, units, indexes, offsets, NULL, NULL,
+                      NULL) ==
           TS_NEED_ROUTE && view->need == 0 && next == 0);
     CHECK(ts_scan(view, &s->known, 1000, 0, &next, 1, &scanned) == TS_NEED_ROUTE);
     know_route(s, TIMER);
     CHECK(ts_scan(view, &s->known, 1000, 0, &next, 1, &scanned) == TS_NEED_ROUTE); /* real */
-    got = ts_dispatch(view, &s->known, NULL, 0, 0, &next, 3, units, indexes, offsets, NULL, NULL, NULL);
+    got = ts_dispatch(view, &s->known, NULL, 0, 0, &next, 3, units, indexes, offsets, NULL, NULL,
+                      NULL);
     CHECK(got == 1 && next > 0 && next < view->end && indexes[0] == TIMER);
     know_route(s, 0);
-    CHECK(ts_dispatch(view, &s->known, NULL, 0, 0, &next, 3, units, indexes, offsets, NULL, NULL, NULL) == 2);
+    CHECK(ts_dispatch(view, &s->known, NULL, 0, 0, &next, 3, units, indexes, offsets, NULL, NULL,
+                      NULL) == 2);
     CHECK(next == view->end && offsets[1] == 0 && indexes[1] == 0);
 
     mapped = s->segments[0];
     s->segments[0] = NULL;
-    CHECK(ts_dispatch(view, &s->known, NULL, 0, 0, &next, 3, units, indexes, offsets, NULL, NULL, NULL) ==
+    CHECK(ts_dispatch(view, &s->known, NULL, 0, 0, &next, 3, units, indexes, offsets, NULL, NULL,
+                      NULL) ==
           TS_NEED_SEGMENT && view->need == 0);
     CHECK(ts_scan(view, &s->known, 1000, 0, &next, 1, &scanned) == TS_NEED_SEGMENT);
-    CHECK(ts_timer_requests(view, units, 1, 0, &s->states, STORE_ID, 1000, &request) == TS_NEED_SEGMENT);
+    CHECK(ts_timer_requests(view, units, 1, 0, &s->states, STORE_ID, 1000,
+                            &request) == TS_NEED_SEGMENT);
     CHECK(ts_due_load(view, &s->states, STORE_ID, 1000, 1, &chained, 1, &due) == TS_NEED_SEGMENT);
     s->segments[0] = (uint8_t *)(uintptr_t)mapped;
     CHECK(ts_timer_requests(view, units, 1, 0, &s->states, STORE_ID, 1000, &request) == 1);
     CHECK(ts_timer_requests(view, units, 1, 1, &s->states, STORE_ID, 1000, &request) == TS_CORRUPT);
-    CHECK(ts_timer_requests(view, units, 1, 0, &s->states, 5, 1000, &request) == 1 && request.id == 0);
+    CHECK(ts_timer_requests(view, units, 1, 0, &s->states, 5, 1000, &request) == 1 &&
+          request.id == 0);
     chained.size = request.size;
     CHECK(ts_due_load(view, &s->states, STORE_ID, 1000, s->now_ms / 1000 + 1, &chained, 1, &due) ==
           1 && view->need == 1 && due.id == 0 && due.due_ms == s->now_ms + 5);
@@ -65,8 +67,8 @@ static void test_needs(void)
     free_store(s);
 }
 
-/* A log that is cut anywhere in a group ends where the group begins; one whose records do not go on
- * as they said has no group. */
+/* Check that a log cut anywhere in a group ends where the group begins, and that inconsistent
+ * records make no group. */
 static void test_groups(int32_t property_crc, int32_t pad)
 {
     const shape is = {1000, 1 << 14, 4096, 64, 1700000000000, property_crc};
@@ -91,7 +93,7 @@ static void test_groups(int32_t property_crc, int32_t pad)
     memcpy(whole, s->segments[0], (size_t)is.segment_bytes);
     for (int64_t cut = start + 1; cut <= end; cut++) { /* zeros from here on */
         if (cut % 512 != 0 && cut != end)
-            continue; /* whole sectors: a record that lost its end lost its own CRC, too */
+            continue; /* a multiple of a sector: a record that lost its end lost its own CRC, too */
         memset(s->segments[0] + cut, 0, (size_t)(end - cut));
         s->view.end = is.segment_bytes;
         s->view.group_end = 0;
@@ -101,15 +103,15 @@ static void test_groups(int32_t property_crc, int32_t pad)
         memcpy(s->segments[0] + start, whole + start, (size_t)(end - start));
     }
     s->view.end = end;
-    s->view.group_end = 0; /* in batches of one the group stays open between them */
+    s->view.group_end = 0; /* in batches of one, the group stays open between them */
     CHECK(ts_scan(&s->view, &s->known, 1000, start, &next, 1, out) == 1 && next == middle);
     CHECK(s->view.group_start == start && s->view.group_end == end);
     CHECK(ts_scan(&s->view, &s->known, 1000, middle, &next, 1, out) == 1);
     CHECK(s->view.group_end == next);
-    s->view.group_end = 0; /* the second alone opens nothing */
+    s->view.group_end = 0; /* the second record alone opens no group */
     CHECK(ts_scan(&s->view, &s->known, 1000, middle, &next, 1, out) == 1);
     CHECK(s->view.group_end == 0);
-    s->log.filled = s->filled_mark = middle; /* another record follows where the second was */
+    s->log.filled = s->filled_mark = middle; /* another record in place of the second */
     CHECK(ts_put_one(&s->log, s->routes, body, 12, 0, NULL, 0, s->now_ms) == middle);
     s->view.end = log_end(s);
     CHECK(ts_scan(&s->view, &s->known, 1000, start, &next, 4, out) == 2);

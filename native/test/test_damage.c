@@ -1,15 +1,13 @@
-/* Damage. */
+/* Readers of a damaged store: no read outside of a buffer, and a valid result or a status. */
 #include "store.h"
 
 #include "base/hash.h"
-#include "format/properties.h"
 #include "format/queue_unit.h"
 #include "format/wheel_slot.h"
-#include "log/parse.h"
 #include "log/view.h"
 #include "timer/unit_checksum.h"
 
-/* A store's bytes in buffers of their own, to be damaged; the same before. */
+/* The bytes of a store in buffers of their own, to be damaged, with a copy of the originals. */
 typedef struct {
     uint8_t *log, *timer_log, *slots, *dirty, *queues[ROUTES];
     int64_t log_bytes, timer_bytes, slot_count;
@@ -47,13 +45,14 @@ static void damage(uint8_t *at, int64_t size, uint64_t *seed)
     }
 }
 
-/* Fields of a unit or a slot at once: where sums and products are made. */
+/* Damage several fields of a unit or slot at once, to reach the arithmetic on them. */
 static void damage_field(uint8_t *at, int64_t count, int32_t bytes, int32_t field, uint64_t *seed)
 {
     static const int64_t numbers[] = {INT64_MAX, INT64_MIN, INT64_MAX - 1000, -1, 52, 0};
 
     if (count > 0 && check_below(seed, 8) == 0)
-        ts_put_i64(at + check_below(seed, (int32_t)count) * bytes + field, numbers[check_below(seed, 6)]);
+        ts_put_i64(at + check_below(seed, (int32_t)count) * bytes + field, numbers[check_below(seed,
+                                                                                               6)]);
 }
 
 static void open_broken(broken *b, const store *s, uint64_t *seed)
@@ -116,7 +115,7 @@ static int is_status(int64_t got)
            (got <= TS_NEED_SEGMENT && got >= TS_NEED_STATES);
 }
 
-/* What the readers of a damaged store write to. */
+/* The results of the readers of a damaged store. */
 typedef struct {
     store *s;
     broken b;
@@ -135,7 +134,8 @@ static void read_log(reading *r)
     int64_t offsets[256], next = -1, topic_at, properties_at, need;
     ts_scanned *scanned = bytes_of(256 * (int64_t)sizeof *scanned);
 
-    got = ts_dispatch(&b->view, &r->s->known, levels, 2, 0, &next, 256, units, indexes, offsets, NULL, NULL, NULL);
+    got = ts_dispatch(&b->view, &r->s->known, levels, 2, 0, &next, 256, units, indexes, offsets,
+                      NULL, NULL, NULL);
     CHECK(is_status(got) && next >= 0 && next <= b->log_bytes + r->s->is.segment_bytes);
     got = ts_scan(&b->view, &r->s->known, r->s->is.precision_ms, 0, &next, 256, scanned);
     CHECK(is_status(got));
@@ -176,7 +176,7 @@ static void read_queues(reading *r)
     free(pulled);
 }
 
-/* Slots in every way; what they hold goes on to due entries. */
+/* Read slots in every way, and make due entries of what they hold. */
 static void read_wheel(reading *r)
 {
     broken *b = &r->b;
@@ -204,14 +204,14 @@ static void read_wheel(reading *r)
     CHECK(is_status(got) && got <= 256);
     count = got > 0 ? got : 0;
     r->due_count = 0;
-    for (int32_t at = 0; at < count; at += got > 0 ? got : 1) { /* a bad one is passed over */
+    for (int32_t at = 0; at < count; at += got > 0 ? got : 1) { /* skip an invalid one */
         got = ts_due_load(&b->view, &r->states, STORE_ID, r->s->is.precision_ms, base + 30,
                           chained + at, count - at, r->due + r->due_count);
         CHECK(is_status(got));
         r->due_count += got > 0 ? (int32_t)b->view.need : 0;
     }
-    CHECK(is_status(ts_timer_log_unchained(&b->timer_view, &b->wheel, 0, &next, base, NULL, 0, patches,
-                                           64)));
+    CHECK(is_status(ts_timer_log_unchained(&b->timer_view, &b->wheel, 0, &next, base, NULL, 0,
+                                           patches, 64)));
     CHECK(is_status(ts_timer_log_unchained(&b->timer_view, &b->wheel, 0, &next, base, living, 3,
                                            patches, 64)));
     for (int32_t i = 0; i < 64; i += 7)
@@ -253,7 +253,7 @@ static void read_timers(reading *r)
     free(late);
 }
 
-/* Due entries of damaged units, delivered into a log of their own. */
+/* Deliver due entries of damaged units into a log of their own. */
 static void read_sources(reading *r, uint64_t *seed)
 {
     int64_t base = r->s->is.start_ms / r->s->is.precision_ms, scratch_bytes = 4096, mark = 0;
@@ -299,7 +299,7 @@ static void read_sources(reading *r, uint64_t *seed)
     free(drafts);
 }
 
-/* A small store: one segment of log and timer log, some of it in the level topic. */
+/* Make a small store: one segment of log and timer log, with some messages in the level topic. */
 static store *make_small(int32_t property_crc)
 {
     const shape is = {1000, 1 << 16, 1 << 14, 64, 1700000000000, property_crc};
@@ -357,7 +357,8 @@ static void test_damage(int32_t property_crc, int32_t rounds, uint64_t seed)
         read_queues(r);
         read_timers(r);
         close_broken(&r->b);
-        open_broken(&r->b, s, &seed); /* linking has changed the wheel: others for the readers */
+        open_broken(&r->b, s, &seed); /* linking has changed the wheel; the readers get another
+                                       * copy */
         read_wheel(r);
         read_sources(r, &seed);
         close_broken(&r->b);
@@ -367,7 +368,7 @@ static void test_damage(int32_t property_crc, int32_t rounds, uint64_t seed)
             s->routes[i].next_offset = offsets[i];
         }
     }
-    CHECK(delivered > rounds); /* the sound ones among them went on */
+    CHECK(delivered > rounds); /* the intact ones were delivered */
     free(r);
     free(block);
     free_store(s);

@@ -1,18 +1,5 @@
-/* The whole way of a message in memory, from a put to a pull; then the same bytes damaged.
- *
- * A store here: a commit log of a few segments, each the staging in its turn; consume queues, timer
- * log and wheel as arrays. All are heap buffers of exactly their size.
- */
-#include "check.h"
+/* The whole way of a message in memory, from a put to a pull, with random steps. */
 #include "store.h"
-
-#include "base/hash.h"
-#include "format/properties.h"
-#include "format/queue_unit.h"
-#include "format/wheel_slot.h"
-#include "log/parse.h"
-#include "log/view.h"
-#include "timer/unit_checksum.h"
 
 static void test_way(const shape *is, uint64_t seed, int64_t *seen)
 {
@@ -22,19 +9,20 @@ static void test_way(const shape *is, uint64_t seed, int64_t *seen)
         if (round < 60) {
             put_many(s, &seed, check_below(&seed, REAL), 1 + check_below(&seed, 12),
                      (int32_t)is->precision_ms * (1 + check_below(&seed, 60)));
-            put_one(s, check_below(&seed, REAL), s->now_ms + check_below(&seed, (int32_t)is->precision_ms * 3));
+            put_one(s, check_below(&seed, REAL),
+                    s->now_ms + check_below(&seed, (int32_t)is->precision_ms * 3));
             for (int32_t i = check_below(&seed, 4); i > 0; i--) {
                 int64_t id = check_below(&seed, (int32_t)s->routes[TIMER].next_offset + 1);
                 if (s->due_ms[id] != 0 && check_below(&seed, 2))
                     cancel(s, id);
                 else if (s->due_ms[id] != 0)
-                    reschedule(s, id, s->now_ms + check_below(&seed, (int32_t)is->precision_ms * 90) -
-                                          is->precision_ms * 9);
+                    reschedule(s, id, s->now_ms - is->precision_ms * 9 +
+                                          check_below(&seed, (int32_t)is->precision_ms * 90));
             }
         }
         if (round == 50)
             check_scan(s);
-        if (check_below(&seed, 5)) /* else: it stalls, and late ones come */
+        if (check_below(&seed, 5)) /* else the services are late */
             step(s, &seed);
         s->now_ms += check_below(&seed, (int32_t)is->precision_ms * 2);
     }
@@ -56,7 +44,7 @@ int main(void)
         {1000, 1 << 14, 52 * 11 + 20, 64, 1700000000000, 1},
         {1000, 1 << 15, 52 * 7 + 16, 40, 1700000000123, 0},
         {100, 1 << 14, 4096, 64, 1700000000050, 1},
-        {1000, 1 << 14, 52 * 5 + 67, 64, 900000000000000123, 1}, /* clocks may say anything */
+        {1000, 1 << 14, 52 * 5 + 67, 64, 900000000000000123, 1}, /* a clock may show any time */
     };
     int64_t seen[3] = {0};
 

@@ -1,6 +1,8 @@
-/* Formats: the reference's vectors bit for bit, both ways; and bytes that are cut or wrong. */
+/* File formats: test vectors of the reference in both directions, and truncated or invalid bytes.
+ */
 #include "check.h"
 
+#include "base/checksum.h"
 #include "format/level_mark.h"
 #include "format/properties.h"
 #include "format/queue_unit.h"
@@ -9,7 +11,6 @@
 #include "format/timer_check.h"
 #include "format/timer_unit.h"
 #include "format/wheel_slot.h"
-#include "base/checksum.h"
 
 #define TEXT(literal) (const uint8_t *)(literal), (int32_t)sizeof(literal) - 1
 

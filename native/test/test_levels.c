@@ -1,12 +1,12 @@
-/* Copies of messages with a fixed level: what they carry, what is refused, what fits. */
+/* Copies of messages with a fixed level: their properties, rejected sources, and limits of size. */
 #include "check.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "format/level_mark.h"
 #include "format/properties.h"
-#include "base/hash.h"
 #include "log/parse.h"
 #include "log/view.h"
 
@@ -77,7 +77,7 @@ static int32_t encode(bench *b, int64_t now_ms, int64_t scratch_bytes)
                            scratch_bytes, &b->draft);
 }
 
-/* The placed copy, read as any reader would. */
+/* Read the placed copy like any reader. */
 static void read_copy(bench *b, ts_record *record, ts_marks *marks)
 {
     const uint8_t *segments[1];
@@ -163,8 +163,9 @@ static void test_unusable(void)
     }
 }
 
-/* Sources whose properties leave no room: first the CRC goes, then what the head repeats. */
-static void test_no_room(void)
+/* Sources whose properties leave too little space: the copy first omits the CRC, then what the head
+ * repeats. */
+static void test_no_space(void)
 {
     static const char here[] = "REAL_TOPIC\001T\002REAL_QID\0012\002DELAY\0014\002p\001";
     const int32_t head = (int32_t)sizeof here - 1;
@@ -204,7 +205,7 @@ int main(void)
     test_copy(1);
     test_refusals();
     test_unusable();
-    test_no_room();
+    test_no_space();
     puts("test_levels: ok");
     return 0;
 }

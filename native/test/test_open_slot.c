@@ -1,15 +1,7 @@
-/* Open slot. */
+/* The open slot: runs and heap together, in order, including entries that no longer roll. */
 #include "store.h"
 
-#include "base/hash.h"
-#include "format/properties.h"
-#include "format/queue_unit.h"
-#include "format/wheel_slot.h"
-#include "log/parse.h"
-#include "log/view.h"
-#include "timer/unit_checksum.h"
-
-/* A batch on its way into the open slot: as a run, or one by one. */
+/* Add a batch to the open slot, as a run or one by one. */
 static void open_push(ts_open *open, const ts_due *in, int32_t count, int32_t as_run)
 {
     ts_heap_key *keys;
@@ -35,7 +27,7 @@ static int64_t open_count(const ts_open *open)
     return count;
 }
 
-/* The last few runs become one. */
+/* Merge the last few runs into one. */
 static void open_merge(ts_open *open, int64_t run_count)
 {
     ts_run *runs = &open->runs[open->run_count - run_count];
@@ -73,10 +65,12 @@ static void test_open(void)
         int32_t as_run = check_below(&seed, 2) && open.run_count < 8;
         int32_t count = as_run ? check_below(&seed, check_below(&seed, 20) ? 40 : MANY)
                                : check_below(&seed, CAPACITY - (int32_t)open.heap.count + 1);
-        int64_t had, until = check_below(&seed, 30), got, scale = check_below(&seed, 3) ? 1 : 1000003;
+        int64_t had, until = check_below(&seed, 30), got, scale = check_below(&seed,
+                                                                              3) ? 1 : 1000003;
 
         for (int32_t i = 0; i < count; i++)
-            in[i] = (ts_due){.wake_ms = check_below(&seed, 30) - check_below(&seed, 30) * (scale > 1),
+            in[i] = (ts_due){.wake_ms = check_below(&seed, 30) - check_below(&seed,
+                                                                             30) * (scale > 1),
                              .id = check_below(&seed, 1000) * scale};
         open_push(&open, in, count, as_run);
         if (open.run_count > 1 && check_below(&seed, 3) == 0)
@@ -94,15 +88,16 @@ static void test_open(void)
     in[0] = (ts_due){.wake_ms = 10, .due_ms = 25, .id = 1, .flags = TS_FLAG_ROLL};
     in[1] = (ts_due){.wake_ms = 10, .due_ms = 5000, .id = 2, .flags = TS_FLAG_ROLL};
     for (int32_t as_run = 0; as_run < 2; as_run++) {
-        open_push(&open, in, 2, as_run); /* the first one's own slot is loaded: it waits */
-        CHECK(ts_open_pop(&open, 20, 1, 1000, out, CAPACITY) == 1 && out[0].id == 2 && out[0].flags);
+        open_push(&open, in, 2, as_run); /* the first one's own slot is loaded, so it waits */
+        CHECK(ts_open_pop(&open, 20, 1, 1000, out, CAPACITY) == 1 && out[0].id == 2 &&
+              out[0].flags);
         CHECK(ts_open_pop(&open, 24, 1, 1000, out, CAPACITY) == 0 && ts_open_wake(&open) == 25);
         CHECK(ts_open_pop(&open, 25, 1, 1000, out, CAPACITY) == 1 && out[0].id == 1);
         CHECK(!out[0].flags);
     }
     for (int32_t i = 0; i < CAPACITY; i++)
         out[i] = (ts_due){.wake_ms = 99, .due_ms = 99, .id = i};
-    ts_heap_push(&open.heap, out, CAPACITY); /* no room for one whose roll is off */
+    ts_heap_push(&open.heap, out, CAPACITY); /* no space for an entry that no longer rolls */
     open_push(&open, in, 1, 1);
     CHECK(ts_open_pop(&open, 20, 1, 1000, out, 9) == 0 && open.is_full);
     free_open(&open);

@@ -1,5 +1,5 @@
-/* Properties: the quick read from the text's end says what the whole read says; nothing is read
- * beyond the text. Every text lies in a heap buffer of exactly its size. */
+/* The two readers of properties agree: the fast one, from the text's end, and the complete one.
+ * Every text is in a heap buffer of exactly its size, so that a read outside of it is detected. */
 #include "property_texts.h"
 
 static void test_own(void)
@@ -24,7 +24,7 @@ static void test_own(void)
         put_crc(&rolled, &seed);
         CHECK(!check_text(&rolled));
         cut = source;
-        cut.size--; /* brokers to 5.1.4 leave out the last 0x02 */
+        cut.size--; /* brokers to 5.1.4 omit the last 0x02 */
         check_text(&cut);
     }
 }
@@ -77,7 +77,7 @@ static void test_deletes(void)
     }
 }
 
-/* A mark of every kind before what would be read quickly. */
+/* A property of every kind before the part that is read fast. */
 static void test_marks_before(void)
 {
     static const char *const names[] = {"TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_ROLL_TIMES",
@@ -130,7 +130,8 @@ static void test_find(void)
 
         for (size_t k = 0; k < size; k++)
             any[k] = (uint8_t)check_below(&seed, i % 2 ? 4 : 256);
-        if (size > 1 && i % 3 == 0) /* byte ^ 1 above byte: where a borrow would show */
+        if (size > 1 && i % 3 == 0) /* byte ^ 1 after byte would show a borrow between lanes of
+                                     * the word */
             any[size / 2] = byte, any[size / 2 - 1] = byte ^ 1;
         at = check_copy(any, size);
         wanted = size == 0 ? NULL : memchr(at, byte, size);

@@ -1,7 +1,7 @@
-/* Foreign. */
+/* The two readers of properties agree on texts of other writers, and on changed texts. */
 #include "property_texts.h"
 
-/* Pairs of a text in any order, as a broker's hash map gives them; or two of them changed. */
+/* Put the pairs of a text in any order, as a broker's hash map does, or swap a few of them. */
 static void shuffle(text *out, const text *from, uint64_t *seed, int32_t swaps)
 {
     int32_t starts[PAIRS_MAX + 1], count = 0;
@@ -52,7 +52,7 @@ static void test_shuffled(void)
     }
 }
 
-/* Own texts with bytes that are changed, taken out or put in. */
+/* Our own texts with bytes changed, removed or inserted. */
 static void test_changed(void)
 {
     static const uint8_t bytes[] = {0, 1, 2, 3, '0', '9', '-', '+', 'T', 'R', 'D', 0xFF};
@@ -71,7 +71,7 @@ static void test_changed(void)
         for (int32_t n = 1 + check_below(&seed, 3); n > 0; n--) {
             int32_t at = check_below(&seed, source.size), way = check_below(&seed, 3);
 
-            if (check_below(&seed, 2)) /* where the quick way looks */
+            if (check_below(&seed, 2)) /* where the fast reader looks */
                 at = source.size - 1 - check_below(&seed, source.size < 60 ? source.size : 60);
             if (way == 0)
                 source.at[at] = bytes[check_below(&seed, sizeof bytes)];
@@ -86,7 +86,7 @@ static void test_changed(void)
     }
 }
 
-/* Any sequence of names, ends and values. */
+/* Any sequence of names, separators and values. */
 static void test_tokens(void)
 {
     static const char *const tokens[] = {
@@ -101,7 +101,8 @@ static void test_tokens(void)
         text any = {0};
 
         for (int32_t n = check_below(&seed, 24); n > 0; n--) {
-            const char *token = tokens[check_below(&seed, (int32_t)(sizeof tokens / sizeof *tokens))];
+            const char *token = tokens[check_below(&seed,
+                                                   (int32_t)(sizeof tokens / sizeof *tokens))];
 
             put_bytes(&any, token, (int32_t)strlen(token));
         }
@@ -118,7 +119,7 @@ static void test_tokens(void)
     }
 }
 
-/* Values of the usual size that hold the end of a pair: two pairs, not one. */
+/* Values of the usual size that contain the end of a pair: two pairs, not one. */
 static void test_ends_inside(void)
 {
     static const char head[] = "UNIQ_KEY\001k\002TIMER_DELIVER_MS\0011700000001000\002"

@@ -1,6 +1,7 @@
-/* Values. */
+/* Values of properties: timer ids, groups, level marks, decimal numbers, and Java's hash. */
 #include "check.h"
 
+#include "base/checksum.h"
 #include "format/level_mark.h"
 #include "format/properties.h"
 #include "format/queue_unit.h"
@@ -9,7 +10,6 @@
 #include "format/timer_check.h"
 #include "format/timer_unit.h"
 #include "format/wheel_slot.h"
-#include "base/checksum.h"
 
 #define TEXT(literal) (const uint8_t *)(literal), (int32_t)sizeof(literal) - 1
 
@@ -37,7 +37,7 @@ static void test_level_mark(void)
         at[n] = '=';
         CHECK(ts_level_mark_get(at, &store, &place, &due_ms) == -1);
     }
-    memset(at, '_', 24); /* a place beyond what a queue number can be */
+    memset(at, '_', 24); /* a queue number that is too large */
     CHECK(ts_level_mark_get(at, &store, &place, &due_ms) == -1);
     free(at);
 }
@@ -86,7 +86,7 @@ static void test_group(void)
     CHECK(ts_group_get(at, &start, &left) == 0 && start == 1000 && left == 280);
     ts_group_put(at, INT64_MAX, INT32_MAX);
     CHECK(ts_group_get(at, &start, &left) == 0 && start == INT64_MAX && left == INT32_MAX);
-    memset(at, '_', 16); /* start beyond what an offset can be */
+    memset(at, '_', 16); /* a start that is too large for an offset */
     CHECK(ts_group_get(at, &start, &left) == -1);
     memset(at, '=', 16);
     CHECK(ts_group_get(at, &start, &left) == -1);
@@ -125,7 +125,8 @@ static void test_decimal(void)
         check_decimal(power - 1);
         check_decimal(-power);
     }
-    for (int64_t four = 0; four < 10000; four++) { /* both halves of eight digits, in all values */
+    for (int64_t four = 0; four < 10000; four++) { /* both halves of eight digits, with all
+                                                    * values */
         check_decimal(1700000000000 + four * 10001);
         check_decimal(9999900000000 - four * 100000);
     }
@@ -161,7 +162,7 @@ static void test_java_hash(void)
           ts_java_hash(TEXT("TopicTest#KEY1")) == -1656969516);
     CHECK(ts_java_hash(TEXT("\xE4\xB8\xAD\xE6\x96\x87")) == 646394);
     CHECK(ts_java_hash(TEXT("\xF0\x9F\x98\x80")) == 1772899);
-    /* Broken UTF-8: U+FFFD as often as Java's decoder puts it. */
+    /* Malformed UTF-8: as many U+FFFD as Java's decoder makes. */
     CHECK(ts_java_hash(TEXT("\xFF")) == 0xFFFD);
     CHECK(ts_java_hash(TEXT("\xE4\xB8")) == 0xFFFD);
     CHECK(ts_java_hash(TEXT("\xF0\x9F\x98")) == 0xFFFD);
@@ -170,7 +171,8 @@ static void test_java_hash(void)
     CHECK(ts_java_hash(TEXT("\xC0\x80")) == 0xFFFD * 31 + 0xFFFD);
     CHECK(ts_java_hash(TEXT("\xF5\x80")) == 0xFFFD * 31 + 0xFFFD);
     CHECK(ts_java_hash(TEXT("\xF4\x90")) == 0xFFFD * 31 + 0xFFFD);
-    for (int round = 0; round < 20000; round++) { /* any bytes, in exact buffers */
+    for (int round = 0; round < 20000; round++) { /* random bytes in buffers of exactly their
+                                                   * size */
         uint8_t raw[24];
         uint32_t slow = 0;
         int32_t size = (int32_t)(check_random(&seed) % sizeof raw);

@@ -1,6 +1,7 @@
-/* Record. */
+/* Commit-log records: test vectors, truncated and invalid records, blanks, and CRCs. */
 #include "check.h"
 
+#include "base/checksum.h"
 #include "format/level_mark.h"
 #include "format/properties.h"
 #include "format/queue_unit.h"
@@ -9,7 +10,6 @@
 #include "format/timer_check.h"
 #include "format/timer_unit.h"
 #include "format/wheel_slot.h"
-#include "base/checksum.h"
 
 #define TEXT(literal) (const uint8_t *)(literal), (int32_t)sizeof(literal) - 1
 
@@ -18,7 +18,7 @@ enum { RECORD_CAPACITY = 512 };
 static const uint8_t host_1[20] = {127, 0, 0, 1, 0, 0, 0x9C, 0x40};
 static const uint8_t host_2[20] = {127, 0, 0, 1, 0, 0, 0x2A, 0x9F};
 
-/* The reference's message, with what a test wants to vary. */
+/* Make the reference's message, with the fields that a test varies. */
 static ts_record message(int32_t magic, int32_t sys_flag, const uint8_t *properties, int32_t size)
 {
     ts_record record = {
@@ -99,7 +99,7 @@ static void test_record_vectors(void)
     CHECK(ts_property_crc_get(at + 115, &crc) == 1 && crc == 1094513055);
 }
 
-/* Reads every byte that a record claims, for the sanitizer. */
+/* Read every byte of a record, for the sanitizer. */
 static void touch(const ts_record *record)
 {
     uint32_t crc = ts_crc32(0, record->born_host, record->born_host_size);
@@ -121,7 +121,7 @@ static void check_cut_and_wrong(const uint8_t *whole, int32_t size)
         uint8_t *cut = check_copy(whole, (size_t)n);
 
         CHECK(ts_record_get(cut, n, &out) == TS_RECORD_SHORT);
-        if (n >= 4) { /* and where the size itself says so */
+        if (n >= 4) { /* and with a size that says so */
             int fault;
 
             ts_put_i32(cut, n);
@@ -157,7 +157,7 @@ static void test_record_forms(void)
         CHECK(ts_record_put(at, &in) == wanted);
         CHECK(ts_record_get(at, wanted, &out) == 0 && out.size == wanted);
         check_same_record(&in, &out);
-        CHECK(ts_record_get(at, RECORD_CAPACITY, &out) == 0); /* what follows does not matter */
+        CHECK(ts_record_get(at, RECORD_CAPACITY, &out) == 0); /* later bytes do not matter */
         check_cut_and_wrong(at, wanted);
     }
 }
@@ -175,7 +175,7 @@ static void test_record_wide_topic(void)
     CHECK(size == 92 + 5 + 255);
     CHECK(ts_record_get(at, size, &out) == 0);
     check_same_record(&in, &out);
-    /* One byte more than any folder's name can have: readers have room for so many and no more. */
+    /* One byte more than any folder's name can have. Readers have space for 255 bytes. */
     in.topic_size = 256;
     size = ts_record_put(at, &in);
     CHECK(ts_record_get(at, size, &out) == TS_RECORD_LENGTHS);
@@ -230,7 +230,8 @@ static void test_record_faults(void)
             CHECK(ts_record_get(at, 115, &out) != 0);
         }
     }
-    for (int round = 0; round < 20000; round++) { /* several wrong bytes, exact buffers */
+    for (int round = 0; round < 20000; round++) { /* several wrong bytes, in buffers of exactly
+                                                   * their size */
         uint8_t *wrong;
         int32_t size;
 
@@ -302,7 +303,7 @@ static void test_property_crc(void)
         CHECK(ts_property_crc_get(at, &crc) == 0);
         at[n] = kept;
     }
-    memcpy(at + 9, "8463847412", 10); /* 2147483648: one beyond 31 bits */
+    memcpy(at + 9, "8463847412", 10); /* 2147483648 has more than 31 bits */
     CHECK(ts_property_crc_get(at, &crc) == 1 && crc == UINT32_MAX);
     memcpy(at + 9, "9999999999", 10);
     CHECK(ts_property_crc_get(at, &crc) == 1 && crc == UINT32_MAX);

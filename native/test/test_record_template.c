@@ -1,21 +1,22 @@
-/* Forms: what is appended on one, made for its call or kept, is the bytes that it is without. */
+/* Record templates: a record made with one, new or from the cache, has the same bytes as without.
+ */
 #include "check.h"
 
 #include "format/properties.h"
-#include "log/template_cache.h"
 #include "log/column_batch.h"
+#include "log/template_cache.h"
 #include "timer/states.h"
 
 enum { ROWS = 40, STAGING = 1 << 16, IDS = 4096, CELLS = 1024, CALLS = 4 * 4 * 3 * 2 * 2 * 20 };
 
 #define DAY_MS 86400000
 
-enum { TOPIC_MAX = 200, QUEUES = 20, PUTS = 400, BATCHES_CACHED = 4 * 2 * 2 * 2 * 10 };
+enum { TOPIC_MAX = 200, QUEUES = 20, PUTS = 400, CACHED_CALLS = 4 * 2 * 2 * 2 * 10 };
 
-static int32_t fitted; /* how often all rows were said to fit */
-static int32_t on_kept, off_kept; /* puts one by one: on a form that was kept, and all others */
+static int32_t fitted; /* how often all rows were found to fit */
+static int32_t on_kept, off_kept; /* single puts with a cached template, and all others */
 
-/* A log's end, with all that an append changes. */
+/* The end of a log, with all that an append changes. */
 typedef struct {
     ts_log log;
     ts_route route, timer;
@@ -82,7 +83,8 @@ static void check_same(const end *a, const end *b)
     CHECK(a->log.last_store_ms == b->log.last_store_ms && a->log.out[0] == b->log.out[0]);
 }
 
-/* Due now and then, near times of 12, 13 and 14 digits, and as far as there are any. */
+/* Return a due time: sometimes now, mostly near times of 12, 13 and 14 digits, and times as late as
+ * possible. */
 static int64_t due_of(uint64_t *seed, const shape *is)
 {
     static const int64_t edges[] = {0, 1000000000000, 10000000000000, INT64_MAX - 10};
@@ -96,8 +98,8 @@ static int64_t due_of(uint64_t *seed, const shape *is)
     return random % 4 == 2 ? edges[3] : is->now_ms + 1 + (int64_t)(random / 4 % DAY_MS);
 }
 
-/* The same rows on forms, and with columns of empty texts, for which there are none. The bodies of
- * the first ones lie in one buffer or each by itself. */
+/* Put the same rows with templates, and with columns of empty texts, for which there are none. The
+ * first bodies are in one buffer, or each is in its own. */
 static void test_rows(const shape *is, uint64_t seed)
 {
     static uint8_t bodies[ROWS * 300], text[2000];
@@ -125,14 +127,15 @@ static void test_rows(const shape *is, uint64_t seed)
     }
     for (int64_t i = 0; i < offsets[ROWS]; i++)
         bodies[i] = (uint8_t)check_random(&seed);
-    if (check_random(&seed) % 2 == 0) { /* room, or states, for some of them alone */
-        on_template->log.append_limit = without->log.append_limit = 5000 + (int64_t)(check_random(&seed) % 12000);
+    if (check_random(&seed) % 2 == 0) { /* space or states for some of them only */
+        on_template->log.append_limit = without->log.append_limit =
+            5000 + (int64_t)(check_random(&seed) % 12000);
         on_template->states.end = without->states.end = 77 + (int64_t)(check_random(&seed) % ROWS);
     }
     fits = ts_put_many_fits(&on_template->log, &on_template->route, &plain, (int32_t)offsets[ROWS],
                             is->now_ms);
-    CHECK(!ts_put_many_fits(&on_template->log, &on_template->route, &general, (int32_t)offsets[ROWS],
-                            is->now_ms));
+    CHECK(!ts_put_many_fits(&on_template->log, &on_template->route, &general,
+                            (int32_t)offsets[ROWS], is->now_ms));
     for (int32_t at = 0; at < ROWS; at += got) {
         int32_t to = at + step < ROWS ? at + step : ROWS;
 
@@ -150,19 +153,21 @@ static void test_rows(const shape *is, uint64_t seed)
     free(without);
 }
 
-/* Where the form of such puts is kept, if it is. */
-static const ts_cached_template *place_of(const ts_log *log, const ts_route *route, int32_t is_timer)
+/* Return the cache entry of the template for such puts, if there is one. */
+static const ts_cached_template *place_of(const ts_log *log, const ts_route *route,
+                                          int32_t is_timer)
 {
     const ts_cached_template *all = (const ts_cached_template *)log->templates;
 
     for (int32_t i = 0; i < TS_TEMPLATE_CACHE_SIZE; i++)
-        if (all[i].route == route && all[i].template.is_timer == is_timer && all[i].template.text_size > 0)
+        if (all[i].route == route && all[i].template.is_timer == is_timer &&
+            all[i].template.text_size > 0)
             return &all[i];
     return NULL;
 }
 
-/* Notes of two ends are of the same records and of routes that are each end's own. */
-static void check_same_notes(const ts_append_hints *a, const ts_append_hints *b)
+/* Check that the append hints of two logs are of the same records, and of each log's own routes. */
+static void check_same_hints(const ts_append_hints *a, const ts_append_hints *b)
 {
     CHECK(a->tail == b->tail);
     for (int64_t i = 0; i < a->tail; i++) {
@@ -176,13 +181,14 @@ static void check_same_notes(const ts_append_hints *a, const ts_append_hints *b)
     }
 }
 
-/* The same puts, one by one, where forms are kept and where none are: to one queue for a while, then
- * to another, more queues than there are places for, at times that change. */
-static void test_kept(const shape *is, uint64_t seed)
+/* Put the same messages one by one, with and without the cache: to one queue for some time, then to
+ * another, with more queues than the cache has places, at changing times. */
+static void test_cache(const shape *is, uint64_t seed)
 {
     static ts_route queues[2][QUEUES];
     static ts_append_hint noted[2][512];
-    ts_append_hints hints[2] = {{.at = noted[0], .capacity = 512}, {.at = noted[1], .capacity = 512}};
+    ts_append_hints hints[2] = {{.at = noted[0], .capacity = 512}, {.at = noted[1],
+                                                                    .capacity = 512}};
     const shape one = {.now_ms = is->now_ms, .precision_ms = is->precision_ms,
                        .property_crc = is->property_crc, .topic_size = 1, .counts = is->counts};
     end *ends[2] = {make_end(&one), make_end(&one)};
@@ -216,7 +222,7 @@ static void test_kept(const shape *is, uint64_t seed)
         is_timer = due_ms > now_ms;
         for (int32_t at = 0; at < size; at++)
             body[at] = (uint8_t)check_random(&seed);
-        for (int32_t side = 0; side < 2 && i == PUTS - 10; side++) { /* room, states are short */
+        for (int32_t side = 0; side < 2 && i == PUTS - 10; side++) { /* space or states are short */
             if (seed % 2 == 0)
                 ends[side]->log.append_limit = ends[side]->log.base + ends[side]->log.filled + 900;
             else
@@ -237,7 +243,7 @@ static void test_kept(const shape *is, uint64_t seed)
               queues[0][q].pending == queues[1][q].pending);
         CHECK(ends[0]->log.out[1] == ends[1]->log.out[1] &&
               ends[0]->log.unique_counter == ends[1]->log.unique_counter);
-        check_same_notes(&hints[0], &hints[1]);
+        check_same_hints(&hints[0], &hints[1]);
         kept = place_of(&ends[0]->log, &queues[0][q], is_timer);
         if (kept != NULL && text_size == 0 && kept->template.now_ms == now_ms && got[0] >= 0)
             on_kept++;
@@ -263,15 +269,15 @@ int main(void)
 
         test_rows(&is, check_random(&seed));
     }
-    CHECK(fitted > CALLS / 8 && fitted < CALLS / 8 * 7); /* both happen, often */
-    for (int32_t i = 0; i < BATCHES_CACHED; i++) {
+    CHECK(fitted > CALLS / 8 && fitted < CALLS / 8 * 7); /* both happen often */
+    for (int32_t i = 0; i < CACHED_CALLS; i++) {
         shape is = {.now_ms = nows[i % 4], .precision_ms = i / 4 % 2 ? 1000 : 1,
                     .property_crc = i / 8 % 2, .topic_size = i / 32 % 3 == 2 ? TOPIC_MAX : 7,
                     .counts = i / 16 % 2};
 
-        test_kept(&is, check_random(&seed));
+        test_cache(&is, check_random(&seed));
     }
-    CHECK(on_kept > BATCHES_CACHED * PUTS / 8 && off_kept > BATCHES_CACHED * PUTS / 8);
+    CHECK(on_kept > CACHED_CALLS * PUTS / 8 && off_kept > CACHED_CALLS * PUTS / 8);
     puts("test_record_template: ok");
     return 0;
 }

@@ -1,4 +1,4 @@
-/* Rows to shards, and their CRCs: against the definition, at edges, on offsets that are wrong. */
+/* Shards and CRCs of rows, compared with the definition: edge cases, and invalid offsets. */
 #include "check.h"
 
 #include "base/checksum.h"

@@ -1,13 +1,7 @@
-/* States. */
+/* The state table: changes, dirty chunks, and the fold. */
 #include "store.h"
 
-#include "base/hash.h"
-#include "format/properties.h"
-#include "format/queue_unit.h"
-#include "format/wheel_slot.h"
 #include "log/parse.h"
-#include "log/view.h"
-#include "timer/unit_checksum.h"
 
 static void test_states(void)
 {

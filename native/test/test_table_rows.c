@@ -1,5 +1,5 @@
-/* Rows and columns: whatever part of a log a window holds, and whatever its bytes say, nothing is
- * read beyond it, and columns are exactly as long as the sums say. */
+/* Rows and columns of tables. Whatever part of a log a window holds, and whatever its bytes are,
+ * nothing outside of it is read, and columns are exactly as long as the sums. */
 #include "check.h"
 
 #include "format/properties.h"
@@ -11,8 +11,6 @@
 enum { SEGMENT = 4096, BASE = 3 * SEGMENT, CAPACITY = 64, SUMS = TS_SPAN_COUNT + 3 };
 
 static const uint8_t host[8] = {127, 0, 0, 1, 0, 0, 0x2A, 0x9F};
-
-/* ---- a segment ---- */
 
 static int32_t put_record(uint8_t *at, int32_t room, int64_t offset, int32_t number)
 {
@@ -32,7 +30,7 @@ static int32_t put_record(uint8_t *at, int32_t room, int64_t offset, int32_t num
                      (int32_t)strlen(text), number % 5 == 0);
 }
 
-/* Fills a segment with records and its blank; how many records. */
+/* Fill a segment with records and a blank. Return the number of records. */
 static int32_t make_segment(uint8_t *segment, int64_t *starts)
 {
     int32_t at = 0, count = 0;
@@ -57,10 +55,10 @@ static ts_window window_of(const uint8_t *bytes, int64_t size, int64_t offset)
                        .segment_bytes = SEGMENT, .verify = 1};
 }
 
-/* ---- reading it ---- */
-
-/* Fills every column into buffers of exactly the sums; the numbers of rows and pairs fit. */
-static void fill(const ts_window *window, const ts_table_row *rows, int32_t count, const int64_t *sums)
+/* Fill every column, in buffers of exactly the sums. Checks that the numbers of rows and pairs
+ * match. */
+static void fill(const ts_window *window, const ts_table_row *rows, int32_t count,
+                 const int64_t *sums)
 {
     size_t n = (size_t)count;
 
@@ -89,7 +87,8 @@ static void fill(const ts_window *window, const ts_table_row *rows, int32_t coun
     free(value_text);
 }
 
-/* Reads from an offset as far as one window goes; how many rows, where it stopped in *next. */
+/* Read from an offset to the end of one window. Return the number of rows; *next is where it
+ * stopped. */
 static int32_t read_rows(const uint8_t *bytes, int64_t size, int64_t offset, int64_t *next,
                          int32_t *status, ts_window *window)
 {
@@ -136,7 +135,7 @@ static void test_every_window(void)
             CHECK(next == starts[whole] && status == TS_NEED_SPACE && window.need >= 0);
             CHECK(window.need <= BASE + SEGMENT - next);
         } else {
-            /* the blank: passed over where it can be read */
+            /* the blank is skipped if it can be read */
             CHECK(next == BASE + SEGMENT || status == TS_NEED_SPACE);
         }
         free(bytes);
@@ -165,20 +164,22 @@ static void test_rows_say_what_was_put(void)
                              .store_to_ms = 1700000000003};
     got = ts_table_scan(&window, 1000, &filter, TS_WANT_PAIRS, BASE, &next, INT64_MAX, CAPACITY,
                         rows, sums);
-    /* the third text: of three pairs a the last, of b the first as the second is empty, UNIQ_KEY */
+    /* the third text: of three pairs `a` the last counts; of two `b` the first, as the second is
+     * empty; UNIQ_KEY */
     CHECK(got == 1 && rows[0].pair_count == 3 && sums[9] == 3);
     filter = (ts_table_filter){.has_due = 1, .due_from_ms = INT64_MIN, .due_to_ms = INT64_MAX};
     got = ts_table_scan(&window, 1000, &filter, 0, BASE, &next, INT64_MAX, CAPACITY, rows, sums);
-    CHECK(got == count / 4); /* what has no due time is none */
+    CHECK(got == count / 4); /* a record without a due time does not match */
     got = (int32_t)ts_window_count(&window, BASE, &next, 3);
     CHECK(got == 3 && next == starts[3]);
-    window.end = starts[3] + 1; /* nothing reaches beyond the end */
+    window.end = starts[3] + 1; /* no record may reach past the end */
     got = ts_table_scan(&window, 1000, &filter, 0, starts[3], &next, INT64_MAX, CAPACITY, rows,
                         sums);
     CHECK(got < 0 && next == starts[3]);
 }
 
-/* Any byte, any bytes: rows, a fault, or a wish for more; the sanitizers see the rest. */
+/* Change any bytes: the result is rows, a fault, or a request for more bytes. The sanitizers detect
+ * the rest. */
 static void test_damage(void)
 {
     uint8_t segment[SEGMENT];
@@ -216,8 +217,6 @@ static void test_damage(void)
         free(bytes);
     }
 }
-
-/* ---- timer units and slots ---- */
 
 static void test_units(void)
 {

@@ -1,16 +1,15 @@
-/* Wheel. */
+/* The wheel, timer units and far units: slots in use, overflow, damaged chains, and look-ups in
+ * chains. */
 #include "store.h"
 
-#include "base/hash.h"
-#include "format/properties.h"
 #include "format/queue_unit.h"
 #include "format/wheel_slot.h"
 #include "log/parse.h"
 #include "log/view.h"
 #include "timer/unit_checksum.h"
 
-/* Of what was read a slot is free, unless it is kept. */
-static void check_kept(store *s, ts_link link, ts_request request)
+/* A slot that was read is free, unless its contents are kept. */
+static void check_kept_slots(store *s, ts_link link, ts_request request)
 {
     int64_t now = link.write_slot, wanted = now + 20, taken = wanted - 128;
     const int64_t kept[3] = {taken - 9, taken, taken + 1};
@@ -31,9 +30,9 @@ static void check_kept(store *s, ts_link link, ts_request request)
             link.kept_count = count;
             link.read_below = taken + 1;
             CHECK(ts_timer_link(&s->wheel, &link, &s->states, &request, 1, units, 52, &late) == 1);
-            CHECK(link.first_slot == wanted - has_it); /* else the one before, which is free */
+            CHECK(link.first_slot == wanted - has_it); /* else the slot before, which is free */
             memcpy(s->wheel.slots, all, 64 * TS_SLOT_BYTES);
-            link.read_below = taken; /* not read then */
+            link.read_below = taken; /* then it was not read */
             CHECK(ts_timer_link(&s->wheel, &link, &s->states, &request, 1, units, 52, &late) == 1);
             CHECK(link.first_slot == wanted - 1);
             memcpy(s->wheel.slots, all, 64 * TS_SLOT_BYTES);
@@ -43,7 +42,8 @@ static void check_kept(store *s, ts_link link, ts_request request)
     free(all);
 }
 
-/* What finds no slot: in the open slot, and in a chain of the far wheel; a delete nowhere. */
+/* A message without a slot goes to the open slot and a chain of the far wheel; a delete goes
+ * nowhere. */
 static void check_overflow(store *s, ts_link link, ts_request request)
 {
     uint8_t *units = bytes_of(TS_TIMER_UNIT_BYTES);
@@ -59,7 +59,7 @@ static void check_overflow(store *s, ts_link link, ts_request request)
     CHECK(late.wake_ms == request.due_ms && late.due_ms == request.due_ms);
     CHECK(link.far_count == 1 && far.slot == -3 && far.due_ms == request.due_ms);
     CHECK(link.bytes == 52 && ts_get_i64(units + TS_TIMER_AT_PREV_POS) == -1);
-    request.flags = TS_FLAG_AGAIN; /* it has its unit */
+    request.flags = TS_FLAG_AGAIN; /* it has its unit already */
     CHECK(ts_timer_link(&s->wheel, &link, &s->states, &request, 1, units, 52, &late) == 1);
     CHECK(link.late_count == 1 && link.far_count == 1 && link.bytes == 0);
     request.flags = TS_FLAG_DELETE;
@@ -86,13 +86,14 @@ static void test_taken_slots(void)
     CHECK(ts_state_set(&s->states, 0, TS_WAITING) == TS_NONE);
     ts_slot_put(s->wheel.slots + wanted % 64 * TS_SLOT_BYTES, &old);
     CHECK(ts_timer_link(&s->wheel, &link, &s->states, &request, 1, units, 104, late) == 1);
-    CHECK(link.first_slot == wanted - 1 && link.late_count == 0); /* the one before, and it rolls */
+    CHECK(link.first_slot == wanted - 1 && link.late_count == 0); /* in the slot before, and it
+                                                                   * rolls */
     CHECK(ts_get_i32(units + TS_TIMER_AT_MAGIC) == (TS_TIMER_MAGIC_DEFAULT | TS_TIMER_MAGIC_ROLL));
     CHECK(ts_wheel_slot(&s->wheel, wanted - 1, &first, &last, &count) && first == 0 && count == 1);
     CHECK(!ts_wheel_slot(&s->wheel, wanted, &first, &last, &count));
     CHECK(ts_wheel_next(&s->wheel, now, now + 64) == wanted - 1);
 
-    for (int64_t slot = now - 70; slot < now + 40; slot++) { /* every one is taken */
+    for (int64_t slot = now - 70; slot < now + 40; slot++) { /* every slot is in use */
         ts_slot_get(s->wheel.slots + slot % 64 * TS_SLOT_BYTES, &old);
         if (old.time == 0) {
             old = (ts_slot){slot - is.slot_count, 0, 52, 1, 0};
@@ -105,13 +106,13 @@ static void test_taken_slots(void)
     request.due_ms = (now - 3) * 1000;
     CHECK(ts_timer_link(&s->wheel, &link, &s->states, &request, 1, units, 104, late) == TS_BLOCKED);
     CHECK(link.bytes == 0 && link.late_count == 0 && link.first_slot == INT64_MAX);
-    check_kept(s, link, request);
+    check_kept_slots(s, link, request);
     check_overflow(s, link, request);
     link.reuse_below = now;
     CHECK(ts_timer_link(&s->wheel, &link, &s->states, &request, 1, units, 104, late) == 1);
     CHECK(link.late_count == 1 && late[0].slot < now && late[0].wake_ms == request.due_ms);
     CHECK(ts_timer_link(&s->wheel, &link, &s->states, &request, 1, units, 51, late) == 0);
-    request.id = 77; /* does not wait: its unit is linked nowhere */
+    request.id = 77; /* it does not wait, so its unit is not linked */
     CHECK(ts_timer_link(&s->wheel, &link, &s->states, &request, 1, units, 52, late) == 1);
     CHECK(ts_get_i64(units + TS_TIMER_AT_PREV_POS) == -1 && link.first_slot == INT64_MAX);
     memset(s->wheel.slots + (wanted - 1) % s->wheel.slot_count * 32, 0, 32);
@@ -120,7 +121,7 @@ static void test_taken_slots(void)
     free_store(s);
 }
 
-/* A sealed unit whose bits changed, or that lies elsewhere; and one that was never sealed. */
+/* A unit with changed bits, or at another position, is invalid; one without a checksum is valid. */
 static void test_unit_checksums(void)
 {
     const ts_timer_unit in = {.prev_pos = 52, .magic = 1, .write_ms = 1700000000000,
@@ -137,7 +138,7 @@ static void test_unit_checksums(void)
             CHECK(ts_checked_unit_get(units, pos, &out) < 0);
             units[bit / 8] ^= (uint8_t)(1 << bit % 8);
         }
-        memcpy(units + TS_TIMER_UNIT_BYTES, units, TS_TIMER_UNIT_BYTES); /* as a stray block */
+        memcpy(units + TS_TIMER_UNIT_BYTES, units, TS_TIMER_UNIT_BYTES); /* as a misplaced block */
         ts_units_check(units, 2, pos, is_sound);
         CHECK(is_sound[0] && !is_sound[1]);
         ts_put_i64(units + TS_TIMER_AT_CHECKSUM, 0);
@@ -146,14 +147,15 @@ static void test_unit_checksums(void)
     free(units);
 }
 
-/* Chains that point at themselves, forward, outside or at what is no unit. */
+/* Chains that point to themselves, forward, outside of the log, or to invalid units. */
 static void test_chains(void)
 {
     const struct {
         int64_t prev;
         int32_t size, status;
     } cases[] = {{-1, 52, 1}, {52, 52, TS_CORRUPT}, {104, 52, TS_CORRUPT}, {0, 52, 2},
-                 {INT64_MAX, 52, TS_CORRUPT}, {1, 52, 1}, {-7, 52, TS_CORRUPT}, {-1, 51, TS_CORRUPT}};
+                 {INT64_MAX, 52, TS_CORRUPT}, {1, 52, 1}, {-7, 52, TS_CORRUPT}, {-1, 51,
+                                                                                 TS_CORRUPT}};
     uint8_t *units = bytes_of(2 * TS_TIMER_UNIT_BYTES), *slots = bytes_of(8 * TS_SLOT_BYTES), dirty;
     const uint8_t *segments[1] = {units};
     ts_view view = {.segments = segments, .segment_count = 1, .segment_bytes = 4096, .end = 104};
@@ -184,7 +186,7 @@ static void test_chains(void)
         ts_slot_put(slots + 3 * TS_SLOT_BYTES, &(ts_slot){3, 0, 52, 2, 0});
         CHECK((ts_wheel_cut(&view, &wheel, 0) >= 0) == is_sound);
     }
-    ts_slot_put(slots + 3 * TS_SLOT_BYTES, &(ts_slot){3, 0, 104, 2, 0}); /* behind the end */
+    ts_slot_put(slots + 3 * TS_SLOT_BYTES, &(ts_slot){3, 0, 104, 2, 0}); /* past the end */
     next = -1;
     CHECK(ts_wheel_load(&view, &wheel, 3, &next, 4, out) == TS_CORRUPT);
     CHECK(view.fault == TS_FAULT_CHAIN && view.fault_offset == 104);
@@ -192,7 +194,8 @@ static void test_chains(void)
     free(slots);
 }
 
-/* Far units: five of two slots in files of two, 20 bytes of each unused; then every bit of one. */
+/* Far units: five of two slots, in files of two units with 20 unused bytes each; then each bit of
+ * one flipped. */
 static void test_far_units(void)
 {
     enum { COUNT = 5, FILE_BYTES = 124 };
@@ -219,7 +222,7 @@ static void test_far_units(void)
     number = heads[0];
     CHECK(ts_far_walk(&view, 8, &number, 2, out) == TS_CORRUPT); /* of another slot */
     CHECK(ts_far_scan(&view, 0, COUNT, out) == COUNT && memcmp(out, units, sizeof out) == 0);
-    number = 5; /* behind the end */
+    number = 5; /* past the end */
     CHECK(ts_far_walk(&view, 7, &number, 2, out) == TS_CORRUPT);
     for (int32_t bit = 0; bit < 52 * 8; bit++) {
         files[2 * FILE_BYTES + bit / 8] ^= (uint8_t)(1 << bit % 8);
@@ -237,7 +240,7 @@ static void test_far_units(void)
     free(files);
 }
 
-/* A handle's names in a chain: topic, key and slot time, all three. */
+/* Find a message in a chain by topic, key and slot time, all three. */
 static void test_chained_find(void)
 {
     const shape is = {1000, 1 << 14, 4096, 64, 1700000000000, 1};
@@ -254,22 +257,28 @@ static void test_chained_find(void)
         chained[i] = (ts_chained){.log_offset = s->source_at[i]};
     s->view.end = log_end(s);
     memcpy(key, "7F00000100000000ABCD000000000003", 32);
-    CHECK(ts_chained_find(&s->view, chained, 12, orders, 6, key, 32, out_ms, &s->states, STORE_ID, &at, &id) ==
+    CHECK(ts_chained_find(&s->view, chained, 12, orders, 6, key, 32, out_ms, &s->states, STORE_ID,
+                          &at, &id) ==
           1 && at == 3 && id == 3);
     at++;
-    CHECK(ts_chained_find(&s->view, chained, 12, orders, 6, key, 32, out_ms, &s->states, STORE_ID, &at, &id) ==
+    CHECK(ts_chained_find(&s->view, chained, 12, orders, 6, key, 32, out_ms, &s->states, STORE_ID,
+                          &at, &id) ==
           0 && at == 12);
     at = 0;
-    CHECK(ts_chained_find(&s->view, chained, 12, mail, 6, key, 32, out_ms, &s->states, STORE_ID, &at, &id) == 0);
+    CHECK(ts_chained_find(&s->view, chained, 12, mail, 6, key, 32, out_ms, &s->states, STORE_ID,
+                          &at, &id) == 0);
     at = 0;
-    CHECK(ts_chained_find(&s->view, chained, 12, orders, 6, key, 31, out_ms, &s->states, STORE_ID, &at, &id) ==
+    CHECK(ts_chained_find(&s->view, chained, 12, orders, 6, key, 31, out_ms, &s->states, STORE_ID,
+                          &at, &id) ==
           0);
     at = 0;
     key[31] = '7';
-    CHECK(ts_chained_find(&s->view, chained, 12, orders, 6, key, 32, out_ms, &s->states, STORE_ID, &at, &id) ==
+    CHECK(ts_chained_find(&s->view, chained, 12, orders, 6, key, 32, out_ms, &s->states, STORE_ID,
+                          &at, &id) ==
           0); /* its slot is the next one */
     at = 0;
-    CHECK(ts_chained_find(&s->view, chained, 12, orders, 6, key, 32, out_ms + 1000, &s->states, 7, &at, &id) ==
+    CHECK(ts_chained_find(&s->view, chained, 12, orders, 6, key, 32, out_ms + 1000, &s->states, 7,
+                          &at, &id) ==
           1 && at == 7 && id == 7);
     s->view.end = s->source_at[5];
     at = 0;

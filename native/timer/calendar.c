@@ -1,4 +1,5 @@
-/* The calendar: reading it, filling it with what waits, and moving it to more room. */
+/* The calendar: filling it with the waiting messages, reading it, and moving it to a larger table.
+ */
 #include "timer/calendar.h"
 
 #include "base/hash.h"
@@ -9,7 +10,7 @@ enum { PREFETCH = 10, AHEAD = 8 };
 
 int32_t ts_calendar_fits(const ts_log *log, int64_t messages)
 {
-    return ts_calendar_room(log->calendar, messages);
+    return ts_calendar_has_space(log->calendar, messages);
 }
 
 void ts_calendar_count(ts_log *log, const ts_route *real, int64_t due_ms, int64_t by)
@@ -23,8 +24,6 @@ void ts_calendar_leave(ts_log *log, const ts_route *real, int64_t id, int64_t du
     if (log->calendar != NULL)
         ts_calendar_take(log->calendar, real, id, due_ms);
 }
-
-/* ---- filling ---- */
 
 static int32_t real_route(ts_view *view, const ts_routes *routes, int64_t log_offset,
                           int32_t is_level, ts_tail *tail, int32_t *out)
@@ -73,27 +72,15 @@ int32_t ts_calendar_fill(ts_calendar *calendar, ts_route **routes, const ts_due 
 {
     int32_t i;
 
-    for (i = 0; i < count && ts_calendar_room(calendar, 1); i++) {
+    for (i = 0; i < count && ts_calendar_has_space(calendar, 1); i++) {
         if (of[i] < 0 || ts_state_get(calendar->left, due[i].id) != TS_WAITING)
-            continue; /* it is counted: what rolls stands in two slots for a moment */
+            continue; /* it was counted before: a message that rolls can be in two slots for a
+                       * short time */
         ts_states_put(calendar->left, due[i].id, TS_DELIVERED);
         calendar->left->waiting--;
         ts_calendar_add(calendar, routes[of[i]], due[i].due_ms, 1);
     }
     return i;
-}
-
-void ts_states_copy(const ts_states *states, uint8_t **blocks, ts_states *out)
-{
-    out->blocks = blocks;
-    out->end = states->end;
-    out->waiting = states->waiting;
-    for (int64_t b = 0; b * TS_BLOCK_IDS < states->end; b++) {
-        if (states->blocks[b] == NULL)
-            blocks[b] = NULL;
-        else
-            memcpy(blocks[b], states->blocks[b], TS_BLOCK_BYTES);
-    }
 }
 
 int64_t ts_properties_due(const uint8_t *properties, int32_t size, int64_t precision_ms)
@@ -113,9 +100,7 @@ int64_t ts_calendar_move(ts_calendar *to, const ts_calendar *from)
     return to->used;
 }
 
-/* ---- reading ---- */
-
-/* The buckets that numbers are added to: number / of_one - first, where that is in [0, count). */
+/* The buckets that counts are added to: number / of_one - first, if that is in [0, count). */
 typedef struct {
     int64_t of_one;
     int64_t first;
@@ -132,8 +117,8 @@ static void take_cell(const reading *to, const ts_calendar_cell *cell)
         to->out[bucket] += cell->count;
 }
 
-/* The 16 neighbours that `key` is one of: what did not find its own place lies behind theirs, up to
- * the first empty cell there. */
+/* Read the group of 16 neighbours that `key` belongs to. A neighbour that did not find its own cell
+ * free is in a later cell, before the first empty one. */
 static void read_group(const ts_calendar *calendar, uint64_t key, const reading *to)
 {
     uint64_t at = ts_calendar_place(key & ~(uint64_t)15, calendar->mask);
@@ -157,7 +142,7 @@ static void prefetch_group(const ts_calendar *calendar, uint64_t key)
         __builtin_prefetch(at + 4 * line);
 }
 
-/* Where there are fewer cells than places to look at: cell by cell. */
+/* Read cell by cell. This is faster if there are fewer cells than look-ups. */
 static void read_all(const ts_calendar *calendar, uint64_t kind, const reading *to)
 {
     for (uint64_t at = 0; at <= calendar->mask; at++) {

@@ -1,20 +1,23 @@
-/* How many messages wait, by when they are due: for each topic and for all, by second and by hour.
+/* The calendar: how many messages wait, by due time, for each topic and for all topics, by second
+ * and by hour.
  *
- * Open addressing on memory that Python hands over. A cell's key:
+ * It is a hash table with open addressing, on memory from Python. The key of a cell:
  *
  *   bits 63-42  topic number, 0: all topics
  *   bit  41     0: a second, 1: an hour
  *   bits 40-0   seconds or hours since 1970, plus 1: so no key is 0, which marks an empty cell
  *
- * 16 neighbours in time lie side by side: a day's seconds are 5,400 places to look at, not 86,400.
- * A cell whose count is 0 stays until the table is made anew. Everything: under the append lock.
+ * 16 neighbours in time are adjacent: reading a day's seconds takes 5,400 look-ups, not 86,400. A
+ * cell with count 0 stays until the table is rebuilt.
+ *
+ * Locking: everything here runs under the append lock.
  */
 #ifndef TS_CALENDAR_H
 #define TS_CALENDAR_H
 
 #include "timer/states.h"
 
-enum { TS_CALENDAR_CELLS = 4 }; /* that one message touches */
+enum { TS_CALENDAR_CELLS = 4 }; /* that one message changes */
 
 #define TS_CALENDAR_NUMBER_MAX (((int64_t)1 << 41) - 2)
 
@@ -46,7 +49,8 @@ static inline void ts_calendar_cell_add(ts_calendar *calendar, uint64_t key, int
     calendar->cells[at].count += by;
 }
 
-/* So many more messages wait for the topic, or fewer, due then. There is room for its cells. */
+/* Count `by` more (or fewer) messages that wait for the topic and are due then. There is space for
+ * the cells. */
 static inline void ts_calendar_add(ts_calendar *calendar, const ts_route *real, int64_t due_ms,
                                    int64_t by)
 {
@@ -58,7 +62,7 @@ static inline void ts_calendar_add(ts_calendar *calendar, const ts_route *real, 
     }
 }
 
-/* A timer waits no more: it is taken off, or where it has not been added yet, never will be. */
+/* Count a timer that waits no more. If it was not counted yet, mark it so that it never will be. */
 static inline void ts_calendar_take(ts_calendar *calendar, const ts_route *real, int64_t id,
                                     int64_t due_ms)
 {
@@ -70,8 +74,9 @@ static inline void ts_calendar_take(ts_calendar *calendar, const ts_route *real,
     ts_calendar_add(calendar, real, due_ms, -1);
 }
 
-/* Whether there is room for the cells of so many more messages; where nobody counts there is. */
-static inline int32_t ts_calendar_room(const ts_calendar *calendar, int64_t messages)
+/* Return whether there is space for the cells of this many more messages. Always true without a
+ * calendar. */
+static inline int32_t ts_calendar_has_space(const ts_calendar *calendar, int64_t messages)
 {
     return calendar == NULL || calendar->used + messages * TS_CALENDAR_CELLS <= calendar->limit;
 }

@@ -1,16 +1,16 @@
 /* Cancelling: the text of a delete record, and many cancels at a time.
  *
- * Finding reads the sources that the handles' hints point at, and needs no lock; cancelling runs
- * under the append lock. What a hint does not settle is left to the caller, who looks further
- * (timerstore/_engine/timer/handle_lookup.py).
+ * ts_cancels_find reads the sources that the hints of handles point at, and needs no lock.
+ * ts_cancels_place runs under the append lock. If a hint is not conclusive, the caller searches
+ * further (timerstore/_engine/timer/handle_lookup.py).
  */
-#include "timer/calendar.h"
-#include "log/encode.h"
 #include "base/hash.h"
+#include "log/encode.h"
 #include "log/parse.h"
 #include "log/view.h"
+#include "timer/calendar.h"
 
-enum { AHEAD = 10, LIKELY_BYTES = 384 }; /* where a record's size is not known */
+enum { AHEAD = 10, LIKELY_BYTES = 384 }; /* assumed if a record's size is not known */
 
 static uint8_t *copy_pair(uint8_t *out, const char *name, int32_t name_size, const uint8_t *value,
                           int32_t value_size)
@@ -46,7 +46,7 @@ int32_t ts_delete_text(uint8_t *out, int32_t out_bytes, const uint8_t *topic, in
     return (int32_t)(next - out);
 }
 
-/* Whether this is the record that gave its place in the timer topic's queue to an id. */
+/* Return whether this record is the source of a timer: the one whose queue offset became the id. */
 static int32_t is_source(const ts_record *record, int64_t timer_id)
 {
     static const char timer[] = TS_TIMER_TOPIC;
@@ -55,7 +55,8 @@ static int32_t is_source(const ts_record *record, int64_t timer_id)
            memcmp(record->topic, timer, sizeof timer - 1) == 0;
 }
 
-/* The source that the hint points at, where it is what the handle names. */
+/* Read the source that the hint points at, and fill in the draft if it is the message that the
+ * handle names. */
 static int32_t find_one(ts_view *view, const ts_routes *routes, int64_t precision_ms,
                         const ts_handle *one, const uint8_t *names, ts_cancel_draft *draft)
 {
@@ -70,7 +71,7 @@ static int32_t find_one(ts_view *view, const ts_routes *routes, int64_t precisio
     if (status == TS_NEED_SEGMENT)
         return status;
     if (status != TS_OK || !is_source(&record, one->timer_id))
-        return TS_OK; /* who looks further says what is wrong */
+        return TS_OK; /* the search of the caller reports what is wrong */
     ts_marks_get(record.properties, record.properties_size, &marks);
     if (marks.real_queue < 0 || !ts_marks_named(&marks, topic, one->topic_size, key,
                                                 one->key_size, one->out_ms))
@@ -110,7 +111,7 @@ int32_t ts_cancels_find(ts_view *view, const ts_routes *routes, int64_t precisio
         if (size < 0 && i > 0)
             break;
         if (size < 0) {
-            draft->real = NULL; /* longer than all the room there is */
+            draft->real = NULL; /* longer than the whole buffer */
             continue;
         }
         draft->text_at = at;

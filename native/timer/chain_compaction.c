@@ -1,14 +1,15 @@
-/* Chains as a broker may read them: of what waits, and of nothing else.
+/* Chain compaction: cut chains down to the units of waiting messages, for a broker that opens the
+ * store.
  *
  * A slot whose unit B (pos 52) is dead, before and after; read_slot is 7, the slot's time 9:
  *   slot 9: first 0, last 104, count 3;   A prev -1   B prev 0, slot 9    C prev 52
  *   slot 9: first 0, last 104, count 2;   A prev -1   B prev -1, slot 6   C prev 0
- * A broker that loads relinks the units of its last two timer-log files by the slot they say: so
- * B must say one that is not read again.
+ * When a broker loads a store, it links all units of its last two timer-log files again, into the
+ * slots that they name. So a dead unit must name a slot that is not read again.
  */
-#include "timer/unit_checksum.h"
 #include "base/sorted.h"
 #include "log/view.h"
+#include "timer/unit_checksum.h"
 #include "timer/wheel.h"
 
 enum { CHAIN_ENDS = 1 };
@@ -34,7 +35,7 @@ static void begin(const ts_view *timer_log, const ts_slot *value, ts_chain_walk 
     }
 }
 
-/* The unit at pos; CHAIN_ENDS where pos is -1. */
+/* Read the unit at pos. Return CHAIN_ENDS if pos is -1. */
 static int32_t next_unit(ts_view *timer_log, int64_t pos, ts_timer_unit *unit)
 {
     int32_t status = pos < 0 ? CHAIN_ENDS : unit_at(timer_log, pos, unit);
@@ -51,7 +52,7 @@ static void patch(ts_patch *out, int64_t pos, int32_t is_dead, const ts_timer_un
     ts_checked_unit_put(out->unit, pos, unit);
 }
 
-static void bury(ts_patch *out, int64_t pos, int64_t slot_ms, ts_timer_unit *unit)
+static void mark_dead(ts_patch *out, int64_t pos, int64_t slot_ms, ts_timer_unit *unit)
 {
     unit->prev_pos = TS_TIMER_PREV_NONE;
     unit->write_ms = slot_ms;
@@ -81,7 +82,7 @@ int64_t ts_wheel_compact_chain(ts_view *timer_log, ts_wheel *wheel, int64_t slot
             return TS_INVALID;
         walk->pos = ts_chain_pos(timer_log, unit.prev_pos);
         if ((unit.magic & TS_TIMER_MAGIC_DELETE) || place < 0 || is_kept[place]) {
-            bury(&patches[walk->patches++], pos, (read_slot - 1) * wheel->precision_ms, &unit);
+            mark_dead(&patches[walk->patches++], pos, (read_slot - 1) * wheel->precision_ms, &unit);
             continue;
         }
         is_kept[place] = 1;
@@ -160,10 +161,10 @@ int64_t ts_wheel_chain_positions(ts_view *timer_log, ts_wheel *wheel, int64_t sl
     return n;
 }
 
-/* Whether a chain has it, as its own bytes tell: relinking chain by chain leaves no other unit that
- * leads on. */
-static int32_t seems_held(const ts_wheel *wheel, const ts_timer_unit *unit, int64_t pos,
-                          int64_t slot)
+/* Return whether a chain holds the unit, judging by its own bytes. After all chains were linked
+ * again, only such units have a previous position. */
+static int32_t seems_chained(const ts_wheel *wheel, const ts_timer_unit *unit, int64_t pos,
+                             int64_t slot)
 {
     ts_slot value;
 
@@ -171,7 +172,8 @@ static int32_t seems_held(const ts_wheel *wheel, const ts_timer_unit *unit, int6
     return unit->prev_pos >= 0 || (value.time == slot && value.first_pos == pos);
 }
 
-int64_t ts_timer_log_unchained(ts_view *timer_log, const ts_wheel *wheel, int64_t from, int64_t *next,
+int64_t ts_timer_log_unchained(ts_view *timer_log, const ts_wheel *wheel, int64_t from,
+                               int64_t *next,
                                int64_t read_slot, const int64_t *held, int64_t held_count,
                                ts_patch *patches, int64_t capacity)
 {
@@ -197,9 +199,9 @@ int64_t ts_timer_log_unchained(ts_view *timer_log, const ts_wheel *wheel, int64_
         if (slot < read_slot) /* not read again */
             continue;
         if (held != NULL ? ts_is_among(held, held_count, pos)
-                         : seems_held(wheel, &unit, pos, slot))
+                         : seems_chained(wheel, &unit, pos, slot))
             continue;
-        bury(&patches[n++], pos, (read_slot - 1) * wheel->precision_ms, &unit);
+        mark_dead(&patches[n++], pos, (read_slot - 1) * wheel->precision_ms, &unit);
     }
     *next = pos;
     return n;

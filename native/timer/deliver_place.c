@@ -1,4 +1,9 @@
-/* Placing. */
+/* Delivery, second part: place the planned records at the log's end, and deliver many messages.
+ *
+ * Placing runs under the append lock. It checks the id's state, gives the record its place and
+ * changes the state, in this order and in one critical section. So an id is delivered at most once,
+ * whatever runs concurrently.
+ */
 #include "log/append_hints.h"
 #include "log/critical_section.h"
 #include "log/message_copy.h"
@@ -9,12 +14,12 @@
 
 enum {
     AHEAD = 10,
-    CRC_DELAY_BYTES = 4096 /* some ten records */
+    CRC_DELAY_BYTES = 4096 /* about ten records */
 };
 
-/* The record from its source: head and body as they are, then the real topic, the properties
- * without the CRC pair, the times. */
-static void build_plain(uint8_t *out, const ts_draft *draft, const times_text *times,
+/* Build the record from its source: head and body unchanged, then the real topic, the properties
+ * without the CRC pair, and the times. */
+static void build_plain(uint8_t *out, const ts_draft *draft, const ts_delivery_times *times,
                         int32_t property_crc)
 {
     const ts_route *route = draft->route;
@@ -41,7 +46,7 @@ static void build_plain(uint8_t *out, const ts_draft *draft, const times_text *t
     next = ts_copy(next, properties, draft->plain_size);
     next = ts_copy(next, times->text, times->size);
     if (property_crc)
-        ts_property_crc_put(next, 0); /* sealed when it is complete */
+        ts_property_crc_put(next, 0); /* set when the record is complete */
 }
 
 static void add_hint(const ts_log *log, const ts_draft *draft, int64_t now_ms)
@@ -93,7 +98,7 @@ TS_PREFETCHES prefetch_draft(const ts_log *log, const ts_draft *draft)
     }
 }
 
-/* What rolled or was moved says where it lies: the last pair but the CRC. */
+/* Fill in the place of a record that rolled or was moved. It is in the last pair before the CRC. */
 static void put_own_place(const ts_log *log, uint8_t *record, int32_t size)
 {
     uint8_t *end = record + size;
@@ -103,10 +108,11 @@ static void put_own_place(const ts_log *log, uint8_t *record, int32_t size)
     ts_copy_own_place(end - TS_PLACE_PAIR_BYTES, log->store_id, log->timer_route->next_offset);
 }
 
-/* Gives the copies their CRCs that lie `behind` bytes or more before the log's end. Not at once: a
- * record's bytes come out of the processor's stores by and by, and reading them waits for the last. */
-static int32_t seal(const ts_log *log, const uint8_t *scratch, const ts_draft *drafts, int32_t at,
-                    int32_t end, int64_t behind)
+/* Set the CRCs of the records that lie at least `behind` bytes before the log's end. They are not
+ * set at once, because a read of recent stores waits until all of them have left the processor's
+ * store buffer. */
+static int32_t set_crcs(const ts_log *log, const uint8_t *scratch, const ts_draft *drafts,
+                        int32_t at, int32_t end, int64_t behind)
 {
     for (; at < end; at++) {
         const ts_draft *draft = &drafts[at];
@@ -125,7 +131,7 @@ static int32_t seal(const ts_log *log, const uint8_t *scratch, const ts_draft *d
 int32_t ts_deliver_place(ts_log *log, const uint8_t *scratch, ts_draft *drafts, int32_t from,
                          int32_t count, int64_t now_ms, ts_tally *tally)
 {
-    times_text times = {.size = 0};
+    ts_delivery_times times = {.size = 0};
     int32_t i, crcs_set = from, status = TS_OK;
 
     for (i = from; i < count && i < from + AHEAD; i++)
@@ -162,7 +168,8 @@ int32_t ts_deliver_place(ts_log *log, const uint8_t *scratch, ts_draft *drafts, 
         }
         out = log->staging + log->filled;
         if (draft->at < 0)
-            build_plain(out, draft, times_of(&times, draft->write_ms, now_ms), log->property_crc);
+            build_plain(out, draft, ts_delivery_times_of(&times, draft->write_ms, now_ms),
+                        log->property_crc);
         else
             ts_copy(out, scratch + draft->at, draft->size);
         if (draft->route == log->timer_route)
@@ -170,13 +177,13 @@ int32_t ts_deliver_place(ts_log *log, const uint8_t *scratch, ts_draft *drafts, 
         draft->placed = ts_copy_place(log, draft->route, draft->size, now_ms);
         if (draft->has_hint)
             add_hint(log, draft, now_ms);
-        crcs_set = seal(log, scratch, drafts, crcs_set, i, CRC_DELAY_BYTES);
+        crcs_set = set_crcs(log, scratch, drafts, crcs_set, i, CRC_DELAY_BYTES);
         if (draft->flags & TS_FLAG_MOVE)
             tally->moved++;
         else
             count_one(log, draft, tally);
     }
-    (void)seal(log, scratch, drafts, crcs_set, i, 0);
+    (void)set_crcs(log, scratch, drafts, crcs_set, i, 0);
     ts_log_publish(log);
     return i > from ? i - from : status;
 }
@@ -191,7 +198,7 @@ static void record_delays(ts_delivery *delivery)
     }
 }
 
-/* Places what is planned: how many, or a status. */
+/* Place the planned records. Return their number, or a status. */
 static int32_t place_planned(ts_log *log, ts_delivery *delivery, ts_tally *tally)
 {
     int32_t got = ts_log_lock(log);

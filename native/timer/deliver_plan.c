@@ -1,16 +1,17 @@
-/* Handing over: a due message becomes a record of its real topic, a far one rolls.
+/* Delivery, first part: plan the records. A due message becomes a record of its real topic; a
+ * message that is due later rolls.
  *
- * Planning reads and checks the source and needs no lock. Placing runs under the append lock: it
- * looks at the id's state, gives the record its place and changes the state, in that order and in
- * the same hold, so that an id is handed at most once whatever else runs.
+ * Planning reads and checks the source, and needs no lock. deliver_place.c places the records under
+ * the append lock.
  *
- * What this engine put is copied once, from its source to its place: planning has just read every
- * byte of it, so the lock is not held for a cold page. Others are encoded to the scratch buffer.
+ * A source that this engine wrote is copied once, directly to its place in the log. Planning has
+ * just read every byte of it, so the critical section does not wait for a page fault. Other sources
+ * are encoded to the scratch buffer.
  */
 #include "base/hash.h"
+#include "index/keys.h"
 #include "log/message_copy.h"
 #include "log/message_names.h"
-#include "index/keys.h"
 #include "log/parse.h"
 #include "log/view.h"
 #include "timer/delivery_times.h"
@@ -18,14 +19,15 @@
 enum {
     HEADROOM = TS_ID_PAIR_BYTES + TS_PLACE_PAIR_BYTES + 76 + 28 + TS_PROPERTY_CRC_BYTES,
     AHEAD = 10,
-    READ_BYTES = 2 << 20 /* of sources in one plan: they are still in the cache when it is placed */
+    READ_BYTES = 2 << 20 /* of sources in one plan, so that they are still in the cache when the
+                          * records are placed */
 };
 
-/* What stays the same from message to message within one call. */
+/* What consecutive messages of one call have in common. */
 typedef struct {
-    ts_route *route;       /* where the last one went */
-    ts_tail tail;          /* of the last one */
-    times_text times;
+    ts_route *route;       /* the queue of the previous message */
+    ts_tail tail;          /* of the previous message */
+    ts_delivery_times times;
 } last_job;
 
 typedef struct {
@@ -38,8 +40,8 @@ typedef struct {
     last_job *last;
 } copy_job;
 
-/* Whether the pair is carried over as it is; the others are written anew or left out. */
-static int32_t is_carried(const ts_text *name, const copy_job *job, int32_t slim)
+/* Return whether the pair is copied unchanged. The other pairs are written again or left out. */
+static int32_t is_copied(const ts_text *name, const copy_job *job, int32_t slim)
 {
     if (TS_IS(name, "__CRC32#") || TS_IS(name, "TIMER_ENQUEUE_MS") ||
         TS_IS(name, "TIMER_DEQUEUE_MS") || TS_IS(name, "TS_ID") || TS_IS(name, "TS_GROUP") ||
@@ -54,12 +56,13 @@ static int32_t is_carried(const ts_text *name, const copy_job *job, int32_t slim
 
 static uint8_t *copy_times(uint8_t *out, const copy_job *job)
 {
-    const times_text *times = times_of(&job->last->times, job->due->write_ms, job->now_ms);
+    const ts_delivery_times *times = ts_delivery_times_of(&job->last->times, job->due->write_ms,
+                                                          job->now_ms);
 
     return ts_copy(out, times->text, times->size);
 }
 
-/* slim: without the times, and where it is no roll without REAL_TOPIC and REAL_QID. */
+/* slim: without the times, and for a delivery without REAL_TOPIC and REAL_QID. */
 static int32_t copy_properties(uint8_t *out, const ts_record *source, int32_t slim, void *of)
 {
     const copy_job *job = of;
@@ -68,7 +71,7 @@ static int32_t copy_properties(uint8_t *out, const ts_record *source, int32_t sl
     int32_t at = 0;
 
     while (ts_pair_next(source->properties, source->properties_size, &at, &name, &value)) {
-        if (!is_carried(&name, job, slim))
+        if (!is_copied(&name, job, slim))
             continue;
         out = ts_copy(out, name.at, name.size + 1 + value.size);
         *out++ = 2;
@@ -83,7 +86,7 @@ static int32_t copy_properties(uint8_t *out, const ts_record *source, int32_t sl
     return (int32_t)(out - start);
 }
 
-/* The route of the real topic: most often that of the message before. */
+/* Return the route of the real topic. Most often it is that of the previous message. */
 static ts_route *real_route(const ts_routes *routes, const ts_marks *marks, last_job *last)
 {
     const ts_route *before = last->route;
@@ -96,8 +99,8 @@ static ts_route *real_route(const ts_routes *routes, const ts_marks *marks, last
     return last->route;
 }
 
-/* Bytes of the record as build_plain makes it; 0 where it cannot: another's source, or one too long
- * for what delivery adds. */
+/* Return the size of the record that build_plain makes, or 0 if it cannot: another writer's source,
+ * or one that is too long for what delivery adds. */
 static int32_t plain_bytes(const ts_record *source, const ts_route *route, const copy_job *job)
 {
     const ts_marks *marks = job->marks;
@@ -107,7 +110,7 @@ static int32_t plain_bytes(const ts_record *source, const ts_route *route, const
         marks->store_id != job->log->store_id || source->body != source->base + TS_RECORD_AT_BODY)
         return 0;
     properties = marks->plain_size +
-                 times_of(&job->last->times, job->due->write_ms, job->now_ms)->size +
+                 ts_delivery_times_of(&job->last->times, job->due->write_ms, job->now_ms)->size +
                  (job->log->property_crc ? TS_PROPERTY_CRC_BYTES : 0);
     if (properties > TS_PROPERTIES_BYTES_MAX)
         return 0;
@@ -115,7 +118,7 @@ static int32_t plain_bytes(const ts_record *source, const ts_route *route, const
            source->body_size + route->topic_size + properties;
 }
 
-/* The source, known to be whole and a timer, and its route. */
+/* Read the source, check that it is intact and the expected timer, and find its route. */
 static int32_t read_source(ts_view *view, const ts_routes *routes, const ts_log *log,
                            const ts_due *due, ts_record *source, ts_marks *marks, last_job *last,
                            ts_draft *draft)
@@ -128,7 +131,8 @@ static int32_t read_source(ts_view *view, const ts_routes *routes, const ts_log 
     if (fault != TS_FAULT_NONE)
         return ts_view_fault(view, due->log_offset, fault);
     ts_marks_get_timer(source->properties, source->properties_size, &last->tail, marks);
-    /* What was loaded from the record's last bytes must be what the whole, checked record says. */
+    /* The entry was loaded from the record's last bytes only. The whole, checked record must
+     * confirm it. */
     if (!ts_marks_usable(marks) ||
         ts_marks_id(marks, log->states, log->store_id, source->queue_offset) != due->id ||
         ts_marks_due(marks, log->precision_ms) != due->due_ms)
@@ -141,11 +145,11 @@ static int32_t read_source(ts_view *view, const ts_routes *routes, const ts_log 
     return TS_OK;
 }
 
-/* What dispatch will look for in the record: it carries over the source's tags and keys. */
+/* Plan the append hint of the record, which has the source's tags and keys. */
 static void plan_hint(ts_draft *draft, const ts_record *source, const ts_text *key)
 {
     ts_names before = {.tags = {NULL, 0}};
-    int32_t size = (int32_t)(key->at - source->properties) - 9; /* what stands before the key */
+    int32_t size = (int32_t)(key->at - source->properties) - 9; /* the text before the key */
 
     if (key->at == NULL || (source->sys_flag & TS_SYS_TRANSACTION) != 0)
         return;
@@ -157,7 +161,7 @@ static void plan_hint(ts_draft *draft, const ts_record *source, const ts_text *k
     draft->key_hash = ts_key_hash(ts_key_prefix(draft->route->topic_hash), key->at, key->size);
 }
 
-/* One draft. *scratch_at moves over what it needs of the scratch buffer. */
+/* Plan one draft. *scratch_at advances by the space that it takes in the scratch buffer. */
 static int32_t plan_one(ts_view *view, const ts_routes *routes, const ts_log *log,
                         ts_route *timer_route, int64_t read_slot, const ts_due *due, int64_t now_ms,
                         uint8_t *scratch, int64_t *scratch_at, int64_t scratch_bytes,
@@ -180,7 +184,8 @@ static int32_t plan_one(ts_view *view, const ts_routes *routes, const ts_log *lo
         return status;
     job.roll = (due->flags & TS_FLAG_ROLL) != 0 &&
                ts_slot_of(due->due_ms, log->precision_ms) >= read_slot;
-    /* Never early: the open slot released what is not due, or the clock was set back since. */
+    /* Never deliver early: the open slot returns due entries only, but the clock may have been set
+     * back since. */
     if (!job.roll && !job.move && due->due_ms > now_ms)
         return TS_INVALID;
     draft->flags = (job.roll ? TS_FLAG_ROLL : 0) | (job.move ? TS_FLAG_MOVE : 0);

@@ -5,12 +5,13 @@
 #include "log/encode.h"
 
 typedef struct {
-    int64_t write_ms;      /* of the texts below */
-    uint8_t text[80];      /* TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS: 38 at most each */
-    int32_t size;          /* 0: none yet */
-} times_text;
+    int64_t write_ms;      /* of the text below */
+    uint8_t text[80];      /* TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS, at most 38 bytes each */
+    int32_t size;          /* 0: no text yet */
+} ts_delivery_times;
 
-static inline const times_text *times_of(times_text *times, int64_t write_ms, int64_t now_ms)
+static inline const ts_delivery_times *ts_delivery_times_of(ts_delivery_times *times,
+                                                            int64_t write_ms, int64_t now_ms)
 {
     if (times->size == 0 || times->write_ms != write_ms) {
         uint8_t *end = TS_COPY_NUMBER(times->text, "TIMER_ENQUEUE_MS", write_ms);

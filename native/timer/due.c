@@ -1,18 +1,18 @@
-/* Records of the timer topic as the wheel's services need them: requests to link, entries to release.
+/* Records of the timer topic, as the wheel's services need them: requests to link, and entries to
+ * deliver.
  *
- * A request is read from a queue unit on the way in, a due entry from a chain's unit on the way out.
+ * A request is read from a queue unit on the way to the wheel, a due entry from a chain's unit on
+ * the way from it.
  */
 #include "format/properties.h"
 #include "format/queue_unit.h"
 #include "format/timer_unit.h"
 #include "log/parse.h"
+#include "log/view.h"
 #include "timer/request.h"
 #include "timer/states.h"
-#include "log/view.h"
 
 enum { PREFETCH = 10 };
-
-/* ---- from queue units to requests ---- */
 
 static int32_t request_of(ts_view *view, int64_t log_offset, int32_t size, int64_t queue_offset,
                           const ts_states *states, uint32_t store_id, int64_t precision_ms,
@@ -51,8 +51,6 @@ int32_t ts_timer_requests(ts_view *view, const uint8_t *units, int32_t count,
     return i > 0 ? i : status;
 }
 
-/* ---- from due entries back to requests ---- */
-
 static int32_t request_again(ts_view *view, const ts_due *due, const ts_states *states,
                              uint32_t store_id, int64_t precision_ms, ts_tail *tail,
                              ts_request *out)
@@ -87,12 +85,10 @@ int32_t ts_due_requests(ts_view *view, const ts_due *due, int32_t count, const t
     return i > 0 ? i : status;
 }
 
-/* ---- from chains to due entries ---- */
+enum { LOOK_BYTES = 256 }; /* a tail and its CRC; a longer tail is not used */
 
-enum { LOOK_BYTES = 256 }; /* a tail and its CRC; what is learned from a longer one is not used */
-
-/* When and which, from a record's last bytes alone, where they are as this store puts them: the head
- * is looked at when the message is handed over, with all its CRCs. */
+/* Read time and id from a record's last bytes only, if they are as this store writes them. The head
+ * is read, and all CRCs are checked, when the message is delivered. */
 static int32_t tail_of(ts_view *view, uint32_t store_id, const ts_tail *tail,
                        const ts_chained *chained, ts_marks *marks)
 {
@@ -151,14 +147,14 @@ static int32_t due_of(ts_view *view, const ts_states *states, uint32_t store_id,
     out->topic_hash = chained->topic_hash;
     out->unused = 0;
     own_slot = ts_slot_of(out->due_ms, precision_ms);
-    /* In its own slot it waits for the rest of that slot, in an earlier one it rolls. */
+    /* In its own slot the entry waits until it is due; in an earlier slot it rolls. */
     out->flags = own_slot > chained->slot && own_slot >= read_slot ? TS_FLAG_ROLL : 0;
     out->wake_ms = out->flags ? chained->slot * precision_ms : out->due_ms;
     return TS_OK;
 }
 
-/* Drops what does not wait any more; how many are left. Apart from the reading, so that the table
- * can be asked ahead. */
+/* Remove the entries that wait no more. Return how many are left. This is a separate pass, so that
+ * the state table can be prefetched. */
 static int32_t keep_waiting(const ts_states *states, ts_due *entries, int32_t count)
 {
     int32_t kept = 0;
@@ -182,8 +178,8 @@ TS_PREFETCHES touch_ends(const ts_view *view, const ts_chained *chained, int32_t
         ts_view_touch_end(view, chained[i].log_offset, chained[i].size);
 }
 
-/* How many entries of `chained` were looked at; the due ones are written without gaps and their
- * number goes to view->need. */
+/* Return how many entries of `chained` were read. The due entries are written without gaps;
+ * view->need is their number. */
 int32_t ts_due_load(ts_view *view, const ts_states *states, uint32_t store_id,
                     int64_t precision_ms, int64_t read_slot, const ts_chained *chained,
                     int32_t count, ts_due *out)
@@ -199,9 +195,9 @@ int32_t ts_due_load(ts_view *view, const ts_states *states, uint32_t store_id,
             ts_view_prefetch_end(view, chained[i + PREFETCH].log_offset,
                                  chained[i + PREFETCH].size);
         if (chained[i].magic & TS_TIMER_MAGIC_DELETE)
-            continue; /* the state table knows */
+            continue; /* the state table has the cancelled state */
         if (chained[i].log_offset < view->begin)
-            continue; /* what of it waited was moved, and has another unit */
+            continue; /* if it waited, it was moved, and has another unit */
         status = due_of(view, states, store_id, precision_ms, read_slot, &chained[i], &tail,
                         &out[n]);
         if (status != TS_OK)

@@ -1,13 +1,13 @@
-/* The far wheel's units: made, and read along a chain or side by side.
+/* Units of the far wheel: linking them, and reading them along a chain or in sequence.
  *
  * Linking three requests of slots 4, 9, 4 into an empty far wheel, the next number being 7:
  *   heads before: 4: -1, 9: -1       units 7 (4, previous -1), 8 (9, previous -1), 9 (4, previous 7)
  *   heads after:  4: 9,  9: 8
  */
-#include "format/far_unit.h"
 #include "base/checksum.h"
-#include "timer/states.h"
+#include "format/far_unit.h"
 #include "log/view.h"
+#include "timer/states.h"
 
 static uint32_t crc_of(const uint8_t *at, int64_t number)
 {
@@ -52,7 +52,7 @@ static int32_t unit_get(ts_view *view, int64_t number, ts_far_unit *out)
     int64_t offset, available = 0;
     const uint8_t *at;
 
-    if (number > view->end / TS_FAR_UNIT_BYTES) /* its offset might have no number */
+    if (number > view->end / TS_FAR_UNIT_BYTES) /* its offset might overflow */
         return ts_view_fault(view, view->end, TS_FAULT_CHAIN);
     offset = offset_of(view, number);
     at = ts_view_at(view, offset, &available);

@@ -1,19 +1,19 @@
-/* Handing over for fixed levels: a due message of the level topic becomes one of its real topic.
+/* Delivery for fixed levels: a due message of the level topic becomes a record of its real topic.
  *
- * As in deliver.c: encoding reads and checks the source and needs no lock; placing runs under the
- * append lock. Which queue offset is next is the Python side's, changed in the hold that places.
- * The copy's TS_LEVEL is what tells a recovery that the source is out.
+ * As in timer delivery, encoding reads and checks the source and needs no lock; placing runs under
+ * the append lock. The Python side owns the level's next queue offset, and changes it in the
+ * critical section that places. The copy's TS_LEVEL tells a recovery that the source was delivered.
  */
-#include "format/level_mark.h"
-#include "timer/calendar.h"
-#include "log/message_copy.h"
 #include "base/hash.h"
+#include "format/level_mark.h"
+#include "log/message_copy.h"
 #include "log/parse.h"
 #include "log/view.h"
+#include "timer/calendar.h"
 
 enum {
     MARK_PAIR_BYTES = 8 + 1 + TS_LEVEL_MARK_TEXT_BYTES + 1,
-    HEADROOM = MARK_PAIR_BYTES + TS_PROPERTY_CRC_BYTES + 256 /* a longer topic */
+    HEADROOM = MARK_PAIR_BYTES + TS_PROPERTY_CRC_BYTES + 256 /* for a longer topic */
 };
 
 typedef struct {
@@ -21,8 +21,8 @@ typedef struct {
     const ts_level_due *due;
 } level_job;
 
-/* slim: without what the properties repeat of the head. */
-static int32_t is_carried(const ts_text *name, int32_t slim)
+/* slim: without the properties that repeat the head. */
+static int32_t is_copied(const ts_text *name, int32_t slim)
 {
     if (TS_IS(name, "__CRC32#") || TS_IS(name, "TS_ID") || TS_IS(name, "TS_LEVEL") ||
         TS_IS(name, "TS_GROUP") || TS_IS(name, "TS_PLACE"))
@@ -38,7 +38,7 @@ static int32_t copy_properties(uint8_t *out, const ts_record *source, int32_t sl
     int32_t at = 0;
 
     while (ts_pair_next(source->properties, source->properties_size, &at, &name, &value)) {
-        if (!is_carried(&name, slim))
+        if (!is_copied(&name, slim))
             continue;
         out = ts_copy(out, name.at, name.size + 1 + value.size);
         *out++ = 2;
@@ -49,7 +49,7 @@ static int32_t copy_properties(uint8_t *out, const ts_record *source, int32_t sl
     return (int32_t)(out + TS_LEVEL_MARK_TEXT_BYTES + 1 - start);
 }
 
-/* Whether the record is the one whose queue unit was read. */
+/* Return whether the record is the one of the queue unit. */
 static int32_t belongs(const ts_record *record, const ts_level_due *due)
 {
     static const char topic[] = "SCHEDULE_TOPIC_XXXX";
@@ -85,7 +85,7 @@ static int32_t encode_one(ts_view *view, const ts_routes *routes, level_job *job
     if (draft->unusable)
         return TS_OK;
     if (due->due_ms > now_ms)
-        return TS_INVALID; /* never early: the caller released what is not due */
+        return TS_INVALID; /* never early: the caller passes due messages only */
     if (at + source.size + HEADROOM > scratch_bytes) {
         view->need = source.size + HEADROOM;
         return TS_NEED_SPACE;
@@ -135,7 +135,8 @@ int32_t ts_level_place(ts_log *log, const uint8_t *scratch, ts_level_draft *draf
         status = ts_log_has_space(log, draft->size);
         if (status != TS_OK)
             break;
-        if (!ts_calendar_room(log->calendar, 1)) { /* what is not filled in yet has no cells */
+        if (!ts_calendar_has_space(log->calendar, 1)) { /* messages that are not counted yet have no
+                                                    * cells */
             log->need = 0;
             status = TS_NEED_STATES;
             break;

@@ -1,27 +1,29 @@
-/* Linking: each request gets a slot, its unit, and its place in the slot's chain. */
+/* Linking: give each request a slot and a unit, and append the unit to the slot's chain. */
+#include "base/sorted.h"
 #include "log/parse.h"
 #include "timer/unit_checksum.h"
-#include "base/sorted.h"
 #include "timer/wheel.h"
 
 enum { PROBES = 4096, NEAR_PART = 8 };
 
-/* Whether nobody needs what the slot of this time holds: it was read, nothing of it is on its way
- * into the log, nor was when the last completed checkpoint began. */
-static int32_t is_of_no_use(const ts_link *link, int64_t time)
+/* Return whether the slot's contents of this time are no longer needed: the slot has been read,
+ * none of its messages is still being delivered, and none was when the last completed checkpoint
+ * began. */
+static int32_t is_reusable(const ts_link *link, int64_t time)
 {
     return time < link->reuse_below ||
            (time < link->read_below && !ts_is_among(link->kept, link->kept_count, time));
 }
 
-/* Whether a slot may take a unit: it is this very slot, or what it holds is of no use any more. */
-static int32_t is_open(const ts_wheel *wheel, const ts_link *link, int64_t slot, ts_slot *value)
+/* Return whether a slot may take a unit: it is in use for this time, or its contents are no longer
+ * needed. */
+static int32_t is_free(const ts_wheel *wheel, const ts_link *link, int64_t slot, ts_slot *value)
 {
     ts_slot_get(ts_slot_at(wheel, slot), value);
     if (value->time == slot && value->last_pos >= 0)
         return 1;
     if (value->time != slot && value->time != 0 && value->last_pos >= 0 &&
-        !is_of_no_use(link, value->time))
+        !is_reusable(link, value->time))
         return 0;
     value->time = slot;
     value->first_pos = value->last_pos = -1;
@@ -31,48 +33,50 @@ static int32_t is_open(const ts_wheel *wheel, const ts_link *link, int64_t slot,
 }
 
 typedef struct {
-    int64_t slot;   /* -1: the unit is linked nowhere */
+    int64_t slot;   /* -1: the unit is not linked */
     int32_t magic;
-    int32_t late;   /* the slot has been read: the message goes to the open slot as well */
-    int32_t far;    /* it waits on the far wheel; and late: it is parked there */
+    int32_t late;   /* the slot has been read, so the message goes to the open slot, too */
+    int32_t far;    /* it waits on the far wheel; together with late: in its overflow slot */
     ts_slot value;
 } placing;
 
-/* Late messages wait in memory; their unit is for a recovery, which must read it before they are
- * due. So it goes to the newest slot that has been read and lies neither beyond the message nor
- * beyond the present (the clock may have been set back), else to an earlier one that is free. */
+/* A late message (its slot has already been read) waits in memory. Its timer unit exists only so
+ * that recovery finds it before it is due. Link the unit into the newest slot that has been read
+ * and is not later than the message or the current time (the clock may have been set back). If that
+ * slot is in use, link it into the nearest earlier free slot. */
 static int32_t place_late(const ts_wheel *wheel, const ts_link *link, int64_t slot,
                           placing *place)
 {
     place->late = 1;
     slot = slot < link->read_slot - 1 ? slot : link->read_slot - 1;
     slot = slot < link->write_slot ? slot : link->write_slot;
-    slot = slot < 1 ? 1 : slot; /* slot 0 is what unused slots say: nothing is ever linked there */
+    slot = slot < 1 ? 1 : slot; /* slot 0 marks unused slots, so nothing is ever linked there */
     for (int64_t k = 0; k < PROBES && k < wheel->slot_count && k < slot; k++) {
         place->slot = slot - k;
-        if (is_open(wheel, link, place->slot, &place->value))
+        if (is_free(wheel, link, place->slot, &place->value))
             return TS_OK;
     }
     return TS_BLOCKED;
 }
 
-/* Far ahead while the clock was set back below what has been read: the next free slot that has not
- * been read, from where it rolls on. */
-static int32_t place_beyond(const ts_wheel *wheel, const ts_link *link, int64_t slot,
-                            placing *place)
+/* The message is due far ahead, but the clock was set back below the read slot. Link it into the
+ * next free slot that has not been read. It rolls from there. */
+static int32_t place_after_set_back(const ts_wheel *wheel, const ts_link *link, int64_t slot,
+                                    placing *place)
 {
     for (int64_t k = 0; k < PROBES && link->read_slot + k <= slot; k++) {
         place->slot = link->read_slot + k;
         if (place->slot == slot)
             place->magic &= ~TS_TIMER_MAGIC_ROLL;
-        if (is_open(wheel, link, place->slot, &place->value))
+        if (is_free(wheel, link, place->slot, &place->value))
             return TS_OK;
     }
     return TS_BLOCKED;
 }
 
-/* Whether a slot's far slot has still to begin moving down: it does when its first slot comes into
- * the roll window. So what was moved down never goes back there, but from the last far slot. */
+/* Return whether a slot belongs to a far slot that has not begun to move to the wheel. A far slot
+ * begins when its first slot enters the roll window. So a message that was moved never goes back,
+ * except from the last far slot. */
 static int32_t is_far(const ts_link *link, int64_t slot)
 {
     return link->far_width > 0 &&
@@ -88,9 +92,10 @@ static int64_t roll_slot(ts_link *link, int64_t ahead)
     return link->write_slot + (ahead - window < window / 3 ? window / 2 : window);
 }
 
-/* Due soon, and every slot up to its own holds another lap, as after a clock that was set back: it
- * waits in memory, as the late ones do, or all that comes behind it would wait for it. Its unit keeps
- * a slot that was read, so it is for those alone that are out well before that slot's next lap. */
+/* The message is due soon, but every slot up to its own holds another lap, as after a clock that
+ * was set back. Keep it in memory, like a late message, so that later requests need not wait for
+ * it. Its unit blocks the reuse of a slot that was read. So this is only for messages that will be
+ * delivered well before that slot's next lap. */
 static int32_t place_early(const ts_wheel *wheel, const ts_link *link, int64_t slot,
                            placing *place)
 {
@@ -100,13 +105,13 @@ static int32_t place_early(const ts_wheel *wheel, const ts_link *link, int64_t s
         return TS_BLOCKED;
     place->slot = -1;
     if (place->magic & TS_TIMER_MAGIC_DELETE)
-        return TS_OK; /* the state table knows */
+        return TS_OK; /* the state table has the cancelled state */
     place->magic &= ~TS_TIMER_MAGIC_ROLL;
     return place_late(wheel, link, slot, place);
 }
 
-/* The slot of its time, an edge of the roll window, or an earlier free one that rolls again; or the
- * far wheel. */
+/* Link the message into the slot of its time, into a slot near the end of the roll window, or into
+ * an earlier free slot from which it rolls again; or put it on the far wheel. */
 static int32_t place_ahead(const ts_wheel *wheel, ts_link *link, int64_t slot, placing *place)
 {
     int64_t ahead = slot - link->write_slot, wanted = slot;
@@ -120,19 +125,20 @@ static int32_t place_ahead(const ts_wheel *wheel, ts_link *link, int64_t slot, p
         slot = roll_slot(link, ahead);
     }
     if (slot < link->read_slot)
-        return place_beyond(wheel, link, wanted, place);
+        return place_after_set_back(wheel, link, wanted, place);
     for (int64_t k = 0; k < PROBES && slot - k >= link->read_slot; k++) {
         if (k == 1)
             place->magic |= TS_TIMER_MAGIC_ROLL;
         place->slot = slot - k;
-        if (is_open(wheel, link, place->slot, &place->value))
+        if (is_free(wheel, link, place->slot, &place->value))
             return TS_OK;
     }
     return place_early(wheel, link, wanted, place);
 }
 
-/* Overdue, and its own slot holds another lap: a later one that has come is as good, as the message
- * goes to the open slot at once. Its turn is kept: no slot from its own on has been begun. */
+/* The message is overdue, and its own slot holds another lap. A later slot whose time has come
+ * serves as well, because the message goes to the open slot at once. The order is kept: no slot
+ * from its own on has been read. */
 static int32_t place_overdue(const ts_wheel *wheel, const ts_link *link, int64_t slot,
                              placing *place)
 {
@@ -140,16 +146,16 @@ static int32_t place_overdue(const ts_wheel *wheel, const ts_link *link, int64_t
     place->magic &= ~TS_TIMER_MAGIC_ROLL;
     for (int64_t k = 1; k < PROBES && slot + k <= link->write_slot; k++) {
         place->slot = slot + k;
-        if (is_open(wheel, link, place->slot, &place->value))
+        if (is_free(wheel, link, place->slot, &place->value))
             return TS_OK;
     }
     return TS_BLOCKED;
 }
 
-/* No slot takes it, as on a wheel that is full after the clock was set back: it waits in memory until
- * it is due, and a unit of the far wheel keeps it for a recovery. A delete needs none: the state
- * table knows. */
-static int32_t park(placing *place)
+/* No slot takes the message, as on a wheel that is full after the clock was set back. Keep it in
+ * memory until it is due, and in a unit of the far wheel for recovery. A delete needs no unit: the
+ * state table has it. */
+static int32_t place_overflow(placing *place)
 {
     place->slot = -1;
     place->magic &= ~TS_TIMER_MAGIC_ROLL;
@@ -179,7 +185,7 @@ static int32_t place_request(const ts_wheel *wheel, ts_link *link, const ts_stat
         if (status == TS_BLOCKED && (request->flags & TS_FLAG_AGAIN))
             status = place_overdue(wheel, link, slot, place);
     }
-    return status == TS_BLOCKED && link->overflows ? park(place) : status;
+    return status == TS_BLOCKED && link->overflows ? place_overflow(place) : status;
 }
 
 static void late_entry(const ts_wheel *wheel, const ts_link *link, const ts_request *request,
@@ -216,14 +222,14 @@ static void far_entry(const ts_wheel *wheel, const ts_link *link, const ts_reque
 static void write_unit(ts_wheel *wheel, const ts_link *link, const ts_request *request,
                        placing *place, uint8_t *out)
 {
-    /* A unit that is linked nowhere says a slot that has been read, so that nobody reads it. */
+    /* A unit that is not linked names a slot that has been read, so that no reader loads it. */
     int64_t slot = place->slot < 0 ? link->write_slot - 1 : place->slot;
     int64_t ahead = slot - link->write_slot;
-    /* Write time + delay is the slot's time; where the delay does not fit, the write time gives way:
-     * a late unit in an earlier slot, or a clock that was set back by weeks. */
+    /* Write time + delay is the slot's time. If the delay does not fit, the write time is changed:
+     * for a late unit in an earlier slot, or after the clock was set back by weeks. */
     int32_t fits = place->slot < 0 || (ahead >= 0 && ahead <= INT32_MAX / wheel->precision_ms);
-    /* A late unit in a slot before its own (the clock was set back): a broker must not deliver it
-     * with that slot but roll it. We go by the due time. */
+    /* A late unit in a slot before its own (the clock was set back). A broker must roll it, not
+     * deliver it with that slot. This engine uses the due time. */
     int32_t is_before = place->late && place->slot >= 0 &&
                         place->slot < ts_slot_of(request->due_ms, wheel->precision_ms);
     ts_timer_unit unit = {
@@ -279,7 +285,8 @@ int32_t ts_timer_link(ts_wheel *wheel, ts_link *link, const ts_states *states,
             far_entry(wheel, link, &requests[i], &place, &link->far[link->far_count++]);
         if (place.late) {
             late_entry(wheel, link, &requests[i], &place, &late[link->late_count++]);
-            /* Its slot is needed until it is in the log: nothing behind it in this batch takes it. */
+            /* The slot is needed until the message is in the log, so no later request of this batch
+             * may take it. */
             if (place.slot >= 0 && place.slot < link->reuse_below)
                 link->reuse_below = place.slot;
             if (place.slot >= 0 && place.slot < link->read_below)

@@ -1,9 +1,9 @@
 /* The open slot: loaded entries in order of (wake time, timer id).
  *
- * A slot is loaded thousands of entries at a time: they are sorted once, by counting, and lie in a
- * run from which they are taken in turn. What comes one by one (late puts, what rolled back) goes to
- * the heap. A pop takes the least of the runs' first entries and the heap's, and what follows it in
- * its run as long as that is before all others.
+ * A slot is loaded thousands of entries at a time. They are sorted once, with a counting sort, into
+ * a run, and taken from it in turn. Single entries (late puts, cancelled rolls) go to the heap. A
+ * pop takes the least of the first entries of all runs and the heap. It continues with the same run
+ * for as long as its entries precede all others.
  */
 #include "timer/open_slot.h"
 
@@ -11,15 +11,13 @@
 
 enum { DIGIT_BITS = 11, DIGITS = 1 << DIGIT_BITS };
 
-/* ---- sorting ---- */
-
 typedef struct {
     uint64_t least, most;
 } span;
 
 static void widen(span *range, int64_t value)
 {
-    uint64_t ordered = (uint64_t)value ^ (uint64_t)1 << 63; /* in the order of signed numbers */
+    uint64_t ordered = (uint64_t)value ^ (uint64_t)1 << 63; /* ordered like signed numbers */
 
     if (ordered < range->least)
         range->least = ordered;
@@ -32,7 +30,7 @@ static uint64_t field(const ts_heap_key *key, int32_t by_id, const span *range)
     return ((uint64_t)(by_id ? key->id : key->wake_ms) ^ (uint64_t)1 << 63) - range->least;
 }
 
-/* One counting pass: stable, by the digit of one field that begins at bit `shift`. */
+/* One pass of a stable counting sort, by the digit of one field that begins at bit `shift`. */
 static void sort_pass(const ts_heap_key *from, ts_heap_key *to, int64_t count, int32_t by_id,
                       const span *range, int32_t shift)
 {
@@ -59,10 +57,12 @@ void ts_run_sort(const ts_due *in, int64_t count, ts_heap_key *keys, ts_due *out
         widen(&ranges[0], in[i].wake_ms);
         widen(&ranges[1], in[i].id);
     }
-    for (int32_t by_id = 1; by_id >= 0 && count > 0; by_id--) { /* the stronger one last */
+    for (int32_t by_id = 1; by_id >= 0 && count > 0; by_id--) { /* the more significant field
+                                                                 * last */
         const span *of = &ranges[by_id];
 
-        for (int32_t shift = 0; shift < 64 && (of->most - of->least) >> shift; shift += DIGIT_BITS) {
+        for (int32_t shift = 0; shift < 64 &&
+             (of->most - of->least) >> shift; shift += DIGIT_BITS) {
             sort_pass(from, to, count, by_id, of, shift);
             swap = from;
             from = to;
@@ -73,12 +73,10 @@ void ts_run_sort(const ts_due *in, int64_t count, ts_heap_key *keys, ts_due *out
         out[i] = in[from[i].at];
 }
 
-/* ---- the first of several ---- */
-
 typedef struct {
     const ts_due *least;
-    const ts_due *next; /* the least of where else there is something; NULL: nowhere */
-    ts_run *run;        /* where `least` lies; NULL: in the heap */
+    const ts_due *next; /* the least entry of the other sources; NULL: they are empty */
+    ts_run *run;        /* the source of `least`; NULL: the heap */
 } first;
 
 static void look_at(first *found, const ts_due *entry, ts_run *run)
@@ -105,9 +103,9 @@ static first first_of(const ts_heap *heap, ts_run *runs, int64_t run_count)
     return found;
 }
 
-/* Whether a run has another one that comes before all that lies elsewhere. What was put one after
- * another lies in one run: of one due time there are many. */
-static int32_t goes_on(const first *found)
+/* Return whether the run's next entry precedes those of all other sources. Messages that were put
+ * in sequence are in one run, so many with equal due times follow. */
+static int32_t run_continues(const first *found)
 {
     const ts_run *run = found->run;
 
@@ -124,11 +122,9 @@ void ts_runs_merge(const ts_run *runs, int64_t count, ts_due *out)
     while ((found = first_of(NULL, left, count)).least != NULL) {
         do
             *out++ = found.run->entries[found.run->at++];
-        while (goes_on(&found));
+        while (run_continues(&found));
     }
 }
-
-/* ---- taking ---- */
 
 int64_t ts_open_wake(const ts_open *open)
 {
@@ -139,8 +135,8 @@ int64_t ts_open_wake(const ts_open *open)
 
 enum { TAKEN, PUT_BACK, NO_SPACE };
 
-/* Takes the first one to `entry`. Put back, to the heap: its own slot has been loaded meanwhile, it
- * rolls no more, and waits until it is due. */
+/* Take the first entry. If its own slot has been loaded since, the entry does not roll any more:
+ * put it back, to the heap, until it is due. */
 static int32_t take(ts_open *open, ts_run *run, int64_t read_slot, int64_t precision_ms,
                     ts_due *entry)
 {
@@ -172,7 +168,7 @@ int64_t ts_open_pop(ts_open *open, int64_t until_ms, int64_t read_slot, int64_t 
     int64_t popped = 0;
 
     while (popped < capacity && status != NO_SPACE) {
-        if (status == TAKEN && found.run != NULL && goes_on(&found))
+        if (status == TAKEN && found.run != NULL && run_continues(&found))
             found.least = &found.run->entries[found.run->at];
         else
             found = first_of(&open->heap, open->runs, open->run_count);

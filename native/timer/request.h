@@ -1,4 +1,4 @@
-/* A record of the timer topic as the wheel's services need it on the way in. */
+/* A record of the timer topic as a request to link it. */
 #ifndef TS_REQUEST_H
 #define TS_REQUEST_H
 

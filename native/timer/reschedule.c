@@ -1,13 +1,12 @@
-/* Rescheduling, what needs no lock: finding a message by its handle's names in a slot's chain, and
- * writing its record anew under another route and with other properties.
- */
+/* Rescheduling, the part without locks: find a message in a slot's chain by the names in its
+ * handle, and write its record again, for another route and with other properties. */
 #include "format/properties.h"
 #include "log/encode.h"
 #include "log/parse.h"
 #include "log/view.h"
 
-/* What is left open until the record has its place: queue and log offset, store time, the timer id
- * and the group at its end, the checksum behind them. */
+/* Encode the record. Fields that depend on its place stay open: queue offset, log offset, store
+ * time, the timer id and the group at its end, and the CRC after them. */
 static int32_t encode(const ts_log *log, ts_record *head, const ts_route *target,
                       const uint8_t *body, int32_t body_size, const uint8_t *properties,
                       int32_t properties_size, uint8_t *out, int32_t out_bytes)
@@ -87,7 +86,7 @@ int32_t ts_chained_find(ts_view *view, const ts_chained *chained, int32_t count,
         if (*at + 10 < count)
             ts_view_prefetch(view, chained[*at + 10].log_offset, chained[*at + 10].size);
         if (one->log_offset < view->begin)
-            continue; /* what of it waited was moved, and has another unit */
+            continue; /* if it waited, it was moved, and has another unit */
         status = ts_view_record(view, one->log_offset, &record);
         if (status != TS_OK)
             return status;

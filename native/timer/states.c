@@ -1,4 +1,4 @@
-/* The state table: what each timer id is, what of it a checkpoint has to write. */
+/* The state table: the state of each timer id, and which chunks a checkpoint must write. */
 #include "timer/states.h"
 
 int32_t ts_state_get(const ts_states *states, int64_t id)
@@ -48,7 +48,7 @@ int32_t ts_states_fold(ts_states *states, ts_route **routes, const ts_scanned *s
 
         if (record->kind != TS_KIND_TIMER && record->kind != TS_KIND_DELETE &&
             record->kind != TS_KIND_DELIVERED)
-            continue; /* a level's ids are places in its queue; others' are a client's, if any */
+            continue; /* a level's ids are places in its queue; other ids were copied by a client */
         if (record->timer_id < 0 || record->store_id != store_id)
             top = -1;
         if (record->kind != TS_KIND_DELIVERED && record->queue_offset > top)
@@ -113,7 +113,7 @@ int64_t ts_states_waiting(const ts_states *states, int64_t from, int64_t *ids, i
                 continue;
             }
             byte = block[id % TS_BLOCK_IDS / 4];
-            if (!(byte & 0x55 & ~(byte >> 1))) { /* none of the four is 01 */
+            if (!(byte & 0x55 & ~(byte >> 1))) { /* none of the four has the bits 01 */
                 id += 3;
                 continue;
             }
@@ -123,4 +123,17 @@ int64_t ts_states_waiting(const ts_states *states, int64_t from, int64_t *ids, i
     }
     *next = id < states->end ? id : states->end;
     return found;
+}
+
+void ts_states_copy(const ts_states *states, uint8_t **blocks, ts_states *out)
+{
+    out->blocks = blocks;
+    out->end = states->end;
+    out->waiting = states->waiting;
+    for (int64_t b = 0; b * TS_BLOCK_IDS < states->end; b++) {
+        if (states->blocks[b] == NULL)
+            blocks[b] = NULL;
+        else
+            memcpy(blocks[b], states->blocks[b], TS_BLOCK_BYTES);
+    }
 }

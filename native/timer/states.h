@@ -1,4 +1,4 @@
-/* Two bits per timer id. */
+/* Two bits for each timer id. */
 #ifndef TS_STATES_H
 #define TS_STATES_H
 
@@ -10,7 +10,8 @@
 #define TS_BLOCK_IDS (TS_CHUNK_IDS * TS_BLOCK_CHUNKS)
 #define TS_BLOCK_BYTES (TS_CHUNK_BYTES * TS_BLOCK_CHUNKS)
 
-/* Under the append lock; id is below states->end. Readers may look at any time. */
+/* Set a state, under the append lock. id is below states->end. Other threads may read it at any
+ * time. */
 static inline void ts_states_put(ts_states *states, int64_t id, int32_t state)
 {
     uint8_t *block = states->blocks[id / TS_BLOCK_IDS];
@@ -24,7 +25,7 @@ static inline void ts_states_put(ts_states *states, int64_t id, int32_t state)
     block[TS_BLOCK_BYTES + in_block / TS_CHUNK_IDS] = 1;
 }
 
-/* Ask early for the byte that ts_state_get will look at. */
+/* Prefetch the byte that ts_state_get will read. */
 static inline __attribute__((always_inline)) void ts_state_prefetch(const ts_states *states,
                                                                     int64_t id)
 {

@@ -1,4 +1,4 @@
-/* Units side by side, whatever leads to them. */
+/* Validity of consecutive timer units, independent of chains. */
 #include "timer/unit_checksum.h"
 
 #include "timerstore.h"

@@ -1,16 +1,14 @@
-/* The wheel's slots, and the chains that hang on them.
+/* The slots of the wheel, and their chains of units.
  *
  * A slot's chain in three steps, precision 1 s, slot number 5 = due in (5 s, 6 s]:
  *   link A at pos 0:    slot 5: first 0, last 0,   count 1;  unit A prev -1      (link.c)
  *   link B at pos 52:   slot 5: first 0, last 52,  count 2;  unit B prev 0
- *   load slot 5:        B (52), A (0), newest first; the open slot puts them in order of due time
+ *   load slot 5:        B (52), A (0), newest first; the open slot sorts them by due time
  */
 #include "timer/wheel.h"
 
-#include "timer/unit_checksum.h"
 #include "log/view.h"
-
-/* ---- slots ---- */
+#include "timer/unit_checksum.h"
 
 int32_t ts_wheel_slot(const ts_wheel *wheel, int64_t slot, int64_t *first_pos, int64_t *last_pos,
                       int32_t *count)
@@ -26,8 +24,9 @@ int32_t ts_wheel_slot(const ts_wheel *wheel, int64_t slot, int64_t *first_pos, i
     return 1;
 }
 
-/* The first used slot in [from, to), or -1. No two used slots that still count share an index, so
- * one lap from `from` finds the nearest; only after a stop longer than a lap can one lie beyond. */
+/* Return the first used slot in [from, to), or -1. Two used slots that are still needed never share
+ * an index. So a search of one lap from `from` finds the nearest; only after a stop longer than a
+ * lap can a slot be further away. */
 int64_t ts_wheel_next(const ts_wheel *wheel, int64_t from, int64_t to)
 {
     int64_t lap_end = to - from > wheel->slot_count ? from + wheel->slot_count : to;
@@ -62,7 +61,8 @@ int32_t ts_wheel_next_many(const ts_wheel *wheel, int64_t from, int64_t to, int6
     return count;
 }
 
-/* The first slot in [from, to), at most a lap, that says it holds so many; -1. */
+/* Return the first slot in [from, to), at most a lap, that counts at least count_min units, or -1.
+ */
 int64_t ts_wheel_burst(const ts_wheel *wheel, int64_t from, int64_t to, int32_t count_min,
                        int32_t *count)
 {
@@ -91,9 +91,7 @@ int64_t ts_wheel_copy_dirty(ts_wheel *wheel, int64_t *pages, uint8_t *out, int64
     return copied;
 }
 
-/* ---- reading a slot ---- */
-
-/* A unit of the given slot, or why it is none. */
+/* Read a unit of a chain. Return a status. */
 static int32_t unit_get(ts_view *view, int64_t pos, ts_timer_unit *unit)
 {
     int64_t available = 0;
@@ -107,7 +105,7 @@ static int32_t unit_get(ts_view *view, int64_t pos, ts_timer_unit *unit)
     return TS_OK;
 }
 
-/* One unit of a slot's chain; *pos moves to the one before it. */
+/* Read one unit of a slot's chain. *pos moves to the previous unit. */
 static int32_t load_unit(ts_view *timer_log, const ts_wheel *wheel, int64_t slot, int64_t *pos,
                          ts_chained *out)
 {
@@ -135,7 +133,7 @@ int32_t ts_wheel_load(ts_view *timer_log, const ts_wheel *wheel, int64_t slot, i
     int64_t first = -1, last = -1;
     int32_t count = 0, n = 0;
 
-    if (*pos < 0) { /* from the chain's head; else where an earlier call stopped */
+    if (*pos < 0) { /* start at the chain's head; else continue where an earlier call stopped */
         if (!ts_wheel_slot(wheel, slot, &first, &last, &count))
             return 0;
         *pos = ts_chain_pos(timer_log, last);
@@ -233,7 +231,8 @@ int64_t ts_wheel_empty(ts_wheel *wheel, int64_t begin, int64_t end, const int64_
     return changed;
 }
 
-/* Takes every slot back to what lay below timer_log_end. How many slots changed, or a status. */
+/* Cut each slot's chain down to the units below timer_log_end. Return how many slots changed, or a
+ * status. */
 int64_t ts_wheel_cut(ts_view *timer_log, ts_wheel *wheel, int64_t timer_log_end)
 {
     int64_t changed = 0;
@@ -248,7 +247,7 @@ int64_t ts_wheel_cut(ts_view *timer_log, ts_wheel *wheel, int64_t timer_log_end)
             ts_timer_unit unit;
             int32_t status = unit_get(timer_log, value.last_pos, &unit);
 
-            if (status == TS_NEED_SEGMENT) /* the next call goes on from here */
+            if (status == TS_NEED_SEGMENT) /* the next call continues here */
                 ts_slot_put(wheel->slots + i * TS_SLOT_BYTES, &value);
             if (status != TS_OK)
                 return status;

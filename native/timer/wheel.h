@@ -1,9 +1,9 @@
-/* A slot's place in the wheel; what changes there is written at the next checkpoint. */
+/* Access to the slots of the wheel. The next checkpoint writes the pages that changed. */
 #ifndef TS_WHEEL_H
 #define TS_WHEEL_H
 
-#include "timerstore.h"
 #include "format/wheel_slot.h"
+#include "timerstore.h"
 
 static inline uint8_t *ts_slot_at(const ts_wheel *wheel, int64_t slot)
 {
@@ -23,8 +23,8 @@ static inline void ts_slot_write(ts_wheel *wheel, int64_t slot, const ts_slot *v
     ts_slot_mark(wheel, at);
 }
 
-/* Where a chain goes on; -1 where it ends, or leads to what retention removed: a slot that was read
- * and takes a late unit has such units before it, and nothing in them waits. */
+/* Return where a chain continues, or -1 if it ends or leads to a unit that retention removed. The
+ * latter happens in a slot that was read and takes a late unit: none of its older units waits. */
 static inline int64_t ts_chain_pos(const ts_view *timer_log, int64_t pos)
 {
     return pos < timer_log->begin ? -1 : pos;

@@ -7,9 +7,9 @@
  * raise an error instead of returning what they read. Faults at other addresses go to the handler
  * that was installed before.
  *
- * Unlike all other C files, this one keeps a table, because a signal handler gets no arguments of
- * ours, and calls the system. Ranges are added and removed under a lock of storage/guarded_map.py.
- * The handler reads the table, in any thread at any time.
+ * Unlike all other C files, this one keeps a table between calls, because a signal handler gets no
+ * arguments of ours. Ranges are added and removed under a lock of storage/guarded_map.py. The
+ * handler reads the table, in any thread at any time.
  */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -46,7 +46,7 @@ FAULTS = {
     _lib.TS_FAULT_POSITION: "the stored position is not that of the record",
     _lib.TS_FAULT_BODY_CRC: "the body's CRC does not match",
     _lib.TS_FAULT_PROPERTY_CRC: "the record's CRC does not match",
-    _lib.TS_FAULT_TOPIC: "the record is not the one that the reference names",
+    _lib.TS_FAULT_TOPIC: "the record is not the one that was pointed at",
     _lib.TS_FAULT_PROPERTIES: "a timer property is missing or does not parse",
     _lib.TS_FAULT_CHAIN: "a timer unit does not fit its slot's chain",
     _lib.TS_FAULT_GONE: "retention removed it",

@@ -1,9 +1,9 @@
 """Ids: the tables of message ids, and their side file.
 
-Data:     ts_ids (native/api/message_ids.h); timerstore/ids-<n>: entries one after another as ts_id, little
-          endian. How many bytes of which file count, and their CRC-32, is in timerstore/counts, by
-          watermark. A cache of the log as far as that goes: where it does not fit, the log is read.
-          Of messages that retention has removed it alone tells.
+Data:     ts_ids (native/api/message_ids.h); timerstore/ids-<n>: entries one after another as
+          ts_id, little endian. How many bytes of which file count, and their CRC-32, is in
+          timerstore/counts, by watermark. A cache of the log as far as that goes: where it does not
+          fit, the log is read. Of messages that retention has removed it alone tells.
 Threads:  any put; the checkpoint takes and saves.
 Locks:    the append lock for the tables; `_grow_lock` before it for who adds a table.
 Holds:    (1) what is in the log below a completed checkpoint and in the window is in the file;

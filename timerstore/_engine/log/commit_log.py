@@ -4,8 +4,8 @@ Data:     native/format/record.h; segments in commitlog/, staging.py before that
 Threads:  any may append, under `lock`; one at a time writes out (`_write_lock`) or syncs
           (group_commit.py).
 Locks:    _write_lock, then lock; the leader of a sync round takes both. `lock` is held for copying
-          only: no system call under it. C takes it, too (critical_section.h): what stands under it may not
-          count on the GIL.
+          only: no system call under it. C takes it, too (critical_section.h): what stands under it
+          may not count on the GIL.
           A half that is full is left for dispatch to write out, and appending goes on in the other;
           it waits only where that one is full too.
 Holds:    durable <= written <= end; both halves outlive the process; space is reserved, and a

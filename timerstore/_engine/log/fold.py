@@ -114,7 +114,7 @@ SCAN_DTYPE: np.dtype[np.void] = np.dtype(
 
 
 class Kind(IntEnum):
-    """What a scanned record is to the fold; the numbers are enum ts_kind of native/api/recovery.h."""
+    """What a scanned record is to the fold: enum ts_kind of native/api/recovery.h."""
 
     ORDINARY = 0
     TIMER = 1

@@ -88,9 +88,9 @@ static PyObject *AppendLock_address(AppendLock *self, void *unused)
 }
 
 static PyMethodDef AppendLock_methods[] = {
-    {"__enter__", (PyCFunction)AppendLock_enter, METH_NOARGS, "Take it."},
-    {"__exit__", (PyCFunction)(void (*)(void))AppendLock_exit, METH_FASTCALL, "Let go of it."},
-    {"locked", (PyCFunction)AppendLock_locked, METH_NOARGS, "Whether somebody has it."},
+    {"__enter__", (PyCFunction)AppendLock_enter, METH_NOARGS, "Take the lock."},
+    {"__exit__", (PyCFunction)(void (*)(void))AppendLock_exit, METH_FASTCALL, "Release the lock."},
+    {"locked", (PyCFunction)AppendLock_locked, METH_NOARGS, "Return whether a thread holds it."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -102,7 +102,7 @@ static PyGetSetDef AppendLock_members[] = {
 PyTypeObject ts_append_lock_type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "timerstore._fastpath.AppendLock",
-    .tp_doc = "The lock that all appending is under; a context manager.",
+    .tp_doc = "The append lock of a commit log, a context manager.",
     .tp_basicsize = sizeof(AppendLock),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = AppendLock_new,

@@ -28,7 +28,7 @@ int ts_raise_reentrant(void)
         PyErr_SetObject((PyObject *)Py_TYPE(error), error);
         Py_DECREF(error);
     } else if (!PyErr_Occurred()) {
-        PyErr_SetString(PyExc_RuntimeError, "this thread has the lock already");
+        PyErr_SetString(PyExc_RuntimeError, "this thread already holds the lock");
     }
     return -1;
 }
@@ -181,12 +181,12 @@ static PyObject *Lock_is_mine(Lock *self, PyObject *unused)
 }
 
 static PyMethodDef Lock_methods[] = {
-    {"__enter__", (PyCFunction)Lock_enter, METH_NOARGS, "Take it."},
-    {"__exit__", (PyCFunction)(void (*)(void))Lock_exit, METH_FASTCALL, "Let go of it."},
+    {"__enter__", (PyCFunction)Lock_enter, METH_NOARGS, "Take the lock."},
+    {"__exit__", (PyCFunction)(void (*)(void))Lock_exit, METH_FASTCALL, "Release the lock."},
     {"acquire", (PyCFunction)(void (*)(void))Lock_acquire, METH_VARARGS | METH_KEYWORDS,
-     "acquire($self, blocking=True, timeout=-1.0)\n--\n\nTake it, at most `timeout` seconds later; "
-     "whether it is taken."},
-    {"release", (PyCFunction)Lock_release, METH_NOARGS, "Let go of it."},
+     "acquire($self, blocking=True, timeout=-1.0)\n--\n\nTake the lock within `timeout` seconds. "
+     "Return whether it was taken."},
+    {"release", (PyCFunction)Lock_release, METH_NOARGS, "Release the lock."},
     {"locked", (PyCFunction)Lock_locked, METH_NOARGS, "Return whether a thread holds it."},
     {"is_mine", (PyCFunction)Lock_is_mine, METH_NOARGS, "Return whether this thread holds it."},
     {NULL, NULL, 0, NULL},
@@ -195,7 +195,7 @@ static PyMethodDef Lock_methods[] = {
 PyTypeObject ts_lock_type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "timerstore._fastpath.Lock",
-    .tp_doc = "Lock()\n--\n\nLike threading.Lock, but raises if its own thread asks again.",
+    .tp_doc = "Lock()\n--\n\nLike threading.Lock, but raises if its owner asks again.",
     .tp_basicsize = sizeof(Lock),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = Lock_new,

@@ -72,7 +72,7 @@ static PyObject *make_batch(const Putter *self, many *call)
         if (whole.len == (Py_ssize_t)sizeof(int64_t) * COLUMNS * call->count)
             at = whole.buf; /* stays valid: the columns own it */
         else
-            PyErr_SetString(PyExc_SystemError, "put_many: numpy's int is no int64");
+            PyErr_SetString(PyExc_SystemError, "put_many: numpy's int is not int64");
         PyBuffer_Release(&whole);
     }
     if (at != NULL)
@@ -169,7 +169,7 @@ static int64_t append(const Putter *self, ts_route *route, many *call, int32_t b
         return -1;
     if (done == call->count)
         return rows.first_unique;
-    PyErr_SetString(PyExc_SystemError, "put_many: what fits was not appended");
+    PyErr_SetString(PyExc_SystemError, "put_many: a batch that fits was not appended");
     return -1;
 }
 

@@ -105,15 +105,16 @@ static PyMethodDef Putter_methods[] = {
      "put_many($self, topic, bodies, **given)\n--\n\nAs TimerStore.put_many."},
     {"begin_put", (PyCFunction)(void (*)(void))ts_putter_begin_put, METH_FASTCALL | METH_KEYWORDS,
      "begin_put($self, topic, body, **given)\n--\n\n"
-     "Put without waiting for a sync. Return None, and put nothing, if the fast path cannot."},
+     "Put without waiting for a sync. Return None, and put nothing, if the fast "
+     "path cannot."},
     {"begin_put_many", (PyCFunction)(void (*)(void))ts_putter_begin_put_many,
      METH_FASTCALL | METH_KEYWORDS,
-     "begin_put_many($self, topic, bodies, **given)\n--\n\nput_many so, as begin_put."},
+     "begin_put_many($self, topic, bodies, **given)\n--\n\nAs begin_put, for put_many."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef Putter_members[] = {
-    {"blocked", T_INT, offsetof(Putter, blocked), 0, "Not 0: every put takes the slow way."},
+    {"blocked", T_INT, offsetof(Putter, blocked), 0, "Not 0: every put takes the slow path."},
     {"inside", T_INT, offsetof(Putter, inside), READONLY, "How many puts wait for a sync."},
     {NULL, 0, 0, 0, NULL},
 };
@@ -121,7 +122,7 @@ static PyMemberDef Putter_members[] = {
 static PyTypeObject Putter_type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "timerstore._fastpath.Putter",
-    .tp_doc = "put() and put_many() of one store, for the plain case.",
+    .tp_doc = "The fast path of put() and put_many() of one store.",
     .tp_basicsize = sizeof(Putter),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_new = PyType_GenericNew,

@@ -375,7 +375,7 @@ def test_the_wheels_file_is_compared_with_memory(bench: Bench) -> None:
 # --- states and side files ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("state", ["HANDED", "CANCELLED", "NONE"])
+@pytest.mark.parametrize("state", ["DELIVERED", "CANCELLED", "NONE"])
 def test_a_state_that_changed_in_memory_is_named(bench: Bench, state: str) -> None:
     bench.stepper.settle()
     one = next(iter(bench.store.pending()))
